@@ -1,6 +1,7 @@
 // The operators as torch sees them, written once for both devices: check, allocate, launch.
 // Compiled with CASSI_DEVICE=CPU or CUDA. The public Python functions have already said in words
 // what does not fit; the checks here keep direct calls from reading outside of memory.
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
@@ -15,9 +16,7 @@
 
 #include "kernels.h"
 
-#if defined(USE_CUDA)
-#include <torch/csrc/inductor/aoti_torch/c/shim.h>
-#else
+#if !defined(USE_CUDA)
 #include "results.h"
 #endif
 #if defined(USE_CUDA) || defined(CASSI_EMULATED)
@@ -121,29 +120,52 @@ void start(const Args& args, const Tensor& output) {
   launch(args, stream_of(output));
 }
 
-// The same tensor in memory of `Results`, where it is large.
-Tensor placed(Tensor t) {
+using Sizes = std::vector<int64_t>;
+
+// Strides of memory without gaps, the last axis innermost, or the second.
+Sizes dense(const Sizes& sizes, bool channels_last) {
+  Sizes strides(sizes.size());
+  int64_t next = 1;
+  const auto place = [&](std::size_t axis) {
+    strides[axis] = next;
+    if (sizes[axis] > 1 && __builtin_mul_overflow(next, sizes[axis], &next)) throw std::bad_alloc();
+  };
+  if (channels_last) place(1);
+  for (std::size_t axis = sizes.size(); axis-- > 0;)
+    if (!channels_last || axis != 1) place(axis);
+  return strides;
+}
+
+// By the shim itself: torch::stable::empty and its like look the operator up in every call. Where
+// it is large, on a CPU, in memory of `Results`.
+Tensor empty_strided(const Tensor& like, const Sizes& sizes, const Sizes& strides,
+                     ScalarType dtype) {
+  const torch::stable::Device device = like.device();
 #if !defined(USE_CUDA)
-  const std::size_t bytes = t.numel() * t.element_size();
-  if (bytes >= Results::least) {
-    const std::vector<int64_t> sizes(t.sizes().begin(), t.sizes().end());
-    const std::vector<int64_t> strides(t.strides().begin(), t.strides().end());
-    const ScalarType dtype = t.scalar_type();
-    const torch::stable::Device device = t.device();
-    t = Tensor();  // nothing of it has been touched
+  int64_t bytes = dtype == ScalarType::Double ? 8 : dtype == ScalarType::Float ? 4 : 2;
+  for (const int64_t size : sizes)
+    if (__builtin_mul_overflow(bytes, size, &bytes)) throw std::bad_alloc();
+  if (bytes >= static_cast<int64_t>(Results::least)) {
     void* const start = Results::shared().take(bytes);
     return torch::stable::from_blob(start, sizes, strides, device, dtype,
                                     [bytes](void* freed) { Results::shared().give(freed, bytes); });
   }
 #endif
-  return t;
+  const auto number = [](auto value) {
+    return torch::stable::detail::to<int32_t>(torch::stable::detail::from(value));
+  };
+  AtenTensorHandle made = nullptr;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(static_cast<int64_t>(sizes.size()), sizes.data(),
+                                                  strides.data(), number(dtype),
+                                                  number(device.type()), device.index(), &made));
+  return Tensor(made);
 }
 
 // Torch's words for a lack of memory stay behind the stable interface; the commands know these.
-template <class Make>
-Tensor allocate(const std::vector<int64_t>& sizes, Make make) {
+template <class Strides>
+Tensor allocate(const Tensor& like, const Sizes& sizes, ScalarType dtype, Strides strides) {
   try {
-    return placed(make());
+    return empty_strided(like, sizes, strides(), dtype);
   } catch (const std::exception&) {
 #if defined(USE_CUDA) || defined(CASSI_EMULATED)
     cuda::check_earlier();
@@ -154,21 +176,24 @@ Tensor allocate(const std::vector<int64_t>& sizes, Make make) {
   }
 }
 
-Tensor empty(const Tensor& like, std::vector<int64_t> sizes, ScalarType dtype) {
-  return allocate(sizes, [&] { return torch::stable::new_empty(like, sizes, dtype); });
+Tensor empty(const Tensor& like, const Sizes& sizes, ScalarType dtype, bool channels_last = false) {
+  return allocate(like, sizes, dtype, [&] { return dense(sizes, channels_last); });
 }
 
+// With the strides that torch.empty_like gives.
 Tensor empty_as(const Tensor& like) {
-  std::vector<int64_t> sizes;
-  for (int64_t i = 0; i < like.dim(); ++i) sizes.push_back(like.size(i));
-  return allocate(sizes, [&] { return torch::stable::empty_like(like); });
-}
-
-Tensor empty_cube(const Tensor& like, std::vector<int64_t> sizes, bool channels_last) {
-  if (!channels_last) return empty(like, sizes, like.scalar_type());
-  return allocate(sizes, [&] {
-    return torch::stable::empty(sizes, like.scalar_type(), std::nullopt, like.device(),
-                                std::nullopt, torch::headeronly::MemoryFormat::ChannelsLast);
+  const Sizes sizes(like.sizes().begin(), like.sizes().end());
+  return allocate(like, sizes, like.scalar_type(), [&] {
+    const Sizes strides(like.strides().begin(), like.strides().end());
+    const auto is_dense = [&](bool channels_last) {
+      const Sizes wanted = dense(sizes, channels_last);
+      for (std::size_t i = 0; i < sizes.size(); ++i)
+        if (sizes[i] != 1 && strides[i] != wanted[i]) return false;
+      return true;
+    };
+    if (is_dense(false) || (sizes.size() == 4 && is_dense(true))) return strides;
+    const Tensor other = torch::stable::empty_like(like);
+    return Sizes(other.strides().begin(), other.strides().end());
   });
 }
 
@@ -229,7 +254,7 @@ Tensor backproject(const Tensor& y, const Tensor& mask, int64_t bands, int64_t s
   check_rank(mask, "mask", 5);
   const Geometry g = geometry(y.size(0), y.size(1), bands, y.size(2), mask.size(4), step);
   STD_TORCH_CHECK(!ratio || g.shots == 1, "ratio_inverse: expected one shot, got ", g.shots);
-  Tensor x = empty_cube(y, {g.batch, bands, g.height, g.width}, channels_last);
+  Tensor x = empty(y, {g.batch, bands, g.height, g.width}, y.scalar_type(), channels_last);
   start(Adjoint{g, sums_of({&y, &mask}),
                 read(y, y, "y", {g.batch, g.shots, g.height, detector_width(g)}),
                 mask_view(mask, y, g), view(x, "x", {g.batch, bands, g.height, g.width}), ratio},
@@ -378,7 +403,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> data_step_backward(const Tensor& grad
   const bool per_sample = mask.size(0) > 1 || g.batch == 1, per_band = mask.size(2) > 1;
   Tensor grad_v = empty_as(v);
   Tensor grad_y = empty(y, measurement, y.scalar_type());
-  std::vector<int64_t> mask_sizes = {0};
+  Sizes mask_sizes = {0};
   if (need_mask)
     mask_sizes = {mask.size(0), mask.size(1), mask.size(2), mask.size(3), mask.size(4)};
   Tensor grad_mask = empty(mask, mask_sizes, type);
@@ -386,7 +411,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> data_step_backward(const Tensor& grad
   check_rank(rho, "rho", 4);
   const bool per_pixel = rho.size(1) > 1 || rho.size(3) > 1;
   const int64_t rho_shots = per_pixel ? g.shots : 1, rho_columns = per_pixel ? wide : 1;
-  std::vector<int64_t> rho_sizes = {0};
+  Sizes rho_sizes = {0};
   if (need_rho) rho_sizes = {g.batch, rho_shots, g.height, rho_columns};
   Tensor grad_rho = empty(v, rho_sizes, type);
   DataStepBackward args = {g,
@@ -628,7 +653,7 @@ Tensor adjoint_taps(const Tensor& y, const Tensor& mask, const Tensor& taps, con
   const Taps t = taps_view(taps, starts, y, g.batch, bands);
   const View from = read(y, y, "y", {g.batch, g.shots, g.height, detector});
   const View coded = mask_view(mask, y, g);
-  Tensor x = empty_cube(y, {g.batch, bands, g.height, g.width}, channels_last);
+  Tensor x = empty(y, {g.batch, bands, g.height, g.width}, y.scalar_type(), channels_last);
   const View to = view(x, "x", {g.batch, bands, g.height, g.width});
   const Dtype sums = sums_of({&y, &mask});
   if (const auto same = as_step(t, g, detector))
@@ -778,11 +803,7 @@ Tensor shrink_groups(const Tensor& image, const Tensor& groups, const Tensor& th
   const Dtype sums = sums_of({&image});
   const View from = read(image, image, "image", {batch, channels, height, width});
   const View levels = read(threshold, image, "threshold", {batch}, {true});
-  const std::vector<int64_t> sizes = {batch, channels, height, width};
-  Tensor total = allocate(sizes, [&] {
-    return torch::stable::empty(sizes, scalar_type(sums), std::nullopt, image.device(),
-                                std::nullopt, torch::headeronly::MemoryFormat::ChannelsLast);
-  });
+  Tensor total = empty(image, {batch, channels, height, width}, scalar_type(sums), true);
   torch::stable::zero_(total);
   if (total.numel() == 0 || count == 0) return total;
   const int64_t numbers = matches * patch * patch * channels;
@@ -841,7 +862,7 @@ Tensor convolve3x3(const Tensor& image, const Tensor& weight, const Tensor& bias
                       {},
                       rectify};
   if (residual) args.residual = read(*residual, image, "residual", sizes);
-  Tensor out = empty_cube(image, sizes, true);
+  Tensor out = empty(image, sizes, image.scalar_type(), true);
   args.out = view(out, "out", sizes);
   start(args, out);
   return out;

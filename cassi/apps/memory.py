@@ -43,12 +43,12 @@ def use_huge_pages() -> None:
     os.environ.setdefault("CASSI_KEEP_RESULTS", "0")
 
 
-class _Count(TorchDispatchMode):
-    """Adds up the storages that operations return, while they are alive."""
+class _Count:
+    """Adds up the storages that operations return, while they are alive.
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # to tell it so, torch would import it for more than a second
+    No mode itself: torch imports its compiler, for more than a second, where a mode's own class
+    has the method.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,12 +83,16 @@ class _Count(TorchDispatchMode):
         self.now -= size
 
 
+class _Counting(_Count, TorchDispatchMode):
+    """The mode that does so."""
+
+
 def peak_of(run: Callable[[], Any]) -> int:
     """Return the bytes that tensors made by a computation occupy at most at one time.
 
     Counted where torch allocates, so that the number does not depend on what the process has
     freed and kept; scratch memory inside an operation is not seen.
     """
-    with _Count() as count:
+    with _Counting() as count:
         run()
     return count.peak

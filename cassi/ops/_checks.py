@@ -35,9 +35,8 @@ def check_floating(name: str, value: Any) -> Tensor:
 
 def check_same_device(**tensors: Tensor) -> None:
     """Raise unless all tensors are on one device."""
-    values = iter(tensors.values())
-    first = next(values).device
-    if all(value.device == first for value in values):
+    found = [tensor.device for tensor in tensors.values()]
+    if found.count(found[0]) == len(found):
         return
     devices = {name: tensor.device for name, tensor in tensors.items()}
     listed = ", ".join(f"{name} on {device}" for name, device in devices.items())

@@ -28,6 +28,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from cassi.ops._recording import autograd_kernel, is_forward, is_transformed
 
@@ -37,7 +38,6 @@ SHAREABLE = frozenset(
     {"mask", "gram", "rho", "weight", "threshold", "taps", "starts", "rates", "basis"}
 )
 SCHEMAS: dict[str, str] = {}
-_PLAIN = (Tensor, torch.nn.Parameter)
 
 _library = torch.library.Library(NAMESPACE, "DEF")
 kernels = getattr(torch.ops, NAMESPACE)
@@ -113,12 +113,12 @@ def call(op: Any, *args: Any) -> Any:
     """
     if torch.compiler.is_compiling() or is_transformed() or is_forward():
         return op(*args)
-    record = torch.is_grad_enabled()
     for value in args:
-        if isinstance(value, Tensor) and (
-            type(value) not in _PLAIN or (record and value.requires_grad)
-        ):
+        kind = type(value)
+        if kind is not Tensor and kind is not Parameter and isinstance(value, Tensor):
             return op(*args)
+    if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
+        return op(*args)
     with torch._C._AutoDispatchBelowAutograd():
         return op(*args)
 

@@ -42,6 +42,7 @@ class Operands:
         self.mask = canonical_mask(mask.detach())
         self.gram = gram if gram.ndim == 5 else gram[None]
         self._known: set[tuple[Any, ...]] = set()
+        self._damping: tuple[float, torch.dtype, Tensor] | None = None  # of the last number
 
     def is_current(self) -> bool:
         """Tell whether they are those of the mask as it is, without a gradient."""
@@ -49,16 +50,30 @@ class Operands:
 
     def know(self, rho: Any, *given: Tensor) -> bool:
         """Tell whether tensors like these have passed all checks."""
-        return (
-            all(type(value) is Tensor for value in given)
-            and (not isinstance(rho, Tensor) or rho.device == given[0].device)
-            and _kind(given) in self._known
+        for value in given:
+            if type(value) is not Tensor:
+                return False
+        return _kind(given) in self._known and (
+            type(rho) is float or not isinstance(rho, Tensor) or rho.device == given[0].device
         )
 
     def note(self, *given: Tensor) -> None:
         """Remember that tensors like these have passed all checks."""
         if all(type(value) is Tensor and value.ndim == 4 for value in given):
             self._known.add(_kind(given))
+
+    def damping(self, rho: Any, like: Tensor, y: Tensor) -> Tensor:
+        """Return ρ as `cassi.ops._checks.damping`; on a CPU the tensor of the last number is kept.
+
+        Not on a GPU, where a graph may be recorded, which needs memory of its own.
+        """
+        if type(rho) is not float or not like.is_cpu:
+            return damping(rho, like, y)
+        kept = self._damping
+        if kept is None or kept[0] != rho or kept[1] is not like.dtype:
+            with torch.inference_mode(False):  # or it could not be saved for a gradient
+                kept = self._damping = rho, like.dtype, damping(rho, like, y)
+        return kept[2]
 
 
 def _kind(given: tuple[Tensor, ...]) -> tuple[Any, ...]:
@@ -181,14 +196,14 @@ class SDCassi(CodedSystem):
 
     def forward(self, x: Tensor) -> Tensor:
         """Simulate the measurement: `(B, C, H, W)` → `(B, K, H', W')`."""
-        x, mask = self.turn(x), self.turn(self.mask)
+        x, mask = self.turn(x), self._coded()
         if self.shifts is None:
             return self.turn(ops.forward(x, mask, self.step))
         return self.turn(ops.forward_taps(x, mask, *self._spread(), self.detector))
 
     def adjoint(self, y: Tensor) -> Tensor:
         """Apply the transpose: `(B, K, H', W')` → `(B, C, H, W)`."""
-        y, mask = self.turn(y), self.turn(self.mask)
+        y, mask = self.turn(y), self._coded()
         if self.shifts is None:
             return self.turn(ops.adjoint(y, mask, self.bands, self.step))
         if y.shape[-1] != self.detector:
@@ -199,21 +214,21 @@ class SDCassi(CodedSystem):
         """Return v + Aᵀy: `(B, C, H, W)` and `(B, K, H', W')` → `(B, C, H, W)`."""
         if self.shifts is not None:
             return super().add_adjoint(v, y)
-        mask = self.turn(self.mask)
+        mask = self._coded()
         return self.turn(ops.add_adjoint(self.turn(v), self.turn(y), mask, self.step))
 
     def forward_subspace(self, components: Tensor, basis: Tensor) -> Tensor:
         """Simulate the measurement of the cube E a: `(B, R, H, W)` → `(B, K, H', W')`."""
         if self.shifts is not None:
             return super().forward_subspace(components, basis)
-        a, mask = self.turn(components), self.turn(self.mask)
+        a, mask = self.turn(components), self._coded()
         return self.turn(ops.forward_subspace(a, basis, mask, self.step))
 
     def adjoint_subspace(self, y: Tensor, basis: Tensor) -> Tensor:
         """Return the components Eᵀ Aᵀ y: `(B, K, H', W')` → `(B, R, H, W)`."""
         if self.shifts is not None:
             return super().adjoint_subspace(y, basis)
-        mask = self.turn(self.mask)
+        mask = self._coded()
         return self.turn(ops.adjoint_subspace(self.turn(y), basis, mask, self.step))
 
     def gram_product(self, y: Tensor) -> Tensor:
@@ -235,7 +250,7 @@ class SDCassi(CodedSystem):
         operands = self._operands()
         if operands is not None and operands.know(rho, r):
             r, rho = self.turn(r), self._turn_damping(rho)
-            return self.turn(call(_GRAM_SOLVE, r, operands.gram, damping(rho, r, r)))
+            return self.turn(call(_GRAM_SOLVE, r, operands.gram, operands.damping(rho, r, r)))
         if tuple(r.shape[-3:]) != self.measurement_shape:
             refuse_shape("y", r, self.measurement_shape)
         gram = self._current_gram()
@@ -253,7 +268,7 @@ class SDCassi(CodedSystem):
         operands = self._operands()
         if operands is not None and operands.know(rho, v, y):
             v, y, rho = self.turn(v), self.turn(y), self._turn_damping(rho)
-            weight = damping(rho, v, y)
+            weight = operands.damping(rho, v, y)
             x = call(_DATA_STEP, v, y, operands.mask, operands.gram, weight, self.step)
             return self.turn(x)
         if self.shifts is not None:
@@ -266,16 +281,21 @@ class SDCassi(CodedSystem):
             operands.note(v, y)
         return self.turn(x)
 
+    def _coded(self) -> Tensor:
+        """Return the mask as operators take it, dispersion along the last axis."""
+        operands = self._operands()
+        return self.turn(self.mask) if operands is None else operands.mask
+
     def _operands(self) -> Operands | None:
         """Return mask and gram as operators take them; None where they may have a gradient."""
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or is_transformed():
             return None  # before the version of the mask, which a compiler cannot guard on
         kept = self._kept
         if kept is None or kept.source is not self._buffers.get("mask") or not kept.is_current():
             if self.shifts is not None or "mask" not in self._buffers:
                 return None
             gram = self._current_gram()
-            if gram is None or is_transformed() or self.mask.is_inference():
+            if gram is None or self.mask.is_inference():
                 return None
             kept = self._kept = Operands(self.mask, self.turn(self.mask), gram)
         return kept
@@ -292,7 +312,7 @@ class SDCassi(CodedSystem):
         """
         if self.shifts is not None:
             raise ValueError("ratio_inverse: expected a camera with a step; use pinv instead")
-        mask = self.turn(self.mask)
+        mask = self._coded()
         return self.turn(ops.ratio_inverse(self.turn(y), mask, self.bands, self.step))
 
     @torch.no_grad()

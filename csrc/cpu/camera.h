@@ -161,28 +161,31 @@ static inline bool is_far(const Geometry& g) {
   return g.batch * g.bands * g.height * g.width * static_cast<int64_t>(sizeof(T)) > kFarBytes;
 }
 
-// One band of one row: x = v ± m·z, or m·z without Start. `ahead` (in elements of v, 0: nothing) is
-// where the rows of the next tile lie, which are fetched while this one is written.
+// Some rows of one band: x = v ± m·z, or m·z without Start. `ahead` (in elements of v, 0: nothing)
+// is where the rows of the next tile lie, which are fetched while these are written.
 template <class T, bool Start, int Sign, Reach reach>
-static inline void emit_row(T* x, const T* v, const T* m, const T* z, int64_t width,
-                            int64_t ahead) {
+static __attribute__((noinline)) void emit_rows(Block<T> x, Block<T> v, Block<T> m, Block<T> z,
+                                                int64_t rows, int64_t width, int64_t ahead) {
   using V = typename Vec<T>::type;
   constexpr int64_t L = Vec<T>::lanes;
-  const auto one = [&](int64_t w) {
-    const T product = m[w] * z[w];
-    x[w] = Start ? (Sign > 0 ? v[w] + product : v[w] - product) : product;
+  const auto result = [](auto base, auto product) __attribute__((always_inline)) {
+    return Start ? (Sign > 0 ? base + product : base - product) : product;
   };
-  int64_t w = 0;
-  if (reach == Reach::far)
-    for (; w < width && reinterpret_cast<uintptr_t>(x + w) % CASSI_BYTES; ++w) one(w);
-  for (; w + L <= width; w += L) {
-    const V product = load(m + w) * load(z + w);
-    const V base = Start ? load(v + w) : V{};
-    if (Start && ahead) __builtin_prefetch(v + w + ahead, 0, 2);
-    const V sum = Start ? (Sign > 0 ? base + product : base - product) : product;
-    reach == Reach::far ? stream(x + w, sum) : store(x + w, sum);
+  for (int64_t r = 0; r < rows; ++r) {
+    T* const to = x.base + r * x.row;
+    const T *const from = v.base + r * v.row, *const by = m.base + r * m.row;
+    const T* const at = z.base + r * z.row;
+    const auto one = [&](int64_t w) { to[w] = result(Start ? from[w] : T(0), by[w] * at[w]); };
+    int64_t w = 0;
+    if (reach == Reach::far)
+      for (; w < width && reinterpret_cast<uintptr_t>(to + w) % CASSI_BYTES; ++w) one(w);
+    for (; w + L <= width; w += L) {
+      const V sum = result(Start ? load(from + w) : V{}, load(by + w) * load(at + w));
+      if (Start && reach == Reach::far && ahead) __builtin_prefetch(from + w + ahead, 0, 2);
+      reach == Reach::far ? stream(to + w, sum) : store(to + w, sum);
+    }
+    for (; w < width; ++w) one(w);
   }
-  for (; w < width; ++w) one(w);
 }
 
 // z: K rows of measurement per image row, z.at(k, r).
@@ -192,13 +195,11 @@ static inline void emit(const Geometry& g, const Block<T>& x, const Block<T>& v,
   const int64_t ahead = Start && reach == Reach::far ? rows * v.row : 0;
   for (int64_t c = 0; c < g.bands; ++c) {
     const int64_t o = band_offset(g, c);
-    for (int64_t r = 0; r < rows; ++r) {
-      T* to = x.at(c, r);
-      emit_row<T, Start, Sign, reach>(to, Start ? v.at(c, r) : nullptr, m[0].at(c, r),
-                                      z.at(0, r) + o, g.width, ahead);
-      for (int64_t k = 1; k < g.shots; ++k)
-        emit_row<T, true, Sign, reach>(to, to, m[k].at(c, r), z.at(k, r) + o, g.width, 0);
-    }
+    const Block<T> to = x.from(c);
+    emit_rows<T, Start, Sign, reach>(to, Start ? v.from(c) : to, m[0].from(c), z.from(0, o), rows,
+                                     g.width, ahead);
+    for (int64_t k = 1; k < g.shots; ++k)
+      emit_rows<T, true, Sign, reach>(to, to, m[k].from(c), z.from(k, o), rows, g.width, 0);
   }
 }
 

@@ -31,11 +31,9 @@ static void run_as(const MaskAdjoint& a, int64_t begin, int64_t end) {
         for (int64_t c = 0; c < g.bands; ++c) {
           const bool fresh = tile.sample == first && (c == 0 || a.per_band);
           const int64_t o = band_offset(g, c);
-          for (int64_t r = 0; r < tile.rows; ++r)
-            fresh ? emit_row<T, false, 1, Reach::near>(m.at(c, r), nullptr, x.at(c, r),
-                                                       y.at(k, r) + o, g.width, 0)
-                  : emit_row<T, true, 1, Reach::near>(m.at(c, r), m.at(c, r), x.at(c, r),
-                                                      y.at(k, r) + o, g.width, 0);
+          const auto emit =
+              fresh ? emit_rows<T, false, 1, Reach::near> : emit_rows<T, true, 1, Reach::near>;
+          emit(m.from(c), m.from(c), x.from(c), y.from(k, o), tile.rows, g.width, 0);
         }
       }
     }

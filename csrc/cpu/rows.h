@@ -20,6 +20,7 @@ struct Block {
   T* base;
   int64_t band, row;  // distances in elements
   T* at(int64_t c, int64_t r) const { return base + c * band + r * row; }
+  Block from(int64_t c, int64_t column = 0) const { return {at(c, 0) + column, band, row}; }
 };
 
 // Part of a view: one sample (and shot), rows from some h on.

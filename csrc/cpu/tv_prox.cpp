@@ -117,8 +117,7 @@ struct Sweep {
     }
   }
 
-  // A row of all bands. Those that share the norm are visited at one vector after the other, so
-  // that its sums stay in registers.
+  // A row of all bands.
   template <bool Virtual, bool Cold, bool First>
   void advance(const Stage<T>& stage, int now, const T* x, const Stage<T>& next) const {
     const Rows<T> rows(stage, now);
@@ -136,41 +135,53 @@ struct Sweep {
           store(to_q + o + w, b * s);
         }
     } else {
-      for (int64_t w = 0; w < width; w += L) {
-        Symmetric<V> sum = {};
-        for (int64_t o = 0; o < end; o += pitch) {
-          update<Virtual, Cold, First>(rows, x, o, w, a, b);
-          store(to_p + o + w, a);
-          store(to_q + o + w, b);
-          if (N == Norm::frobenius) {
-            sum.a += a * a + b * b;
-          } else {
-            sum.a += a * a;
-            sum.b += a * b;
-            sum.c += b * b;
-          }
-        }
-        if (N == Norm::frobenius)
-          store(to_s + w, shrinkage(sum.a));
-        else
-          project(to_p + w, to_q + w, sum, end, pitch);
-      }
+      constexpr int K = N == Norm::nuclear ? 2 : 1;
+      int64_t w = 0;
+      for (; w + (K - 1) * L < width; w += K * L)
+        couple<Virtual, Cold, K>(rows, x, w, to_p, to_q, to_s);
+      if (w < width) couple<Virtual, Cold, 1>(rows, x, w, to_p, to_q, to_s);
     }
     if (!Virtual)
       for (int64_t o = 0; o < end; o += pitch) rows.u[o + width] = rows.u[o + width - 1];
   }
 
-  // Multiplies all bands of one vector by f(P Pᵀ).
-  __attribute__((always_inline)) void project(T* p, T* q, const Symmetric<V>& square, int64_t end,
-                                              int64_t pitch) const {
-    const Symmetric<V> f = spectral_shrinkage<T>(
-        limit, square, V{} + Precision<T>::tiny, [](V v) { return reciprocal_root<T>(v); },
-        at_most_one);
-    for (int64_t o = 0; o < end; o += pitch) {
-      const V a = load(p + o), b = load(q + o);
-      store(p + o, f.a * a + f.b * b);
-      store(q + o, f.b * a + f.c * b);
+  // K neighbouring vectors of all bands, which share the norm: its sums stay in registers, and what
+  // follows from those of one vector does not wait for the other's.
+  template <bool Virtual, bool Cold, int K>
+  __attribute__((always_inline)) void couple(const Rows<T>& rows, const T* x, int64_t w, T* p, T* q,
+                                             T* s) const {
+    const int64_t pitch = this->pitch, end = bands * pitch;
+    Symmetric<V> sum[K] = {};
+    for (int64_t o = 0; o < end; o += pitch)
+      for (int k = 0; k < K; ++k) {
+        V a = {}, b = {};
+        update<Virtual, Cold, false>(rows, x, o, w + k * L, a, b);
+        store(p + o + w + k * L, a);
+        store(q + o + w + k * L, b);
+        if (N == Norm::frobenius) {
+          sum[k].a += a * a + b * b;
+        } else {
+          sum[k].a += a * a;
+          sum[k].b += a * b;
+          sum[k].c += b * b;
+        }
+      }
+    if (N == Norm::frobenius) {
+      for (int k = 0; k < K; ++k) store(s + w + k * L, shrinkage(sum[k].a));
+      return;
     }
+    // All bands are multiplied by f(P Pᵀ).
+    Symmetric<V> f[K];
+    for (int k = 0; k < K; ++k)
+      f[k] = spectral_shrinkage<T>(
+          limit, sum[k], V{} + Precision<T>::tiny, [](V v) { return reciprocal_root<T>(v); },
+          at_most_one);
+    for (int64_t o = w; o < end + w; o += pitch)
+      for (int k = 0; k < K; ++k) {
+        const V a = load(p + o + k * L), b = load(q + o + k * L);
+        store(p + o + k * L, f[k].a * a + f[k].b * b);
+        store(q + o + k * L, f[k].b * a + f[k].c * b);
+      }
   }
 
   void advance(const Stage<T>& stage, int now, const T* x, const Stage<T>& next, bool first,

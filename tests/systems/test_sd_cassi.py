@@ -62,6 +62,23 @@ def test_what_passed_the_checks_once_follows_the_mask(axis):
     torch.testing.assert_close(system.data_step(x, y, 0.1), expected())
 
 
+def test_a_number_that_is_kept_is_that_of_the_call():
+    system = SDCassi(torch.rand(5, 7), bands=3, step=2)
+    v, y = torch.rand(1, 3, 5, 7), torch.rand(1, 1, 5, 11)
+    with torch.inference_mode():
+        for _ in range(2):
+            system.data_step(v, y, 0.1)
+    for rho in (0.1, 2.0, 0.1, 0, 0.0):
+        expected = cassi.ops.data_step(v, y, system.mask, 2, rho)
+        assert torch.equal(system.data_step(v, y, rho), expected)
+        wide = system.data_step(v.double(), y.double(), rho)
+        torch.testing.assert_close(wide.float(), expected)
+    x = v.clone().requires_grad_()
+    system.data_step(x, y, 0.0).sum().backward()
+    with pytest.raises(TypeError, match="rho"):
+        system.data_step(v, y, True)
+
+
 def test_direction_and_axis_by_hand():
     assert SDCassi(MASK, 2, -1)(CUBE).tolist() == [[[[5, 3 + 1, 1], [0, 2 + 0, 1]]]]
     assert SDCassi(MASK, 2, 0)(CUBE).tolist() == [[[[6, 4], [0, 3]]]]
