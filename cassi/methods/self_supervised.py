@@ -77,9 +77,10 @@ def self_supervised(
     weight, sigma = (0.0, FIRST) if network is None else (WEIGHT, LATER)
     clean = [one(ALL if k % 2 else STRONG, LATER if k else sigma) for k in range(count)]
     return NoiseThreshold(
-        Restarts(clean, first, weight),
-        Restarts([one(STRONG, LATER)] * count, first, weight),
+        Restarts(clean, weight=weight),
+        Restarts([one(STRONG, LATER)] * count, weight=weight),
         noise=noise,
+        start=first,
     )
 
 
