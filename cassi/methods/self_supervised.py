@@ -64,7 +64,7 @@ def self_supervised(
     def one(energy: float, sigma: Geometric) -> Reconstructor:
         solver = Solver(
             nonlocal_subspace(energy) if prior is None else prior,
-            ADMM(rho=0.05, relaxation=1.6),
+            ADMM(rho=0.05, relaxation=1.9),
             iterations=iterations // count,
             sigma=sigma,
             noise=noise,
