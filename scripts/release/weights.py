@@ -182,7 +182,8 @@ def make_card(path: Path, rows: Rows, bars: Mapping[str, list[float]], faults: l
             "",
             f"Measured on {date.today():%d %B %Y}, without test scenes. On average over "
             f"{len(gains)} rows the weights gain {mean(gains.values()):.2f} dB over `auto`. "
-            f"The least gain is {gains[worst]:+.2f} dB ({worst}). The gate says {'**PASS**' if not faults else '**FAIL**'}.",
+            f"The least gain is {gains[worst]:+.2f} dB ({worst}). "
+            f"The gate says {'**PASS**' if not faults else '**FAIL**'}.",
             *([""] if faults else []),
             *(f"- {fault}" for fault in faults),
             "",
