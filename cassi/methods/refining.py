@@ -32,7 +32,7 @@ class InTurn:
 
     prior: Prior
 
-    def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
+    def __call__(self, x: Tensor, sigma: float) -> Tensor:
         """Apply the prior as the first call of a run does."""
         return self.begin()(x, sigma)
 
@@ -48,7 +48,7 @@ class _Turns:
         self.prior = prior
         self.memory: Sequence[Tensor] = ()
 
-    def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
+    def __call__(self, x: Tensor, sigma: float) -> Tensor:
         count = self.memory[0] if self.memory else torch.zeros((), dtype=torch.long).to(x.device)
         self.memory = (count + 1,)
 
