@@ -2,9 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
 from cassi.priors import Subspace
 from cassi.solvers import ADMM, Geometric, Prior, Solver
 from cassi.solvers.refine import VISIBLE
+
+
+@dataclass(frozen=True)
+class InTurn:
+    """A denoiser that sees mirrored images, in turn.
+
+        prior(x, σ) = M p(M x, σ)
+
+    Of four calls M mirrors nothing in the first, columns in the second, rows in the third, and both
+    in the fourth. The errors of a denoising network are others on a mirrored image, so that they
+    average out over the iterations.
+
+    Args:
+        prior: p, of images `(B, R, H, W)`.
+
+    Source: Coifman, Donoho, "Translation-invariant de-noising", 1995, for the idea (cycle
+    spinning).
+    """
+
+    prior: Prior
+
+    def __call__(self, x: Tensor, sigma: float) -> Tensor:
+        """Apply the prior as the first call of a run does."""
+        return self.begin()(x, sigma)
+
+    def begin(self) -> _Turns:
+        """Return the prior of one run, which counts its calls."""
+        return _Turns(self.prior)
+
+
+class _Turns:
+    """One run of InTurn. It counts on the device: a recorded iteration has no other memory."""
+
+    def __init__(self, prior: Prior) -> None:
+        self.prior = prior
+        self.memory: Sequence[Tensor] = ()
+
+    def __call__(self, x: Tensor, sigma: float) -> Tensor:
+        count = self.memory[0] if self.memory else torch.zeros((), dtype=torch.long).to(x.device)
+        self.memory = (count + 1,)
+
+        def line(axis: int, is_mirrored: Tensor) -> Tensor:
+            along = torch.arange(x.shape[axis], device=x.device)
+            return torch.where(is_mirrored, along.flip(0), along)
+
+        rows, columns = line(2, count % 4 >= 2), line(3, count % 2 == 1)
+        u = self.prior(x.index_select(2, rows).index_select(3, columns), sigma)
+        return u.index_select(3, columns).index_select(2, rows)
 
 
 def refining(noise: float, prior: Prior) -> Solver:

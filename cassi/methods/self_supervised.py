@@ -64,7 +64,7 @@ def self_supervised(
     def one(energy: float, sigma: Geometric) -> Reconstructor:
         solver = Solver(
             nonlocal_subspace(energy) if prior is None else prior,
-            ADMM(rho=0.05, relaxation=1.6),
+            ADMM(rho=0.05, relaxation=1.9),
             iterations=iterations // count,
             sigma=sigma,
             noise=noise,
@@ -77,9 +77,10 @@ def self_supervised(
     weight, sigma = (0.0, FIRST) if network is None else (WEIGHT, LATER)
     clean = [one(ALL if k % 2 else STRONG, LATER if k else sigma) for k in range(count)]
     return NoiseThreshold(
-        Restarts(clean, first, weight),
-        Restarts([one(STRONG, LATER)] * count, first, weight),
+        Restarts(clean, weight=weight),
+        Restarts([one(STRONG, LATER)] * count, weight=weight),
         noise=noise,
+        start=first,
     )
 
 

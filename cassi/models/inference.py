@@ -121,7 +121,7 @@ class Inference(nn.Module):
         Raises:
             ValueError: the camera does not fit the network.
         """
-        return self._reconstruct(self._prepare(y, system), system, statistics)
+        return self._reconstruct(self._prepare(y, system), system, statistics)[0]
 
     def _prepare(self, y: Tensor, system: Any) -> Tensor:
         """Return the measurement without bad pixels; ValueError where the camera does not fit."""
@@ -152,9 +152,13 @@ class Inference(nn.Module):
         x = self._recover(y, system, statistics=statistics, start=first, noise=noise)
         return x, first, noise
 
-    def _reconstruct(self, y: Tensor, system: Any, statistics: Statistics | None) -> Tensor:
+    def _reconstruct(
+        self, y: Tensor, system: Any, statistics: Statistics | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the cube, and the noise that was found, if any was looked for."""
         if not self.refined:
-            return self.begin(y, system, statistics)[0]
+            x, _, found = self.begin(y, system, statistics)
+            return x, found
         lines = None
         if self.solver is not None and is_camera(system):
             statistics = statistics or Statistics(lambda: [(y, system)])
@@ -169,10 +173,11 @@ class Inference(nn.Module):
         x = weighted_mean(cubes, shares, weights)
         # A cube that is not finite is for the caller to report.
         if not bool(x.isfinite().all()):
-            return x
+            return x, noise
         # What plain windows alone show may be texture; what a start went by was looked into.
         visible = VISIBLE if self.start is None else 0.0
-        return refine(x, y, system, noise=noise, visible=visible, statistics=statistics)
+        x = refine(x, y, system, noise=noise, visible=visible, statistics=statistics)
+        return x, noise
 
     def _recover_all(
         self, y: Tensor, system: Any, statistics: Statistics | None
@@ -244,11 +249,12 @@ class Inference(nn.Module):
         _, callback, _, statistics = take(given, "network")
         start = time.perf_counter()
         y = self._prepare(y, system)
-        x = self._reconstruct(y, system, statistics)
+        x, noise = self._reconstruct(y, system, statistics)
         # Reading a number also waits for a GPU to be done.
         if not bool(x.isfinite().all()):
             raise ValueError("the network's cube is not finite; check scale, dark and the mask")
-        return one_iteration(x, y, system, time.perf_counter() - start, callback)
+        found = one_iteration(x, y, system, time.perf_counter() - start, callback)
+        return replace(found, noise=noise)
 
 
 @torch.no_grad()

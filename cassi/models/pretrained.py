@@ -9,7 +9,7 @@ from typing import Any, Literal
 from torch import nn
 
 from cassi.methods.auto import auto
-from cassi.methods.refining import refining
+from cassi.methods.refining import InTurn, refining
 from cassi.models.denoisers.drunet import DRUNet
 from cassi.models.inference import Choose, Shipped
 from cassi.models.load import make_network, read_card
@@ -81,7 +81,7 @@ def total_variation(size: str, noise: float | Literal["auto"] = "auto") -> Solve
 
 def plug_and_play() -> Choose:
     """Return what chooses the solver that refines: with a little TV, and the denoiser for it."""
-    prior = Compose([SMOOTHER, refining_denoiser()])
+    prior = Compose([SMOOTHER, InTurn(refining_denoiser())])
     return lambda noise: refining(noise, prior)
 
 

@@ -68,10 +68,10 @@ class Statistics:
         """Use what `estimate` has returned for the same measurement, in another process perhaps."""
         vars(self).update(estimates)
 
-    def without_noise(self) -> Statistics:
-        """Return the statistics of the same measurement, with a noise level of zero."""
+    def with_noise(self, noise: Tensor) -> Statistics:
+        """Return the statistics of the same measurement, with another noise level, `(B,)`."""
         same = Statistics(self.parts, self.axis)
-        same.take({"noise": torch.zeros_like(self.noise)})
+        same.take({"noise": noise})
         return same
 
     def of_another(self, parts: Parts) -> Statistics:

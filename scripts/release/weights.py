@@ -29,6 +29,7 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -179,9 +180,10 @@ def make_card(path: Path, rows: Rows, bars: Mapping[str, list[float]], faults: l
             f"They are for one shot through a mask and one disperser, with {BANDS[0]} to "
             f"{BANDS[1]} bands and {SIDE}×{SIDE} pixels or more.",
             "",
-            f"No test scene was used. On average over {len(gains)} rows the weights gain "
-            f"{mean(gains.values()):.2f} dB over `auto`. The least gain is {gains[worst]:+.2f} dB "
-            f"({worst}). The gate says {'**PASS**' if not faults else '**FAIL**'}.",
+            f"Measured on {date.today():%d %B %Y}, without test scenes. On average over "
+            f"{len(gains)} rows the weights gain {mean(gains.values()):.2f} dB over `auto`. "
+            f"The least gain is {gains[worst]:+.2f} dB ({worst}). "
+            f"The gate says {'**PASS**' if not faults else '**FAIL**'}.",
             *([""] if faults else []),
             *(f"- {fault}" for fault in faults),
             "",

@@ -19,6 +19,7 @@ from cassi.methods import (
     TimeLimit,
     self_supervised,
 )
+from cassi.methods.refining import InTurn
 from cassi.priors import NonLocalLowRank, Subspace
 from cassi.solvers import ADMM, Function, Geometric, Solver, Statistics, Timed
 from cassi.systems import SDCassi
@@ -156,6 +157,16 @@ class Noted:
         return SMOOTH.run(y, system)
 
 
+@dataclass(frozen=True)
+class Finds(Noted):
+    """Finds a noise as well."""
+
+    noise: Any
+
+    def run(self, y, system, **given):
+        return replace(super().run(y, system, **given), noise=self.noise)
+
+
 @pytest.mark.parametrize("level", [0.01, 0.05])
 def test_noise_chooses_the_method(scene, level):
     system, y, _ = scene
@@ -170,6 +181,21 @@ def test_noise_chooses_the_method(scene, level):
     given = NoiseThreshold(clean, OWN, 0.03, noise=0.05)
     assert torch.equal(given(y, system), OWN(y, system))
     assert given.shares_batch
+
+
+@pytest.mark.parametrize(("windows", "found"), [(0.05, 0.0), (0.05, 0.04), (0.02, None)])
+def test_what_a_start_finds_to_be_noise_chooses_the_method(scene, windows, found):
+    system, y, _ = scene
+    statistics = Statistics(lambda: [(y, system)])
+    vars(statistics)["noise"] = torch.full((1,), windows)
+    start = Finds([], None if found is None else torch.full((1,), found))
+    clean, noisy = Noted([]), Noted([])
+    chosen = NoiseThreshold(clean, noisy, 0.03, start=start)
+    chosen.run(y, system, statistics=statistics)
+    told = [[float(each.noise) for each in method.seen] for method in (clean, noisy)]
+    assert told == ([[], [pytest.approx(found)]] if found else [[0.0], []])
+    chosen.run(y, system, x0=SMOOTH(y, system), statistics=statistics)
+    assert start.seen == [statistics]
 
 
 def test_a_run_that_fits_noise_leaves_its_first_cube(scene):
@@ -236,7 +262,7 @@ def test_self_supervised_alternates_strong_components_and_all():
     energies = [once.method.method.prior.energy for once in method.clean.passes]
     assert energies == [2e-4, 0.0, 2e-4, 0.0]
     assert {once.method.method.prior.energy for once in method.noisy.passes} == {2e-4}
-    assert (method.iterations, method.clean.start.iterations) == (12, 100)
+    assert (method.iterations, method.start.iterations) == (12, 100)
     limited = self_supervised(passes=4, time_limit=20.0)
     assert {once.method.method.seconds for once in limited.clean.passes} == {5.0}
 
@@ -260,9 +286,9 @@ def test_a_start_has_the_name_of_a_method_or_network(scene):
     options = ["experiment=self_supervised", "solver.iterations=1"]
     method = build_method(compose_settings([*options, "solver.start=pretrained", "solver.noise=0"]))
     assert method.run(y, system).x.isfinite().all()
-    assert method.clean.start.settings.model["noise"] == 0
+    assert method.start.settings.model["noise"] == 0
     auto = build_method(compose_settings([*options, "solver.noise=0.01"]))
-    assert (auto.clean.start.noise, auto.clean.start.iterations) == (0.01, 100)
+    assert (auto.start.noise, auto.start.iterations) == (0.01, 100)
     with pytest.raises(ValueError, match=r"solver\.start: no method, network or .* 'automatic'"):
         build_method(compose_settings([*options, "solver.start=automatic"]))
 
@@ -281,3 +307,12 @@ def test_a_start_has_the_name_of_a_method_or_network(scene):
 def test_settings_that_have_moved_are_refused_with_the_new_name(option, said):
     with pytest.raises(ValueError, match=said):
         compose_settings([option])
+
+
+def test_a_denoiser_sees_mirrored_images_in_turn():
+    x, seen = torch.rand(1, 5, 8, 6), []
+    run = InTurn(lambda u, sigma: seen.append(u) or sigma * u).begin()
+    for call, axes in enumerate([(), (-1,), (-2,), (-2, -1), ()]):
+        assert torch.equal(run(x, 0.5), 0.5 * x)
+        assert torch.equal(seen[call], x.flip(axes))
+    assert torch.equal(InTurn(lambda u, sigma: 2 * u)(x, 0.0), 2 * x)

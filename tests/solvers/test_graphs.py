@@ -9,7 +9,7 @@ from shared import seeded, smooth_scene
 
 import cassi
 from cassi.methods.auto import auto
-from cassi.methods.refining import refining
+from cassi.methods.refining import InTurn, refining
 from cassi.priors import TV, Compose, Denoiser, Subspace
 from cassi.solvers import ADMM, Geometric, Solver, graphs
 from cassi.solvers.graphs import Graphs, Recorder, begin_graphs, directly
@@ -112,7 +112,7 @@ def test_the_default_gives_the_same_bits(cuda, monkeypatch, shots):
 def test_what_refines_a_cube_gives_the_same_bits(cuda, monkeypatch):
     y, system = problem()
     network = Denoiser(lambda x, sigma: x * (1 - sigma.view(-1, 1, 1, 1)), domain="components")
-    solver = refining(0.02, Compose([TV(norm="nuclear", warm=True), network]))
+    solver = refining(0.02, Compose([TV(norm="nuclear", warm=True), InTurn(network)]))
     recorded = solver.run(y, system, x0=system.pinv(y))
     assert sum(graph.replays for graph in cuda.graphs) > 10
     monkeypatch.undo()
