@@ -187,8 +187,7 @@ def by_filters(lab: Lab, folder: Path, name: str) -> tuple[float, float]:
     Returns:
         By how much offsets are off at most, and the largest standard error, pixels.
     """
-    options = [*lab.filter_options(folder, which=FILTERS[name]), f"measurement={folder}/frame.png"]
-    settings = compose_settings(options, kind=Calibrate)
+    settings = compose_settings(lab.filter_options(folder, which=FILTERS[name]), kind=Calibrate)
     with contextlib.redirect_stdout(io.StringIO()):
         stated = calibrate_by_filters(settings, RunOf(folder / name, False))
     found = cassi.read_camera(folder / name / "camera.yaml").system
