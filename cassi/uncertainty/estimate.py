@@ -100,8 +100,7 @@ def judge(result: BootstrapResult, system: System, level: float, model: ErrorMod
     sigma = (predicted * model.excess(features)).to(result.x.dtype)
     smooth = float(sigma.square().mean().sqrt())
     if not getattr(system.plain, "codes_frames", False):  # frames of a video have no spectra
-        for band in range(features.bands):
-            sigma[0, band] = torch.maximum(sigma[0, band], features.roughness(band).to(sigma))
+        sigma = torch.maximum(sigma, features.roughness().to(sigma))
     wider = float(sigma.square().mean().sqrt()) / max(smooth, torch.finfo(sigma.dtype).tiny)
     pattern = result.repeated / level / sigma
     pattern = pattern / pattern.square().mean().sqrt().clamp_min(torch.finfo(pattern.dtype).tiny)

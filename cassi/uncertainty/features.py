@@ -15,7 +15,7 @@ FLOOR = 1e-4
 """Of the signal level: errors and textures below it are all alike."""
 _FINE, _COARSE = 4, 16  # sides of blocks, pixels
 _LEAST = 1e-4  # held-out error: below it all are alike
-_ROUGH = (1, -4, 6, -4, 1)  # fourth difference of neighbouring bands
+_ROUGH = 4  # order of the differences of neighbouring bands
 
 
 NAMES = (
@@ -120,20 +120,19 @@ class Features:
         return torch.cat([known[name][0] for name in NAMES])
 
     @torch.no_grad()
-    def roughness(self, index: int) -> Tensor:
-        r"""Return the error that the spectra show by themselves, in one band, `(H, W)`.
+    def roughness(self) -> Tensor:
+        r"""Return the error that the spectra show by themselves, `(1, C, H, W)`.
 
         Spectra of scenes are smooth. If errors of neighbouring bands are independent, the fourth
         difference of a spectrum has 70 times their variance. So their standard deviation is the
         root of its local mean square over 70. With fewer than 5 bands it is 0.
         """
-        if self.bands < len(_ROUGH):
-            return torch.zeros_like(self.x[0, 0])
-        first = min(max(index - 2, 0), self.bands - len(_ROUGH))
-        weights = self.x.new_tensor(_ROUGH)
-        bent = torch.einsum("c,bchw->bhw", weights, self.x[:, first : first + len(_ROUGH)])
-        power = _smooth(bent.square()[:, None], _FINE)[0, 0]
-        return (power / float(weights.square().sum())).sqrt()
+        if self.bands <= _ROUGH:
+            return torch.zeros_like(self.x)
+        power = _smooth(self.x.diff(n=_ROUGH, dim=1).square(), _FINE)
+        band = torch.arange(self.bands, device=power.device) - _ROUGH // 2
+        error = (power / math.comb(2 * _ROUGH, _ROUGH)).sqrt()
+        return error[:, band.clamp(0, self.bands - _ROUGH - 1)]
 
 
 def _log(values: Tensor) -> Tensor:
