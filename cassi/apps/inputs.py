@@ -27,6 +27,7 @@ from cassi.data.frames import STEPS, Preprocessing, describe
 from cassi.data.scenes import scene_name
 from cassi.evaluation.problems import scene_generator
 from cassi.systems import System
+from cassi.systems.dispersion import off_a_prism
 
 _EXPOSED = 0.25
 """Of full scale: a frame that stays below says nothing of what fills a pixel."""
@@ -55,8 +56,8 @@ class Inputs:
     """Where light in lines falls, if the search for the mask came upon that."""
     guide: dict[str, Any] | None = None
     """Where a guide's picture lies, and what it does to the error at pixels held out."""
-    assumes_line: bool = False
-    """Whether the bands lie at even distances because nobody gave their places."""
+    bend: float = 0.0
+    """Pixels by which the bands may lie elsewhere, behind a prism: nobody gave their places."""
     unit: Unit | None = None
     """In which unit the cube is written; None for what the camera counts."""
 
@@ -135,6 +136,7 @@ def load_inputs(
     if bad is not None:
         system = system.weighted(bad_pixels=bad.to(device))
         frame = system.without_bad_pixels(frame)
+    known = settings.system.get("offsets") is not None or wavelengths is None
     return Inputs(
         system,
         frame,
@@ -142,7 +144,7 @@ def load_inputs(
         wavelengths,
         [*notes, *more],
         done,
-        assumes_line=settings.system.get("offsets") is None,
+        bend=0.0 if known else off_a_prism(getattr(system.plain, "offsets", ()), wavelengths or ()),
     )
 
 

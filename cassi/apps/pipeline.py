@@ -38,7 +38,6 @@ from cassi.solvers.base import Callback, Reconstructor, wants_cube
 from cassi.solvers.heldout import measure_heldout
 from cassi.solvers.linear_system import seen
 from cassi.systems import System
-from cassi.systems.dispersion import off_a_prism
 from cassi.uncertainty import Uncertainty, estimate, score
 
 if TYPE_CHECKING:
@@ -127,7 +126,8 @@ def _calibrated(inputs: Inputs, settings: Reconstruct) -> Inputs:
     notes = [*inputs.notes, "camera: calibrated on the measurement"]
     good = good_pixels(inputs)
     system = camera if good is None else camera.weighted(bad_pixels=~good)
-    return replace(inputs, system=system, calibration=numbers, notes=notes)
+    bend = 0.0 if found.told else inputs.bend
+    return replace(inputs, system=system, calibration=numbers, notes=notes, bend=bend)
 
 
 def fit(inputs: Inputs, recipe: Recipe) -> tuple[Inputs, Reconstructor]:
@@ -477,20 +477,18 @@ def _shows_frames(inputs: Inputs) -> bool:
 def _check_line(inputs: Inputs, found: CameraCheck) -> CameraCheck:
     """Warn of even bands where nobody said so, and a sensor's frame of all light cannot show it."""
     dark = (inputs.preprocessing or {}).get("dark", {}).get("level", 0)
-    known = not inputs.assumes_line or found.numbers.get("curve_shown", True)
-    if not dark or inputs.wavelengths is None or known:
+    if not dark or inputs.bend < AWAY or found.numbers.get("curve_shown", True):
         return CameraCheck()
     offsets: Sequence[float] = getattr(inputs.system.plain, "offsets", ())
-    away = off_a_prism(offsets, inputs.wavelengths)
-    if away < AWAY:
-        return CameraCheck()
+    wavelengths = inputs.wavelengths or (0.0,)
     step = (offsets[-1] - offsets[0]) / (len(offsets) - 1)
     message = (
-        "nobody gave the places of the bands, and this light does not show them. They are taken to "
-        f"lie at even distances, as behind a grating. Behind a prism they lie up to {away:.1f} "
-        "pixels elsewhere. Give frames through filters, cassi-calibrate 'monochromatic=[…]', or "
-        "system.offsets. For a grating give 'system.offsets={_target_: cassi.systems.Linear, "
-        f"step: {step:g}}}'"
+        "nobody gave the places of the bands, and this light does not show them. Behind a prism "
+        f"they lie up to {inputs.bend:.1f} pixels from where they are taken to lie. Take a frame "
+        "of the mask through a filter, of a wavelength in the middle: cassi-calibrate with this "
+        "camera and measurement, and 'monochromatic=[{file: FILE, wavelength: "
+        f"{round(wavelengths[len(wavelengths) // 2], -1):g}}}]'. Behind a grating they lie right: "
+        f"give 'system.offsets={{_target_: cassi.systems.Linear, step: {step:g}}}'"
     )
     return CameraCheck((Finding("curve", message),))
 

@@ -74,22 +74,16 @@ def test_what_the_weights_have_not_seen(reconstruct, camera, results):
 
 
 @pytest.mark.parametrize(
-    ("level", "last", "shown", "assumed", "warned"),
-    [
-        (9, 640, False, True, True),
-        (0, 640, False, True, False),
-        (9, 700, False, True, False),
-        (9, 640, True, True, False),
-        (9, 640, False, False, False),
-    ],
+    ("level", "bend", "shown", "warned"),
+    [(9, 4.5, False, True), (0, 4.5, False, False), (9, 1.0, False, False), (9, 4.5, True, False)],
 )
-def test_a_line_that_a_raw_frame_does_not_show(level, last, shown, assumed, warned):
-    camera = SDCassi(uniform(48, 48), 20, step=2)
+def test_a_line_that_a_raw_frame_does_not_show(level, bend, shown, warned):
     inputs = SimpleNamespace(
-        system=camera,
-        wavelengths=(*range(450, 640, 10), last),
+        system=SDCassi(uniform(48, 48), 20, step=2),
+        wavelengths=tuple(range(450, 650, 10)),
         preprocessing={"dark": {"level": level}},
-        assumes_line=assumed,
+        bend=bend,
     )
     found = pipeline._check_line(inputs, CameraCheck(numbers={"curve_shown": shown}))
     assert bool(found.warnings) is warned
+    assert not warned or "{file: FILE, wavelength: 550}" in found.warnings[0].message
