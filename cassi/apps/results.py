@@ -283,7 +283,8 @@ def say_estimates(numbers: dict[str, Any]) -> str:
     if not numbers["dispersion_told"]:
         lines.append(
             "dispersion: as it was given. Frames tell it where light comes in lines, one per band; "
-            "this light does not. Frames through filters do: cassi-calibrate 'monochromatic=[…]'"
+            "this light does not. A frame through one filter of a wavelength in the middle does: "
+            "cassi-calibrate 'monochromatic=[{file: FILE, wavelength: NM}]'"
         )
     before, after = (numbers["heldout_error"][key] for key in ("nominal", "calibrated"))
     lines.append(f"{'held-out error':28}{before:9.4f}{after:10.4f}")

@@ -71,8 +71,8 @@ BRIGHT = 0.5
 """Of the mean light: so much must be left so far outside. What is fainter may be chance."""
 UNKNOWN = "Direction: cannot be measured in a frame"
 UNSHOWN = (
-    "Its curve between the outermost bands: this light does not show it, frames through filters do "
-    "(cassi-calibrate 'monochromatic=[…]')."
+    "Its curve between the outermost bands: this light does not show it, a frame through a filter "
+    "does (cassi-calibrate 'monochromatic=[{file: FILE, wavelength: NM}]')."
 )
 _CUBE = 2**24  # values of a cube
 

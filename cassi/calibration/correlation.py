@@ -28,6 +28,8 @@ _PENALTY = 0.003  # on cosine k, times 1 + k: as `cassi.calibration.windows`
 _NEAR = 0.05  # of the width, from an end, where light is looked at
 _FREE = 1e-3  # of the mask's own correlation, squared: so that bands within a pixel do not cancel
 _STARTS = 4  # of the search for the ends
+_SHIFT = 1 / 16  # pixels, from one to the next of these
+_END = 0.1  # pixels, standard error of where bright light ends: a spectrum is not as smooth
 _BLURS = (0.0, 0.25, 0.5, 1.0)  # pixels², of the mask in the frame beyond its own
 
 
@@ -235,6 +237,39 @@ def find_ends(correlation: Correlation, mask: Tensor, offsets: Sequence[float], 
         fit.levels(profiles[:, :1], *found),
         min(each.free_misfit(profiles[:, :1], offsets) for each in fits[: len(_BLURS)]) / squares,
     )
+
+
+def find_bright_end(
+    correlation: Correlation, mask: Tensor, offsets: Sequence[float]
+) -> tuple[float, float]:
+    """Find where light ends at the brighter end of the bands, whose distance is known.
+
+    Both ends are moved alike, by up to two pixels, to where the profile fits best (`find_ends`).
+    Where light breaks off from a high level, that is known to a tenth of a pixel.
+
+    Args:
+        correlation: of the frame.
+        mask: `(K, H, W)`.
+        offsets: of the bands, pixels, at least two different ones.
+
+    Returns:
+        Where it ends, half a band beyond the outermost one, and its standard error, pixels.
+    """
+    first, last = nominal_ends(offsets)
+    low, high = math.floor(first) - REACH - _OWN, math.ceil(last) + REACH + _OWN
+    parts, own = correlation.profile(mask, 0, low, high)
+    everything = parts.mean(0, keepdim=True)
+    without = (len(parts) * everything - parts) / (len(parts) - 1)
+    profiles = torch.cat([everything, without]).mT
+    shifts = torch.arange(-2, 2 + _SHIFT, _SHIFT, dtype=own.dtype, device=own.device)
+    fits = [_Profile(own, low, high, blur) for blur in _BLURS]
+    misfits = [fit.misfits(profiles, first + shifts, last + shifts) for fit in fits]
+    fit, misfit = min(zip(fits, misfits, strict=True), key=lambda pair: float(pair[1][:, 0].min()))
+    moved, *others = shifts[misfit.argmin(0)].tolist()
+    spread = float(torch.tensor(others).std(correction=0)) * (len(others) - 1) ** 0.5
+    levels = fit.levels(profiles[:, :1], first + moved, last + moved)
+    end = first if levels[0] > levels[1] else last
+    return end + moved, math.hypot(spread, _END)
 
 
 def nominal_ends(offsets: Sequence[float]) -> tuple[float, float]:

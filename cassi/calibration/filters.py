@@ -11,12 +11,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
-from cassi.calibration.correlation import flatten
+from cassi.calibration.correlation import Correlation, find_bright_end, flatten
 from cassi.systems.dispersion import SELLMEIER, refractive_index
 
 _STRIPS = 8
 """Parts of a frame that are located by themselves: they err independently."""
 _LEAST = 0.02  # pixels, of an error: a filter of 10 nm has its middle elsewhere by so much
+_END = 0.5  # pixels, standard error of where the first and the last band fall
+_SPAN = 0.2  # the same, where light that ends shows by how much both are shifted
+_FITS = 4  # pixels of the detector that bands and field may leave
 _BLUR = 0.7  # pixels: finer than that, sampled codes are not what they were
 _ACROSS = 8  # pixels, by which the code may move across the dispersion
 _NEWTON = 12  # steps
@@ -36,12 +39,14 @@ class Place:
         along: pixels along the dispersion, from the code of the reference frame.
         across: pixels across it.
         error: standard error of `along`, pixels.
+        loose: it is known beside other loose places only, all shifted alike.
     """
 
     wavelength: float
     along: float
     across: float
     error: float
+    loose: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,6 +94,8 @@ def find_filtered_camera(
     good: Sequence[Tensor],
     wavelengths: Sequence[float],
     bands: Sequence[float],
+    ends: tuple[float, float] | None = None,
+    light: tuple[Tensor, Tensor] | None = None,
 ) -> FilteredCamera:
     r"""Find mask, field and dispersion from frames of an even scene through filters.
 
@@ -99,23 +106,31 @@ def find_filtered_camera(
     a + b/(λ − λ₀), and polynomials. Each counts by exp(−BIC/2); the offsets are the mean over
     families, and their error holds what families differ by.
 
+    With one filter or two, the ends of the bands count as places too: of most cameras is known how
+    far apart their first and last band fall, and not the curve between. Both may be shifted by half
+    a pixel. A frame of light of all bands shows by how much: where it ends, see
+    `cassi.calibration.correlation.find_bright_end`.
+
     Args:
         frames: `(H', W')` each, corrected, dispersion along the last axis.
         good: bool, pixels that count, of the same shape.
         wavelengths: nm, of the frames, in any order.
         bands: nm, increasing, of the camera.
+        ends: where the field begins in light of the first and of the last band, pixels from the
+            detector's first.
+        light: `(H', W')`, a frame of all bands, of a white sheet or of any scene, and its pixels
+            that count.
 
     Raises:
-        ValueError: there are too few frames, one shows another code, or the code moves across the
-            dispersion.
+        ValueError: there are too few frames, one shows another code, the code moves across the
+            dispersion, or the ends of the bands do not fit field and detector.
 
     Source: Hartmann, "A simple interpolation formula for the prismatic spectrum", Astrophysical
     Journal 8, 218 (1898).
     """
-    if len(frames) < 2 or len(set(wavelengths)) < len(frames):
+    if len(set(wavelengths)) < max(len(frames), 2 - (ends is not None)):
         raise ValueError(
-            "monochromatic: expected frames of two wavelengths or more, each another, got "
-            f"{list(wavelengths)}"
+            f"monochromatic: expected frames of different wavelengths, got {list(wavelengths)}"
         )
     order = sorted(range(len(frames)), key=lambda k: wavelengths[k])
     middle = order[len(order) // 2]
@@ -132,13 +147,48 @@ def find_filtered_camera(
             "monochromatic: the code moves across the dispersion from filter to filter; set "
             "system.axis=-2 for dispersion along the rows, -1 along the columns"
         )
-    found, errors, curves = fit_curves(places, bands)
     rows, columns = find_field(frames[middle], good[middle])
-    mask = _clean_mask(frames, good, middle, wavelengths, places)
-    rest = _stray(mask, rows, columns)
-    mask = (mask - rest)[rows[0] : rows[1], columns[0] : columns[1]]
+    whole = _clean_mask(frames, good, middle, wavelengths, places)
+    whole = whole - _stray(whole, rows, columns)
+    mask = whole[rows[0] : rows[1], columns[0] : columns[1]]
     mask = (mask / mask.flatten().quantile(_OPEN).clamp_min(1e-30)).clamp(0, 1)
+    known = []
+    if ends is not None:
+        beyond = frames[middle].shape[1] - mask.shape[1] - max(ends)
+        if abs(beyond) < _FITS:
+            known = _place_ends(mask, rows, columns[0], ends, bands, light)
+        elif len(places) == 1:
+            raise ValueError(
+                f"monochromatic: with one filter, expected where the outermost bands fall; up to "
+                f"{max(ends):.3g} pixels and a field of {mask.shape[1]} leave {beyond:.3g} of the "
+                f"detector's {frames[middle].shape[1]}; set system.step, or window= of the light"
+            )
+    found, errors, curves = fit_curves([*places, *known], bands)
     return FilteredCamera(mask, columns[0] + found, errors, rows, columns[0], places, curves)
+
+
+def _place_ends(
+    mask: Tensor,
+    rows: tuple[int, int],
+    first: int,
+    ends: tuple[float, float],
+    bands: Sequence[float],
+    light: tuple[Tensor, Tensor] | None,
+) -> list[Place]:
+    """Return places of the outermost bands, and of the end of the light if there is a frame."""
+    outer = [
+        Place(nm, end - first, 0.0, _END if light is None else _SPAN, light is not None)
+        for nm, end in zip((bands[0], bands[-1]), ends, strict=True)
+    ]
+    if light is None:
+        return outer
+    y, good = (each[None, None, rows[0] : rows[1]] for each in light)
+    step = (ends[1] - ends[0]) / (len(bands) - 1)
+    offsets = [ends[0] + step * band for band in range(len(bands))]
+    end, error = find_bright_end(Correlation(y, good), mask[None].float(), offsets)
+    red = abs(end - ends[1]) < abs(end - ends[0])
+    last, inner = (bands[-1], bands[-2]) if red else (bands[0], bands[1])
+    return [*outer, Place(last + (last - inner) / 2, end - first, 0.0, error)]
 
 
 def _locate(reference: Tensor, code: Tensor, wavelength: float) -> Place:
@@ -210,16 +260,18 @@ def fit_curves(
     at = torch.tensor([each.wavelength for each in places], dtype=torch.float64)
     y = torch.tensor([each.along for each in places], dtype=torch.float64)
     sigma = torch.tensor([each.error for each in places], dtype=torch.float64)
+    loose = torch.tensor([each.loose for each in places])
+    count = len(places) - bool(loose.any())
     asked = torch.tensor(list(bands), dtype=torch.float64)
     tried: list[tuple[str, float, float, int, Tensor, Tensor]] = []
-    for name, columns, weight in _families(len(places)):
-        fitted = [_least_squares(each, at, y, sigma, asked) for each in columns]
+    for name, columns, weight in _families(count):
+        fitted = [_least_squares(each, at, y, sigma, asked, loose) for each in columns]
         # Of a family with a free pole, or of several glasses, the one that fits best.
         misfit, values, variance = min(fitted, key=lambda each: each[0])
         free = len(columns[0](at)) + (len(columns) > 1)
-        if free > len(places):
+        if free > count:
             continue
-        bic = misfit + free * math.log(len(places)) - 2 * math.log(weight)
+        bic = misfit + free * math.log(count) - 2 * math.log(weight)
         tried.append((name, bic, misfit, free, values, variance))
     least = min(each[1] for each in tried)
     weights = torch.tensor([math.exp(-(each[1] - least) / 2) for each in tried]).double()
@@ -267,16 +319,17 @@ def _families(count: int) -> list[tuple[str, list[Columns], float]]:
 
 
 def _least_squares(
-    columns: Columns, at: Tensor, y: Tensor, sigma: Tensor, asked: Tensor
+    columns: Columns, at: Tensor, y: Tensor, sigma: Tensor, asked: Tensor, loose: Tensor
 ) -> tuple[float, Tensor, Tensor]:
     """Return χ², the values that are asked for, and their variances."""
-    design = (columns(at) / sigma).mT
+    shift = loose[None][: int(loose.any())].to(at)
+    design = (torch.cat([columns(at), shift]) / sigma).mT
     if len(at) < design.shape[1]:
         return math.inf, torch.zeros_like(asked), torch.zeros_like(asked)
     inverse = torch.linalg.pinv(design)
     found = inverse @ (y / sigma)
     misfit = float((design @ found - y / sigma).square().sum())
-    wanted = columns(asked).mT
+    wanted = torch.cat([columns(asked), torch.zeros(len(shift), len(asked)).to(asked)]).mT
     free = len(at) - design.shape[1]
     scale = max(misfit / free, 1.0) if free else 1.0
     variance = scale * (wanted @ inverse).square().sum(1)

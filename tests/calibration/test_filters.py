@@ -33,10 +33,14 @@ def frame(wavelength, mask):
 
 
 @pytest.fixture(scope="module")
-def frames():
+def mask():
     random = torch.Generator().manual_seed(0)
     mask = (torch.rand(HEIGHT, WIDTH, generator=random) < 0.5).float()
-    mask = mask.repeat_interleave(FINE, 0).repeat_interleave(FINE, 1)
+    return mask.repeat_interleave(FINE, 0).repeat_interleave(FINE, 1)
+
+
+@pytest.fixture(scope="module")
+def frames(mask):
     return [frame(each, mask) for each in FILTERS]
 
 
@@ -60,6 +64,21 @@ def test_two_filters_give_a_curve_with_larger_errors(frames):
     two = find_filtered_camera(frames[::2], good[::2], FILTERS[::2], BANDS)
     three = find_filtered_camera(frames, good, FILTERS, BANDS)
     assert float(two.errors.max()) > 3 * float(three.errors.max())
+
+
+def test_one_filter_and_the_ends_give_a_curve(frames, mask):
+    single, given = frames[1][:, :157], (place(450) - 0.4, place(650) - 0.4)
+    light = sum((nm - 400) * frame(nm, mask) for nm in torch.arange(446.25, 655, 2.5).tolist())
+    light, good = light[:, :157], torch.ones(single.shape, dtype=torch.bool)
+    start = place(FILTERS[1]) - round(place(FILTERS[1]))
+    wanted = torch.tensor([place(each) - start for each in BANDS], dtype=torch.float64)
+    one = ([single], [good], FILTERS[1:2], BANDS)
+    alone, lit = find_filtered_camera(*one, given), find_filtered_camera(*one, given, (light, good))
+    for found, most in ((alone, 0.75), (lit, 0.2)):
+        assert float((found.offsets - wanted).abs().max()) < most
+        assert bool(((found.offsets - wanted).abs() < 2 * found.errors).all())
+    with pytest.raises(ValueError, match=r"set system\.step"):
+        find_filtered_camera(*one, (0, 60))
 
 
 def test_curves_are_compared_by_what_they_miss():
@@ -89,7 +108,7 @@ def test_a_field_is_found_beside_stray_light(frames):
     [
         (lambda y: [y[0].mT, y[1].mT, y[2].mT], "system.axis"),
         (lambda y: [y[0], y[1], torch.rand(y[2].shape)], "does not show the code"),
-        (lambda y: y[:1], "two wavelengths or more"),
+        (lambda y: y[:1], "different wavelengths"),
     ],
 )
 def test_refuses(frames, change, said):

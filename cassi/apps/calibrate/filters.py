@@ -13,13 +13,17 @@ from torch import Tensor
 from cassi import ops
 from cassi.apps.arguments import quoted
 from cassi.apps.calibrate.results import camera_values, write_calibration
+from cassi.apps.camera.system import find_offsets, find_step
 from cassi.apps.command import Run, choose_device, prepare_process
 from cassi.apps.inputs import file_path, load_inputs, read_frame
 from cassi.apps.results import environment
 from cassi.apps.settings import Calibrate
 from cassi.calibration import check_camera, find_response
 from cassi.calibration.filters import FilteredCamera, find_filtered_camera
-from cassi.systems import SDCassi
+from cassi.systems import SDCassi, spaced_offsets
+
+_ENOUGH = 3
+"""Filters that show a curve by themselves."""
 
 
 def calibrate_by_filters(settings: Calibrate, run: Run) -> float:
@@ -41,7 +45,8 @@ def calibrate_by_filters(settings: Calibrate, run: Run) -> float:
     frames = [_turn(y, axis) for y, _, _ in loaded]
     good = [_turn(ok, axis) for _, ok, _ in loaded]
     nanometres = [each.wavelength for each in filters]
-    found = find_filtered_camera(frames, good, nanometres, wavelengths)
+    known = () if len(filters) >= _ENOUGH else _ends(settings, wavelengths, axis)
+    found = find_filtered_camera(frames, good, nanometres, wavelengths, *known)
     system = _system(found, axis, frames[0].shape[-1], loaded[0][0])
     window = _window(settings, found, axis, frames[0].shape)
     first, last = found.rows
@@ -86,6 +91,21 @@ def _check(settings: Calibrate) -> tuple[tuple[float, ...], int]:
     if name != "SDCassi":
         raise ValueError(f"system: expected SDCassi, got {name}")
     return wavelengths, axis
+
+
+def _ends(
+    settings: Calibrate, wavelengths: tuple[float, ...], axis: int
+) -> tuple[tuple[float, float], tuple[Tensor, Tensor] | None]:
+    """Return the outermost bands' offsets, as the camera is given, and a frame of all light."""
+    bands = len(wavelengths)
+    offsets = find_offsets(settings.system, bands, wavelengths)
+    offsets = offsets or list(spaced_offsets(bands, find_step(settings.system)))
+    files = settings.measurement
+    shown = settings.white if files is None else files[0] if isinstance(files, list) else files
+    if shown is None:
+        return (offsets[0], offsets[-1]), None
+    y, good, _ = _read(settings, shown)
+    return (offsets[0], offsets[-1]), (_turn(y, axis), _turn(good, axis))
 
 
 def _read(settings: Calibrate, file: str) -> tuple[Tensor, Tensor, str]:

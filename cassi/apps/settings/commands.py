@@ -384,10 +384,10 @@ class Calibrate(Snapshots):
         several = given if isinstance(given, list) else [] if given is None else [given]
         made = [_one_wavelength(each) for each in several]
         known = all(each is not None and is_number(each.wavelength) for each in made)
-        if isinstance(given, list) and (len(made) < 2 or not known):
+        if isinstance(given, list) and not (made and known):
             raise ValueError(
-                "monochromatic: expected {file: FILE, wavelength: NM} of two wavelengths or more, "
-                f"got {given}"
+                "monochromatic: expected {file: FILE, wavelength: NM} of each filter, got "
+                f"{given}"
             )
         return [each for each in made if each is not None]
 

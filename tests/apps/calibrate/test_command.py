@@ -134,11 +134,18 @@ def test_frames_through_filters_make_a_camera(calibrate, reconstruct, results, b
         *("output.pictures=false", f"hydra.run.dir={tmp_path / 'cube'}"),
     ).ok()
     assert "warning: mask" not in used.out + used.err
+    more = (f"wavelengths={nanometres}", "monochromatic=[{file: 520.npy, wavelength: 520}]")
+    assert "set system.step" in calibrate(*more).refusal
+    ends = f"system.offsets={list(true.offsets)}"
+    calibrate(*more, ends, "measurement=even.npy", f"hydra.run.dir={tmp_path / 'one'}").ok()
+    offsets = read_camera(tmp_path / "one" / "camera.yaml").system.offsets
+    assert offsets == pytest.approx(list(true.offsets), abs=0.3)
 
 
 def test_a_list_of_filters_is_checked(calibrate, bench):
     frame = "{file: single.npy, wavelength: 500}"
-    assert "two wavelengths or more" in calibrate(f"monochromatic=[{frame}]").refusal
+    assert "of each filter" in calibrate("monochromatic=[]").refusal
+    assert "wavelengths=" in calibrate(f"monochromatic=[{frame}]").refusal
     assert "wavelengths=" in calibrate(f"monochromatic=[{frame},{frame}]").refusal
     wrong = "{file: single.npy, wavelenght: 500}"
     assert "did you mean monochromatic.wavelength?" in calibrate(f"monochromatic=[{wrong}]").refusal
