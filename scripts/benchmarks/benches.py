@@ -5,8 +5,9 @@
 
 Each camera and its files are made by `lab.py`, not by a model of the package. `line` is the camera
 as its user knows it: a mask cut from a frame through a filter, and the step between the outermost
-bands; `filters` is the camera that `cassi-calibrate` makes of three frames through filters; `true`
-has the mask of the line and the true offsets. PSNR in dB is that of cubes registered with
+bands; `filters` is the camera that `cassi-calibrate` makes of three frames through filters, `one`
+that of the middle filter alone and the step; `true` has the mask of the line and the true offsets.
+PSNR in dB is that of cubes registered with
 the truth by quarters of a pixel, scaled, the truth's maximum 1, without the outermost 4 pixels. A
 warning of the camera is false with the true camera, and due where the line is 3 pixels wrong in its
 middle, the mask is mirrored or the bands are in reverse. Bars are those of the true camera: the
@@ -80,8 +81,8 @@ class Row:
     first: str
     off: float
     runs: dict[str, Run] = field(default_factory=dict)
-    curve: float = 0.0
-    stated: float = 0.0
+    curves: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """By how much offsets are off at most, and their largest standard error, pixels."""
     mirrored: bool = False
     turned: bool = False
 
@@ -176,16 +177,20 @@ def first_command(folder: Path) -> tuple[str, list[str]]:
     return "no: one correction is not enough", options
 
 
-def by_filters(lab: Lab, folder: Path) -> tuple[float, float]:
-    """Make a camera of three frames through filters, in `folder/filters`.
+FILTERS = {"filters": slice(None), "one": slice(1, 2)}
+"""Which filters a camera is made of."""
+
+
+def by_filters(lab: Lab, folder: Path, name: str) -> tuple[float, float]:
+    """Make a camera of frames through filters, in `folder/NAME`.
 
     Returns:
         By how much offsets are off at most, and the largest standard error, pixels.
     """
-    settings = compose_settings(lab.filter_options(folder), kind=Calibrate)
+    settings = compose_settings(lab.filter_options(folder, which=FILTERS[name]), kind=Calibrate)
     with contextlib.redirect_stdout(io.StringIO()):
-        stated = calibrate_by_filters(settings, RunOf(folder / "filters", False))
-    found = cassi.read_camera(folder / "filters" / "camera.yaml").system
+        stated = calibrate_by_filters(settings, RunOf(folder / name, False))
+    found = cassi.read_camera(folder / name / "camera.yaml").system
     away = (torch.tensor(found.offsets) - lab.offsets()).abs()
     return float(away.max()), stated
 
@@ -203,8 +208,9 @@ def look(seed: int, folder: Path, scenes: Sequence[Path], say: bool) -> Row:
     given = (f"camera={folder / 'camera.yaml'}", *options)
     row.runs["line"] = command(lab, scene, folder, *given)
     row.runs["calibrated"] = command(lab, scene, folder, *given, "calibrate=true")
-    row.curve, row.stated = by_filters(lab, folder)
-    row.runs["filters"] = command(lab, scene, folder, f"camera={folder}/filters/camera.yaml")
+    for name in FILTERS:
+        row.curves[name] = by_filters(lab, folder, name)
+        row.runs[name] = command(lab, scene, folder, f"camera={folder}/{name}/camera.yaml")
     true = f"camera={folder / 'true.yaml'}"
     row.runs["true"] = command(lab, scene, folder, true, "uncertainty=true")
     with contextlib.redirect_stderr(io.StringIO()):
@@ -253,21 +259,23 @@ def summarize(rows: Sequence[Row]) -> None:
             "wavelength that the true curve gives its place",
             f"{median(some):.2f} / {max(some):.2f} dB",
         )
-    beside = [row.runs["true"].level - row.runs["filters"].level for row in rows]
-    table.print(
-        "PSNR below the true camera's with three filters, median / worst",
-        f"{median(beside):.2f} / {max(beside):.2f} dB",
-    )
-    table.print(
-        "offsets of three filters: off by, at most, median / worst",
-        f"{median(row.curve for row in rows):.2f} / {max(row.curve for row in rows):.2f} px",
-    )
-    within = sum(row.curve <= 2 * row.stated for row in rows)
-    table.print("the same, within twice the stated error", f"{within} of {many}")
-    table.print(
-        "the camera of three filters warned of",
-        f"{sum(_warned(row.runs['filters']) for row in rows)} of {many}",
-    )
+    for name, said in (("filters", "three filters"), ("one", "one filter")):
+        beside = [row.runs["true"].level - row.runs[name].level for row in rows]
+        table.print(
+            f"PSNR below the true camera's with {said}, median / worst",
+            f"{median(beside):.2f} / {max(beside):.2f} dB",
+        )
+        off, stated = zip(*(row.curves[name] for row in rows), strict=True)
+        table.print(
+            f"offsets of {said}: off by, at most, median / worst",
+            f"{median(off):.2f} / {max(off):.2f} px",
+        )
+        within = sum(a <= 2 * b for a, b in zip(off, stated, strict=True))
+        table.print("the same, within twice the stated error", f"{within} of {many}")
+        table.print(
+            f"the camera of {said} warned of",
+            f"{sum(_warned(row.runs[name]) for row in rows)} of {many}",
+        )
     table.print("`calibrate=true` worse than the default by 0.1 dB", sum(d > 0.1 for d in worse))
     said = sum(UNSHOWN in row.runs["line"].said and not _warned(row.runs["line"]) for row in far)
     table.print(
@@ -324,9 +332,10 @@ def main() -> None:
             "line",
             "calibrated",
             "filters",
+            "one",
         ),
-        *("true", "warned: line", "calibrated", "filters", "true"),
-        *("calibrated, bands renamed", "filters off, px"),
+        *("true", "warned: line", "calibrated", "filters", "one", "true"),
+        *("calibrated, bands renamed", "filters off, px", "one off, px"),
         *("mirrored, reversed", "bars", "CPU s"),
     )
     for seed in range(arguments.seed, arguments.seed + arguments.draws):
@@ -339,7 +348,7 @@ def main() -> None:
             *(f"{run.level:.2f}" for run in runs.values()),
             *(", ".join(run.warned) for run in runs.values()),
             f"{runs['calibrated'].renamed:.2f}",
-            f"{row.curve:.2f} ± {row.stated:.2f}",
+            *(f"{off:.2f} ± {stated:.2f}" for off, stated in row.curves.values()),
             f"{'yes' if row.mirrored else 'no'}, {'yes' if row.turned else 'no'}",
             f"{runs['true'].covered:.1%}",
             " ".join(f"{run.seconds:.0f}" for run in runs.values()),

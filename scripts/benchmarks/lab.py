@@ -294,11 +294,13 @@ class Lab:
         low, high = RANGE
         return [10 * round((low + share * (high - low)) / 10) for share in (0.1, 0.5, 0.9)]
 
-    def filter_options(self, folder: Path, camera: str = "camera.yaml") -> list[str]:
+    def filter_options(
+        self, folder: Path, camera: str = "camera.yaml", which: slice = slice(None)
+    ) -> list[str]:
         """Return what `cassi-calibrate` is told of the frames through filters, of `files`."""
         frames = (
             f"{{file: {folder}/filter_{each:.0f}.png, wavelength: {each}}}"
-            for each in self.filters()
+            for each in self.filters()[which]
         )
         return [f"camera={folder}/{camera}", f"monochromatic=[{', '.join(frames)}]"]
 
