@@ -8,6 +8,7 @@ import torch
 
 import cassi
 from cassi.apps import pipeline
+from cassi.apps.reconstructors import compose_settings
 from cassi.calibration import CameraCheck
 from cassi.models.pretrained import list_doubts
 from cassi.systems import SDCassi
@@ -87,3 +88,15 @@ def test_a_line_that_a_raw_frame_does_not_show(level, bend, shown, warned):
     found = pipeline._check_line(inputs, CameraCheck(numbers={"curve_shown": shown}))
     assert bool(found.warnings) is warned
     assert not warned or "{file: FILE, wavelength: 550}" in found.warnings[0].message
+
+
+def test_a_step_alone_is_a_line_that_nobody_gave(tmp_path):
+    files = {"mask": uniform(48, 48), "measurement": uniform(48, 48 + 38)}
+    for name, values in files.items():
+        np.save(tmp_path / f"{name}.npy", values.numpy())
+    given = [f"{name}={tmp_path / name}.npy" for name in files]
+    given.append(f"wavelengths={list(range(450, 650, 10))}")
+    for offsets, bend in (("null", 4.8), ("{_target_: cassi.systems.Linear, step: 2}", 0)):
+        settings = compose_settings([*given, f"system.offsets={offsets}"])
+        inputs = pipeline.read(settings, pipeline.make_recipe(settings))
+        assert inputs.bend == pytest.approx(bend, abs=0.05)
