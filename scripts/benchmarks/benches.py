@@ -260,21 +260,21 @@ def summarize(rows: Sequence[Row]) -> None:
             "wavelength that the true curve gives its place",
             f"{median(some):.2f} / {max(some):.2f} dB",
         )
-    for name, said in (("filters", "three filters"), ("one", "one filter")):
+    for name, made in (("filters", "three filters"), ("one", "one filter")):
         beside = [row.runs["true"].level - row.runs[name].level for row in rows]
         table.print(
-            f"PSNR below the true camera's with {said}, median / worst",
+            f"PSNR below the true camera's with {made}, median / worst",
             f"{median(beside):.2f} / {max(beside):.2f} dB",
         )
         off, stated = zip(*(row.curves[name] for row in rows), strict=True)
         table.print(
-            f"offsets of {said}: off by, at most, median / worst",
+            f"offsets of {made}: off by, at most, median / worst",
             f"{median(off):.2f} / {max(off):.2f} px",
         )
         within = sum(a <= 2 * b for a, b in zip(off, stated, strict=True))
         table.print("the same, within twice the stated error", f"{within} of {many}")
         table.print(
-            f"the camera of {said} warned of",
+            f"the camera of {made} warned of",
             f"{sum(_warned(row.runs[name]) for row in rows)} of {many}",
         )
     table.print("`calibrate=true` worse than the default by 0.1 dB", sum(d > 0.1 for d in worse))
