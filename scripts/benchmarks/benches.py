@@ -6,9 +6,9 @@
 Each camera and its files are made by `lab.py`, not by a model of the package. `line` is the camera
 as its user knows it: a mask cut from a frame through a filter, and the step between the outermost
 bands; `filters` is the camera that `cassi-calibrate` makes of three frames through filters, `one`
-that of the middle filter alone and the step; `true` has the mask of the line and the true offsets.
-PSNR in dB is that of cubes registered with
-the truth by quarters of a pixel, scaled, the truth's maximum 1, without the outermost 4 pixels. A
+that of the middle filter, the step and the snapshot; `true` has the mask of the line and the true
+offsets. PSNR in dB is that of cubes registered with the truth by quarters of a pixel, scaled, the
+truth's maximum 1, without the outermost 4 pixels. A
 warning of the camera is false with the true camera, and due where the line is 3 pixels wrong in its
 middle, the mask is mirrored or the bands are in reverse. Bars are those of the true camera: the
 share of values within them of nominally 90 %. Scenes are those of CAVE's training set.
@@ -187,7 +187,8 @@ def by_filters(lab: Lab, folder: Path, name: str) -> tuple[float, float]:
     Returns:
         By how much offsets are off at most, and the largest standard error, pixels.
     """
-    settings = compose_settings(lab.filter_options(folder, which=FILTERS[name]), kind=Calibrate)
+    options = [*lab.filter_options(folder, which=FILTERS[name]), f"measurement={folder}/frame.png"]
+    settings = compose_settings(options, kind=Calibrate)
     with contextlib.redirect_stdout(io.StringIO()):
         stated = calibrate_by_filters(settings, RunOf(folder / name, False))
     found = cassi.read_camera(folder / name / "camera.yaml").system
@@ -259,21 +260,21 @@ def summarize(rows: Sequence[Row]) -> None:
             "wavelength that the true curve gives its place",
             f"{median(some):.2f} / {max(some):.2f} dB",
         )
-    for name, said in (("filters", "three filters"), ("one", "one filter")):
+    for name, made in (("filters", "three filters"), ("one", "one filter")):
         beside = [row.runs["true"].level - row.runs[name].level for row in rows]
         table.print(
-            f"PSNR below the true camera's with {said}, median / worst",
+            f"PSNR below the true camera's with {made}, median / worst",
             f"{median(beside):.2f} / {max(beside):.2f} dB",
         )
         off, stated = zip(*(row.curves[name] for row in rows), strict=True)
         table.print(
-            f"offsets of {said}: off by, at most, median / worst",
+            f"offsets of {made}: off by, at most, median / worst",
             f"{median(off):.2f} / {max(off):.2f} px",
         )
         within = sum(a <= 2 * b for a, b in zip(off, stated, strict=True))
         table.print("the same, within twice the stated error", f"{within} of {many}")
         table.print(
-            f"the camera of {said} warned of",
+            f"the camera of {made} warned of",
             f"{sum(_warned(row.runs[name]) for row in rows)} of {many}",
         )
     table.print("`calibrate=true` worse than the default by 0.1 dB", sum(d > 0.1 for d in worse))
