@@ -42,23 +42,21 @@ class InTurn:
 
 
 class _Turns:
-    """One run of InTurn. It counts on the device: a recorded iteration has no other memory."""
+    """One run of InTurn. The order of pixels is a tensor: a recorded iteration keeps no count."""
 
     def __init__(self, prior: Prior) -> None:
         self.prior = prior
         self.memory: Sequence[Tensor] = ()
 
     def __call__(self, x: Tensor, sigma: float) -> Tensor:
-        count = self.memory[0] if self.memory else torch.zeros((), dtype=torch.long).to(x.device)
-        self.memory = (count + 1,)
-
-        def line(axis: int, is_mirrored: Tensor) -> Tensor:
-            along = torch.arange(x.shape[axis], device=x.device)
-            return torch.where(is_mirrored, along.flip(0), along)
-
-        rows, columns = line(2, count % 4 >= 2), line(3, count % 2 == 1)
-        u = self.prior(x.index_select(2, rows).index_select(3, columns), sigma)
-        return u.index_select(3, columns).index_select(2, rows)
+        if not self.memory:
+            place = torch.arange(x.shape[2] * x.shape[3]).view(x.shape[2:])
+            turns = torch.stack([place, place.flip(1), place.flip(0), place.flip(0, 1)])
+            self.memory = (turns.flatten(1).to(x.device),)
+        turns = self.memory[0]
+        self.memory = (turns.roll(-1, 0),)
+        mirrored = x.flatten(2).index_select(2, turns[0]).view(x.shape)
+        return self.prior(mirrored, sigma).flatten(2).index_select(2, turns[0]).view(x.shape)
 
 
 def refining(noise: float, prior: Prior) -> Solver:

@@ -17,6 +17,7 @@ from cassi.apps.command import (
     stopped_by,
 )
 from cassi.apps.train.files import read_checkpoint
+from cassi.data import door
 from cassi.data.atomic import check_sums
 from cassi.evaluation import Job, Record, RecordFolder
 from cassi.models.load import Card, create_model, load_model, save_model
@@ -128,6 +129,7 @@ def test_an_interrupt_ends_a_process_in_one_line(start, camera, tmp_path):
 def file_limit():
     """Let no file grow beyond a size: what a full disk does, without one."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    door.start()  # what reads files keeps the limit that it is started under
 
     def limit(size):
         resource.setrlimit(resource.RLIMIT_FSIZE, (size or before[0], before[1]))
