@@ -34,7 +34,7 @@ from cassi.methods import NoiseThreshold, Restarts
 from cassi.methods.video import for_frames
 from cassi.priors import Subspace
 from cassi.solvers import Iteration, Solution, Solver, Statistics, relative_noise
-from cassi.solvers.base import Callback, Reconstructor, wants_cube
+from cassi.solvers.base import Callback, Reconstructor, is_sampled, wants_cube
 from cassi.solvers.heldout import measure_heldout
 from cassi.solvers.linear_system import seen
 from cassi.systems import System
@@ -364,11 +364,6 @@ def write_results(
         results.write_numbers(stage / "metrics.json", result.numbers)
 
 
-def is_sampled(iteration: Iteration, last: int) -> bool:
-    """Return whether an iteration is the first, one of every `EVERY`, or the last."""
-    return iteration.index in (1, last) or iteration.index % EVERY == 0
-
-
 class Progress:
     """Shows residual and PSNR on a progress bar and keeps the rows of convergence.csv.
 
@@ -395,7 +390,7 @@ class Progress:
 
     def wants(self, iteration: Iteration) -> bool:
         """Return whether the cube is looked at: for its PSNR, or by `watch`."""
-        if self.truth is not None and is_sampled(iteration, self.last):
+        if self.truth is not None and is_sampled(iteration.index, EVERY, self.last):
             return True
         return self.watch is not None and wants_cube(self.watch, iteration)
 
@@ -414,7 +409,11 @@ class Progress:
         if solve is not None:  # None from the first iteration on, or never
             row["inner_iterations"] = solve["iterations"]
             row["inner_residual"] = solve["relative_residual"]
-        if x is not None and self.truth is not None and is_sampled(iteration, self.last):
+        if (
+            x is not None
+            and self.truth is not None
+            and is_sampled(iteration.index, EVERY, self.last)
+        ):
             row["psnr"] = metrics.psnr(x, self.truth).mean().item()
             self.shown["PSNR"] = f"{row['psnr']:.2f} dB"
         self.rows.append(row)
@@ -483,12 +482,12 @@ def _check_line(inputs: Inputs, found: CameraCheck) -> CameraCheck:
     wavelengths = inputs.wavelengths or (0.0,)
     step = (offsets[-1] - offsets[0]) / (len(offsets) - 1)
     message = (
-        "nobody gave the places of the bands, and this light does not show them. Behind a prism "
-        f"they lie up to {inputs.bend:.1f} pixels from where they are taken to lie. Take a frame "
-        "of the mask through a filter, of a wavelength in the middle: cassi-calibrate with this "
+        "nobody gave the places of the bands, and this light does not show them. Even distances "
+        f"are assumed. Behind a prism the bands lie up to {inputs.bend:.1f} pixels elsewhere. Take "
+        "a frame of the mask through a filter of a middle wavelength: cassi-calibrate with this "
         "camera and measurement, and 'monochromatic=[{file: FILE, wavelength: "
-        f"{round(wavelengths[len(wavelengths) // 2], -1):g}}}]'. Behind a grating they lie right: "
-        f"give 'system.offsets={{_target_: cassi.systems.Linear, step: {step:g}}}'"
+        f"{round(wavelengths[len(wavelengths) // 2], -1):g}}}]'. Behind a grating distances are "
+        f"even: give 'system.offsets={{_target_: cassi.systems.Linear, step: {step:g}}}'"
     )
     return CameraCheck((Finding("curve", message),))
 

@@ -200,8 +200,7 @@ def find_ends(correlation: Correlation, mask: Tensor, offsets: Sequence[float], 
     margin = wide + _OWN
     low, high = math.floor(nominal[0]) - margin, math.ceil(nominal[1]) + margin
     parts, own = correlation.profile(mask, down, low, high)
-    everything = parts.mean(0, keepdim=True)
-    without = (len(parts) * everything - parts) / (len(parts) - 1)
+    everything, without = _means(parts)
     profiles = torch.cat([everything, parts, without]).mT  # (D, 1 + 2P)
     steps = torch.arange(-wide, wide + 1, 2, dtype=torch.float64, device=own.device)
     first, last = (
@@ -258,9 +257,7 @@ def find_bright_end(
     first, last = nominal_ends(offsets)
     low, high = math.floor(first) - REACH - _OWN, math.ceil(last) + REACH + _OWN
     parts, own = correlation.profile(mask, 0, low, high)
-    everything = parts.mean(0, keepdim=True)
-    without = (len(parts) * everything - parts) / (len(parts) - 1)
-    profiles = torch.cat([everything, without]).mT
+    profiles = torch.cat(_means(parts)).mT
     shifts = torch.arange(-2, 2 + _SHIFT, _SHIFT, dtype=own.dtype, device=own.device)
     fits = [_Profile(own, low, high, blur) for blur in _BLURS]
     misfits = [fit.misfits(profiles, first + shifts, last + shifts) for fit in fits]
@@ -270,6 +267,12 @@ def find_bright_end(
     levels = fit.levels(profiles[:, :1], first + moved, last + moved)
     end = first if levels[0] > levels[1] else last
     return end + moved, math.hypot(spread, _END)
+
+
+def _means(parts: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean of all parts `(1, D)`, and those without one of them `(P, D)`."""
+    mean = parts.mean(0, keepdim=True)
+    return mean, (len(parts) * mean - parts) / (len(parts) - 1)
 
 
 def nominal_ends(offsets: Sequence[float]) -> tuple[float, float]:

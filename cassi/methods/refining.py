@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -42,7 +43,7 @@ class InTurn:
 
 
 class _Turns:
-    """One run of InTurn. The order of pixels is a tensor: a recorded iteration keeps no count."""
+    """One run of InTurn. Rows and columns of a call are a tensor: a recording keeps no count."""
 
     def __init__(self, prior: Prior) -> None:
         self.prior = prior
@@ -50,13 +51,13 @@ class _Turns:
 
     def __call__(self, x: Tensor, sigma: float) -> Tensor:
         if not self.memory:
-            place = torch.arange(x.shape[2] * x.shape[3]).view(x.shape[2:])
-            turns = torch.stack([place, place.flip(1), place.flip(0), place.flip(0, 1)])
-            self.memory = (turns.flatten(1).to(x.device),)
+            rows, columns = (torch.arange(length) for length in x.shape[2:])
+            pairs = itertools.product((rows, rows.flip(0)), (columns, columns.flip(0)))
+            self.memory = (torch.stack([torch.cat(pair) for pair in pairs]).to(x.device),)
         turns = self.memory[0]
         self.memory = (turns.roll(-1, 0),)
-        mirrored = x.flatten(2).index_select(2, turns[0]).view(x.shape)
-        return self.prior(mirrored, sigma).flatten(2).index_select(2, turns[0]).view(x.shape)
+        rows, columns = turns[0].split(x.shape[2:])
+        return self.prior(x[..., rows[:, None], columns], sigma)[..., rows[:, None], columns]
 
 
 def refining(noise: float, prior: Prior) -> Solver:

@@ -151,6 +151,11 @@ It may have a method `wants(iteration)`. Where that returns False, the cube may 
 takes time."""
 
 
+def is_sampled(index: int, every: int, last: int) -> bool:
+    """Return whether an iteration is the first, one of every so many, or the last."""
+    return index in (1, last) or index % every == 0
+
+
 def wants_cube(callback: Callback, iteration: Iteration) -> bool:
     """Return whether a callback needs the cube of this iteration."""
     wants = getattr(callback, "wants", None)
@@ -188,8 +193,8 @@ class Options(TypedDict, total=False):
     Attributes:
         x0: first cube `(B, C, H, W)`, in the units of the result.
         callback: called after every iteration with statistics and cube; True stops.
-        objective: record the objective of the first iteration and of every so many, where there is
-            one; of a solver in units of the squared signal level. 1 or True is of each, 0 of none.
+        objective: record the objective of the first iteration, of every so many and of the last,
+            where there is one; of a solver in units of the squared signal level. 0 is of none.
         statistics: of the whole measurement, where y is a part of one.
     """
 

@@ -17,6 +17,7 @@ from cassi.solvers.base import (
     Prior,
     Solution,
     begin,
+    is_sampled,
     norm,
     wants_cube,
 )
@@ -60,8 +61,8 @@ def iterate(
             memory; the minimum-norm solution `pinv(y)` if None.
         tol: stop when ‖x − x_previous‖ <= tol·‖x‖; 0 never stops early.
         callback: called after every iteration; returning True stops the loop.
-        objective: record the objective of the first iteration and of every so many, see
-            `evaluate_objective`; 1 or True is of each, 0 of none.
+        objective: record the objective of the first iteration, of every so many and of the last,
+            see `evaluate_objective`; 0 is of none.
         statistics: of the whole measurement, where y is a part of it.
         began: `time.perf_counter()` from which seconds are counted; now if None.
 
@@ -98,7 +99,7 @@ def iterate(
                 break
             finite, unread = following, []
         pause = time.perf_counter()
-        if objective and (index == 0 or (index + 1) % objective == 0):
+        if objective and is_sampled(index + 1, objective, iterations):
             value = evaluate_objective(algorithm, prior, following, y, system, strength, damping)
             record.note("objective", value)
         state = following

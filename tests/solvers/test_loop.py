@@ -210,7 +210,7 @@ def test_objective_is_recorded_when_asked_for():
     expected = (system(x) - y).square().sum() / 2 + 0.3 * 0.3 / 2 * x.square().sum()
     assert solution.history[0].objective == pytest.approx(expected.item())
     history = _run(algorithm, _Ridge(), objective=2, iterations=5).history
-    assert [s.index for s in history if s.objective is not None] == [1, 2, 4]
+    assert [s.index for s in history if s.objective is not None] == [1, 2, 4, 5]
 
 
 def test_a_run_of_a_remembering_prior_has_its_penalty():

@@ -13,14 +13,14 @@ from torch import Tensor
 from cassi import ops
 from cassi.apps.arguments import quoted
 from cassi.apps.calibrate.results import camera_values, write_calibration
-from cassi.apps.camera.system import find_offsets, find_step
+from cassi.apps.camera.system import nominal_offsets
 from cassi.apps.command import Run, choose_device, prepare_process
 from cassi.apps.inputs import file_path, load_inputs, read_frame
 from cassi.apps.results import environment
 from cassi.apps.settings import Calibrate
 from cassi.calibration import check_camera, find_response
 from cassi.calibration.filters import FilteredCamera, find_filtered_camera
-from cassi.systems import SDCassi, spaced_offsets
+from cassi.systems import SDCassi
 
 _ENOUGH = 3
 """Filters that show a curve by themselves."""
@@ -97,9 +97,7 @@ def _ends(
     settings: Calibrate, wavelengths: tuple[float, ...], axis: int
 ) -> tuple[tuple[float, float], tuple[Tensor, Tensor] | None]:
     """Return the outermost bands' offsets, as the camera is given, and a frame of all light."""
-    bands = len(wavelengths)
-    offsets = find_offsets(settings.system, bands, wavelengths)
-    offsets = offsets or list(spaced_offsets(bands, find_step(settings.system)))
+    offsets = nominal_offsets(settings.system, len(wavelengths), wavelengths)
     files = settings.measurement
     shown = settings.white if files is None else files[0] if isinstance(files, list) else files
     if shown is None:

@@ -177,6 +177,12 @@ def dispersed(system: Node, bands: int, wavelengths: Wavelengths) -> int:
     return (bands - 1) * abs(int(find_step(system)))
 
 
+def nominal_offsets(system: Node, bands: int, wavelengths: Wavelengths) -> list[float]:
+    """Return the offset of each band, pixels: those that were given, or even ones."""
+    offsets = find_offsets(system, bands, wavelengths)
+    return list(spaced_offsets(bands, find_step(system))) if offsets is None else offsets
+
+
 def find_step(system: Node) -> float:
     """Return the step of a config's camera, pixels per band, whole or not.
 
@@ -291,9 +297,7 @@ def move_back(
     bands, axis = mask.shape[1], system.get("axis", -1)
     if bands == 1 or axis not in (-1, -2) or mask.shape[axis] != detector or is_dual(system):
         return mask, {}, None
-    offsets = find_offsets(system, bands, wavelengths)
-    if offsets is None:
-        offsets = list(spaced_offsets(bands, find_step(system)))
+    offsets = nominal_offsets(system, bands, wavelengths)
     whole = all(offset == int(offset) for offset in offsets)
     if not whole or min(offsets) != 0 or max(offsets) == 0:
         return mask, {}, None

@@ -30,12 +30,12 @@ from cassi.apps.executors import LostWorker, Submit, once, run_jobs
 from cassi.apps.folders import check_shares
 from cassi.apps.inputs import Inputs
 from cassi.apps.pipeline import (
+    EVERY,
     Result,
     assess,
     conclude,
     fit,
     in_unit,
-    is_sampled,
     make_recipe,
     predict,
     prepare,
@@ -63,7 +63,7 @@ from cassi.evaluation.tables import csv_text, strict
 from cassi.methods.sequence import Following
 from cassi.shares import find_share
 from cassi.solvers import Iteration, Solution
-from cassi.solvers.base import Reconstructor
+from cassi.solvers.base import Reconstructor, is_sampled
 from cassi.systems import System
 
 FEW = 1000
@@ -510,7 +510,7 @@ def recover_together(
                 "sigma": iteration.sigma,
             }
             truth = truths[index]
-            if truth is not None and is_sampled(iteration, reconstructor.iterations):
+            if truth is not None and is_sampled(iteration.index, EVERY, reconstructor.iterations):
                 row["psnr"] = metrics.psnr(x[index : index + 1], truth).mean().item()
             own.append(row)
 
