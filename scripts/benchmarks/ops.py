@@ -2,6 +2,7 @@
 
     python scripts/benchmarks/ops.py                                   # everything on the CPU
     python scripts/benchmarks/ops.py --workload operators --batches 4 --no-large --no-compile
+    python scripts/benchmarks/ops.py --workload memory --device cuda --batches 16 --rounds 50
     python scripts/benchmarks/ops.py --device cuda --csv h200.csv
     python scripts/benchmarks/ops.py --workload original --rounds 100
     python scripts/benchmarks/ops.py --workload cameras --shapes 4x28x660x660
@@ -9,6 +10,8 @@
 
 Workloads:
 
+- `memory`: our operators alone, each beside a copy, on the device, of as many bytes as it reads and
+  writes at least: every input and result once. `of_copy` compares the two. Seconds on a GPU.
 - `operators`: forward, adjoint, ratio_inverse, data_step, alone and with their gradient.
 - `tv`: against scikit-image. `iteration`: one of GAP-TV against NumPy.
 - `original`: forward and ratio_inverse on fresh random data every round.
@@ -22,7 +25,8 @@ Workloads:
   `prox_l2` it says how well our result solves deepinv's own equation. Not part of `all`: it takes
   minutes.
 
-Every way to write an operator is compared with ours before it is timed.
+Every way to write an operator is compared with ours before it is timed. A row is printed, and the
+CSV written, as soon as its operator is measured.
 """
 
 from __future__ import annotations
@@ -42,13 +46,13 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from tabulate import tabulate
 from torch import Tensor
 from torch.nn import functional
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 import cassi
+from cassi.ops._library import kernels
 from cassi.precision import fast_types
 from cassi.systems import System
 from scripts.benchmarks.forms import (
@@ -66,7 +70,7 @@ from scripts.benchmarks.forms import (
     denoise_public,
     ours,
 )
-from scripts.benchmarks.tables import Parser, write_csv
+from scripts.benchmarks.tables import Parser, Table, write_csv
 from scripts.benchmarks.timing import CPU, Candidate, Timing, measure
 
 Row = dict[str, Any]
@@ -77,6 +81,7 @@ KERNELS = ("forward", "adjoint", "ratio_inverse", "gram", "data_step", "tv_prox"
 CUBE: Shape = (28, 256, 256)
 LARGE: Shape = (1, 28, 660, 660)
 BACKWARD = " + backward"
+RANK = 6  # components of a cube, as the default method has
 READ, PRODUCT, CLONE, COPY = (
     f"limit: {name}" for name in ("x.sum()", "unfold view * mask", "x.clone()", "device copy")
 )
@@ -206,12 +211,53 @@ def tolerance(name: str, settings: Settings, dtype: torch.dtype) -> float:
     return max(TOLERANCES[dtype], least)
 
 
+def memory(settings: Settings) -> Iterator[Group]:
+    """Our operators, each beside a copy of as many bytes as it must read and write."""
+    for shape in settings.shapes or [(batch, *CUBE) for batch in settings.batches]:
+        p = Problem.drawn(shape, settings.device, settings.dtype, settings.channels_last)
+        x, y, m, g, own = p.cube, p.measurement, p.mask, p.gram, ours(p)
+        rho = torch.full((shape[0],), RHO, device=x.device)
+        e = _random((shape[1], RANK)).to(x)
+        a = cassi.ops.adjoint_subspace(y, e, m, STEP)
+        last = (m[None, None, None], g[None], rho.view(-1, 1, 1, 1), STEP, False, False)
+        calls: dict[str, tuple[Call, Sequence[Tensor]]] = {
+            "forward": (partial(own["forward"], x, m), (x, m)),
+            "adjoint": (partial(own["adjoint"], y, m), (y, m)),
+            "add_adjoint": (partial(cassi.ops.add_adjoint, x, y, m, STEP), (x, y, m)),
+            "data_step": (partial(own["data_step"], x, y, m, rho=rho), (x, y, m, g)),
+            "data_step_backward": (
+                partial(kernels.data_step_backward.default, x, x, y, *last),
+                (x, m, g),  # of the upstream gradient: v and y are not read
+            ),
+            "gram_solve": (partial(cassi.ops.gram_solve, y, g, rho), (y, g)),
+            "forward_subspace": (
+                partial(cassi.ops.forward_subspace, a, e, m, STEP),
+                (a, e, m),
+            ),
+            "adjoint_subspace": (
+                partial(cassi.ops.adjoint_subspace, y, e, m, STEP),
+                (y, e, m),
+            ),
+        }
+        case = f"{name_case(shape)} {settings.dtype}".replace("torch.", "")
+        for operator, (call, read) in calls.items():
+            timed = torch.no_grad()(call)
+            found = timed()
+            written = found if isinstance(found, tuple) else (found,)
+            moved = sum(value.nbytes for value in (*read, *written))
+            half = torch.zeros(moved // 2, dtype=torch.uint8, device=x.device)
+            copy = partial(torch.empty_like(half).copy_, half)
+            both: dict[str, Call] = {"ours": timed, COPY: copy}
+            yield Group(case, operator, both, operator, (COPY,), dict.fromkeys(both, moved))
+
+
 def operators(settings: Settings) -> Iterator[Group]:
     """Every operator, alone and with its gradient, in every form."""
     default = [(batch, *CUBE) for batch in settings.batches] + [LARGE] * settings.large
     left_out = set() if settings.compile else {"compiled eager loop"}
     for shape in settings.shapes or default:
-        torch.compiler.reset()  # or the compiler gives up after a few cases
+        if settings.compile:
+            torch.compiler.reset()  # or the compiler gives up after a few cases
         case, how = name_case(shape), (settings.device, settings.dtype, settings.channels_last)
         problem = Problem.drawn(shape, *how)
         names = [name for name in FORMS if name not in left_out]
@@ -221,7 +267,6 @@ def operators(settings: Settings) -> Iterator[Group]:
             READ: cube.sum,
             PRODUCT: partial(torch.mul, windows, problem.mask),
             CLONE: cube.clone,
-            COPY: partial(torch.empty_like(cube).copy_, cube),
         }
         for operator, backward in product(LIMITS, (False, True)):
             title = operator + BACKWARD * backward
@@ -237,8 +282,6 @@ def operators(settings: Settings) -> Iterator[Group]:
                     calls[name] = call
             moved = dict.fromkeys(calls, problem.count_bytes(operator, backward))
             bounds = LIMITS[operator][: 1 + backward]
-            if settings.device.type == "cuda":
-                calls[COPY], moved[COPY] = limits[COPY], 2 * cube.nbytes
             calls |= {name: limits[name] for name in sorted(set(bounds))}
             yield Group(case, title, calls, operator, bounds, moved)
 
@@ -475,7 +518,7 @@ def deepinv(settings: Settings) -> Iterator[Group]:
 
 WORKLOADS: dict[str, Callable[[Settings], Iterator[Group]]] = {
     each.__name__: each
-    for each in (operators, tv, iteration, original, cameras, blocks, python, deepinv)
+    for each in (memory, operators, tv, iteration, original, cameras, blocks, python, deepinv)
 }
 COLUMNS = (
     *("workload", "case", "operator", "implementation", "ms", "wall_ms", "rounds", "over_limit"),
@@ -483,8 +526,9 @@ COLUMNS = (
 )
 """Of a row. over_limit: times as long as the limit. speedup: of ours, over the fastest other.
 
-gb_per_s counts bytes that must move, of_copy is that over the rate of a device-to-device copy.
+gb_per_s counts bytes that must move, of_copy is that over the rate of a copy on the device.
 """
+SHOWN = [name for name in COLUMNS if name not in ("workload", "kernel")]
 
 
 def time_group(workload: str, group: Group, settings: Settings) -> list[Row]:
@@ -526,23 +570,16 @@ def time_group(workload: str, group: Group, settings: Settings) -> list[Row]:
     return [row(name, timing) for name, timing in timings.items()]
 
 
-def format_rows(rows: Sequence[Row]) -> str:
-    """Lay rows out as an aligned Markdown table without the columns that nobody filled."""
-    hidden = ("workload", "kernel")
-    names = [n for n in COLUMNS if n not in hidden and any(r[n] is not None for r in rows)]
-    return _table(names, [[_format(row[name]) for name in names] for row in rows])
-
-
-def _table(header: Sequence[str], cells: list[list[str]]) -> str:
-    return tabulate(cells, header, tablefmt="github", disable_numparse=True)
-
-
 def _format(value: object) -> str:
     if value is None:
         return ""
     if not isinstance(value, float):
         return str(value)
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def _exact(value: object) -> object:
+    return f"{value:.5g}" if isinstance(value, float) else value
 
 
 def name_case(shape: Sequence[int]) -> str:
@@ -603,7 +640,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--batches", type=int, nargs="*", default=[1, 4, 16], help="of 28x256x256, step 2")
     add("--no-large", dest="large", action="store_false", help="leave 1x28x660x660 out")
     add("--shapes", type=parse_shape, nargs="+", default=[], help="BxCxHxW, instead of all these")
-    add("--dtype", choices=list(DTYPES), default="float32", help="of the operators' tensors")
+    add("--dtype", choices=list(DTYPES), default=["float32"], nargs="+", help="of operators")
     add("--channels-last", action="store_true", help="lay cubes out with their bands innermost")
     add("--no-compile", dest="compile", action="store_false", help="leave torch.compile out")
     return parser
@@ -623,22 +660,26 @@ def main(arguments: list[str] | None = None) -> tuple[list[Row], dict[str, list[
     del options["threads"]
     torch.backends.cudnn.benchmark = True  # the convolution at its best
     options["seconds"] = options["seconds"] or (0.2 if device == "cuda" else 1.0)
-    options["dtype"] = DTYPES[options["dtype"]]
-    settings = Settings(torch.device(device), **options)
-
-    environment = describe(settings)
-    print("\n".join(f"{name}: {value}" for name, value in environment.items()), flush=True)
+    dtypes = options.pop("dtype")
     rows: list[Row] = []
-    for name in [w for w in WORKLOADS if w != "deepinv"] if workload == "all" else [workload]:
-        new = [row for g in WORKLOADS[name](settings) for row in time_group(name, g, settings)]
-        print(f"\n### {name}\n\n{format_rows(new)}", flush=True)
-        rows += new
-    for reason, cases in settings.left_out.items():
+    left_out: dict[str, list[str]] = {}
+    for dtype in dtypes:
+        options |= {"dtype": DTYPES[dtype], "left_out": left_out}
+        settings = Settings(torch.device(device), **options)
+        environment = describe(settings)
+        print("\n".join(f"{name}: {value}" for name, value in environment.items()), flush=True)
+        for name in [w for w in WORKLOADS if w != "deepinv"] if workload == "all" else [workload]:
+            print(f"\n### {name}\n")
+            table = Table(*SHOWN)
+            for group in WORKLOADS[name](settings):
+                for row in time_group(name, group, settings):
+                    table.print(*(_format(row[column]) for column in SHOWN))
+                    rows.append(environment | row)
+                if csv is not None:
+                    write_csv(csv, [{k: _exact(v) for k, v in row.items()} for row in rows])
+    for reason, cases in left_out.items():
         print(f"\nnote: {reason}: {'; '.join(cases)}")
-    if csv is not None:
-        shown = [{k: f"{v:.5g}" if isinstance(v, float) else v for k, v in r.items()} for r in rows]
-        write_csv(csv, [environment | row for row in shown])
-    return rows, settings.left_out
+    return rows, left_out
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from statistics import median
 from typing import TypeVar
 
@@ -34,8 +35,8 @@ class Timing:
     """What was measured of a candidate.
 
     On a GPU `ms` is the time between two events on a stream that never runs dry, the work of the
-    device alone, and `wall_ms` the time from an idle device to an idle device, which includes that
-    of Python and of the launches. On a CPU the two are the same.
+    device alone, with other memory in its caches. `wall_ms` is the time from an idle device to an
+    idle device, which includes that of Python and of the launches. On a CPU the two are the same.
     """
 
     ms: float
@@ -130,12 +131,19 @@ def _time(candidate: Candidate, cost: float) -> tuple[float, float]:
     # The device sleeps while the launches queue up, or the time of a short kernel would be theirs.
     # `cost` is at least as long as the queueing takes; at 2 GHz or less, twice that is ample.
     torch.cuda._sleep(int(2e9 * min(2 * cost + 1e-4, 0.1)))
+    _other_memory(candidate.device).amax()
     start.record()
     result = candidate.call()
     end.record()
     _synchronize(candidate.device)
     del result
     return start.elapsed_time(end) / 1e3, wall
+
+
+@cache
+def _other_memory(device: torch.device) -> torch.Tensor:
+    """More than the caches of a GPU hold: once it is read, they hold nothing else."""
+    return torch.zeros(2**26, device=device)
 
 
 def _peak_bytes(candidate: Candidate) -> int | None:

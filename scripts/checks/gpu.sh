@@ -165,11 +165,11 @@ done
 
 # C: speed.
 [ "$DEVICE" = cuda ] && sizes= small="--shapes 16x28x256x256 --no-compile --seconds 0.1" shape=4x28x256x256 || sizes="--sizes 64" small="--shapes 1x8x64x64 --no-large --no-compile" shape=1x8x64x64
-for dtype in float32 bfloat16; do
-  step "c_ops_$dtype" "$python scripts/benchmarks/ops.py --device $DEVICE --dtype $dtype --csv $out/c_ops_$dtype.csv --workload operators $small"
-done
-step c_ops_channels_last "$python scripts/benchmarks/ops.py --device $DEVICE --channels-last --csv $out/c_ops_channels_last.csv --workload operators $small"
-step c_cameras "$python scripts/benchmarks/ops.py --device $DEVICE --workload cameras --shapes $shape --csv $out/c_cameras.csv"
+ops="$python scripts/benchmarks/ops.py --device $DEVICE"
+step c_ops "$ops --workload memory --dtype float32 bfloat16 --rounds 50 --csv $out/c_ops.csv $small"
+step c_ops_channels_last "$ops --workload memory --channels-last --rounds 50 --csv $out/c_ops_channels_last.csv $small"
+step c_forms "$ops --workload operators --csv $out/c_forms.csv $small"
+step c_cameras "$ops --workload cameras --shapes $shape --csv $out/c_cameras.csv"
 step c_models "$python scripts/benchmarks/models.py --device $DEVICE $sizes --models dauhst_2stg mst_s cassi_net --csv $out/c_models.csv"
 step c_train "$python scripts/benchmarks/models.py --device $DEVICE $sizes --train --models dauhst_2stg mst_s cassi_net --csv $out/c_train.csv"
 step c_methods "$python scripts/benchmarks/trace.py --device $DEVICE"
@@ -194,7 +194,7 @@ for letter in a b c d; do archive $letter; done
   git log -1 --format='commit %h, %cs' 2> /dev/null
   printf '\n| step | result | s | last words |\n|---|---|---|---|\n'
   for name in "${steps[@]}"; do cat "$out/$name.row" 2> /dev/null; done
-  for name in c_methods c_ops_float32 c_ops_bfloat16 c_cameras c_models c_train d_steps; do section $name; done
+  for name in c_methods c_ops c_ops_channels_last c_forms c_cameras c_models c_train d_steps; do section $name; done
 } > "$out/table.md"
 cat "$out/table.md"
 if [ $left = 1 ]; then echo "steps are left: give the same command again"; exit 75; fi
