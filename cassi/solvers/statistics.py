@@ -27,6 +27,7 @@ _BINS = 4  # of brightness
 _SHARE = 0.02  # of the windows show plain parts of nearly every scene
 _SPECTRA = 6  # smooth spectra, cosines
 _NORMAL = 2.054  # quantile of the best 2 %
+_LIT = 0.05  # of the most light: behind darker pixels of a mask noise would count, not the scene
 _FLOOR = 1e-3  # keeps the vector of the power iteration positive where the detector is dark
 
 
@@ -135,7 +136,8 @@ def signal_level(y: Tensor, system: LinearSystem, statistics: Statistics | None 
 
         level = 99.9 % quantile over the detector of |y| / A1
 
-    |y| / A1 is the mean radiance of the bands that reach a pixel.
+    |y| / A1 is the mean radiance of the bands that reach a pixel. Pixels with less than 5 % of the
+    most light do not count: behind dark parts of a mask there is noise, divided by almost nothing.
 
     Args:
         y: measurement `(B, K, H', W')`.
@@ -304,7 +306,7 @@ def _flat_field(y: Tensor, system: LinearSystem) -> Tensor:
 @torch.no_grad()
 def _brightness_level(y: Tensor, flat: Tensor) -> Tensor:
     """Return the 99.9 % quantile of |y| / A1: `(B, K, H, W')` twice → `(B, 1, 1, 1)`."""
-    lit = flat > flat.amax() * 1e-3
+    lit = flat > flat.amax() * _LIT
     mean = torch.where(lit, y.abs() / flat, 0).flatten(1).float()
     mean = mean[:, :: max(1, mean.shape[1] // _SAMPLES)]
     level = upper_quantile(mean, 0.999).to(y.dtype).view(-1, 1, 1, 1)

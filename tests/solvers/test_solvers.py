@@ -190,6 +190,17 @@ def test_level_is_of_the_bright_pixels_and_blind_to_dark_ones():
     assert signal_level(y, system).dtype == y.dtype
 
 
+def test_noise_behind_dark_pixels_is_no_level():
+    generator = torch.Generator().manual_seed(0)
+    mask = torch.rand(64, 64, generator=generator, dtype=torch.float64)
+    mask[:, 20:24] = 0.01
+    system = SDCassi(mask, bands=3, step=1)
+    y = system(torch.full((1, *system.cube_shape), 0.5))
+    noise = 0.03 * y.square().mean().sqrt() * torch.randn(y.shape, generator=generator)
+    assert signal_level(y + noise, system).item() == pytest.approx(0.5, rel=0.3)
+    assert signal_level(y, system).item() == pytest.approx(0.5)
+
+
 def test_noise_behind_a_nearly_dark_pixel_stays_small():
     generator = torch.Generator().manual_seed(0)
     mask = torch.rand(64, 64, generator=generator)
