@@ -1,16 +1,19 @@
-"""Fit the denoising network that refines to what it is for: cubes of the network of the package.
+"""Fit the denoising network that refines to what it is for: the errors in those iterations.
 
-    python scripts/release/train_refiner.py OUT                 # needs $CASSI_DATA
-    python scripts/release/train_refiner.py OUT --device cuda --batch 32 --last 20 --seconds 200
+    python scripts/release/train_refiner.py OUT                  # needs $CASSI_DATA
+    python scripts/release/train_refiner.py OUT --device cuda --batch 32 --seconds 490 --workers 15
 
-It begins with the weights of the package, or with `--weights`. Crops of CAVE's training scenes,
-and drawn ones with measured spectra, are measured by the cameras of
-`experiment=train_cassi_net_spectra`, most of them ideal, and go through the network of the package;
-those cubes are computed once. Then each step takes a batch of them through the twenty iterations of
-plug-and-play ADMM that refine (`cassi.methods.refining`), and back through the last few of these,
-with TV and the directions of the subspace as constants. The loss is the logarithm of the root mean
-square error of the mean with the start's cube. The moving average of the weights goes into
-OUT/refiner.safetensors, in half precision.
+It begins with the weights of the package, or with `--weights`. Crops of training scenes, and drawn
+ones with measured spectra, are measured by the cameras of `experiment=train_cassi_net_spectra`,
+most of them ideal. The default method reconstructs them once. Each step takes one batch a few
+iterations of plug-and-play ADMM further (`cassi.methods.refining`), with TV and the directions of
+the subspace as constants, and goes back through these. Where a batch has all its iterations behind
+it, it begins anew. Windows are short at first and long at the end. The loss is the logarithm of the
+root mean square error at the end of a window, times how far the iterations are. The moving average
+of the weights goes into OUT/refiner.safetensors, in half precision.
+
+Crops must be as large as images in use, and as bright and dark in one: fitted to 128 x 128 pixels,
+the network leaves the pattern of the mask in dark parts of a scene with a bright one.
 """
 
 from __future__ import annotations
@@ -24,33 +27,30 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-import cassi
 from cassi.apps.reconstructors import compose_settings
 from cassi.apps.settings import Train
 from cassi.apps.train import inputs
 from cassi.config import build
 from cassi.data.atomic import atomic_path
 from cassi.data.datasets import TrainingCrops
-from cassi.methods.refining import refining
-from cassi.models.inference import SHARES
-from cassi.models.pretrained import SMOOTHER, refining_denoiser
+from cassi.methods.refining import InTurn, refining
+from cassi.models.pretrained import SMOOTHER, refining_denoiser, total_variation
+from cassi.priors import Denoiser
 from cassi.solvers.base import begin
-from cassi.solvers.heldout import weighted_mean
 from cassi.solvers.linear_system import begin_system, seen
 from cassi.solvers.refine import no_closer
 from cassi.solvers.schedules import as_schedule
 from cassi.solvers.statistics import damped_schedule, signal_level
-from cassi.training import LogRMSE
 from cassi.training.module import combine_seeds, merge_bands
 
 BANDS = (28, 28, 14, 28, 20)
@@ -62,23 +62,78 @@ DRAWN = 0.35
 """Share of drawn scenes."""
 NOISY = 0.06
 """Noise relative to the root mean square of y, beyond which a batch is left out."""
-GATHERING = 0.4
+GATHERING = 0.25
 """Share of `--seconds` in which batches are made, at most."""
-DECAY = 0.998
-"""Of the moving average of the weights."""
+SIDE = 512
+"""Least side of the scenes, pixels."""
 
 
-class Sample(NamedTuple):
-    """What the fit is given of a batch of snapshots; cubes in half precision."""
+HELD = 4
+"""Batches that are not trained with: their gain is printed."""
+
+
+@dataclass
+class Sample:
+    """A batch of snapshots, and where its iterations stand; cubes in half precision."""
 
     truth: Tensor
     y: Tensor
     system: Any
-    x: Tensor
-    """The network's cubes."""
     first: Tensor
-    """Its starts'."""
+    """The default method's cubes."""
     noise: Tensor
+    run: Run | None = None
+
+
+class Run:
+    """The iterations that refine, one by one, with gradients."""
+
+    def __init__(self, denoiser: Denoiser, sample: Sample) -> None:
+        prior = _Smoothed(InTurn(denoiser))
+        solver: Any = refining(float(sample.noise.max()), prior)
+        self.algorithm, self.count, self.k = solver.algorithm, solver.iterations, 0
+        self.system, self.noise = sample.system, sample.noise
+        self.level = signal_level(sample.y, self.system)
+        self.y, self.sigma = sample.y / self.level, as_schedule(solver.sigma)
+        rho = as_schedule(self.algorithm.rho)
+        self.rho = damped_schedule(rho, self.noise, self.y, self.system)
+        self.prior, self.running = begin(solver.prior), begin_system(self.system)
+        first = sample.first.float() / self.level
+        self.state: Any = self.algorithm.init(self.y, self.running, first)
+
+    def step(self) -> Tensor:
+        """Take one iteration; return its cube, after the data step if it is the last one."""
+        given = self.sigma(self.k, self.count), self.rho(self.k, self.count)
+        self.state = self.algorithm.step(self.state, self.y, self.running, self.prior, *given)
+        self.k, x = self.k + 1, self.state.x
+        if self.k == self.count:
+            stepped = self.system.data_step(x, self.y, given[1])
+            x = no_closer(x, stepped, self.y, self.system, self.noise)
+        return x * self.level
+
+    def detach(self) -> None:
+        """Forget how the state came about."""
+        values = {each.name: getattr(self.state, each.name) for each in fields(self.state)}
+        tensors = {k: v.detach() for k, v in values.items() if isinstance(v, Tensor)}
+        self.state = replace(self.state, **tensors)
+
+
+class _Smoothed:
+    """Total variation, whose derivative is taken for one, and then the denoiser."""
+
+    def __init__(self, denoiser: Any, smooth: Any = None) -> None:
+        self.denoiser, self.smooth = denoiser, smooth
+
+    def begin(self) -> _Smoothed:
+        return _Smoothed(begin(self.denoiser), SMOOTHER.begin())
+
+    def turn(self, rotation: Tensor) -> None:
+        self.smooth.turn(rotation)
+
+    def __call__(self, x: Tensor, sigma: Any) -> Tensor:
+        smoothed = self.smooth(x.detach(), sigma)
+        u: Tensor = self.denoiser(x + (smoothed - x).detach(), sigma)
+        return u
 
 
 @cache
@@ -87,6 +142,7 @@ def _sources(size: int, seed: int, manifest: str) -> tuple[TrainingCrops, tuple[
     root = os.environ["CASSI_DATA"]
     options = ["experiment=train_cassi_net_spectra", "data=cave", f"data.crop={size}", "folder=."]
     options += [f"data.augment.patterns={DRAWN}", f"data.manifest={manifest}"]
+    options += [f"data.augment.scale=[{max(0.4, size / SIDE)},1.0]"]
 
     def settings(*more: str) -> Train:
         composed: Train = compose_settings([*options, *more], root, Train)
@@ -120,109 +176,83 @@ def measure(batch: int, size: int, seed: int, manifest: str, k: int) -> bytes:
 
 
 def gather(options: Any, pool: ProcessPoolExecutor) -> Iterator[Sample]:
-    """Let the network of the package reconstruct batches of crops."""
-    device = torch.device(options.device)
-    net = cassi.create_model("pretrained", precision="bf16-mixed").to(device)
+    """Let the default method reconstruct batches of crops."""
+    device, start = torch.device(options.device), total_variation("large")
     run = partial(measure, options.batch, options.size, options.seed, options.manifest)
     for made in pool.map(run, range(options.batches)):
         truth, y, system = torch.load(io.BytesIO(made), map_location=device, weights_only=False)
         system = system.to(device)
-        x, first, noise = net.begin(y, system)
-        assert first is not None
-        assert noise is not None
-        if float(noise.max()) < NOISY:
-            yield Sample(truth, y, system, x.half(), first.half(), noise)
+        found = start.run(y, system)
+        assert found.noise is not None
+        if float(found.noise.max()) < NOISY and bool(found.x.isfinite().all()):
+            yield Sample(truth, y, system, found.x.half(), found.noise)
 
 
-class Unrolled:
-    """The iterations that refine, with gradients through the last ones.
-
-    Args:
-        denoiser: a prior that learns.
-        last: iterations that gradients go through.
-    """
-
-    def __init__(self, denoiser: Any, last: int) -> None:
-        self.denoiser, self.last = denoiser, last
-
-    def __call__(self, sample: Sample) -> Tensor:
-        """Return the cube that is compared with the truth."""
-        x, first = sample.x.float(), sample.first.float()
-        solver: Any = refining(float(sample.noise.max()), _Smoothed(self.denoiser))
-        system, algorithm, count = sample.system, solver.algorithm, solver.iterations
-        level = signal_level(sample.y, system)
-        y = sample.y / level
-        rho = damped_schedule(as_schedule(algorithm.rho), sample.noise, y, system)
-        prior, running = begin(solver.prior), begin_system(system)
-        state = algorithm.init(y, running, x / level)
-        for k in range(count):
-            with torch.set_grad_enabled(torch.is_grad_enabled() and k >= count - self.last):
-                strength = as_schedule(solver.sigma)(k, count)
-                state = algorithm.step(state, y, running, prior, strength, rho(k, count))
-        stepped = system.data_step(state.x, y, rho(count - 1, count))
-        refined = no_closer(state.x, stepped, y, system, sample.noise) * level
-        return weighted_mean((first, x, refined), SHARES[2])
+def log_error(x: Tensor, truth: Tensor) -> Tensor:
+    """Return the mean of ln √(MSE + 3e-6): beyond 55 dB there is little to gain."""
+    return ((x - truth).square().mean((1, 2, 3)) + 3e-6).log().mean() / 2
 
 
-class _Smoothed:
-    """Total variation, whose derivative is taken for one, and then the denoiser."""
-
-    def __init__(self, denoiser: Any, smooth: Any = None) -> None:
-        self.denoiser, self.smooth = denoiser, smooth
-
-    def begin(self) -> _Smoothed:
-        return _Smoothed(self.denoiser, SMOOTHER.begin())
-
-    def turn(self, rotation: Tensor) -> None:
-        self.smooth.turn(rotation)
-
-    def __call__(self, x: Tensor, sigma: Any) -> Tensor:
-        smoothed = self.smooth(x.detach(), sigma)
-        u: Tensor = self.denoiser(x + (smoothed - x).detach(), sigma)
-        return u
+def advance(denoiser: Denoiser, sample: Sample, window: int) -> Tensor:
+    """Take a batch some iterations further; return the loss of the last, weighted by how late."""
+    run = sample.run = sample.run or Run(denoiser, sample)
+    run.detach()
+    for _ in range(min(window, run.count - run.k)):
+        x = run.step()
+    if run.k == run.count:
+        sample.run = None
+    return log_error(x, sample.truth.float()) * (run.k / run.count)
 
 
-def fit(
-    network: nn.Module, unrolled: Unrolled, samples: list[Sample], seconds: float, options: Any
-) -> None:
+@torch.no_grad()
+def gain(denoiser: Denoiser, samples: list[Sample]) -> float:
+    """Return the mean gain over the start, dB."""
+    gains = []
+    for sample in samples:
+        run, truth = Run(denoiser, sample), sample.truth.float()
+        last = [run.step() for _ in range(run.count)][-1]
+        gains.append(log_error(sample.first.float(), truth) - log_error(last, truth))
+    return float(torch.stack(gains).mean()) * 20 / math.log(10)
+
+
+def fit(denoiser: Denoiser, samples: list[Sample], seconds: float, options: Any) -> None:
     """Minimise the loss; write the average of the weights now and then, and at the end."""
-    loss_of = LogRMSE()
+    held, samples = samples[:HELD], samples[HELD:] or samples
+    network: Any = denoiser.network
     optimizer = torch.optim.AdamW(
         network.parameters(), lr=options.rate, betas=(0.9, 0.99), weight_decay=0
     )
-    average = AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(DECAY))
-    order: list[int] = []
-    begun, gains, step, done = time.perf_counter(), list[Tensor](), 0, 0.0
+    average = AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(options.decay))
+    begun, step, done, written = time.perf_counter(), 0, 0.0, 0.0
     while done < 1:
-        rate = options.rate * min((step + 1) / 50, 0.51 + 0.49 * math.cos(math.pi * done))
+        rate = options.rate * min((step + 1) / 50, 0.505 + 0.495 * math.cos(math.pi * done))
         for group in optimizer.param_groups:
             group["lr"] = rate
-        order = order or random.sample(range(len(samples)), len(samples))
-        sample = samples[order.pop()]
-        truth = sample.truth.float()
-        loss = loss_of(unrolled(sample), truth)
+        sample = random.choice(samples)
+        loss = advance(denoiser, sample, options.windows[done > options.short])
         optimizer.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_(network.parameters(), 1.0)
-        optimizer.step()
+        size = nn.utils.clip_grad_norm_(network.parameters(), 0.5)
+        if bool(size.isfinite()):
+            optimizer.step()
+        else:
+            sample.run = None
         average.update_parameters(network)
-        unrefined = torch.lerp(sample.x.float(), sample.first.float(), SHARES[1][0])
-        gains.append((loss_of(unrefined, truth) - loss.detach()) * 20 / math.log(10))
         step, passed = step + 1, time.perf_counter() - begun
         done = max(step / options.steps, passed / seconds)
-        if step % 50 == 0 or done >= 1:
-            gain = float(torch.stack(gains[-100:]).mean())
-            print(f"{step:6d} {gain:+.3f} dB by refining, {passed:.0f} s", flush=True)
-        if step % 250 == 0 or done >= 1:
+        if passed - written > options.every or done >= 1:
+            written = passed
+            shown = replace(denoiser, network=average.module, weights=None, learns=False)
+            print(f"{step:6d} {gain(shown, held):+.3f} dB, {passed:.0f} s", flush=True)
             write(average.module, options.out)
 
 
-def write(network: nn.Module, out: Path) -> None:
+def write(net: nn.Module, out: Path) -> None:
     """Write the weights in half precision."""
     from safetensors.torch import save_file
 
     out.mkdir(parents=True, exist_ok=True)
-    state = {name: value.half().contiguous() for name, value in network.state_dict().items()}
+    state = {name: value.half().contiguous() for name, value in net.state_dict().items()}
     with atomic_path(out / "refiner.safetensors") as temporary:
         save_file(state, temporary)
 
@@ -234,10 +264,13 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=950)
     parser.add_argument("--batch", type=int, default=2, help="snapshots, of as many masks")
     parser.add_argument("--size", type=int, default=128, help="of a crop, pixels")
-    parser.add_argument("--steps", type=int, default=6000)
+    parser.add_argument("--steps", type=int, default=20000)
     parser.add_argument("--seconds", type=float, default=math.inf, help="of all, at most")
-    parser.add_argument("--last", type=int, default=5, help="iterations to go back through")
-    parser.add_argument("--rate", type=float, default=2e-4)
+    parser.add_argument("--windows", type=int, nargs=2, default=(6, 12), help="iterations a step")
+    parser.add_argument("--short", type=float, default=0.55, help="share of the short windows")
+    parser.add_argument("--rate", type=float, default=4e-4)
+    parser.add_argument("--decay", type=float, default=0.998, help="of the average of weights")
+    parser.add_argument("--every", type=float, default=60, help="seconds from file to file")
     parser.add_argument("--weights", type=Path, help="to begin with; those of the package if none")
     parser.add_argument("--seed", type=int, default=501)
     parser.add_argument("--manifest", default="cave", help="of the scenes in $CASSI_DATA")
@@ -248,7 +281,9 @@ def main() -> None:
     if "CASSI_DATA" not in os.environ:
         sys.exit("set CASSI_DATA to the folder that holds cave_train, spectra and tsa")
     torch.set_num_threads(options.threads)
+    torch.backends.cudnn.benchmark = True
     random.seed(options.seed)
+    torch.manual_seed(options.seed)
     begun, samples = time.perf_counter(), list[Sample]()
     with ProcessPoolExecutor(options.workers, get_context("spawn")) as pool:
         for sample in gather(options, pool):
@@ -260,12 +295,10 @@ def main() -> None:
                 break
     if not samples:
         sys.exit("no batch is ready; give more --batches or --seconds")
-    denoiser = refining_denoiser(weights=options.weights, learns=True)
-    network = denoiser.network
-    assert isinstance(network, nn.Module)
+    denoiser = replace(refining_denoiser(weights=options.weights, learns=True), precision="32-true")
+    network: Any = denoiser.network
     network.to(options.device)
-    seconds = options.seconds - (time.perf_counter() - begun)
-    fit(network, Unrolled(denoiser, options.last), samples, seconds, options)
+    fit(denoiser, samples, options.seconds - (time.perf_counter() - begun), options)
 
 
 if __name__ == "__main__":

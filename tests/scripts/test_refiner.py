@@ -6,13 +6,11 @@ import pytest
 import torch
 
 import cassi
-from cassi.methods.refining import refining
-from cassi.models.inference import SHARES
+from cassi.methods.refining import InTurn, refining
 from cassi.models.pretrained import SMOOTHER, refining_denoiser
 from cassi.priors import Compose
-from cassi.solvers.heldout import weighted_mean
 from scripts.release import train_refiner
-from scripts.release.train_refiner import Sample, Unrolled
+from scripts.release.train_refiner import Run, Sample, advance
 
 
 @pytest.fixture(scope="module", params=[0.0, 0.02], ids=["no noise", "noise"])
@@ -24,10 +22,8 @@ def sample(request):
     system = cassi.SDCassi(torch.rand(64, 64, generator=random).round(), 6, 2)
     y = system(truth)
     y = y + request.param * y.square().mean().sqrt() * torch.randn(y.shape, generator=random)
-    cubes = (truth + 0.05 * torch.randn(truth.shape, generator=random) for _ in range(2))
-    return Sample(
-        truth.half(), y, system, *(x.half() for x in cubes), torch.tensor([request.param])
-    )
+    first = truth + 0.05 * torch.randn(truth.shape, generator=random)
+    return Sample(truth.half(), y, system, first.half(), torch.tensor([request.param]))
 
 
 def test_the_loop_that_is_fitted_is_the_one_that_refines(sample, monkeypatch):
@@ -37,20 +33,22 @@ def test_the_loop_that_is_fitted_is_the_one_that_refines(sample, monkeypatch):
 
     monkeypatch.setattr(train_refiner, "refining", few)
     denoiser = replace(refining_denoiser(), precision="32-true")
-    solver = few(float(sample.noise), Compose([SMOOTHER, denoiser]))
-    x, first = sample.x.float(), sample.first.float()
-    refined = solver.run(sample.y, sample.system, x0=x).x
-    expected = weighted_mean((first, x, refined), SHARES[2])
-    found = Unrolled(replace(denoiser, learns=True), last=2)(sample)
-    # Of the directions of noise in these cubes, none is before the other: rounding turns them.
-    change = (expected - weighted_mean((first, x, x), SHARES[2])).norm()
-    assert float((found.detach() - expected).norm() / change) < 0.1
+    solver = few(float(sample.noise), Compose([SMOOTHER, InTurn(denoiser)]))
+    first = sample.first.float()
+    expected = solver.run(sample.y, sample.system, x0=first).x
+    run = Run(replace(denoiser, learns=True), sample)
+    found = [run.step() for _ in range(run.count)][-1]
+    # Of the directions of noise in this cube, none is before the other: rounding turns them.
+    assert float((found.detach() - expected).norm() / (expected - first).norm()) < 0.1
 
 
 def test_every_weight_has_a_gradient(sample):
     denoiser = refining_denoiser(learns=True)
-    x = Unrolled(denoiser, last=2)(sample)
-    (x - sample.truth.float()).square().mean().backward()
+    for _ in range(2):  # the second window goes on from the first
+        loss = advance(denoiser, sample, window=2)
+    assert sample.run is not None
+    assert sample.run.k == 4
+    loss.backward()
     gradients = [parameter.grad for parameter in denoiser.network.parameters()]
     assert all(g is not None and g.isfinite().all() for g in gradients)
     assert sum(bool(g.any()) for g in gradients) > len(gradients) / 2
