@@ -30,7 +30,6 @@ from cassi.camera_search import calibrate_on, find_place
 from cassi.data.atomic import atomic_folder
 from cassi.data.io import write_cube
 from cassi.guide_search import takes_guide
-from cassi.methods import NoiseThreshold, Restarts
 from cassi.methods.video import for_frames
 from cassi.priors import Subspace
 from cassi.solvers import Iteration, Solution, Solver, Statistics, relative_noise
@@ -190,12 +189,16 @@ def recover(
     statistics = Statistics(lambda: [(seen(y, system), system)])
     torch.manual_seed(seed)
     progress = Progress(inputs, reconstructor.iterations, visible, watch)
-    more: dict[str, Any] = {}
-    if passes is not None and isinstance(reconstructor, Restarts | NoiseThreshold):
-        passes.rows, more["checkpoint"] = progress.rows, passes
+    if passes is not None:
+        passes.rows = progress.rows
     with progress.bar:
         solution = reconstructor.run(
-            y, system, callback=progress, objective=EVERY, statistics=statistics, **more
+            y,
+            system,
+            callback=progress,
+            objective=EVERY,
+            statistics=statistics,
+            checkpoint=passes,
         )
     result = conclude(inputs, solution, progress.rows, reconstructor)
     result = predict(result, reconstructor, seed, heldout)
@@ -470,7 +473,7 @@ def say(numbers: Mapping[str, Any], name: str = "") -> None:
 
 
 def _shows_frames(inputs: Inputs) -> bool:
-    return inputs.wavelengths is None and getattr(inputs.system.plain, "codes_frames", False)
+    return inputs.wavelengths is None and inputs.system.plain.codes_frames
 
 
 def _check_line(inputs: Inputs, found: CameraCheck) -> CameraCheck:
