@@ -57,7 +57,7 @@ from cassi.solvers.heldout import measure_heldout
 from cassi.training.module import merge_bands
 from cassi.viz.color import cie_response
 from scripts.benchmarks.captures import load_capture
-from scripts.benchmarks.tables import Parser, Table
+from scripts.benchmarks.tables import Parser, Table, data_folder
 
 BANDS = 28
 PLAIN = Augment(flip=False, rotate=False, splice=0.0, scale=(0.5, 0.5))
@@ -240,10 +240,6 @@ def _whole(below: int, random: Generator) -> int:
     return int(torch.randint(below, (), generator=random))
 
 
-def _data() -> Path:
-    return Path(os.environ["CASSI_DATA"])
-
-
 def _mask(name: str, size: int) -> Tensor:
     if name.startswith("random"):
         density = float(name.split()[1])
@@ -251,7 +247,7 @@ def _mask(name: str, size: int) -> Tensor:
         drawn = torch.rand(1, 1, 256, 256, generator=random)
         drawn = (drawn < density).float() if density else drawn
     else:
-        path = bundled_path("mask.tif") if name == "bundled" else _data() / name
+        path = bundled_path("mask.tif") if name == "bundled" else data_folder() / name
         drawn = cassi.read_mask(path)
     return drawn[..., :size, :size]
 
@@ -277,13 +273,13 @@ def wavelengths() -> tuple[float, ...]:
 @lru_cache
 def validation_scenes() -> list[Scene]:
     """Read the validation scenes of CAVE, at their full size."""
-    return load_split(_data(), "validation", manifest="cave", wavelengths=wavelengths())
+    return load_split(data_folder(), "validation", manifest="cave", wavelengths=wavelengths())
 
 
 @lru_cache
 def read_spectra(name: str) -> Tensor:
     """Read measured spectra, at the wavelengths of the scenes: `(N, 28)`, at most 1."""
-    table = loadmat(_data() / "spectra" / f"{name}.mat")
+    table = loadmat(data_folder() / "spectra" / f"{name}.mat")
     first, step, count = table[f"S_{name.partition('_')[2]}"][0]
     at = first + step * np.arange(count)
     rows = [np.interp(wavelengths(), at, spectrum) for spectrum in table[name].T]

@@ -13,7 +13,6 @@ and compared without the outermost 2 pixels.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -37,7 +36,7 @@ from cassi.data.scenes import load_scene
 from cassi.data.sensor import Sensor
 from cassi.systems import SDCassi
 from scripts.benchmarks.fine_twin import FINE, FineTwin, enlarged
-from scripts.benchmarks.tables import Parser, Table
+from scripts.benchmarks.tables import Parser, Table, data_folder
 
 SHAPE, BANDS, STEP, DETECTOR = (240, 320), 16, -1.5, 264
 SHIFT = (2, 0)
@@ -165,8 +164,7 @@ def main() -> None:
     bands = compose_settings(["data=cave"], kind=Evaluate).data.given_wavelengths
     assert bands is not None
     if not arguments.scenes:
-        raw = Path(os.environ["CASSI_DATA"]) / "cave_raw"
-        arguments.scenes = sorted(raw.glob("*/*"))
+        arguments.scenes = sorted(data_folder("cave_raw").glob("*/*"))
     twin = make_twin(SHIFT)
     chosen = torch.linspace(0, len(bands) - 1, BANDS).round().long().tolist()
     levels: dict[str, list[float]] = {run: [] for run in RUNS}
