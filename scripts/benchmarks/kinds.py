@@ -32,8 +32,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from hydra import compose, initialize_config_module
-from omegaconf import OmegaConf
 from scipy.io import loadmat
 from torch import Generator, Tensor
 from torch.nn.functional import avg_pool2d, interpolate
@@ -41,7 +39,8 @@ from torch.nn.functional import avg_pool2d, interpolate
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 import cassi
-from cassi.apps.reconstructors import store_models
+from cassi.apps.reconstructors import compose_settings
+from cassi.apps.settings import Evaluate
 from cassi.camera_search import align
 from cassi.data.augment import Augment, augmented_crop
 from cassi.data.bundled import bundled_path
@@ -252,22 +251,19 @@ def _mask(name: str, size: int) -> Tensor:
     return drawn[..., :size, :size]
 
 
-def _compose(command: str, override: str) -> Any:
-    store_models()  # which the groups of the commands name
-    with initialize_config_module("cassi.conf", version_base="1.3"):
-        return compose(command, overrides=[override])
-
-
 @lru_cache
 def _twin(name: str) -> Twin:
-    values = OmegaConf.to_container(_compose("evaluate", f"twin={name}").twin)
-    return Twin(**values)  # type: ignore[arg-type]
+    found = compose_settings([f"twin={name}"], kind=Evaluate).twin
+    assert found is not None
+    return found
 
 
 @lru_cache
 def wavelengths() -> tuple[float, ...]:
     """Return the wavelengths of the scenes, nm."""
-    return tuple(_compose("train", "data=cave").data.wavelengths)
+    found = compose_settings(["data=cave"], kind=Evaluate).data.given_wavelengths
+    assert found is not None
+    return found
 
 
 @lru_cache
