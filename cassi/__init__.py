@@ -85,6 +85,10 @@ _HOMES = {
     ),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
+_PARTS = (
+    *("adapters", "calibration", "data", "evaluation", "methods", "metrics", "models", "ops"),
+    *("priors", "solvers", "systems", "training", "uncertainty", "viz"),
+)
 
 
 def __getattr__(name: str) -> Any:
@@ -92,17 +96,11 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("cassi")
-    value: Any = None
     if name in _HOME:
         value = getattr(import_module(f"cassi.{_HOME[name]}"), name)
-    elif not name.startswith("_"):
-        place = f"cassi.{name}"
-        try:
-            value = import_module(place)
-        except ModuleNotFoundError as error:
-            if error.name != place:
-                raise
-    if value is None:
+    elif name in _PARTS:
+        value = import_module(f"cassi.{name}")
+    else:
         raise AttributeError(f"module 'cassi' has no attribute {name!r}")
     globals()[name] = value
     return value

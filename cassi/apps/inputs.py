@@ -66,8 +66,15 @@ def load_inputs(
     settings: Snapshots,
     device: torch.device,
     bands: int | None = None,
+    loaded: Mapping[str, io.Loaded] | None = None,
 ) -> Inputs:
     """Read and check the files that settings name.
+
+    Args:
+        settings: of the command.
+        device: of measurement and camera.
+        bands: of a network, where settings say none.
+        loaded: files that have been read, by role: `mask`, `measurement`.
 
     Returns:
         The inputs; where pixels are left out, the camera is a `Weighted` one.
@@ -84,17 +91,20 @@ def load_inputs(
     def load(role: str, reader: Callable[..., io.Loaded], **hints: Any) -> io.Loaded | None:
         if role not in files:
             return None
+        if loaded is not None and role in loaded:
+            notes.append(loaded[role].note)
+            return loaded[role]
         chosen = {"key": getattr(settings.keys, role), "axes": getattr(settings.axes, role)}
         try:
-            loaded = load_shots(role, reader, files[role], **chosen, **hints)
+            found = load_shots(role, reader, files[role], **chosen, **hints)
         except ValueError as error:
             if not raised_here(error):
                 raise
             # The readers speak of their own arguments, the user of config values.
             message = re.sub(r"\b(key|axes)=", rf"\1.{role}=", str(error))
             raise ValueError(message.replace(f"key.{role}=", f"keys.{role}=")) from error
-        notes.append(loaded.note)
-        return loaded
+        notes.append(found.note)
+        return found
 
     truth = load("truth", io.load_cube, bands=bands)
     if truth is not None:

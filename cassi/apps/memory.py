@@ -43,33 +43,28 @@ def use_huge_pages() -> None:
     os.environ.setdefault("CASSI_KEEP_RESULTS", "0")
 
 
-class _Count:
-    """Adds up the storages that operations return, while they are alive.
-
-    No mode itself: torch imports its compiler, for more than a second, where a mode's own class
-    has the method.
-    """
+class _Counting(TorchDispatchMode):
+    """Adds up the storages that operations return, while they are alive."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now = self.peak = 0
         self.known: set[int] = set()
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Keep torch from importing its compiler for this mode, which takes more than a second."""
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        given = {
-            value.untyped_storage().data_ptr()
-            for value in tree_iter((args, kwargs))
-            if isinstance(value, torch.Tensor)
-        }
+        given = {storage.data_ptr() for storage in _storages((args, kwargs))}
         result = func(*args, **(kwargs or {}))
-        for value in tree_iter(result):
-            if isinstance(value, torch.Tensor):
-                storage = value.untyped_storage()
-                place = storage.data_ptr()
-                if place and place not in self.known and place not in given:
-                    self._add(storage, place, storage.nbytes())
+        for storage in _storages(result):
+            place = storage.data_ptr()
+            if place and place not in self.known and place not in given:
+                self._add(storage, place, storage.nbytes())
         return result
 
     def _add(self, storage: Any, place: int, size: int) -> None:
@@ -83,8 +78,8 @@ class _Count:
         self.now -= size
 
 
-class _Counting(_Count, TorchDispatchMode):
-    """The mode that does so."""
+def _storages(values: Any) -> list[Any]:
+    return [v.untyped_storage() for v in tree_iter(values) if isinstance(v, torch.Tensor)]
 
 
 def peak_of(run: Callable[[], Any]) -> int:

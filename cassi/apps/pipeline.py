@@ -28,9 +28,8 @@ from cassi.calibration.band_check import AWAY
 from cassi.calibration.response import describe
 from cassi.camera_search import calibrate_on, find_place
 from cassi.data.atomic import atomic_folder
-from cassi.data.io import write_cube
+from cassi.data.io import Loaded, write_cube
 from cassi.guide_search import takes_guide
-from cassi.methods import NoiseThreshold, Restarts
 from cassi.methods.video import for_frames
 from cassi.priors import Subspace
 from cassi.solvers import Iteration, Solution, Solver, Statistics, relative_noise
@@ -67,9 +66,11 @@ def make_recipe(settings: Reconstruct) -> Recipe:
     return Recipe(settings, choose_device(settings.device))
 
 
-def read(settings: Reconstruct, recipe: Recipe) -> Inputs:
-    """Read the files of one snapshot; see `load_inputs`."""
-    return load_inputs(settings, recipe.device, recipe.bands)
+def read(
+    settings: Reconstruct, recipe: Recipe, loaded: Mapping[str, Loaded] | None = None
+) -> Inputs:
+    """Read the files of one snapshot, but for those that are `loaded`; see `load_inputs`."""
+    return load_inputs(settings, recipe.device, recipe.bands, loaded)
 
 
 def find_camera(inputs: Inputs, settings: Reconstruct) -> Inputs:
@@ -91,9 +92,11 @@ def find_camera(inputs: Inputs, settings: Reconstruct) -> Inputs:
     return add_unit(inputs, settings)
 
 
-def prepare(settings: Reconstruct, recipe: Recipe) -> tuple[Inputs, Reconstructor]:
+def prepare(
+    settings: Reconstruct, recipe: Recipe, loaded: Mapping[str, Loaded] | None = None
+) -> tuple[Inputs, Reconstructor]:
     """Go the way of a snapshot until it can be recovered; see `read`, `find_camera` and `fit`."""
-    return fit(find_camera(read(settings, recipe), settings), recipe)
+    return fit(find_camera(read(settings, recipe, loaded), settings), recipe)
 
 
 def _aligned(inputs: Inputs) -> Inputs:
@@ -190,12 +193,16 @@ def recover(
     statistics = Statistics(lambda: [(seen(y, system), system)])
     torch.manual_seed(seed)
     progress = Progress(inputs, reconstructor.iterations, visible, watch)
-    more: dict[str, Any] = {}
-    if passes is not None and isinstance(reconstructor, Restarts | NoiseThreshold):
-        passes.rows, more["checkpoint"] = progress.rows, passes
+    if passes is not None:
+        passes.rows = progress.rows
     with progress.bar:
         solution = reconstructor.run(
-            y, system, callback=progress, objective=EVERY, statistics=statistics, **more
+            y,
+            system,
+            callback=progress,
+            objective=EVERY,
+            statistics=statistics,
+            checkpoint=passes,
         )
     result = conclude(inputs, solution, progress.rows, reconstructor)
     result = predict(result, reconstructor, seed, heldout)
@@ -470,7 +477,7 @@ def say(numbers: Mapping[str, Any], name: str = "") -> None:
 
 
 def _shows_frames(inputs: Inputs) -> bool:
-    return inputs.wavelengths is None and getattr(inputs.system.plain, "codes_frames", False)
+    return inputs.wavelengths is None and inputs.system.plain.codes_frames
 
 
 def _check_line(inputs: Inputs, found: CameraCheck) -> CameraCheck:

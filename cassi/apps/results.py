@@ -21,6 +21,7 @@ from cassi.apps.settings import Output
 from cassi.calibration import Calibration
 from cassi.data.wavelengths import interpolate_spectra
 from cassi.evaluation.tables import plain_cell, strict
+from cassi.metrics.scores import evaluate_all
 from cassi.precision import resolve
 from cassi.solvers import Solution
 from cassi.systems import System
@@ -185,7 +186,7 @@ def summarize(inputs: Inputs, solution: Solution) -> dict[str, Any]:
     if solve is not None:
         results["conjugate_gradients"] = solve
     if inputs.truth is not None:
-        results["metrics"] = score(solution.x[0].cpu(), inputs.truth[0])
+        results["metrics"] = evaluate_all(solution.x[0].cpu(), inputs.truth[0])
     return results
 
 
@@ -199,11 +200,6 @@ def describe_solve(system: System) -> dict[str, Any] | None:
         "relative_residual": report.residual.max().item(),
         "converged": bool(report.converged.all()),
     }
-
-
-def score(cube: Tensor, truth: Tensor) -> dict[str, dict[str, float | None]]:
-    """Compute every metric of a cube `(C, H, W)` under every preset."""
-    return {name: metrics.evaluate(cube, truth, name) for name in metrics.list_presets()}
 
 
 def environment(device: torch.device, backend: str) -> dict[str, Any]:

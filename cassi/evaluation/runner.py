@@ -19,6 +19,7 @@ from cassi.data.store import fingerprint
 from cassi.evaluation.jobs import Job
 from cassi.evaluation.problems import Problem
 from cassi.evaluation.records import Record, RecordFolder, Values
+from cassi.metrics.scores import evaluate_all
 from cassi.solvers.base import Reconstructor
 from cassi.solvers.statistics import Statistics
 
@@ -195,8 +196,7 @@ def score(cube: Tensor, problem: Problem) -> Values:
     """
     values: Values = {}
     if problem.truth is not None:
-        for preset in metrics.list_presets():
-            scores = metrics.evaluate(cube, problem.truth, preset)
+        for preset, scores in evaluate_all(cube, problem.truth).items():
             values |= {f"{name}/{preset}": scores[name] for name in ("psnr", "ssim")}
             values |= {n: value for n, value in scores.items() if n not in ("psnr", "ssim")}
     y = problem.y

@@ -4,12 +4,14 @@ from cassi.methods.auto import auto
 from cassi.methods.blended import Blended
 from cassi.methods.noise_threshold import NoiseThreshold
 from cassi.methods.refining import refining
-from cassi.methods.restarts import Checkpoint, Pass, Restarts
+from cassi.methods.restarts import Restarts
 from cassi.methods.self_supervised import self_supervised
 from cassi.methods.sequence import Sequence
+from cassi.methods.started import Started
 from cassi.methods.stops import DiscrepancyStop, TimeLimit
 from cassi.methods.untrained import untrained
 from cassi.methods.video import video
+from cassi.solvers.base import Checkpoint, Pass
 
 __all__ = [
     "Blended",
@@ -19,6 +21,7 @@ __all__ = [
     "Pass",
     "Restarts",
     "Sequence",
+    "Started",
     "TimeLimit",
     "auto",
     "refining",

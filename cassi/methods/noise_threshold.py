@@ -23,14 +23,13 @@ class NoiseThreshold:
 
     Estimated noise below the threshold may be texture. Then the clean method runs, with a noise
     level of zero. Smooth windows show texture as noise; a start that looks at held-out pixels knows
-    better, and its noise is taken.
+    better: see `cassi.methods.Started`.
 
     Args:
         clean: the method for noise below the threshold.
         noisy: the method for noise from the threshold on.
         threshold: noise relative to the root mean square of y, >= 0.
         noise: of the measurement, in the same unit, >= 0; "auto" estimates it.
-        start: makes the first cube where none is given; its iterations are not counted.
 
     Raises:
         TypeError: a method has no `run`.
@@ -41,15 +40,12 @@ class NoiseThreshold:
     noisy: Reconstructor
     threshold: float = 0.03
     noise: float | Literal["auto"] = field(default="auto", kw_only=True)
-    start: Reconstructor | None = field(default=None, kw_only=True)
     network: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         """Check the parts."""
         check_method("NoiseThreshold clean", self.clean)
         check_method("NoiseThreshold noisy", self.noisy)
-        if self.start is not None:
-            check_method("start", self.start)
         not_negative("noise_threshold", self.threshold)
         check_noise(self.noise)
 
@@ -61,32 +57,22 @@ class NoiseThreshold:
     @property
     def halo(self) -> int:
         """Number of lines around a part of a scene that influence its result."""
-        return max(method.halo for method in (self.clean, self.noisy, *self._first))
+        return max(self.clean.halo, self.noisy.halo)
 
     @property
     def shares_batch(self) -> bool:
         """Whether the result of a sample does not depend on its batch, which shares one method."""
         if self.noise == "auto":
             return False
-        used = self._chosen(self.noise >= self.threshold), *self._first
-        return all(method.shares_batch for method in used)
-
-    @property
-    def _first(self) -> list[Reconstructor]:
-        return [] if self.start is None else [self.start]
+        return self._chosen(self.noise >= self.threshold).shares_batch
 
     def _chosen(self, is_noisy: bool) -> Reconstructor:
         return self.noisy if is_noisy else self.clean
 
     def run(self, y: Tensor, system: LinearSystem, **given: Unpack[Options]) -> Solution:
         """Reconstruct y; see `cassi.solvers.Reconstructor.run`."""
-        known = given.get("statistics") or Statistics(lambda: [(seen(y, system), system)])
-        if self.start is not None and given.get("x0") is None:
-            found = self.start.run(y, system, statistics=known).checked()
-            given["x0"] = found.x
-            if found.noise is not None:
-                known = known.with_noise(found.noise)
         if self.noise == "auto":
+            known = given.get("statistics") or Statistics(lambda: [(seen(y, system), system)])
             is_noisy = not bool((known.noise < self.threshold).all())
             none = torch.zeros_like(known.noise)
             given["statistics"] = known if is_noisy else known.with_noise(none)

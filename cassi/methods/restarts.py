@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,34 +13,7 @@ from typing_extensions import Unpack
 
 from cassi.methods.wrapper import check_method
 from cassi.solvers import Callback, Iteration, LinearSystem, Reconstructor, Solution
-from cassi.solvers.base import Options, take, wants_cube
-
-
-@dataclass(frozen=True)
-class Pass:
-    """The result of the finished passes of a run.
-
-    Attributes:
-        passes: number of finished passes.
-        x: their result, `(B, C, H, W)`.
-        history: statistics of all their iterations.
-    """
-
-    passes: int
-    x: Tensor
-    history: list[Iteration]
-
-
-class Checkpoint(Protocol):
-    """Keeps the result of the last pass, for a run that resumes."""
-
-    def read(self) -> Pass | None:
-        """Return the last pass that was kept; None if there is none."""
-        ...
-
-    def write(self, done: Pass) -> None:
-        """Keep a pass in place of the last one."""
-        ...
+from cassi.solvers.base import Options, Pass, take, wants_cube
 
 
 @dataclass(frozen=True)
@@ -49,9 +22,10 @@ class Restarts:
 
         x ← (1 − w) pass_k(y, x) + w x₀,   k = 1, 2, …
 
+    The first cube x₀ is the one that is given; `cassi.methods.Started` has another method make it.
+
     Args:
         passes: at least one method that takes a first cube.
-        start: makes the first cube x₀ where none is given; its iterations are not counted.
         weight: w, in [0, 1).
 
     Raises:
@@ -60,7 +34,6 @@ class Restarts:
     """
 
     passes: Sequence[Reconstructor]
-    start: Reconstructor | None = None
     weight: float = 0.0
     network: ClassVar[None] = None
 
@@ -70,14 +43,8 @@ class Restarts:
             raise ValueError("Restarts passes: expected at least one, got none")
         for method in self.passes:
             check_method("Restarts passes", method)
-        if self.start is not None:
-            check_method("start", self.start)
         if not 0 <= self.weight < 1:
             raise ValueError(f"weight: expected a share from 0 to below 1, got {self.weight}")
-
-    @property
-    def _all(self) -> list[Reconstructor]:
-        return [*self.passes, *([] if self.start is None else [self.start])]
 
     @property
     def iterations(self) -> int:
@@ -87,40 +54,26 @@ class Restarts:
     @property
     def halo(self) -> int:
         """Number of lines around a part of a scene that influence its result."""
-        return max(method.halo for method in self._all)
+        return max(method.halo for method in self.passes)
 
     @property
     def shares_batch(self) -> bool:
         """Whether the result of a sample does not depend on the rest of its batch."""
-        return all(method.shares_batch for method in self._all)
+        return all(method.shares_batch for method in self.passes)
 
     @torch.no_grad()
-    def run(
-        self,
-        y: Tensor,
-        system: LinearSystem,
-        *,
-        checkpoint: Checkpoint | None = None,
-        **given: Unpack[Options],
-    ) -> Solution:
+    def run(self, y: Tensor, system: LinearSystem, **given: Unpack[Options]) -> Solution:
         """Reconstruct y; see `cassi.solvers.Reconstructor.run`.
 
-        Args:
-            y: measurement `(B, K, H', W')`.
-            system: the camera.
-            checkpoint: keeps the result of every pass, and has that of an earlier run.
-            given: see `cassi.solvers.base.Options`. A first cube is in place of the start's; a
-                callback that returns True ends all passes.
+        A checkpoint keeps the result of every pass, and has that of an earlier run. A callback that
+        returns True ends all passes.
         """
         x0, callback, objective, statistics = take(given)
-        began, first, history, x = time.perf_counter(), 0, [], x0
-        if (kept := None if checkpoint is None else checkpoint.read()) is not None:
+        checkpoint = given.get("checkpoint")
+        began, first, history, x = time.perf_counter(), 0, list[Iteration](), x0
+        if (kept := None if checkpoint is None else checkpoint.read("pass")) is not None:
             first, x, history = kept.passes, kept.x.to(y), list(kept.history)
             began -= history[-1].seconds
-        needed = x is None or (self.weight > 0 and first < len(self.passes))
-        if x0 is None and self.start is not None and needed:
-            x0 = self.start.run(y, system, statistics=statistics).checked().x
-        x = x0 if x is None else x
         solution = Solution(y if x is None else x, history, "iterations")  # where all are done
         for k, method in enumerate(self.passes[first:], first):
             counted = Counted(callback, history, time.perf_counter() - began)
@@ -134,7 +87,7 @@ class Restarts:
                 x = torch.lerp(x, x0, self.weight)
                 solution = replace(solution, x=x)
             if checkpoint is not None:
-                checkpoint.write(Pass(k + 1, x, history))
+                checkpoint.write("pass", Pass(k + 1, x, history))
         return replace(solution, history=history)
 
     def __call__(self, y: Tensor, system: LinearSystem) -> Tensor:

@@ -9,6 +9,7 @@ from cassi.methods.auto import auto
 from cassi.methods.blended import Blended
 from cassi.methods.noise_threshold import NoiseThreshold
 from cassi.methods.restarts import Restarts
+from cassi.methods.started import Started
 from cassi.methods.stops import DiscrepancyStop, TimeLimit
 from cassi.priors import NonLocalLowRank, Subspace
 from cassi.solvers import ADMM, Geometric, Reconstructor, Solver
@@ -76,12 +77,12 @@ def self_supervised(
     first = network or start or auto(noise=noise)
     weight, sigma = (0.0, FIRST) if network is None else (WEIGHT, LATER)
     clean = [one(ALL if k % 2 else STRONG, LATER if k else sigma) for k in range(count)]
-    return NoiseThreshold(
-        Restarts(clean, weight=weight),
-        Restarts([one(STRONG, LATER)] * count, weight=weight),
+    chosen = NoiseThreshold(
+        Restarts(clean, weight),
+        Restarts([one(STRONG, LATER)] * count, weight),
         noise=noise,
-        start=first,
     )
+    return Started(chosen, first)
 
 
 def nonlocal_subspace(energy: float) -> Subspace:

@@ -8,6 +8,7 @@ from cassi.checks import whole_number
 from cassi.methods.auto import auto
 from cassi.methods.blended import Blended
 from cassi.methods.restarts import Restarts
+from cassi.methods.started import Started
 from cassi.priors import TV, MovingPatches, NonLocalLowRank
 from cassi.solvers import ADMM, GAP, Geometric, Reconstructor, Solver
 
@@ -59,7 +60,7 @@ def video(
         noise=noise,
     )
     later = [Blended(moving, 0.5)] * max(0, passes - 1)
-    return Restarts([still, *([moving] if passes else []), *later], start)
+    return Started(Restarts([still, *([moving] if passes else []), *later]), start)
 
 
 def for_frames(method: Reconstructor) -> Reconstructor:

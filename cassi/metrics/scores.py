@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 from cassi.metrics.measures import check_pair, ergas, explain_undefined, psnr, rmse, sam, ssim
-from cassi.metrics.presets import DEFAULT_PRESET, Preset, get_preset
+from cassi.metrics.presets import DEFAULT_PRESET, PRESETS, Preset, SSIMRule, get_preset
 from cassi.plugins import METRICS as METRICS
 from cassi.plugins import parts
 
@@ -41,23 +41,42 @@ def evaluate(x: Tensor, truth: Tensor, preset: str | Preset = DEFAULT_PRESET) ->
         >>> evaluate(truth + 0.25, truth, preset="global")["rmse"]
         0.25
     """
-    cube, reference = _one(x, truth)
-    return built_in(cube, reference, preset) | own_scores(cube, reference)
+    named = get_preset(preset)
+    return evaluate_all(x, truth, [named])[named.name]
 
 
 @torch.no_grad()
-def built_in(x: Tensor, truth: Tensor, preset: str | Preset = DEFAULT_PRESET) -> Scores:
-    """Measure one cube as `evaluate` does, with `METRICS` alone."""
-    named = get_preset(preset)
+def evaluate_all(
+    x: Tensor, truth: Tensor, presets: Iterable[Preset] = PRESETS.values(), *, own: bool = True
+) -> dict[str, Scores]:
+    """Measure one cube as `evaluate` does, under several presets; what they share is computed once.
+
+    Args:
+        x: estimate, as for `evaluate`.
+        truth: reference, same shape.
+        presets: their rules.
+        own: also by the metrics of the user's.
+
+    Returns:
+        The scores by the preset's name.
+    """
     cube, reference = _one(x, truth)
-    undefined = explain_undefined(named, cube.shape) is not None
-    return {
-        "psnr": psnr(cube, reference, named).item(),
-        "ssim": None if undefined else ssim(cube, reference, named).item(),
+    alike: Scores = {
         "sam": sam(cube, reference).item(),
         "rmse": rmse(cube, reference).item(),
         "ergas": ergas(cube, reference).item(),
     }
+    if own:
+        alike |= own_scores(cube, reference)
+    similar: dict[SSIMRule | None, float | None] = {}
+    found: dict[str, Scores] = {}
+    for preset in presets:
+        if preset.ssim not in similar:
+            undefined = explain_undefined(preset, cube.shape) is not None
+            similar[preset.ssim] = None if undefined else ssim(cube, reference, preset).item()
+        level = psnr(cube, reference, preset).item()
+        found[preset.name] = {"psnr": level, "ssim": similar[preset.ssim], **alike}
+    return found
 
 
 def _one(x: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:

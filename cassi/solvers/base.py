@@ -187,6 +187,35 @@ class Solution:
         return self
 
 
+@dataclass(frozen=True)
+class Pass:
+    """The result of the finished passes of a run, or of the method that made its first cube.
+
+    Attributes:
+        passes: number of finished passes.
+        x: their result, `(B, C, H, W)`.
+        history: statistics of all their iterations.
+        noise: noise level that the method used, `(B,)`; see `Solution`.
+    """
+
+    passes: int
+    x: Tensor
+    history: list[Iteration]
+    noise: Tensor | None = None
+
+
+class Checkpoint(Protocol):
+    """Keeps the first cube and the result of the last pass, for a run that resumes."""
+
+    def read(self, name: str) -> Pass | None:
+        """Return what was kept under a name, `start` or `pass`; None if there is nothing."""
+        ...
+
+    def write(self, name: str, done: Pass) -> None:
+        """Keep a result in place of the last one of this name."""
+        ...
+
+
 class Options(TypedDict, total=False):
     """What `Reconstructor.run` takes by name; all of it may be left out.
 
@@ -196,12 +225,15 @@ class Options(TypedDict, total=False):
         objective: record the objective of the first iteration, of every so many and of the last,
             where there is one; of a solver in units of the squared signal level. 0 is of none.
         statistics: of the whole measurement, where y is a part of one.
+        checkpoint: keeps the results of passes, and has those of an earlier run; a method without
+            passes leaves it alone.
     """
 
     x0: Tensor | None
     callback: Callback | None
     objective: int
     statistics: Statistics | None
+    checkpoint: Checkpoint | None
 
 
 def take(

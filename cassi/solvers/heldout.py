@@ -234,7 +234,6 @@ def measure_heldout(
     system: Camera,
     reconstructor: Reconstructor,
     share: float = SHARE,
-    statistics: Statistics | None = None,
 ) -> HeldOut:
     """Reconstruct once more without some pixels, and measure how well the cube predicts them.
 
@@ -246,7 +245,6 @@ def measure_heldout(
         system: the camera.
         reconstructor: the method that reconstructs the whole.
         share: of the pixels to hold out, in (0, 0.5].
-        statistics: of the whole measurement, where they are known.
 
     Raises:
         ValueError: the share is out of range, or the cube is not finite.
@@ -258,6 +256,6 @@ def measure_heldout(
     lines = Lines(y, system, draw_heldout(y.shape[1:], share).to(y.device))
     camera = lines.camera
     # A network that has statistics does not look for the mask of this camera itself.
-    known = statistics or Statistics(lambda: [(seen(y, camera), camera)])
+    known = Statistics(lambda: [(seen(y, camera), camera)])
     x = reconstructor.run(y, camera, statistics=known).checked().x
     return HeldOut(float(share), lines.error(x), y.shape[-2 if axis is None else axis])

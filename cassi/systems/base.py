@@ -42,6 +42,11 @@ class System(nn.Module, ABC):
         return self
 
     @property
+    def codes_frames(self) -> bool:
+        """Whether the bands may be frames of a video."""
+        return False
+
+    @property
     def good_pixels(self) -> Tensor | None:
         """Bool, `(1|B, K, H', W')`, of the detector; None where all are good."""
         return None

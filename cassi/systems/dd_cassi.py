@@ -50,6 +50,7 @@ class DDCassi(SDCassi):
     torch.Size([1, 1, 4, 6])
     """
 
+    codes_frames = False
     coding: Tensor
 
     def __init__(

@@ -57,6 +57,8 @@ class MosaicCassi(SDCassi):
               [1., 2., 1., 2.]]]])
     """
 
+    codes_frames = False
+
     def __init__(
         self,
         mask: Any,

@@ -176,11 +176,8 @@ class SDCassi(CodedSystem):
 
     @property
     def codes_frames(self) -> bool:
-        """Whether the bands may be frames of a video: each has its own mask, none is moved.
-
-        Cameras that make a mask per band of their own, such as a dual disperser, have bands.
-        """
-        return type(self) is SDCassi and self.mask.shape[-3] > 1 and not any(self.offsets)
+        """Whether the bands may be frames of a video: each has its own mask, none is moved."""
+        return self.mask.shape[-3] > 1 and not any(self.offsets)
 
     def part(self, start: int, stop: int) -> SDCassi:
         """Return the camera of rows (columns for `axis=-2`) start to stop; see `System.part`."""

@@ -45,6 +45,7 @@ class WideCassi(SDCassi):
     tensor([[[[0., 1., 2., 1.]]]])
     """
 
+    codes_frames = False
     band_width: float = 1.0
 
     def __init__(

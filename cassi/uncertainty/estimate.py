@@ -99,7 +99,7 @@ def judge(result: BootstrapResult, system: System, level: float, model: ErrorMod
     # Of a camera, bands or a mask unlike those of the training: what is worse than all of it.
     sigma = (predicted * model.excess(features)).to(result.x.dtype)
     smooth = float(sigma.square().mean().sqrt())
-    if not getattr(system.plain, "codes_frames", False):  # frames of a video have no spectra
+    if not system.plain.codes_frames:  # frames of a video have no spectra
         sigma = torch.maximum(sigma, features.roughness().to(sigma))
     wider = float(sigma.square().mean().sqrt()) / max(smooth, torch.finfo(sigma.dtype).tiny)
     pattern = result.repeated / level / sigma

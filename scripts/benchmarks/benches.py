@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import re
 import sys
 import tempfile
@@ -46,7 +45,7 @@ from cassi.calibration import check_camera, check_spectra
 from cassi.calibration.camera_check import UNSHOWN
 from cassi.systems import SDCassi
 from scripts.benchmarks.lab import BANDS, Lab, read_scene
-from scripts.benchmarks.tables import Parser, Table
+from scripts.benchmarks.tables import Parser, Table, data_folder
 
 ABOUT = ("mask", "step", "shift", "curve", "direction", "detector", "spectra")
 """Warnings that say that the camera is wrong."""
@@ -321,7 +320,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the first")
     parser.add_argument("--say", action="store_true", help="print what the commands say")
     arguments = parser.parse_args()
-    scenes = sorted((Path(os.environ["CASSI_DATA"]) / "cave_train").glob("*.tif"))
+    scenes = sorted(data_folder("cave_train").glob("*.tif"))
     rows = []
     table = Table(
         *(

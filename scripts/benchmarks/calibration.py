@@ -31,7 +31,7 @@ from cassi.calibration.parameters import changed
 from cassi.camera_search import by_solver
 from cassi.config import build
 from scripts.benchmarks.fine_twin import FineTwin, enlarged
-from scripts.benchmarks.tables import Parser
+from scripts.benchmarks.tables import Parser, data_folder
 
 
 def main() -> None:
@@ -44,10 +44,7 @@ def main() -> None:
     parser.add_argument("--noise", help="of the simulated sensor: shot, sensor, white")
     arguments = parser.parse_args()
     solver = build_solver(compose_settings(["experiment=auto"]))
-    folder = Path(compose_settings().paths.data_dir) / "cave_train"
-    scenes = sorted(folder.glob("*.tif"))
-    if not scenes:
-        raise SystemExit(f"expected scenes *.tif in {folder}; set CASSI_DATA")
+    scenes = sorted(data_folder("cave_train").glob("*.tif"))
     away: dict[str, list[float]] = {}
     ratios: dict[str, list[float]] = {}
     print("scene | nominal | calibrated | true | CPU s | held-out | model")

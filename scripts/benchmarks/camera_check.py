@@ -19,7 +19,6 @@ sensors of drawn response see it, parts of 160×176 pixels.
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -48,7 +47,7 @@ from cassi.data.bundled import bundled_path
 from cassi.data.manifest import read_manifest
 from cassi.systems import SDCassi, Weighted
 from scripts.benchmarks.captures import CAPTURES, load_capture
-from scripts.benchmarks.tables import Parser, Table
+from scripts.benchmarks.tables import Parser, Table, data_folder
 from scripts.data.spectra import summarize
 
 TRAINING = ("face", "beads")
@@ -78,7 +77,7 @@ def frames(kaist: bool) -> Iterator[Frame]:
         yield _simulated(scene, item.truth[None], mask, known)
     assert mask is not None
     for scene in TRAINING:
-        cube = cassi.read_cube(Path(os.environ["CASSI_DATA"]) / "cave_train" / f"{scene}.tif")
+        cube = cassi.read_cube(data_folder("cave_train") / f"{scene}.tif")
         yield _simulated(scene, avg_pool2d(cube, 2), mask, known)
     for camera, scenes in CAPTURES.items():
         for scene in scenes:
@@ -120,7 +119,7 @@ def mistakes(right: SDCassi) -> Iterator[tuple[str, SDCassi]]:
 
 def look_in_odd_light(count: int) -> None:
     """Print how many of so many right cameras are warned of, by their light."""
-    scenes = sorted((Path(os.environ["CASSI_DATA"]) / "cave_train").glob("*.tif"))
+    scenes = sorted(data_folder("cave_train").glob("*.tif"))
     warned = dict.fromkeys(LIGHTS, 0)
     for seed in range(count):
         random = torch.Generator().manual_seed(seed)
@@ -155,7 +154,7 @@ def look_under_lamps(count: int) -> None:
     """Print how many cubes are warned of as reversed that are not, and that are."""
     manifest = read_manifest(bundled_path("manifests/cave.json"))
     given = torch.tensor(manifest.wavelengths, dtype=torch.float64)
-    folder = Path(os.environ["CASSI_DATA"])
+    folder = data_folder()
     names = sorted(manifest.files("train"))
     cubes = [avg_pool2d(cassi.read_cube(folder / name), 2)[0] for name in names]
     random = torch.Generator().manual_seed(0)

@@ -32,8 +32,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from hydra import compose, initialize_config_module
-from omegaconf import OmegaConf
 from scipy.io import loadmat
 from torch import Generator, Tensor
 from torch.nn.functional import avg_pool2d, interpolate
@@ -41,7 +39,8 @@ from torch.nn.functional import avg_pool2d, interpolate
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 import cassi
-from cassi.apps.reconstructors import store_models
+from cassi.apps.reconstructors import compose_settings
+from cassi.apps.settings import Evaluate
 from cassi.camera_search import align
 from cassi.data.augment import Augment, augmented_crop
 from cassi.data.bundled import bundled_path
@@ -57,7 +56,7 @@ from cassi.solvers.heldout import measure_heldout
 from cassi.training.module import merge_bands
 from cassi.viz.color import cie_response
 from scripts.benchmarks.captures import load_capture
-from scripts.benchmarks.tables import Parser, Table
+from scripts.benchmarks.tables import Parser, Table, data_folder
 
 BANDS = 28
 PLAIN = Augment(flip=False, rotate=False, splice=0.0, scale=(0.5, 0.5))
@@ -240,10 +239,6 @@ def _whole(below: int, random: Generator) -> int:
     return int(torch.randint(below, (), generator=random))
 
 
-def _data() -> Path:
-    return Path(os.environ["CASSI_DATA"])
-
-
 def _mask(name: str, size: int) -> Tensor:
     if name.startswith("random"):
         density = float(name.split()[1])
@@ -251,39 +246,36 @@ def _mask(name: str, size: int) -> Tensor:
         drawn = torch.rand(1, 1, 256, 256, generator=random)
         drawn = (drawn < density).float() if density else drawn
     else:
-        path = bundled_path("mask.tif") if name == "bundled" else _data() / name
+        path = bundled_path("mask.tif") if name == "bundled" else data_folder() / name
         drawn = cassi.read_mask(path)
     return drawn[..., :size, :size]
 
 
-def _compose(command: str, override: str) -> Any:
-    store_models()  # which the groups of the commands name
-    with initialize_config_module("cassi.conf", version_base="1.3"):
-        return compose(command, overrides=[override])
-
-
 @lru_cache
 def _twin(name: str) -> Twin:
-    values = OmegaConf.to_container(_compose("evaluate", f"twin={name}").twin)
-    return Twin(**values)  # type: ignore[arg-type]
+    found = compose_settings([f"twin={name}"], kind=Evaluate).twin
+    assert found is not None
+    return found
 
 
 @lru_cache
 def wavelengths() -> tuple[float, ...]:
     """Return the wavelengths of the scenes, nm."""
-    return tuple(_compose("train", "data=cave").data.wavelengths)
+    found = compose_settings(["data=cave"], kind=Evaluate).data.given_wavelengths
+    assert found is not None
+    return found
 
 
 @lru_cache
 def validation_scenes() -> list[Scene]:
     """Read the validation scenes of CAVE, at their full size."""
-    return load_split(_data(), "validation", manifest="cave", wavelengths=wavelengths())
+    return load_split(data_folder(), "validation", manifest="cave", wavelengths=wavelengths())
 
 
 @lru_cache
 def read_spectra(name: str) -> Tensor:
     """Read measured spectra, at the wavelengths of the scenes: `(N, 28)`, at most 1."""
-    table = loadmat(_data() / "spectra" / f"{name}.mat")
+    table = loadmat(data_folder() / "spectra" / f"{name}.mat")
     first, step, count = table[f"S_{name.partition('_')[2]}"][0]
     at = first + step * np.arange(count)
     rows = [np.interp(wavelengths(), at, spectrum) for spectrum in table[name].T]

@@ -1,12 +1,11 @@
 """Measure how many snapshots and jobs are shared, by each executor.
 
-    python scripts/benchmarks/many_snapshots.py speed --snapshots 64 --size 256 --method gap_tv
-    python scripts/benchmarks/many_snapshots.py scene --size 2048 --budget 1GiB
+    python scripts/benchmarks/many_snapshots.py --snapshots 64 --size 256 --method gap_tv
 
-speed: the whole command on a folder, with one and with two workers, one thread each; the seconds a
+The whole command on a folder, with one and with two workers, one thread each. The seconds a
 snapshot are those between the first and the last result, without the start. A machine that does
 other things spoils the seconds of the clock; those of the processor show what two workers would
-gain on free cores. scene: the whole command on one big scene in blocks.
+gain on free cores. One big scene in blocks: `big_scenes.py … -- processes=2`.
 """
 
 from __future__ import annotations
@@ -26,11 +25,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
-
 from cassi import SDCassi
 from cassi.data.record_log import read_records
-from scripts.benchmarks.big_scenes import make_scene
 
 EXECUTORS = {
     "this process": (),
@@ -89,22 +85,6 @@ def measure_speed(told: argparse.Namespace, folder: Path) -> None:
     print_gains(whole, "in all")
 
 
-def measure_scene(told: argparse.Namespace, folder: Path) -> None:
-    """Print how long a big scene takes in blocks with each executor, and what two workers gain."""
-    files = make_scene(folder, told.size, told.bands)
-    options = tuple(f"{role}={file}" for role, file in files.items())
-    options += ("system.step=2", f"system.bands={told.bands}", f"experiment={told.method}")
-    options += (f"solver.iterations={told.iterations}", f"memory_budget={told.budget}")
-    options += ("threads=1", "output.pictures=false", *told.options)
-    whole: dict[str, float] = {}
-    for name, chosen in chosen_executors(told):
-        into = f"hydra.run.dir={folder / str(len(whole))}"
-        whole[name], used = run(*options, *chosen, into)
-        said = f"{name:18}{whole[name]:8.1f} s in all, {used:.1f} s of the processor"
-        print(said, flush=True)
-    print_gains(whole, "in all")
-
-
 def chosen_executors(told: argparse.Namespace) -> list[tuple[str, tuple[str, ...]]]:
     """Return names and options of the executors that were asked for."""
     words = told.executors or [""]
@@ -123,24 +103,18 @@ def print_gains(seconds: dict[str, float], what: str) -> None:
 def main() -> None:
     """Read the arguments and measure."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    modes = parser.add_subparsers(dest="mode", required=True)
-    speed, scene = modes.add_parser("speed"), modes.add_parser("scene")
-    speed.add_argument("--snapshots", type=int, default=64)
-    scene.add_argument("--iterations", type=int, default=40)
-    scene.add_argument("--budget", default="1GiB", help="of memory, for each process")
-    for mode, size in ((speed, 256), (scene, 2048)):
-        mode.add_argument("--size", type=int, default=size)
-        mode.add_argument("--bands", type=int, default=28)
-        mode.add_argument("--method", default="gap_tv")
-        mode.add_argument("--executors", nargs="*", help="only those with one of these words")
-        mode.add_argument("--options", nargs="*", default=[], help="of cassi-reconstruct")
+    parser.add_argument("--snapshots", type=int, default=64)
+    parser.add_argument("--size", type=int, default=256)
+    parser.add_argument("--bands", type=int, default=28)
+    parser.add_argument("--method", default="gap_tv")
+    parser.add_argument("--executors", nargs="*", help="only those with one of these words")
+    parser.add_argument("--options", nargs="*", default=[], help="of cassi-reconstruct")
     told = parser.parse_args()
-    measure = {"speed": measure_speed, "scene": measure_scene}
     if sys.platform == "linux":  # processes whose parents end become children of this one
         ctypes.CDLL(None).prctl(36, 1)
     print(json.dumps({"processors": os.cpu_count(), "torch": torch.__version__}))
     with tempfile.TemporaryDirectory() as folder:
-        measure[told.mode](told, Path(folder))
+        measure_speed(told, Path(folder))
 
 
 if __name__ == "__main__":

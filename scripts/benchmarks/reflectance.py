@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -38,7 +37,7 @@ from cassi.apps.reconstructors import Recipe, compose_settings
 from cassi.apps.settings import Calibrate
 from cassi.uncertainty import region
 from scripts.benchmarks.lab import FINE, Lab, read_scene
-from scripts.benchmarks.tables import Parser, Table
+from scripts.benchmarks.tables import Parser, Table, data_folder
 
 BARS = 1.645
 SIDE = 16
@@ -157,7 +156,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the first")
     parser.add_argument("--say", action="store_true", help="print what the commands say")
     arguments = parser.parse_args()
-    scenes = sorted((Path(os.environ["CASSI_DATA"]) / "cave_train").glob("*.tif"))
+    scenes = sorted(data_folder("cave_train").glob("*.tif"))
     table = Table(
         *("draw", "camera", "response", "reference, °", "in bars", "coloured, °", "in bars"),
         *("values in bars", "warned"),

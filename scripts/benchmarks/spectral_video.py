@@ -13,7 +13,6 @@ way. Printed are the mean PSNR (dB) of `auto` frame by frame and with
 from __future__ import annotations
 
 import math
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -28,7 +27,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scr
 
 import cassi
 from cassi.data.scenes import find_scenes
-from scripts.benchmarks.tables import Parser, Table
+from scripts.benchmarks.tables import Parser, Table, data_folder
 
 SIZE, BANDS, STEP = 256, 28, 2
 
@@ -83,7 +82,7 @@ def draw_camera(random: torch.Generator) -> cassi.SDCassi:
 
 def first_sequence(frames: int = 16) -> tuple[Tensor, cassi.SDCassi]:
     """Return the sequence of the first two scenes of `cave_test`, and the camera."""
-    first, second, *_ = find_scenes(Path(os.environ["CASSI_DATA"]) / "cave_test")
+    first, second, *_ = find_scenes(data_folder("cave_test"))
     truth = draw_sequence(read(first), read(second), frames)
     return truth, draw_camera(torch.Generator().manual_seed(0))
 
@@ -97,7 +96,7 @@ def main() -> None:
     parser.add_argument("--noise", type=float, default=0.0, help="relative to that of y")
     parser.add_argument("--write", type=Path, help="write the snapshots and the mask here instead")
     options = parser.parse_args()
-    paths = find_scenes(Path(os.environ["CASSI_DATA"]) / options.data)
+    paths = find_scenes(data_folder(options.data))
     names = options.scenes or [path.stem for path in paths]
     random = torch.Generator().manual_seed(0)
     camera = draw_camera(random)

@@ -1,9 +1,11 @@
-"""What benchmarks share: options, and tables, line by line as they are measured, or as CSV."""
+"""What benchmarks share: options, data, tables line by line as they are measured, or as CSV."""
 
 from __future__ import annotations
 
 import argparse
 import csv
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,15 @@ class Parser(argparse.ArgumentParser):
         found = super().parse_args(*arguments)
         torch.set_num_threads(found.threads)
         return found
+
+
+def data_folder(name: str = "") -> Path:
+    """Return a folder below $CASSI_DATA; end with one line and status 2 where it is missing."""
+    root = os.environ.get("CASSI_DATA")
+    if root is None or not (folder := Path(root) / name).is_dir():
+        print(f"error: set CASSI_DATA to a folder with {name or 'data sets'}", file=sys.stderr)
+        raise SystemExit(2)
+    return folder
 
 
 class Table:

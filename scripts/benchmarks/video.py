@@ -11,7 +11,6 @@ Reads kobe, traffic and runner (256 × 256, 8 frames in one) below ``$CASSI_DATA
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from pathlib import Path
@@ -22,7 +21,7 @@ import torch
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 import cassi
-from scripts.benchmarks.tables import Parser, Table
+from scripts.benchmarks.tables import Parser, Table, data_folder
 
 METHODS = {
     "auto, of bands": cassi.methods.auto(),
@@ -48,7 +47,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
     parser.add_argument("--json", type=Path, help="write PSNR by method and scene there too")
     options = parser.parse_args()
-    folder = Path(os.environ["CASSI_DATA"]) / "cacti"
+    folder = data_folder("cacti")
     names = sorted(path.stem for path in folder.glob("sample*.json"))
     scenes = [json.loads((folder / f"{name}.json").read_text())["scene_id"] for name in names]
     table, found = Table("method", *scenes, "mean"), {}

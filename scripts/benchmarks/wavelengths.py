@@ -12,7 +12,6 @@ the true 28 bands: the angle, and the root mean square of errors over the error 
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from statistics import mean
@@ -25,7 +24,7 @@ import cassi
 from cassi.data.bundled import bundled_path
 from cassi.data.wavelengths import BENCHMARK_WAVELENGTHS, interpolate_spectra, resample
 from cassi.metrics import sam
-from scripts.benchmarks.tables import Parser, Table
+from scripts.benchmarks.tables import Parser, Table, data_folder
 
 MEASURED = [400.0 + 10 * band for band in range(31)]
 CHOICES = {
@@ -37,7 +36,7 @@ CHOICES = {
 def main() -> None:
     """Print the table."""
     Parser(__doc__).parse_args()
-    folder = Path(os.environ["CASSI_DATA"]) / "cave_raw"
+    folder = data_folder("cave_raw")
     system = cassi.SDCassi(cassi.read_mask(bundled_path("mask.tif")), 28, 2)
     table = Table("bands", "scene", "at 28", "linear", "smooth", "true: smooth", "true: error/bar")
     for choice, bands in CHOICES.items():

@@ -179,7 +179,8 @@ step c_trace "$python scripts/benchmarks/trace.py --device $DEVICE --batches 1 -
 [ "$DEVICE" = cuda ] && count=300 more=trainer.precision=bf16-mixed || count=4 more="data.crop=32 model.start=2 model.training_start=2"
 [ "$DEVICE" = cuda ] && kind=gpu || kind=cpu
 train="model=cassi_net trainer.accelerator=$kind trainer.enable_progress_bar=false logger=csv data.workers=0"
-step d_steps "$python scripts/benchmarks/training.py --steps $((count / 2 + 6)) --device $DEVICE"
+step d_steps "$python -m cassi.apps.train $train $more trainer.max_steps=$count --dry-run"
+step d_steps_kept "$python -m cassi.apps.train $train $more trainer.max_steps=$count data.pool=8 data.reuse=8 task.starts=$out/d_starts --dry-run"
 step d_train+ "$python -m cassi.apps.train $train $more trainer.max_steps=$count callbacks.last.every_minutes=2 ckpt=last hydra.run.dir=$out/d_train"
 if [ "$DEVICE" = cuda ]; then
   step d_two_processes "rm -rf $out/d_two && $python scripts/checks/two_processes.py $train trainer.max_steps=20 hydra.run.dir=$out/d_two"
@@ -194,7 +195,7 @@ for letter in a b c d; do archive $letter; done
   git log -1 --format='commit %h, %cs' 2> /dev/null
   printf '\n| step | result | s | last words |\n|---|---|---|---|\n'
   for name in "${steps[@]}"; do cat "$out/$name.row" 2> /dev/null; done
-  for name in c_methods c_ops c_ops_channels_last c_forms c_cameras c_models c_train d_steps; do section $name; done
+  for name in c_methods c_ops c_ops_channels_last c_forms c_cameras c_models c_train d_steps d_steps_kept; do section $name; done
 } > "$out/table.md"
 cat "$out/table.md"
 if [ $left = 1 ]; then echo "steps are left: give the same command again"; exit 75; fi

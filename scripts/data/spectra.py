@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
+import sys
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
+
 import cassi
 from cassi.calibration.spectra import FILE, Statistics, direction, moments
 from cassi.data.bundled import bundled_path
 from cassi.data.manifest import read_manifest
+from scripts.benchmarks.tables import data_folder
 
 WAVELENGTHS = torch.linspace(455, 645, 16, dtype=torch.float64)
 
@@ -38,7 +41,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
-    root = Path(os.environ["CASSI_DATA"])
+    root = data_folder()
     manifest = read_manifest(bundled_path("manifests/cave.json"))
     files = [root / name for name in manifest.files("train")]
     cubes = {file.stem: cassi.read_cube(str(file))[0] for file in files}

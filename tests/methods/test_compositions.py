@@ -16,6 +16,7 @@ from cassi.methods import (
     NoiseThreshold,
     Pass,
     Restarts,
+    Started,
     TimeLimit,
     self_supervised,
 )
@@ -47,13 +48,13 @@ def error(x, truth):
 def restarts(count, iterations, share=0.5, **parts):
     """Return restarts of OWN from SMOOTH, each with a share of its first cube."""
     once = Blended(replace(OWN, iterations=iterations), share)
-    return Restarts([once] * count, **{"start": SMOOTH, **parts})
+    return Started(Restarts([once] * count, **parts), SMOOTH)
 
 
 def test_patches_of_the_scene_itself_add_to_a_start(scene):
     system, y, truth = scene
     smooth = SMOOTH(y, system)
-    solution = Restarts([OWN], SMOOTH).run(y, system)
+    solution = Started(OWN, SMOOTH).run(y, system)
     assert error(solution.x, truth) < 0.7 * error(smooth, truth)
     assert len(solution.history) == 20
     assert torch.equal(solution.x, OWN.run(y, system, x0=smooth).x)
@@ -61,8 +62,8 @@ def test_patches_of_the_scene_itself_add_to_a_start(scene):
 
 def test_a_share_of_the_start_is_in_the_result(scene):
     system, y, _ = scene
-    expected = 0.7 * Restarts([OWN], SMOOTH)(y, system) + 0.3 * SMOOTH(y, system)
-    torch.testing.assert_close(Restarts([Blended(OWN, 0.3)], SMOOTH)(y, system), expected)
+    expected = 0.7 * Started(OWN, SMOOTH)(y, system) + 0.3 * SMOOTH(y, system)
+    torch.testing.assert_close(Started(Blended(OWN, 0.3), SMOOTH)(y, system), expected)
     assert torch.equal(Blended(OWN, 0.3)(y, system), OWN(y, system))
     with pytest.raises(ValueError, match="blend"):
         Blended(OWN, 1.0)
@@ -74,7 +75,7 @@ def test_every_pass_begins_at_the_result_of_the_last(scene):
     method = restarts(3, 2)
     solution = method.run(y, system, callback=lambda each, _: seen.append(each))
     x = SMOOTH(y, system)
-    for once in method.passes:
+    for once in method.method.passes:
         x = once.run(y, system, x0=x).x
     torch.testing.assert_close(solution.x, x)
     assert [each.index for each in seen] == [1, 2, 3, 4, 5, 6]
@@ -86,45 +87,45 @@ def test_every_pass_begins_at_the_result_of_the_last(scene):
 def test_the_first_cube_has_a_share_of_every_pass(scene):
     system, y, _ = scene
     start = Noted([])
-    method = restarts(2, 2, start=start, weight=0.3)
+    method = replace(restarts(2, 2, weight=0.3), start=start)
     x = first = SMOOTH(y, system)
-    for once in method.passes:
+    for once in method.method.passes:
         x = torch.lerp(once.run(y, system, x0=x).x, first, 0.3)
     kept = Kept()
     torch.testing.assert_close(method.run(y, system, checkpoint=kept).x, x)
     assert len(start.seen) == 1
     assert method.halo == 96
     torch.testing.assert_close(method.run(y, system, checkpoint=kept).x, x)
-    assert len(start.seen) == 2
+    assert len(start.seen) == 1  # the cube that was kept
     torch.testing.assert_close(method.run(y, system, x0=first).x, x)
 
 
 class Kept:
-    """Keeps the result of a pass in memory."""
+    """Keeps the first result of each name in memory: the run is killed in the second pass."""
 
-    def __init__(self, done=None):
+    def __init__(self, **done):
         self.done = done
 
-    def read(self):
-        return self.done
+    def read(self, name):
+        return self.done.get(name)
 
-    def write(self, done):
-        if self.done is None:  # as if the run was killed in the next pass
-            self.done = replace(done, history=list(done.history))
+    def write(self, name, done):
+        self.done.setdefault(name, replace(done, history=list(done.history)))
 
 
 def test_a_run_goes_on_after_the_last_pass_that_was_kept(scene):
     system, y, _ = scene
     method, kept = restarts(3, 2), Kept()
     whole = method.run(y, system, checkpoint=kept)
-    assert (kept.done.passes, len(kept.done.history)) == (1, 2)
+    first = kept.read("pass")
+    assert (first.passes, len(first.history)) == (1, 2)
     seen = []
     rest = method.run(y, system, checkpoint=kept, callback=lambda each, _: seen.append(each))
     assert torch.equal(rest.x, whole.x)
     assert [each.index for each in seen] == [3, 4, 5, 6]
     assert [each.index for each in rest.history] == [1, 2, 3, 4, 5, 6]
-    assert seen[0].seconds > kept.done.history[-1].seconds
-    done = Kept(Pass(3, whole.x, whole.history))
+    assert seen[0].seconds > first.history[-1].seconds
+    done = Kept(**{"pass": Pass(3, whole.x, whole.history)})
     assert torch.equal(method.run(y, system, checkpoint=done).x, whole.x)
 
 
@@ -141,7 +142,7 @@ def test_a_first_cube_that_is_given_wins(scene):
     def never(y, system):
         raise AssertionError
 
-    method = Restarts([replace(OWN, iterations=1)], Function(never))
+    method = Started(replace(OWN, iterations=1), Function(never))
     assert error(method.run(y, system, x0=truth).x, truth) < 0.1
 
 
@@ -190,7 +191,7 @@ def test_what_a_start_finds_to_be_noise_chooses_the_method(scene, windows, found
     vars(statistics)["noise"] = torch.full((1,), windows)
     start = Finds([], None if found is None else torch.full((1,), found))
     clean, noisy = Noted([]), Noted([])
-    chosen = NoiseThreshold(clean, noisy, 0.03, start=start)
+    chosen = Started(NoiseThreshold(clean, noisy, 0.03), start)
     chosen.run(y, system, statistics=statistics)
     told = [[float(each.noise) for each in method.seen] for method in (clean, noisy)]
     assert told == ([[], [pytest.approx(found)]] if found else [[0.0], []])
@@ -243,8 +244,8 @@ def test_time_is_limited(scene):
     [
         (lambda: Restarts([3]), TypeError, "Restarts passes: expected a reconstructor, got 3"),
         (lambda: Restarts([]), ValueError, "Restarts passes: expected at least one"),
-        (lambda: Restarts([OWN], 3), TypeError, "start: expected a reconstructor, got 3"),
-        (lambda: Restarts([OWN], weight=1), ValueError, "weight: expected a share"),
+        (lambda: Started(OWN, 3), TypeError, "start: expected a reconstructor, got 3"),
+        (lambda: Restarts([OWN], 1), ValueError, "weight: expected a share"),
         (lambda: Blended(3, 0.5), TypeError, "Blended method: expected a reconstructor, got 3"),
         (lambda: NoiseThreshold(OWN, 3), TypeError, "NoiseThreshold noisy: expected a recon"),
         (lambda: TimeLimit(OWN, 0), ValueError, "time_limit: expected seconds above 0"),
@@ -259,12 +260,12 @@ def test_refuses(make, error, message):
 
 def test_self_supervised_alternates_strong_components_and_all():
     method = self_supervised(iterations=12, passes=4)
-    energies = [once.method.method.prior.energy for once in method.clean.passes]
+    energies = [once.method.method.prior.energy for once in method.method.clean.passes]
     assert energies == [2e-4, 0.0, 2e-4, 0.0]
-    assert {once.method.method.prior.energy for once in method.noisy.passes} == {2e-4}
+    assert {once.method.method.prior.energy for once in method.method.noisy.passes} == {2e-4}
     assert (method.iterations, method.start.iterations) == (12, 100)
     limited = self_supervised(passes=4, time_limit=20.0)
-    assert {once.method.method.seconds for once in limited.clean.passes} == {5.0}
+    assert {once.method.method.seconds for once in limited.method.clean.passes} == {5.0}
 
 
 def test_a_pass_with_a_time_limit_stops_where_it_fits_noise_too(scene):

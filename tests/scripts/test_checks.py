@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scripts.checks import commands, instructions, mutations, same_bits
+from scripts.checks import commands, mutations, same_bits
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -124,31 +124,3 @@ def test_a_sitting_on_a_gpu_goes_on_with_what_is_left(tmp_path):
     assert second.returncode == 0
     assert _rows(second.stdout) == {"a_backend": "ok", "d_train": "ok"}
     assert len((tmp_path / "calls").read_text().splitlines()) == 2
-
-
-CODE = """.text.a:
-.L_x_1:
-        /*0000*/                   LDS R1, [R2] ;
-.L_x_2:
-        /*0010*/                   LDS R3, [R2] ;
-        /*0020*/                   FFMA R1, R3, R4, R1 ;
-        /*0030*/              @!P0 FFMA R1, R3, R5, R1 ;
-        /*0040*/               @P0 BRA `(.L_x_2) ;
-        /*0050*/                   STG.E desc[UR4][R6.64], R1 ;
-        /*0060*/                   FMUL R1, R1, R7 ;
-        /*0070*/               @P1 BRA `(.L_x_1) ;
-        /*0080*/               @P1 BRA `(.L_x_3) ;
-.L_x_3:
-"""
-
-
-def test_loops_of_machine_code_are_told_apart():
-    inner, outer = instructions.loops_of(instructions.functions(CODE)["a"])
-    assert len(inner) == len(outer) == 4  # the outer one without what the inner one has
-    assert instructions.classify(inner, 4) == ("sum", 2)
-    assert instructions.classify(outer, 4) == ("emit", 1)
-    assert instructions.classify(["LDGSTS.E.BYPASS.128 [R1], [R2]"], 2) == ("copy", 8)
-    assert instructions.classify(["STG R1"], 4) is None
-    mixing, summing = ["FFMA R1"] * 16 + ["STS R1"], ["FFMA R1"] * 16 + ["FMUL R1"] * 2
-    assert instructions.classify(mixing, 4, "forward", mixed=True) == ("copy", 2)
-    assert instructions.classify(summing, 4, "adjoint", mixed=True) == ("emit", 2)

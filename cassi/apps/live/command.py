@@ -55,12 +55,9 @@ def make_settings(given: argparse.Namespace) -> Reconstruct:
     """Return the settings of cassi-reconstruct that frames are reconstructed with.
 
     Raises:
-        OSError: the mask cannot be read.
         ValueError: there is no source, a record that is no store, or settings do not fit.
     """
-    from cassi.apps.inputs import file_paths, load_shots  # the help does not wait for torch
-    from cassi.apps.reconstructors import compose_settings
-    from cassi.data.io import load_mask
+    from cassi.apps.reconstructors import compose_settings  # the help does not wait for torch
 
     if not given.source:
         raise ValueError("source: expected source=FOLDER, a video file, zmq://… or genicam://…")
@@ -74,9 +71,6 @@ def make_settings(given: argparse.Namespace) -> Reconstruct:
         raise ValueError("cassi-live: expected no calibrate, uncertainty or guide")
     if settings.mask is None:
         raise ValueError("mask: expected a file, got none; give mask=FILE")
-    if not isinstance(settings.mask, dict):  # a file that is missing is no fault of the frames
-        hints = {"key": settings.keys.mask, "axes": settings.axes.mask, "bands": settings.bands}
-        load_shots("mask", load_mask, file_paths(settings.mask), **hints)
     return settings
 
 
@@ -84,7 +78,7 @@ def serve(given: argparse.Namespace) -> None:
     """Serve the page until it is interrupted.
 
     Raises:
-        OSError: the source is missing, or the port is taken.
+        OSError: source or mask are missing, or the port is taken.
         ValueError: settings do not fit.
     """
     settings = make_settings(given)

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from cassi.apps.errors import describe_failure
-from cassi.apps.inputs import Inputs, make_preprocessing, preprocess
+from cassi.apps.inputs import Inputs, file_paths, load_shots, make_preprocessing, preprocess
 from cassi.apps.live.sources import Frame, Source
 from cassi.apps.pipeline import make_recipe, prepare
 from cassi.apps.settings import Reconstruct
 from cassi.calibration import check_camera
 from cassi.checks import printable
 from cassi.data.day_store import prepare_store, preview_size
-from cassi.data.io import load_measurement
+from cassi.data.io import Loaded, load_mask, load_measurement
 from cassi.methods import Sequence
 from cassi.solvers import Solver
 from cassi.viz.color import srgb
@@ -73,6 +73,10 @@ class Live:
         record: a Zarr store for raw frames and cubes; None keeps nothing.
         say: is called with a line for each message.
 
+    Raises:
+        OSError: the mask cannot be read.
+        ValueError: it is no mask.
+
     Attributes:
         view: of the last cube; None at first.
         dropped: frames that were left out to keep up.
@@ -93,6 +97,12 @@ class Live:
         self.say = _print if say is None else say
         self.recipe = make_recipe(settings)
         self.chain = make_preprocessing(vars(settings), settings.system)
+        self.loaded: dict[str, Loaded] = {}
+        if not isinstance(settings.mask, dict):  # what is wrong with it is no fault of the frames
+            hints = {"key": settings.keys.mask, "axes": settings.axes.mask}
+            bands = settings.bands or self.recipe.bands
+            files = file_paths(settings.mask)
+            self.loaded["mask"] = load_shots("mask", load_mask, files, bands=bands, **hints)
         self.view: View | None = None
         self.done, self.dropped, self.broken = 0, 0, 0
         self.messages: list[str] = []
@@ -170,7 +180,7 @@ class Live:
         counts = self.chain.bits is not None
         loaded = load_measurement(path, key=keys, axes=axes, finite=False, counts=counts)
         if self._inputs is None:
-            self._begin(path)
+            self._begin(path, loaded)
         assert self._inputs is not None
         y, bad, _, _ = preprocess(self.chain, loaded.data, loaded.full_scale)
         system = self._inputs.system.plain
@@ -185,10 +195,10 @@ class Live:
             y = system.without_bad_pixels(y)
         return loaded.data[0], y, system
 
-    def _begin(self, path: Path) -> None:
+    def _begin(self, path: Path, frame: Loaded) -> None:
         """Make camera and method for the first frame; they stay."""
         told = replace(self.settings, measurement=str(path))
-        inputs, method = prepare(told, self.recipe)
+        inputs, method = prepare(told, self.recipe, self.loaded | {"measurement": frame})
         try:
             self._method = Sequence(method).begin() if isinstance(method, Solver) else method
         except TypeError:  # no method on spectral components: each frame by itself

@@ -136,11 +136,11 @@ def _digest(values: np.ndarray) -> str:
     return digest_content(np.ascontiguousarray(plane, dtype="<f4").data for plane in values)
 
 
-_HIDDEN, _NAME = ".passes", "pass"
+_HIDDEN = ".passes"
 
 
 class Passes:
-    """The hidden folder of an unfinished reconstruction: the result of its last pass.
+    """The hidden folder of an unfinished reconstruction: first cube and result of its last pass.
 
     It is a `cassi.methods.Checkpoint`. What is damaged, or of another measurement or other
     settings, is computed again.
@@ -158,31 +158,35 @@ class Passes:
         self.fingerprint = digest_content([key, *content])
         self.rows: list[dict[str, Any]] = []
 
-    def read(self) -> Pass | None:
-        """Return the result of the last pass of an earlier run that was the same, or None."""
-        kept = self.store.read(_NAME, self.fingerprint)
-        if kept is None or not self.store.is_done(_NAME, self.fingerprint):
+    def read(self, name: str) -> Pass | None:
+        """Return what an earlier run that was the same kept under a name, or None."""
+        kept = self.store.read(name, self.fingerprint)
+        if kept is None or not self.store.is_done(name, self.fingerprint):
             return None
-        x = torch.from_numpy(np.load(self._cube(kept["passes"]), allow_pickle=False))
+        x = torch.from_numpy(np.load(self._cube(name, kept["passes"]), allow_pickle=False))
         self.rows.extend(kept["rows"])
-        print(f"passes: {kept['passes']} finished already", flush=True)
-        return Pass(kept["passes"], x, [Iteration(**each) for each in kept["history"]])
+        if kept["passes"]:
+            print(f"passes: {kept['passes']} finished already", flush=True)
+        noise = None if kept["noise"] is None else torch.tensor(kept["noise"])
+        history = [Iteration(**each) for each in kept["history"]]
+        return Pass(kept["passes"], x, history, noise)
 
-    def write(self, done: Pass) -> None:
-        """Keep the result of a pass in place of the one before it."""
+    def write(self, name: str, done: Pass) -> None:
+        """Keep a result in place of the last one of this name."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        path = self._cube(done.passes)
+        path = self._cube(name, done.passes)
         with atomic_path(path) as temporary, temporary.open("wb") as file:
             np.save(file, done.x.cpu().numpy())
             file.flush()
             os.fsync(file.fileno())
         history = [asdict(each) for each in done.history]
-        values = {"passes": done.passes, "history": history, "rows": self.rows}
-        self.store.write(_NAME, self.fingerprint, values, [path])
-        self._cube(done.passes - 1).unlink(missing_ok=True)
+        noise = None if done.noise is None else done.noise.tolist()
+        values = {"passes": done.passes, "history": history, "rows": self.rows, "noise": noise}
+        self.store.write(name, self.fingerprint, values, [path])
+        self._cube(name, done.passes - 1).unlink(missing_ok=True)
 
-    def _cube(self, passes: int) -> Path:
-        return self.folder / f"pass-{passes}.npy"
+    def _cube(self, name: str, passes: int) -> Path:
+        return self.folder / f"{name}-{passes}.npy"
 
 
 def forget_passes(folder: Path) -> None:

@@ -21,7 +21,7 @@ from cassi.apps.reconstruct.journal import Record
 from cassi.apps.settings import Reconstruct
 from cassi.data.atomic import atomic_folder
 from cassi.data.formats.stacks import Stack, open_stack
-from cassi.metrics.scores import built_in
+from cassi.metrics.scores import evaluate_all
 from cassi.solvers.base import Reconstructor
 from cassi.uncertainty import score, sparsification
 
@@ -213,16 +213,15 @@ def score_bands(cube: Readable, truth: Readable) -> dict[str, Scores]:
     is the truth's maximum has the maximum of all bands, as there. A metric of the user's own needs
     the whole cube, and is left out.
     """
-    names = metrics.list_presets()
-    rows: dict[str, list[Scores]] = {name: [] for name in names}
+    rows: dict[str, list[Scores]] = {name: [] for name in metrics.list_presets()}
     tops = []
     for band in range(cube.shape[0]):
         x, t = (torch.from_numpy(read(c, slice(band, band + 1))) for c in (cube, truth))
         tops.append(t.max())
-        for name in names:
-            rows[name].append(built_in(x, t, name))
+        for name, scores in evaluate_all(x, t, own=False).items():
+            rows[name].append(scores)
     angle = _spectral_angle(cube, truth)
-    return {name: _join(name, rows[name], tops, angle) for name in names}
+    return {name: _join(name, bands, tops, angle) for name, bands in rows.items()}
 
 
 def _join(name: str, bands: list[Scores], tops: list[Tensor], angle: float) -> Scores:

@@ -24,7 +24,7 @@ RENAMED = {
     "solver.closest": "solver=self_supervised has it, cassi.methods.DiscrepancyStop",
     "solver.again": "in Python: cassi.methods.Restarts, with a solver for each pass",
     "solver.passes": "it is for solver=self_supervised; in Python: cassi.methods.Restarts",
-    "solver.start": "it is for solver=self_supervised; in Python: cassi.methods.Restarts",
+    "solver.start": "it is for solver=self_supervised; in Python: cassi.methods.Started",
     "solver.blend": "it is for solver=self_supervised; in Python: cassi.methods.Blended",
     "solver.time_limit": "it is for solver=self_supervised and solver=lctc; in Python: "
     "cassi.methods.TimeLimit",

@@ -79,7 +79,7 @@ def test_the_estimate_grows_with_the_scene(cut):
     class Slow:
         iterations, halo, shares_batch, network = 50, 0, True, None
 
-        def run(self, y, system, *, callback, statistics=None):
+        def run(self, y, system, *, callback, **_):
             for _ in range(50):
                 time.sleep(y.shape[-2] * 4e-5)
                 if callback(None, None):

@@ -16,8 +16,8 @@ def stopped(monkeypatch):
     """Stop a run when its second pass is finished."""
     write = Passes.write
 
-    def stop(passes, done):
-        write(passes, done)
+    def stop(passes, name, done):
+        write(passes, name, done)
         if done.passes == 2:
             raise KeyboardInterrupt
 
@@ -36,7 +36,8 @@ def test_a_stopped_run_goes_on_at_the_next_pass(reconstruct, camera, stopped, re
     stopped.reconstruct = reconstruct
     assert stopped(*given).status == 130
     hidden = tmp_path / "run" / ".passes"
-    assert {file.name for file in hidden.iterdir()} == {"pass.json", "pass-2.npy"}
+    kept = {"start.json", "start-0.npy", "pass.json", "pass-2.npy"}
+    assert {file.name for file in hidden.iterdir()} == kept
     outcome = reconstruct(*given).ok()
     assert "passes: 2 finished already" in outcome.out
     assert not hidden.exists()
