@@ -20,7 +20,6 @@ from cassi.apps.command import (
 from cassi.apps.train.files import read_checkpoint
 from cassi.data import door
 from cassi.data.atomic import check_sums
-from cassi.evaluation import Job, Record, RecordFolder
 from cassi.models.load import Card, create_model, load_model, save_model
 from cassi.training.callbacks import AtomicCheckpoints
 from cassi.training.starts import Starts
@@ -247,22 +246,6 @@ def test_damaged_weights_are_refused(tmp_path):
     damage(file)
     with pytest.raises(ValueError, match="it is damaged"):
         load_model(file)
-
-
-def test_a_damaged_record_or_cube_is_made_again(tmp_path):
-    job, records = Job("", "scene", "method"), RecordFolder(tmp_path)
-    records.write(Record(*job, key="k", metrics={"sam": 1.25}), torch.rand(2, 3, 4))
-    assert records.is_done(job, "k")
-    cube = records.cube(job).read_bytes()
-    damage(records.cube(job))
-    with pytest.warns(UserWarning, match="npy: it is damaged"):
-        assert not records.is_done(job, "k")
-    records.cube(job).write_bytes(cube)
-    assert records.is_done(job, "k")
-    (file,) = tmp_path.rglob("*.json")
-    file.write_text(file.read_text().replace("1.25", "1.35"))
-    with pytest.warns(UserWarning, match="json: it is damaged"):
-        assert not records.is_done(job, "k")
 
 
 @pytest.mark.release
