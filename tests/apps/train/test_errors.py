@@ -24,8 +24,6 @@ def refused(train, tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["data.crop=300"], "needs scenes of at least 300 x 300"),
-        (["data.validation.crop=300"], "crop: expected at most 256 x 256"),
         (["data.wavelengths=[400,500]"], "cover the wanted 400-500 nm"),
         (["data.wavelengths=null"], "data.wavelengths"),
         (["data.batch_size=0"], "data.batch_size"),
