@@ -7,9 +7,7 @@ import pickle
 import shutil
 from pathlib import Path
 
-import omegaconf.base
 import pytest
-import torch
 
 # Tests that take long, by folder: more than a second or two on an idle machine, with all of their
 # parameters. `make test-fast` leaves them out, with those that are marked where they stand.
@@ -93,6 +91,7 @@ def pytest_collection_finish():
 @pytest.fixture(scope="session", autouse=True)
 def _configs_read_once():
     """Read each config file of the package, and parse each value, once for all commands."""
+    import omegaconf.base
     from hydra._internal.sources_registry import SourcesRegistry
     from hydra.core.plugins import Plugins
 
@@ -115,7 +114,10 @@ def _configs_read_once():
 @pytest.fixture(autouse=True)
 def _seed():
     """Draw the same numbers in every run: a gradient at a kink is no failure of the code."""
-    torch.manual_seed(0)
+    import torch  # not by what hands out the tests
+
+    torch.default_generator.manual_seed(0)
+    torch.cuda.manual_seed_all(0)  # where there is one
 
 
 @pytest.fixture(scope="session")
@@ -131,6 +133,7 @@ def data_dir():
 @pytest.fixture
 def assert_same_bits():
     """Check that a function returns the same bits in every run and for any number of threads."""
+    import torch
 
     def check(run):
         before = torch.get_num_threads()

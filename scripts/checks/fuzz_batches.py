@@ -1,4 +1,4 @@
-"""Run many small trials in child processes, so that a crash or a hang is blamed on one of them.
+"""Run many small trials in forks, so that a crash or a hang is blamed on one of them.
 
 A child works through a range of trials and writes into a file which one it begins and how it ended.
 Where it dies or falls silent the trial it had begun is a finding, and another child goes
@@ -12,11 +12,10 @@ from __future__ import annotations
 import argparse
 import collections
 import json
+import multiprocessing
 import os
 import resource
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 import warnings
@@ -56,9 +55,6 @@ class Report:
     group: str
     outcome: str
     message: str = ""
-
-
-Trial = Callable[[int], Report]
 
 
 def judge(
@@ -130,31 +126,47 @@ def limit_addresses() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
 
 
-def serve(trial: Trial, first: int, last: int, answers: Path) -> None:
+class Trials(Protocol):
+    """What a fuzzer tries: trial i is a function of the seed and of i alone."""
+
+    def name(self, index: int) -> str:
+        """Return the group of a trial."""
+
+    def show(self, index: int) -> str:
+        """Describe a trial."""
+
+    def __call__(self, index: int) -> Report:
+        """Run a trial."""
+
+
+Making = Callable[[], AbstractContextManager[Trials]]
+
+
+def serve(make: Making, first: int, last: int, answers: Path, said: Path) -> None:
     """Be a child: work through trials, and write a line when each begins and when it ends."""
 
     def ring(_signal: int, _frame: FrameType | None) -> None:
         raise Hang
 
-    signal.signal(signal.SIGPROF, ring)
-    with answers.open("w") as stream:
+    for output in (1, 2):
+        os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND), output)
+    with make() as trials, answers.open("w") as stream:
+        limit_addresses()
+        signal.signal(signal.SIGPROF, ring)
         for index in range(first, last):
-            print(json.dumps([index]), file=stream, flush=True)
-            report = trial(index)
+            print(json.dumps([index, trials.name(index)]), file=stream, flush=True)
+            report = trials(index)
             answer = [index, report.group, report.outcome, report.message[:2000]]
             print(json.dumps(answer), file=stream, flush=True)
 
 
-def run(
-    command: list[str], count: int, batch: int, name: Callable[[int], str], out: Path
-) -> dict[int, Report]:
-    """Be the parent: run all trials in children, `batch` to each.
+def run(make: Making, count: int, batch: int, out: Path) -> dict[int, Report]:
+    """Be the parent: run all trials in forks, `batch` to each; itself it computes nothing.
 
     Args:
-        command: starts a child; the range of its trials and the file of its answers are appended.
+        make: returns the trials.
         count: number of trials.
         batch: trials of one child.
-        name: group of a trial, where the child died before it could tell.
         out: folder for what dying children print.
     """
     reports: dict[int, Report] = {}
@@ -163,11 +175,11 @@ def run(
         last = min(first + batch, count)
         with tempfile.TemporaryDirectory() as folder:
             answers, said = Path(folder, "answers"), Path(folder, "said")
-            status = _watch([*command, str(first), str(last), str(answers)], answers, said)
+            status = _watch(make, first, last, answers, said)
             lines = [json.loads(text) for text in answers.read_text().splitlines()]
             words = said.read_text(errors="replace")[-20000:]
-        begun = max((line[0] for line in lines), default=-1)
-        reports |= {index: Report(*rest) for index, *rest in lines if rest}
+        reports |= {index: Report(*rest) for index, *rest in lines if len(rest) == 3}
+        begun, group = max((line[:2] for line in lines), default=(-1, ""))
         if status == 0 and begun == last - 1 and begun in reports:
             first = last
             continue
@@ -178,26 +190,28 @@ def run(
             (out / f"{begun}.txt").write_text(words, encoding="utf-8")
             how = "hang" if status is None else "crash"
             ending = words.strip().splitlines()[-1:] or [""]
-            reports[begun] = Report(name(begun), how, f"status {status}; {ending[0]}")
+            reports[begun] = Report(group, how, f"status {status}; {ending[0]}")
         first = begun + 1
     return reports
 
 
-def _watch(command: list[str], answers: Path, said: Path) -> int | None:
+def _watch(make: Making, first: int, last: int, answers: Path, said: Path) -> int | None:
     """Run a child until it ends, and return its status; None where it fell silent."""
     answers.touch()
-    with said.open("w") as stream:
-        child = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT)
+    said.touch()
+    fork = multiprocessing.get_context("fork")
+    child = fork.Process(target=serve, args=(make, first, last, answers, said))
+    child.start()
     size, since = 0, time.monotonic()
-    while child.poll() is None:
+    while child.exitcode is None:
         time.sleep(0.02)
         if (grown := answers.stat().st_size) != size:
             size, since = grown, time.monotonic()
         elif time.monotonic() - since > (SILENCE if size else _STARTUP):
             child.kill()
-            child.wait()
+            child.join()
             return None
-    return child.returncode
+    return child.exitcode
 
 
 def print_table(reports: dict[int, Report], heading: str) -> int:
@@ -221,29 +235,14 @@ def print_table(reports: dict[int, Report], heading: str) -> int:
     return len(found)
 
 
-class Trials(Protocol):
-    """What a fuzzer tries: trial i is a function of the seed and of i alone."""
-
-    def name(self, index: int) -> str:
-        """Return the group of a trial."""
-
-    def show(self, index: int) -> str:
-        """Describe a trial."""
-
-    def __call__(self, index: int) -> Report:
-        """Run a trial."""
-
-
 def fuzz(
-    script: str,
     description: str | None,
     counted: str,
     make: Callable[[argparse.Namespace], AbstractContextManager[Trials]],
 ) -> int:
-    """Be the command of a fuzzer: parent, child, or one trial in this process.
+    """Be the command of a fuzzer: all trials in forks, or one trial in this process.
 
     Args:
-        script: its file, to start children.
         description: of the command, in the first line.
         counted: what its trials are called.
         make: returns its trials, for the parsed options.
@@ -258,21 +257,13 @@ def fuzz(
     options.add_argument("--batch", type=int, default=500, help="trials of one child")
     options.add_argument("--out", type=Path, default=Path("outputs/fuzz"), help="for findings")
     options.add_argument("--only", type=int, help="repeat one trial in this process")
-    options.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     given = options.parse_args()
     warnings.simplefilter("ignore")
-    with make(given) as trials:
-        if given.child:
-            limit_addresses()
-            first, last, answers = given.child
-            serve(trials, int(first), int(last), Path(answers))
-            return 0
-        if given.only is not None:
+    if given.only is not None:
+        with make(given) as trials:
             print(trials.show(given.only), trials(given.only), sep="\n")
-            return 0
-        child = [sys.executable, script, "--seed", str(given.seed), "--out", str(given.out)]
-        child += ["--budget-mib", str(given.budget_mib), "--child"]
-        reports = run(child, given.count, given.batch, trials.name, given.out)
+        return 0
+    reports = run(lambda: make(given), given.count, given.batch, given.out)
     return 1 if print_table(reports, counted) else 0
 
 

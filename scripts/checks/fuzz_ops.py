@@ -500,10 +500,9 @@ def make(given: argparse.Namespace) -> Iterator[Trials]:
     """Yield the trials."""
     torch.set_num_threads(2)
     trials = Trials(given.seed, given.budget_mib * fuzz_batches.MIB)
-    if given.child:
-        trials(0)  # imports what it needs, before addresses are limited
+    trials(0)  # imports what it needs, before addresses are limited
     yield trials
 
 
 if __name__ == "__main__":
-    sys.exit(fuzz_batches.fuzz(__file__, __doc__, "calls", make))
+    sys.exit(fuzz_batches.fuzz(__doc__, "calls", make))

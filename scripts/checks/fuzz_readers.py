@@ -531,4 +531,4 @@ def make(given: argparse.Namespace) -> Iterator[Trials]:
 
 
 if __name__ == "__main__":
-    sys.exit(fuzz_batches.fuzz(__file__, __doc__, "files", make))
+    sys.exit(fuzz_batches.fuzz(__doc__, "files", make))

@@ -130,12 +130,12 @@ def _gzip(content: bytes) -> bytes:
 
 
 def zarr_gzip(folder: Path) -> Path:
-    """A chunk of gzip that is followed by further members: 3 GB."""
-    return _zarr(folder, "gzip", _gzip(bytes(240)) + _gzip(bytes(100_000_000)) * 30)
+    """A chunk of gzip that is followed by further members: 1.2 GB."""
+    return _zarr(folder, "gzip", _gzip(bytes(240)) + _gzip(bytes(100_000_000)) * 12)
 
 
 def zarr_zlib(folder: Path) -> Path:
-    """Zarr 2: a chunk of zlib, 3 GB."""
+    """Zarr 2: a chunk of zlib, 1.2 GB."""
     store = folder / "a.zarr"
     (store / "cube").mkdir(parents=True)
     about = {"zarr_format": 2, "shape": [3, 4, 5], "chunks": [3, 4, 5], "dtype": "<f4"}
@@ -145,8 +145,8 @@ def zarr_zlib(folder: Path) -> Path:
     pack, part = zlib.compressobj(9), bytes(50_000_000)
     # After a full flush the same bytes give the same code again.
     first, next_one = (pack.compress(part) + pack.flush(zlib.Z_FULL_FLUSH) for _ in range(2))
-    checksum = struct.pack(">HH", 60 * len(part) % 65521, 1)  # Adler-32 of zeros
-    content = first + next_one * 59 + pack.flush()[:-4] + checksum
+    checksum = struct.pack(">HH", 24 * len(part) % 65521, 1)  # Adler-32 of zeros
+    content = first + next_one * 23 + pack.flush()[:-4] + checksum
     (store / "cube" / "0.0.0").write_bytes(content)
     return store
 

@@ -4,6 +4,7 @@ import numpy as np
 import pylops
 import pytest
 import torch
+from shared import systems_of_each_class
 
 import cassi
 from cassi.adapters import as_linear_operator, as_physics, as_prior, as_pylops
@@ -73,7 +74,7 @@ def test_what_is_no_camera_is_refused():
             adapt(3)
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", systems_of_each_class())
 def test_every_camera_passes_the_dot_test_of_pylops(name):
     camera = EXAMPLES[name]().double()
     operator = as_pylops(camera)

@@ -160,7 +160,6 @@ def test_the_cache_keeps_the_scale(root, tmp_path):
 def test_splits_that_are_refused(root):
     (root / "validation" / "c.tif").unlink()
     for given, split, wanted, message in (
-        (root, "val", BANDS, "split: expected train, validation, test, got 'val'"),
         (root / "train", "train", BANDS, "expected train, validation, test in the data"),
         (root, "validation", BANDS, "expected scenes, found none in"),
         ([root / "validation"], "test", BANDS, "expected scenes for test, found none"),

@@ -13,7 +13,7 @@ import tifffile
 import torch
 
 from cassi.apps.errors import describe
-from cassi.data import door, formats, io, manifest, worker
+from cassi.data import door, formats, io, worker
 from cassi.data.formats import arrays
 from cassi.data.scenes import load_scene
 from cassi.evaluation.tables import csv_text
@@ -238,16 +238,6 @@ def test_ordinary_compression_passes_the_check(tmp_path, monkeypatch, in_process
         assert torch.equal(io.read_cube(tmp_path / name, axes="CHW")[0], cube)
 
 
-def test_pages_that_are_no_png(tmp_path):
-    """Pillow would give PostScript to a program."""
-    for page in range(1, 32):
-        (tmp_path / f"a_{page:02}.png").write_bytes(
-            b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n"
-        )
-    with pytest.raises(ValueError, match="as PNG: cannot identify"):
-        load_scene(tmp_path, NM[:3])
-
-
 def test_pages_that_claim_too_much(tmp_path):
     def chunk(kind, content):
         crc = struct.pack(">I", zlib.crc32(kind + content))
@@ -259,16 +249,6 @@ def test_pages_that_claim_too_much(tmp_path):
         (tmp_path / f"a_{number:02}.png").write_bytes(page)
     with pytest.raises(ValueError, match=r"claims \d+ bytes|GiB of memory"):
         load_scene(tmp_path, NM[:3])
-
-
-@pytest.mark.parametrize(
-    "content",
-    ["[" * 100_000, '{"wavelengths": [1' + "0" * 400 + "]}", '{"wavelengths": {"a": 1}}', "\xff"],
-)
-def test_manifests(content, tmp_path):
-    (tmp_path / "m.json").write_text(content, encoding="latin1")
-    with pytest.raises(ValueError, match=r"m\.json"):
-        manifest.read_manifest(tmp_path / "m.json")
 
 
 def test_no_such_file(tmp_path, cube):
@@ -360,7 +340,7 @@ def _attempt(path):
         return None, str(error)
 
 
-def test_truncated_files(files, caplog, capfd):
+def test_truncated_files(files, capfd):
     """Whatever is missing, the answer is one line or the whole cube, never a part of it."""
     for path, cube in files:
         whole = path.read_bytes()
@@ -375,8 +355,7 @@ def test_truncated_files(files, caplog, capfd):
                 assert torch.equal(read, cube), (path.name, cut)
         path.write_bytes(whole)
         assert torch.equal(io.read_cube(path), cube)
-    assert not caplog.records
-    assert capfd.readouterr().err == ""
+    assert capfd.readouterr() == ("", "")
 
 
 def test_random_bytes(files):

@@ -101,6 +101,9 @@ def test_checksum_of_a_folder(tmp_path):
     ("content", "message"),
     [
         ("{", "expected a manifest in JSON"),
+        ("[" * 100_000, "manifest"),
+        ('{"wavelengths": [1' + "0" * 400 + "]}", "manifest"),
+        ('{"wavelengths": {"a": 1}}', "manifest"),
         ("[]", "expected a JSON object, got list"),
         ('{"train": {}}', "expected wavelengths, train"),
         ('{"wavelengths": [500], "trian": {}}', "got .*trian"),

@@ -86,22 +86,22 @@ def test_shapes_must_match(metric):
 
 
 @every_metric
-@pytest.mark.parametrize("shape", [(12, 12), (1, 1, 3, 12, 12), (0, 3, 12, 12), (0, 12, 12)])
-def test_cubes_have_three_or_four_axes(metric, shape):
-    with pytest.raises(ValueError, match=r"expected cubes \(B, C, H, W\) or \(C, H, W\)"):
-        metric(torch.zeros(shape), torch.zeros(shape))
+def test_cubes_have_three_or_four_axes(metric):
+    for shape in ((12, 12), (1, 1, 3, 12, 12), (0, 3, 12, 12), (0, 12, 12)):
+        with pytest.raises(ValueError, match=r"expected cubes \(B, C, H, W\) or \(C, H, W\)"):
+            metric(torch.zeros(shape), torch.zeros(shape))
 
 
 @every_metric
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_values_must_be_finite(metric, bad):
+def test_values_must_be_finite(metric):
     x, truth = _pair(3, 12, 12)
     spoilt = x.clone()
-    spoilt[1, 2, 3] = bad
-    with pytest.raises(ValueError, match="NaN or infinity in x"):
-        metric(spoilt, truth)
-    with pytest.raises(ValueError, match="NaN or infinity in truth"):
-        metric(x, spoilt)
+    for bad in (torch.nan, torch.inf, -torch.inf):
+        spoilt[1, 2, 3] = bad
+        with pytest.raises(ValueError, match="NaN or infinity in x"):
+            metric(spoilt, truth)
+        with pytest.raises(ValueError, match="NaN or infinity in truth"):
+            metric(x, spoilt)
 
 
 @every_metric

@@ -106,7 +106,6 @@ def test_the_authors_form_of_every_network_gives_the_same_bits(name, tmp_path):
     listed = _trained(plain) | {"ema": _averages(average[key] for key in _parameters(name))}
     file = _save(listed, tmp_path, ".pkl")
     _assert_equal(_load(file, name), average)
-    _assert_equal(_load(file, name, ema=False), plain)
 
 
 def test_what_only_the_training_of_a_network_needs_is_left_out(tmp_path):
@@ -145,8 +144,12 @@ PLAIN_FORMS = {
 @pytest.mark.parametrize("form", PLAIN_FORMS)
 def test_plain_weights(form, tmp_path):
     plain, _ = _states(EXAMPLE)
-    file = _save(PLAIN_FORMS[form](plain), tmp_path)
-    _assert_equal(_load(file, EXAMPLE), plain)
+    _assert_equal(_load(_save(PLAIN_FORMS[form](plain), tmp_path), EXAMPLE), plain)
+
+
+def test_an_average_that_is_not_there_is_not_wanted(tmp_path):
+    plain, _ = _states(EXAMPLE)
+    file = _save(_trained(plain), tmp_path)
     _assert_equal(_load(file, EXAMPLE, ema=False), plain)
     with pytest.raises(ValueError, match=r"no moving average; leave out ema=True"):
         _load(file, EXAMPLE, ema=True)
@@ -189,7 +192,6 @@ def test_the_moving_average_is_preferred(form, tmp_path):
     if form == "trained ones":
         average = average | {key: plain[key] for key in frozen}
     _assert_equal(_load(file, EXAMPLE), average)
-    _assert_equal(_load(file, EXAMPLE, ema=True), average)
     _assert_equal(_load(file, EXAMPLE, ema=False), plain)
 
 

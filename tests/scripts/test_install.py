@@ -1,9 +1,9 @@
-"""A light install reconstructs and evaluates: only training needs Lightning and TensorBoard."""
+"""Only training needs Lightning and TensorBoard."""
 
 import ast
 import re
 
-from shared import ROOT, python
+from shared import ROOT
 
 TRAINING = {"lightning", "tensorboard", "torchmetrics"}
 
@@ -35,12 +35,3 @@ def test_the_extra_train_has_them():
     assert not named["train"] & named["dependencies"]
     assert "cassi[train]" in named["docs"]
     assert any("train" in re.split(r"[\[,\]]", name) for name in named["dev"])
-
-
-def test_reconstruct_runs_without_them(tmp_path):
-    blocked = f"import runpy, sys; sys.modules.update(dict.fromkeys({sorted(TRAINING)}))"
-    code = f"{blocked}; runpy.run_module('cassi', run_name='__main__')"
-    options = ["reconstruct", "solver=gap", "solver.iterations=1", "output.pictures=false"]
-    options += [f"hydra.run.dir={tmp_path / 'run'}"]
-    python("-c", code, *options)
-    assert (tmp_path / "run/cube.tif").is_file()

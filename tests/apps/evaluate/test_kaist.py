@@ -22,10 +22,10 @@ def scene(number, size=256):
     return 0.49 * (1 + cube) - 0.002
 
 
-def write_all(folder, names, change=lambda cube: cube, key="img", version=5):
-    """Write the second, third, last scene as they are, the others as the one before."""
+def write_all(folder, names, change=lambda cube: cube, key="img", version=5, own=(0, 1, 2, 9)):
+    """Write some scenes as they are, the others as the one before."""
     for number, name in enumerate(names):
-        if number in (0, 1, 2, 9):
+        if number in own:
             write(folder / f"{name}.mat", change(scene(number)), key, version)
         else:
             (folder / f"{name}.mat").hardlink_to(folder / f"{names[number - 1]}.mat")
@@ -83,18 +83,15 @@ def test_all_ten_scenes_are_evaluated(evaluate, tmp_path, folder, dtype, version
 @pytest.mark.parametrize(
     ("names", "change", "key", "said"),
     [
-        ([], None, "img", ["no cubes at ", "kaist nor at "]),
         (NAMES[:7], None, "img", ["3 of 10 scenes are missing in ", "expected scene08, scene09, "
          "scene10, there is scene01, scene02, scene03 and 4 more"]),
-        (["1"], None, "img", ["expected scene01, scene02, scene03 and 7 more, there is 1"]),
         (NAMES, None, "truth", ["no array 'img'"]),
         (NAMES, lambda cube: cube[:200], "img", ["scene01.mat", "(28, 256, 256), got (28, 200, "]),
         (NAMES, lambda cube: 255 * cube, "img", ["values in [0, 1], got -0.5088 to 249.4"]),
-        (NAMES, lambda cube: np.where(cube > 0.9, np.nan, cube), "img", ["NaN or infinite"]),
     ],
 )  # fmt: skip
 def test_files_that_are_not_those_of_the_data_set(evaluate, tmp_path, names, change, key, said):
-    write_all(tmp_path / "kaist", names, change or (lambda cube: cube), key)
+    write_all(tmp_path / "kaist", names, change or (lambda cube: cube), key, own=(0,))
     line = evaluate().refusal
     assert all(words in line for words in said)
 

@@ -109,13 +109,8 @@ def test_a_sweep_of_a_defect(evaluate, data, results):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["twin=shot", "noise=white"], "noise: expected none beside a twin with noise"),
         (["mismatch.rotation=1"], "'mismatch': it is twin now: twin=none twin.shift="),
-        (["twin=shot", "system=dd_cassi"], "twin: expected an SDCassi, got DDCassi"),
-        (["twin=shoot"], "did you mean shot"),
         (["twin=shot", "twin.blur=1"], "twin.blur"),
-        (["twin=shot", "twin.shift=[1]"], "twin.shift: expected [down, right], got [1"),
-        (["twin=shot", "twin.dead=2"], "twin.dead: expected a share in [0, 1), got 2"),
         (["twin=shot", "knowledge=[tolt]"], "did you mean told"),
         (["twin=shot", "knowledge=[]"], "knowledge: expected different names, got []"),
     ],

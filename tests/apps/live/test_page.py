@@ -16,6 +16,7 @@ pytest.importorskip("panel", reason="needs panel")
 HARMLESS = ("log: ", "info: ", "debug: ", "could not set initial ranges", "Failed to load resource")
 
 
+@pytest.mark.release
 def test_frames_are_shown_as_they_come(open_tab, tmp_path):
     cube = cassi.read_cube(bundled_path("scene.tif")).float()[..., :96, :80]
     bands, height, width = cube.shape[1:]

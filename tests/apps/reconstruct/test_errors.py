@@ -6,10 +6,7 @@ import re
 
 import numpy as np
 import pytest
-import scipy.io
 import torch
-
-from scripts.checks import hostile_files
 
 TINY = ("solver.iterations=2",)
 
@@ -60,22 +57,17 @@ def test_wrong_key_lists_the_arrays(refused, camera, tmp_path):
     [
         (["system.step=-3"], "2 bands x step 4"),
         (["system.bands=7"], "7 bands and step -1"),
-        (["system.step=0"], "5 bands x step 1"),
         (["system.axis=-2"], "expected a width"),
         (["system.axis=0"], "system.axis"),
         (["system.step=1.5"], "5 bands x step 1"),
-        (["system.step=fast"], "system.step: expected a number of pixels per band, got 'fast'"),
         (["system=[1]"], "do not fit the config"),
         (["noise.snr_db=3"], "noise.snr_db: nothing is chosen there; give noise=NAME"),
         (["system.offsets.glass=SF11", "system.bands=5"], "dispersion@system.offsets=NAME"),
         (["dispersion@system.offsets=linear", "system.offsets=[1,2]"], "give both ~system.offsets"),
         (["model=null", "noise=null", "system.band=5"], "did you mean system.bands"),
         (["system.bands=0"], "at least 1"),
-        (["wavelengths=[450,500]", "system.bands=5"], "expected 5 values"),
         (["wavelengths=[450,500,490,510,520]"], "increasing"),
         (["wavelengths=red"], "list of numbers"),
-        (["scale=0"], "scale"),
-        (["dark=night"], "dark"),
         (["wavelengths=[0.45,0.5,0.55,0.6,0.65]"], "micrometres"),
         (["wavelengths=[450,460]"], "wavelengths: expected 5 values"),
         (["output.points=[5,5]"], "output.points"),
@@ -84,7 +76,6 @@ def test_wrong_key_lists_the_arrays(refused, camera, tmp_path):
         (["device=tpu"], "device"),
         (["device=cuda:99"], "device"),
         (["solver=gpa"], "did you mean gap"),
-        (["prior=tvv"], "did you mean tv"),
         (["experiment=kaist"], "kaist_snapshot"),
         (["solver.iteration=3"], "solver.iterations"),
         (["solver.iterations=many"], "iterations"),
@@ -98,9 +89,6 @@ def test_wrong_key_lists_the_arrays(refused, camera, tmp_path):
         (["threads=5000000"], "threads"),
         (["system.step=100000000"], "pixels along the dispersion"),
         (["output.pictures=abc"], "output.pictures"),
-        (["wavelengths=[450,nan,500,510,520]"], "increasing"),
-        (["scale=inf"], "scale"),
-        (["dark=nan"], "dark"),
         (["solver._target_=cassi.solvers.Nothing"], "does not exist"),
         (["output.cube=cube.xyz"], "output.cube"),
         (["output.cube=../cube.tif"], "output.cube"),
@@ -122,17 +110,11 @@ def test_nan(refused, camera, tmp_path, role):
     assert role in line
 
 
-DARK_COLUMN = np.ones((12, 17))
-DARK_COLUMN[:, 4] = 0
-
-
 @pytest.mark.parametrize(
     ("role", "values", "said"),
     [
         ("measurement", np.zeros((12, 21)), "only zeros"),
         ("mask", np.ones((11, 17)), "expected a height of 12 as the measurement's, got 11"),
-        ("mask", DARK_COLUMN, "1 all-dark column (4)"),
-        ("mask", np.full((12, 17), 255.0), "expected transmissions in [0, 1]"),
         ("truth", np.ones((5, 10, 17)), "truth: expected (C, H, W) = (5, 12, 17)"),
     ],
 )
@@ -144,14 +126,6 @@ def test_contents_that_do_not_fit(refused, tmp_path, role, values, said):
 def test_data_folder_that_is_not_there(reconstruct, tmp_path):
     outcome = reconstruct("experiment=kaist_snapshot", f"paths.data_dir={tmp_path / 'none'}")
     assert "set paths.data_dir=DIR or $CASSI_DATA" in outcome.refusal
-
-
-@pytest.mark.parametrize("keep", [0, 20, 130, 400])
-def test_corrupt_mat(refused, tmp_path, keep):
-    path = tmp_path / "y.mat"
-    scipy.io.savemat(path, {"meas": np.ones((12, 21))}, do_compression=True)
-    path.write_bytes(path.read_bytes()[:keep].ljust(keep // 2, b"x"))
-    assert "y.mat" in refused(f"measurement={path}")
 
 
 @pytest.mark.parametrize("moment", ["write", "picture", "rename"])
@@ -179,18 +153,3 @@ def test_folder_that_cannot_be_made(reconstruct, camera, tmp_path):
 def test_diverging_prior_is_reported(refused, monkeypatch):
     monkeypatch.setattr("cassi.priors.TV.__call__", lambda self, x, sigma: x * torch.nan)
     assert "diverged" in refused("solver=gap")
-
-
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (hostile_files.zarr_pipe, "cube/c/0/0/0 is not a regular file"),
-        (hostile_files.zarr_zero, "cube/c/0/0/0 is a link, which is not followed"),
-        (hostile_files.tiff_strips, "two of its strips or tiles share the bytes"),
-        (hostile_files.bundled_path, "bundled: expected a name such as mask.tif"),
-    ],
-)
-def test_files_that_are_made_to_harm(refused, tmp_path, make, said):
-    folder = tmp_path / "harm"
-    folder.mkdir()
-    assert said in refused(f"mask={make(folder)}", "keys.mask=cube")

@@ -1,6 +1,7 @@
 """cassi-reconstruct, from its arguments to its files."""
 
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -63,6 +64,13 @@ def test_writes_every_file(reconstruct, camera, results, tmp_path):
     assert float(rows[0]["objective"]) > 0
     assert [bool(row["objective"]) for row in rows] == [True, False, True]
     assert not [name for name in rows[0] if name.startswith("inner")]
+
+
+def test_it_needs_nothing_of_the_extra_train(recover, monkeypatch):
+    ours = [name for name in sys.modules if name.startswith("cassi.training")]
+    for name in ("lightning", "tensorboard", "torchmetrics", "cassi.training", *ours):
+        monkeypatch.setitem(sys.modules, name, None)
+    recover("solver=gap")
 
 
 def test_without_truth_there_are_no_metrics(recover, results):

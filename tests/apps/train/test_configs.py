@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from shared import distinct_networks
+from shared import every_network
 
 from cassi.apps import train
 from cassi.apps.reconstructors import (
@@ -146,7 +146,7 @@ def test_what_is_given_on_the_command_line_wins_over_the_recipe():
     assert (settings.trainer["max_steps"], settings.model["name"]) == (7000, "gap_net")
 
 
-@pytest.mark.parametrize("name", distinct_networks())
+@every_network
 def test_every_network_is_an_option(name):
     settings = settings_of(f"model={name}")
     settings = {key: 1 if v == "???" else v for key, v in settings.model.items()}

@@ -24,37 +24,27 @@ def refused(train, tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["data.crop=300"], "needs scenes of at least 300 x 300"),
-        (["data.crop=abc"], "size"),
-        (["data.validation.crop=300"], "crop: expected at most 256 x 256"),
         (["data.wavelengths=[400,500]"], "cover the wanted 400-500 nm"),
-        (["data.wavelengths=[500,400]"], "increasing"),
         (["data.wavelengths=null"], "data.wavelengths"),
         (["data.batch_size=0"], "data.batch_size"),
         (["data.workers=-1"], "data.workers"),
         (["data.steps_per_epoch=0"], "data.steps_per_epoch"),
-        (["data.augment.splice=2"], "splice"),
         (["data.simulator.step=[]"], "step"),
         (["data.simulator.masks.mask=none.mat"], "none.mat"),
         (
             ["data.simulator.masks._target_=cassi.data.simulation.FixedMask"],
             "take MaskCrops with data.sim",
         ),
-        (["data.scale=0"], "data.scale"),
-        (["data.scale=most"], "data.scale"),
         (["data.step_per_epoch=3"], "data.steps_per_epoch"),
         (["data=folder"], "data.root"),
         (["data=cave", "paths.data_dir=nowhere"], "no folder nowhere; give data.root=DIR"),
-        (["data=kave"], "did you mean cave"),
         (["model.stages=0"], "stages"),
         (["model.stage=2"], "model.stages"),
         (["model.weights=none.pth"], "no file none.pth"),
         (["loss=multi"], "did you mean multi_stage"),
-        (["optimizer.lr=-1"], "learning rate"),
         (["scheduler.warmup=9"], "0 <= warmup < steps"),
         (["trainer.max_steps=-1"], "set trainer.max_steps"),
         (["trainer.precision=3"], "Precision 3"),
-        (["trainer.max_time=soon"], "DD:HH:MM:SS"),
         (["trainer.accumulate_grad_batches=3"], "data.steps_per_epoch: expected a multiple of"),
         (["callbacks.last._target_=os.system"], "not allowed"),
         (["callbacks.last.every_n_train_steps=3"], "every_minutes"),
@@ -67,11 +57,8 @@ def test_wrong_values(refused, overrides, said):
     assert said in refused(*overrides)
 
 
-@pytest.mark.parametrize(
-    "option",
-    ["--experimental-rerun=last.ckpt", "--config-dir=.", "hydra/launcher=joblib", "data=../mine"],
-)
-def test_options_of_a_stranger(refused, tmp_path, option):
+def test_options_of_a_stranger(refused, tmp_path):
+    option = "--experimental-rerun=last.ckpt"
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     (tmp_path / "run" / "checkpoints" / "options.yaml").write_text(f"- {option}\n")
     line = refused("ckpt=last", f"hydra.run.dir={tmp_path / 'run'}")

@@ -13,11 +13,6 @@ TINY = (
 NAMES = ("validation (estimate, truth)", "validation spectra")
 
 
-def test_csv_alone(train, tmp_path):
-    train(*TINY, "logger=csv").ok()
-    assert not (tmp_path / "run" / "tensorboard").exists()
-
-
 def test_wandb_offline(train, tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_SILENT", "true")
@@ -30,6 +25,7 @@ def test_wandb_offline(train, tmp_path, monkeypatch):
     assert len(pictures) == 4
     assert all(any(name.startswith(known) for name in pictures) for known in NAMES)
     assert (tmp_path / "run" / "metrics.csv").exists()
+    assert not (tmp_path / "run" / "tensorboard").exists()
 
 
 def test_mlflow_in_files(train, tmp_path, monkeypatch):

@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from shared import wait_until
 
 from cassi.apps.inputs import load_inputs
 from cassi.apps.reconstructors import compose_settings
@@ -38,15 +38,27 @@ def output(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def address(folder, output):
-    """The command, started; the address that it prints."""
-    options = ["--no-browser", "--output", str(output)]
-    command = [sys.executable, "-m", "cassi", "view", str(folder), *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+def served(folder, output):
+    """The command, started: the address that it prints, and a file with what the browser is given.
+
+    A program of ours is in place of the browser.
+    """
+    program = output.parent / f"{output.name}-browser.sh"
+    program.write_text('#!/bin/sh\nprintf "%s\\n" "$1" > "$0.new"\nmv "$0.new" "$0.said"\n')
+    program.chmod(0o755)
+    command = [sys.executable, "-m", "cassi", "view", str(folder), "--output", str(output)]
+    environment = os.environ | {"BROWSER": f"{program} %s"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         try:
-            yield re.search(r"http\S+", process.stdout.readline())[0]
+            address = re.search(r"http\S+", process.stdout.readline())[0]
+            yield address, program.with_name(f"{program.name}.said")
         finally:
             process.terminate()
+
+
+@pytest.fixture
+def address(served):
+    return served[0]
 
 
 @pytest.fixture
@@ -93,6 +105,20 @@ def _reconstruct(page, method, more):
     page.get_by_role("button", name="Reconstruct", exact=True).click()
 
 
+@pytest.mark.slow
+def test_a_browser_comes_in_by_the_one_time_link(browser, served):
+    """First, as the link expires."""
+    _, said = served
+    wait_until(said.exists, seconds=60)
+    link = said.read_text().strip()
+    page = browser.new_page()
+    page.goto(link)
+    page.get_by_role("button", name="Take the example").wait_for(timeout=40_000)
+    assert page.url.endswith("/")
+    page.close()
+    assert not Path(link.removeprefix("file://")).exists()
+
+
 def test_nobody_comes_in_without_the_token(address):
     door, _, token = address.partition("?token=")
     tries = {"/": "", "/static/js/bokeh.min.js": "", "/ws": "", f"/?token={token[:-1]}": ""}
@@ -104,34 +130,6 @@ def test_nobody_comes_in_without_the_token(address):
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(elsewhere)
     assert refused.value.code == 403
-
-
-@pytest.mark.slow
-def test_a_browser_comes_in_by_the_one_time_link(browser, folder, output):
-    """The command starts a program of ours in place of the browser; it says what it is given."""
-    program = output.parent / f"{output.name}-browser.sh"
-    program.write_text(
-        '#!/bin/sh\nprintf "%s\\n" "$1" > "$0.said.new"\nmv "$0.said.new" "$0.said"\n'
-    )
-    program.chmod(0o755)
-    said = program.with_name(f"{program.name}.said")
-    command = [sys.executable, "-m", "cassi", "view", str(folder), "--output", str(output)]
-    environment = os.environ | {"BROWSER": f"{program} %s"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        try:
-            process.stdout.readline()
-            end = time.monotonic() + 60
-            while not said.exists() and time.monotonic() < end:
-                time.sleep(0.1)
-            address = said.read_text().strip()
-            page = browser.new_page()
-            page.goto(address)
-            page.get_by_role("button", name="Take the example").wait_for(timeout=40_000)
-            assert page.url.endswith("/")
-            page.close()
-            assert not Path(address.removeprefix("file://")).exists()
-        finally:
-            process.terminate()
 
 
 @pytest.mark.slow
