@@ -113,23 +113,12 @@ def export(
             module(y)
         try:
             with _Record(functions, record.kept):
-                program = torch.export.export(module, (y,), strict=False)
+                return torch.export.export(module, (y,), strict=False)
         except GuardOnDataDependentSymNode as error:
             name = type(network).__name__
             raise RuntimeError(
                 f"{name} decides by values of y what it computes; give a snapshot as an example"
             ) from error
-        return _without_leftovers(program)
-
-
-def _without_leftovers(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """Leave out what only led to numbers that Python has read."""
-    check = torch.ops.aten._assert_tensor_metadata.default
-    for node in program.graph.find_nodes(op="call_function", target=check):
-        program.graph.erase_node(node)
-    program.graph.eliminate_dead_code()
-    program.graph_module.recompile()
-    return program
 
 
 def _know(network: Any, system: Any, y: Tensor) -> Statistics:

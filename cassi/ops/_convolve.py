@@ -103,7 +103,8 @@ class _Recorded(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of image, weight, bias and residual."""
         image, weight, y = ctx.saved_tensors
-        g = gradients[0] if y is None else gradients[0] * (y > 0)
+        g = gradients[0]
+        g = g if y is None else torch.ops.aten.threshold_backward(g, y, 0)
         needs = ctx.needs_input_grad
         alone = needs[0] and not torch.is_grad_enabled()
         mask = [needs[0] and not alone, needs[1], ctx.has_bias and needs[2]]
