@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from cassi.ops._library import SCHEMAS
 from cassi.ops._plain import OURS, PLAIN
 from cassi.solvers import Statistics
 
@@ -156,6 +159,33 @@ def export_torch(
         about: is written as `about.json` into the file.
     """
     torch.export.save(program, path, extra_files={"about.json": json.dumps(dict(about or {}))})
+
+
+def export_operators(
+    program: torch.export.ExportedProgram,
+    path: str | os.PathLike[str],
+    about: Mapping[str, str] | None = None,
+) -> None:
+    """Write a program of `export`, and beside it our compiled operators and their schemas.
+
+    These are `operators.so`, which needs nothing but torch, for the platform that it was built for,
+    and `operators.txt`.
+
+    Args:
+        program: y → x.
+        path: of the file, `.pt2`.
+        about: is written as `about.json` into the file.
+
+    Raises:
+        RuntimeError: this installation has no compiled operators.
+    """
+    found = [file for file in torch.ops.loaded_libraries if Path(file).name == "_cpu.so"]
+    if not found:
+        raise RuntimeError("this installation has no compiled operators")
+    export_torch(program, path, about)
+    shutil.copyfile(found[0], Path(path).with_name("operators.so"))
+    lines = [name + rest for name, rest in SCHEMAS.items()]
+    Path(path).with_name("operators.txt").write_text("\n".join(lines))
 
 
 def export_compiled(

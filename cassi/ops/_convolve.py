@@ -12,7 +12,7 @@ from torch.utils.flop_counter import register_flop_formula
 from cassi.ops import _reference_convolve
 from cassi.ops._checks import check_floating, check_same_device, shape_of
 from cassi.ops._library import call, define, kernels
-from cassi.ops._recording import is_recorded, is_tracked, is_transformed
+from cassi.ops._recording import has_tangents, is_tracked, is_transformed
 
 MOST_CHANNELS = 128
 """Above, the transformed weights leave a core's cache, and torch's convolution is faster."""
@@ -33,9 +33,9 @@ def convolve3x3(
 
     The kernel of the CPU takes a quarter of the products (Winograd's algorithm F(4×4, 3×3)), and
     rounds to about 1e-5 of the largest value in float32. A number that is not finite spreads over
-    the 4×4 pixels of a tile. Torch's convolution runs where a gradient is recorded, under autocast,
-    on other devices, and for sizes where it is faster. Results have the same bits for every number
-    of threads.
+    the 4×4 pixels of a tile. It also computes the gradient of the image. Torch's convolution runs
+    under autocast, on other devices, and for sizes where it is faster. Results have the same bits
+    for every number of threads.
 
     Args:
         image: x, `(B, C, H, W)`; with C innermost in memory it is read in place.
@@ -73,9 +73,48 @@ def convolve3x3(
         raise ValueError(f"residual: expected {tuple(result)}, got shape {shape_of(residual)}")
     if not _pays(image, weight, bias, residual):
         return _reference_convolve.plain(image, weight, bias, residual, rectify)
+    recorded = torch.is_grad_enabled() and is_tracked(image, weight, bias, residual)
+    run = _Recorded.apply if recorded else _convolve
+    out: Tensor = run(image, weight, bias, residual, rectify)
+    return out
+
+
+def _convolve(
+    image: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None, rectify: bool
+) -> Tensor:
     bias = weight.new_zeros(weight.shape[0]) if bias is None else bias
     out: Tensor = call(kernels.convolve3x3, image, weight, bias, residual, rectify)
     return out
+
+
+class _Recorded(torch.autograd.Function):
+    """The kernel, and its gradient; that one's gradient is torch's."""
+
+    @staticmethod
+    def forward(ctx: Any, *args: Any) -> Tensor:
+        """Convolve."""
+        image, weight, bias, _, rectify = args
+        y = _convolve(*args)
+        ctx.has_bias = bias is not None
+        ctx.save_for_backward(image, weight, y if rectify else None)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of image, weight, bias and residual."""
+        image, weight, y = ctx.saved_tensors
+        g = gradients[0]
+        g = g if y is None else torch.ops.aten.threshold_backward(g, y, 0)
+        needs = ctx.needs_input_grad
+        alone = needs[0] and not torch.is_grad_enabled()
+        mask = [needs[0] and not alone, needs[1], ctx.has_bias and needs[2]]
+        of_image, of_weight, of_bias = torch.ops.aten.convolution_backward(
+            *(g, image, weight, [len(weight)] if ctx.has_bias else None),
+            *([1, 1], [1, 1], [1, 1], False, [0, 0], 1, mask),
+        )
+        if alone:
+            of_image = _convolve(g, weight.flip(2, 3).transpose(0, 1), None, None, False)
+        return of_image, of_weight, of_bias, g if needs[3] else None, None
 
 
 def _pays(image: Tensor, weight: Tensor, *others: Tensor | None) -> bool:
@@ -84,7 +123,7 @@ def _pays(image: Tensor, weight: Tensor, *others: Tensor | None) -> bool:
     return (
         image.device.type == "cpu"
         and image.dtype == weight.dtype == torch.float32
-        and not (is_recorded() and is_tracked(image, weight, *others))
+        and not (has_tangents() and is_tracked(image, weight, *others))
         and not torch.is_autocast_enabled("cpu")
         and not is_transformed()
         and max(weight.shape[:2]) <= MOST_CHANNELS

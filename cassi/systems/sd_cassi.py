@@ -38,7 +38,8 @@ class Operands:
     """
 
     def __init__(self, source: Tensor, mask: Tensor, gram: Tensor) -> None:
-        self.source, self.version = source, source._version
+        self.source = source
+        self.version = None if source.is_inference() else source._version  # as `_versions` has it
         self.mask = canonical_mask(mask.detach())
         self.gram = gram if gram.ndim == 5 else gram[None]
         self._known: set[tuple[Any, ...]] = set()
@@ -46,7 +47,8 @@ class Operands:
 
     def is_current(self) -> bool:
         """Tell whether they are those of the mask as it is, without a gradient."""
-        return self.source._version == self.version and not self.source.requires_grad
+        same = self.version is None or self.source._version == self.version
+        return same and not self.source.requires_grad
 
     def know(self, rho: Any, *given: Tensor) -> bool:
         """Tell whether tensors like these have passed all checks."""
@@ -292,7 +294,7 @@ class SDCassi(CodedSystem):
             if self.shifts is not None or "mask" not in self._buffers:
                 return None
             gram = self._current_gram()
-            if gram is None or self.mask.is_inference():
+            if gram is None:
                 return None
             kept = self._kept = Operands(self.mask, self.turn(self.mask), gram)
         return kept

@@ -7,7 +7,7 @@ from shared import rand
 
 from cassi import ops
 from cassi.models.layers import ConvPair, Residuals
-from cassi.ops import _convolve
+from cassi.ops import _convolve, _reference_convolve
 from cassi.ops._library import kernels
 
 X, W, B = rand(2, 5, 30, 21).float(), rand(7, 5, 3, 3).float() - 0.5, rand(7).float()
@@ -53,13 +53,29 @@ def test_runs_where_it_is_faster(calls):
     assert len(calls) == 1
     ops.convolve3x3(X[..., :9, :9], W, B)  # few pixels
     ops.convolve3x3(X.double(), W.double())
-    ops.convolve3x3(X.requires_grad_(), W).sum().backward()
-    X.requires_grad_(False)
     with torch.autocast("cpu", torch.bfloat16):
         assert ops.convolve3x3(X, W).dtype == torch.bfloat16
     torch.vmap(lambda x: ops.convolve3x3(x, W))(X[None])
     ops.convolve3x3(X, torch.zeros(_convolve.MOST_CHANNELS + 1, 5, 3, 3))
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize("rectify", [False, True])
+@pytest.mark.parametrize("others", [(None, None), (B, rand(2, 7, 30, 21).float() - 2)])
+def test_gradients_equal_those_of_torch(calls, others, rectify):
+    given = [t if t is None else t.clone().requires_grad_() for t in (X, W, *others)]
+    leaves = [t for t in given if t is not None]
+
+    def gradients(y, twice):
+        first = torch.autograd.grad((y * y).sum(), leaves, create_graph=twice)
+        return first, torch.autograd.grad(first[0].sin().sum(), leaves) if twice else ()
+
+    for twice in (False, True):
+        calls.clear()
+        got = gradients(ops.convolve3x3(*given, rectify), twice)
+        assert len(calls) == 2
+        expected = gradients(_reference_convolve.plain(*given, rectify), twice)
+        torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-2)
 
 
 def test_layers_give_what_they_gave():

@@ -23,8 +23,10 @@ from cassi.apps.results import write_numbers
 from cassi.apps.settings import Export
 from cassi.data.atomic import atomic_folder
 from cassi.models.export import (
+    export,
     export_compiled,
     export_onnx,
+    export_operators,
     export_plain,
     export_torch,
 )
@@ -114,13 +116,15 @@ def write_file(
             if format == "onnx":
                 export_onnx(method, system, file, y, about)
                 return _run_onnx(file, y)
-            program = export_plain(method, system, y)
-            if format == "torch_export":
-                export_torch(program, file, about)
-                model: Any = torch.export.load(file).module()
-            else:
-                export_compiled(program, file, about)
+            if format == "aotinductor":
+                export_compiled(export_plain(method, system, y), file, about)
                 model = torch._inductor.aoti_load_package(str(file))
+            else:
+                if format == "torch_export":
+                    export_torch(export_plain(method, system, y), file, about)
+                else:
+                    export_operators(export(method, system, y), file, about)
+                model = torch.export.load(file).module()
         except (RuntimeError, ImportError) as error:
             raise ValueError(f"format={format}: {str(error).splitlines()[0]}") from error
         finally:

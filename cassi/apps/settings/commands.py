@@ -29,7 +29,7 @@ UNCERTAINTY = "uncertainty.tif"
 """The standard deviations of a cube, beside it."""
 CLUSTERS = ("local", "slurm", "pbs", "lsf", "sge", "oar", "htcondor", "moab")
 """Kinds of clusters: of this machine, and what starts jobs on others."""
-EXPORTS = ("onnx", "torch_export", "aotinductor")
+EXPORTS = ("onnx", "torch_export", "torch_operators", "aotinductor")
 """What cassi-export can write."""
 _NOTHING = {"changes": "nothing"}
 """Of a field that changes no result: what was done under another value still holds."""

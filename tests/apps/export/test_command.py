@@ -62,7 +62,7 @@ def _run_python(folder, snapshot):
     return _run(folder, *PYTHON, code)
 
 
-@pytest.mark.parametrize("kind", ["onnx", "torch_export"])
+@pytest.mark.parametrize("kind", ["onnx", "torch_export", "torch_operators"])
 def test_a_network(kind, export, results, camera, tmp_path):
     if kind == "onnx":
         pytest.importorskip("onnxruntime")
