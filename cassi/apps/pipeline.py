@@ -216,9 +216,10 @@ def in_unit(result: Result) -> Result:
         return result
     x, found, truth = result.solution.x, result.uncertainty, inputs.truth
     response = unit.source.of(x)
+    surfaces = inputs.wavelengths if unit.name == "reflectance" else None
     numbers = result.numbers | {"unit": unit.name}
     if found is not None:
-        found = replace(found, std=response.scene_std(x, found.std))
+        found = replace(found, std=response.scene_std(x, found.std, surfaces))
         told = describe_uncertainty(found)
         size = {key: told[key] for key in ("mean", "rms")}
         numbers["uncertainty"] = numbers["uncertainty"] | size
@@ -227,7 +228,7 @@ def in_unit(result: Result) -> Result:
     return replace(
         result,
         inputs=inputs,
-        solution=replace(result.solution, x=response.scene(x)),
+        solution=replace(result.solution, x=response.scene(x, surfaces)),
         numbers=numbers,
         uncertainty=found,
     )
