@@ -23,7 +23,7 @@ _COLOUR, _REACH = 0.5, 120.0
 over how many nanometres it changes. Likeliest of 838 measured surfaces (Munsell, Macbeth, Vrhel,
 Krinov) among Gaussian processes of this kind."""
 _GREY = 1e4  # variance of grey: it is free
-_WRONG = 0.1  # of the root mean square light of the bands: the error of one of them in a cube
+_WRONG = 0.18  # of the root mean square light of the bands: the error of one of them in a cube
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,8 @@ class Response:
 
         Lamp and sensor may be weak in a band, and then x/r is mostly the error of the method. But
         reflectances are grey and a part that changes slowly over wavelengths. Their covariance is
-        K = g 11ᵀ + 0.5 (1 + d) e^(−d) with d = √3 Δλ/120 nm, of a Matérn process; ε² is 1.5 times
-        1 % of the mean square of r. Grey is free (g = 10⁴), so white stays what it is.
+        K = g 11ᵀ + 0.5 (1 + d) e^(−d) with d = √3 Δλ/120 nm, of a Matérn process; ε is 18 % of the
+        root mean square of r. Grey is free (g = 10⁴), so white stays what it is.
 
         Args:
             x: the cube.
@@ -118,9 +118,8 @@ class Response:
         at = torch.tensor([float(each) for each in wavelengths], dtype=r.dtype)
         away = 3**0.5 * (at[:, None] - at).abs() / _REACH
         known = (_GREY + _COLOUR * (1 + away) * (-away).exp()) * r
-        unsure = _WRONG**2 * (1 + _COLOUR) * r.square().mean()
-        seen = r[:, None] * known + unsure * torch.eye(len(r), dtype=r.dtype)
-        return torch.linalg.solve(seen, known.mT).mT
+        unsure = _WRONG**2 * r.square().mean() * torch.eye(len(r), dtype=r.dtype)
+        return torch.linalg.solve(r[:, None] * known + unsure, known.mT).mT
 
     @staticmethod
     def _apply(matrix: Tensor, x: Tensor) -> Tensor:
