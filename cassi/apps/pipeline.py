@@ -38,6 +38,7 @@ from cassi.solvers.heldout import measure_heldout
 from cassi.solvers.linear_system import seen
 from cassi.systems import System
 from cassi.uncertainty import Uncertainty, estimate, score
+from cassi.uncertainty.estimate import DARK, dark_share
 
 if TYPE_CHECKING:
     from cassi.apps.reconstruct.journal import Passes
@@ -223,9 +224,10 @@ def in_unit(result: Result) -> Result:
         return result
     x, found, truth = result.solution.x, result.uncertainty, inputs.truth
     response = unit.source.of(x)
+    surfaces = inputs.wavelengths if unit.name == "reflectance" else None
     numbers = result.numbers | {"unit": unit.name}
     if found is not None:
-        found = replace(found, std=response.scene_std(x, found.std))
+        found = replace(found, std=response.scene_std(x, found.std, surfaces))
         told = describe_uncertainty(found)
         size = {key: told[key] for key in ("mean", "rms")}
         numbers["uncertainty"] = numbers["uncertainty"] | size
@@ -234,7 +236,7 @@ def in_unit(result: Result) -> Result:
     return replace(
         result,
         inputs=inputs,
-        solution=replace(result.solution, x=response.scene(x)),
+        solution=replace(result.solution, x=response.scene(x, surfaces)),
         numbers=numbers,
         uncertainty=found,
     )
@@ -264,9 +266,25 @@ def assess(
         told["scores"] = score(x[0].cpu(), found.std[0].cpu(), truth)
     told["seconds"] = time.perf_counter() - start
     numbers = result.numbers | {"uncertainty": told}
-    more = [{"about": "uncertainty", "message": message} for message in found.warnings]
+    doubts = (*found.warnings, *_doubt_the_dark(inputs))
+    more = [{"about": "uncertainty", "message": message} for message in doubts]
     numbers["warnings"] = [*result.numbers["warnings"], *more]
     return replace(result, numbers=numbers, uncertainty=found)
+
+
+def _doubt_the_dark(inputs: Inputs) -> list[str]:
+    """Say where stray light, which no camera has, makes error bars too small."""
+    share = dark_share(inputs.measurement, inputs.system) if _is_raw(inputs) else 0.0
+    message = (
+        f"{share:.0%} of the frame has less than a twentieth of its mean light. Stray light of 1 % "
+        "is much there, and error bars do not include it: in the dark they are too small"
+    )
+    return [message] if share > DARK else []
+
+
+def _is_raw(inputs: Inputs) -> bool:
+    """Tell whether the frame is a sensor's: a dark level was subtracted."""
+    return bool((inputs.preprocessing or {}).get("dark", {}).get("level", 0))
 
 
 def describe_uncertainty(found: Uncertainty) -> dict[str, Any]:
@@ -482,8 +500,7 @@ def _shows_frames(inputs: Inputs) -> bool:
 
 def _check_line(inputs: Inputs, found: CameraCheck) -> CameraCheck:
     """Warn of even bands where nobody said so, and a sensor's frame of all light cannot show it."""
-    dark = (inputs.preprocessing or {}).get("dark", {}).get("level", 0)
-    if not dark or inputs.bend < AWAY or found.numbers.get("curve_shown", True):
+    if not _is_raw(inputs) or inputs.bend < AWAY or found.numbers.get("curve_shown", True):
         return CameraCheck()
     offsets: Sequence[float] = getattr(inputs.system.plain, "offsets", ())
     wavelengths = inputs.wavelengths or (0.0,)

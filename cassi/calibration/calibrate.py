@@ -170,9 +170,12 @@ def calibrate(
     selection = Selection(compare, place, further, began)
     model, geometry = selection.run(fits)
     before, after = selection.nominal, tested.predict(geometry)
-    lower = compare.is_better(after, before, 1 if told else UNTOLD)
-    selection.note(model, geometry, after, lower)
-    if not lower:
+    kept = compare.is_better(after, before, 1 if told else UNTOLD)
+    if told and not kept and any(key in curve for key in model):
+        # A curve in lines that plain scenes are sure of need not predict better.
+        kept = compare.is_sure(geometry, Geometry()) and not compare.is_better(before, after)
+    selection.note(model, geometry, after, kept)
+    if not kept:
         model, geometry, after = (), Geometry(), before
     return Calibration(
         geometry,

@@ -15,7 +15,7 @@ from cassi.systems import SDCassi
 
 SHADES = 4
 """Wavelengths per band: they stand for all."""
-LEAST = 0.02
+LEAST = 0.007
 """In objective, by which lines and the other light must fit otherwise: less is alike."""
 _GAIN = 0.01
 """In objective, what lines gain from the dispersion that was found, beyond what the other light
@@ -67,7 +67,7 @@ def compare_light(
         for parts, place in ((lines, geometry), (other, own))
     ]
     worse = fits[0] - fits[1]
-    least = max(LEAST, SURE * float(worse.std()) / max(len(worse), 1) ** 0.5)
+    least = max(LEAST, 2 * float(worse.std()) / max(len(worse), 1) ** 0.5)
     return float(worse.mean()) if abs(float(worse.mean())) > least else 0.0
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import avg_pool2d
 
 from cassi.solvers.base import Reconstructor
 from cassi.solvers.statistics import Statistics, signal_level
@@ -18,6 +19,9 @@ STRANGE = 0.1
 """Share of the values unlike those of the calibration, above which that is said."""
 ROUGH = 1.5
 """Times the root mean square of σ, by which rough spectra raise it, above which that is said."""
+DARK = 0.1
+"""Share of a sensor's frame where stray light counts, above which that is said."""
+_SQUARE, _LITTLE = 8, 0.05
 
 
 @dataclass(frozen=True)
@@ -129,6 +133,25 @@ def _split(result: BootstrapResult, total: float) -> dict[str, float]:
     noise = min(noise, max(total**2 - model**2, 0.0) ** 0.5)
     unseen = max(total**2 - noise**2 - model**2, 0.0) ** 0.5
     return {"noise": noise, "model": model, "unseen": unseen}
+
+
+@torch.no_grad()
+def dark_share(y: Tensor, system: System) -> float:
+    """Return how much of a frame is so dark that stray light counts there.
+
+    Args:
+        y: measurement `(1, K, H', W')`.
+        system: the camera.
+
+    Returns:
+        Share of the squares of 8×8 pixels with less than 5 % of the mean light, in [0, 1].
+    """
+    side = min(_SQUARE, *y.shape[-2:])
+    even = system(torch.ones_like(system.adjoint(y)))
+    light, seen = (avg_pool2d(each, side) for each in (even, system.without_bad_pixels(y)))
+    lit = light > light.mean() / 2
+    means = seen[lit] / light[lit]
+    return float((means < _LITTLE * means.mean()).float().mean())
 
 
 def _doubts(

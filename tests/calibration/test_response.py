@@ -61,6 +61,22 @@ def test_a_band_is_no_surer_than_those_beside_it():
     assert_close(found.flatten(), torch.tensor([0.9, 0.9, 0.9, 0.4, 0.4]))
 
 
+def test_reflectances_are_smooth_where_light_is_weak():
+    light, nm = torch.linspace(0.1, 2, 18), torch.linspace(455, 645, 18).tolist()
+    response = Response(light, torch.zeros(18))
+    white = 0.9 * light[:, None, None]
+    assert_close(response.scene(white, nm), torch.full((18, 1, 1), 0.9), rtol=1e-5, atol=0)
+    truth = (0.5 + 0.3 * torch.linspace(-3, 3, 18).tanh())[:, None, None].expand(18, 20, 20)
+    wrong = 0.1 * light.square().mean().sqrt()
+    x = truth * light[:, None, None] + wrong * torch.randn(
+        truth.shape, generator=torch.Generator().manual_seed(0)
+    )
+    away = response.scene(x, nm) - truth
+    assert float(away.norm()) < 0.3 * float((response.scene(x) - truth).norm())
+    std = response.scene_std(x, wrong * torch.ones_like(x), nm)
+    assert float((away.abs() < 1.645 * std).float().mean()) > 0.9
+
+
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan")])
 def test_a_band_without_light_is_named(value):
     values = LIGHT.clone()

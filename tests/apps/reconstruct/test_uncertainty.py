@@ -29,6 +29,16 @@ def test_of_one(reconstruct, camera, results, tmp_path):
     assert (tmp_path / "plain" / "cube.tif").read_bytes() == cube
 
 
+def test_the_dark_of_a_sensor_is_doubted(reconstruct, camera, results, tmp_path):
+    dim = camera.cube.clone()
+    dim[..., :9] *= 0.01
+    np.save(tmp_path / "dim.npy", camera.system(dim)[0, 0].numpy() + 0.125)
+    given = (*camera.given("mask"), "measurement=dim.npy", "output.pictures=false", *QUIET)
+    reconstruct(*given, "dark=0.125").ok()
+    doubts = [each["message"] for each in results()["warnings"] if each["about"] == "uncertainty"]
+    assert any("% of the frame has less than a twentieth" in message for message in doubts)
+
+
 @pytest.mark.parametrize("batch", [1, 2])
 def test_of_many(reconstruct, camera, results, tmp_path, batch):
     (tmp_path / "day").mkdir()

@@ -10,6 +10,7 @@ import cassi
 from cassi.apps.command import Run
 from cassi.apps.reconstruct import reconstruct
 from cassi.apps.reconstructors import compose_settings
+from cassi.calibration import Response
 from cassi.data import io
 
 LIGHT = [0.4, 1.0, 1.6, 1.2]
@@ -49,7 +50,7 @@ def _run(folder, name, *options):
     return cube, json.loads((folder / name / "metrics.json").read_text())
 
 
-def test_all_ways_to_a_reflectance(folder):
+def test_all_ways_to_a_response(folder):
     plain, numbers = _run(folder, "plain", "output.pictures=false")
     assert "unit" not in numbers
     light = torch.tensor(LIGHT)[:, None, None]
@@ -60,10 +61,13 @@ def test_all_ways_to_a_reflectance(folder):
         "white": f"response={{white: {folder}/white.npy}}",
     }
     for name, way in ways.items():
-        cube, numbers = _run(folder, name, way, "output.unit=reflectance", "output.pictures=false")
-        assert numbers["unit"] == "reflectance"
+        cube, numbers = _run(folder, name, way, "output.unit=radiance", "output.pictures=false")
+        assert numbers["unit"] == "radiance"
         torch.testing.assert_close(cube, plain / light, rtol=2e-3, atol=1e-4)
         assert numbers["response"]["values"] == pytest.approx(LIGHT, rel=2e-3)
+    cube, _ = _run(folder, "surfaces", way, "output.unit=reflectance", "output.pictures=false")
+    likeliest = Response(torch.tensor(LIGHT), torch.zeros(4)).scene(plain, NM)
+    torch.testing.assert_close(cube, likeliest, rtol=2e-3, atol=1e-4)
     patch = "response={patch: [22, 22, 8, 8], reflectance: 0.9}"
     cube, _ = _run(folder, "patch", patch, "output.unit=reflectance")
     assert cube[:, 22:30, 22:30].mean((1, 2)).tolist() == pytest.approx([0.9] * 4, rel=1e-4)
