@@ -2,15 +2,15 @@
 
     python scripts/data/photographed_scenes.py PHOTOS OUT       # needs $CASSI_DATA
 
-A photograph shows how shapes, textures and shadows lie in an image, and nothing of spectra. Each of a
-dozen of its pixels becomes a material: of many convex mixtures of measured reflectances
-(`cassi.data.synthetic.spectra.MeasuredSpectra`) the one whose colour in daylight is nearest. Every
-pixel p is a mixture of these materials r_k, as bright as in the photograph:
+A photograph shows how shapes, textures and shadows lie in an image, and nothing of spectra. A dozen
+of its pixels become materials. Each gets a convex mixture of measured reflectances
+(`cassi.data.synthetic.spectra.MeasuredSpectra`): of many the one whose colour in daylight is
+nearest. Every pixel p is a mixture of these materials r_k, as bright as in the photograph:
 
-    x(p) = b(p) · l · Σ_k w_k(p) r_k / Σ_k w_k(p) ȳᵀr_k,   w = softmax_k(−‖c(p) − c_k‖² / 2τ²)
+    x(p) = b(p) · l · Σ_k w_k(p) r_k / ȳᵀr_k,   w = softmax_k(−‖c(p) − c_k‖² / 2τ²)
 
-c are chromaticities, b is the luminance, l a light and ȳ the observer's luminous efficiency. The photographs are taken as
-sRGB. OUT/NAME.tif has the bands of the benchmark.
+c are chromaticities of the pixels, taken as sRGB, b is the luminance, l a light, and ȳ the
+observer's luminous efficiency. OUT/NAME.tif has the bands of the benchmark.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def make_scene(photo: Tensor, spectra: MeasuredSpectra, generator: torch.Generat
     colours = normalize(xyz, p=1, dim=0)
     places = torch.randint(xyz.shape[1], (MATERIALS,), generator=generator)
     anchors = colours[:, places]
-    candidates = spectra._mix(MIXTURES, generator)
+    candidates = spectra.mix(MIXTURES, generator)
     daylight = spectra.lights[-1]
     eye = observer(spectra.nm)
     seen = normalize((candidates * daylight) @ eye.T, p=1, dim=1)

@@ -80,10 +80,10 @@ class MeasuredSpectra:
         """
         if bands != len(self.nm):
             raise ValueError(f"spectra: expected {len(self.nm)} bands, got {bands}")
-        light, drawn = self.draw_light(generator), self._mix(count, generator)
+        light, drawn = self.draw_light(generator), self.mix(count, generator)
         if _uniform(generator) < self.metamers:
             first = drawn[: count - 1 : 2]
-            other = metamer(first, self._mix(len(first), generator), self.nm, light)
+            other = metamer(first, self.mix(len(first), generator), self.nm, light)
             drawn[1::2] = torch.lerp(first, other, _uniform(generator))
         emits = torch.rand(count, 1, generator=generator) < self.peaks
         return drawn * light + emits * 0.7 * self._bells(count, (4.0, 30.0), generator)
@@ -98,8 +98,8 @@ class MeasuredSpectra:
             return lines / lines.amax()
         return self.lights[draw_integer(len(self.lights), generator)]
 
-    def _mix(self, count: int, generator: Generator) -> Tensor:
-        # Shares of the simplex, drawn evenly.
+    def mix(self, count: int, generator: Generator) -> Tensor:
+        """Draw reflectances `(count, C)` in [0, 1]; shares of the simplex are drawn evenly."""
         shares = -torch.rand(count, 3, generator=generator).clamp_min(1e-6).log()
         parts = torch.randint(len(self.reflectances), (count, 3), generator=generator)
         shares = shares / shares.sum(1, keepdim=True)
