@@ -118,7 +118,7 @@ def write_file(
                 return _run_onnx(file, y)
             if format == "aotinductor":
                 export_compiled(export_plain(method, system, y), file, about)
-                model = torch._inductor.aoti_load_package(str(file))
+                model: Any = torch._inductor.aoti_load_package(str(file))
             else:
                 if format == "torch_export":
                     export_torch(export_plain(method, system, y), file, about)
