@@ -124,7 +124,7 @@ def write_file(
                     export_torch(export_plain(method, system, y), file, about)
                 else:
                     export_operators(export(method, system, y), file, about)
-                model = torch.export.load(file).module()  # type: ignore[assignment]
+                model = torch.export.load(file).module()
         except (RuntimeError, ImportError) as error:
             raise ValueError(f"format={format}: {str(error).splitlines()[0]}") from error
         finally:
