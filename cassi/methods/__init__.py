@@ -8,7 +8,7 @@ from cassi.methods.restarts import Restarts
 from cassi.methods.self_supervised import self_supervised
 from cassi.methods.sequence import Sequence
 from cassi.methods.started import Started
-from cassi.methods.stops import DiscrepancyStop, TimeLimit
+from cassi.methods.stops import TimeLimit
 from cassi.methods.untrained import untrained
 from cassi.methods.video import video
 from cassi.solvers.base import Checkpoint, Pass
@@ -16,7 +16,6 @@ from cassi.solvers.base import Checkpoint, Pass
 __all__ = [
     "Blended",
     "Checkpoint",
-    "DiscrepancyStop",
     "NoiseThreshold",
     "Pass",
     "Restarts",

@@ -1,85 +1,46 @@
-"""One method for clean measurements, another for noisy ones."""
+"""Little noise is taken for texture."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
 from cassi.checks import not_negative
-from cassi.methods.wrapper import check_method
-from cassi.solvers import LinearSystem, Reconstructor, Solution, Statistics
+from cassi.methods.wrapper import Wrapper
+from cassi.solvers import LinearSystem, Solution, Statistics
 from cassi.solvers.base import Options
 from cassi.solvers.linear_system import seen
-from cassi.solvers.statistics import check_noise
 
 
 @dataclass(frozen=True)
-class NoiseThreshold:
-    """Choose between two methods by the noise of the measurement.
+class NoiseThreshold(Wrapper):
+    """Take estimated noise below a threshold for texture: the method is told that there is none.
 
-    Estimated noise below the threshold may be texture. Then the clean method runs, with a noise
-    level of zero. Smooth windows show texture as noise; a start that looks at held-out pixels knows
-    better: see `cassi.methods.Started`.
+    Smooth windows show texture as noise; a start that looks at held-out pixels knows better: see
+    `cassi.methods.Started`. A method with a noise of its own goes by that.
 
     Args:
-        clean: the method for noise below the threshold.
-        noisy: the method for noise from the threshold on.
+        method: runs with what is left of the noise.
         threshold: noise relative to the root mean square of y, >= 0.
-        noise: of the measurement, in the same unit, >= 0; "auto" estimates it.
 
     Raises:
-        TypeError: a method has no `run`.
-        ValueError: a number is negative.
+        TypeError: the method has no `run`.
+        ValueError: the threshold is negative.
     """
 
-    clean: Reconstructor
-    noisy: Reconstructor
-    threshold: float = 0.03
-    noise: float | Literal["auto"] = field(default="auto", kw_only=True)
-    network: ClassVar[None] = None
+    threshold: float = 0.012
 
     def __post_init__(self) -> None:
-        """Check the parts."""
-        check_method("NoiseThreshold clean", self.clean)
-        check_method("NoiseThreshold noisy", self.noisy)
+        """Check the threshold."""
+        super().__post_init__()
         not_negative("noise_threshold", self.threshold)
-        check_noise(self.noise)
-
-    @property
-    def iterations(self) -> int:
-        """The largest number of times that `run` calls the callback."""
-        return max(self.clean.iterations, self.noisy.iterations)
-
-    @property
-    def halo(self) -> int:
-        """Number of lines around a part of a scene that influence its result."""
-        return max(self.clean.halo, self.noisy.halo)
-
-    @property
-    def shares_batch(self) -> bool:
-        """Whether the result of a sample does not depend on its batch, which shares one method."""
-        if self.noise == "auto":
-            return False
-        return self._chosen(self.noise >= self.threshold).shares_batch
-
-    def _chosen(self, is_noisy: bool) -> Reconstructor:
-        return self.noisy if is_noisy else self.clean
 
     def run(self, y: Tensor, system: LinearSystem, **given: Unpack[Options]) -> Solution:
         """Reconstruct y; see `cassi.solvers.Reconstructor.run`."""
-        if self.noise == "auto":
-            known = given.get("statistics") or Statistics(lambda: [(seen(y, system), system)])
-            is_noisy = not bool((known.noise < self.threshold).all())
-            none = torch.zeros_like(known.noise)
-            given["statistics"] = known if is_noisy else known.with_noise(none)
-        else:
-            is_noisy = self.noise >= self.threshold
-        return self._chosen(is_noisy).run(y, system, **given)
-
-    def __call__(self, y: Tensor, system: LinearSystem) -> Tensor:
-        """Reconstruct: `(B, K, H, W')` → `(B, C, H, W)`."""
-        return self.run(y, system).x
+        known = given.get("statistics") or Statistics(lambda: [(seen(y, system), system)])
+        real = torch.where(known.noise < self.threshold, 0, known.noise)
+        given["statistics"] = known.with_noise(real)
+        return self.method.run(y, system, **given)

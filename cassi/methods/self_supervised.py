@@ -10,7 +10,7 @@ from cassi.methods.blended import Blended
 from cassi.methods.noise_threshold import NoiseThreshold
 from cassi.methods.restarts import Restarts
 from cassi.methods.started import Started
-from cassi.methods.stops import DiscrepancyStop, TimeLimit
+from cassi.methods.stops import TimeLimit
 from cassi.priors import NonLocalLowRank, Subspace
 from cassi.solvers import ADMM, Geometric, Reconstructor, Solver
 
@@ -19,8 +19,8 @@ STRONG, ALL = 2e-4, 0.0
 """Relative energy of a spectral component that stays: strong components alone, or all."""
 WEIGHT = 0.1
 """Share of a network's cube in the result of every pass."""
-FRACTION = 0.5
-"""Of the noise: a pass whose residual falls below fits noise."""
+FLOOR = 0.4
+"""Least σ, as a share of the noise in the argument of the prior."""
 
 
 def self_supervised(
@@ -38,8 +38,7 @@ def self_supervised(
 
     ADMM with the low rank of groups of similar patches. Passes alternate between the strong
     spectral components and all of them. Each starts from the result of the pass before it, and
-    keeps a share of that. With a noisy measurement all passes take the strong components, and a
-    pass that fits noise is dropped.
+    keeps a share of that. With a noisy measurement σ does not fall below the noise.
 
     Args:
         prior: of every pass; replaces groups of similar patches.
@@ -69,20 +68,16 @@ def self_supervised(
             iterations=iterations // count,
             sigma=sigma,
             noise=noise,
+            floor=FLOOR,
             consistent=True,
         )
         timed = solver if time_limit is None else TimeLimit(solver, time_limit / count)
-        return Blended(DiscrepancyStop(timed, FRACTION), blend)
+        return Blended(timed, blend)
 
     first = network or start or auto(noise=noise)
     weight, sigma = (0.0, FIRST) if network is None else (WEIGHT, LATER)
-    clean = [one(ALL if k % 2 else STRONG, LATER if k else sigma) for k in range(count)]
-    chosen = NoiseThreshold(
-        Restarts(clean, weight),
-        Restarts([one(STRONG, LATER)] * count, weight),
-        noise=noise,
-    )
-    return Started(chosen, first)
+    each = [one(ALL if k % 2 else STRONG, LATER if k else sigma) for k in range(count)]
+    return Started(NoiseThreshold(Restarts(each, weight)), first)
 
 
 def nonlocal_subspace(energy: float) -> Subspace:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from cassi.solvers.heldout import Lines, hold_out
@@ -78,7 +77,7 @@ class HeldOutMonitor:
 
     def wants(self, iteration: Any) -> bool:
         """Return whether the cube of this iteration is needed."""
-        settled = float(torch.as_tensor(iteration.sigma).amax()) <= SETTLED
+        settled = iteration.sigma <= SETTLED
         return settled and (iteration.index % EVERY == 0 or iteration.index == self.last)
 
     def __call__(self, iteration: Any, x: Tensor | None) -> bool:
@@ -86,7 +85,7 @@ class HeldOutMonitor:
         self.count = iteration.index
         if x is None or not self.wants(iteration):
             return False
-        strength = float(torch.as_tensor(iteration.sigma).amax())
+        strength = iteration.sigma
         error = self.lines.error(x)
         if error < min(self.errors, default=math.inf):
             self.x = x

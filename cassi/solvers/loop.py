@@ -90,7 +90,8 @@ def iterate(
         residual = y - system(following.x) if following.residual is None else following.residual
         norms = (light, Length(norm(residual)), following.norm(), following.distance(state))
         seconds = time.perf_counter() - start
-        record = _Unread(index + 1, seconds=seconds, sigma=strength, norms=norms)
+        told = float(strength.amax()) if isinstance(strength, Tensor) else strength
+        record = _Unread(index + 1, seconds=seconds, sigma=told, norms=norms)
         unread.append(record)
         if len(unread) == every or index + 1 == iterations:
             _look(unread)

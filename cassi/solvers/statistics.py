@@ -263,6 +263,39 @@ def damped_schedule(
     return lambda i, n: raised(rho(i, n))
 
 
+def floored_schedule(
+    sigma: Schedule, share: float, noise: Tensor, y: Tensor, rho: Any
+) -> Callable[[int, int], Any]:
+    """Raise σ to at least a share of the noise in the argument of the prior.
+
+        σ >= share·n·s/√ρ,   s the root mean square of y
+
+    The data step weighs ½‖Ax − y‖² against ρ/2‖x − v‖², as for noise of standard deviation ε in y
+    and ε/√ρ in v. A denoiser of less leaves noise in the cube. Noise below 0.3 % raises nothing.
+
+    Args:
+        sigma: schedule, in the unit of the cube.
+        share: >= 0.
+        noise: n, relative to the root mean square of y, `(B,)`.
+        y: measurement `(B, K, H', W')`.
+        rho: ρ of the data step, a number > 0 or `(B,)`.
+
+    Returns:
+        `sigma` itself where there is no noise; else a schedule of numbers, or of `(B,)`.
+
+    Source: Venkatakrishnan, Bouman, Wohlberg, "Plug-and-play priors for model based
+    reconstruction", GlobalSIP 2013.
+    """
+    seen = torch.where(noise > UNSEEN, noise, 0)
+    least = share * seen * _root_mean_square(y) / torch.as_tensor(rho).sqrt()
+    if not bool(least.any()):
+        return sigma
+    if len(least) == 1:
+        number = float(least)
+        return lambda i, n: max(sigma(i, n), number)
+    return lambda i, n: least.clamp_min(sigma(i, n))
+
+
 @torch.no_grad()
 def largest_eigenvalue(
     y: Tensor, system: LinearSystem, statistics: Statistics | None = None, *, steps: int = 8

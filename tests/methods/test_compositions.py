@@ -12,7 +12,6 @@ import torch
 from cassi.apps.reconstructors import build_method, compose_settings
 from cassi.methods import (
     Blended,
-    DiscrepancyStop,
     NoiseThreshold,
     Pass,
     Restarts,
@@ -22,7 +21,16 @@ from cassi.methods import (
 )
 from cassi.methods.refining import InTurn
 from cassi.priors import NonLocalLowRank, Subspace
-from cassi.solvers import ADMM, Function, Geometric, Solver, Statistics, Timed
+from cassi.solvers import (
+    ADMM,
+    Function,
+    Geometric,
+    Solver,
+    Statistics,
+    Timed,
+    noise_damping,
+    signal_level,
+)
 from cassi.systems import SDCassi
 
 
@@ -168,52 +176,45 @@ class Finds(Noted):
         return replace(super().run(y, system, **given), noise=self.noise)
 
 
-@pytest.mark.parametrize("level", [0.01, 0.05])
-def test_noise_chooses_the_method(scene, level):
-    system, y, _ = scene
-    statistics = Statistics(lambda: [(y, system)])
-    vars(statistics)["noise"] = torch.full((1,), level)
-    clean, noisy = Noted([]), Noted([])
-    chosen = NoiseThreshold(clean, noisy, 0.03)
-    assert (chosen.halo, chosen.shares_batch) == (96, False)
-    chosen.run(y, system, statistics=statistics)
-    told = [[float(each.noise) for each in method.seen] for method in (clean, noisy)]
-    assert told == ([[], [pytest.approx(level)]] if level > 0.03 else [[0.0], []])
-    given = NoiseThreshold(clean, OWN, 0.03, noise=0.05)
-    assert torch.equal(given(y, system), OWN(y, system))
-    assert given.shares_batch
-
-
-@pytest.mark.parametrize(("windows", "found"), [(0.05, 0.0), (0.05, 0.04), (0.02, None)])
-def test_what_a_start_finds_to_be_noise_chooses_the_method(scene, windows, found):
+@pytest.mark.parametrize(
+    ("windows", "found", "told"),
+    [(0.05, 0.0, 0.0), (0.05, 0.04, 0.04), (0.02, None, 0.0), (0.05, None, 0.05)],
+)
+def test_little_noise_is_texture_and_a_start_knows_better(scene, windows, found, told):
     system, y, _ = scene
     statistics = Statistics(lambda: [(y, system)])
     vars(statistics)["noise"] = torch.full((1,), windows)
     start = Finds([], None if found is None else torch.full((1,), found))
-    clean, noisy = Noted([]), Noted([])
-    chosen = Started(NoiseThreshold(clean, noisy, 0.03), start)
-    chosen.run(y, system, statistics=statistics)
-    told = [[float(each.noise) for each in method.seen] for method in (clean, noisy)]
-    assert told == ([[], [pytest.approx(found)]] if found else [[0.0], []])
-    chosen.run(y, system, x0=SMOOTH(y, system), statistics=statistics)
+    inner = Noted([])
+    method = Started(NoiseThreshold(inner, 0.03), start)
+    assert (method.halo, method.shares_batch) == (96, False)
+    method.run(y, system, statistics=statistics)
+    method.run(y, system, x0=SMOOTH(y, system), statistics=statistics)
+    assert [float(each.noise) for each in inner.seen] == pytest.approx(
+        [told, 0.0 if windows < 0.03 else windows]
+    )
     assert start.seen == [statistics]
+    assert torch.equal(NoiseThreshold(OWN, 1.0)(y, system), OWN(y, system))
 
 
-def test_a_run_that_fits_noise_leaves_its_first_cube(scene):
+def test_sigma_stays_above_the_noise(scene):
     system, y, _ = scene
-    solver, first = replace(OWN, noise=0.2), SMOOTH(y, system)
-    whole = solver.run(y, system, x0=first)
-    below = 1.01 * whole.history[5].residual / 0.2
-    ended = DiscrepancyStop(solver, below).run(y, system, x0=first)
-    assert len(ended.history) < len(whole.history) == 20
-    assert ended.history[-1].residual < 0.2 * below
-    assert torch.equal(ended.x, first)
-    far = DiscrepancyStop(solver, 0.99 * min(each.residual for each in whole.history) / 0.2)
-    assert torch.equal(far.run(y, system, x0=first).x, whole.x)
-    samples = DiscrepancyStop(OWN, 0.8)
-    assert (samples.shares_batch, far.shares_batch) == (True, False)
-    with pytest.raises(ValueError, match="discrepancy_stop"):
-        DiscrepancyStop(OWN, -1)
+    told = 0.1
+    solver = replace(OWN, noise=told, floor=0.5)
+    history = solver.run(y, system).history
+    scaled = y / signal_level(y, system)
+    damping = noise_damping(scaled, system, told).clamp_min(0.05)
+    least = 0.5 * told * scaled.square().mean().sqrt() / damping.sqrt()
+    assert 0.02 < float(least) < 0.2
+    assert history[0].sigma == 0.2
+    assert history[-1].sigma == pytest.approx(float(least), rel=1e-5)
+    assert replace(solver, noise=0.002).run(y, system).history[-1].sigma == pytest.approx(0.02)
+    two = torch.cat((y, y / 2))
+    samples = solver.run(two, system)
+    assert samples.history[-1].sigma == pytest.approx(float(least), rel=1e-5)
+    torch.testing.assert_close(samples.x[:1], solver.run(y, system).x)
+    with pytest.raises(ValueError, match="floor"):
+        replace(OWN, floor=-1.0)
 
 
 def test_a_schedule_follows_the_clock(monkeypatch):
@@ -247,7 +248,8 @@ def test_time_is_limited(scene):
         (lambda: Started(OWN, 3), TypeError, "start: expected a reconstructor, got 3"),
         (lambda: Restarts([OWN], 1), ValueError, "weight: expected a share"),
         (lambda: Blended(3, 0.5), TypeError, "Blended method: expected a reconstructor, got 3"),
-        (lambda: NoiseThreshold(OWN, 3), TypeError, "NoiseThreshold noisy: expected a recon"),
+        (lambda: NoiseThreshold(3), TypeError, "NoiseThreshold method: expected a reconstructor"),
+        (lambda: NoiseThreshold(OWN, -1), ValueError, "noise_threshold: expected a number >= 0"),
         (lambda: TimeLimit(OWN, 0), ValueError, "time_limit: expected seconds above 0"),
         (lambda: TimeLimit(OWN, -1), ValueError, "time_limit: expected a number >= 0, got -1"),
         (lambda: self_supervised(passes=0), ValueError, "passes"),
@@ -260,26 +262,11 @@ def test_refuses(make, error, message):
 
 def test_self_supervised_alternates_strong_components_and_all():
     method = self_supervised(iterations=12, passes=4)
-    energies = [once.method.method.prior.energy for once in method.method.clean.passes]
+    energies = [once.method.prior.energy for once in method.method.method.passes]
     assert energies == [2e-4, 0.0, 2e-4, 0.0]
-    assert {once.method.method.prior.energy for once in method.method.noisy.passes} == {2e-4}
     assert (method.iterations, method.start.iterations) == (12, 100)
     limited = self_supervised(passes=4, time_limit=20.0)
-    assert {once.method.method.seconds for once in limited.method.clean.passes} == {5.0}
-
-
-def test_a_pass_with_a_time_limit_stops_where_it_fits_noise_too(scene):
-    system, y, _ = scene
-    # The start's residual is far below half of a noise of 0.5, so that every pass fits noise.
-    limited = self_supervised(start=SMOOTH, iterations=40, passes=2, noise=0.5, time_limit=600.0)
-    solution = limited.run(y, system)
-    assert len(solution.history) < 40
-    assert torch.equal(solution.x, SMOOTH(y, system))
-    once = DiscrepancyStop(TimeLimit(replace(OWN, noise=0.2, iterations=10**5), 0.3), 1e-9)
-    assert not once.shares_batch
-    ended = once.run(y, system, x0=SMOOTH(y, system))  # by the clock: nothing fits so little noise
-    assert ended.history[-1].sigma < 0.1
-    assert not torch.equal(ended.x, SMOOTH(y, system))
+    assert {once.method.seconds for once in limited.method.method.passes} == {5.0}
 
 
 def test_a_start_has_the_name_of_a_method_or_network(scene):
@@ -298,7 +285,6 @@ def test_a_start_has_the_name_of_a_method_or_network(scene):
     ("option", "said"),
     [
         ("solver.visible=0.1", "NoiseThreshold"),
-        ("solver.closest=0.5", "DiscrepancyStop"),
         ("solver.again=null", "Restarts"),
         ("solver.time_limit=3", "solver=self_supervised and solver=lctc"),
         ("solver.sigma=0.1", r"solver\.strength"),

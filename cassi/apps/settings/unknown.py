@@ -21,7 +21,6 @@ RENAMED = {
     "mismatch": "it is twin now: twin=none twin.shift=[0.6,-0.4]",
     "model.align": "it is align=true or align=false now",
     "solver.visible": "solver=self_supervised has it, cassi.methods.NoiseThreshold",
-    "solver.closest": "solver=self_supervised has it, cassi.methods.DiscrepancyStop",
     "solver.again": "in Python: cassi.methods.Restarts, with a solver for each pass",
     "solver.passes": "it is for solver=self_supervised; in Python: cassi.methods.Restarts",
     "solver.start": "it is for solver=self_supervised; in Python: cassi.methods.Started",
