@@ -12,7 +12,7 @@ from cassi.methods.restarts import Restarts
 from cassi.methods.started import Started
 from cassi.methods.stops import TimeLimit
 from cassi.priors import NonLocalLowRank, Subspace
-from cassi.solvers import ADMM, Geometric, Reconstructor, Solver
+from cassi.solvers import ADMM, AboveNoise, Geometric, Reconstructor, Solver
 
 FIRST, LATER = Geometric(0.15, 0.03), Geometric(0.08, 0.03)
 STRONG, ALL = 2e-4, 0.0
@@ -66,9 +66,8 @@ def self_supervised(
             nonlocal_subspace(energy) if prior is None else prior,
             ADMM(rho=0.05, relaxation=1.9),
             iterations=iterations // count,
-            sigma=sigma,
+            sigma=AboveNoise(sigma, FLOOR),
             noise=noise,
-            floor=FLOOR,
             consistent=True,
         )
         timed = solver if time_limit is None else TimeLimit(solver, time_limit / count)

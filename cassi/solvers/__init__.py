@@ -23,6 +23,7 @@ from cassi.solvers.refine import refine
 from cassi.solvers.schedules import Constant, Geometric, Linear, Phases, Steps, Timed
 from cassi.solvers.solver import Solver, solve
 from cassi.solvers.statistics import (
+    AboveNoise,
     Statistics,
     largest_eigenvalue,
     noise_damping,
@@ -38,6 +39,7 @@ __all__ = [
     "FISTA",
     "GAP",
     "HQS",
+    "AboveNoise",
     "Algorithm",
     "Callback",
     "Constant",

@@ -41,10 +41,10 @@ from cassi.solvers.refine import no_closer
 from cassi.solvers.schedules import Geometric, Schedule, as_schedule
 from cassi.solvers.statistics import (
     UNSEEN,
+    AboveNoise,
     Statistics,
     check_noise,
     damped_schedule,
-    floored_schedule,
     relative_noise,
     signal_level,
 )
@@ -72,8 +72,6 @@ class Solver:
         consistent: end with a data step, for data consistency; no closer than the noise.
         heldout: share in [0, 0.5] of the detector pixels that are held out to stop the annealing
             early, where "auto" finds noise; see `cassi.solvers.early_stopping`. 0: never.
-        floor: least σ in noise, as a share of the noise in the argument of the prior, >= 0; see
-            `cassi.solvers.statistics.floored_schedule`. For priors whose σ is that of noise.
 
     Raises:
         TypeError: the prior is not callable, or the algorithm has no `init` and `step`.
@@ -89,7 +87,6 @@ class Solver:
     noise: float | Literal["auto"] = "auto"
     consistent: bool = False
     heldout: float = 0.0
-    floor: float = 0.0
     halo: ClassVar[int] = HALO
     network: ClassVar[None] = None
 
@@ -101,7 +98,6 @@ class Solver:
             raise TypeError(f"algorithm: expected GAP, ADMM, …, got {self.algorithm!r}")
         whole_number("iterations", self.iterations, 1)
         not_negative("tol", self.tol)
-        not_negative("floor", self.floor)
         check_noise(self.noise)
         if not 0 <= self.heldout <= 0.5:
             raise ValueError(f"heldout: expected a share from 0 to 0.5, got {self.heldout}")
@@ -131,7 +127,7 @@ class Solver:
         level = signal_level(measured, system, statistics)
         y, noise = measured / level, None
         damped = getattr(self.algorithm, "damped", False)
-        if damped or self.consistent or self.heldout or self.floor:
+        if damped or self.consistent or self.heldout or isinstance(self.sigma, AboveNoise):
             noise = relative_noise(y, system, self.noise, statistics)
         sigma, count = as_schedule(self.sigma), self.iterations
         rho = own = as_schedule(self.algorithm.rho if self.rho is None else self.rho)
@@ -145,8 +141,9 @@ class Solver:
             noise = torch.minimum(seeming, point.error / size)
         if damped and seeming is not None:
             rho = damped_schedule(own, seeming, y, system, statistics)
-        if self.floor and seeming is not None:
-            sigma = floored_schedule(sigma, self.floor, seeming, y, rho(count - 1, count))
+        if isinstance(self.sigma, AboveNoise) and seeming is not None:
+            shortened = replace(self.sigma, schedule=sigma)
+            sigma = shortened.told(seeming, y, rho(count - 1, count))
 
         def start() -> Tensor | None:
             if x0 is not None:

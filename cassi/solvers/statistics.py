@@ -13,6 +13,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor
 
+from cassi.checks import not_negative
 from cassi.plain_scenes import SIDE, WINDOWS, fit_windows, linear_maps, smooth_spectra
 from cassi.solvers.linear_system import LinearSystem, good_pixels
 from cassi.solvers.schedules import Schedule
@@ -263,10 +264,9 @@ def damped_schedule(
     return lambda i, n: raised(rho(i, n))
 
 
-def floored_schedule(
-    sigma: Schedule, share: float, noise: Tensor, y: Tensor, rho: Any
-) -> Callable[[int, int], Any]:
-    """Raise σ to at least a share of the noise in the argument of the prior.
+@dataclass(frozen=True)
+class AboveNoise:
+    """A schedule of σ that stays above a share of the noise in the argument of the prior.
 
         σ >= share·n·s/√ρ,   s the root mean square of y
 
@@ -274,26 +274,43 @@ def floored_schedule(
     and ε/√ρ in v. A denoiser of less leaves noise in the cube. Noise below 0.3 % raises nothing.
 
     Args:
-        sigma: schedule, in the unit of the cube.
-        share: >= 0.
-        noise: n, relative to the root mean square of y, `(B,)`.
-        y: measurement `(B, K, H', W')`.
-        rho: ρ of the data step, a number > 0 or `(B,)`.
+        schedule: without noise, in the unit of the cube.
+        share: >= 0; 0.5 for a denoiser whose σ is that of noise.
 
-    Returns:
-        `sigma` itself where there is no noise; else a schedule of numbers, or of `(B,)`.
+    Raises:
+        ValueError: a negative share.
 
     Source: Venkatakrishnan, Bouman, Wohlberg, "Plug-and-play priors for model based
     reconstruction", GlobalSIP 2013.
     """
-    seen = torch.where(noise > UNSEEN, noise, 0)
-    least = share * seen * _root_mean_square(y) / torch.as_tensor(rho).sqrt()
-    if not bool(least.any()):
-        return sigma
-    if len(least) == 1:
-        number = float(least)
-        return lambda i, n: max(sigma(i, n), number)
-    return lambda i, n: least.clamp_min(sigma(i, n))
+
+    schedule: Schedule
+    share: float = 0.5
+
+    def __post_init__(self) -> None:
+        """Check the share."""
+        not_negative("AboveNoise share", self.share)
+
+    def __call__(self, iteration: int, iterations: int) -> float:
+        """Return the value without noise."""
+        return self.schedule(iteration, iterations)
+
+    def told(self, noise: Tensor, y: Tensor, rho: Any) -> Callable[[int, int], Any]:
+        """Return the schedule for a measurement: of numbers, or of `(B,)`.
+
+        Args:
+            noise: n, relative to the root mean square of y, `(B,)`.
+            y: measurement `(B, K, H', W')`.
+            rho: ρ of the data step, a number > 0 or `(B,)`.
+        """
+        sigma, seen = self.schedule, torch.where(noise > UNSEEN, noise, 0)
+        least = self.share * seen * _root_mean_square(y) / torch.as_tensor(rho).sqrt()
+        if not bool(least.any()):
+            return sigma
+        if len(least) == 1:
+            number = float(least)
+            return lambda i, n: max(sigma(i, n), number)
+        return lambda i, n: least.clamp_min(sigma(i, n))
 
 
 @torch.no_grad()

@@ -23,6 +23,7 @@ from cassi.methods.refining import InTurn
 from cassi.priors import NonLocalLowRank, Subspace
 from cassi.solvers import (
     ADMM,
+    AboveNoise,
     Function,
     Geometric,
     Solver,
@@ -200,7 +201,7 @@ def test_little_noise_is_texture_and_a_start_knows_better(scene, windows, found,
 def test_sigma_stays_above_the_noise(scene):
     system, y, _ = scene
     told = 0.1
-    solver = replace(OWN, noise=told, floor=0.5)
+    solver = replace(OWN, noise=told, sigma=AboveNoise(OWN.sigma, 0.5))
     history = solver.run(y, system).history
     scaled = y / signal_level(y, system)
     damping = noise_damping(scaled, system, told).clamp_min(0.05)
@@ -213,8 +214,8 @@ def test_sigma_stays_above_the_noise(scene):
     samples = solver.run(two, system)
     assert samples.history[-1].sigma == pytest.approx(float(least), rel=1e-5)
     torch.testing.assert_close(samples.x[:1], solver.run(y, system).x)
-    with pytest.raises(ValueError, match="floor"):
-        replace(OWN, floor=-1.0)
+    with pytest.raises(ValueError, match="share"):
+        AboveNoise(Geometric(0.2, 0.02), -1.0)
 
 
 def test_a_schedule_follows_the_clock(monkeypatch):
