@@ -44,6 +44,8 @@ class GAP:
     accelerated: bool = True
     rho: float = 0.0
     damped: ClassVar[bool] = True
+    divides: ClassVar[bool] = True
+    """It fits y exactly in the end: noise of dark pixels comes back, divided by their light."""
 
     def __post_init__(self) -> None:
         """Check ρ."""

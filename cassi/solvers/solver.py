@@ -124,7 +124,8 @@ class Solver:
         measured = seen(y, system)
         if statistics is None and self._may_stop_early(system):
             statistics = Statistics(lambda: [(measured, system)])  # both runs ask for them
-        level = signal_level(measured, system, statistics)
+        divides = getattr(self.algorithm, "divides", False)
+        level = signal_level(measured, system, statistics, dark=divides)
         y, noise = measured / level, None
         damped = getattr(self.algorithm, "damped", False)
         if damped or self.consistent or self.heldout or isinstance(self.sigma, AboveNoise):

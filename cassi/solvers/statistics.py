@@ -28,7 +28,7 @@ _BINS = 4  # of brightness
 _SHARE = 0.02  # of the windows show plain parts of nearly every scene
 _SPECTRA = 6  # smooth spectra, cosines
 _NORMAL = 2.054  # quantile of the best 2 %
-_LIT = 0.05  # of the most light: behind darker pixels of a mask noise would count, not the scene
+_LIT, _DARK = 0.05, 1e-3  # of the most light, from which on pixels count for the signal level
 _FLOOR = 1e-3  # keeps the vector of the power iteration positive where the detector is dark
 
 
@@ -96,8 +96,16 @@ class Statistics:
     @cached_property
     def level(self) -> Tensor:
         """The signal level `(B, 1, 1, 1)`; see `signal_level`."""
+        return self._level(_LIT)
+
+    @cached_property
+    def dark_level(self) -> Tensor:
+        """The same, with dark pixels."""
+        return self._level(_DARK)
+
+    def _level(self, lit: float) -> Tensor:
         flats = torch.cat([_flat_field(y, system) for y, system in self.parts()], self.axis)
-        return _brightness_level(torch.cat([y for y, _ in self.parts()], self.axis), flats)
+        return _brightness_level(torch.cat([y for y, _ in self.parts()], self.axis), flats, lit)
 
     @cached_property
     def size(self) -> Tensor:
@@ -132,7 +140,9 @@ def check_noise(noise: Any) -> None:
         raise ValueError(f"noise: expected auto or a number >= 0, got {noise!r}")
 
 
-def signal_level(y: Tensor, system: LinearSystem, statistics: Statistics | None = None) -> Tensor:
+def signal_level(
+    y: Tensor, system: LinearSystem, statistics: Statistics | None = None, *, dark: bool = False
+) -> Tensor:
     """Estimate the brightness of the scene. It makes a solver's parameters independent of units.
 
         level = 99.9 % quantile over the detector of |y| / A1
@@ -144,6 +154,8 @@ def signal_level(y: Tensor, system: LinearSystem, statistics: Statistics | None 
         y: measurement `(B, K, H', W')`.
         system: the camera.
         statistics: of the whole measurement, where y is a part of it.
+        dark: count pixels from 0.1 % of the most light on, for a method that divides by the light
+            of dark pixels: its strength has to hold their noise.
 
     Returns:
         `(B, 1, 1, 1)`, in the unit of the cube; 1 where the measurement is all zero.
@@ -161,8 +173,8 @@ def signal_level(y: Tensor, system: LinearSystem, statistics: Statistics | None 
             "y: expected finite values, got NaN or infinity; give such pixels as bad_pixels"
         )
     if statistics is not None:
-        return statistics.level.to(y)
-    return _brightness_level(y, _flat_field(y, system))
+        return (statistics.dark_level if dark else statistics.level).to(y)
+    return _brightness_level(y, _flat_field(y, system), _DARK if dark else _LIT)
 
 
 def _is_finite(y: Tensor) -> bool:
@@ -354,10 +366,10 @@ def _flat_field(y: Tensor, system: LinearSystem) -> Tensor:
 
 
 @torch.no_grad()
-def _brightness_level(y: Tensor, flat: Tensor) -> Tensor:
+def _brightness_level(y: Tensor, flat: Tensor, lit: float) -> Tensor:
     """Return the 99.9 % quantile of |y| / A1: `(B, K, H, W')` twice → `(B, 1, 1, 1)`."""
-    lit = flat > flat.amax() * _LIT
-    mean = torch.where(lit, y.abs() / flat, 0).flatten(1).float()
+    counts = flat > flat.amax() * lit
+    mean = torch.where(counts, y.abs() / flat, 0).flatten(1).float()
     mean = mean[:, :: max(1, mean.shape[1] // _SAMPLES)]
     level = upper_quantile(mean, 0.999).to(y.dtype).view(-1, 1, 1, 1)
     return torch.where(level > 0, level, 1)
