@@ -11,9 +11,6 @@ the subspace as constants, and goes back through these. Where a batch has all it
 it, it begins anew. Windows are short at first and long at the end. The loss is the logarithm of the
 root mean square error at the end of a window, times how far the iterations are. The moving average
 of the weights goes into OUT/refiner.safetensors, in half precision.
-
-Crops must be as large as images in use, and as bright and dark in one: fitted to 128 x 128 pixels,
-the network leaves the pattern of the mask in dark parts of a scene with a bright one.
 """
 
 from __future__ import annotations
@@ -68,6 +65,8 @@ SIDE = 512
 """Least side of the scenes, pixels."""
 
 
+LEAST = 20
+"""Batches, without which the network would learn them by heart."""
 HELD = 4
 """Batches that are not trained with: their gain is printed."""
 
@@ -217,7 +216,7 @@ def gain(denoiser: Denoiser, samples: list[Sample]) -> float:
 
 def fit(denoiser: Denoiser, samples: list[Sample], seconds: float, options: Any) -> None:
     """Minimise the loss; write the average of the weights now and then, and at the end."""
-    held, samples = samples[:HELD], samples[HELD:] or samples
+    held, samples = samples[:HELD], samples[HELD:]
     network: Any = denoiser.network
     optimizer = torch.optim.AdamW(
         network.parameters(), lr=options.rate, betas=(0.9, 0.99), weight_decay=0
@@ -293,8 +292,9 @@ def main() -> None:
             if time.perf_counter() - begun > GATHERING * options.seconds:
                 pool.shutdown(wait=False, cancel_futures=True)
                 break
-    if not samples:
-        sys.exit("no batch is ready; give more --batches or --seconds")
+    print(f"{len(samples)} batches, {HELD} of them held out", flush=True)
+    if len(samples) < LEAST:
+        sys.exit(f"{LEAST} batches are needed; give more --batches or --seconds")
     denoiser = replace(refining_denoiser(weights=options.weights, learns=True), precision="32-true")
     network: Any = denoiser.network
     network.to(options.device)
