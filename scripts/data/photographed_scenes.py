@@ -4,7 +4,7 @@
 
 A photograph shows how shapes, textures and shadows lie in an image, and nothing of spectra. A dozen
 of its pixels become materials. Each gets a convex mixture of measured reflectances
-(`cassi.data.synthetic.spectra.MeasuredSpectra`): of many the one whose colour in daylight is
+(`cassi.data.synthetic.spectra.MeasuredSpectra`): of many the one whose colour in white light is
 nearest. Every pixel p is a mixture of these materials r_k, as bright as in the photograph:
 
     x(p) = b(p) · l · Σ_k w_k(p) r_k / ȳᵀr_k,   w = softmax_k(−‖c(p) − c_k‖² / 2τ²)
@@ -16,7 +16,6 @@ observer's luminous efficiency. OUT/NAME.tif has the bands of the benchmark.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
@@ -25,9 +24,12 @@ from skimage.io import imread
 from torch import Tensor
 from torch.nn.functional import normalize
 
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
+
 from cassi.data.io import write_cube
 from cassi.data.synthetic.spectra import MeasuredSpectra, observer
 from cassi.data.wavelengths import BENCHMARK_WAVELENGTHS
+from scripts.benchmarks.tables import data_folder
 
 MATERIALS, MIXTURES, TAU = 12, 4000, 0.03
 SRGB = torch.tensor([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
@@ -42,9 +44,8 @@ def make_scene(photo: Tensor, spectra: MeasuredSpectra, generator: torch.Generat
     places = torch.randint(xyz.shape[1], (MATERIALS,), generator=generator)
     anchors = colours[:, places]
     candidates = spectra.mix(MIXTURES, generator)
-    daylight = spectra.lights[-1]
     eye = observer(spectra.nm)
-    seen = normalize((candidates * daylight) @ eye.T, p=1, dim=1)
+    seen = normalize(candidates @ eye.T, p=1, dim=1)
     nearest = torch.cdist(anchors.T, seen).argmin(1)
     materials = candidates[nearest]  # (K, C)
     materials = materials / (materials @ eye[1])[:, None].clamp_min(1e-6)
@@ -62,10 +63,7 @@ def main() -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    if "CASSI_DATA" not in os.environ:
-        sys.exit("set CASSI_DATA to the folder that holds spectra")
-    folder = Path(os.environ["CASSI_DATA"]) / "spectra"
-    spectra = MeasuredSpectra(folder, BENCHMARK_WAVELENGTHS)
+    spectra = MeasuredSpectra(data_folder() / "spectra", BENCHMARK_WAVELENGTHS)
     files = sorted(p for p in options.photos.iterdir() if p.suffix.lower() in (".png", ".jpg"))
     if not files:
         sys.exit(f"{options.photos}: no .png or .jpg")

@@ -5,9 +5,9 @@
 
 It begins with the weights of the package, or with `--weights`. Crops of training scenes, and drawn
 ones with measured spectra, are measured by the cameras of `experiment=train_cassi_net_spectra`,
-most of them ideal. The default method reconstructs them once. Each step takes one batch a few
-iterations of plug-and-play ADMM further (`cassi.methods.refining`), with TV and the directions of
-the subspace as constants, and goes back through these. Where a batch has all its iterations behind
+most of them ideal. The network of the package reconstructs them once. Each step takes one batch
+some iterations of plug-and-play ADMM further (`cassi.methods.refining`) and goes back through them.
+TV and the directions of the subspace are constants. Where a batch has all its iterations behind
 it, it begins anew. Windows are short at first and long at the end. The loss is the logarithm of the
 root mean square error at the end of a window, times how far the iterations are. The moving average
 of the weights goes into OUT/refiner.safetensors, in half precision.
@@ -34,6 +34,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+import cassi
 from cassi.apps.reconstructors import compose_settings
 from cassi.apps.settings import Train
 from cassi.apps.train import inputs
@@ -41,13 +42,14 @@ from cassi.config import build
 from cassi.data.atomic import atomic_path
 from cassi.data.datasets import TrainingCrops
 from cassi.methods.refining import InTurn, refining
-from cassi.models.pretrained import SMOOTHER, refining_denoiser, total_variation
+from cassi.models.pretrained import SMOOTHER, refining_denoiser
 from cassi.priors import Denoiser
 from cassi.solvers.base import begin
 from cassi.solvers.linear_system import begin_system, seen
 from cassi.solvers.refine import no_closer
 from cassi.solvers.schedules import as_schedule
 from cassi.solvers.statistics import damped_schedule, signal_level
+from cassi.training import LogRMSE
 from cassi.training.module import combine_seeds, merge_bands
 
 BANDS = (28, 28, 14, 28, 20)
@@ -60,11 +62,12 @@ DRAWN = 0.35
 NOISY = 0.06
 """Noise relative to the root mean square of y, beyond which a batch is left out."""
 GATHERING = 0.25
-"""Share of `--seconds` in which batches are made, at most."""
+"""Share of `--seconds` in which batches are made, at most, after the first one."""
 SIDE = 512
 """Least side of the scenes, pixels."""
 
 
+LOSS = LogRMSE()
 LEAST = 20
 """Batches, without which the network would learn them by heart."""
 HELD = 4
@@ -79,7 +82,7 @@ class Sample:
     y: Tensor
     system: Any
     first: Tensor
-    """The default method's cubes."""
+    """The network's cubes, which are refined."""
     noise: Tensor
     run: Run | None = None
 
@@ -175,21 +178,17 @@ def measure(batch: int, size: int, seed: int, manifest: str, k: int) -> bytes:
 
 
 def gather(options: Any, pool: ProcessPoolExecutor) -> Iterator[Sample]:
-    """Let the default method reconstruct batches of crops."""
-    device, start = torch.device(options.device), total_variation("large")
+    """Let the network of the package reconstruct batches of crops."""
+    device = torch.device(options.device)
+    net = cassi.create_model("pretrained", precision="bf16-mixed").to(device)
     run = partial(measure, options.batch, options.size, options.seed, options.manifest)
     for made in pool.map(run, range(options.batches)):
         truth, y, system = torch.load(io.BytesIO(made), map_location=device, weights_only=False)
         system = system.to(device)
-        found = start.run(y, system)
-        assert found.noise is not None
-        if float(found.noise.max()) < NOISY and bool(found.x.isfinite().all()):
-            yield Sample(truth, y, system, found.x.half(), found.noise)
-
-
-def log_error(x: Tensor, truth: Tensor) -> Tensor:
-    """Return the mean of ln √(MSE + 3e-6): beyond 55 dB there is little to gain."""
-    return ((x - truth).square().mean((1, 2, 3)) + 3e-6).log().mean() / 2
+        x, _, noise = net.begin(y, system)
+        assert noise is not None
+        if float(noise.max()) < NOISY:
+            yield Sample(truth, y, system, x.half(), noise)
 
 
 def advance(denoiser: Denoiser, sample: Sample, window: int) -> Tensor:
@@ -200,17 +199,17 @@ def advance(denoiser: Denoiser, sample: Sample, window: int) -> Tensor:
         x = run.step()
     if run.k == run.count:
         sample.run = None
-    return log_error(x, sample.truth.float()) * (run.k / run.count)
+    return LOSS(x, sample.truth.float()) * (run.k / run.count)
 
 
 @torch.no_grad()
 def gain(denoiser: Denoiser, samples: list[Sample]) -> float:
-    """Return the mean gain over the start, dB."""
+    """Return the mean gain over the network, dB."""
     gains = []
     for sample in samples:
         run, truth = Run(denoiser, sample), sample.truth.float()
         last = [run.step() for _ in range(run.count)][-1]
-        gains.append(log_error(sample.first.float(), truth) - log_error(last, truth))
+        gains.append(LOSS(sample.first.float(), truth) - LOSS(last, truth))
     return float(torch.stack(gains).mean()) * 20 / math.log(10)
 
 
@@ -287,9 +286,11 @@ def main() -> None:
     with ProcessPoolExecutor(options.workers, get_context("spawn")) as pool:
         for sample in gather(options, pool):
             samples.append(sample)
+            if len(samples) == 1:
+                first = time.perf_counter()  # processes have read the scenes
             if len(samples) % 10 == 0:
                 print(f"{len(samples)} batches, {time.perf_counter() - begun:.0f} s", flush=True)
-            if time.perf_counter() - begun > GATHERING * options.seconds:
+            if time.perf_counter() - first > GATHERING * options.seconds:
                 pool.shutdown(wait=False, cancel_futures=True)
                 break
     print(f"{len(samples)} batches, {HELD} of them held out", flush=True)
