@@ -2,6 +2,8 @@
 
 import os
 import signal
+import socket
+import sys
 import threading
 import time
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 import tifffile
 import torch
 
-from cassi.data import door, io
+from cassi.data import door, io, worker
 from cassi.data.formats.stacks import open_stack
 from cassi.data.scenes import find_scenes
 
@@ -21,6 +23,14 @@ def cube_file(tmp_path):
     cube = torch.rand(3, 20, 30, generator=torch.Generator().manual_seed(0))
     io.write_cube(tmp_path / "a.tif", cube, (500, 510, 520))
     return tmp_path / "a.tif", cube
+
+
+@pytest.fixture
+def own_reader():
+    """The process is this test's, which kills it: what coverage saw in the one before is kept."""
+    door.stop()
+    yield
+    door.stop()
 
 
 def pid():
@@ -41,7 +51,7 @@ def test_one_process_serves_all_files_of_all_threads(cube_file):
     assert all(torch.equal(each[0], cube) for each in found)
 
 
-def test_a_process_that_was_killed_is_started_again(cube_file):
+def test_a_process_that_was_killed_is_started_again(cube_file, own_reader):
     path, cube = cube_file
     io.read_cube(path)
     os.kill(pid(), signal.SIGKILL)
@@ -65,7 +75,7 @@ def test_a_copy_of_the_process_has_a_reader_of_its_own(cube_file):
     assert pid() == mine
 
 
-def test_the_limit_is_the_users(tmp_path, monkeypatch):
+def test_the_limit_is_the_users(tmp_path, monkeypatch, own_reader):
     path = tmp_path / "a.npz"
     np.savez_compressed(path, cube=np.zeros((3, 2000, 2000), "f4"))
     monkeypatch.setenv(door.LIMIT, "30")
@@ -108,3 +118,80 @@ def test_what_was_named_may_be_a_link_and_what_is_in_it_not(cube_file, tmp_path)
 def test_the_process_imports_no_torch(cube_file):
     io.read_cube(cube_file[0])
     assert "libtorch" not in Path(f"/proc/{pid()}/maps").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("doing", "kind", "message"),
+    [
+        ("kill(SIGKILL)", ValueError, r"it takes more than \d+ MB; if you trust it, set .*=\d+$"),
+        ("kill(SIGXCPU)", ValueError, r"it takes more than \d+ s of processor time; if you trust"),
+        ("time.sleep(60)", ValueError, r"it takes more than 1 s; if you trust it, set"),
+        ("kill(SIGSEGV)", ValueError, r"it is damaged, its reader crashed \(SIGSEGV\)$"),
+        ("os.listdir('/nowhere')", FileNotFoundError, "No such file or directory: '/nowhere'"),
+        ("1 / 0", RuntimeError, r"a\.tif: ZeroDivisionError: division by zero \(.*:\d+\)$"),
+    ],
+)
+def test_a_reader_that_ends_badly(cube_file, monkeypatch, own_reader, doing, kind, message):
+    """A library of a format may do anything: what is said names the file, and how it ended."""
+    other = f"""
+import os, time
+from signal import *
+from cassi.data import worker
+kill = lambda number: os.kill(os.getpid(), number)
+worker.CALLS["array"] = lambda path, **_: {doing}
+serve("""
+    monkeypatch.setattr(door, "_PROGRAM", door._PROGRAM.replace("\nserve(", other))
+    monkeypatch.setattr(door, "_SLOWER", 0.01 if "sleep" in doing else 1.5)
+    with pytest.raises(kind, match=message):
+        io.read_cube(cube_file[0])
+
+
+def test_a_reader_that_does_not_start(cube_file, monkeypatch, own_reader):
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(OSError, match="the process that reads files does not start: /bin/false"):
+        io.read_cube(cube_file[0])
+
+
+def test_want_of_memory_is_told_from_damage():
+    wrapped = ValueError("cannot read a.tif")
+    wrapped.__cause__ = MemoryError()
+    for error in (MemoryError(), wrapped, RuntimeError("can't start new thread")):
+        assert worker._describe(error) == {"error": "memory"}
+    assert worker._describe(ValueError("cut short"))["error"] == "ValueError"
+
+
+@pytest.mark.parametrize("sent", [b"", b"\1", b"\0" * 7 + b"\1", b"\2" + b"\0" * 7 + b"{"])
+def test_what_is_no_whole_message_is_none(sent):
+    mine, its = socket.socketpair()
+    with mine:
+        mine.sendall(b"x")  # never read: the connection is reset
+        its.sendall(sent)
+        its.close()
+        assert worker.receive(mine, time.monotonic() + 1) is None
+        with pytest.raises(ValueError, match="expected a message of at most"):
+            worker.send(mine, {"path": "a" * worker._LONGEST})
+
+
+def test_what_may_be_opened_while_a_file_is_read(tmp_path):
+    """The file and the other one of its pair, what Python imports, and nothing to write to."""
+
+    def ask(name, flags=os.O_RDONLY, event="open"):
+        worker._audit(event, (name if isinstance(name, int) else str(tmp_path / name), "r", flags))
+
+    with worker._only(tmp_path / "a.hdr"):
+        for name in ("a.hdr", "a.img", np.__file__, 3):
+            ask(name)
+        ask("b.img", event="import")
+        for name, flags in (
+            *(("b.img", 0), ("../a.img", 0), ("/etc/passwd", 0)),
+            *(("a.hdr", os.O_WRONLY), ("a.img", os.O_CREAT)),
+        ):
+            with pytest.raises(
+                PermissionError, match=r"expected to read a\.hdr alone, it leads to"
+            ):
+                ask(name, flags)
+        with pytest.raises(PermissionError, match=r"os\.remove while a file is read"):
+            ask("a.hdr", event="os.remove")
+    with worker._only(tmp_path / "a.tif"), pytest.raises(PermissionError, match="alone"):
+        ask("a.img")
+    ask("b.img", os.O_WRONLY)
