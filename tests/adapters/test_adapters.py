@@ -1,5 +1,9 @@
 """Other libraries find in a camera what it is: their own tests pass, results are the same."""
 
+import sys
+from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec
+
 import numpy as np
 import pylops
 import pytest
@@ -95,28 +99,53 @@ def test_pylops(camera, cubes):
     assert np.allclose(damped, x.flatten().numpy(), atol=1e-6)
 
 
-def test_physics_is_the_camera(deepinv, camera, cubes):
-    with pytest.raises(TypeError, match="expected a camera"):
+class _Physics(torch.nn.Module):
+    """What ours takes of `deepinv.physics.LinearPhysics`: it keeps the size of an image."""
+
+    def __init__(self, img_size):
+        super().__init__()
+        self.img_size = img_size
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    """In the place of deepinv, installed or not: what the methods of ours give needs none of it."""
+    for name in ("deepinv", "deepinv.physics"):
+        monkeypatch.setitem(sys.modules, name, module_from_spec(ModuleSpec(name, None)))
+    sys.modules["deepinv.physics"].LinearPhysics = _Physics
+    monkeypatch.delitem(sys.modules, "cassi.adapters.deepinv", raising=False)
+    yield
+    sys.modules.pop("cassi.adapters.deepinv", None)
+
+
+def test_physics_is_the_camera(stand_in, camera, cubes):
+    with pytest.raises(TypeError, match=r"expected a camera, such as cassi\.SDCassi, got int"):
         as_physics(3)
     physics = as_physics(camera)
-    y = physics(cubes)  # no noise by default
-    z = torch.rand_like(cubes)
+    y, z = physics.A(cubes), torch.rand_like(cubes)
+    assert physics.img_size == camera.cube_shape
     assert torch.equal(y, camera(cubes))
     assert torch.equal(physics.A_adjoint(y), camera.adjoint(y))
     assert torch.equal(physics.A_dagger(y), camera.pinv(y))
-    assert physics.adjointness_test(cubes).abs() < 1e-9
     for gamma in (0.5, torch.tensor([0.5, 1.0, 2.0])):
         rho = 1 / torch.as_tensor(gamma, dtype=y.dtype)
         assert torch.equal(physics.prox_l2(z, y, gamma), camera.data_step(z, y, rho))
     each = physics.prox_l2(z, y, torch.tensor([0.5, 1.0, 2.0]).reshape(3, 1, 1, 1))
     assert torch.equal(each, physics.prox_l2(z, y, torch.tensor([0.5, 1.0, 2.0])))
     assert torch.equal(physics.prox_l2(None, y, 1.0), physics.prox_l2(0.0, y, 1.0))
+
+
+def test_physics_is_one_of_deepinv(deepinv, camera, cubes):
+    physics, z = as_physics(camera), torch.rand_like(cubes)
+    y = physics(cubes)  # no noise by default
+    assert torch.equal(y, camera(cubes))
+    assert physics.adjointness_test(cubes).abs() < 1e-9
     # The very problem, solved by deepinv's own conjugate gradients.
     solved = deepinv.physics.LinearPhysics.prox_l2(physics, z, y, 0.5, max_iter=200, tol=1e-12)
     assert torch.allclose(solved, physics.prox_l2(z, y, 0.5), rtol=0, atol=1e-6)
 
 
-def test_physics_has_gradients(deepinv, camera, cubes):
+def test_physics_has_gradients(stand_in, camera, cubes):
     physics, z = as_physics(camera), cubes[:1].clone().requires_grad_()
     y = camera(cubes[:1]) + 1
     physics.prox_l2(z, y, 2.0).square().sum().backward()
