@@ -1,7 +1,9 @@
 """The plugin of napari: its manifest, its functions without a display, and once with napari."""
 
 import os
+import sys
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -122,6 +124,42 @@ def test_spectra_of_regions():
         widgets.spectra_of(CUBE.numpy(), np.zeros((12, 14), int))
     with pytest.raises(ValueError, match="expected labels"):
         widgets.spectra_of(CUBE.numpy(), np.zeros((4, 4), int))
+
+
+@pytest.mark.parametrize("nm", [NM, None])
+def test_spectra_are_drawn_and_kept_in_the_layer_of_the_regions(monkeypatch, nm):
+    """Of layers no more is asked for than their data, name and metadata."""
+    from matplotlib import pyplot
+
+    labels = np.zeros((12, 14), int)
+    labels[:2], labels[5, 5] = 1, 4
+    cube = SimpleNamespace(data=CUBE.numpy(), name="a", metadata={"wavelengths": nm} if nm else {})
+    regions = SimpleNamespace(data=labels, metadata={})
+    monkeypatch.setattr("matplotlib.figure.Figure.show", lambda figure: None)
+    widgets.spectrum(cube, regions)
+    told, plot = regions.metadata["spectra"], pyplot.gca()
+    pyplot.close()
+    assert told["wavelengths"] == nm
+    assert np.allclose(told["labels"][4]["mean"], CUBE[:, 5, 5])
+    assert told["labels"][4]["std"] == [0, 0, 0]
+    assert [text.get_text() for text in plot.get_legend().get_texts()] == [
+        "1, 28 pixels",
+        "4, 1 pixels",
+    ]
+    assert (plot.get_xlabel(), plot.get_ylabel()) == ("wavelength, nm" if nm else "band", "a")
+
+
+def test_a_reconstruction_is_given_to_a_worker_of_napari(monkeypatch):
+    given, mask = [], np.ones((4, 5))
+    make = SimpleNamespace(create_worker=lambda *call, **more: given.extend((call, more)))
+    monkeypatch.setitem(sys.modules, "napari.qt.threading", make)
+    layers = [SimpleNamespace(data=each) for each in (CUBE[0], mask)]
+    widgets.reconstruct(*layers, 1.5, "rows", 400, 700, "gap_tv")
+    (function, y, code, *rest), more = given
+    assert function is widgets.reconstruct_layer
+    assert np.array_equal(y, CUBE[0])
+    assert code is mask
+    assert (rest, more) == ([1.5, "rows", (400, 700), "gap_tv"], {"_start_thread": True})
 
 
 @pytest.fixture
