@@ -54,6 +54,27 @@ def test_a_colour_png_is_read_and_a_grey_one(tmp_path):
         read_measurement(tmp_path / "rgb.png")
 
 
+def test_numbers_tell_what_became_of_a_colour_guide(tmp_path, reconstruct, results):
+    """A photograph of the scene is taken and registered; one of something else is said."""
+    from PIL import Image
+
+    from cassi.viz.color import srgb
+
+    x = _write_scene(tmp_path)
+    photograph = srgb(x.numpy(), np.linspace(450, 650, 6))
+    Image.fromarray(photograph).save(tmp_path / "rgb.png")
+    noise = np.random.default_rng(0).integers(0, 255, photograph.shape, dtype=np.uint8)
+    Image.fromarray(noise).save(tmp_path / "noise.png")
+    files = [f"truth={tmp_path / 'truth.tif'}", f"mask={tmp_path / 'mask.npy'}", "system.step=1"]
+    short = ("align=false", "solver.iterations=2", "output.pictures=false", "output.report=false")
+    for name, taken in (("rgb", True), ("noise", False)):
+        done = reconstruct(*files, *short, f"guide={tmp_path / name}.png").ok()
+        found = results()["guide"]
+        assert (found["taken"], found["response"]) == (taken, "cie")
+        assert ("warning: guide: " in done.err) == (not taken)
+        assert ("shift" in str(found)) == taken
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
