@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -69,8 +70,6 @@ class FolderSource:
     pause = 0.05
 
     def __init__(self, folder: Path) -> None:
-        if not folder.is_dir():
-            raise NotADirectoryError(f"source: expected a folder, got {folder}")
         self.folder = folder
         self.waiting: dict[str, tuple[int, float]] = {}
         found = self._list(-1)
@@ -163,7 +162,8 @@ class VideoSource:
             raise FileNotFoundError(f"source: no file {path}")
         self.spool = spool
         try:
-            self.frames = _each(imageio.imiter(path))
+            found = imageio.imiter(path)
+            self.frames = _each(chain([next(found)], found))
         except Exception as error:
             raise ValueError(f"source: imageio cannot read {path}: {error}") from None
 

@@ -1,6 +1,7 @@
 """Frames in, cubes out: broken ones are skipped, old ones dropped, the rest recorded."""
 
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -60,6 +61,29 @@ def test_frames_are_reconstructed_skipped_dropped_and_recorded(camera, tmp_path)
     group = zarr.open_group(store, mode="r")
     assert np.array_equal(group["frame"][1, 0], np.load(folder / "y.npy"))
     assert np.array_equal(group["cube"][1], live.view.cube)
+
+
+def test_a_run_ends_when_it_is_told(camera):
+    """Its method is none of sequences, one frame came broken, and a pixel of the others is bad."""
+    folder, words = camera
+    lost = Frame("lost", None, time.time(), "expected a header")
+    coming = [[lost], [frame(folder, "small"), frame(folder, "y")], []]
+
+    def poll():
+        if len(coming) == 1:
+            live.stop()
+        return coming.pop(0)
+
+    said = []
+    short = ("experiment=gap_tv", "solver.iterations=2", "bad_pixels=[[3,4]]")
+    source = SimpleNamespace(poll=poll)
+    live = Live(make_settings(parse([*words, *short])), source, say=said.append)
+    live.run()
+    assert live.is_over
+    assert (live.done, live.dropped, live.broken) == (1, 1, 1)
+    assert "skipped lost: expected a header" in said
+    assert (live.view.name, live.view.method) == ("y", "Solver")
+    assert np.isfinite(live.view.cube).all()
 
 
 def test_it_takes_a_faster_method_to_keep_up_and_a_better_one_again(camera):

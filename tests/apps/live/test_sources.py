@@ -43,6 +43,7 @@ def test_a_folder_gives_new_files_in_the_order_of_their_times(tmp_path):
     ("header", "size", "said"),
     [
         (b"{", 4, "JSON"),
+        (b" " * 1001, 4, "expected a header and bytes"),
         (b'{"dtype": "object", "shape": [1, 1]}', 8, "expected one of"),
         (b'{"dtype": "uint8", "shape": [2, -2]}', 4, "whole numbers"),
         (b'{"dtype": "uint8", "shape": [2, 2]}', 5, "expected 4 bytes"),
@@ -65,6 +66,8 @@ def test_a_socket_gives_frames_and_names_broken_ones(tmp_path):
     assert np.array_equal(np.load(found.path), frame)
     sender.send_multipart([b"no header", b""])
     (broken,) = poll(source)
+    with pytest.raises(OSError, match=r"cannot listen on tcp://127\.0\.0\.1:39217"):
+        open_source("zmq://127.0.0.1:39217", tmp_path / "spool")
     assert broken.path is None
     assert "JSON" in broken.problem
     sender.close(0)
@@ -87,6 +90,26 @@ def test_a_video_gives_every_frame(tmp_path):
     for frame in frames:
         assert np.array_equal(np.load(source.poll()[0].path).squeeze(), frame)
     assert source.poll() == []
+    source.close()
+    assert not list((tmp_path / "spool").iterdir())
+    (tmp_path / "broken.mp4").write_bytes(b"no video")
+    with pytest.raises(ValueError, match=r"imageio cannot read .*broken\.mp4"):
+        open_source(str(tmp_path / "broken.mp4"), tmp_path / "spool")
+
+
+def test_a_video_that_ends_in_an_error_is_read_up_to_there(tmp_path, monkeypatch):
+    imageio = pytest.importorskip("imageio.v3")
+
+    def frames(path):
+        yield np.ones((4, 5, 3), np.uint8)
+        raise OSError("cut short")
+
+    monkeypatch.setattr(imageio, "imiter", frames)
+    (tmp_path / "a.mp4").touch()
+    source = open_source(str(tmp_path / "a.mp4"), tmp_path / "spool")
+    assert np.array_equal(np.load(source.poll()[0].path), np.full((4, 5), 3))
+    assert source.poll()[0].problem == "imageio cannot read on: cut short"
+    assert source.poll() == []
 
 
 def test_a_camera_of_harvesters(tmp_path, monkeypatch):
@@ -100,11 +123,12 @@ def test_a_camera_of_harvesters(tmp_path, monkeypatch):
         def __exit__(self, *error):
             pass
 
+    buffers = [Buffer(), None]
     camera = types.SimpleNamespace(
         start=lambda: None,
         stop=lambda: None,
         destroy=lambda: None,
-        try_fetch=lambda timeout: Buffer(),
+        try_fetch=lambda timeout: buffers.pop(0),
     )
     harvester = types.SimpleNamespace(
         add_file=lambda path: None,
@@ -119,7 +143,25 @@ def test_a_camera_of_harvesters(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "harvesters.core", module)
     source = open_source("genicam://driver.cti", tmp_path / "spool")
     assert np.load(source.poll()[0].path).shape == (2, 3)
+    assert source.poll() == []  # in time
     source.close()
+    harvester.device_info_list = []
+    with pytest.raises(ValueError, match=r"source: driver\.cti finds no camera"):
+        open_source("genicam://driver.cti", tmp_path / "spool")
+
+
+@pytest.mark.parametrize(
+    ("value", "library", "package"),
+    [
+        ("a.mp4", "imageio.v3", "imageio"),
+        ("zmq://127.0.0.1:39218", "zmq", "pyzmq"),
+        ("genicam://driver.cti", "harvesters.core", "harvesters"),
+    ],
+)
+def test_what_a_source_needs_is_named(tmp_path, monkeypatch, value, library, package):
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(ValueError, match=rf"source: .* takes .*; pip install '?{package}"):
+        open_source(value, tmp_path)
 
 
 @pytest.mark.parametrize(

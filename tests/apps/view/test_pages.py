@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-pn = pytest.importorskip("panel", reason="needs panel")
+pytest.importorskip("panel", reason="needs panel")
+import panel as pn
 
 from cassi.apps.view import runs
 from cassi.apps.view.allowed_paths import AllowedPaths
