@@ -245,9 +245,10 @@ class TestHostileStores:
     """Nothing of a store is believed: codecs, sizes, chunks."""
 
     @pytest.fixture
-    def store(self, tmp_path):
+    def store(self, tmp_path, request):
         size = {"shape": (5, 7, 4), "chunks": (5, 7, 4), "dimension_names": ("band", "y", "x")}
-        array = zarr.create_array(tmp_path / "a.zarr", dtype="f4", **size)
+        packing = getattr(request, "param", "auto")
+        array = zarr.create_array(tmp_path / "a.zarr", dtype="f4", compressors=packing, **size)
         array[...] = CUBE.numpy()
         return tmp_path / "a.zarr"
 
@@ -255,6 +256,9 @@ class TestHostileStores:
         about = json.loads((store / "zarr.json").read_text())
         (store / "zarr.json").write_text(json.dumps(about | values))
 
+    @pytest.mark.parametrize(
+        "store", ["auto", zarr.codecs.GzipCodec(), zarr.codecs.BloscCodec(), None], indirect=True
+    )
     def test_valid(self, store):
         assert torch.equal(io.read_cube(store)[0], CUBE)
 
@@ -262,6 +266,11 @@ class TestHostileStores:
         self.change(store, shape=[50_000, 50_000, 4_000])
         with pytest.raises(ValueError, match=r"memory|claims"):
             io.read_cube(store, axes="HWC")
+
+    def test_records_are_no_numbers(self, store):
+        self.change(store, data_type={"name": "structured", "configuration": {}})
+        with pytest.raises(ValueError, match=r"expected numbers, got data of type \{'name'"):
+            io.read_cube(store)
 
     def test_an_unknown_codec(self, store):
         self.change(store, codecs=[{"name": "numcodecs.pickle", "configuration": {}}])
@@ -284,7 +293,9 @@ class TestHostileStores:
         with pytest.raises(ValueError, match="a chunk claims 1099511627776 bytes"):
             io.read_cube(store)
 
-    @pytest.mark.parametrize("content", ["", "[]", "{", '{"zarr_format": 3}', "[" * 9999])
+    @pytest.mark.parametrize(
+        "content", ["", "[]", "{", '{"zarr_format": 3}', "[" * 9999, " " * (1 << 24) + "{}"]
+    )
     def test_damaged_metadata(self, store, content):
         (store / "zarr.json").write_text(content)
         with pytest.raises(ValueError, match=r"cannot read .* as \.zarr") as caught:

@@ -50,16 +50,21 @@ def _npy_header(path):
     path.write_bytes(b"\x93NUMPY\2\0" + struct.pack("<I", 0xFFFFFFF0) + b"{" * 100)
 
 
+def _mat_of(packed):
+    """A file of one compressed element."""
+    head = b"MATLAB 5.0 MAT-file".ljust(124) + b"\0\1IM"
+    return lambda path: path.write_bytes(head + struct.pack("<II", 15, len(packed)) + packed)
+
+
 def _mat(axes, tag, numbers, *, kind=9, name=b"cube"):
     def make(path):
         def element(kind, content):
             return struct.pack("<II", kind, len(content)) + content.ljust(-(-len(content) // 8) * 8)
 
-        body = element(6, struct.pack("<II", 6, 0)) + element(5, struct.pack("<3i", *axes))
-        body += element(1, name) + struct.pack("<II", kind, numbers) + bytes(64)
-        packed = zlib.compress(struct.pack("<II", 14, tag or len(body)) + body)
-        head = b"MATLAB 5.0 MAT-file".ljust(124) + b"\0\1IM"
-        path.write_bytes(head + struct.pack("<II", 15, len(packed)) + packed)
+        body = element(6, struct.pack("<II", 6, 0))
+        body += element(5, struct.pack(f"<{len(axes)}i", *axes)) + element(1, name)
+        body += struct.pack("<II", kind, numbers) + bytes(64)
+        _mat_of(zlib.compress(struct.pack("<II", 14, tag or len(body)) + body))(path)
 
     return make
 
@@ -132,9 +137,16 @@ HOSTILE = {
     "mat_numbers": (".mat", _mat((2, 2, 2), 0, 4 * 10**9)),
     "mat_kind": (".mat", _mat((2, 2, 2), 0, 64, kind=19)),
     "mat_kind_hidden": (".mat", _mat((2, 2, 2), 0, 64, kind=19, name=b"a" * 4032)),
+    "mat_one_axis": (".mat", _mat((4,), 0, 64)),
+    "mat_below_zero": (".mat", _mat((2, -2, 2), 0, 64)),
+    "mat_of_more": (".mat", _mat((1, 1), 0, 64)),
+    "mat_short": (".mat", _mat_of(zlib.compress(b"short"))),
+    "mat_no_deflate": (".mat", _mat_of(b"no deflate")),
+    "hspy": (".hspy", _hdf5),
     "hdf5": (".h5", _hdf5),
     "hdf5_chunk": (".h5", _hdf5_chunk),
     "hdf5_deep": (".h5", _hdf5_deep),
+    "netcdf_deep": (".nc", _hdf5_deep),
     "tiff": (".tif", _tiff),
     "envi": (".hdr", _envi),
     "envi_sparse": (".hdr", _envi_sparse),
