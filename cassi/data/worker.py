@@ -230,10 +230,12 @@ def _limits(megabytes: int, seconds: int) -> Iterator[None]:
 
 
 _allowed: Path | None = None
-_HOMES = (*map(os.path.realpath, (sys.prefix, sys.base_prefix, Path(__file__).parents[1])),)
-_HOMES += ("/proc/self", f"/proc/{os.getpid()}", "/sys")
+_PACKAGE = str(Path(__file__).parents[1])
+_HOMES = {os.path.realpath(path) for path in (sys.prefix, sys.base_prefix, _PACKAGE)}
+_HOMES |= {"/proc/self", f"/proc/{os.getpid()}", "/sys"}
 _IMPORTED = {os.path.realpath(path) for path in sys.path if path}
-"""Python reads there too; but where the file lies in one, as beside a script, others do as well."""
+"""Modules lie there; where the file does too, as beside a script, others are not to be read."""
+_CODE = (".py", ".pyc", ".so")
 
 
 @contextmanager
@@ -257,7 +259,8 @@ def _audit(event: str, given: tuple[Any, ...]) -> None:
         return
     place = Path(os.path.realpath(os.fsdecode(path)))
     if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC) == 0:
-        homes = {path for path in _IMPORTED if not _allowed.is_relative_to(path)}
+        code = place.suffix in _CODE
+        homes = {path for path in _IMPORTED if code or not _allowed.is_relative_to(path)}
         if any(place.is_relative_to(home) for home in (str(_allowed), *_HOMES, *homes)):
             return
         pair = _allowed.suffix.lower() in (".hdr", *envi.DATA_SUFFIXES)

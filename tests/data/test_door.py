@@ -172,14 +172,15 @@ def test_what_is_no_whole_message_is_none(sent):
             worker.send(mine, {"path": "a" * worker._LONGEST})
 
 
-def test_what_may_be_opened_while_a_file_is_read(tmp_path):
+def test_what_may_be_opened_while_a_file_is_read(tmp_path, monkeypatch):
     """The file and the other one of its pair, what Python imports, and nothing to write to."""
+    monkeypatch.setattr(worker, "_IMPORTED", {str(tmp_path)})  # as of a script that lies there
 
     def ask(name, flags=os.O_RDONLY, event="open"):
         worker._audit(event, (name if isinstance(name, int) else str(tmp_path / name), "r", flags))
 
     with worker._only(tmp_path / "a.hdr"):
-        for name in ("a.hdr", "a.img", np.__file__, 3):
+        for name in ("a.hdr", "a.img", "mine.py", np.__file__, 3):
             ask(name)
         ask("b.img", event="import")
         for name, flags in (
