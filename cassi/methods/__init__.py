@@ -3,7 +3,7 @@
 from cassi.methods.auto import auto
 from cassi.methods.blended import Blended
 from cassi.methods.noise_threshold import NoiseThreshold
-from cassi.methods.refining import refining
+from cassi.methods.refining import nonlocal_refining, refining
 from cassi.methods.restarts import Restarts
 from cassi.methods.self_supervised import self_supervised
 from cassi.methods.sequence import Sequence
@@ -23,6 +23,7 @@ __all__ = [
     "Started",
     "TimeLimit",
     "auto",
+    "nonlocal_refining",
     "refining",
     "self_supervised",
     "untrained",

@@ -1,4 +1,4 @@
-"""Plug-and-play ADMM that starts from a network's cube."""
+"""Plug-and-play ADMM that starts from a network's cube: a denoiser, then patches of the scene."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from cassi.methods.self_supervised import FLOOR, nonlocal_subspace
 from cassi.priors import Subspace
-from cassi.solvers import ADMM, Geometric, Prior, Solver
+from cassi.solvers import ADMM, AboveNoise, Geometric, Prior, Solver
 from cassi.solvers.refine import VISIBLE
 
 
@@ -74,8 +75,27 @@ def refining(noise: float, prior: Prior) -> Solver:
     return Solver(
         prior=Subspace(prior=prior, energy=0.0 if noise < VISIBLE else 1.5e-3),
         algorithm=ADMM(rho=0.05, relaxation=1.9),
-        iterations=20,
+        iterations=24,
         sigma=Geometric(0.08, 0.04),
+        noise=noise,
+        consistent=True,
+    )
+
+
+def nonlocal_refining(noise: float) -> Solver:
+    """Return the method that goes on from a refined cube x with patches of the scene itself.
+
+    A few iterations of `self_supervised`, with smaller groups. Their errors are others than those
+    of a denoising network, so that the mean of both cubes has less of them.
+
+    Args:
+        noise: relative to the root mean square of y, >= 0.
+    """
+    return Solver(
+        nonlocal_subspace(5e-5, rank=6, stride=4, matches=16, radius=5),
+        ADMM(rho=0.05, relaxation=1.9),
+        iterations=8,
+        sigma=AboveNoise(Geometric(0.06, 0.03), FLOOR),
         noise=noise,
         consistent=True,
     )

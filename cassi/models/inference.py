@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -30,16 +30,16 @@ from cassi.solvers.heldout import Lines, draw_seen, weighted_mean
 from cassi.solvers.linear_system import is_camera, seen
 from cassi.solvers.refine import VISIBLE
 
-SHARES = ((1.0,), (0.2, 0.8), (0.2, 0.2, 0.6))
-"""Of one cube, two or three in their mean, on average over scenes: the start's, the network's and
-the refined one, in this order."""
+SHARES = ((1.0,), (0.2, 0.8), (0.2, 0.2, 0.6), (0.1, 0.1, 0.3, 0.5))
+"""Of one to four cubes in their mean, on average over scenes: the start's, the network's and those
+of the solvers that refine, in this order."""
 TRUST = 4.0
 """In what held-out pixels say of the weights of a scene, see `Lines.weigh`."""
 HELDOUT = 0.01
 """Share of the detector pixels that the cubes are made without, to find the shares of a scene."""
 
-Choose = Callable[[float], Reconstructor]
-"""The noise relative to the root mean square of y → the method that goes on from the cube."""
+Choose = Callable[[float], Sequence[Reconstructor]]
+"""The noise relative to the root mean square of y → methods, each from the cube before it."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Shipped:
         card: what its file says.
         check: refuses a camera that it does not fit.
         start: finds the first cube and the noise of the measurement; or None.
-        solver: chooses the solver that refines; or None.
+        solvers: chooses the solvers that refine; or None.
         doubts: tells in what a camera and a noise, relative to the root mean square of y, are
             unlike those of the training.
     """
@@ -58,18 +58,18 @@ class Shipped:
     card: Card
     check: Callable[[Any], None]
     start: Solver | None = None
-    solver: Choose | None = None
+    solvers: Choose | None = None
     doubts: Callable[[Any, float], list[str]] | None = None
 
 
 class Inference(nn.Module):
     """Runs a network in evaluation mode and, where asked, makes its cube consistent with y.
 
-        x₀ = start(y),  x₁ = net(y, system, x₀),  x₂ = solver(y, from x₁),
+        x₀ = start(y),  x₁ = net(y, system, x₀),  x₂, x₃, … = solvers(y, from x₁),
         x = refine(x(w)),   see `cassi.solvers.refine`
 
-    Errors of several methods are partly independent: their mean has less of them. Where there is a
-    solver, all three are made without some detector pixels. The weights of their means over the
+    Errors of several methods are partly independent: their mean has less of them. Where there are
+    solvers, all cubes are made without some detector pixels. The weights of their means over the
     bands are those that predict these pixels, see `cassi.solvers.heldout.Lines.weigh`: on a scene
     unlike those of the training the network's cube gives way.
 
@@ -79,8 +79,8 @@ class Inference(nn.Module):
         network: `net(y, system) -> x`.
         refined: refine the cube.
         start: finds the first cube and what noise there is, for a network that takes them.
-        solver: is given the noise relative to the root mean square of y, and returns the solver
-            that goes on from the cube before it is refined.
+        solvers: is given the noise relative to the root mean square of y, and returns the solvers
+            that go on from the cube, one after the other, before it is refined.
         precision: one of `cassi.precision.PRECISIONS`; "auto" is what is fast on the device for a
             network that comes with its weights, and 32-true for any other.
         check: is given the camera before every run, to refuse one that does not fit.
@@ -98,7 +98,7 @@ class Inference(nn.Module):
         *,
         refined: bool = False,
         start: Solver | None = None,
-        solver: Choose | None = None,
+        solvers: Choose | None = None,
         precision: str = "auto",
         check: Callable[[Any], None] | None = None,
     ) -> None:
@@ -108,9 +108,9 @@ class Inference(nn.Module):
             precision = "32-true"
         self.network = network.eval()
         self.refined, self.precision, self.check = refined, precision, check
-        self.start, self.solver = start, solver
-        # The solver is chosen for all samples of a batch.
-        self.shares_batch = solver is None and (start is None or start.shares_batch)
+        self.start, self.solvers = start, solvers
+        # The solvers are chosen for all samples of a batch.
+        self.shares_batch = solvers is None and (start is None or start.shares_batch)
 
     @torch.no_grad()
     def forward(self, y: Tensor, system: Any, statistics: Statistics | None = None) -> Tensor:
@@ -160,7 +160,7 @@ class Inference(nn.Module):
             x, _, found = self.begin(y, system, statistics)
             return x, found
         lines = None
-        if self.solver is not None and is_camera(system):
+        if self.solvers is not None and is_camera(system):
             statistics = statistics or Statistics(lambda: [(y, system)])
             lines = Lines(y, system, draw_seen(y, system, HELDOUT))
         seen_by = lines.camera if lines else system
@@ -169,7 +169,7 @@ class Inference(nn.Module):
         weights = None
         if lines is not None and statistics is not None:
             find = partial(self._weigh, statistics, lines, cubes, shares)
-            weights = statistics.remember(self.solver, find)
+            weights = statistics.remember(self.solvers, find)
         x = weighted_mean(cubes, shares, weights)
         # A cube that is not finite is for the caller to report.
         if not bool(x.isfinite().all()):
@@ -188,9 +188,9 @@ class Inference(nn.Module):
             given: Any = getattr(self.network, "noise", "auto")
             noise = relative_noise(y, system, given, statistics)
         cubes = [x] if first is None else [first, x]
-        if self.solver is not None and bool(x.isfinite().all()):
-            chosen = self.solver(float(noise.max()))
-            cubes.append(chosen.run(y, system, x0=x, statistics=statistics).x)
+        if self.solvers is not None and bool(x.isfinite().all()):
+            for method in self.solvers(float(noise.max())):
+                cubes.append(method.run(y, system, x0=cubes[-1], statistics=statistics).x)
         return cubes, noise
 
     def _weigh(
@@ -311,7 +311,7 @@ def prepare(
         network,
         refined=refined,
         start=shipped.start,
-        solver=shipped.solver if refined else None,
+        solvers=shipped.solvers if refined else None,
         precision=precision,
         check=shipped.check,
     )

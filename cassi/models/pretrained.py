@@ -9,7 +9,7 @@ from typing import Any, Literal
 from torch import nn
 
 from cassi.methods.auto import auto
-from cassi.methods.refining import InTurn, refining
+from cassi.methods.refining import InTurn, nonlocal_refining, refining
 from cassi.models.denoisers.drunet import DRUNet
 from cassi.models.inference import Choose, Shipped
 from cassi.models.load import make_network, read_card
@@ -80,9 +80,9 @@ def total_variation(size: str, noise: float | Literal["auto"] = "auto") -> Solve
 
 
 def plug_and_play() -> Choose:
-    """Return what chooses the solver that refines: with a little TV, and the denoiser for it."""
+    """Return what chooses the solvers that refine: a little TV with a denoiser, then patches."""
     prior = Compose([SMOOTHER, InTurn(refining_denoiser())])
-    return lambda noise: refining(noise, prior)
+    return lambda noise: (refining(noise, prior), nonlocal_refining(noise))
 
 
 def check_camera(system: Any) -> None:
@@ -165,7 +165,7 @@ def load_shipped(path: Path, size: str, **settings: Any) -> nn.Module:
     card = read_card(path)
     card = replace(card, settings={**card.settings, **SIZES[size], **settings})
     network = make_network(card.name, card.bands, path, **card.settings)
-    solver = plug_and_play() if size == "large" else None
+    solvers = plug_and_play() if size == "large" else None
     start = total_variation(size, settings.get("noise", "auto"))
-    network.shipped = Shipped(card, check_camera, start, solver, list_doubts)  # type: ignore[assignment]
+    network.shipped = Shipped(card, check_camera, start, solvers, list_doubts)  # type: ignore[assignment]
     return network

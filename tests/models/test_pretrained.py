@@ -158,7 +158,7 @@ def test_other_names_take_the_bands_of_the_camera():
 
 def test_components_stay_where_no_noise_is_seen():
     choose = plug_and_play()
-    weak, noisy = (choose(noise).prior.energy for noise in (0.01, 0.035))
+    weak, noisy = (choose(noise)[0].prior.energy for noise in (0.01, 0.035))
     assert weak == 0 < noisy
 
 
