@@ -26,12 +26,10 @@ class Camera(LinearSystem, Protocol):
     @property
     def offsets(self) -> tuple[float, ...]:
         """Where on the detector each band begins, pixels along the axis."""
-        ...
 
     @property
     def measurement_shape(self) -> tuple[int, int, int]:
         """(K, H', W')."""
-        ...
 
 
 class Turned:

@@ -29,7 +29,6 @@ class Simulate(Protocol):
 
     def __call__(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Any]:
         """Return the measurement of `(B, C, H, W)` and the camera that made it."""
-        ...
 
 
 class Training(LightningModule):

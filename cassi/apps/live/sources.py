@@ -50,11 +50,9 @@ class Source(Protocol):
 
     def poll(self) -> list[Frame]:
         """Return the frames that have come since the last call, the oldest first."""
-        ...
 
     def close(self) -> None:
         """Take no more."""
-        ...
 
 
 class FolderSource:

@@ -27,20 +27,16 @@ class Stack(Protocol):
     @property
     def path(self) -> Path:
         """The file or store."""
-        ...
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """(C, H, W)."""
-        ...
 
     def read(self, bands: slice = ..., rows: slice = ..., columns: slice = ...) -> np.ndarray:
         """Return a part as float32, `(C', H', W')`."""
-        ...
 
     def write(self, part: np.ndarray, rows: slice, columns: slice) -> None:
         """Write a part `(C, H', W')` of rows and columns."""
-        ...
 
 
 @dataclass(frozen=True)
