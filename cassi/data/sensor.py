@@ -106,7 +106,6 @@ class Sensor:
     )
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         check_values(self, _VALUES)
         if self.bits is None and self.full_well is None:
             raise ValueError("full_well: expected electrons where bits is null, got none")

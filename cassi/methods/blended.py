@@ -34,7 +34,6 @@ class Blended(Wrapper):
     share: float
 
     def __post_init__(self) -> None:
-        """Check the share."""
         super().__post_init__()
         if not 0 <= self.share < 1:
             raise ValueError(f"blend: expected a share from 0 to below 1, got {self.share}")

@@ -34,7 +34,6 @@ class NoiseThreshold(Wrapper):
     threshold: float = 0.012
 
     def __post_init__(self) -> None:
-        """Check the threshold."""
         super().__post_init__()
         not_negative("noise_threshold", self.threshold)
 

@@ -38,7 +38,6 @@ class Restarts:
     network: ClassVar[None] = None
 
     def __post_init__(self) -> None:
-        """Check the parts."""
         if not self.passes:
             raise ValueError("Restarts passes: expected at least one, got none")
         for method in self.passes:

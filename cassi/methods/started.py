@@ -33,7 +33,6 @@ class Started(Wrapper):
     start: Reconstructor
 
     def __post_init__(self) -> None:
-        """Check the parts."""
         super().__post_init__()
         check_method("start", self.start)
 

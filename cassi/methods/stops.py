@@ -56,7 +56,6 @@ class TimeLimit(Wrapper):
     seconds: float
 
     def __post_init__(self) -> None:
-        """Check the time."""
         super().__post_init__()
         if not not_negative("time_limit", self.seconds):
             raise ValueError("time_limit: expected seconds above 0 or null, got 0")

@@ -26,7 +26,6 @@ class Wrapper:
     method: Reconstructor
 
     def __post_init__(self) -> None:
-        """Check the part."""
         check_method(f"{type(self).__name__} method", self.method)
 
     @property

@@ -42,7 +42,6 @@ class LowRank:
     weight: float = 1.0
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         if self.rank != "auto":
             whole_number("LowRank rank", self.rank, 1)
         not_negative("LowRank weight", self.weight)

@@ -60,7 +60,6 @@ class MovingPatches:
     refresh: int = 10
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         check_groups(self)
         whole_number("MovingPatches reach", self.reach, 1)
 

@@ -61,7 +61,6 @@ class NonLocalLowRank:
     refresh: int = 10
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         check_groups(self)
         if self.rank is not None:
             whole_number("NonLocalLowRank rank", self.rank, 1)

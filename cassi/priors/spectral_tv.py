@@ -45,7 +45,6 @@ class SpectralTV:
     warm: bool = False
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         not_negative("SpectralTV weight", self.weight)
         not_negative("SpectralTV spectral", self.spectral)
         whole_number("SpectralTV iterations", self.iterations, 1)

@@ -43,7 +43,6 @@ class Wavelet:
     shifts: int = 1
 
     def __post_init__(self) -> None:
-        """Check the numbers and the name."""
         not_negative("Wavelet weight", self.weight)
         whole_number("Wavelet levels", self.levels, 1)
         whole_number("Wavelet shifts", self.shifts, 1)

@@ -51,7 +51,6 @@ class ADMM:
     damped: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         if not self.rho > 0:
             raise ValueError(f"ADMM rho: expected a number > 0, got {self.rho}")
         if not 0 < self.relaxation < 2:

@@ -49,7 +49,6 @@ class FISTA:
     restart: bool = True
 
     def __post_init__(self) -> None:
-        """Check ρ."""
         not_negative("FISTA rho", self.rho)
 
     def init(

@@ -48,7 +48,6 @@ class GAP:
     """It fits y exactly in the end: noise of dark pixels comes back, divided by their light."""
 
     def __post_init__(self) -> None:
-        """Check ρ."""
         not_negative("GAP rho", self.rho)
 
     def init(

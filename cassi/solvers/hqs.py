@@ -36,7 +36,6 @@ class HQS:
     damped: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Check ρ."""
         if not self.rho > 0:
             raise ValueError(f"HQS rho: expected a number > 0, got {self.rho}")
 

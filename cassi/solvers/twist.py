@@ -57,7 +57,6 @@ class TwIST:
     monotone: bool = True
 
     def __post_init__(self) -> None:
-        """Check ρ and ξ."""
         not_negative("TwIST rho", self.rho)
         if not 0 < self.least <= 1:
             raise ValueError(f"TwIST least: expected a number in (0, 1], got {self.least}")

@@ -95,7 +95,6 @@ class Untrained:
     rho: ClassVar[float] = 0.0
 
     def __post_init__(self) -> None:
-        """Check the parts and the numbers."""
         if not callable(self.network):
             raise TypeError(f"Untrained network: expected a callable, got {self.network!r}")
         for name in ("rate", "fidelity", "level"):

@@ -68,7 +68,6 @@ class ConjugateGradients:
     iterations: int = 200
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         if self.tolerance is not None and not self.tolerance >= 0:
             raise ValueError(f"tolerance: expected a number >= 0, got {self.tolerance}")
         whole_number("iterations", self.iterations, 1)

@@ -165,7 +165,6 @@ class Twin:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         check_values(self, _VALUES, "twin.")
         if not all(is_number(value) for value in self.shift):
             raise ValueError(f"twin.shift: expected finite numbers, got {self.shift!r}")
