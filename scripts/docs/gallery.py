@@ -32,6 +32,9 @@ from PIL import Image
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 import cassi
+from cassi.apps.evaluate.problems import load_benchmark, preparation, sweep_points
+from cassi.apps.reconstructors import compose_settings
+from cassi.apps.settings import Evaluate
 from cassi.data.bundled import bundled_path
 from cassi.data.io import load_cube
 from cassi.systems.masks import move_mask
@@ -258,6 +261,18 @@ def draw_bands() -> None:
     small.save(FOLDER / "bands.jpg", quality=82)
 
 
+def draw_presets() -> None:
+    """The instruments of `benchmark=instruments`: the measurement above, its cube below."""
+    settings = compose_settings(["benchmark=instruments"], kind=Evaluate)
+    points, benchmark = sweep_points(settings), load_benchmark(settings)
+    prepare = preparation(points, benchmark, torch.device("cpu"))
+    problems = [prepare(point, benchmark.scenes[0]) for point in points]
+    frames = [problem.y[0].mean(0).numpy() for problem in problems]
+    panels = [(name, (y / y.max()) ** (1 / 2.2)) for name, y in zip(points, frames, strict=True)]
+    panels += [("", in_colour(cassi.reconstruct(p.y, p.system))) for p in problems]
+    save(picture_row(panels, len(points), 1.6)[0], "presets.jpg")
+
+
 def draw_snapshots(name: str) -> None:
     """Real snapshots, by one method or several, one below the other."""
     _, experiment, scenes, height, methods = SNAPSHOTS[name]
@@ -321,6 +336,7 @@ DRAWN: dict[str, Callable[[], None]] = {
     "guide": draw_guide,
     "bench": draw_bench,
     "bands": draw_bands,
+    "presets": draw_presets,
     **{name: partial(draw_snapshots, name) for name in SNAPSHOTS},
 }
 
