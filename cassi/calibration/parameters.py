@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from operator import attrgetter
+from typing import Any
 
 from cassi.calibration.geometry import Geometry
 from cassi.systems import SDCassi
@@ -68,11 +69,15 @@ def _field(
     nominal: float = 0.0,
     least: float = -math.inf,
 ) -> Parameter:
+    def write(geometry: Geometry, value: float) -> Geometry:
+        other: dict[str, Any] = {field: value}
+        return replace(geometry, **other)
+
     return Parameter(
         name,
         nominal,
         attrgetter(field),
-        lambda geometry, value: replace(geometry, **{field: value}),
+        write,
         step if callable(step) else lambda _: step,
         least,
     )
