@@ -1,7 +1,5 @@
 """One estimate of two, of plain scenes and of predictions, with the errors that both share."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

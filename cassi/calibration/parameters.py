@@ -1,7 +1,5 @@
 """The numbers of a geometry one by one: how each is called, read, changed and how large it is."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Which way round spectra are, by what spectra of ordinary scenes are like."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

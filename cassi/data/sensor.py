@@ -1,7 +1,5 @@
 """A model of a sensor: photon counts, noise, saturation, and a converter of a few bits."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal

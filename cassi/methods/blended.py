@@ -1,7 +1,5 @@
 """The weighted mean of a first cube and of the result that a method reaches from it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import torch

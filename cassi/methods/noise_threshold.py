@@ -1,7 +1,5 @@
 """Little noise is taken for texture."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

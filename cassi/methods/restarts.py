@@ -1,7 +1,5 @@
 """Methods one after another, each from the result of the one before it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """A method that starts from the cube of another one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor

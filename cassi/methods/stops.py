@@ -1,7 +1,5 @@
 """A stopping rule: a time limit."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace

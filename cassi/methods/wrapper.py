@@ -1,7 +1,5 @@
 """The base of reconstructors around a reconstructor."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Cameras as networks see them, and the grids on which networks keep their bands."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 

@@ -1,7 +1,5 @@
 """Low rank: the spectra of a scene lie near a subspace of few dimensions."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """Low rank of groups of similar patches that are followed from frame to frame of a video."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Non-local low rank: similar patches, stacked, have few singular values."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Total variation along the spectrum too."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

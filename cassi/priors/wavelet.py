@@ -1,7 +1,5 @@
 """Sparse wavelet coefficients."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 

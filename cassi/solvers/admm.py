@@ -1,7 +1,5 @@
 """Alternating direction method of multipliers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 

@@ -1,7 +1,5 @@
 """ADMM on the components of a cube: where the prior is one on components, no cube is made."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property

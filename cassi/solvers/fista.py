@@ -1,7 +1,5 @@
 """Fast iterative shrinkage-thresholding."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

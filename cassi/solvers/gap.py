@@ -1,7 +1,5 @@
 """Generalized alternating projection."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Half-quadratic splitting."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

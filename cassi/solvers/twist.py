@@ -1,7 +1,5 @@
 """Two-step iterative shrinkage/thresholding."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """A network that is fitted to the measurement itself."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """Conjugate gradients on the detector, for cameras whose A Aᵀ is not diagonal."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial

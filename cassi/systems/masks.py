@@ -1,7 +1,5 @@
 """Masks: checked, drawn, learned, moved, and shifted back from the detector's grid."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

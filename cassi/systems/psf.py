@@ -1,7 +1,5 @@
 """A camera whose lens, a diffractive one, has another point-spread function at every wavelength."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

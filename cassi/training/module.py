@@ -1,7 +1,5 @@
 """The step of a training, as Lightning's Trainer takes it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 

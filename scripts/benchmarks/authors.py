@@ -10,8 +10,6 @@ of ours, a random 256×256 mask and a random scene, and take turns; the median o
 is faster, and bfloat16 is autocast with channels_last.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import sys

@@ -14,8 +14,6 @@ middle, the mask is mirrored or the bands are in reverse. Bars are those of the 
 share of values within them of nominally 90 %. Scenes are those of CAVE's training set.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import re

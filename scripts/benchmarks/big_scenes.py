@@ -15,8 +15,6 @@ is reconstructed whole. What follows `--` goes to cassi-reconstruct.
 largest and the root mean square difference over the signal level.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

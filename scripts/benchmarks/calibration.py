@@ -11,8 +11,6 @@ is worth with other cameras: `cassi-evaluate data=cave twin=blurred`; of real ca
 `cassi-calibrate experiment=smem scene=fern_root`.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from pathlib import Path

@@ -17,8 +17,6 @@ the statistics of the others: in even light, and in that of so many lamps of 240
 sensors of drawn response see it, parts of 160×176 pixels.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence

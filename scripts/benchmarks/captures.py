@@ -10,8 +10,6 @@ one lamp, the mean spectral angle of its bright ground to its own mean spectrum 
 (max − min) / (max + min) of three coarse bars.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from pathlib import Path

@@ -9,8 +9,6 @@ validation scenes, reconstructed by the default method. Printed is PSNR: of 20 r
 and the best, for the densities of the tile, 0.5 and 0.7; blue noise of the same; the tile.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from pathlib import Path

@@ -11,8 +11,6 @@ Printed are PSNR and gain, and the time over that of the method alone: of `cassi
 the placing in it, and of the reconstruction.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 import time

@@ -19,8 +19,6 @@ Drawn kinds need no data; all others need `$CASSI_DATA`, and are left out withou
 counts the frames in which `cassi.calibration.align` would move the mask.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import sys

@@ -7,8 +7,6 @@ Frames of 256×256 pixels and 28 bands are those of `spectral_video.py`, there a
 of `cave_test` below $CASSI_DATA. Another process writes them; every 20th file is broken.
 """
 
-from __future__ import annotations
-
 import resource
 import subprocess
 import sys

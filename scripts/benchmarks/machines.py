@@ -9,8 +9,6 @@ median of the rounds, of several scenes the median and the worst. `auto` threads
 commands take by themselves. Beside stands one process that never waits.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -8,8 +8,6 @@ other things spoils the seconds of the clock; those of the processor show what t
 gain on free cores. One big scene in blocks: `big_scenes.py … -- processes=2`.
 """
 
-from __future__ import annotations
-
 import argparse
 import ctypes
 import json

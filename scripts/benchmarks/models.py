@@ -15,8 +15,6 @@ that is not finite, are listed with the reason; the exit status is 1 where there
 one exceeds --budget.
 """
 
-from __future__ import annotations
-
 import argparse
 import resource
 import sys

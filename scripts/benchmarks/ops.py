@@ -29,8 +29,6 @@ Every way to write an operator is compared with ours before it is timed. A row i
 CSV written, as soon as its operator is measured.
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import os

@@ -13,8 +13,6 @@ truth, in degrees, without the response in brackets, and the share of bands in w
 within the 90 % error bar of that mean; then the share of all values of the scene within theirs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import sys

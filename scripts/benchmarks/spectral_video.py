@@ -10,8 +10,6 @@ way. Printed are the mean PSNR (dB) of `auto` frame by frame and with
 `cassi.methods.Sequence` around it, and seconds a frame of both.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 import time

@@ -7,8 +7,6 @@ measurement is simulated. `busy` is the share of the time that kernels take, by 
 With --trace its trace is written for every method, for chrome://tracing or ui.perfetto.dev.
 """
 
-from __future__ import annotations
-
 import gzip
 import shutil
 import sys

@@ -8,8 +8,6 @@ Reads kobe, traffic and runner (256 × 256, 8 frames in one) below ``$CASSI_DATA
 (dB, peak 1, cube cut to [0, 1], mean over frames) and seconds of each method, as Markdown.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -7,8 +7,6 @@ A band is there when the picture of the report is another one, in a headless Chr
 same machine. Prints a line each: median and largest of the changes in ms.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import statistics

@@ -10,8 +10,6 @@ in their range, interpolated linearly and as `output.wavelengths=` does. The las
 the true 28 bands: the angle, and the root mean square of errors over the error bars.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from statistics import mean

@@ -8,8 +8,6 @@ order. Prints a table, one row a barrier, and exits with status 1 where one is n
 not needed, or a test is missing.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

@@ -12,8 +12,6 @@ command: ok, failed, or skipped and why; the exit status is 1 where one failed. 
 be a part of `make release-check`: run it before a release.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

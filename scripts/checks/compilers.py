@@ -8,8 +8,6 @@ left out. `CASSI_LIBRARY_DIR` makes the package load a library from there, so te
     CASSI_LIBRARY_DIR=build/compilers/clang++ pytest tests/ops
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

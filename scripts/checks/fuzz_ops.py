@@ -11,8 +11,6 @@ table, one row an operator, and exits with status 1 where there are findings.
     python scripts/checks/fuzz_ops.py --only 4711
 """
 
-from __future__ import annotations
-
 import argparse
 import inspect
 import sys

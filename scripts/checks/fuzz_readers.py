@@ -11,8 +11,6 @@ exits with status 1 where there are findings.
     python scripts/checks/fuzz_readers.py --only 4711
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import csv

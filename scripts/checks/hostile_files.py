@@ -6,8 +6,6 @@ Each must be refused in one line, within 20 s, with less than 1 GB, and without 
 elsewhere. The status is 1 where one is not.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource

@@ -18,8 +18,6 @@ A run is a fork of a process that has imported everything and computed nothing, 
 fall on the commands' own work.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import csv

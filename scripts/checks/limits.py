@@ -12,8 +12,6 @@ undisturbed run gives. With `--kills`, runs are killed too, as `kills.py` does. 
 where something was not as it should be.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import os

@@ -11,8 +11,6 @@ functions without decorators; tests marked slow, and those that compile, are not
 a lower bound.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

@@ -10,8 +10,6 @@ a shell would start, so `"python -m cassi reconstruct"` is one too. Prints a tab
 status is 1 where a cube differs or a run fails.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shlex

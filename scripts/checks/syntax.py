@@ -7,8 +7,6 @@ Where there is none, or no compiler, the check says so and passes. CUDA sources 
 by the emulation; where `nvcc` is found, `ops.cpp` and `scratch.cpp` with CUDA's headers too.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

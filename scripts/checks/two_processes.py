@@ -6,8 +6,6 @@ Takes the options of cassi-train. Each process counts as a machine of its own; o
 a process, and the exit status is 1 where one failed.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -10,8 +10,6 @@ with the light E (CIE D55), the reflectance R_p of pigment p, and its share time
 The shares are drawn at 4×4 samples a pixel and averaged: edges are anti-aliased exactly.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Mapping

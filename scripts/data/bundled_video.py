@@ -5,8 +5,6 @@ turns a little, from the chart towards the balls, and one ball rolls through the
 is the mean of the scene's bands, sampled by cubic splines.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

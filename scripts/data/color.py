@@ -5,8 +5,6 @@
 The 1931 2° observer at 1 nm, and the illuminants of CIE 15:2018 and ISO 7589 at their own steps.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

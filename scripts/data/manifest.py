@@ -8,8 +8,6 @@ For example the bundled one:
 Without a split's option the folder of its name in ROOT is taken, if it is there.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

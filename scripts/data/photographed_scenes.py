@@ -13,8 +13,6 @@ c are chromaticities of the pixels, taken as sRGB, b is the luminance, l a light
 observer's luminous efficiency. OUT/NAME.tif has the bands of the benchmark.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

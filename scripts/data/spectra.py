@@ -6,8 +6,6 @@
 Of the training scenes of CAVE ($CASSI_DATA), 455 to 645 nm.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -8,8 +8,6 @@ its size. On two cores the bundled ones take a minute, all of them a quarter of 
     python scripts/docs/gallery.py methods bands    # some
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

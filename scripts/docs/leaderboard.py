@@ -13,8 +13,6 @@ published_figures.yaml. A condition that is measured again takes the place of wh
 Other conditions than those of the two benchmarks are refused.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Mapping

@@ -5,8 +5,6 @@
 The frames are those of `spectral_video.py`. It needs cave_test below $CASSI_DATA.
 """
 
-from __future__ import annotations
-
 import shutil
 import sys
 import tempfile

@@ -7,8 +7,6 @@ Descriptions and papers are those of the classes' docstrings, published figures 
 `published_figures.yaml`, measured ones those of `docs/reference/networks_*.csv`.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import inspect

@@ -6,8 +6,6 @@
     python scripts/docs/public.py > docs/reference/public.txt
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import sys

@@ -7,8 +7,6 @@ for all. tests/scripts/test_readability.py holds the limits for README and guide
 Code blocks, tables, headings, pictures and the targets of links do not count; `code` is one word.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 from pathlib import Path

@@ -6,8 +6,6 @@ Columns: truth, frame by frame, `sequence=true`. Rows: the picture, and eight ti
 cube, as the root mean square over bands. It needs cave_test below $CASSI_DATA.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 python scripts/docs/view.py
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

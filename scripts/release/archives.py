@@ -9,8 +9,6 @@ from an unrelated folder. Only then do they come into dist/. Prints one line for
     python scripts/release/archives.py            # make release
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import io

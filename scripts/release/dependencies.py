@@ -5,8 +5,6 @@
 Status 1: a licence is copyleft or not stated, or all of it exceeds the limit.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from importlib.metadata import Distribution, PackageNotFoundError, distribution

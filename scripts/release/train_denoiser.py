@@ -7,8 +7,6 @@ scenes are held out; PSNR is printed on those for each noise level. OUT/denoiser
 the weights, and in its metadata the class of the network, its arguments and how it was trained.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

@@ -18,8 +18,6 @@ are equally far from the bounds of the gate; `--write` multiplies all σ by it. 
 count as known in the range that they have there.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

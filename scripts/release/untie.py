@@ -7,8 +7,6 @@ The network in the file has the outputs of that which is read, by default the on
 further.
 """
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import replace
 from pathlib import Path

@@ -20,8 +20,6 @@ OUT/card.md is the model card; `--card` writes it into the documentation. `--pic
 captures there: look for texture that is not in the scene. Needs `$CASSI_DATA`.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

@@ -3,8 +3,6 @@
 Every frame becomes a file, so that the process for untrusted files reads it (`cassi.data.door`).
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

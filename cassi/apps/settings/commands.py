@@ -1,7 +1,5 @@
 """What each command is told: a frozen dataclass, which checks its own values."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Cubes that lie band after band in a file or a store, read and written in parts."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Sequence

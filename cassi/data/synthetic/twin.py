@@ -1,7 +1,5 @@
 """A digital twin: a camera with defects, its frames, and its true parameters."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import Any
