@@ -1,6 +1,6 @@
 """Measure how many snapshots and jobs are shared, by each executor.
 
-    python scripts/benchmarks/many_snapshots.py --snapshots 64 --size 256 --method gap_tv
+    python -m scripts.benchmarks.many_snapshots --snapshots 64 --size 256 --method gap_tv
 
 The whole command on a folder, with one and with two workers, one thread each. The seconds a
 snapshot are those between the first and the last result, without the start. A machine that does

@@ -1,6 +1,6 @@
 """Run commands where something is short, and look at how they end and how they go on.
 
-    python scripts/checks/limits.py --runs 60 --kills 100 --seed 0
+    python -m scripts.checks.limits --runs 60 --kills 100 --seed 0
 
 Each run has one hindrance, drawn with its size: a full disk (a tmpfs where it may be mounted, else
 a limit on the size of a file), a read-only disk, few open files, few addresses, outputs that are
@@ -25,8 +25,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 from scripts.checks import kills
 from scripts.checks.kills import Case, Checker, await_orphans, find_faults, say, start, wait

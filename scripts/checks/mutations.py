@@ -1,7 +1,7 @@
 """Change a package at random places, and count the changes that its tests notice.
 
-    python scripts/checks/mutations.py metrics                       # a sample of 60
-    python scripts/checks/mutations.py systems --sample 200 --seed 1
+    python -m scripts.checks.mutations metrics                       # a sample of 60
+    python -m scripts.checks.mutations systems --sample 200 --seed 1
     mutmut browse                                                    # look at those that survived
 
 mutmut makes the mutants (`[tool.mutmut]` in pyproject.toml), in the folder `mutants`, and runs the

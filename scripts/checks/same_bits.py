@@ -1,7 +1,7 @@
 """Compare the cubes of two installations of cassi-reconstruct bit by bit.
 
-    python scripts/checks/same_bits.py --command OLD/bin/cassi-reconstruct --with cassi-reconstruct
-    python scripts/checks/same_bits.py --command OLD/bin/cassi-reconstruct --only gap_tv pretrained
+    python -m scripts.checks.same_bits --command OLD/bin/cassi-reconstruct --with cassi-reconstruct
+    python -m scripts.checks.same_bits --command OLD/bin/cassi-reconstruct --only gap_tv pretrained
 
 Every method is run on the bundled scene: each experiment without data of its own, each solver with
 its default prior, each prior that needs no file, each camera, the weights of the package, a scene

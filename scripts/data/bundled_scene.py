@@ -1,4 +1,4 @@
-"""Makes the bundled scene and mask: ``python scripts/data/bundled_scene.py --out data``.
+"""Makes the bundled scene and mask: ``python -m scripts.data.bundled_scene --out data``.
 
 A still life of test targets in daylight. Every surface is a mixture of pigments whose measured
 reflectances come with colour-science (the 24 patches of the ColorChecker, average of 30 charts),

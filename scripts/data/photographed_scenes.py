@@ -1,6 +1,6 @@
 """Make scenes for training of photographs: their layout, in materials whose spectra were measured.
 
-    python scripts/data/photographed_scenes.py PHOTOS OUT       # needs $CASSI_DATA
+    python -m scripts.data.photographed_scenes PHOTOS OUT       # needs $CASSI_DATA
 
 A photograph shows how shapes, textures and shadows lie in an image, and nothing of spectra. A dozen
 of its pixels become materials. Each gets a convex mixture of measured reflectances
@@ -21,8 +21,6 @@ import torch
 from skimage.io import imread
 from torch import Tensor
 from torch.nn.functional import normalize
-
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 from cassi.data.io import write_cube
 from cassi.data.synthetic.spectra import MeasuredSpectra, observer

@@ -4,8 +4,8 @@ Those of the bundled scene need nothing. Those of KAIST snapshots and of capture
 cameras are drawn where $CASSI_DATA has the data, else left as they are. Prints each picture and
 its size. On two cores the bundled ones take a minute, all of them a quarter of an hour.
 
-    python scripts/docs/gallery.py                  # all that can be drawn
-    python scripts/docs/gallery.py methods bands    # some
+    python -m scripts.docs.gallery                  # all that can be drawn
+    python -m scripts.docs.gallery methods bands    # some
 """
 
 import argparse
@@ -26,8 +26,6 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
-
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 import cassi
 from cassi.apps.evaluate.problems import load_benchmark, preparation, sweep_points

@@ -1,6 +1,6 @@
 """Take the pictures of docs/guides/view.md: cassi-view in a headless Chromium.
 
-python scripts/docs/view.py
+python -m scripts.docs.view
 """
 
 import re
