@@ -54,7 +54,7 @@ test-all: install emulate
 PACKAGE ?= metrics
 SAMPLE ?= 60
 mutations: install
-	$(SIDE_BY_SIDE) $(BIN)/python scripts/checks/mutations.py $(PACKAGE) --sample $(SAMPLE) --jobs $(JOBS)
+	$(SIDE_BY_SIDE) $(BIN)/python -m scripts.checks.mutations $(PACKAGE) --sample $(SAMPLE) --jobs $(JOBS)
 
 # Lines and branches of cassi/ that the tests reach, also in the commands that they start.
 coverage: export COVERAGE_FILE := $(abspath .coverage)
@@ -80,8 +80,8 @@ sanitize: build/sanitize/_cpu.so
 
 # Both go through all of their trials before findings end them with status 1.
 fuzz: build/sanitize/_cpu.so
-	$(SANITIZED) $(BIN)/python scripts/checks/fuzz_ops.py --calls $(FUZZ)
-	$(SANITIZED) $(BIN)/python scripts/checks/fuzz_readers.py --files $(FUZZ)
+	$(SANITIZED) $(BIN)/python -m scripts.checks.fuzz_ops --calls $(FUZZ)
+	$(SANITIZED) $(BIN)/python -m scripts.checks.fuzz_readers --files $(FUZZ)
 
 build/sanitize/_cpu.so: $(STAMP)
 	CASSI_SANITIZE=1 FORCE_CUDA=0 $(BIN)/cmake -S . -B build/sanitize -G Ninja \
@@ -101,7 +101,7 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python scripts/checks/syntax.py
+	$(BIN)/python -m scripts.checks.syntax
 	git ls-files 'csrc/*.h' 'csrc/*.cpp' 'csrc/*.cu' | xargs -r $(BIN)/clang-format --dry-run -Werror
 
 format: install
@@ -114,11 +114,11 @@ wheel: install
 
 # Wheel and source archive in dist/, built from what git has and tested in empty environments.
 release: install
-	$(BIN)/python scripts/release/archives.py
+	$(BIN)/python -m scripts.release.archives
 
 # Every target here and every command of README and docs, at small size: before a release.
 commands: install
-	$(SIDE_BY_SIDE) $(BIN)/python scripts/checks/commands.py
+	$(SIDE_BY_SIDE) $(BIN)/python -m scripts.checks.commands
 
 # The documentation site; the notebooks are executed for it, which takes a minute.
 docs: install

@@ -1,7 +1,5 @@
 """`cassi COMMAND …`: all commands behind one name; `python -m cassi` is the same."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 

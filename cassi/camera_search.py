@@ -1,7 +1,5 @@
 """Find the camera from a measurement: with the right one, held-out pixels are predicted best."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """From config nodes to objects, of allowed packages only."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """What Linux's control groups leave a process, of all groups above it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 

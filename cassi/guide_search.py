@@ -1,7 +1,5 @@
 """Place a guide: about where its picture lies, and whether it is of this scene at all."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -5,8 +5,6 @@ or texture where the camera is right (`cassi.solvers.noise_level`), and the code
 it is not (`cassi.calibration.Windows`).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ A plugin is a Python file, or a module, that its user names: `plugins=[mymod.py]
 so nothing else may name one. What it registers here is known by name like the package's own.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import importlib.util

@@ -4,8 +4,6 @@ Precisions have the names that Lightning's Trainer gives them. "auto" is bfloat1
 fast, else float32, and so depends on the device alone.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import time

@@ -4,8 +4,6 @@ A camera that knows more of its scene than a measurement pulls them towards that
 sequence towards the cube that it expects (`cassi.systems.guide`, `cassi.methods.sequence`).
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The commands as functions of tensors: reconstruct, calibrate, simulate."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from contextlib import AbstractContextManager

@@ -1,7 +1,5 @@
 """Which part of the jobs a command does that shares them with others: of a job array, of srun."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping, Sequence

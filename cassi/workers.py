@@ -4,8 +4,6 @@ They are forks of a process that has imported the package and does nothing else:
 GPUs have not begun. That takes one import for all of them, while the command reads its files.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

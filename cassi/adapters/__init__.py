@@ -3,8 +3,6 @@
 A library is imported when its function is called.
 """
 
-from __future__ import annotations
-
 import importlib.util
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A camera as the physics of deepinv."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """A camera on NumPy arrays."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A camera as an operator of PyLops."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A camera as a linear operator of SciPy."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

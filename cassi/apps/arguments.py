@@ -1,7 +1,5 @@
 """What stands on the command line, in the form in which Hydra takes it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from importlib import resources

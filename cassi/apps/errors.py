@@ -1,7 +1,5 @@
 """A failure in one line: what was expected, what came, what to do."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

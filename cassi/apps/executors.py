@@ -4,8 +4,6 @@ A job is a plain function of plain data, `(settings, what) -> record`. The engin
 of `concurrent.futures`; the command that submits the jobs writes down what they return.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Folders of results: a new one for each command, and one command for each folder."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import itertools

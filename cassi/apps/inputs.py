@@ -1,7 +1,5 @@
 """From settings to the camera, the measurement and, where known, the truth."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -1,7 +1,5 @@
 """How the commands use memory, and how much a computation takes."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import weakref

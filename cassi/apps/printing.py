@@ -1,7 +1,5 @@
 """What a command prints: all of it, warnings alone (`--quiet`), or one JSON object (`--json`)."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

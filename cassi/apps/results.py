@@ -1,7 +1,5 @@
 """What commands write of a reconstruction: cube, pictures, report, tables, numbers."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

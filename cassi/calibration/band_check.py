@@ -1,7 +1,5 @@
 """Do bands lie where a camera has them? Asked of plain scenes, where light comes in lines."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Calibration of a camera from what it measured."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field

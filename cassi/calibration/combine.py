@@ -1,7 +1,5 @@
 """One estimate of two, of plain scenes and of predictions, with the errors that both share."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +16,7 @@ from cassi.systems import SDCassi
 PLAIN, PREDICTED, LEAST = 2.0, 3.0, 0.1
 """Standard errors by which estimates of plain scenes and of predictions are off, and difference
 steps beside: all parts of a frame share errors of the model, which the scatter between them does
-not show. From scenes of CAVE's training set, `scripts/benchmarks/calibration.py --fine`."""
+not show. From scenes of CAVE's training set, `python -m scripts.benchmarks.calibration --fine`."""
 
 
 @dataclass(frozen=True)

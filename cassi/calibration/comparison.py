@@ -1,7 +1,5 @@
 """Which of two cameras predicts withheld pixels better, and which plain scenes fit better."""
 
-from __future__ import annotations
-
 from cassi.calibration.fit import SURE, PlainScenes
 from cassi.calibration.geometry import Geometry
 from cassi.calibration.heldout import Prediction, WithheldPixels

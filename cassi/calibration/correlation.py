@@ -1,7 +1,5 @@
 """Where the mask shows in a frame: its correlation with the mask, along the dispersion."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The calibration of a dual disperser: its mask and the dispersion across it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

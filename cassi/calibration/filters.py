@@ -1,7 +1,5 @@
 """A camera from frames of its mask in light of several wavelengths: no scene, no search."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

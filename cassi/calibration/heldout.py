@@ -1,7 +1,5 @@
 """Detector pixels that a reconstruction does not see, and how well it predicts them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Whether a frame tells the dispersion: it does where light comes in lines, one per band."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

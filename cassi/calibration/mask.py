@@ -1,7 +1,5 @@
 """The mask and the gain of a camera from frames of scenes that are known."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Where the mask lies, as far as plain scenes tell in a second or two."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,10 +1,10 @@
 """The numbers of a geometry one by one: how each is called, read, changed and how large it is."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import Any
 
 from cassi.calibration.geometry import Geometry
 from cassi.systems import SDCassi
@@ -60,6 +60,27 @@ def _curve(order: int) -> Parameter:
     )
 
 
+def _field(
+    name: str,
+    field: str,
+    step: float | Callable[[SDCassi], float],
+    nominal: float = 0.0,
+    least: float = -math.inf,
+) -> Parameter:
+    def write(geometry: Geometry, value: float) -> Geometry:
+        other: dict[str, Any] = {field: value}
+        return replace(geometry, **other)
+
+    return Parameter(
+        name,
+        nominal,
+        attrgetter(field),
+        write,
+        step if callable(step) else lambda _: step,
+        least,
+    )
+
+
 PARAMETERS: dict[str, Parameter] = {
     "down": Parameter(
         "shift down (px)",
@@ -75,52 +96,22 @@ PARAMETERS: dict[str, Parameter] = {
         lambda geometry, value: replace(geometry, shift=(geometry.shift[0], value)),
         lambda _: 0.1,
     ),
-    "rotation": Parameter(
-        "rotation (degrees)",
-        0.0,
-        lambda geometry: geometry.rotation,
-        lambda geometry, value: replace(geometry, rotation=value),
-        lambda system: math.degrees(0.1 / _radius(system)),
+    "rotation": _field(
+        "rotation (degrees)", "rotation", lambda system: math.degrees(0.1 / _radius(system))
     ),
     "dispersion": _curve(1),
     **{f"dispersion_{order}": _curve(order) for order in range(2, 6)},
-    "interpolated": Parameter(
-        "mask alone, along (px)",
-        0.0,
-        lambda geometry: geometry.interpolated,
-        lambda geometry, value: replace(geometry, interpolated=value),
-        lambda _: 0.1,
-    ),
-    "tilt": Parameter(
+    "interpolated": _field("mask alone, along (px)", "interpolated", 0.1),
+    "tilt": _field(
         "tilt of the dispersion (degrees)",
-        0.0,
-        lambda geometry: geometry.tilt,
-        lambda geometry, value: replace(geometry, tilt=value),
+        "tilt",
         lambda system: math.degrees(0.1 / max(_reach(system), 1.0)),
     ),
-    "magnification": Parameter(
-        "magnification",
-        1.0,
-        lambda geometry: geometry.magnification,
-        lambda geometry, value: replace(geometry, magnification=value),
-        lambda system: 0.1 / _radius(system),
+    "magnification": _field(
+        "magnification", "magnification", lambda system: 0.1 / _radius(system), nominal=1.0
     ),
-    "blur": Parameter(
-        "mask blur, variance (px²)",
-        0.0,
-        lambda geometry: geometry.variance,
-        lambda geometry, value: replace(geometry, variance=value),
-        lambda _: 0.05,
-        least=0.0,
-    ),
-    "contrast": Parameter(
-        "mask contrast",
-        1.0,
-        lambda geometry: geometry.contrast,
-        lambda geometry, value: replace(geometry, contrast=value),
-        lambda _: 0.05,
-        least=0.1,
-    ),
+    "blur": _field("mask blur, variance (px²)", "variance", 0.05, least=0.0),
+    "contrast": _field("mask contrast", "contrast", 0.05, nominal=1.0, least=0.1),
 }
 """All of them, by the key that models name them by."""
 

@@ -1,7 +1,5 @@
 """Which way round spectra are, by what spectra of ordinary scenes are like."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -105,7 +103,7 @@ def strangeness(
 
     with the symbols of `direction`. The second is at most 1.5 in 19 of CAVE's 20 training scenes,
     each by the statistics of the others, and at least 3.4 both ways in the light of a lamp, as a
-    sensor sees it (`scripts/benchmarks/camera_check.py --lamp`).
+    sensor sees it (`python -m scripts.benchmarks.camera_check --lamp`).
 
     Args:
         x: cube `(C, H, W)`.

@@ -1,7 +1,5 @@
 """Files that appear whole or not at all, and what the system says where they cannot."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

@@ -1,7 +1,5 @@
 """Random variations of training samples: pure functions of scenes and a generator."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

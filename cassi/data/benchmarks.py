@@ -1,7 +1,5 @@
 """Data sets to evaluate on: cubes to be measured, or measurements that a camera took."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

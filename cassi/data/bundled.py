@@ -1,7 +1,5 @@
 """Where the demonstration scene and its mask lie."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 

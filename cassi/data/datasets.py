@@ -1,7 +1,5 @@
 """Data sets of training crops and of whole scenes, and how the scenes get into memory."""
 
-from __future__ import annotations
-
 import glob
 import os
 import warnings

@@ -1,7 +1,5 @@
 """One Zarr store for the cubes of many snapshots, which many processes write at the same time."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -4,8 +4,6 @@ It is started with the first file and kept; a limit that it exceeds ends it, and
 starts another. Arrays come back in shared memory.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import math

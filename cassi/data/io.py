@@ -21,8 +21,6 @@ Nothing is unpickled or run. Whatever is wrong with a file comes out as one line
 expected, what is there, what to do.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Which files a network is trained, selected and tested on, and proof that they are those."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence

@@ -5,8 +5,6 @@ for efficient hyperspectral image reconstruction", CVPR 2022), `simulation/train
 `real/train_code/utils.py`.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import re

@@ -1,7 +1,5 @@
 """A model of a sensor: photon counts, noise, saturation, and a converter of a few bits."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -106,7 +104,6 @@ class Sensor:
     )
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         check_values(self, _VALUES)
         if self.bits is None and self.full_well is None:
             raise ValueError("full_well: expected electrons where bits is null, got none")

@@ -28,7 +28,6 @@ class Noise(Protocol):
 
     def __call__(self, y: Tensor, bands: int, generator: torch.Generator) -> Tensor:
         """Return the noisy measurement, shaped like y `(B, K, H', W')`, in the same unit."""
-        ...
 
 
 class WhiteNoise:
@@ -201,7 +200,6 @@ class MaskSource(Protocol):
         Raises:
             ValueError: the source cannot give masks of this size.
         """
-        ...
 
 
 class FixedMask:

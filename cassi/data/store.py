@@ -1,7 +1,5 @@
 """Finished results under names, each with a record of all that it depends on."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat

@@ -1,7 +1,5 @@
 """Wavelengths of bands: checks, units, those of the benchmark; spectra between the bands."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

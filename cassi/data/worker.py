@@ -4,8 +4,6 @@ It imports numpy and the library of the format alone. Around each file it limits
 memory, processor time, open files and written bytes, and refuses to open anything else.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import importlib.util

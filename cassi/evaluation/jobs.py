@@ -1,7 +1,5 @@
 """Jobs of an evaluation."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

@@ -1,7 +1,5 @@
 """From a scene of a data set to the input of every method."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """Published comparisons of the cost of a wrong camera, as a table of four columns."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

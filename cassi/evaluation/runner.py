@@ -1,7 +1,5 @@
 """Do the jobs that are not done yet, and measure what each costs."""
 
-from __future__ import annotations
-
 import ctypes
 import time
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Results of methods over a change of the camera or its noise, as tables."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Records as tables: CSV, Markdown, JSON, LaTeX."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """The default method: total nuclear variation of spectral components."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from cassi.priors import TV, Subspace

@@ -1,7 +1,5 @@
 """The weighted mean of a first cube and of the result that a method reaches from it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import torch
@@ -34,7 +32,6 @@ class Blended(Wrapper):
     share: float
 
     def __post_init__(self) -> None:
-        """Check the share."""
         super().__post_init__()
         if not 0 <= self.share < 1:
             raise ValueError(f"blend: expected a share from 0 to below 1, got {self.share}")

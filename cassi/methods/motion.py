@@ -1,7 +1,5 @@
 """How a scene moved from one snapshot to the next, found through the camera."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Little noise is taken for texture."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -34,7 +32,6 @@ class NoiseThreshold(Wrapper):
     threshold: float = 0.012
 
     def __post_init__(self) -> None:
-        """Check the threshold."""
         super().__post_init__()
         not_negative("noise_threshold", self.threshold)
 

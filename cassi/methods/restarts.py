@@ -1,7 +1,5 @@
 """Methods one after another, each from the result of the one before it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -38,7 +36,6 @@ class Restarts:
     network: ClassVar[None] = None
 
     def __post_init__(self) -> None:
-        """Check the parts."""
         if not self.passes:
             raise ValueError("Restarts passes: expected at least one, got none")
         for method in self.passes:

@@ -1,7 +1,5 @@
 """Low rank of groups of similar patches of the scene itself: a minute for one scene."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from cassi.checks import whole_number

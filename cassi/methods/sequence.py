@@ -67,7 +67,6 @@ class Sequence(Wrapper):
     tolerance: float = 0.03
 
     def __post_init__(self) -> None:
-        """Check the parts."""
         super().__post_init__()
         method: Any = self.method
         fits = isinstance(method, Solver) and isinstance(method.prior, Subspace)

@@ -1,7 +1,5 @@
 """A method that starts from the cube of another one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -33,7 +31,6 @@ class Started(Wrapper):
     start: Reconstructor
 
     def __post_init__(self) -> None:
-        """Check the parts."""
         super().__post_init__()
         check_method("start", self.start)
 

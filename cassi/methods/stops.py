@@ -1,7 +1,5 @@
 """A stopping rule: a time limit."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -56,7 +54,6 @@ class TimeLimit(Wrapper):
     seconds: float
 
     def __post_init__(self) -> None:
-        """Check the time."""
         super().__post_init__()
         if not not_negative("time_limit", self.seconds):
             raise ValueError("time_limit: expected seconds above 0 or null, got 0")

@@ -1,7 +1,5 @@
 """An untrained network that is fitted to the one snapshot."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from cassi.methods.stops import TimeLimit

@@ -1,7 +1,5 @@
 """The method for video snapshots: the bands are frames, and nothing is dispersed."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from cassi.checks import whole_number

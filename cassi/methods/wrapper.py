@@ -1,7 +1,5 @@
 """The base of reconstructors around a reconstructor."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +24,6 @@ class Wrapper:
     method: Reconstructor
 
     def __post_init__(self) -> None:
-        """Check the part."""
         check_method(f"{type(self).__name__} method", self.method)
 
     @property

@@ -5,8 +5,6 @@ computes with, it settles on which side of a half a float32 value rounds, and on
 28×660×660 cube is ever held twice.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

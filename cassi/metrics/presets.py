@@ -4,8 +4,6 @@ The papers differ in clipping, rounding, peak and averaging, which moves PSNR by
 methods differ from each other. A figure therefore always carries the name of its preset.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """All metrics of a scene at once, and their mean over scenes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 

@@ -1,7 +1,5 @@
 """Attention within windows of an image, and among its channels."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

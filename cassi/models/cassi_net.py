@@ -1,7 +1,5 @@
 """CassiNet: total variation first, then learned stages, on components of a spectral subspace."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

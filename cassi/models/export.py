@@ -1,7 +1,5 @@
 """Networks as files that run without this package: ONNX, programs of torch, compiled libraries."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Cameras as networks see them, and the grids on which networks keep their bands."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -26,12 +24,10 @@ class Camera(LinearSystem, Protocol):
     @property
     def offsets(self) -> tuple[float, ...]:
         """Where on the detector each band begins, pixels along the axis."""
-        ...
 
     @property
     def measurement_shape(self) -> tuple[int, int, int]:
         """(K, H', W')."""
-        ...
 
 
 class Turned:

@@ -1,7 +1,5 @@
 """Layers, norms, padding and checks that several networks share."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial

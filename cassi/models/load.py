@@ -1,7 +1,5 @@
 """Networks made by name, with the weights of their authors' files or of our own."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

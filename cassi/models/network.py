@@ -1,7 +1,5 @@
 """What networks that reconstruct a snapshot share: checks, either axis, stages."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

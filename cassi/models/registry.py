@@ -1,7 +1,5 @@
 """Networks by name."""
 
-from __future__ import annotations
-
 import fnmatch
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

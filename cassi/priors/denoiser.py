@@ -1,7 +1,5 @@
 """Denoising networks as priors."""
 
-from __future__ import annotations
-
 import copy
 import os
 import warnings

@@ -1,7 +1,5 @@
 """Low rank: the spectra of a scene lie near a subspace of few dimensions."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal
@@ -42,7 +40,6 @@ class LowRank:
     weight: float = 1.0
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         if self.rank != "auto":
             whole_number("LowRank rank", self.rank, 1)
         not_negative("LowRank weight", self.weight)

@@ -1,7 +1,5 @@
 """Low rank of groups of similar patches that are followed from frame to frame of a video."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,14 +9,7 @@ from torch import Tensor
 
 from cassi import ops
 from cassi.checks import whole_number
-from cassi.priors.non_local import (
-    Matches,
-    check_groups,
-    cover,
-    patch_distances,
-    patch_grid,
-    shrink_samples,
-)
+from cassi.priors.non_local import Matches, check_groups, cover, match_patches, shrink_samples
 
 
 @dataclass(frozen=True)
@@ -60,7 +51,6 @@ class MovingPatches:
     refresh: int = 10
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         check_groups(self)
         whole_number("MovingPatches reach", self.reach, 1)
 
@@ -80,9 +70,8 @@ class MovingPatches:
 
     def _match(self, video: Tensor) -> Tensor:
         side = min(self.patch, *video.shape[1:])
-        return match_frames(
-            video, side, min(self.stride, side), self.matches, self.radius, self.reach
-        )
+        stride = min(self.stride, side)
+        return match_patches(video[:, None], side, stride, self.matches, self.radius, self.reach)
 
     def _shrink(self, video: Tensor, groups: Tensor, sigma: Tensor) -> Tensor:
         frames, height, width = video.shape
@@ -93,44 +82,3 @@ class MovingPatches:
         total = ops.shrink_groups(image, groups[None], threshold.reshape(1), side)
         clean: Tensor = total[0, 0] / cover(groups, side, frames * height, width)
         return clean.view_as(video)
-
-
-def match_frames(
-    video: Tensor, patch: int, stride: int, matches: int, radius: int, reach: int
-) -> Tensor:
-    """Find the patches most like each reference patch, in its frame and in those around it.
-
-    Args:
-        video: `(C, H, W)`, C frames.
-        patch: side of a patch, <= H and W.
-        stride: distance of reference patches.
-        matches: patches per group; fewer where a corner's window holds fewer.
-        radius: a match begins at most so many rows and columns away.
-        reach: it lies at most so many frames away.
-
-    Returns:
-        `(N, M)` flat positions (c·H + h)·W + w of the patches' first pixels; the reference patch is
-        the first of its group.
-    """
-    frames, height, width = video.shape
-    rows = patch_grid(height, patch, stride).to(video.device)
-    columns = patch_grid(width, patch, stride).to(video.device)
-    positions = rows[:, None, None] * width + columns[:, None]
-    groups = []
-    for frame in range(frames):
-        distances, shifts = [], []
-        near = range(max(0, frame - reach), min(frames, frame + reach + 1))
-        for other in near:
-            found, moves = patch_distances(
-                video[frame, None], video[other, None], patch, rows, columns, radius
-            )
-            if other == frame:
-                found[len(found) // 2] = -1  # the reference patch itself
-            distances.append(found)
-            shifts.append(moves + other * height * width)
-        every = torch.cat(distances)
-        corner = (min(radius, height - patch) + 1) * (min(radius, width - patch) + 1)
-        count = min(matches, corner * min(len(near), reach + 1))
-        nearest = every.permute(2, 1, 0).topk(count, largest=False).indices
-        groups.append((positions + torch.cat(shifts)[nearest]).flatten(0, 1))
-    return torch.cat(groups)

@@ -1,7 +1,5 @@
 """Non-local low rank: similar patches, stacked, have few singular values."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -61,7 +59,6 @@ class NonLocalLowRank:
     refresh: int = 10
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         check_groups(self)
         if self.rank is not None:
             whole_number("NonLocalLowRank rank", self.rank, 1)
@@ -87,7 +84,7 @@ class NonLocalLowRank:
     def _match(self, image: Tensor) -> tuple[Tensor, Tensor]:  # (R, H, W) → (N, M), (H, W)
         side, (_, height, width) = self._side(image), image.shape
         stride = min(self.stride, side)
-        groups = match_patches(image[:_GUIDE], side, stride, self.matches, self.radius)
+        groups = match_patches(image[None, :_GUIDE], side, stride, self.matches, self.radius)
         return groups, cover(groups, side, height, width).to(image.dtype)
 
     def _side(self, image: Tensor) -> int:
@@ -166,32 +163,45 @@ def patch_grid(size: int, patch: int, stride: int) -> Tensor:
     return torch.unique(torch.tensor([*range(0, last + 1, stride), last]))
 
 
-def match_patches(guide: Tensor, patch: int, stride: int, matches: int, radius: int) -> Tensor:
-    """Find the patches most like each reference patch in a window around it.
+def match_patches(
+    images: Tensor, patch: int, stride: int, matches: int, radius: int, reach: int = 0
+) -> Tensor:
+    """Find the patches most like each reference patch, in its image and in those around it.
 
     The distance of two patches is the sum of squared differences over their pixels and channels,
     taken for all reference patches at once, and for as many shifts of the image as fit a cache.
 
     Args:
-        guide: image `(G, H, W)`.
+        images: `(C, G, H, W)`, C of them.
         patch: side of a patch, <= H and W.
         stride: distance of reference patches.
         matches: patches per group; fewer where the window of a corner holds fewer.
         radius: a match begins at most so many rows and columns away.
+        reach: it lies at most so many images away.
 
     Returns:
-        `(N, M)` flat positions h·W + w of the patches' first pixels; the reference patch is the
-        first of its group.
+        `(N, M)` flat positions (c·H + h)·W + w of the patches' first pixels; the reference patch is
+        the first of its group.
     """
-    _, height, width = guide.shape
-    rows = patch_grid(height, patch, stride).to(guide.device)
-    columns = patch_grid(width, patch, stride).to(guide.device)
-    found, shifts = patch_distances(guide, guide, patch, rows, columns, radius)
-    found[len(found) // 2] = -1  # the reference patch itself
-    count = min(matches, (min(radius, height - patch) + 1) * (min(radius, width - patch) + 1))
-    nearest = found.permute(2, 1, 0).topk(count, largest=False).indices
+    count, _, height, width = images.shape
+    rows = patch_grid(height, patch, stride).to(images.device)
+    columns = patch_grid(width, patch, stride).to(images.device)
     positions = rows[:, None, None] * width + columns[:, None]
-    return (positions + shifts[nearest]).flatten(0, 1)
+    corner = (min(radius, height - patch) + 1) * (min(radius, width - patch) + 1)
+    groups = []
+    for index, guide in enumerate(images):
+        distances, shifts = [], []
+        near = range(max(0, index - reach), min(count, index + reach + 1))
+        for other in near:
+            found, moves = patch_distances(guide, images[other], patch, rows, columns, radius)
+            if other == index:
+                found[len(found) // 2] = -1  # the reference patch itself
+            distances.append(found)
+            shifts.append(moves + other * height * width)
+        most = min(matches, corner * min(len(near), reach + 1))
+        nearest = torch.cat(distances).permute(2, 1, 0).topk(most, largest=False).indices
+        groups.append((positions + torch.cat(shifts)[nearest]).flatten(0, 1))
+    return torch.cat(groups)
 
 
 def patch_distances(

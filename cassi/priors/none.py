@@ -1,7 +1,5 @@
 """The absence of a prior."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

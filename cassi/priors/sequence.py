@@ -35,7 +35,6 @@ class Compose:
     priors: Parts = (TV(), LowRank())
 
     def __post_init__(self) -> None:
-        """Check the parts."""
         _parts("Compose", self.priors)
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
@@ -97,7 +96,6 @@ class Stages:
     counts: Sequence[int] = (1,)
 
     def __post_init__(self) -> None:
-        """Check the parts."""
         parts = _parts("Stages", self.priors)
         if len(self.counts) != len(parts):
             raise ValueError(

@@ -1,7 +1,5 @@
 """Total variation along the spectrum too."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -45,7 +43,6 @@ class SpectralTV:
     warm: bool = False
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         not_negative("SpectralTV weight", self.weight)
         not_negative("SpectralTV spectral", self.spectral)
         whole_number("SpectralTV iterations", self.iterations, 1)

@@ -70,7 +70,6 @@ class Subspace:
     settle: int = 10
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         if not callable(self.prior):
             raise TypeError(f"Subspace prior: expected a callable, got {self.prior!r}")
         whole_number("Subspace rank", self.rank, 1)

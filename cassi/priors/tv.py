@@ -46,7 +46,6 @@ class TV:
     warm: bool = False
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         not_negative("TV weight", self.weight)
         whole_number("TV iterations", self.iterations, 1)
         if self.norm not in NORMS:

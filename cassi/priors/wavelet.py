@@ -1,7 +1,5 @@
 """Sparse wavelet coefficients."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -43,7 +41,6 @@ class Wavelet:
     shifts: int = 1
 
     def __post_init__(self) -> None:
-        """Check the numbers and the name."""
         not_negative("Wavelet weight", self.weight)
         whole_number("Wavelet levels", self.levels, 1)
         whole_number("Wavelet shifts", self.shifts, 1)

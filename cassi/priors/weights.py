@@ -1,7 +1,5 @@
 """Weights of networks, from files that can hold nothing but tensors."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

@@ -1,7 +1,5 @@
 """Alternating direction method of multipliers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
@@ -51,7 +49,6 @@ class ADMM:
     damped: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         if not self.rho > 0:
             raise ValueError(f"ADMM rho: expected a number > 0, got {self.rho}")
         if not 0 < self.relaxation < 2:

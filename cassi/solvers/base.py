@@ -28,7 +28,6 @@ class Remembering(Protocol):
         A prior whose memory has bands may have a method `turn(R)`. It is called before the bands
         change to Rᵀx, with R `(B, C, C')`; see `cassi.priors.Subspace`.
         """
-        ...
 
 
 class Proximal(Protocol):
@@ -36,7 +35,6 @@ class Proximal(Protocol):
 
     def penalty(self, x: Tensor, sigma: Any) -> Tensor | None:
         """Return R(x) of each sample, `(B,)`; None where these parameters have no R."""
-        ...
 
 
 def begin(prior: Prior, system: LinearSystem | None = None) -> Prior:
@@ -109,7 +107,6 @@ class Algorithm(Protocol):
     @property
     def rho(self) -> float:
         """The ρ >= 0 of the data step where no schedule gives another."""
-        ...
 
     def init(
         self, y: Tensor, system: LinearSystem, x0: Tensor, statistics: Statistics | None = None
@@ -118,13 +115,11 @@ class Algorithm(Protocol):
 
         `statistics` are those of the whole measurement, where y is a part of it.
         """
-        ...
 
     def step(
         self, state: Any, y: Tensor, system: LinearSystem, prior: Prior, sigma: Any, rho: Any
     ) -> Any:
         """Return the next state; sigma is the prior's strength, rho the ρ of the data step."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -209,11 +204,9 @@ class Checkpoint(Protocol):
 
     def read(self, name: str) -> Pass | None:
         """Return what was kept under a name, `start` or `pass`; None if there is nothing."""
-        ...
 
     def write(self, name: str, done: Pass) -> None:
         """Keep a result in place of the last one of this name."""
-        ...
 
 
 class Options(TypedDict, total=False):
@@ -264,23 +257,18 @@ class Reconstructor(Protocol):
     @property
     def iterations(self) -> int:
         """The largest number of times that `run` calls the callback."""
-        ...
 
     @property
     def halo(self) -> int:
         """Number of lines around a part of a scene that influence its result."""
-        ...
 
     @property
     def shares_batch(self) -> bool:
         """Whether the result of a sample does not depend on the rest of its batch."""
-        ...
 
     @property
     def network(self) -> nn.Module | None:
         """The network that it runs, if any."""
-        ...
 
     def run(self, y: Tensor, system: LinearSystem, **given: Unpack[Options]) -> Solution:
         """Reconstruct y `(B, K, H, W')`, a measurement of the camera, and report how it went."""
-        ...

@@ -1,7 +1,5 @@
 """ADMM on the components of a cube: where the prior is one on components, no cube is made."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -45,41 +43,32 @@ class ComponentPrior(Protocol):
     @property
     def is_due(self) -> bool:
         """Whether the basis is to be found anew before the next call."""
-        ...
 
     def keep(self, share: float, rank: int = 1) -> None:
         """Give up components below 1/share of the energy, and start with at least so many."""
-        ...
 
     def means(self, x: Tensor) -> Tensor:
         """Return what the basis is found from, `(B, C, h, w)`, linear in the cube."""
-        ...
 
     def find(self, means: Tensor) -> bool:
         """Find the basis; False, and nothing changes, where the means are not finite."""
-        ...
 
     def turn(self, rotation: Tensor) -> None:
         """Let the memory of its prior follow a change of the basis, see `Basis.rotation`."""
-        ...
 
     @property
     def memory(self) -> Sequence[Tensor] | None:
         """What its prior keeps from call to call; None where that is more than tensors."""
-        ...
 
     @memory.setter
     def memory(self, values: Sequence[Tensor]) -> None:
         """Take the place of what is kept."""
-        ...
 
     def apply(self, components: Tensor, sigma: Any) -> Tensor:
         """Apply the prior to components `(B, R, H, W)`: of itself only its memory changes."""
-        ...
 
     def count(self, components: Tensor, sigma: Any) -> None:
         """Note that the prior was applied, and what it returned."""
-        ...
 
 
 class SubspaceSystem(LinearSystem, Protocol):
@@ -87,19 +76,15 @@ class SubspaceSystem(LinearSystem, Protocol):
 
     def gram_solve(self, r: Tensor, rho: Any = 0.0) -> Tensor:
         """Solve (AAᵀ + ρI) z = r."""
-        ...
 
     def gram_product(self, y: Tensor) -> Tensor:
         """Return AAᵀy."""
-        ...
 
     def forward_subspace(self, components: Tensor, basis: Tensor) -> Tensor:
         """Return A F c."""
-        ...
 
     def adjoint_subspace(self, y: Tensor, basis: Tensor) -> Tensor:
         """Return Gᵀ Aᵀ y."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)

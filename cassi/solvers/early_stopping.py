@@ -1,7 +1,5 @@
 """Early stopping of an annealed run: held-out pixels show how weak the prior may become."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace

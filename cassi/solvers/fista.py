@@ -1,7 +1,5 @@
 """Fast iterative shrinkage-thresholding."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,7 +47,6 @@ class FISTA:
     restart: bool = True
 
     def __post_init__(self) -> None:
-        """Check ρ."""
         not_negative("FISTA rho", self.rho)
 
     def init(

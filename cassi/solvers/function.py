@@ -1,7 +1,5 @@
 """A function as a reconstructor."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Generalized alternating projection."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -48,7 +46,6 @@ class GAP:
     """It fits y exactly in the end: noise of dark pixels comes back, divided by their light."""
 
     def __post_init__(self) -> None:
-        """Check ρ."""
         not_negative("GAP rho", self.rho)
 
     def init(

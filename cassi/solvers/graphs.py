@@ -1,7 +1,5 @@
 """CUDA graphs: an iteration that is recorded once and then launched as a whole."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import warnings

@@ -1,7 +1,5 @@
 """Detector pixels held out: what a reconstruction predicts of pixels that it was not given."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Half-quadratic splitting."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -36,7 +34,6 @@ class HQS:
     damped: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Check ρ."""
         if not self.rho > 0:
             raise ValueError(f"HQS rho: expected a number > 0, got {self.rho}")
 

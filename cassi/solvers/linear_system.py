@@ -13,19 +13,15 @@ class LinearSystem(Protocol):
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return A x: `(B, C, H, W)` → `(B, K, H', W')`."""
-        ...
 
     def adjoint(self, y: Tensor) -> Tensor:
         """Return Aᵀy: `(B, K, H', W')` → `(B, C, H, W)`."""
-        ...
 
     def pinv(self, y: Tensor) -> Tensor:
         """Return the minimum-norm solution Aᵀ(AAᵀ)⁺y, `(B, C, H, W)`."""
-        ...
 
     def data_step(self, v: Tensor, y: Tensor, rho: Any = 0.0) -> Tensor:
         """Return argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖², `(B, C, H, W)`."""
-        ...
 
 
 class Camera(LinearSystem, Protocol):
@@ -34,19 +30,15 @@ class Camera(LinearSystem, Protocol):
     @property
     def cube_shape(self) -> tuple[int, int, int]:
         """(C, H, W)."""
-        ...
 
     def part(self, start: int, stop: int) -> Camera:
         """Return the camera of some lines."""
-        ...
 
     def without_bad_pixels(self, y: Tensor) -> Tensor:
         """Return a measurement in which bad pixels are zero."""
-        ...
 
     def weighted(self, variance: Any = None, bad_pixels: Any = None) -> Camera:
         """Return the camera that leaves pixels out, or weighs them."""
-        ...
 
 
 def is_camera(system: LinearSystem) -> TypeGuard[Camera]:

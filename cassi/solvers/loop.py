@@ -1,7 +1,5 @@
 """The one loop that runs every algorithm."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The objective that an algorithm minimises."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """After a network: data steps until its cube is consistent with the measurement."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

@@ -300,7 +300,6 @@ class AboveNoise:
     share: float = 0.5
 
     def __post_init__(self) -> None:
-        """Check the share."""
         not_negative("AboveNoise share", self.share)
 
     def __call__(self, iteration: int, iterations: int) -> float:

@@ -1,7 +1,5 @@
 """Two-step iterative shrinkage/thresholding."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,7 +55,6 @@ class TwIST:
     monotone: bool = True
 
     def __post_init__(self) -> None:
-        """Check ρ and ξ."""
         not_negative("TwIST rho", self.rho)
         if not 0 < self.least <= 1:
             raise ValueError(f"TwIST least: expected a number in (0, 1], got {self.least}")

@@ -1,7 +1,5 @@
 """A network that is fitted to the measurement itself."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -95,7 +93,6 @@ class Untrained:
     rho: ClassVar[float] = 0.0
 
     def __post_init__(self) -> None:
-        """Check the parts and the numbers."""
         if not callable(self.network):
             raise TypeError(f"Untrained network: expected a callable, got {self.network!r}")
         for name in ("rate", "fidelity", "level"):

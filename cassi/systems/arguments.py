@@ -1,7 +1,5 @@
 """Checks of the arguments of cameras, and their common form."""
 
-from __future__ import annotations
-
 import math
 from numbers import Real
 from typing import Any, NoReturn

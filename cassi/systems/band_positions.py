@@ -1,7 +1,5 @@
 """Where the bands of a camera fall on its detector."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

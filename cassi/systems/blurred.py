@@ -1,7 +1,5 @@
 """A single-disperser camera whose lens and disperser blur."""
 
-from __future__ import annotations
-
 import math
 from numbers import Real
 from typing import Any

@@ -1,7 +1,5 @@
 """What cameras with a mask and a dispersion have in common."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """Conjugate gradients on the detector, for cameras whose A Aᵀ is not diagonal."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -68,7 +66,6 @@ class ConjugateGradients:
     iterations: int = 200
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         if self.tolerance is not None and not self.tolerance >= 0:
             raise ValueError(f"tolerance: expected a number >= 0, got {self.tolerance}")
         whole_number("iterations", self.iterations, 1)

@@ -1,7 +1,5 @@
 """The dual-disperser CASSI camera."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

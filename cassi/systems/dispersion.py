@@ -1,7 +1,5 @@
 """Positions of bands on a detector: dispersion curves, glasses, and numbers of bands."""
 
-from __future__ import annotations
-
 import csv
 import math
 import os

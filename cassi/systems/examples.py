@@ -1,7 +1,5 @@
 """Small instances of every system, at odd sizes: the list that drives the operator tests."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

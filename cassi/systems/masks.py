@@ -1,7 +1,5 @@
 """Masks: checked, drawn, learned, moved, and shifted back from the detector's grid."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -139,7 +137,6 @@ class RandomMask(MaskPattern):
     feature: int = 1
 
     def __post_init__(self) -> None:
-        """Check the values."""
         self._check()
         whole_number("feature", self.feature, 1)
         if self.kind not in ("binary", "grey"):
@@ -181,7 +178,6 @@ class BlueNoiseMask(MaskPattern):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Check the values."""
         self._check()
 
     def _plane(self, height: int, width: int, seed: int) -> Tensor:
@@ -237,7 +233,6 @@ class HoleMask(MaskPattern):
     seed = 0
 
     def __post_init__(self) -> None:
-        """Check the values."""
         for name in ("columns", "rows"):
             if (value := getattr(self, name)) is not None:
                 whole_number(name, value, 1)
@@ -290,7 +285,6 @@ class ColourMask(MaskPattern):
     density = 0.0  # what the bands make of it
 
     def __post_init__(self) -> None:
-        """Check the values."""
         for name, least in (("filters", 1), ("shots", 1), ("seed", 0)):
             whole_number(name, getattr(self, name), least)
         if not 0 < self.width < math.inf:
@@ -324,7 +318,6 @@ class Complementary(MaskPattern):
     of: MaskPattern = RandomMask()
 
     def __post_init__(self) -> None:
-        """Check the pattern."""
         if not isinstance(self.of, MaskPattern):
             raise TypeError(f"of: expected a mask to draw, got {type(self.of).__name__}")
 

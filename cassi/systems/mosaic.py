@@ -1,7 +1,5 @@
 """A camera whose sensor has a colour filter on every pixel."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

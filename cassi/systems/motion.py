@@ -1,7 +1,5 @@
 """The motion of a picture over a cube: shift, rotation and scale, and how they are found."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

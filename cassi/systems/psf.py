@@ -1,7 +1,5 @@
 """A camera whose lens, a diffractive one, has another point-spread function at every wavelength."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -47,7 +45,6 @@ class TurningPsf:
     width: float = 0.6
 
     def __post_init__(self) -> None:
-        """Check the values."""
         if isinstance(self.blades, bool) or not isinstance(self.blades, int) or self.blades < 1:
             raise ValueError(f"blades: expected a whole number >= 1, got {self.blades!r}")
         for name in ("length", "width"):

@@ -1,7 +1,5 @@
 """A single-disperser camera whose bands move across the axis of dispersion too."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """A single-disperser camera that bends, turns and stretches the image of every band."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What happens beside the steps of a training."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from datetime import timedelta

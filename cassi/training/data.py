@@ -1,7 +1,5 @@
 """Which samples a step of a training sees."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Training a network's prior as a denoiser of cubes, before it meets a camera."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The table of a training's numbers, and pictures for the loggers that take them."""
 
-from __future__ import annotations
-
 import csv
 import re
 import time

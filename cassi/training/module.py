@@ -1,7 +1,5 @@
 """The step of a training, as Lightning's Trainer takes it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -29,7 +27,6 @@ class Simulate(Protocol):
 
     def __call__(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Any]:
         """Return the measurement of `(B, C, H, W)` and the camera that made it."""
-        ...
 
 
 class Training(LightningModule):

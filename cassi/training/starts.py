@@ -1,7 +1,5 @@
 """Starts of a network's own that come again, so that each is computed once."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from pathlib import Path

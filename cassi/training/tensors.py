@@ -1,7 +1,5 @@
 """Files of tensors that appear whole, and are checked when they are read."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from io import BytesIO

@@ -1,7 +1,5 @@
 """What a method shows of its own errors: the scene it found, seen mirrored and lost again."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

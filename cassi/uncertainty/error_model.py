@@ -1,7 +1,5 @@
 """From features to standard deviations: a small regression, and factors that make it hold."""
 
-from __future__ import annotations
-
 import json
 import math
 from functools import lru_cache

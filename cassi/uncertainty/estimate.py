@@ -1,7 +1,5 @@
 """The standard deviation of every value of a reconstruction."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """What the error of a value may depend on, free of units and of the number of bands."""
 
-from __future__ import annotations
-
 import math
 
 import torch

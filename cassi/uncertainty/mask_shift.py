@@ -1,7 +1,5 @@
 """Does what a cube leaves of its measurement look as if the mask lay elsewhere?"""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Means over regions: errors are correlated, so σ does not fall as 1/√n."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

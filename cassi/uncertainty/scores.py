@@ -1,7 +1,5 @@
 """Quality of error bars: coverage, width, likelihood, and agreement of large σ and large errors."""
 
-from __future__ import annotations
-
 import math
 
 import torch

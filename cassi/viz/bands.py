@@ -1,7 +1,5 @@
 """Montages of a cube's bands, each in the colour of its wavelength."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 

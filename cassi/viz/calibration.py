@@ -1,7 +1,5 @@
 """A figure of how a calibration went."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A figure of where the bands of a camera fall on its detector."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the functions of this package accept: cubes, wavelengths and positions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 

@@ -1,7 +1,5 @@
 """Rendering of cubes as a person would see them: CIE 1931 colorimetry to sRGB."""
 
-from __future__ import annotations
-
 import json
 from functools import lru_cache
 from pathlib import Path

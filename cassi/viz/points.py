@@ -1,7 +1,5 @@
 """Pixels whose spectra are worth showing, and those spectra."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

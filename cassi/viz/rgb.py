@@ -1,7 +1,5 @@
 """The colour picture of a cube."""
 
-from __future__ import annotations
-
 import os
 
 from cassi.viz.checks import Array, Wavelengths, as_cube, as_truth

@@ -1,7 +1,5 @@
 """What figures are drawn on: pages measured in pixels, and figures for papers in inches."""
 
-from __future__ import annotations
-
 import os
 from io import BytesIO
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Spectra at chosen points, beside the picture that shows where they are."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,7 @@
 """Time published networks beside their authors' code: one process, the same weights and input.
 
-    python scripts/benchmarks/authors.py saunet_1stg=CLONE lambda_net=CLONE lade_dun_3stg=CLONE
-    python scripts/benchmarks/authors.py dauhst_2stg=CLONE mst_s=CLONE --threads 1 --rounds 5
+    python -m scripts.benchmarks.authors saunet_1stg=CLONE lambda_net=CLONE lade_dun_3stg=CLONE
+    python -m scripts.benchmarks.authors dauhst_2stg=CLONE mst_s=CLONE --threads 1 --rounds 5
 
 CLONE is a checkout of the repository that docs/reference/networks.md names, whose code is run with
 what it imports (einops and timm, for most); `.cuda()` in it does nothing here. Both get the weights
@@ -9,8 +9,6 @@ of ours, a random 256×256 mask and a random scene, and take turns; the median o
 `difference` is that of the cubes, as a share of the largest value; a ratio below 1 says that ours
 is faster, and bfloat16 is autocast with channels_last.
 """
-
-from __future__ import annotations
 
 import argparse
 import importlib
@@ -25,8 +23,6 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
-
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 import cassi
 from cassi.models.grid import initial_cube, moved_masks

@@ -1,7 +1,7 @@
 """From the files of a lab to cubes, on cameras that are drawn at random.
 
-    python scripts/benchmarks/benches.py --draws 6
-    python scripts/benchmarks/benches.py --draws 1 --seed 4 --say    # and all that is printed
+    python -m scripts.benchmarks.benches --draws 6
+    python -m scripts.benchmarks.benches --draws 1 --seed 4 --say    # and all that is printed
 
 Each camera and its files are made by `lab.py`, not by a model of the package. `line` is the camera
 as its user knows it: a mask cut from a frame through a filter, and the step between the outermost
@@ -14,12 +14,9 @@ middle, the mask is mirrored or the bands are in reverse. Bars are those of the 
 share of values within them of nominally 90 %. Scenes are those of CAVE's training set.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import re
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -31,8 +28,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 import cassi
 from cassi import metrics

@@ -1,8 +1,8 @@
 """Reconstruct scenes from small to larger than the memory and print one table.
 
-    python scripts/benchmarks/big_scenes.py                            # 256² to 1024², 28 bands
-    python scripts/benchmarks/big_scenes.py --sizes 4096 --bands 100 --iterations 100 --budget 4GiB
-    python scripts/benchmarks/big_scenes.py --check                    # blocked against whole
+    python -m scripts.benchmarks.big_scenes                            # 256² to 1024², 28 bands
+    python -m scripts.benchmarks.big_scenes --sizes 4096 --bands 100 --iterations 100 --budget 4GiB
+    python -m scripts.benchmarks.big_scenes --check                    # blocked against whole
 
 The scene is made of the bundled one, tiled, turned and brightened; nothing of its size is ever in
 memory: the measurement is made by rows. Every reconstruction is a process of its own, so
@@ -15,8 +15,6 @@ is reconstructed whole. What follows `--` goes to cassi-reconstruct.
 largest and the root mean square difference over the signal level.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess
@@ -28,8 +26,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch.nn.functional import interpolate
-
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 import cassi
 from cassi import solvers

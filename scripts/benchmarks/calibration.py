@@ -1,7 +1,7 @@
 """Calibrate cameras from one snapshot, and see how far each number is off.
 
-    python scripts/benchmarks/calibration.py --fine 20
-    python scripts/benchmarks/calibration.py --fine 20 --step 2 --noise shot
+    python -m scripts.benchmarks.calibration --fine 20
+    python -m scripts.benchmarks.calibration --fine 20 --step 2 --noise shot
 
 Mask and bands are moved on a fine grid by whole pixels and averaged over those of the detector:
 nothing is interpolated. Each draw has a scene of CAVE's training set, a random binary mask,
@@ -11,16 +11,11 @@ is worth with other cameras: `cassi-evaluate data=cave twin=blurred`; of real ca
 `cassi-calibrate experiment=smem scene=fern_root`.
 """
 
-from __future__ import annotations
-
 import sys
 import time
-from pathlib import Path
 from statistics import mean
 
 import torch
-
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 import cassi
 from cassi import metrics

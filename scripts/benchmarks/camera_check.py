@@ -1,10 +1,10 @@
 """What `cassi.check_camera` says of wrong cameras, and of the right ones.
 
-    python scripts/benchmarks/camera_check.py  # five scenes with noise, eight captures
-    python scripts/benchmarks/camera_check.py --kaist  # and ten KAIST snapshots
-    python scripts/benchmarks/camera_check.py --spectra  # and the sign of the step
-    python scripts/benchmarks/camera_check.py --light 200  # right cameras in odd light
-    python scripts/benchmarks/camera_check.py --lamp 6  # the sign of the step, under lamps
+    python -m scripts.benchmarks.camera_check  # five scenes with noise, eight captures
+    python -m scripts.benchmarks.camera_check --kaist  # and ten KAIST snapshots
+    python -m scripts.benchmarks.camera_check --spectra  # and the sign of the step
+    python -m scripts.benchmarks.camera_check --light 200  # right cameras in odd light
+    python -m scripts.benchmarks.camera_check --lamp 6  # the sign of the step, under lamps
 
 Printed is for each mistake how many frames are warned of it, by what they are warned, and the
 time. Three scenes are CAVE's validation scenes, two of its training scenes; the captures
@@ -17,20 +17,14 @@ the statistics of the others: in even light, and in that of so many lamps of 240
 sensors of drawn response see it, parts of 160×176 pixels.
 """
 
-from __future__ import annotations
-
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, interpolate
-
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 import cassi
 from cassi.apps.evaluate.problems import load_benchmark

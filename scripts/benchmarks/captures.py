@@ -1,7 +1,7 @@
 """What the commands' defaults make of real captures.
 
-    python scripts/benchmarks/captures.py                          # captures of two cameras
-    python scripts/benchmarks/captures.py --methods auto gap_tv --pictures outputs/captures
+    python -m scripts.benchmarks.captures                          # captures of two cameras
+    python -m scripts.benchmarks.captures --methods auto gap_tv --pictures outputs/captures
 
 Of a real capture there is no truth. Printed are where the mask is found, if it is moved, the
 relative residual, the error at 5 % of the detector pixels that the method was not given
@@ -10,16 +10,11 @@ one lamp, the mean spectral angle of its bright ground to its own mean spectrum 
 (max − min) / (max + min) of three coarse bars.
 """
 
-from __future__ import annotations
-
-import sys
 import time
 from pathlib import Path
 
 import torch
 from torch import Tensor
-
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 import cassi
 from cassi.apps.inputs import load_inputs

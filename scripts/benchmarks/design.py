@@ -1,7 +1,7 @@
 """Find a mask by gradient, and compare it with random ones and blue noise on hidden scenes.
 
-    python scripts/benchmarks/design.py                        # CAVE: training, validation scenes
-    python scripts/benchmarks/design.py --seconds 600 --save mask.npy
+    python -m scripts.benchmarks.design                        # CAVE: training, validation scenes
+    python -m scripts.benchmarks.design --seconds 600 --save mask.npy
 
 A binary tile is found on crops of training scenes, by Adam through the differentiable camera and
 25 iterations of the default method. It is repeated over the field. Hidden scenes are CAVE's
@@ -9,18 +9,12 @@ validation scenes, reconstructed by the default method. Printed is PSNR: of 20 r
 and the best, for the densities of the tile, 0.5 and 0.7; blue noise of the same; the tile.
 """
 
-from __future__ import annotations
-
-import sys
 import time
-from pathlib import Path
 from statistics import mean
 
 import numpy as np
 import torch
 from torch import Tensor
-
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 from cassi.methods import auto
 from cassi.priors import TV, Subspace

@@ -1,8 +1,8 @@
 """What a guide camera is worth: gain over `auto`, a guide out of place, one of another scene, time.
 
-    python scripts/benchmarks/guide.py                     # CAVE's three validation scenes
-    python scripts/benchmarks/guide.py data=cave_test      # the five test scenes
-    python scripts/benchmarks/guide.py --aligned --methods self_supervised pretrained  # alone
+    python -m scripts.benchmarks.guide                     # CAVE's three validation scenes
+    python -m scripts.benchmarks.guide data=cave_test      # the five test scenes
+    python -m scripts.benchmarks.guide --aligned --methods self_supervised pretrained  # alone
 
 A guide is simulated from the truth, with 1 % of noise. Out of place it is moved by 3 pixels, turned
 by 0.5° and shows 2 % more of the scene; beyond the border of the truth it repeats the border.
@@ -11,15 +11,11 @@ Printed are PSNR and gain, and the time over that of the method alone: of `cassi
 the placing in it, and of the reconstruction.
 """
 
-from __future__ import annotations
-
 import math
-import sys
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
@@ -27,8 +23,6 @@ import numpy as np
 import torch
 from scipy.ndimage import affine_transform
 from torch import Tensor
-
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 import cassi
 from cassi.apps.evaluate.problems import load_benchmark

@@ -1,8 +1,8 @@
 """Measure methods on a panel of scenes and cameras, for docs/development/experiments.
 
-    python scripts/benchmarks/kinds.py                                # the weights of the package
-    python scripts/benchmarks/kinds.py --weights DIR/ema.safetensors  # others beside them
-    python scripts/benchmarks/kinds.py --rows text page laser --masks
+    python -m scripts.benchmarks.kinds                                # the weights of the package
+    python -m scripts.benchmarks.kinds --weights DIR/ema.safetensors  # others beside them
+    python -m scripts.benchmarks.kinds --rows text page laser --masks
 
 dB of auto, and how much more each set of weights reaches, by row:
 
@@ -19,11 +19,8 @@ Drawn kinds need no data; all others need `$CASSI_DATA`, and are left out withou
 counts the frames in which `cassi.calibration.align` would move the mask.
 """
 
-from __future__ import annotations
-
 import math
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -35,8 +32,6 @@ import torch
 from scipy.io import loadmat
 from torch import Generator, Tensor
 from torch.nn.functional import avg_pool2d, interpolate
-
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 import cassi
 from cassi.apps.reconstructors import compose_settings

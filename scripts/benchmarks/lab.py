@@ -1,7 +1,7 @@
 """A lab's camera on a fine grid, drawn at random, and the files that the lab has of it.
 
-    python scripts/benchmarks/lab.py bench              # the bench of docs/guides/bench.md
-    python scripts/benchmarks/lab.py bench --seed 3 --scene cube.tif
+    python -m scripts.benchmarks.lab bench              # the bench of docs/guides/bench.md
+    python -m scripts.benchmarks.lab bench --seed 3 --scene cube.tif
 
 Nothing of it is the package's model: a mask of cells that are magnified and turned over the pixels,
 a curve like those of prisms, optics that blur, light in lines or of all wavelengths, a lamp, a

@@ -1,13 +1,11 @@
 """cassi-live on a folder that fills: frames a second, delay, memory, broken frames.
 
-    python scripts/benchmarks/live.py                    # three minutes, 2.5 frames a second
-    python scripts/benchmarks/live.py --seconds 600 --rate 10 --record
+    python -m scripts.benchmarks.live                    # three minutes, 2.5 frames a second
+    python -m scripts.benchmarks.live --seconds 600 --rate 10 --record
 
 Frames of 256×256 pixels and 28 bands are those of `spectral_video.py`, there and back, of a scene
 of `cave_test` below $CASSI_DATA. Another process writes them; every 20th file is broken.
 """
-
-from __future__ import annotations
 
 import resource
 import subprocess
@@ -18,8 +16,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 from cassi.apps.live.engine import Live
 from cassi.apps.live.sources import FolderSource

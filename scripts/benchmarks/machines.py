@@ -1,15 +1,13 @@
 """Time methods on this machine, and with AVX2 alone, idle and beside another program.
 
-    python scripts/benchmarks/machines.py                            # the bundled scene
-    python scripts/benchmarks/machines.py --scenes DIR/*.mat         # cubes, through the same mask
-    python scripts/benchmarks/machines.py --methods auto --size 32   # small, to try it
+    python -m scripts.benchmarks.machines                            # the bundled scene
+    python -m scripts.benchmarks.machines --scenes DIR/*.mat         # cubes, through the same mask
+    python -m scripts.benchmarks.machines --methods auto --size 32   # small, to try it
 
 Every cell is a process of its own, which reconstructs by `cassi.reconstruct`, once untimed: the
 median of the rounds, of several scenes the median and the worst. `auto` threads are what the
 commands take by themselves. Beside stands one process that never waits.
 """
-
-from __future__ import annotations
 
 import argparse
 import json
@@ -20,12 +18,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import product
-from pathlib import Path
 from statistics import median
 
 import torch
-
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 import cassi
 from cassi.data.bundled import bundled_path
@@ -99,7 +94,7 @@ def main() -> None:
             options += ["--scenes", *told.scenes] if told.scenes else []
             with beside(busy):
                 done = subprocess.run(
-                    [sys.executable, __file__, *options],
+                    [sys.executable, "-m", "scripts.benchmarks.machines", *options],
                     env=os.environ | PROCESSORS[processor],
                     capture_output=True,
                     text=True,

@@ -1,14 +1,12 @@
 """Measure how many snapshots and jobs are shared, by each executor.
 
-    python scripts/benchmarks/many_snapshots.py --snapshots 64 --size 256 --method gap_tv
+    python -m scripts.benchmarks.many_snapshots --snapshots 64 --size 256 --method gap_tv
 
 The whole command on a folder, with one and with two workers, one thread each. The seconds a
 snapshot are those between the first and the last result, without the start. A machine that does
 other things spoils the seconds of the clock; those of the processor show what two workers would
 gain on free cores. One big scene in blocks: `big_scenes.py … -- processes=2`.
 """
-
-from __future__ import annotations
 
 import argparse
 import ctypes

@@ -1,10 +1,10 @@
 """Time every network, and count its parameters, operations and memory.
 
-    python scripts/benchmarks/models.py
-    python scripts/benchmarks/models.py --models mst_s cassi_net --sizes 256 660 --rounds 5
-    python scripts/benchmarks/models.py --train --models dauhst_2stg --batch 4
-    python scripts/benchmarks/models.py --sizes 660 --cases bfloat16 --budget 8192
-    python scripts/benchmarks/models.py --device cuda --csv models_cuda.csv
+    python -m scripts.benchmarks.models
+    python -m scripts.benchmarks.models --models mst_s cassi_net --sizes 256 660 --rounds 5
+    python -m scripts.benchmarks.models --train --models dauhst_2stg --batch 4
+    python -m scripts.benchmarks.models --sizes 660 --cases bfloat16 --budget 8192
+    python -m scripts.benchmarks.models --device cuda --csv models_cuda.csv
 
 Timed is the forward pass, or with --train a step of forward, backward and Adam, of which `operator`
 is the share that is spent in `cassi::` operators. Weights are random, masks too: neither changes
@@ -14,8 +14,6 @@ channels_last. Networks that do not take the size, need more than the machine ha
 that is not finite, are listed with the reason; the exit status is 1 where there is one, or where
 one exceeds --budget.
 """
-
-from __future__ import annotations
 
 import argparse
 import resource
@@ -29,8 +27,6 @@ from statistics import median
 from typing import Any
 
 import torch
-
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 import cassi
 from cassi.apps.memory import keep_freed_memory

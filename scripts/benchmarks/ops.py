@@ -1,12 +1,12 @@
 """Time the operators against the limits of the machine and against other ways to write them.
 
-    python scripts/benchmarks/ops.py                                   # everything on the CPU
-    python scripts/benchmarks/ops.py --workload operators --batches 4 --no-large --no-compile
-    python scripts/benchmarks/ops.py --workload memory --device cuda --batches 16 --rounds 50
-    python scripts/benchmarks/ops.py --device cuda --csv h200.csv
-    python scripts/benchmarks/ops.py --workload original --rounds 100
-    python scripts/benchmarks/ops.py --workload cameras --shapes 4x28x660x660
-    python scripts/benchmarks/ops.py --workload deepinv --threads 1    # pip install deepinv
+    python -m scripts.benchmarks.ops                                   # everything on the CPU
+    python -m scripts.benchmarks.ops --workload operators --batches 4 --no-large --no-compile
+    python -m scripts.benchmarks.ops --workload memory --device cuda --batches 16 --rounds 50
+    python -m scripts.benchmarks.ops --device cuda --csv h200.csv
+    python -m scripts.benchmarks.ops --workload original --rounds 100
+    python -m scripts.benchmarks.ops --workload cameras --shapes 4x28x660x660
+    python -m scripts.benchmarks.ops --workload deepinv --threads 1    # pip install deepinv
 
 Workloads:
 
@@ -29,8 +29,6 @@ Every way to write an operator is compared with ours before it is timed. A row i
 CSV written, as soon as its operator is measured.
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import os
@@ -48,8 +46,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
-
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 import cassi
 from cassi.ops._library import kernels

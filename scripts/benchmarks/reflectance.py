@@ -1,7 +1,7 @@
 """Reflectances of a reference patch on cameras that are drawn at random, and their error bars.
 
-    python scripts/benchmarks/reflectance.py --draws 8
-    python scripts/benchmarks/reflectance.py --draws 1 --seed 3 --say
+    python -m scripts.benchmarks.reflectance --draws 8
+    python -m scripts.benchmarks.reflectance --draws 1 --seed 3 --say
 
 Each camera, its lamp and its sensor are made by `lab.py`, not by a model of the package. A grey
 reference, a coloured patch and a white one lie in a scene of CAVE's training set. Reflectances are
@@ -13,11 +13,8 @@ truth, in degrees, without the response in brackets, and the share of bands in w
 within the 90 % error bar of that mean; then the share of all values of the scene within theirs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,8 +24,6 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
-
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 from cassi.apps import pipeline
 from cassi.apps.calibrate.filters import calibrate_by_filters

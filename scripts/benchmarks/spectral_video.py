@@ -1,8 +1,8 @@
 """Spectral video: snapshots in a row against each snapshot by itself.
 
-    python scripts/benchmarks/spectral_video.py  # cave_test below $CASSI_DATA
-    python scripts/benchmarks/spectral_video.py --data cave_train --scenes feathers balloons
-    python scripts/benchmarks/spectral_video.py --write DIR --scenes scene01  # files instead
+    python -m scripts.benchmarks.spectral_video  # cave_test below $CASSI_DATA
+    python -m scripts.benchmarks.spectral_video --data cave_train --scenes feathers balloons
+    python -m scripts.benchmarks.spectral_video --write DIR --scenes scene01  # files instead
 
 Each sequence has 16 frames of 256×256 pixels and 28 bands. The cube of a scene is panned by 2 to 4
 pixels a frame, and zoomed in by 13 %. A disc that shows the next scene moves across it, the other
@@ -10,10 +10,7 @@ way. Printed are the mean PSNR (dB) of `auto` frame by frame and with
 `cassi.methods.Sequence` around it, and seconds a frame of both.
 """
 
-from __future__ import annotations
-
 import math
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,8 +19,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import grid_sample
-
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 import cassi
 from cassi.data.scenes import find_scenes

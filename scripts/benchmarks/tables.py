@@ -1,7 +1,5 @@
 """What benchmarks share: options, data, tables line by line as they are measured, or as CSV."""
 
-from __future__ import annotations
-
 import argparse
 import csv
 import os

@@ -1,7 +1,5 @@
 """Time implementations side by side."""
 
-from __future__ import annotations
-
 import gc
 import math
 import random

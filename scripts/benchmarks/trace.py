@@ -1,17 +1,14 @@
 """Time methods on a device, and see how long it waits for the host; print a Markdown table.
 
-    python scripts/benchmarks/trace.py --device cuda [--size 256] [--batches 1 16] [--trace FOLDER]
+    python -m scripts.benchmarks.trace --device cuda [--size 256] [--batches 1 16] [--trace FOLDER]
 
 Methods are the default and the network of the package, in both sizes, on the bundled scene, whose
 measurement is simulated. `busy` is the share of the time that kernels take, by torch's profiler.
 With --trace its trace is written for every method, for chrome://tracing or ui.perfetto.dev.
 """
 
-from __future__ import annotations
-
 import gzip
 import shutil
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,8 +18,6 @@ import torch
 from torch import Tensor
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
-
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 import cassi
 from cassi.data.bundled import bundled_path

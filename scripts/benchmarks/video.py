@@ -1,24 +1,19 @@
 """Video snapshots of the benchmark that papers use.
 
-    python scripts/benchmarks/video.py
-    python scripts/benchmarks/video.py --methods gap_tv auto --threads 1
-    python scripts/benchmarks/video.py --json runs/video.json  # for scripts/docs/leaderboard.py
+    python -m scripts.benchmarks.video
+    python -m scripts.benchmarks.video --methods gap_tv auto --threads 1
+    python -m scripts.benchmarks.video --json runs/video.json  # for scripts/docs/leaderboard.py
 
 Reads kobe, traffic and runner (256 × 256, 8 frames in one) below ``$CASSI_DATA/cacti``. Prints PSNR
 (dB, peak 1, cube cut to [0, 1], mean over frames) and seconds of each method, as Markdown.
 """
 
-from __future__ import annotations
-
 import json
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import torch
-
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 import cassi
 from scripts.benchmarks.tables import Parser, Table, data_folder

@@ -1,18 +1,15 @@
 """How long cassi-view takes: from the command to the first page, and from a key to another band.
 
-    python scripts/benchmarks/view.py                 # 28 bands of 660×660, as from 660×714
-    python scripts/benchmarks/view.py --shape 28 256 256 --changes 5
+    python -m scripts.benchmarks.view                 # 28 bands of 660×660, as from 660×714
+    python -m scripts.benchmarks.view --shape 28 256 256 --changes 5
 
 A band is there when the picture of the report is another one, in a headless Chromium on the
 same machine. Prints a line each: median and largest of the changes in ms.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -20,13 +17,10 @@ from typing import Any
 
 import numpy as np
 
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
-
 from cassi.apps.results import write_json
 from cassi.data.io import write_cube
 from scripts.docs.view import open_page
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 # The picture that the report has drawn last.
 DRAWN = "() => document.querySelector('.frame > canvas').toDataURL('image/jpeg', 0.3)"
 

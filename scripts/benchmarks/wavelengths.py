@@ -1,6 +1,6 @@
 """Measure spectra between the bands: reconstruct 28 bands, and compare with all measured ones.
 
-    CASSI_DATA=DIR python scripts/benchmarks/wavelengths.py
+    CASSI_DATA=DIR python -m scripts.benchmarks.wavelengths
 
 The scenes of CAVE as they are published have 31 bands, from 400 to 700 nm (`cave_raw/*_ms`). Of the
 middle 256×256 pixels 28 bands are simulated, evenly spaced over that range or those of the
@@ -10,15 +10,9 @@ in their range, interpolated linearly and as `output.wavelengths=` does. The las
 the true 28 bands: the angle, and the root mean square of errors over the error bars.
 """
 
-from __future__ import annotations
-
-import sys
-from pathlib import Path
 from statistics import mean
 
 import torch
-
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 import cassi
 from cassi.data.bundled import bundled_path

@@ -1,14 +1,12 @@
 """Leave out each barrier of the CUDA kernels in turn, and list which of them the tests notice.
 
-    make emulate && python scripts/checks/barriers.py          # all: a quarter of an hour
-    python scripts/checks/barriers.py data_step.cu adjoint.cu:66
+    make emulate && python -m scripts.checks.barriers          # all: a quarter of an hour
+    python -m scripts.checks.barriers data_step.cu adjoint.cu:66
 
 The kernels run on the CPU (csrc/emulated), their threads in ascending, descending and shuffled
 order. Prints a table, one row a barrier, and exits with status 1 where one is not noticed: it is
 not needed, or a test is missing.
 """
-
-from __future__ import annotations
 
 import argparse
 import os

@@ -1,9 +1,9 @@
 """Run every target of the Makefile and every command of README and docs, at small size.
 
-    python scripts/checks/commands.py                       # all: half an hour
-    python scripts/checks/commands.py README.md docs/guides/sensor.md
-    python scripts/checks/commands.py Makefile              # a quarter of an hour on one core
-    python scripts/checks/commands.py --list                # what would be run, and what not
+    python -m scripts.checks.commands                       # all: half an hour
+    python -m scripts.checks.commands README.md docs/guides/sensor.md
+    python -m scripts.checks.commands Makefile              # a quarter of an hour on one core
+    python -m scripts.checks.commands --list                # what would be run, and what not
 
 The commands are those of shell blocks. They run in an empty folder with small files under the names
 that the pages use, shortened by the overrides of `SHORTER`; the table shows them as they are
@@ -11,8 +11,6 @@ written. What needs the data sets of the literature looks for them in $CASSI_DAT
 command: ok, failed, or skipped and why; the exit status is 1 where one failed. It takes too long to
 be a part of `make release-check`: run it before a release.
 """
-
-from __future__ import annotations
 
 import argparse
 import os
@@ -196,7 +194,7 @@ def write_toolbox(root: Path, cubes: list[torch.Tensor]) -> None:
 
 def run(command: str, folder: Path, data: Path) -> tuple[str, str]:
     """Run a command as it is; return ok or failed, and its last words."""
-    at_root = re.match(r"make |\S*python\S* scripts/", command)
+    at_root = re.match(r"make |\S*python\S* -m scripts\.", command)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = os.environ | {"CASSI_DATA": str(data), "PATH": path}
     try:

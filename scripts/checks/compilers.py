@@ -1,14 +1,12 @@
 """Build the CPU library with other compilers: clang, and GCC for 64-bit ARM.
 
-    python scripts/checks/compilers.py [COMPILER …]
+    python -m scripts.checks.compilers [COMPILER …]
 
 Each library comes into `build/compilers/COMPILER`. A compiler that is not installed is named and
 left out. `CASSI_LIBRARY_DIR` makes the package load a library from there, so tests can run with it:
 
     CASSI_LIBRARY_DIR=build/compilers/clang++ pytest tests/ops
 """
-
-from __future__ import annotations
 
 import os
 import shutil

@@ -7,8 +7,6 @@ AddressSanitizer, whose shadow memory needs all addresses, by its largest alloca
 `max_allocation_size_mb` in ASAN_OPTIONS); the growth of resident memory is measured in both cases.
 """
 
-from __future__ import annotations
-
 import argparse
 import collections
 import json

@@ -7,11 +7,9 @@ masks that do not fit. What fits is compared with the pure-torch reference in fl
 another error, a wrong result, more than 5 s, or more memory than the budget is a finding. Prints a
 table, one row an operator, and exits with status 1 where there are findings.
 
-    python scripts/checks/fuzz_ops.py --calls 10000 --seed 0
-    python scripts/checks/fuzz_ops.py --only 4711
+    python -m scripts.checks.fuzz_ops --calls 10000 --seed 0
+    python -m scripts.checks.fuzz_ops --only 4711
 """
-
-from __future__ import annotations
 
 import argparse
 import inspect
@@ -19,14 +17,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 from cassi import ops
 from cassi.ops import (

@@ -7,11 +7,9 @@ lines, more than 5 s, or more memory than the budget is a finding; its damaged f
 names that could steer a terminal or a spreadsheet. Prints a table, one row a kind of file, and
 exits with status 1 where there are findings.
 
-    python scripts/checks/fuzz_readers.py --files 10000 --seed 0
-    python scripts/checks/fuzz_readers.py --only 4711
+    python -m scripts.checks.fuzz_readers --files 10000 --seed 0
+    python -m scripts.checks.fuzz_readers --only 4711
 """
-
-from __future__ import annotations
 
 import argparse
 import contextlib
@@ -42,9 +40,6 @@ from omegaconf.errors import OmegaConfBaseException
 from PIL import Image
 from scipy.io import savemat
 from yaml import YAMLError
-
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
-
 
 import cassi
 from cassi.apps.errors import describe

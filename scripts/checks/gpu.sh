@@ -165,15 +165,15 @@ done
 
 # C: speed.
 [ "$DEVICE" = cuda ] && sizes= small="--shapes 16x28x256x256 --no-compile --seconds 0.1" shape=4x28x256x256 || sizes="--sizes 64" small="--shapes 1x8x64x64 --no-large --no-compile" shape=1x8x64x64
-ops="$python scripts/benchmarks/ops.py --device $DEVICE"
+ops="$python -m scripts.benchmarks.ops --device $DEVICE"
 step c_ops "$ops --workload memory --dtype float32 bfloat16 --rounds 50 --csv $out/c_ops.csv $small"
 step c_ops_channels_last "$ops --workload memory --channels-last --rounds 50 --csv $out/c_ops_channels_last.csv $small"
 step c_forms "$ops --workload operators --csv $out/c_forms.csv $small"
 step c_cameras "$ops --workload cameras --shapes $shape --csv $out/c_cameras.csv"
-step c_models "$python scripts/benchmarks/models.py --device $DEVICE $sizes --models dauhst_2stg mst_s cassi_net --csv $out/c_models.csv"
-step c_train "$python scripts/benchmarks/models.py --device $DEVICE $sizes --train --models dauhst_2stg mst_s cassi_net --csv $out/c_train.csv"
-step c_methods "$python scripts/benchmarks/trace.py --device $DEVICE"
-step c_trace "$python scripts/benchmarks/trace.py --device $DEVICE --batches 1 --trace $out/c_trace"
+step c_models "$python -m scripts.benchmarks.models --device $DEVICE $sizes --models dauhst_2stg mst_s cassi_net --csv $out/c_models.csv"
+step c_train "$python -m scripts.benchmarks.models --device $DEVICE $sizes --train --models dauhst_2stg mst_s cassi_net --csv $out/c_train.csv"
+step c_methods "$python -m scripts.benchmarks.trace --device $DEVICE"
+step c_trace "$python -m scripts.benchmarks.trace --device $DEVICE --batches 1 --trace $out/c_trace"
 
 # D: training, resumed in each sitting.
 [ "$DEVICE" = cuda ] && count=300 more=trainer.precision=bf16-mixed || count=4 more="data.crop=32 model.start=2 model.training_start=2"
@@ -183,7 +183,7 @@ step d_steps "$python -m cassi.apps.train $train $more trainer.max_steps=$count 
 step d_steps_kept "$python -m cassi.apps.train $train $more trainer.max_steps=$count data.pool=8 data.reuse=8 task.starts=$out/d_starts --dry-run"
 step d_train+ "$python -m cassi.apps.train $train $more trainer.max_steps=$count callbacks.last.every_minutes=2 ckpt=last hydra.run.dir=$out/d_train"
 if [ "$DEVICE" = cuda ]; then
-  step d_two_processes "rm -rf $out/d_two && $python scripts/checks/two_processes.py $train trainer.max_steps=20 hydra.run.dir=$out/d_two"
+  step d_two_processes "rm -rf $out/d_two && $python -m scripts.checks.two_processes $train trainer.max_steps=20 hydra.run.dir=$out/d_two"
 fi
 
 [ -n "$dry" ] && exit 0

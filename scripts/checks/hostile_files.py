@@ -1,12 +1,10 @@
 """Read files that are made to harm, and say how each ends, how long it takes and how much memory.
 
-    python scripts/checks/hostile_files.py
+    python -m scripts.checks.hostile_files
 
 Each must be refused in one line, within 20 s, with less than 1 GB, and without a byte of a file
 elsewhere. The status is 1 where one is not.
 """
-
-from __future__ import annotations
 
 import json
 import os

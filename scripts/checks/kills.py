@@ -1,7 +1,7 @@
 """Kill commands at random moments, and look at what is left and how they go on.
 
-    python scripts/checks/kills.py --kills 100 --seed 0
-    python scripts/checks/kills.py --renames --only train
+    python -m scripts.checks.kills --kills 100 --seed 0
+    python -m scripts.checks.kills --renames --only train
 
 Tiny runs of cassi-reconstruct (one snapshot, and a folder of three), cassi-evaluate, cassi-train
 and cassi-calibrate are sent SIGKILL or SIGTERM at moments drawn uniformly over the time that they
@@ -17,8 +17,6 @@ between those nothing changes under a final name.
 A run is a fork of a process that has imported everything and computed nothing, so that the kills
 fall on the commands' own work.
 """
-
-from __future__ import annotations
 
 import argparse
 import contextlib
@@ -46,8 +44,6 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 from safetensors.torch import load_file
-
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 from cassi import read_cube, write_cube
 from cassi.data import door

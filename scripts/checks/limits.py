@@ -1,6 +1,6 @@
 """Run commands where something is short, and look at how they end and how they go on.
 
-    python scripts/checks/limits.py --runs 60 --kills 100 --seed 0
+    python -m scripts.checks.limits --runs 60 --kills 100 --seed 0
 
 Each run has one hindrance, drawn with its size: a full disk (a tmpfs where it may be mounted, else
 a limit on the size of a file), a read-only disk, few open files, few addresses, outputs that are
@@ -11,8 +11,6 @@ and no process. Then the same command is given again without the hindrance, and 
 undisturbed run gives. With `--kills`, runs are killed too, as `kills.py` does. The exit status is 1
 where something was not as it should be.
 """
-
-from __future__ import annotations
 
 import argparse
 import functools
@@ -27,8 +25,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 from scripts.checks import kills
 from scripts.checks.kills import Case, Checker, await_orphans, find_faults, say, start, wait

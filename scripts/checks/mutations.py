@@ -1,7 +1,7 @@
 """Change a package at random places, and count the changes that its tests notice.
 
-    python scripts/checks/mutations.py metrics                       # a sample of 60
-    python scripts/checks/mutations.py systems --sample 200 --seed 1
+    python -m scripts.checks.mutations metrics                       # a sample of 60
+    python -m scripts.checks.mutations systems --sample 200 --seed 1
     mutmut browse                                                    # look at those that survived
 
 mutmut makes the mutants (`[tool.mutmut]` in pyproject.toml), in the folder `mutants`, and runs the
@@ -10,8 +10,6 @@ the finder of an editable install is left out, which would lead past the mutants
 functions without decorators; tests marked slow, and those that compile, are not asked: the share is
 a lower bound.
 """
-
-from __future__ import annotations
 
 import argparse
 import json

@@ -1,7 +1,7 @@
 """Compare the cubes of two installations of cassi-reconstruct bit by bit.
 
-    python scripts/checks/same_bits.py --command OLD/bin/cassi-reconstruct --with cassi-reconstruct
-    python scripts/checks/same_bits.py --command OLD/bin/cassi-reconstruct --only gap_tv pretrained
+    python -m scripts.checks.same_bits --command OLD/bin/cassi-reconstruct --with cassi-reconstruct
+    python -m scripts.checks.same_bits --command OLD/bin/cassi-reconstruct --only gap_tv pretrained
 
 Every method is run on the bundled scene: each experiment without data of its own, each solver with
 its default prior, each prior that needs no file, each camera, the weights of the package, a scene
@@ -9,8 +9,6 @@ in blocks, and a folder of snapshots. Runs are shortened to a few iterations. A 
 a shell would start, so `"python -m cassi reconstruct"` is one too. Prints a table; the exit
 status is 1 where a cube differs or a run fails.
 """
-
-from __future__ import annotations
 
 import argparse
 import os

@@ -1,13 +1,11 @@
 """Compile the syntax of every source of csrc/ against the headers of the least torch.
 
-    python scripts/checks/syntax.py [FOLDER]
+    python -m scripts.checks.syntax [FOLDER]
 
 FOLDER has torch's headers; without one, `$CASSI_TORCH_2_11`, else `../shared/torch_2_11/include`.
 Where there is none, or no compiler, the check says so and passes. CUDA sources are compiled as C++,
 by the emulation; where `nvcc` is found, `ops.cpp` and `scratch.cpp` with CUDA's headers too.
 """
-
-from __future__ import annotations
 
 import os
 import re

@@ -1,12 +1,10 @@
 """Train with DDP in two processes that share a device, which NCCL refuses: they exchange by gloo.
 
-    python scripts/checks/two_processes.py model=gap_net trainer.max_steps=20 hydra.run.dir=DIR
+    python -m scripts.checks.two_processes model=gap_net trainer.max_steps=20 hydra.run.dir=DIR
 
 Takes the options of cassi-train. Each process counts as a machine of its own; one line is printed
 a process, and the exit status is 1 where one failed.
 """
-
-from __future__ import annotations
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""Makes the bundled scene and mask: ``python scripts/data/bundled_scene.py --out data``.
+"""Makes the bundled scene and mask: ``python -m scripts.data.bundled_scene --out data``.
 
 A still life of test targets in daylight. Every surface is a mixture of pigments whose measured
 reflectances come with colour-science (the 24 patches of the ColorChecker, average of 30 charts),
@@ -9,8 +9,6 @@ so every spectrum is physical, and the cube is
 with the light E (CIE D55), the reflectance R_p of pigment p, and its share times shading a_p.
 The shares are drawn at 4×4 samples a pixel and averaged: edges are anti-aliased exactly.
 """
-
-from __future__ import annotations
 
 import argparse
 import json

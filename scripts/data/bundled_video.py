@@ -1,21 +1,16 @@
-"""Makes the bundled video: ``python scripts/data/bundled_video.py --out data``.
+"""Makes the bundled video: ``python -m scripts.data.bundled_video --out data``.
 
 Eight frames for a video snapshot camera, drawn from the bundled scene: the camera pans over it and
 turns a little, from the chart towards the balls, and one ball rolls through the picture. A frame
 is the mean of the scene's bands, sampled by cubic splines.
 """
 
-from __future__ import annotations
-
 import argparse
-import sys
 from pathlib import Path
 
 import numpy as np
 import tifffile
 from scipy.ndimage import map_coordinates, spline_filter
-
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 from scripts.data.bundled_scene import write_tiff
 

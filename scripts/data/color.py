@@ -1,11 +1,9 @@
 """Write the CIE tables of `cassi/viz/color.json` from colour-science.
 
-    pip install colour-science && python scripts/data/color.py
+    pip install colour-science && python -m scripts.data.color
 
 The 1931 2° observer at 1 nm, and the illuminants of CIE 15:2018 and ISO 7589 at their own steps.
 """
-
-from __future__ import annotations
 
 import json
 from pathlib import Path

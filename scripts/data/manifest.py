@@ -2,13 +2,11 @@
 
 For example the bundled one:
 
-    python scripts/data/manifest.py $CASSI_DATA --train cave_train --validation cave_raw \
+    python -m scripts.data.manifest $CASSI_DATA --train cave_train --validation cave_raw \
         --test cave_test --alias cave_test/scene01.mat=flowers … --output data/manifests/cave.json
 
 Without a split's option the folder of its name in ROOT is taken, if it is there.
 """
-
-from __future__ import annotations
 
 import argparse
 import json

@@ -1,6 +1,6 @@
 """Make scenes for training of photographs: their layout, in materials whose spectra were measured.
 
-    python scripts/data/photographed_scenes.py PHOTOS OUT       # needs $CASSI_DATA
+    python -m scripts.data.photographed_scenes PHOTOS OUT       # needs $CASSI_DATA
 
 A photograph shows how shapes, textures and shadows lie in an image, and nothing of spectra. A dozen
 of its pixels become materials. Each gets a convex mixture of measured reflectances
@@ -13,8 +13,6 @@ c are chromaticities of the pixels, taken as sRGB, b is the luminance, l a light
 observer's luminous efficiency. OUT/NAME.tif has the bands of the benchmark.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path
@@ -23,8 +21,6 @@ import torch
 from skimage.io import imread
 from torch import Tensor
 from torch.nn.functional import normalize
-
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 from cassi.data.io import write_cube
 from cassi.data.synthetic.spectra import MeasuredSpectra, observer

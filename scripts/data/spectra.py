@@ -1,22 +1,16 @@
 """Write what spectra of ordinary scenes are like, by which reversed ones are noticed.
 
-    python scripts/data/spectra.py            # writes cassi/calibration/spectra.json
-    python scripts/data/spectra.py --check    # each scene by the statistics of the others
+    python -m scripts.data.spectra            # writes cassi/calibration/spectra.json
+    python -m scripts.data.spectra --check    # each scene by the statistics of the others
 
 Of the training scenes of CAVE ($CASSI_DATA), 455 to 645 nm.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
-import sys
-from pathlib import Path
 
 import torch
 from torch import Tensor
-
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 import cassi
 from cassi.calibration.spectra import FILE, Statistics, direction, moments

@@ -3,8 +3,6 @@
 Markdown would take them for quotations. An example ends at the next empty line, as for doctest.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

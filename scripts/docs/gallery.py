@@ -4,11 +4,9 @@ Those of the bundled scene need nothing. Those of KAIST snapshots and of capture
 cameras are drawn where $CASSI_DATA has the data, else left as they are. Prints each picture and
 its size. On two cores the bundled ones take a minute, all of them a quarter of an hour.
 
-    python scripts/docs/gallery.py                  # all that can be drawn
-    python scripts/docs/gallery.py methods bands    # some
+    python -m scripts.docs.gallery                  # all that can be drawn
+    python -m scripts.docs.gallery methods bands    # some
 """
-
-from __future__ import annotations
 
 import argparse
 import os
@@ -29,9 +27,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
-
 import cassi
+from cassi.apps.evaluate.problems import load_benchmark, preparation, sweep_points
+from cassi.apps.reconstructors import compose_settings
+from cassi.apps.settings import Evaluate
 from cassi.data.bundled import bundled_path
 from cassi.data.io import load_cube
 from cassi.systems.masks import move_mask
@@ -258,6 +257,18 @@ def draw_bands() -> None:
     small.save(FOLDER / "bands.jpg", quality=82)
 
 
+def draw_presets() -> None:
+    """The instruments of `benchmark=instruments`: the measurement above, its cube below."""
+    settings = compose_settings(["benchmark=instruments"], kind=Evaluate)
+    points, benchmark = sweep_points(settings), load_benchmark(settings)
+    prepare = preparation(points, benchmark, torch.device("cpu"))
+    problems = [prepare(point, benchmark.scenes[0]) for point in points]
+    frames = [problem.y[0].mean(0).numpy() for problem in problems]
+    panels = [(name, (y / y.max()) ** (1 / 2.2)) for name, y in zip(points, frames, strict=True)]
+    panels += [("", in_colour(cassi.reconstruct(p.y, p.system))) for p in problems]
+    save(picture_row(panels, len(points), 1.6)[0], "presets.jpg")
+
+
 def draw_snapshots(name: str) -> None:
     """Real snapshots, by one method or several, one below the other."""
     _, experiment, scenes, height, methods = SNAPSHOTS[name]
@@ -321,6 +332,7 @@ DRAWN: dict[str, Callable[[], None]] = {
     "guide": draw_guide,
     "bench": draw_bench,
     "bands": draw_bands,
+    "presets": draw_presets,
     **{name: partial(draw_snapshots, name) for name in SNAPSHOTS},
 }
 

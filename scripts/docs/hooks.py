@@ -8,8 +8,6 @@ to files, as GitHub shows them, and are turned to the pages that these files bec
 With CASSI_DOCS_RUN=1 the notebooks are executed, and the tutorials show their outputs.
 """
 
-from __future__ import annotations
-
 import html
 import os
 import posixpath

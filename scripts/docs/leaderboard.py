@@ -3,17 +3,15 @@
     cassi-evaluate benchmark=leaderboard hydra.run.dir=runs/leaderboard
     cassi-evaluate benchmark=inversenet data=cave_test hydra.run.dir=runs/inversenet \
         'reconstructors=[gap_tv,auto,pretrained]' 'knowledge=[nominal,told,calibrated]'
-    python scripts/benchmarks/video.py --json runs/video.json
-    python scripts/docs/leaderboard.py runs/leaderboard runs/inversenet runs/video.json  # take over
-    python scripts/docs/leaderboard.py                                   # write the page
+    python -m scripts.benchmarks.video --json runs/video.json
+    python -m scripts.docs.leaderboard runs/leaderboard runs/inversenet runs/video.json  # take over
+    python -m scripts.docs.leaderboard                                   # write the page
 
 What is taken over from folders of results (results.json, timing.json, benchmark.json) and from the
 file is kept in docs/reference/leaderboard.json, from which the page follows to the byte, with
 published_figures.yaml. A condition that is measured again takes the place of what stood there.
 Other conditions than those of the two benchmarks are refused.
 """
-
-from __future__ import annotations
 
 import argparse
 import json

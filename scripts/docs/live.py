@@ -1,18 +1,13 @@
 """Take the picture of docs/guides/live.md: cassi-live in a headless Chromium, frame after frame.
 
-    python scripts/docs/live.py
+    python -m scripts.docs.live
 
 The frames are those of `spectral_video.py`. It needs cave_test below $CASSI_DATA.
 """
 
-from __future__ import annotations
-
 import shutil
-import sys
 import tempfile
 from pathlib import Path
-
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 from scripts.benchmarks.spectral_video import STEP, first_sequence, write
 from scripts.docs.spectral_video import WAVELENGTHS

@@ -1,13 +1,11 @@
 """Write docs/reference/networks.md: every network, what it costs, what was published of it.
 
-    python scripts/benchmarks/models.py --sizes 256 660 --csv docs/reference/networks_cpu.csv
-    python scripts/docs/models_page.py
+    python -m scripts.benchmarks.models --sizes 256 660 --csv docs/reference/networks_cpu.csv
+    python -m scripts.docs.models_page
 
 Descriptions and papers are those of the classes' docstrings, published figures those of
 `published_figures.yaml`, measured ones those of `docs/reference/networks_*.csv`.
 """
-
-from __future__ import annotations
 
 import argparse
 import csv

@@ -1,7 +1,5 @@
 """Turn a notebook into a page of the documentation site, with its outputs where it is executed."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -3,35 +3,22 @@
 `docs/reference/public.txt` is what this printed last; a test compares the two.
 `docs/reference/public.md` says what the promise is.
 
-    python scripts/docs/public.py > docs/reference/public.txt
+    python -m scripts.docs.public > docs/reference/public.txt
 """
-
-from __future__ import annotations
 
 import importlib
 import inspect
-import sys
 from collections.abc import Iterator
 from importlib.metadata import distribution
-from pathlib import Path
 
 import torch
 from hydra import compose
 from omegaconf import DictConfig
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from cassi.apps.reconstructors import config_search  # noqa: E402
-from cassi.data.io import READ_SUFFIXES, WRITE_SUFFIXES  # noqa: E402
-from cassi.models.registry import list_models  # noqa: E402
-from scripts.docs.reference import (  # noqa: E402
-    COMMANDS,
-    FURTHER,
-    PARTS,
-    is_part,
-    options_of,
-)
+from cassi.apps.reconstructors import config_search
+from cassi.data.io import READ_SUFFIXES, WRITE_SUFFIXES
+from cassi.models.registry import list_models
+from scripts.docs.reference import COMMANDS, FURTHER, PARTS, ROOT, is_part, options_of
 
 
 def lines() -> Iterator[str]:

@@ -1,13 +1,11 @@
 """Measure how long the sentences of pages are.
 
-    python scripts/docs/readability.py README.md docs/guides/*.md
+    python -m scripts.docs.readability README.md docs/guides/*.md
 
 Prints words, mean words a sentence, and the share of sentences above 30 words, for every page and
 for all. tests/scripts/test_readability.py holds the limits for README and guides.
 Code blocks, tables, headings, pictures and the targets of links do not count; `code` is one word.
 """
-
-from __future__ import annotations
 
 import argparse
 import re

@@ -4,8 +4,6 @@ Nothing of the package is imported: names are taken from its syntax trees, comma
 function of pages returns a dictionary from a path in the site to Markdown.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

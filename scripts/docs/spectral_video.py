@@ -1,20 +1,15 @@
 """Make docs/gallery/spectral_video.gif: a sequence of `spectral_video.py`, in colour.
 
-    python scripts/docs/spectral_video.py
+    python -m scripts.docs.spectral_video
 
 Columns: truth, frame by frame, `sequence=true`. Rows: the picture, and eight times the error of the
 cube, as the root mean square over bands. It needs cave_test below $CASSI_DATA.
 """
 
-from __future__ import annotations
-
-import sys
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
-
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 import cassi
 from cassi.viz.color import exposure_of, srgb

@@ -1,9 +1,7 @@
 """Take the pictures of docs/guides/view.md: cassi-view in a headless Chromium.
 
-python scripts/docs/view.py
+python -m scripts.docs.view
 """
-
-from __future__ import annotations
 
 import re
 import shutil

@@ -6,10 +6,8 @@ made from what git has, the wheel out of the source archive. Each is installed i
 environment of its own, with the versions of constraints.txt, and reconstructs the bundled scene
 from an unrelated folder. Only then do they come into dist/. Prints one line for each archive.
 
-    python scripts/release/archives.py            # make release
+    python -m scripts.release.archives            # make release
 """
-
-from __future__ import annotations
 
 import argparse
 import hashlib

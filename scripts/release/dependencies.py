@@ -1,11 +1,9 @@
 """List what an install of cassi brings beside torch, numpy and scipy: megabytes and licences.
 
-    python scripts/release/dependencies.py    # with the python of a fresh environment
+    python -m scripts.release.dependencies    # with the python of a fresh environment
 
 Status 1: a licence is copyleft or not stated, or all of it exceeds the limit.
 """
-
-from __future__ import annotations
 
 import re
 import sys

@@ -1,13 +1,11 @@
 """Train a small grey denoiser on the bands and principal components of hyperspectral scenes.
 
-    python scripts/release/train_denoiser.py DATA OUT [--steps 6000]
+    python -m scripts.release.train_denoiser DATA OUT [--steps 6000]
 
 DATA holds scenes as TIFF, a page a band, uint16, of which `--white` is the brightest value. Two
 scenes are held out; PSNR is printed on those for each noise level. OUT/denoiser.safetensors holds
 the weights, and in its metadata the class of the network, its arguments and how it was trained.
 """
-
-from __future__ import annotations
 
 import argparse
 import json

@@ -1,7 +1,7 @@
 """Fit the denoising network that refines to what it is for: the errors in those iterations.
 
-    python scripts/release/train_refiner.py OUT                  # needs $CASSI_DATA
-    python scripts/release/train_refiner.py OUT --device cuda --batch 32 --seconds 490 --workers 15
+    python -m scripts.release.train_refiner OUT                  # needs $CASSI_DATA
+    python -m scripts.release.train_refiner OUT --device cuda --batch 32 --seconds 490 --workers 15
 
 It begins with the weights of the package, or with `--weights`. Crops of training scenes, and drawn
 ones with measured spectra, are measured by the cameras of `experiment=train_cassi_net_spectra`,

@@ -1,8 +1,8 @@
 """Calibrate error bars: gather errors of methods on scenes with a truth, fit what predicts them.
 
-    python scripts/release/uncertainty.py gather OUT [--seconds 200]  # again until it says "whole"
-    python scripts/release/uncertainty.py fit OUT [--write]
-    python scripts/release/uncertainty.py scale [OUT] [--write]
+    python -m scripts.release.uncertainty gather OUT [--seconds 200]  # again until it says "whole"
+    python -m scripts.release.uncertainty fit OUT [--write]
+    python -m scripts.release.uncertainty scale [OUT] [--write]
 
 `gather` reconstructs the 20 training scenes of CAVE (`$CASSI_DATA`), 256 pixels wide, through
 several masks, numbers of bands, steps, noises and cameras that are a fraction of a pixel off, and
@@ -17,8 +17,6 @@ scenes. It prints what 90 % intervals hold of each, and the factor with which th
 are equally far from the bounds of the gate; `--write` multiplies all σ by it. With OUT, features
 count as known in the range that they have there.
 """
-
-from __future__ import annotations
 
 import argparse
 import itertools
@@ -38,8 +36,6 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
-
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 import cassi
 from cassi.apps.reconstructors import Recipe, compose_settings, settings_of, understand

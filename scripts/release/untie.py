@@ -1,13 +1,11 @@
 """Give every stage of a cassi_net weights of its own, for a training that goes on from it.
 
-    python scripts/release/untie.py DIR/untied.safetensors
+    python -m scripts.release.untie DIR/untied.safetensors
 
 The network in the file has the outputs of that which is read, by default the one of the package;
 `cassi-train experiment=train_cassi_net_real model.weights=DIR/untied.safetensors` teaches it
 further.
 """
-
-from __future__ import annotations
 
 import argparse
 from dataclasses import replace

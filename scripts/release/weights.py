@@ -1,8 +1,8 @@
 """Put better weights into the package: the gate that every training's result passes, or does not.
 
-    python scripts/release/weights.py FILE OUT             # again after a break: it goes on
-    python scripts/release/weights.py FILE OUT --replace   # put FILE into the package if it passes
-    python scripts/release/weights.py OUT                  # the weights of the package
+    python -m scripts.release.weights FILE OUT             # again after a break: it goes on
+    python -m scripts.release.weights FILE OUT --replace   # put FILE into the package if it passes
+    python -m scripts.release.weights OUT                  # the weights of the package
 
 Every row of the panel (scripts/benchmarks/kinds.py) is measured by `solver=auto`, by the weights of
 the package, and by those of the file, in half precision, as they would be shipped. Validation
@@ -20,8 +20,6 @@ OUT/card.md is the model card; `--card` writes it into the documentation. `--pic
 captures there: look for texture that is not in the scene. Needs `$CASSI_DATA`.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json
@@ -36,8 +34,6 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file
-
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 from cassi.data.atomic import atomic_path
 from cassi.methods.auto import auto

@@ -67,7 +67,8 @@ def test_operators(library, order):
 
 @pytest.mark.release
 def test_random_calls(library):
-    _run(library, ["scripts/checks/fuzz_ops.py", "--calls", "200"], order="shuffled", blocks="3")
+    command = ["-m", "scripts.checks.fuzz_ops", "--calls", "200"]
+    _run(library, command, order="shuffled", blocks="3")
 
 
 # What each does wrong, and what is said of it.

@@ -1,7 +1,5 @@
 """cassi-calibrate: measurements and the nominal camera in, the camera as it is out."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path

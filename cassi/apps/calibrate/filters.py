@@ -1,7 +1,5 @@
 """A camera from frames of its mask through filters: mask, field and dispersion, without a scene."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The file of a camera that cassi-calibrate writes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

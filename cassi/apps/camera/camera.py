@@ -1,7 +1,5 @@
 """The camera of a file, as Python has it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """cassi-camera: a camera in; where its bands fall on the detector out."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Any
 

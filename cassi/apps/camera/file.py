@@ -5,8 +5,6 @@ noise of its sensor. Of measurements that are simulated mask, system, wavelength
 of measurements that were taken all but the noise.
 """
 
-from __future__ import annotations
-
 import copy
 import os
 import re

@@ -1,7 +1,5 @@
 """A guide's picture from its file to the camera that takes it along."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path

@@ -4,8 +4,6 @@
 and no others, of values alone: numbers, texts, and lists of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

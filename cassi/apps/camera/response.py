@@ -1,7 +1,5 @@
 """The unit of a cube: radiance or reflectance, by the response of the camera."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

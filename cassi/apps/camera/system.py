@@ -6,8 +6,6 @@ dispersion) tells; it is moved back to where the camera has it. Only then do mas
 say how many bands there are, and with them the camera is built.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

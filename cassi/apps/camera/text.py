@@ -4,8 +4,6 @@ The file may be a stranger's. Size and nesting are bounded before anything is ma
 refer to values under `vars`, and to nothing else: no environment, no other resolver.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """cassi-evaluate: reconstructors and scenes in, tables, pictures and a report out."""
 
-from __future__ import annotations
-
 import functools
 import sys
 from collections import Counter

@@ -1,7 +1,5 @@
 """Pictures and the interactive report of an evaluation, from its records."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path

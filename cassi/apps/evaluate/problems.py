@@ -1,7 +1,5 @@
 """From the data set that settings name to problems: scenes, cameras, noise, twins."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass, replace

@@ -1,7 +1,5 @@
 """From the records of an evaluation to its files."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace

@@ -1,7 +1,5 @@
 """The rows of an evaluation: reconstructors, and what each is told of the camera of a frame."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace

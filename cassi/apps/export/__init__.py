@@ -1,7 +1,5 @@
 """cassi-export: a method for one camera as a file that runs without this package."""
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

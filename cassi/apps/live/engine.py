@@ -1,7 +1,5 @@
 """Frames in, cubes out: with the method that keeps up."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import time

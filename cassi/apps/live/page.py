@@ -1,7 +1,5 @@
 """The page of cassi-live: colour picture, a band, spectra of regions, messages."""
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Sequence

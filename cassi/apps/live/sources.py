@@ -3,8 +3,6 @@
 Every frame becomes a file, so that the process for untrusted files reads it (`cassi.data.door`).
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -50,11 +48,9 @@ class Source(Protocol):
 
     def poll(self) -> list[Frame]:
         """Return the frames that have come since the last call, the oldest first."""
-        ...
 
     def close(self) -> None:
         """Take no more."""
-        ...
 
 
 class FolderSource:

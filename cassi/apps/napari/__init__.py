@@ -1,7 +1,5 @@
 """What napari finds of the package, as `napari.yaml` beside it says: files, a sample, widgets."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """cassi-reconstruct: measurements and a mask in; a cube, pictures and numbers of each out."""
 
-from __future__ import annotations
-
 import functools
 import sys
 

@@ -1,7 +1,5 @@
 """`cassi-reconstruct --info`: what will be done, how long it takes and in how much memory."""
 
-from __future__ import annotations
-
 import math
 import os
 import time

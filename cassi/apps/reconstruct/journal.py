@@ -1,7 +1,5 @@
 """What is finished of an unfinished reconstruction: blocks of a scene, passes of a method."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator, Sequence

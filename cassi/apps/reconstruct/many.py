@@ -5,8 +5,6 @@ the logs of the folder, under the fingerprint of settings and files; the rest is
 command does.
 """
 
-from __future__ import annotations
-
 import csv
 import functools
 import json

@@ -1,7 +1,5 @@
 """What is written of a scene whose cube is too large for the memory."""
 
-from __future__ import annotations
-
 import math
 import os
 import shutil
@@ -25,7 +23,7 @@ from cassi.metrics.scores import evaluate_all
 from cassi.solvers.base import Reconstructor
 from cassi.uncertainty import score, sparsification
 
-Readable: TypeAlias = "Stack | Tensor"
+Readable: TypeAlias = Stack | Tensor
 """A cube `(C, H, W)`, in a file or in memory."""
 Scores = dict[str, float | None]
 _ROWS = 64  # at a time, for spectral angles

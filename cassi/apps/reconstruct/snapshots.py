@@ -1,7 +1,5 @@
 """Which snapshots a command reconstructs: those of a folder, or those that a pattern finds."""
 
-from __future__ import annotations
-
 import glob
 import os
 from collections import Counter

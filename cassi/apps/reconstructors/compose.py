@@ -1,7 +1,5 @@
 """Settings from the configs: Hydra's search path, and what is registered in its groups."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext

@@ -1,7 +1,5 @@
 """What results depend on: fingerprints of settings, weights and plugins."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

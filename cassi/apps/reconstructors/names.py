@@ -1,7 +1,5 @@
 """What a name means: a method, a network, a file of weights."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from dataclasses import replace

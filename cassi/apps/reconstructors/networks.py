@@ -1,7 +1,5 @@
 """The node `model`: a registered network, or a file of weights."""
 
-from __future__ import annotations
-
 import inspect
 from dataclasses import replace
 from typing import Any

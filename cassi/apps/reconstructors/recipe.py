@@ -1,7 +1,5 @@
 """What settings reconstruct with: a solver, a network, or a network that begins a method."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What each command is told: a frozen dataclass, which checks its own values."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
@@ -103,7 +101,6 @@ class Common:
     vars: dict[str, Any] = field(default_factory=dict, metadata=_NOTHING)
 
     def __post_init__(self) -> None:
-        """Check the numbers and the arguments of the objects that nodes describe."""
         check_plugins(self.plugins)
         whole_number("seed", self.seed, 0, 2**63 - 1)
         if self.threads is not None:
@@ -150,7 +147,6 @@ class Cluster:
     options: dict[str, Any]
 
     def __post_init__(self) -> None:
-        """Check the numbers and the kind."""
         if self.kind not in CLUSTERS:
             near = did_you_mean(self.kind, CLUSTERS) or f"; there is {', '.join(CLUSTERS)}"
             raise ValueError(f"cluster.kind: there is no {self.kind!r}{near}")
@@ -174,7 +170,6 @@ class Sharing(Common):
     share: str | None = field(default=None, metadata=_NOTHING)
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         super().__post_init__()
         if self.processes is not None:
             whole_number("processes", self.processes, 1, 1024)
@@ -241,7 +236,6 @@ class GuidePicture:
     register: bool
 
     def __post_init__(self) -> None:
-        """Check the number."""
         if not 0 < self.noise <= 1:
             raise ValueError(f"guide.noise: expected a number above 0, at most 1, got {self.noise}")
 
@@ -254,7 +248,6 @@ class SimulatedGuide:
     noise: float
 
     def __post_init__(self) -> None:
-        """Check the values."""
         if self.response not in (None, "pan", "cie"):
             near = did_you_mean(str(self.response), ("pan", "cie"))
             raise ValueError(
@@ -344,7 +337,6 @@ class Export(Reconstruct):
     format: str
 
     def __post_init__(self) -> None:
-        """Check the format."""
         super().__post_init__()
         if self.format not in EXPORTS:
             near = did_you_mean(self.format, EXPORTS) or f"; there is {', '.join(EXPORTS)}"

@@ -1,7 +1,5 @@
 """Composed configs to settings, and settings to dicts and files."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, field, fields, is_dataclass, make_dataclass

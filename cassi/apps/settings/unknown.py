@@ -1,7 +1,5 @@
 """Keys that there are not: where a setting has moved, and which keys are near."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from typing import Any
 

@@ -1,7 +1,5 @@
 """cassi-train: cubes in, a network that recovers them from snapshots out."""
 
-from __future__ import annotations
-
 import logging
 import sys
 import warnings

@@ -1,7 +1,5 @@
 """What a training would take: a few of its steps are made, and nothing is written."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Sequence

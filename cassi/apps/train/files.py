@@ -1,7 +1,5 @@
 """What a training leaves in its folder, and how another run goes on from there."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import warnings

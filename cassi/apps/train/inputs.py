@@ -1,7 +1,5 @@
 """From settings to what a training is given: data, camera, callbacks, loggers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

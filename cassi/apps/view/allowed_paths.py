@@ -1,7 +1,5 @@
 """The files that the application may read: those below the folders of the command line."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator
 from itertools import chain

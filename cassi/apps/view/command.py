@@ -1,7 +1,5 @@
 """cassi-view: an application in the browser, for snapshots and for folders of results."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib

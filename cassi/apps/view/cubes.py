@@ -1,7 +1,5 @@
 """A cube that is looked at, and the report that shows it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Folders of results, also while results are being written."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

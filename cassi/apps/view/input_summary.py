@@ -1,7 +1,5 @@
 """A summary of a snapshot and its camera: a table, warnings, and two pictures."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Jobs in the background, one at a time, whose progress the pages show."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

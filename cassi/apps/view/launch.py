@@ -1,7 +1,5 @@
 """How a command with a page runs: its errors in a line, its page in the browser until Ctrl-C."""
 
-from __future__ import annotations
-
 import sys
 import webbrowser
 from argparse import ArgumentParser, Namespace

@@ -1,7 +1,5 @@
 """The file by which cassi-view lets the browser in that it starts."""
 
-from __future__ import annotations
-
 import hmac
 import os
 import secrets

@@ -1,7 +1,5 @@
 """The config that repeats a reconstruction from the command line."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Reconstruct, calibrate and save as the commands do, and tell a job how far they are."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from pathlib import Path

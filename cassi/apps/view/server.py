@@ -1,7 +1,5 @@
 """The web server: it listens on this machine only and asks for a token."""
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 import secrets

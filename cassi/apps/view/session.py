@@ -1,7 +1,5 @@
 """The state of one tab of the browser: options of cassi-reconstruct, and results."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

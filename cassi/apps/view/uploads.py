@@ -1,7 +1,5 @@
 """Uploads: files dropped into the page, kept so that a run can be repeated."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import secrets

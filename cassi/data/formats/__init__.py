@@ -1,7 +1,5 @@
 """What the readers and writers of all file formats share."""
 
-from __future__ import annotations
-
 import functools
 import os
 import stat

@@ -1,7 +1,5 @@
 """One array of a file, found and brought into order; needs numpy and the libraries of formats."""
 
-from __future__ import annotations
-
 import math
 from contextlib import ExitStack
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Curves over wavelength or band, from files of comma-separated values."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """ENVI: a text header and a raw file."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """HDF5 files, those of MATLAB 7.3 among them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager

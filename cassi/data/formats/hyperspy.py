@@ -1,7 +1,5 @@
 """HyperSpy's own HDF5 files: axes have names, units and, where they are not even, values."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Arrays whose dimensions have names, as the CF conventions and xarray have them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

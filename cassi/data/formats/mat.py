@@ -1,7 +1,5 @@
 """MATLAB files: up to v7 through scipy, v7.3 (HDF5 files) through h5py."""
 
-from __future__ import annotations
-
 import math
 import struct
 import zlib

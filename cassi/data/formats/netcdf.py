@@ -1,7 +1,5 @@
 """NetCDF: version 4, which are HDF5 files with named dimensions, and the classic format."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

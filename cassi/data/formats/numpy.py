@@ -1,7 +1,5 @@
 """numpy's files: one array (npy), or several with names (npz)."""
 
-from __future__ import annotations
-
 import math
 import zipfile
 from collections.abc import Iterator

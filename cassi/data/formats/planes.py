@@ -1,7 +1,5 @@
 """A folder of images, one a band."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager

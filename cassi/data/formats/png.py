@@ -1,7 +1,5 @@
 """PNG: one image of grey levels, 8 or 16 bits a pixel, or of zeros and ones."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Which array of a file is meant, and how its axes lie."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Cubes that lie band after band in a file or a store, read and written in parts."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Sequence
@@ -27,20 +25,16 @@ class Stack(Protocol):
     @property
     def path(self) -> Path:
         """The file or store."""
-        ...
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """(C, H, W)."""
-        ...
 
     def read(self, bands: slice = ..., rows: slice = ..., columns: slice = ...) -> np.ndarray:
         """Return a part as float32, `(C', H', W')`."""
-        ...
 
     def write(self, part: np.ndarray, rows: slice, columns: slice) -> None:
         """Write a part `(C, H', W')` of rows and columns."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """TIFF and OME-TIFF: an image stack, normally one page a band."""
 
-from __future__ import annotations
-
 import importlib.util
 import itertools
 import json

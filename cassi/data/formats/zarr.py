@@ -1,7 +1,5 @@
 """Zarr: a folder of chunks. Written plainly, in parts if need be; read by the package zarr."""
 
-from __future__ import annotations
-
 import importlib.util
 import itertools
 import json

@@ -1,7 +1,5 @@
 """From the frame of a sensor to the measurement, in named steps."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Pixels of a frame without light: how they are found, and the values that replace them."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """Measurements of training cubes by cameras that differ from the nominal one."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any

@@ -1,7 +1,5 @@
 """Drawn scenes: drawn images with drawn spectra."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

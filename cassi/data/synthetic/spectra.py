@@ -1,7 +1,5 @@
 """Spectra of the materials of a drawn scene: smooth ones, and mixtures of measured ones."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path

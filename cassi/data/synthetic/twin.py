@@ -1,7 +1,5 @@
 """A digital twin: a camera with defects, its frames, and its true parameters."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import Any
@@ -165,7 +163,6 @@ class Twin:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         check_values(self, _VALUES, "twin.")
         if not all(is_number(value) for value in self.shift):
             raise ValueError(f"twin.shift: expected finite numbers, got {self.shift!r}")

@@ -1,7 +1,5 @@
 """DnCNN."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from cassi.models.layers import check_counts, check_images

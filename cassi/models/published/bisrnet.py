@@ -1,7 +1,5 @@
 """BiSRNet: a U-Net whose activations and weights inside are signs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 

@@ -1,7 +1,5 @@
 """CST: a U-Net that attends only where an estimate of sparsity says that it is worth it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import cast
 

@@ -1,7 +1,5 @@
 """DAUHST: an unrolled network with half-shuffle transformers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast

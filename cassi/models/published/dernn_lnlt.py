@@ -1,7 +1,5 @@
 """DERNN-LNLT: one stage, applied again and again, that estimates what degrades the cube."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """DGSMP: unrolled gradient steps with a learnt Gaussian scale mixture prior."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import cast
 

@@ -1,7 +1,5 @@
 """DPU: an unrolled network with a prior of the image and one of the degradation."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """GAP-Net and ADMM-Net: a small U-Net as the prior of each iteration."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any, ClassVar
 

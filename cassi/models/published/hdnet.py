@@ -1,7 +1,5 @@
 """HDNet: residual convolutions around attention over pixels and over bands."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

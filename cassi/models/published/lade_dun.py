@@ -1,7 +1,5 @@
 """LADE-DUN: an unrolled network that is told a prior, drawn by diffusion from the measurement."""
 
-from __future__ import annotations
-
 from typing import cast
 
 import torch

@@ -1,7 +1,5 @@
 """λ-Net: a U-Net of five scales with attention among all pixels of one of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

@@ -1,7 +1,5 @@
 """The network of LCTC, which is not trained: it is fitted to one measurement."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

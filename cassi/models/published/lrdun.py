@@ -1,7 +1,5 @@
 """LRDUN: an unrolled network on two factors of the cube, spectra and images."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch

@@ -1,7 +1,5 @@
 """MiJUN: unrolled splitting whose denoiser scans the image in three directions."""
 
-from __future__ import annotations
-
 import math
 
 import torch

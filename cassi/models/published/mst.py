@@ -1,7 +1,5 @@
 """MST and MST++: U-Nets whose attention is between bands, guided by the mask or not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import groupby

@@ -1,7 +1,5 @@
 """PADUT: an unrolled network of windowed transformers that hand their spectra on."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """RDLUF-MixS²: an unrolled network that learns its own sensing matrix."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import cast

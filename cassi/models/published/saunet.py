@@ -1,7 +1,5 @@
 """SAUNet: unrolled ADMM whose denoisers attend by convolutions."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """SSR: an unrolled network that rectifies spectra and space."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """TSA-Net: a U-Net with attention over rows, columns and bands, one after another."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 from typing import cast

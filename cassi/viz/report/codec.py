@@ -1,7 +1,5 @@
 """Cubes small enough for a web page: principal components over wavelength, one JPEG each."""
 
-from __future__ import annotations
-
 import base64
 from io import BytesIO
 from typing import Any

@@ -1,7 +1,5 @@
 """One self-contained page to look at reconstructions with: table, pictures and spectra."""
 
-from __future__ import annotations
-
 import base64
 import html
 import json

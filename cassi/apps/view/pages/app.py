@@ -1,7 +1,5 @@
 """The application: the parts that all tabs share, and the page of a tab."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

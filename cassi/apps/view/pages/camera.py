@@ -1,7 +1,5 @@
 """Section 2: the summary of the inputs, and the values that can be corrected."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """Pictures of the detector: its frame in grey, and the mask over it."""
 
-from __future__ import annotations
-
 from html import escape
 from typing import Any
 

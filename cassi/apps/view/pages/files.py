@@ -1,7 +1,5 @@
 """Section 1: the files of snapshot, mask and camera."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """Section 0: the results below the folders, also while results are being written."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from functools import partial

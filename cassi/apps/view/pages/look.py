@@ -1,7 +1,5 @@
 """Section 4: the report of the cube that is chosen, in a frame."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Parts that several sections use."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any

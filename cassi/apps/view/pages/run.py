@@ -1,7 +1,5 @@
 """Section 3: choose a method, reconstruct, and watch the progress."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Section 5: save the files that the command writes, and the config that repeats it."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any
