@@ -12,7 +12,8 @@ from cassi import ops
 from cassi.checks import not_negative, whole_number
 from cassi.priors.subspace import from_subspace, spectral_basis, to_subspace
 
-_CHUNK = 1 << 18  # numbers of shifted images that are in memory at a time
+_CHUNK = 1 << 18  # numbers of shifted images that are in memory at a time: they fit a cache
+_LARGE_CHUNK = 1 << 24  # the same on a GPU, which wants few large kernels
 _GUIDE = 3  # spectral components that patches are compared in: they hold nearly all the energy
 
 
@@ -226,7 +227,8 @@ def patch_distances(
     padded = torch.nn.functional.pad(other, (right, right, down, down))
     along = torch.arange(-right, right + 1, device=guide.device)
     far_columns = _outside(columns + along[:, None], width - patch)
-    many = max(1, _CHUNK // guide.numel())
+    chunk = _CHUNK if guide.device.type == "cpu" else _LARGE_CHUNK
+    many = max(1, chunk // guide.numel())
     distances = []
     for dy in range(-down, down + 1):
         far_rows = _outside(rows + dy, height - patch)
