@@ -41,7 +41,6 @@ from cassi.solvers.refine import no_closer
 from cassi.solvers.schedules import Geometric, Schedule, as_schedule
 from cassi.solvers.statistics import (
     UNSEEN,
-    AboveNoise,
     Statistics,
     check_noise,
     damped_schedule,
@@ -128,23 +127,25 @@ class Solver:
         level = signal_level(measured, system, statistics, dark=divides)
         y, noise = measured / level, None
         damped = getattr(self.algorithm, "damped", False)
-        if damped or self.consistent or self.heldout or isinstance(self.sigma, AboveNoise):
-            noise = relative_noise(y, system, self.noise, statistics)
         sigma, count = as_schedule(self.sigma), self.iterations
+        told = getattr(sigma, "told", None)  # a schedule that depends on the noise
+        if damped or self.consistent or self.heldout or told is not None:
+            noise = relative_noise(y, system, self.noise, statistics)
         rho = own = as_schedule(self.algorithm.rho if self.rho is None else self.rho)
         seeming, point = noise, None
         if statistics is not None and noise is not None and self._stops_early(noise, system):
             whole, shown = statistics, noise
             size = measured.square().flatten(1).mean(1).sqrt()
             point = whole.remember(self, lambda: self._find_stopping_point(whole, shown))
-            sigma, count = Truncated(sigma, count, point.count), min(count, point.count + LAST)
+            count = min(count, point.count + LAST)
             seeming = noise * point.factor
             noise = torch.minimum(seeming, point.error / size)
         if damped and seeming is not None:
             rho = damped_schedule(own, seeming, y, system, statistics)
-        if isinstance(self.sigma, AboveNoise) and seeming is not None:
-            shortened = replace(self.sigma, schedule=sigma)
-            sigma = shortened.told(seeming, y, rho(count - 1, count))
+        if told is not None and seeming is not None:
+            sigma = told(seeming, y, rho(count - 1, count))
+        if point is not None:
+            sigma = Truncated(sigma, self.iterations, point.count)
 
         def start() -> Tensor | None:
             if x0 is not None:
