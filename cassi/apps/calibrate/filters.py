@@ -193,6 +193,8 @@ def _look(settings: Calibrate, folder: Path) -> None:
     file = settings.measurement
     if isinstance(file, list) and len(file) == 1:
         (file,) = file
-    with_camera = compose_settings([f"camera={quoted(str(folder / 'camera.yaml'))}"])
+    # The frame's corrections are taken from the camera's file where there is a frame.
+    options = [f"camera={quoted(str(folder / 'camera.yaml'))}", "measurement=frame"]
+    with_camera = compose_settings(options)
     inputs = load_inputs(replace(with_camera, measurement=file), torch.device("cpu"))
     print(*check_camera(inputs.measurement, inputs.system).lines(), sep="\n")

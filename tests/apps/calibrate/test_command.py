@@ -113,15 +113,19 @@ def test_frames_through_filters_make_a_camera(calibrate, reconstruct, results, b
     mask = torch.rand(HEIGHT, WIDTH, generator=torch.Generator().manual_seed(1))
     nanometres = [500, 510, 520, 530, 540, 550]
     true = SDCassi(mask, 6, offsets=[3 + 1.5 * band for band in range(6)], detector=WIDTH + 14)
+
+    def frame(x):  # brighter by a dark level, and larger than the field
+        return np.pad(true(x)[0, 0].numpy(), ((7, 5), (0, 0))) + 0.5
+
     for band, wavelength in ((0, 500), (2, 520), (5, 550)):
         x = torch.zeros(1, 6, HEIGHT, WIDTH)
         x[:, band] = 1
-        np.save(tmp_path / f"{wavelength}.npy", true(x)[0, 0].numpy())
-    np.save(tmp_path / "even.npy", true(torch.full((1, 6, HEIGHT, WIDTH), 2.0))[0, 0].numpy())
+        np.save(tmp_path / f"{wavelength}.npy", frame(x))
+    np.save(tmp_path / "even.npy", frame(torch.full((1, 6, HEIGHT, WIDTH), 2.0)))
     several = "{file: 500.npy, wavelength: 500}, {file: 520.npy, wavelength: 520}"
     done = calibrate(
         f"monochromatic=[{several}, {{file: 550.npy, wavelength: 550}}]",
-        *(f"wavelengths={nanometres}", "white=even.npy", "measurement=even.npy"),
+        *(f"wavelengths={nanometres}", "white=even.npy", "measurement=even.npy", "dark=0.5"),
     ).ok()
     assert "camera check" in done.out
     assert "warning" not in done.out
@@ -134,7 +138,8 @@ def test_frames_through_filters_make_a_camera(calibrate, reconstruct, results, b
         *("output.pictures=false", f"hydra.run.dir={tmp_path / 'cube'}"),
     ).ok()
     assert "warning: mask" not in used.out + used.err
-    more = (f"wavelengths={nanometres}", "monochromatic=[{file: 520.npy, wavelength: 520}]")
+    single = "monochromatic=[{file: 520.npy, wavelength: 520}]"
+    more = (f"wavelengths={nanometres}", single, "dark=0.5")
     assert "set system.step" in calibrate(*more).refusal
     ends = f"system.offsets={list(true.offsets)}"
     calibrate(*more, ends, "measurement=even.npy", f"hydra.run.dir={tmp_path / 'one'}").ok()
