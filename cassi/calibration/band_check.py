@@ -13,6 +13,7 @@ from cassi.calibration.parameters import PLACE
 from cassi.calibration.search import NOMINAL, fit_curves
 from cassi.calibration.windows import Frame, Windows
 from cassi.systems import SDCassi, System
+from cassi.systems.dispersion import is_even
 
 AWAY = 1.5
 """Pixels by which a band must lie elsewhere; less is for a calibration to find."""
@@ -42,7 +43,7 @@ class Bands:
 
 
 def find_bands(y: Tensor, system: System) -> Bands | None:
-    """Look for a curve of dispersion where lines of light do not fall as a camera has them.
+    """Look for a curve of dispersion where light in lines does not fall on even bands.
 
     Light of all wavelengths does not care where bands are. Where plain scenes fit better with it,
     light may come in lines that lie elsewhere: a fifth of a second for 256 × 256 pixels. Only then
@@ -54,10 +55,12 @@ def find_bands(y: Tensor, system: System) -> Bands | None:
 
     Returns:
         Where bands lie; None for another camera than an `SDCassi` with one mask, and where the
-        bands are too few, or the frame too dark or too small to ask.
+        bands are not even (somebody knows the curve) or too few, or the frame too dark or small.
     """
     camera = system.plain
     if type(camera) is not SDCassi or camera.mask.ndim > 4 or camera.mask.shape[-3] > 1:
+        return None
+    if not is_even(camera.offsets):
         return None
     if camera.bands < LEAST_BANDS or max(camera.offsets) - min(camera.offsets) < LEAST_SPAN:
         return None

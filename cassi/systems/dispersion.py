@@ -73,16 +73,20 @@ def off_a_prism(offsets: Sequence[float], wavelengths: Sequence[float]) -> float
     >>> round(off_a_prism([2.0 * band for band in range(20)], range(450, 650, 10)), 1)
     4.8
     """
-    for values in (offsets, wavelengths):
-        gaps = [after - before for before, after in pairwise(values)]
-        if not gaps or max(gaps) - min(gaps) > _EVEN * abs(sum(gaps)) / len(gaps):
-            return 0.0
+    if not (is_even(offsets) and is_even(wavelengths)):
+        return 0.0
     index = [refractive_index("N-BK7", value) for value in wavelengths]
     scale = (offsets[-1] - offsets[0]) / (index[-1] - index[0])
     return max(
         abs(offsets[0] + scale * (each - index[0]) - offset)
         for each, offset in zip(index, offsets, strict=True)
     )
+
+
+def is_even(values: Sequence[float]) -> bool:
+    """Tell whether two values or more are evenly spaced, to 1 % of their distance."""
+    gaps = [after - before for before, after in pairwise(values)]
+    return bool(gaps) and max(gaps) - min(gaps) <= _EVEN * abs(sum(gaps)) / len(gaps)
 
 
 _EVEN = 0.01

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from cassi.calibration import Frame, Geometry, calibrate, check_camera
+from cassi.calibration.band_check import find_bands
 from cassi.calibration.camera_check import UNSHOWN
 from cassi.calibration.lines import tells_dispersion
 from cassi.camera_search import auto, by_solver
@@ -59,3 +60,13 @@ def test_the_camera_check_warns_of_a_curve_by_its_offsets(shades, warned):
     assert bool(said) is warned
     assert (UNSHOWN in check.note) is not warned
     assert all("system.offsets=[" in each.message for each in said)
+
+
+def test_a_curve_that_was_given_is_believed_without_a_search():
+    straight, y = cameras(4)
+    bent = (straight.offsets[0], straight.offsets[1] - 0.5, *straight.offsets[2:])
+    given = SDCassi(straight.mask, BANDS, offsets=bent, detector=y.shape[-1])
+    check = check_camera(y, given)
+    assert UNSHOWN not in check.note
+    assert "curve_shown" not in check.numbers
+    assert find_bands(y, given) is None
