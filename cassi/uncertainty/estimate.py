@@ -166,7 +166,7 @@ def _doubts(
         doubts.append(
             f"the mask seems to lie {down:+.2f} pixels down and {right:+.2f} right of where it is "
             "taken to lie, so error bars may be too small; calibrate=true, or cassi-calibrate, "
-            "finds the camera"
+            "tells whether it does"
         )
     if unlike := model.unlike(features):
         doubts.append(
