@@ -16,6 +16,7 @@ from cassi.models.inference import prepare
 from cassi.solvers import Function, Statistics
 from cassi.solvers.linear_system import check_order, seen
 from cassi.systems import Guide, Stacked
+from cassi.systems.arguments import as_measurement
 from cassi.uncertainty import estimate
 
 
@@ -42,7 +43,7 @@ class Reconstruction:
 
 @overload
 def reconstruct(
-    y: Tensor,
+    y: Any,
     system: Any,
     method: Any = ...,
     *,
@@ -56,7 +57,7 @@ def reconstruct(
 
 @overload
 def reconstruct(
-    y: Tensor,
+    y: Any,
     system: Any,
     method: Any = ...,
     *,
@@ -69,7 +70,7 @@ def reconstruct(
 
 
 def reconstruct(
-    y: Tensor,
+    y: Any,
     system: Any,
     method: Any = "auto",
     *,
@@ -82,7 +83,8 @@ def reconstruct(
     """Reconstruct a cube as `cassi-reconstruct` does: the same defaults, the same bits.
 
     Args:
-        y: measurement `(B, K, H', W')`, of one camera.
+        y: measurement `(B, K, H', W')`, `(K, H', W')` or `(H', W')`, of one camera; a tensor or an
+            array. It is computed in the precision of the camera.
         system: the camera, such as `cassi.SDCassi`.
         method: a name as in `experiment=`, `model=` or `reconstructors=`: "auto" (no training, no
             settings; "video" with a warning where the camera codes frames), "gap_tv", "desci",
@@ -108,7 +110,7 @@ def reconstruct(
 
     Raises:
         OSError: a file of weights is missing.
-        TypeError: measurement and camera are in the wrong order.
+        TypeError: measurement and camera are in the wrong order, or are none.
         ValueError: the method is unknown, or does not fit measurement and camera.
 
     >>> from cassi.systems import SDCassi
@@ -116,7 +118,7 @@ def reconstruct(
     >>> reconstruct(system(torch.rand(1, 3, 16, 20)), system, method="gap_tv").shape
     torch.Size([1, 3, 16, 20])
     """
-    _check_order("reconstruct", y, system)
+    y = _measured("reconstruct", y, system)
     if guide is None and isinstance(system, Stacked):
         y, system, guide = _unstacked(y, system)
     if bad_pixels is not None:
@@ -208,7 +210,7 @@ def _with_uncertainty(y: Tensor, system: Any, method: Any, seed: int) -> Reconst
 
 
 def calibrate(
-    y: Tensor,
+    y: Any,
     system: Any,
     *,
     white: Tensor | None = None,
@@ -241,7 +243,7 @@ def calibrate(
         ValueError: the camera is of another kind, the frames do not fit it or are too dark or
             small, or a number is out of range.
     """
-    _check_order("calibrate", y, system)
+    y = _measured("calibrate", y, system)
     if bad_pixels is not None:
         system = system.weighted(bad_pixels=bad_pixels)
     asked: dict[str, Any] = {"radius": radius, "degree": degree, "gain": gain}
@@ -321,11 +323,16 @@ def simulate(
     return measured
 
 
-def _check_order(name: str, value: Any, system: Any, role: str = "y") -> None:
-    check_order(name, value, system)
-    if not isinstance(value, Tensor) or not hasattr(system, "adjoint"):
+def _measured(function: str, y: Any, system: Any) -> Tensor:
+    _check_order(function, y, system)
+    return as_measurement(y, system)
+
+
+def _check_order(function: str, value: Any, system: Any, role: str = "y") -> None:
+    check_order(function, value, system)
+    if not hasattr(system, "adjoint") or not hasattr(value, "__len__") or isinstance(value, str):
         got = f"({type(value).__name__}, {type(system).__name__})"
-        raise TypeError(f"{name}: expected ({role}, system), a tensor and a camera, got {got}")
+        raise TypeError(f"{function}: expected ({role}, system), a tensor and a camera, got {got}")
 
 
 def _own_random_numbers(y: Tensor) -> AbstractContextManager[None]:

@@ -1,5 +1,6 @@
 """What the commands do, as functions: the same bits."""
 
+import numpy as np
 import pytest
 import torch
 from hydra import initialize_config_module
@@ -113,6 +114,32 @@ def test_reconstructors_and_functions_are_methods(scene):
     assert torch.equal(torch.get_rng_state(), before)  # the caller's numbers are its own
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        lambda y: y[0, 0].numpy().astype(float),
+        lambda y: np.asfortranarray(y[0].numpy()),
+        lambda y: y.numpy().astype(">f4"),
+        lambda y: y.double(),
+        lambda y: y[0, 0].tolist(),
+    ],
+)
+def test_a_measurement_may_be_any_array(scene, given):
+    _, y, system, _ = scene
+    method = {"method": "auto", "overrides": {"solver.iterations": 3}}
+    x = cassi.reconstruct(given(y), system, method, align=False)
+    assert torch.equal(x, cassi.reconstruct(y, system, method, align=False))
+    found, expected = (cassi.check_camera(each, system) for each in (given(y), y))
+    assert found == expected
+
+
+def test_counts_are_numbers(scene):
+    _, y, system, _ = scene
+    counts = (1000 * y / y.max()).round()
+    x = cassi.reconstruct(counts.numpy().astype("uint16"), system, "gap_tv")
+    assert torch.equal(x, cassi.reconstruct(counts, system, "gap_tv"))
+
+
 def test_calibrate_gives_the_camera_of_the_command(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     nominal = cassi.SDCassi(torch.rand(64, 64, generator=torch.Generator().manual_seed(0)), bands=4)
@@ -162,7 +189,12 @@ def test_noise_by_settings_or_function(scene):
         (lambda y, a, x: cassi.reconstruct(a, y), r"expected \(y, system\)"),
         (lambda y, a, x: cassi.calibrate(a, y), r"expected \(y, system\)"),
         (lambda y, a, x: cassi.simulate(x, 3), r"expected \(x, system\), a tensor and a camera"),
-        (lambda y, a, x: cassi.reconstruct(y[..., 1:], a, "gap_tv"), "expected"),
+        (lambda y, a, x: cassi.reconstruct(y[..., 1:], a), r"as of SDCassi\(mask=.*got shape"),
+        (lambda y, a, x: cassi.reconstruct(y.mT, a), r"; y\.mT would fit"),
+        (lambda y, a, x: cassi.reconstruct(y.expand(1, 3, -1, -1), a), r"\(B, 1, .*got shape"),
+        (lambda y, a, x: cassi.reconstruct(y + 0j, a), "y: expected real numbers"),
+        (lambda y, a, x: cassi.reconstruct("y.mat", a), r"expected \(y, system\).*got \(str"),
+        (lambda y, a, x: cassi.reconstruct(y, a.mask.numpy()), r"expected \(y, system\).*ndarray"),
         (lambda y, a, x: cassi.reconstruct(torch.nan * y, a, "gap_tv"), "finite|diverged"),
         (lambda y, a, x: cassi.calibrate(y, cassi.BlurredCassi(a.mask, 6, 1)), "got BlurredCassi"),
         (lambda y, a, x: cassi.calibrate(y, cassi.DDCassi(a.mask, 6, width=49), white=y), "white"),

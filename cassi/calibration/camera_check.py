@@ -23,6 +23,7 @@ from cassi.calibration.correlation import Correlation, Ends, Peak, find_ends
 from cassi.calibration.spectra import Statistics, comb, strangeness
 from cassi.checks import clipped_level
 from cassi.systems import BlurredCassi, DDCassi, SDCassi, System, WideCassi
+from cassi.systems.arguments import as_measurement
 from cassi.systems.band_positions import find_places
 from cassi.systems.coded import CodedSystem
 
@@ -149,7 +150,7 @@ def check_camera(
     cube alone: spectra of ordinary scenes are not the same backwards (`direction`).
 
     Args:
-        y: measurement `(B, K, H', W')` of one camera.
+        y: measurement `(B, K, H', W')` of one camera, a tensor or an array.
         system: the camera; of one that is no `cassi.SDCassi` fewer things are asked.
         x: cube `(1, C, H, W)` that was reconstructed; its spectra are checked too.
         wavelengths: nm, one per band, increasing; without them x does not tell the sign.
@@ -167,12 +168,7 @@ def check_camera(
     >>> [each.about for each in check_camera(y, SDCassi(mask.flip(-1), bands=8, step=2)).warnings]
     ['mask']
     """
-    shape = tuple(system.measurement_shape)
-    if y.ndim != 4 or tuple(y.shape[1:]) != shape:
-        raise ValueError(
-            f"check_camera: expected y (B, K, H', W') = (B, {', '.join(map(str, shape))}), "
-            f"got {tuple(y.shape)}"
-        )
+    y = as_measurement(y, system)
     plain, good = system.plain, system.good_pixels
     found = _check_light(y, good) + _check_detector(y, plain, good)
     if isinstance(plain, CodedSystem):

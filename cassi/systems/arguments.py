@@ -15,20 +15,60 @@ from cassi.ops._recording import is_recorded, is_tracked, unwrapped
 _LETTERS = {"x": "(B, C, H, W)", "y": "(B, K, H', W')"}
 
 
+def as_real(name: str, value: Any) -> Tensor:
+    """Return a tensor, or anything that NumPy makes an array of, as a tensor of real numbers.
+
+    Raises:
+        TypeError: it holds other things than real numbers.
+    """
+    if not isinstance(value, Tensor):
+        array = np.asarray(value)
+        if array.dtype.kind not in "fiub":
+            raise TypeError(f"{name}: expected numbers, got dtype {array.dtype}")
+        native = array.dtype.newbyteorder("=")
+        value = torch.from_numpy(np.ascontiguousarray(array, dtype=native))
+    if value.is_complex():
+        raise TypeError(f"{name}: expected real numbers, got {value.dtype}")
+    return value
+
+
+def as_measurement(y: Any, system: Any) -> Tensor:
+    """Return a measurement of any accepted kind as `(B, K, H', W')` in a camera's precision.
+
+    Arrays come to the camera's device; tensors stay on theirs.
+
+    Args:
+        y: a tensor or an array of real numbers; `(H', W')` and `(K, H', W')` are one sample.
+        system: the camera; of one that is no `cassi.systems.System` the shape is not checked.
+
+    Raises:
+        TypeError: y holds other things than real numbers.
+        ValueError: the shape is not the camera's.
+    """
+    given, y = y, as_real("y", y)
+    plain = getattr(system, "plain", None)
+    if plain is None:
+        return y
+    y = y[(None,) * max(4 - y.ndim, 0)]
+    shape = tuple(system.measurement_shape)
+    if y.ndim != 4 or tuple(y.shape[1:]) != shape:
+        turned = "; y.mT would fit" if tuple(y.mT.shape[1:]) == shape else ""
+        raise ValueError(
+            f"y: expected (B, K, H', W') = (B, {', '.join(map(str, shape))}) as of {plain}, "
+            f"got shape {tuple(y.shape)}{turned}"
+        )
+    values = (*plain.parameters(), *plain.buffers(), y)
+    like = next(each for each in values if each.is_floating_point() or each is y)
+    return y.to(like.dtype) if isinstance(given, Tensor) else y.to(like)
+
+
 def as_mask(mask: Any) -> Tensor:  # ([B,] K, 1|C, H, W)
     """Copy a mask of any accepted kind into `([B,] K, 1|C, H, W)`, floating.
 
     Gradients reach the mask through the copy. A parameter is copied without them: the camera makes
     one of its own.
     """
-    if not isinstance(mask, Tensor):
-        array = np.asarray(mask)
-        if array.dtype.kind not in "fiub":
-            raise TypeError(f"mask: expected numbers, got dtype {array.dtype}")
-        native = array.dtype.newbyteorder("=")
-        mask = torch.from_numpy(np.ascontiguousarray(array, dtype=native))
-    if mask.is_complex():
-        raise TypeError(f"mask: expected real numbers, got {mask.dtype}")
+    mask = as_real("mask", mask)
     if not mask.is_floating_point():
         mask = mask.to(torch.get_default_dtype())
     if mask.ndim not in (2, 3, 4, 5):

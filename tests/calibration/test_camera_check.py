@@ -184,7 +184,7 @@ def test_small_and_plain_frames_are_not_judged():
 
 def test_a_frame_of_another_camera_is_refused(mask):
     system = SDCassi(mask, BANDS, step=2)
-    with pytest.raises(ValueError, match=r"check_camera: expected y .* = \(B, 1, 128, 158\)"):
+    with pytest.raises(ValueError, match=r"y: expected .* = \(B, 1, 128, 158\)"):
         check_camera(torch.ones(1, 1, SIDE, SIDE), system)
 
 
