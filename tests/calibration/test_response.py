@@ -3,6 +3,7 @@
 import pytest
 import torch
 from shared import rand
+from torch.nn.functional import avg_pool2d
 from torch.testing import assert_close
 
 from cassi.calibration import Patch, Response, find_response
@@ -26,6 +27,17 @@ def test_a_white_frame_shows_lamp_and_sensor_beside_stray_light():
     assert_close(found.without_stray(y, None).mean(), y.mean() - 0.3, rtol=0.02, atol=0)
     grey = find_response(y, camera, [0.5, 0.5, 0.5, 0.25, 0.5])
     assert_close(grey.values / LIGHT, torch.tensor([2.0, 2, 2, 4, 2]), rtol=5e-3, atol=0)
+
+
+def test_what_an_unsharp_mask_cannot_tell_apart_is_smooth():
+    sharp = rand(64, 60) > 0.5
+    blurred = avg_pool2d(sharp[None].float(), (1, 3), 1, (0, 1), count_include_pad=False)[0]
+    light = torch.linspace(1, 2, 12)
+    offsets = [1.2 * band for band in range(12)]
+    true, camera = (SDCassi(mask, bands=12, offsets=offsets) for mask in (sharp, blurred))
+    y = true(light[None, :, None, None].expand(1, -1, 64, 60))
+    assert_close(find_response(y, camera).values, light, rtol=0.2, atol=0)
+    assert_close(find_response(y, true).values, light, rtol=0.01, atol=0)
 
 
 def test_bad_pixels_of_a_white_frame_say_nothing():
