@@ -138,7 +138,7 @@ def fit(inputs: Inputs, recipe: Recipe) -> tuple[Inputs, Reconstructor]:
     """Return the inputs, with what a network knows of them, and the reconstructor for them.
 
     Raises:
-        ValueError: the network does not fit the camera, or `output.wavelengths` the cube.
+        ValueError: the network does not fit the camera, or what `output` asks for the cube.
     """
     bands, settings = inputs.system.cube_shape[0], recipe.settings
     reconstructor, card = recipe.make(bands)
@@ -161,6 +161,10 @@ def fit(inputs: Inputs, recipe: Recipe) -> tuple[Inputs, Reconstructor]:
         inputs = replace(inputs, notes=[*inputs.notes, note])
     # Before minutes of work, not after them.
     results.select_bands(settings.output, torch.zeros(bands, 1, 1), inputs.wavelengths)
+    if settings.output.points is not None:
+        from cassi.viz.checks import as_points
+
+        as_points(settings.output.points, *inputs.system.cube_shape[1:])
     return inputs, reconstructor
 
 

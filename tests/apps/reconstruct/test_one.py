@@ -142,8 +142,9 @@ def test_points_can_be_given(reconstruct, camera, tmp_path):
         pictures.add((tmp_path / "run" / "spectra.png").read_bytes())
     assert len(pictures) == 2
     for outside in ("[[3,40]]", "[[3,16.5]]"):
-        line = reconstruct(*camera.given(), *TINY, f"output.points={outside}").refusal
-        assert "inside 12×17 pixels" in line
+        refused = reconstruct(*camera.given(), *TINY, f"output.points={outside}")
+        assert "inside 12×17 pixels" in refused.refusal
+        assert "system:" not in refused.out  # before the work, not after it
 
 
 def test_infinite_scores_are_null_in_json(results, tmp_path):
