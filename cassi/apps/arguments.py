@@ -13,6 +13,8 @@ _VALUED = {
     *("--experimental-rerun", "--package", "-p", "--cfg", "-c"),
 }
 """Flags that the next word belongs to."""
+_BARE = {"--help", "--hydra-help", "--version", "--resolve", "--run", "--multirun", "--info"}
+_BARE |= {"--shell-completion"}
 INFO = "--info"
 HYDRA_INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 """Words after `--info`, which then is Hydra's: what it is made of."""
@@ -26,7 +28,11 @@ def quoted(text: str) -> str:
 
 
 def arrange(arguments: list[str]) -> list[str]:
-    """Return the arguments of a command with flags before values, as Hydra wants them."""
+    """Return the arguments of a command with flags before values, as Hydra wants them.
+
+    Raises:
+        ValueError: a value is given as a flag.
+    """
     flags: list[str] = []
     values: list[str] = []
     words = iter(arguments)
@@ -38,6 +44,11 @@ def arrange(arguments: list[str]) -> list[str]:
             continue
         pending = None
         if word.startswith("-"):
+            name, _, value = word.partition("=")
+            if name.startswith("--") and not any(o.startswith(name) for o in _VALUED | _BARE):
+                raise ValueError(
+                    f"expected key=value, got {word}; write {name[2:]}={value or 'VALUE'}"
+                )
             flags.append(word)
             pending = word if word in _VALUED or word in ("--info", "-i") else None
         else:

@@ -24,6 +24,12 @@ def test_flags_may_stand_anywhere(given, arranged):
     assert arrange(given.split()) == arranged.split()
 
 
+@pytest.mark.parametrize("word", ["--mask=m.npy", "--mask"])
+def test_a_value_given_as_a_flag_is_told_the_way_to_write_it(word):
+    with pytest.raises(ValueError, match=r"write mask=(m\.npy|VALUE)$"):
+        arrange([word, "m.npy"])
+
+
 def test_options_are_spelled_as_hydra_takes_them():
     assert spell(["noise=null", "model=null", "dispersion@system.offsets=null"]) == [
         "~noise",
