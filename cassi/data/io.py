@@ -338,12 +338,12 @@ def _existing(path: Path, role_name: str) -> Path:
     return path
 
 
-def check_finite(name: str, tensor: Tensor) -> None:
+def check_finite(name: str, tensor: Tensor, remedy: str = "replace them first") -> None:
     """Raise ValueError for NaN and infinite values; says how many and where the first is."""
     finite = torch.isfinite(tensor)
     if not finite.all():
         bad = (~finite).nonzero()
         raise ValueError(
             f"{name} of shape {tuple(tensor.shape)} has {len(bad)} values that are NaN or infinite,"
-            f" the first at index {tuple(bad[0].tolist())}; replace them first"
+            f" the first at index {tuple(bad[0].tolist())}; {remedy}"
         )

@@ -141,7 +141,11 @@ def export_plain(
 def _check_plain(program: torch.export.ExportedProgram) -> None:
     for node in program.graph.nodes:
         if getattr(node.target, "namespace", "") == "cassi":
-            raise RuntimeError(f"a camera or method that takes {node.target} cannot be exported")
+            name = str(node.target).split(".")[1]
+            raise RuntimeError(
+                f"expected one shot and bands on whole pixels, as torch has no {name}; "
+                "format=torch_operators keeps our operators and takes this camera"
+            )
 
 
 def export_torch(

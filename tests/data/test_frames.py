@@ -270,6 +270,13 @@ def test_all_that_holds_no_light_is_left_out(snapshot, save):
     assert torch.equal(made[0].y[~made[0].bad], snapshot[~made[0].bad])
 
 
+def test_a_pixel_without_a_number_is_named_with_what_leaves_it_out(snapshot):
+    snapshot[0, 0, 3, 4] = math.nan
+    with pytest.raises(ValueError, match=r"1 values .*\(0, 0, 3, 4\); .*bad_pixels=\[row,column\]"):
+        Preprocessing().prepare(snapshot)
+    assert bool(Preprocessing(bad_pixels=[3, 4]).prepare(snapshot).y.isfinite().all())
+
+
 def test_the_chain_undoes_a_sensor(snapshot, save):
     """Dark current, offset, response and hot pixels go; shot and read noise are left."""
     options = {"shot": "poisson", "full_well": 1e4, "gain": 2.5, "bits": 12}

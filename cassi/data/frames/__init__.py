@@ -162,7 +162,8 @@ class Preprocessing:
         known = listed if hot is None else listed | hot
         lines = [] if self.bad_pixels is None else find_dead_lines(frame, ~known)
         known = known | _lines_mask(lines, size)
-        check_finite("measurement", torch.where(known, 0, frame))
+        remedy = "leave them out by bad_pixels=FILE, not zero there, or bad_pixels=[row,column]"
+        check_finite("measurement", torch.where(known, 0, frame), remedy)
         if bool(known.all()):
             raise ValueError("bad_pixels: expected some good pixels, all are to be left out")
         values = frame[..., ~known].flatten()

@@ -139,9 +139,12 @@ def test_eigenvectors_are_not_for_onnx(export, camera, tmp_path):
 
 
 @pytest.mark.release
-def test_bands_between_pixels_are_refused(export, camera, tmp_path):
+def test_bands_between_pixels_need_our_operators(export, camera, tmp_path):
     other = cassi.SDCassi(camera.mask[0, 0], BANDS, 1.5)
     np.save(tmp_path / "first.npy", other(_scene(0))[0, 0].numpy())
-    options = ("measurement=first.npy", "system.step=1.5", "align=false", "format=torch_export")
-    refusal = export(*CAMERA, *options, "model=gap_net", "model.weights=random").refusal
-    assert "cannot be exported" in refusal
+    options = ("measurement=first.npy", "system.step=1.5", "align=false")
+    options += ("model=gap_net", "model.weights=random")
+    refusal = export(*CAMERA, *options, "format=torch_export").refusal
+    assert "bands on whole pixels" in refusal
+    assert "format=torch_operators" in refusal
+    export(*CAMERA, *options, "format=torch_operators").ok()
