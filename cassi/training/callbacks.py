@@ -78,8 +78,9 @@ class LastCheckpoint(ModelCheckpoint):
     ) -> None:
         if (every_n_train_steps is None) == (every_minutes is None):
             raise ValueError(
-                "LastCheckpoint: expected every_n_train_steps or every_minutes, got "
-                f"{every_n_train_steps!r} and {every_minutes!r}; set the other to null"
+                "expected every_n_train_steps or every_minutes, got "
+                f"{every_n_train_steps!r} and {every_minutes!r}; by steps alone it is "
+                "callbacks.last.every_n_train_steps=N callbacks.last.every_minutes=null"
             )
         super().__init__(
             dirpath=dirpath,

@@ -97,6 +97,7 @@ def test_all_commands_and_python_take_it(
     cube = cassi.read_cube(tmp_path / "run" / "cube.tif")
 
     opened = cassi.read_camera(rig.file)
+    assert "settings" not in repr(opened)  # a page of them
     y, system = opened.read(tmp_path / "frame.npy")
     assert opened.wavelengths == tuple(NM)
     assert opened.system.offsets == rig.system.offsets

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -41,7 +41,7 @@ class Camera:
     preprocessing: Preprocessing
     noise: Any
     notes: list[str]
-    settings: Reconstruct
+    settings: Reconstruct = field(repr=False)
 
     def read(
         self, path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
