@@ -37,8 +37,6 @@ from cassi.systems.mosaic import count_filters
 
 Wavelengths = Sequence[float] | None
 Node = Mapping[str, Any]
-_RIM = 16
-"""Pixels by which a frame may be larger than the mask, across the dispersion, and be cut."""
 _END = 2
 """Pixels by which a detector is taken to end elsewhere, and the camera to be right."""
 _UNLIKE, _ALIKE, _STEPS = 0.2, 0.5, 8
@@ -342,12 +340,15 @@ def fit_bands(
     if measurement.shape[across] != mask.shape[across]:
         side = {-1: "width", -2: "height"}
         more = measurement.shape[across] - mask.shape[across]
-        hints = [
-            f"system.axis={across} disperses along the other side, axes.measurement=WH reads a "
-            "transposed file"
-        ]
-        if 0 < more <= _RIM and measurement.shape[axis] != mask.shape[across]:
-            hints.insert(0, f"window=[top,left,height,width] cuts the {more} pixels off the frame")
+        hints = []
+        if measurement.shape[axis] == mask.shape[axis]:
+            hints.append(f"system.axis={across} disperses along the other side")
+        if measurement.shape[axis] == mask.shape[across]:
+            hints.append("axes.measurement=WH reads a transposed file")
+        if more > 0:
+            hints.append(f"window=[top,left,height,width] cuts the {more} pixels off the frame")
+        elif not hints:
+            hints.append(f"cut the mask to the part before the frame, {-more} pixels less")
         raise ValueError(
             f"mask: expected a {side[across]} of {measurement.shape[across]} as the measurement's, "
             f"got {mask.shape[across]} (mask {tuple(mask.shape[-2:])}, measurement "

@@ -44,6 +44,22 @@ def test_nothing_to_reconstruct(refused):
     assert "give mask=FILE" in refused(files=("measurement",))
 
 
+@pytest.mark.parametrize(
+    ("shape", "said", "unsaid"),
+    [
+        ((20, 17), "cut the mask to the part before the frame, 8 pixels less", "axis="),
+        ((10, 17), "window=[top,left,height,width] cuts the 2 pixels", "axes.measurement"),
+        ((21, 17), "axes.measurement=WH reads a transposed file", "system.axis"),
+        ((16, 21), "system.axis=-2 disperses along the other side", "axes.measurement"),
+    ],
+)
+def test_a_mask_of_another_size_is_told_what_would_fit(refused, tmp_path, shape, said, unsaid):
+    np.save(tmp_path / "other.npy", np.random.default_rng(0).random(shape))
+    line = refused(f"mask={tmp_path / 'other.npy'}")
+    assert said in line
+    assert unsaid not in line
+
+
 def test_wrong_key_lists_the_arrays(refused, camera, tmp_path):
     np.savez(tmp_path / "a.npz", snapshot=np.ones((12, 21)), other=np.ones((3, 4)))
     line = refused(f"measurement={tmp_path / 'a.npz'}", "keys.measurement=snapshots")
