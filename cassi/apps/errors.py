@@ -98,8 +98,9 @@ def _describe(error: BaseException) -> str:
         if group == "experiment":
             options += paper_recipes()
             options = [o for o in options if is_training(o) == (_command() == "train")]
-        near = did_you_mean(wanted, options)
-        return f"no {group} named {wanted!r}{near}; available: {', '.join(options)}"
+        own = "; one of your own needs plugins=FILE.py" if group in _REGISTERED else ""
+        listed = f"; available: {', '.join(options)}{own}"
+        return f"no {group} named {wanted!r}{did_you_mean(wanted, options) or listed}"
     cause = error.__cause__
     if isinstance(error, ConfigCompositionException) and isinstance(
         cause, ConfigAttributeError | ConfigKeyError
@@ -133,6 +134,7 @@ def _describe(error: BaseException) -> str:
     return str(error) if raised_here(error) and str(error) else _first_line(error)
 
 
+_REGISTERED = ("model", "loss", "prior", "data")
 _MERGING = "Error merging override "
 
 
