@@ -53,8 +53,10 @@ def save_camera(
     for band in sorted({0, middle, len(spans) - 1}):
         for place in spans[band]:
             above.axvline(place, color=colors[band], lw=1.2)
-    name = "columns" if axis == -1 else "rows"
-    title = "frame, with the mask where the middle band falls; lines: first, middle, last band"
+    name, other = ("columns", "rows") if axis == -1 else ("rows", "columns")
+    turned = "" if axis == -1 else ", transposed"
+    title = f"frame{turned}, with the mask where the middle band falls; lines: first, middle, last"
+    above.set_ylabel(other, size=SMALL)
     above.set_title(title, size=SMALL, color=INK)
     for band, (begin, end) in enumerate(spans):
         below.barh(band + 1, end - begin, left=begin, height=0.8, color=colors[band])
