@@ -195,6 +195,8 @@ class SDCassi(CodedSystem):
 
     def forward(self, x: Tensor) -> Tensor:
         """Simulate the measurement: `(B, C, H, W)` → `(B, K, H', W')`."""
+        if x.ndim >= 3 and x.shape[-3] != self.bands:
+            refuse_shape("x", x, self.cube_shape)
         x, mask = self.turn(x), self._coded()
         if self.shifts is None:
             return self.turn(ops.forward(x, mask, self.step))

@@ -273,6 +273,13 @@ def test_a_measurement_that_does_not_fit_is_named(method):
         getattr(system, method)(*((CUBE, y) if method == "data_step" else (y,)))
 
 
+@pytest.mark.parametrize("more", [{"step": 1}, {"offsets": [0.0, 1.5]}])
+def test_a_cube_of_other_bands_is_refused(more):
+    system = SDCassi(MASK, bands=2, **more)
+    with pytest.raises(ValueError, match=r"x: expected .*B, 2, .*, got shape \(1, 3, 2, 2\)"):
+        system(torch.zeros(1, 3, *MASK.shape[-2:]))
+
+
 def test_real_measurement_fits_the_real_mask(data_dir):
     mask = cassi.read_mask(data_dir / "tsa" / "mask.mat")
     y = cassi.read_measurement(data_dir / "kaist_meas" / "scene01.npz")
