@@ -124,10 +124,12 @@ def _describe(error: BaseException) -> str:
     if isinstance(error, YAMLError):
         return "the config file is not valid YAML: " + " ".join(str(error).split())
     if isinstance(error, OverrideParseException):
-        bare = re.match("mismatched input '(.+)' expecting ID", _first_line(error))
-        said = f"expected key=value, got {bare[1]}" if bare else _first_line(error)
-        example = "a file is measurement=FILE" if bare else "write key=value"
-        return f"{said}; {example}, in quotes if there are spaces in it"
+        option = " ".join(error.override.split())
+        if "=" not in option:
+            return f"expected key=value, got {option}; a file is measurement=FILE"
+        opened = any(option.count(a) != option.count(b) for a, b in ("[]", "{}", "()"))
+        signs = "a value with such signs needs quotes of its own, 'KEY=\"VALUE\"'"
+        return f"expected key=value, got {option}; {'close the bracket' if opened else signs}"
     if (found := _find_cause(error)) is not None:
         return found
     # A text of this package is one line, but for the names of files in it.

@@ -5,8 +5,10 @@ import subprocess
 import sys
 
 import pytest
+from hydra.errors import OverrideParseException
 
 from cassi.apps.arguments import arrange, asked, spell, told_plugins
+from cassi.apps.errors import describe
 
 
 @pytest.mark.parametrize(
@@ -70,3 +72,15 @@ def test_a_closed_pipe_ends_quietly():
 def test_a_command_may_have_no_arguments():
     assert told_plugins([]) == []
     assert not asked([], ())
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("y.npy", "got y.npy; a file is measurement=FILE"),
+        ("wavelengths=[450,460", "got wavelengths=[450,460; close the bracket"),
+        ("mask=a=b.npy", """needs quotes of its own, 'KEY="VALUE"'"""),
+    ],
+)
+def test_a_word_that_is_no_value_is_told_what_would_be(word, said):
+    assert said in describe(OverrideParseException(word, "no viable alternative at input"))
