@@ -183,7 +183,10 @@ def make_preprocessing(steps: Mapping[str, Any], system: Mapping[str, Any]) -> P
 
 
 def preprocess(
-    chain: Preprocessing, frame: Tensor, full_scale: float | None = None
+    chain: Preprocessing,
+    frame: Tensor,
+    full_scale: float | None = None,
+    name: str = "measurement",
 ) -> tuple[Tensor, Tensor | None, dict[str, Any], list[str]]:
     """Make a measurement of a frame `(B, K, H', W')`; see `Preprocessing.prepare`.
 
@@ -194,7 +197,7 @@ def preprocess(
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        made = chain.prepare(frame, full_scale)
+        made = chain.prepare(frame, full_scale, name)
     for each in caught:
         print(f"{marked('warning')} {each.message}", file=sys.stderr)
     said = describe(made.done)
@@ -215,7 +218,8 @@ def read_frame(settings: Snapshots, file: Any) -> tuple[Tensor, Tensor, str]:
     hints: dict[str, Any] = {"finite": False, "counts": chain.bits is not None}
     hints |= {"key": settings.keys.measurement, "axes": settings.axes.measurement}
     loaded = load_shots("measurement", io.load_measurement, file_paths(file), **hints)
-    y, bad, _, _ = preprocess(chain, loaded.data, loaded.full_scale)
+    name = ", ".join(path.name for path in file_paths(file))
+    y, bad, _, _ = preprocess(chain, loaded.data, loaded.full_scale, name)
     good = torch.ones_like(y, dtype=torch.bool) if bad is None else ~bad
     return y, good, loaded.note
 

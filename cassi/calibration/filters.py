@@ -159,7 +159,8 @@ def find_filtered_camera(
             raise ValueError(
                 f"monochromatic: with one filter, expected where the outermost bands fall; up to "
                 f"{max(ends):.3g} pixels and a field of {mask.shape[1]} leave {beyond:.3g} of the "
-                f"detector's {frames[middle].shape[1]}; set system.step, or window= of the light"
+                f"detector's {frames[middle].shape[1]}; set system.step, or window= so that the "
+                f"light of all bands is left, {mask.shape[1] + max(ends):.0f} pixels along it"
             )
     found, errors, curves = fit_curves([*places, *known], bands)
     return FilteredCamera(mask, columns[0] + found, errors, rows, columns[0], places, curves)

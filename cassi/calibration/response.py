@@ -145,6 +145,15 @@ class Patch:
     place: tuple[int, int, int, int]
     reflectance: float | Tensor = 1.0
 
+    def check(self, rows: int, columns: int) -> None:
+        """Raise ValueError unless the patch is within a cube of so many rows and columns."""
+        top, left, height, width = self.place
+        if min(top, left) < 0 or top + height > rows or left + width > columns:
+            raise ValueError(
+                f"response: expected a patch [top, left, height, width] within "
+                f"{rows} x {columns} pixels, got {list(self.place)}"
+            )
+
     def of(self, x: Tensor) -> Response:
         """Return the response that a cube `(1, C, H, W)` shows.
 
@@ -152,11 +161,7 @@ class Patch:
             ValueError: the patch is not within the cube, or a band has no light in it.
         """
         top, left, height, width = self.place
-        if min(top, left) < 0 or top + height > x.shape[-2] or left + width > x.shape[-1]:
-            raise ValueError(
-                f"response: expected a patch [top, left, height, width] within "
-                f"{x.shape[-2]} x {x.shape[-1]} pixels, got {list(self.place)}"
-            )
+        self.check(*x.shape[-2:])
         part = x[0, :, top : top + height, left : left + width].flatten(1).double().cpu()
         free = max(part.shape[1] / _TOGETHER, 1.0)
         spread = part.std(1, correction=0) / free**0.5

@@ -271,10 +271,19 @@ def test_all_that_holds_no_light_is_left_out(snapshot, save):
 
 
 def test_a_pixel_without_a_number_is_named_with_what_leaves_it_out(snapshot):
-    snapshot[0, 0, 3, 4] = math.nan
-    with pytest.raises(ValueError, match=r"1 values .*\(0, 0, 3, 4\); .*bad_pixels=\[row,column\]"):
+    snapshot = snapshot.index_fill(-1, torch.tensor(4), math.nan)
+    with pytest.raises(ValueError, match=r"values .*\(0, 0, 0, 4\); .*bad_pixels=\[row,column\]"):
         Preprocessing().prepare(snapshot)
-    assert bool(Preprocessing(bad_pixels=[3, 4]).prepare(snapshot).y.isfinite().all())
+    listed = [[row, 4] for row in range(snapshot.shape[-2])]
+    assert bool(Preprocessing(bad_pixels=listed).prepare(snapshot).y.isfinite().all())
+
+
+def test_a_frame_in_errors_has_its_name_and_its_file_enough_bits():
+    chain = Preprocessing(bits=12, dark=9)
+    with pytest.raises(ValueError, match=r"^white\.png: expected light, its mean is -5.5"):
+        chain.prepare(torch.arange(-4.0, 12).view(1, 1, 4, 4), 65535.0, "white.png")
+    with pytest.raises(ValueError, match=r"bits: .*0 to 4095.*values end at 255; was it converted"):
+        chain.prepare(torch.full((1, 1, 8, 8), 99.0), 255.0)
 
 
 def test_the_chain_undoes_a_sensor(snapshot, save):

@@ -54,7 +54,9 @@ def read_response(given: Any, inputs: Inputs, settings: Reconstruct) -> tuple[So
         reflectance = _numbers(reflectance, bands, inputs.wavelengths).values
     if given.get("patch") is not None:
         place = tuple(given["patch"])
-        return Patch(place, reflectance), f"of a patch in the scene, {list(place)}"
+        patch = Patch(place, reflectance)
+        patch.check(*inputs.system.cube_shape[1:])  # before minutes of work, not after them
+        return patch, f"of a patch in the scene, {list(place)}"
     y, good, note = read_frame(settings, given["white"])
     y, known = y.to(inputs.measurement), inputs.system.good_pixels
     good = good if known is None else good & known.cpu()

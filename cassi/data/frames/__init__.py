@@ -147,7 +147,7 @@ class Preprocessing:
         Args:
             frame: raw.
             full_scale: the largest value that it can have, if known; `bits` wins over it.
-            name: of the frame, in warnings.
+            name: of the frame, in warnings and errors.
 
         Raises:
             ValueError: a file or the window does not fit the frame; dark level, saturation, bits or
@@ -163,13 +163,13 @@ class Preprocessing:
         lines = [] if self.bad_pixels is None else find_dead_lines(frame, ~known)
         known = known | _lines_mask(lines, size)
         remedy = "leave them out by bad_pixels=FILE, not zero there, or bad_pixels=[row,column]"
-        check_finite("measurement", torch.where(known, 0, frame), remedy)
+        check_finite(name, torch.where(known, 0, frame), remedy)
         if bool(known.all()):
             raise ValueError("bad_pixels: expected some good pixels, all are to be left out")
         values = frame[..., ~known].flatten()
         if not bool(values.any()):
-            raise ValueError("measurement: expected light, got only zeros")
-        self._check_bits(values, full)
+            raise ValueError(f"{name}: expected light, got only zeros")
+        self._check_bits(values, full, full_scale)
         level = self._saturation(values, full, name)
         saturated = torch.zeros_like(frame, dtype=torch.bool)
         if level is not None:
@@ -178,7 +178,7 @@ class Preprocessing:
         if bool(left_out.flatten(2).all(2).any()):
             raise ValueError("saturation: expected some good pixels, all are to be left out")
         filled, top = _fill(frame, left_out), values.max().item()
-        y, dark = self._subtract_dark(filled, ~left_out, top, full)
+        y, dark = self._subtract_dark(filled, ~left_out, top, full, name)
         done: dict[str, Any] = dict.fromkeys(STEPS)
         done |= {"bits": self.bits, "dark": dark}
         if "flat" in self._files:
@@ -258,11 +258,15 @@ class Preprocessing:
             )
         self._files[name] = bad if earlier is None else earlier.maximum(bad)
 
-    def _check_bits(self, values: Tensor, full: float | None) -> None:
+    def _check_bits(self, values: Tensor, full: float | None, most: float | None) -> None:
         if self.bits is None or full is None:
             return
         top = values.max().item()
         wanted = f"bits: expected counts from 0 to {full:g}, as bits={self.bits} says"
+        if most is not None and most < full:
+            raise ValueError(
+                f"{wanted}, got a file whose values end at {most:g}; was it converted?"
+            )
         if top > full:
             unused = 16 - self.bits
             aligned = unused > 0 and top < 65536 and not (values % 2**unused).any()
@@ -305,7 +309,7 @@ class Preprocessing:
         return "; set bits to give it in counts, bits=12 for a camera of 12 bits"
 
     def _subtract_dark(
-        self, filled: Tensor, good: Tensor, top: float, full: float | None
+        self, filled: Tensor, good: Tensor, top: float, full: float | None, name: str
     ) -> tuple[Tensor, dict[str, Any]]:
         source, dark, hint = "number", self._dark_of(filled), self._of_counts(full)
         seen = good.flatten(0, 1).any(0)
@@ -326,7 +330,7 @@ class Preprocessing:
         dim = mean <= 3 * spread / len(light) ** 0.5 and light.max() <= -2 * light.min()
         if mean <= 0 or dim:
             raise ValueError(
-                f"measurement: expected light, its mean is {mean:.3g} above the dark level "
+                f"{name}: expected light, its mean is {mean:.3g} above the dark level "
                 f"{level:.4g} ({source}); set dark to the level of a frame without light"
             )
         return y, {"source": source, "level": level}

@@ -97,6 +97,7 @@ def test_error_bars_have_the_unit_of_the_cube(folder):
         (["response=[1,2,3]"], "response: expected 4 numbers, one per band"),
         (["response={wite: a.png}"], "response: no value 'wite'.*white"),
         (["response={patch: [1, 2, 3]}"], "expected patch: .top, left, height, width"),
+        (["response={patch: [0, 0, 500, 8]}"], r"a patch .* within .* got \[0, 0, 500, 8\]"),
         (["response={reflectance: 0.9}"], "response: expected white: FILE or patch"),
         (["response=frame.png"], "expected a file of numbers, .csv .txt .npy, got frame.png"),
     ],
