@@ -75,7 +75,7 @@ def refining(noise: float, prior: Prior) -> Solver:
     return Solver(
         prior=Subspace(prior=prior, energy=0.0 if noise < VISIBLE else 1.5e-3),
         algorithm=ADMM(rho=0.05, relaxation=1.9),
-        iterations=24,
+        iterations=20,
         sigma=Geometric(0.08, 0.04),
         noise=noise,
         consistent=True,
@@ -85,16 +85,16 @@ def refining(noise: float, prior: Prior) -> Solver:
 def nonlocal_refining(noise: float) -> Solver:
     """Return the method that goes on from a refined cube x with patches of the scene itself.
 
-    A few iterations of `self_supervised`, with smaller groups. Their errors are others than those
-    of a denoising network, so that the mean of both cubes has less of them.
+    As a pass of `self_supervised`, with smaller groups that are found once. Its errors are others
+    than those of a denoising network, so that the mean of both cubes has less of them.
 
     Args:
         noise: relative to the root mean square of y, >= 0.
     """
     return Solver(
-        nonlocal_subspace(5e-5, rank=6, stride=4, matches=16, radius=5),
+        nonlocal_subspace(5e-5, rank=6, stride=4, matches=16, radius=5, refresh=36),
         ADMM(rho=0.05, relaxation=1.9),
-        iterations=8,
+        iterations=36,
         sigma=AboveNoise(Geometric(0.06, 0.03), FLOOR),
         noise=noise,
         consistent=True,

@@ -77,19 +77,18 @@ def self_supervised(
     return Started(NoiseThreshold(Restarts(each, weight)), first)
 
 
-def nonlocal_subspace(
-    energy: float, *, rank: int = 8, stride: int = 3, matches: int = 24, radius: int = 10
-) -> Subspace:
+def nonlocal_subspace(energy: float, *, rank: int = 8, **groups: int) -> Subspace:
     """Return the prior of similar patches of spectral components, weak ones scaled down.
 
     Args:
         energy: relative to the first component; components with less are dropped.
         rank: number of components at first.
-        stride: see `cassi.priors.NonLocalLowRank`, as are `matches` and `radius`.
-        matches: patches of a group.
-        radius: largest distance of a match.
+        groups: whole numbers of `cassi.priors.NonLocalLowRank`, such as `matches`.
     """
-    patches = NonLocalLowRank(
-        weight=0.6, patch=4, stride=stride, matches=matches, radius=radius, rank=None
+    settings = {"patch": 4, "stride": 3, "matches": 24} | groups
+    return Subspace(
+        prior=NonLocalLowRank(weight=0.6, rank=None, **settings),
+        rank=rank,
+        energy=energy,
+        balance=0.5,
     )
-    return Subspace(prior=patches, rank=rank, energy=energy, balance=0.5)
