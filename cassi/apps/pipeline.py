@@ -37,7 +37,7 @@ from cassi.solvers import Iteration, Solution, Solver, Statistics, relative_nois
 from cassi.solvers.base import Callback, Reconstructor, is_sampled, wants_cube
 from cassi.solvers.heldout import measure_heldout
 from cassi.solvers.linear_system import seen
-from cassi.systems import System
+from cassi.systems import SDCassi, System
 from cassi.uncertainty import Uncertainty, estimate, score
 from cassi.uncertainty.estimate import DARK, dark_share
 
@@ -125,8 +125,8 @@ def _calibrated(inputs: Inputs, settings: Reconstruct) -> Inputs:
         watch=announce("calibrate", settings.output.progress),
     )
     numbers, off = results.summarize_calibration(found), 0.0 if found.told else inputs.bend
-    if off >= AWAY and _is_raw(inputs) and inputs.wavelengths is not None:
-        bend = likely_bend(found.light, camera.offsets, inputs.wavelengths)
+    if off >= AWAY and _is_raw(inputs) and isinstance(camera, SDCassi):
+        bend = likely_bend(found.light, camera.offsets, inputs.wavelengths or ())
         if bend is not None:
             camera, off = bent_camera(camera, bend), 2 * bend.most
             numbers |= {"bend": asdict(bend)}

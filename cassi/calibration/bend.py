@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
-from cassi.calibration.geometry import placed_camera
 from cassi.calibration.spectra import Statistics, black_bodies, read_statistics
-from cassi.systems import SDCassi, TiltedCassi, WideCassi
+from cassi.systems import SDCassi, WideCassi
 from cassi.systems.dispersion import prism_places
 
 MOST = 1.25
@@ -67,7 +67,7 @@ def likely_bend(
     Returns:
         The bend; None where bands lie beyond 420 to 700 nm.
     """
-    if wavelengths[0] < _SEEN[0] or wavelengths[-1] > _SEEN[1]:
+    if not wavelengths or wavelengths[0] < _SEEN[0] or wavelengths[-1] > _SEEN[1]:
         return None
     known = read_statistics() if known is None else known
     given, places = (np.asarray(each, dtype=float) for each in (known.wavelengths, offsets))
@@ -101,8 +101,10 @@ def likely_bend(
     return Bend(mean, error, tuple(found.tolist()), most)
 
 
-def bent_camera(system: SDCassi | TiltedCassi, bend: Bend) -> SDCassi | TiltedCassi:
+def bent_camera(system: SDCassi, bend: Bend) -> SDCassi:
     """Return a camera with its bands where a bend has them."""
-    found = placed_camera(system, system.mask, bend.offsets, None)
-    wide = system.band_width if isinstance(system, WideCassi) else None
-    return found if wide is None or isinstance(found, TiltedCassi) else WideCassi.like(found, wide)
+    where: dict[str, Any] = {"axis": system.axis, "detector": system.detector}
+    narrow = SDCassi(system.mask, system.bands, offsets=bend.offsets, **where)
+    if isinstance(system, WideCassi):
+        return WideCassi.like(narrow, system.band_width)
+    return narrow
