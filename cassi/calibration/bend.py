@@ -1,7 +1,5 @@
 """How far a dispersion is bent that no frame shows: what lamps, sensors and scenes make likely."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
