@@ -21,7 +21,7 @@ from cassi.calibration import (
 from cassi.calibration import align as align_mask
 from cassi.calibration.band_check import AWAY, Bands, find_bands
 from cassi.calibration.dual import calibrate_dual
-from cassi.calibration.geometry import moved_camera, placed_camera
+from cassi.calibration.geometry import moved_camera, placed, placed_camera
 from cassi.calibration.mask import Light
 from cassi.calibration.mask_alignment import KEYS
 from cassi.calibration.parameters import PARAMETERS
@@ -145,8 +145,12 @@ def _misses(y: Tensor, system: System, camera: System) -> float:
 def _as_aligned(
     found: Calibration, aligned: Alignment, nominal: SDCassi
 ) -> tuple[Calibration, SDCassi | TiltedCassi]:
-    """Return a calibration whose camera is the aligned one."""
-    geometry = aligned.geometry
+    """Return a calibration whose camera is the aligned one.
+
+    Along the dispersion a fraction of a pixel goes into bands that fall between pixels: a mask that
+    is interpolated, and spread by them, is blurred twice.
+    """
+    geometry = placed(aligned.geometry, nominal)
     model = tuple(key for key in KEYS if PARAMETERS[key].distance(geometry) > 0)
     errors = {
         key: found.errors.get(key, math.inf) for key in {**found.errors, **dict.fromkeys(model)}

@@ -25,6 +25,7 @@ from cassi.apps.results import describe_solve
 from cassi.apps.settings import UNCERTAINTY, Reconstruct
 from cassi.calibration import Alignment, CameraCheck, Finding, Response, check_camera, check_spectra
 from cassi.calibration.band_check import AWAY
+from cassi.calibration.bend import bent_camera, likely_bend
 from cassi.calibration.response import describe
 from cassi.camera_search import calibrate_on, find_place
 from cassi.data.atomic import atomic_folder
@@ -36,7 +37,7 @@ from cassi.solvers import Iteration, Solution, Solver, Statistics, relative_nois
 from cassi.solvers.base import Callback, Reconstructor, is_sampled, wants_cube
 from cassi.solvers.heldout import measure_heldout
 from cassi.solvers.linear_system import seen
-from cassi.systems import System
+from cassi.systems import SDCassi, System
 from cassi.uncertainty import Uncertainty, estimate, score
 from cassi.uncertainty.estimate import DARK, dark_share
 
@@ -123,15 +124,20 @@ def _calibrated(inputs: Inputs, settings: Reconstruct) -> Inputs:
         seed=settings.seed,
         watch=announce("calibrate", settings.output.progress),
     )
-    numbers = results.summarize_calibration(found) | {
+    numbers, off = results.summarize_calibration(found), 0.0 if found.told else inputs.bend
+    if off >= AWAY and _is_raw(inputs) and isinstance(camera, SDCassi):
+        bend = likely_bend(found.light, camera.offsets, inputs.wavelengths or ())
+        if bend is not None:
+            camera, off = bent_camera(camera, bend), 2 * bend.most
+            numbers |= {"bend": asdict(bend)}
+    numbers |= {
         "offsets": {"nominal": nominal.offsets, "calibrated": camera.offsets},
         "seconds": time.perf_counter() - start,
     }
     notes = [*inputs.notes, "camera: calibrated on the measurement"]
     good = good_pixels(inputs)
     system = camera if good is None else camera.weighted(bad_pixels=~good)
-    bend = 0.0 if found.told else inputs.bend
-    return replace(inputs, system=system, calibration=numbers, notes=notes, bend=bend)
+    return replace(inputs, system=system, calibration=numbers, notes=notes, bend=off)
 
 
 def fit(inputs: Inputs, recipe: Recipe) -> tuple[Inputs, Reconstructor]:
@@ -509,11 +515,14 @@ def _check_line(inputs: Inputs, found: CameraCheck) -> CameraCheck:
     offsets: Sequence[float] = getattr(inputs.system.plain, "offsets", ())
     wavelengths = inputs.wavelengths or (0.0,)
     step = (offsets[-1] - offsets[0]) / (len(offsets) - 1)
+    assumed = f"Even distances are assumed. Behind a prism the bands lie up to {inputs.bend:.1f}"
+    if "bend" in (inputs.calibration or {}):
+        assumed = f"They are those of the likeliest bend, and lie up to {inputs.bend:.1f}"
     message = (
-        "nobody gave the places of the bands, and this light does not show them. Even distances "
-        f"are assumed. Behind a prism the bands lie up to {inputs.bend:.1f} pixels elsewhere. Take "
-        "a frame of the mask through a filter of a middle wavelength: cassi-calibrate with this "
-        "camera and measurement, and 'monochromatic=[{file: FILE, wavelength: "
+        "nobody gave the places of the bands, and this light does not show them. "
+        f"{assumed} pixels elsewhere. Take a frame of the mask through a filter of a middle "
+        "wavelength: cassi-calibrate with this camera and measurement, and "
+        "'monochromatic=[{file: FILE, wavelength: "
         f"{round(wavelengths[len(wavelengths) // 2], -1):g}}}]'. Behind a grating distances are "
         f"even: give 'system.offsets={{_target_: cassi.systems.Linear, step: {step:g}}}'"
     )

@@ -275,10 +275,16 @@ def say_estimates(numbers: dict[str, Any]) -> str:
         said += f", {entry['note']}" if entry["note"] else ""
         lines.append(f"{entry['name']:28}{entry['nominal']:9.4f}{entry['value']:10.4f}   {said}")
     if not numbers["dispersion_told"]:
+        taken, bend = "as it was given", numbers.get("bend")
+        if bend is not None:
+            taken = (
+                f"{bend['value']:.2f} ± {bend['error']:.2f} of the bend of a prism, as lamps, "
+                f"sensors and scenes make likely; bands lie within ±{2 * bend['most']:.1f} px"
+            )
         lines.append(
-            "dispersion: as it was given. Frames tell it where light comes in lines, one per band; "
-            "this light does not. A frame through one filter of a wavelength in the middle does: "
-            "cassi-calibrate 'monochromatic=[{file: FILE, wavelength: NM}]'"
+            f"dispersion: not shown, {taken}. Frames show it where light comes in lines, one per "
+            "band; this light does not. A frame through one filter of a wavelength in the middle "
+            "does: cassi-calibrate 'monochromatic=[{file: FILE, wavelength: NM}]'"
         )
     before, after = (numbers["heldout_error"][key] for key in ("nominal", "calibrated"))
     lines.append(f"{'held-out error':28}{before:9.4f}{after:10.4f}")

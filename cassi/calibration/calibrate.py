@@ -58,6 +58,7 @@ class Calibration:
         after: held-out error of the calibrated one.
         windows: the fit of plain scenes that it began with.
         told: whether the frames tell the dispersion; if not, it is as it was given.
+        light: mean of each band in the cube that predicts withheld pixels.
         searched: how far either way each parameter was searched, by key.
     """
 
@@ -70,6 +71,7 @@ class Calibration:
     after: float
     windows: Fit
     told: bool = True
+    light: tuple[float, ...] = ()
     searched: dict[str, float] = field(default_factory=dict)
 
     def estimates(self) -> list[Value]:
@@ -185,6 +187,7 @@ def calibrate(
         after.error,
         fits[0],
         told,
+        tuple(after.cube.mean((0, 2, 3)).tolist()),
         {"down": radius, "right": radius, "dispersion_2": farthest_bend(system)},
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,8 @@ _WEAK = 0.04
 """Of the diagonal of the normal matrix: spectra that make less of a difference on the detector are
 what makes up for an unsharp mask, not the light's. Of six cameras drawn by `lab.py` (20 to 25) four
 have none, and the light of the other two is up to twice as close to the truth."""
+_LINES, _EDGE = 128, 8
+"""Lines of a white frame for a method, and pixels at the edges of its cube that do not count."""
 _TOGETHER = 25  # neighbouring pixels of a cube err together
 _SURE = 2.0  # standard errors
 _BESIDE = 2  # bands, into which a method puts light of a band
@@ -171,24 +173,33 @@ class Patch:
 
 @torch.no_grad()
 def find_response(
-    y: Tensor, system: System, reflectance: float | Sequence[float] = 1.0
+    y: Tensor,
+    system: System,
+    reflectance: float | Sequence[float] = 1.0,
+    reconstruct: Callable[[Tensor, System], Tensor] | None = None,
 ) -> Response:
     r"""Find the response in a frame of an even white surface that fills the field.
 
         min_r ‖y − Σ_c r_c ρ_c A e_c − b‖²
 
     by least squares, with the even scene e_c of band c, the reflectance ρ of the surface, and stray
-    light b, the same on all pixels. No cube is reconstructed: the frame has some ten thousand
-    pixels, and the light C numbers. Spectra that hardly show on the detector, as differences of
-    bands closer than an unsharp mask resolves, are as smooth as they can be. Strips of the frame
-    are fitted by themselves. Their mean is the response, and their scatter gives its standard
-    errors. Stray light counts from two standard errors on.
+    light b, the same on all pixels. The frame has some ten thousand pixels, and the light C
+    numbers. Spectra that hardly show on the detector, as differences of bands closer than an
+    unsharp mask resolves, are as smooth as they can be. Strips of the frame are fitted by
+    themselves. Their mean is the response, and their scatter gives its standard errors. Stray light
+    counts from two standard errors on.
+
+    A camera whose mask and bands are not quite those of its model has errors in white as in other
+    scenes. With `reconstruct` r is the mean spectrum of the cube that the method makes of y − b,
+    over ρ: in s = x/r errors that both share cancel, and only b is fitted.
 
     Args:
         y: measurement `(1, K, H', W')`, of the same exposure as the scenes. With another one the
             shape of the spectrum is right, and the level is off by the ratio of the exposures.
         system: the camera; its bad pixels are left out.
         reflectance: of the surface, a number or one per band.
+        reconstruct: (y, camera) → cube, the method that makes the cubes of scenes; it is given at
+            most 128 lines.
 
     Raises:
         ValueError: y does not fit the camera, or the frame shows no light in a band.
@@ -216,12 +227,25 @@ def find_response(
         design = part.flatten(1).double().cpu()
         found.append(_smoothest(design @ design.mT, design @ light.flatten().double().cpu()))
     each = torch.stack(found)
-    errors = each.std(0) / len(each) ** 0.5
+    stray, error = float(each[:, -1].mean()), float(each[:, -1].std()) / _STRIPS**0.5
+    stray = stray if stray > _SURE * error else 0.0
+    each = each[:, :-1] / known
+    if reconstruct is not None:
+        lines, camera = (y - stray) * there, system
+        if system.part_axis is not None:
+            length = lines.shape[axis]
+            first = max(length - _LINES, 0) // 2
+            lines = lines.narrow(axis, first, length - 2 * first)
+            camera = system.part(first, length - first)
+        x = reconstruct(lines, camera)[0].double().cpu()
+        inner = [slice(_EDGE, -_EDGE) if size > 4 * _EDGE else slice(None) for size in x.shape[1:]]
+        strips = x[(slice(None), *inner)].tensor_split(_STRIPS, axis)
+        each = torch.stack([strip.mean((1, 2)) for strip in strips]) / known
+    errors = each.std(0) / _STRIPS**0.5
     values = each.mean(0)
     values = torch.where(values > _SURE * errors, values, 0)
     mean = float((y[0] * there).sum() / there.sum().clamp_min(1))
-    light, unsure = (each[:-1] / known for each in (values, errors))
-    return Response(light.float(), unsure.float(), float(values[-1]) / mean)
+    return Response(values.float(), errors.float(), stray / mean)
 
 
 def _smoothest(normal: Tensor, image: Tensor) -> Tensor:

@@ -27,12 +27,16 @@ class Statistics(NamedTuple):
         mean: `(G,)`.
         within: `(G, G)`, covariance within a scene.
         between: `(G, G)`, covariance of the scenes' means.
+        light: `(G,)`, mean logarithm of the scenes' mean spectra.
+        light_spread: `(G, G)`, covariance of these.
     """
 
     wavelengths: Tensor
     mean: Tensor
     within: Tensor
     between: Tensor
+    light: Tensor
+    light_spread: Tensor
 
 
 def read_statistics(path: Path = FILE) -> Statistics:
@@ -123,7 +127,7 @@ def strangeness(
     mean = known.mean[kept] - known.mean[kept].mean()
     within, between = (value[kept][:, kept] for value in (known.within, known.between))
     if lit:
-        lights = _lights(at)
+        lights = black_bodies(at)
         mean, between = mean + lights.mean(0), between + lights.mT.cov(correction=0)
     ridge = _RIDGE * torch.eye(len(at), dtype=torch.float64)
     colours = torch.linalg.inv(within + ridge)
@@ -138,7 +142,7 @@ def strangeness(
     return costs
 
 
-def _lights(at: Tensor) -> Tensor:
+def black_bodies(at: Tensor) -> Tensor:
     """Return logarithms, over their mean, of black bodies as sensors see them, `(L, G)`.
 
     Of 2400 to 6500 K; responses are Gaussians exp(−((λ − b)/w)²), b 550 to 700 nm, w 120 to 300.

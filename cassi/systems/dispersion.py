@@ -75,11 +75,10 @@ def off_a_prism(offsets: Sequence[float], wavelengths: Sequence[float]) -> float
     """
     if not (is_even(offsets) and is_even(wavelengths)):
         return 0.0
-    index = [refractive_index("N-BK7", value) for value in wavelengths]
-    scale = (offsets[-1] - offsets[0]) / (index[-1] - index[0])
+    span = offsets[-1] - offsets[0]
     return max(
-        abs(offsets[0] + scale * (each - index[0]) - offset)
-        for each, offset in zip(index, offsets, strict=True)
+        abs(offsets[0] + span * place - offset)
+        for place, offset in zip(prism_places(wavelengths), offsets, strict=True)
     )
 
 
@@ -87,6 +86,16 @@ def is_even(values: Sequence[float]) -> bool:
     """Tell whether two values or more are evenly spaced, to 1 % of their distance."""
     gaps = [after - before for before, after in pairwise(values)]
     return bool(gaps) and max(gaps) - min(gaps) <= _EVEN * abs(sum(gaps)) / len(gaps)
+
+
+def prism_places(wavelengths: Sequence[float]) -> list[float]:
+    """Return where a prism of N-BK7 has wavelengths, the first at 0, the last at 1.
+
+    Args:
+        wavelengths: nm, 300 to 2500.
+    """
+    index = [refractive_index("N-BK7", value) for value in wavelengths]
+    return [(each - index[0]) / (index[-1] - index[0]) for each in index]
 
 
 _EVEN = 0.01

@@ -23,7 +23,6 @@ from types import SimpleNamespace
 
 import torch
 from torch import Tensor
-from torch.nn.functional import avg_pool2d
 
 from cassi.apps import pipeline
 from cassi.apps.calibrate.filters import calibrate_by_filters
@@ -31,7 +30,7 @@ from cassi.apps.command import Run as RunOf
 from cassi.apps.reconstructors import Recipe, compose_settings
 from cassi.apps.settings import Calibrate
 from cassi.uncertainty import region
-from scripts.benchmarks.lab import FINE, Lab, read_scene
+from scripts.benchmarks.lab import Lab, read_scene
 from scripts.benchmarks.tables import Parser, Table, data_folder
 
 BARS = 1.645
@@ -133,10 +132,10 @@ def judge(found: pipeline.Result, lab: Lab, scene: Tensor, seed: int) -> tuple[s
             f"{angle(mean, truth):.2f} ({angle(mean * r, truth):.0f})",
             f"{float(covered):.1%}",
         ]
-    raw, _ = lab.score((x[0] * r[:, None, None]), scene)
-    there = avg_pool2d(scene.mean(1), FINE)[..., 4:-4, 4:-4]
-    seen = raw * (x[0] * r[:, None, None])
-    sigma = raw * (bars.std[0] * r[:, None, None])
+    light = torch.tensor([[lab.light(float(nm)) for nm in band] for band in lab.lights()]).mean(1)
+    lit = light[:, None, None]  # what is asked is the reflectance, in units of the true light
+    raw, there = lab.score(x[0] * lit, scene)
+    seen, sigma = raw * x[0] * lit, raw * bars.std[0] * lit
     inner = (..., slice(4, -4), slice(4, -4))
     seen, sigma = ((v.mT if lab.axis == -2 else v)[inner] for v in (seen, sigma))
     whole = ((seen - there).abs() <= BARS * sigma).float().mean()

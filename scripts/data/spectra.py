@@ -9,6 +9,7 @@ Of the training scenes of CAVE ($CASSI_DATA), 455 to 645 nm.
 import argparse
 import json
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,8 +27,16 @@ def summarize(cubes: list[Tensor], given: Tensor) -> Statistics:
     found = [moments(cube, given, WAVELENGTHS) for cube in cubes]
     means = torch.stack([mean for mean, _ in found])
     within = torch.stack([spread for _, spread in found]).mean(0)
-    rest = means - means.mean(0)
-    return Statistics(WAVELENGTHS, means.mean(0), within, rest.mT @ rest / len(rest))
+    lights = torch.stack([mean_light(cube, given) for cube in cubes])
+    spreads = [each.mT.cov(correction=0) for each in (means, lights)]
+    return Statistics(WAVELENGTHS, means.mean(0), within, spreads[0], lights.mean(0), spreads[1])
+
+
+def mean_light(cube: Tensor, given: Tensor) -> Tensor:
+    """Return the logarithm of a cube's mean spectrum, its mean 0."""
+    light = cube.double().mean((1, 2)).numpy()
+    logs = torch.from_numpy(np.log(np.interp(WAVELENGTHS.numpy(), given.numpy(), light)))
+    return logs - logs.mean()
 
 
 def main() -> None:

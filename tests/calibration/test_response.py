@@ -100,3 +100,18 @@ def test_a_band_without_light_is_named(value):
 def test_a_patch_beside_the_cube_is_refused():
     with pytest.raises(ValueError, match="within 20 x 20 pixels, got \\[15, 0, 8, 8\\]"):
         Patch((15, 0, 8, 8)).of(rand(1, 5, 20, 20))
+
+
+def test_a_method_that_adds_to_a_band_adds_to_its_response():
+    camera = _camera()
+    white = LIGHT[None, :, None, None].expand(1, -1, 64, 60)
+    wrong = torch.tensor([1.0, 1.2, 0.9, 1.0, 1.1])
+    seen = []
+
+    def reconstruct(y, system):
+        seen.append(y)
+        return white * wrong[:, None, None]
+
+    found = find_response(camera(white) + 0.3, camera, 0.5, reconstruct)
+    assert_close(found.values, 2 * LIGHT * wrong)
+    assert_close(seen[0], camera(white), atol=5e-3, rtol=0)

@@ -11,6 +11,7 @@ from torch import Tensor
 from cassi import ops
 from cassi.apps.arguments import quoted
 from cassi.apps.calibrate.results import camera_values, write_calibration
+from cassi.apps.camera.response import by_auto
 from cassi.apps.camera.system import nominal_offsets
 from cassi.apps.command import Run, choose_device, prepare_process
 from cassi.apps.inputs import file_path, load_inputs, read_frame
@@ -53,7 +54,8 @@ def calibrate_by_filters(settings: Calibrate, run: Run) -> float:
         y, ok, _ = _read(settings, settings.white)
         white = y.narrow(-3 - axis, first, last - first)[None, None]
         ok = ok.narrow(-3 - axis, first, last - first)[None, None]
-        response = find_response(torch.where(ok, white, 0), system.weighted(bad_pixels=~ok))
+        camera = system.weighted(bad_pixels=~ok)
+        response = find_response(torch.where(ok, white, 0), camera, reconstruct=by_auto)
     gain = None if response is None else float(response.values.mean())
     values = camera_values(settings, system, gain, wavelengths)
     if window is not None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from cassi.apps.inputs import Inputs, file_path, read_frame
 from cassi.apps.settings import Reconstruct
@@ -12,6 +13,8 @@ from cassi.calibration import Patch, Response, find_response
 from cassi.calibration.response import Source, Unit
 from cassi.checks import did_you_mean, is_number
 from cassi.data.formats.curves import read_curve
+from cassi.methods.auto import auto
+from cassi.systems import System
 
 CURVES = (".csv", ".txt", ".npy")
 _KEYS = ("white", "patch", "reflectance")
@@ -61,7 +64,13 @@ def read_response(given: Any, inputs: Inputs, settings: Reconstruct) -> tuple[So
     y, known = y.to(inputs.measurement), inputs.system.good_pixels
     good = good if known is None else good & known.cpu()
     camera = inputs.system.plain.weighted(bad_pixels=~good.to(y.device))
-    return find_response(camera.without_bad_pixels(y), camera, reflectance), f"of {note}"
+    y = camera.without_bad_pixels(y)
+    return find_response(y, camera, reflectance, by_auto), f"of {note}"
+
+
+def by_auto(y: Tensor, system: System) -> Tensor:
+    """Return the cube that `auto` makes of a measurement."""
+    return auto().run(y, system).checked().x
 
 
 def check_response(given: Any) -> None:

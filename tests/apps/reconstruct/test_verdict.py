@@ -84,6 +84,7 @@ def test_a_line_that_a_raw_frame_does_not_show(level, bend, shown, warned):
         wavelengths=tuple(range(450, 650, 10)),
         preprocessing={"dark": {"level": level}},
         bend=bend,
+        calibration=None,
     )
     found = pipeline._check_line(inputs, CameraCheck(numbers={"curve_shown": shown}))
     assert bool(found.warnings) is warned
