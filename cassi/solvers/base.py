@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypedDict, cast
+from typing import Any, Protocol, TypedDict, cast
 
 import torch
 from torch import Tensor, nn
@@ -61,35 +61,25 @@ class State:
     x: Tensor
     residual: Tensor | None = field(default=None, kw_only=True)
 
-    def norm(self) -> Length:
+    def misfit(self, y: Tensor, system: Any) -> Tensor:
+        """Return ‖y − Ax‖; see `read_lengths`."""
+        return norm(y - system(self.x) if self.residual is None else self.residual)
+
+    def norm(self) -> Tensor:
         """Return ‖x‖."""
-        return Length(norm(self.x))
+        return norm(self.x)
 
-    def distance(self, other: Any) -> Length:
+    def distance(self, other: Any) -> Tensor:
         """Return ‖x − x'‖ from another state."""
-        return Length(norm(self.x - other.x))
+        return norm(self.x - other.x)
 
 
-class Length(NamedTuple):
-    """A length √Σ (norms·scales)², of which the host makes a number: a device gives its parts."""
-
-    norms: Tensor
-    scales: Tensor | None = None
-    """Shaped like `norms`; None for 1."""
-
-    @staticmethod
-    def read(lengths: Sequence[Length]) -> list[float]:
-        """Return the numbers; the host waits once."""
-        if not lengths:
-            return []
-        norms = torch.cat([length.norms.flatten() for length in lengths])
-        one = torch.ones_like(norms[:1])
-        scales = [
-            one.expand(length.norms.numel()) if length.scales is None else length.scales.flatten()
-            for length in lengths
-        ]
-        rest = iter((norms * torch.cat(scales)).tolist())
-        return [math.hypot(*itertools.islice(rest, length.norms.numel())) for length in lengths]
+def read_lengths(lengths: Sequence[Tensor]) -> list[float]:
+    """Return the numbers of lengths, each of orthogonal parts; the host waits once."""
+    if not lengths:
+        return []
+    parts = iter(torch.cat([length.flatten() for length in lengths]).tolist())
+    return [math.hypot(*itertools.islice(parts, length.numel())) for length in lengths]
 
 
 def norm(value: Tensor) -> Tensor:

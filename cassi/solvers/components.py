@@ -7,9 +7,8 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
-from cassi.solvers.base import Length
+from cassi.solvers.base import norm
 from cassi.solvers.graphs import begin_graphs, directly
 from cassi.solvers.linear_system import LinearSystem
 
@@ -50,8 +49,15 @@ class ComponentPrior(Protocol):
     def means(self, x: Tensor) -> Tensor:
         """Return what the basis is found from, `(B, C, h, w)`, linear in the cube."""
 
-    def find(self, means: Tensor) -> bool:
-        """Find the basis; False, and nothing changes, where the means are not finite."""
+    def moments(self, means: Tensor, *last: Tensor) -> Tensor:
+        """Return what of means and of `last` the host looks at, `(B, N)`."""
+
+    def find(self, moments: Tensor, dtype: torch.dtype) -> bool:
+        """Find the basis of a cube; False, and nothing changes, where it was not finite."""
+
+    @property
+    def last(self) -> Sequence[Tensor]:
+        """What the next `moments` need besides, from the call before."""
 
     def turn(self, rotation: Tensor) -> None:
         """Let the memory of its prior follow a change of the basis, see `Basis.rotation`."""
@@ -114,29 +120,32 @@ class Components:
     run: Any
     """Runs what an iteration does on the device; see `cassi.solvers.graphs`."""
     size: Tensor
-    """Norms of the components, `(B, R)`."""
+    """Norms of the parts of x, `(B, R)`: the columns of F are orthogonal."""
     change: Tensor
-    """Those of c − P c', with c' of the state before, and the norm of what of F' c' is lost."""
+    """Those of F (c − P c'), with c' of the state before, and the norm of what of F' c' is lost."""
+    missed: Tensor
+    """‖y − A x‖."""
 
     @cached_property
     def x(self) -> Tensor:
         """The cube `(B, C, H, W)`."""
         return make_cube(self.components, self.basis.synthesis).to(self.dtype)
 
-    def norm(self) -> Length:
-        """Return ‖x‖: the columns of F are orthogonal."""
-        return Length(self.size, self.basis.lengths)
+    def misfit(self, y: Tensor, system: LinearSystem) -> Tensor:
+        """Return ‖y − Ax‖; see `cassi.solvers.base.read_lengths`."""
+        return self.missed
 
-    def distance(self, other: Any) -> Length:
-        """Return ‖x − x'‖ from the state before."""
-        if not isinstance(other, Components):
-            return Length((self.x - other.x).norm())
-        lengths, lost = self.basis.lengths, self.change.shape[1] - self.size.shape[1]
-        return Length(self.change, pad(lengths, (0, lost), value=1.0) if lost else lengths)
+    def norm(self) -> Tensor:
+        """Return ‖x‖, in parts."""
+        return self.size
+
+    def distance(self, other: Any) -> Tensor:
+        """Return ‖x − x'‖ from the state before, in parts."""
+        return self.change if isinstance(other, Components) else norm(self.x - other.x)
 
 
-def _sizes(components: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(components, dim=(2, 3))
+def _sizes(components: Tensor, lengths: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(components, dim=(2, 3)) * lengths
 
 
 def begin_components(x: Tensor, y: Tensor, system: LinearSystem, prior: ComponentPrior) -> Any:
@@ -146,7 +155,7 @@ def begin_components(x: Tensor, y: Tensor, system: LinearSystem, prior: Componen
     energy.
     """
     prior.keep(y.shape[1] ** 2)
-    if not prior.find(prior.means(x)):
+    if not prior.find(prior.moments(prior.means(x)), x.dtype):
         return None
     basis, analysis = prior.basis, prior.basis.analysis
     components = (analysis.mT @ x.to(analysis.dtype).flatten(2)).unflatten(2, x.shape[2:])
@@ -156,7 +165,7 @@ def begin_components(x: Tensor, y: Tensor, system: LinearSystem, prior: Componen
     run = begin_graphs(y.device) if closed and prior.memory is not None else directly
     parts = components, components, light, image, image, y - image
     unread = basis.lengths  # in the place of norms
-    return Components(*parts, basis, x.dtype, run, unread, unread)
+    return Components(*parts, basis, x.dtype, run, unread, unread, unread)
 
 
 def step_components(
@@ -174,19 +183,23 @@ def step_components(
     parts = state.components, state.total, state.light, state.image, state.measured
     basis, memory = state.basis, tuple(prior.memory or ())
     if not prior.is_due:
-        known = basis.synthesis, basis.analysis
+        known = basis.synthesis, basis.analysis, basis.lengths
         found = state.run(step.stay, *parts, *known, sigma, rho, *memory)
     else:
-        total, light, means = state.run(step.fit, *parts, basis.synthesis, rho)
-        if not prior.find(means):  # there is no basis; the loop stops at such a residual
-            return replace(state, residual=torch.full_like(y, torch.nan))
+        total, light, moments = state.run(step.fit, *parts, basis.synthesis, rho, *prior.last)
+        if not prior.find(
+            moments, state.dtype
+        ):  # there is no basis; the loop stops at such a residual
+            lost = torch.full_like(y, torch.nan)
+            return replace(state, residual=lost, missed=norm(lost))
         basis = prior.basis
-        turned = basis.synthesis, basis.analysis, basis.rotation, basis.lost
+        turned = basis.synthesis, basis.analysis, basis.lengths, basis.rotation, basis.lost
         found = state.run(step.turn, state.components, total, light, *turned, sigma, *memory)
-    _remember(prior, found[8:])
+    _remember(prior, found[9:])
     prior.count(found[0], sigma)
-    names = "components", "total", "light", "image", "measured", "residual", "size", "change"
-    return replace(state, **dict(zip(names, found, strict=False)), basis=basis)
+    names = "components", "total", "light", "image", "measured", "residual", "missed"
+    known = dict(zip((*names, "size", "change"), found, strict=False))
+    return replace(state, **known, basis=basis)
 
 
 @dataclass(frozen=True)
@@ -203,19 +216,22 @@ class _Step:
 
     def stay(self, *values: Any) -> tuple[Tensor, ...]:
         """Take a step that keeps the basis; return all of the next state, and the memory."""
-        components, total, light, image, measured, synthesis, analysis, sigma, rho, *memory = values
+        components, total, light, image, measured, *values = values
+        synthesis, analysis, lengths, sigma, rho, *memory = values
         _remember(self.prior, memory)
         total, light, z = self._fit(components, total, light, image, measured, rho)
         image = torch.lerp(image, measured + self.system.gram_product(z), self.r)
         found, *rest = self._apply(total, light, image, synthesis, analysis, sigma)
-        return found, *rest[:5], _sizes(found), _sizes(found - components), *rest[5:]
+        sizes = _sizes(found, lengths), _sizes(found - components, lengths)
+        return found, *rest[:6], *sizes, *rest[6:]
 
     def fit(self, *values: Any) -> tuple[Tensor, ...]:
-        """Take a step up to the basis; return a, s, and the means of F a + Aᵀs."""
-        components, total, light, image, measured, synthesis, rho = values
+        """Take a step up to the basis; return a, s, and the moments of F a + Aᵀs."""
+        components, total, light, image, measured, synthesis, rho, *last = values
         total, light, _ = self._fit(components, total, light, image, measured, rho)
         means = self.prior.means(self.system.adjoint(light))
-        return total, light, means + make_cube(self.prior.means(total), synthesis)
+        means = means + make_cube(self.prior.means(total), synthesis)
+        return total, light, self.prior.moments(means, *last)
 
     def turn(self, *values: Any) -> tuple[Tensor, ...]:
         """Take the rest of a step, in the basis found; return as `stay`.
@@ -223,7 +239,8 @@ class _Step:
         F P c' is the projection of x' = F' c' onto the directions of x, and
         ‖x − x'‖² = ‖F (c − P c')‖² + ‖F' c'‖² − ‖F P c'‖².
         """
-        components, total, light, synthesis, analysis, rotation, lost, sigma, *memory = values
+        components, total, light, synthesis, analysis, lengths, *values = values
+        rotation, lost, sigma, *memory = values
         _remember(self.prior, memory)
         self.prior.turn(rotation)
         total = make_cube(total, rotation.mT)
@@ -232,8 +249,8 @@ class _Step:
         flat = components.flatten(2)
         beside = (lost * (flat @ flat.mT)).sum((1, 2)).clamp_min(0).sqrt()
         there = make_cube(components, rotation.mT)
-        change = torch.cat((_sizes(found - there), beside[:, None]), 1)
-        return found, *rest[:5], _sizes(found), change, *rest[5:]
+        change = torch.cat((_sizes(found - there, lengths), beside[:, None]), 1)
+        return found, *rest[:6], _sizes(found, lengths), change, *rest[6:]
 
     def _fit(
         self, components: Any, total: Any, light: Any, image: Any, measured: Any, rho: Any
@@ -247,7 +264,8 @@ class _Step:
         given = total + self.system.adjoint_subspace(light, analysis)
         components = self.prior.apply(given, sigma)
         measured = self.system.forward_subspace(components, synthesis)
-        rest = total, light, image, measured, self.y - measured
+        residual = self.y - measured
+        rest = total, light, image, measured, residual, norm(residual)
         return components, *rest, *(self.prior.memory or ())
 
 

@@ -11,12 +11,12 @@ from cassi.solvers.base import (
     Algorithm,
     Callback,
     Iteration,
-    Length,
     Prior,
     Solution,
     begin,
     is_sampled,
     norm,
+    read_lengths,
     wants_cube,
 )
 from cassi.solvers.linear_system import LinearSystem, begin_system, check_order, seen
@@ -85,8 +85,7 @@ def iterate(
         strength = sigma(index, iterations)
         damping = algorithm.rho if rho is None else rho(index, iterations)
         following = algorithm.step(state, y, running, prior, strength, damping)
-        residual = y - system(following.x) if following.residual is None else following.residual
-        norms = (light, Length(norm(residual)), following.norm(), following.distance(state))
+        norms = light, following.misfit(y, system), following.norm(), following.distance(state)
         seconds = time.perf_counter() - start
         told = float(strength.amax()) if isinstance(strength, Tensor) else strength
         record = _Unread(index + 1, seconds=seconds, sigma=told, norms=norms)
@@ -159,7 +158,7 @@ class _Unread(Iteration):
 
 def _look(records: Sequence[_Unread]) -> None:
     """Read the norms of iterations; the host waits once."""
-    read = Length.read([value for record in records for value in record._norms[1:]])
+    read = read_lengths([value for record in records for value in record._norms[1:]])
     for place, record in enumerate(records):
         light, (misfit, size, distance) = record._norms[0], read[3 * place : 3 * place + 3]
         record.note("residual", _ratio(misfit, light))
