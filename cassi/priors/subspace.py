@@ -104,6 +104,8 @@ class Basis:
     """Squared norm of what of those this one has not, as a form, `(B, R', R')`."""
     before: Tensor | None
     """The synthesis of the basis before."""
+    scales: list[list[float]]
+    """The lengths, on the host."""
 
     @staticmethod
     def found(
@@ -120,7 +122,7 @@ class Basis:
         turned = rotation.double()
         lost = old.mT @ old - (turned * squares[:, None]) @ turned.mT
         values = [synthesis, analysis, lengths, rotation, lost.to(synthesis.dtype)]
-        return Basis(*_to_device(values, device), before=before)  # type: ignore[misc]
+        return Basis(*_to_device(values, device), before=before, scales=lengths.tolist())  # type: ignore[misc]
 
 
 class _Run:
@@ -146,10 +148,11 @@ class _Run:
 
     def moments(self, means: Tensor, *last: Tensor) -> Tensor:
         """Return `spectral_moments` of means, and of the components of the last call, `(B, N)`."""
-        kinds = [means]
-        if last:
-            kinds.append(self.means(last[0]) * last[1][..., None, None])
-        return torch.cat([spectral_moments(each.detach()).flatten(1) for each in kinds], 1)
+        found = spectral_moments(means.detach()).flatten(1)
+        if not last:
+            return found
+        smooth = self.means(last[0]) * last[1][..., None, None]
+        return torch.cat((found, spectral_moments(smooth.detach()).flatten(1)), 1)
 
     def find(self, moments: Tensor, dtype: torch.dtype) -> bool:
         """Find the basis of a cube from its `moments`; False, and nothing changes, if not finite.
@@ -205,8 +208,9 @@ class _Run:
     def count(self, result: Tensor, sigma: float | Tensor) -> None:
         self.calls += 1
         self.is_due = self.calls < self.of.settle or self.calls % self.of.renew == 0
-        settled = bool(torch.as_tensor(sigma <= SETTLED).all())
-        if self.is_due and settled and self.energy > 0:
+        if not (self.is_due and self.energy > 0):
+            return  # and a device need not tell a σ that it has
+        if bool(torch.as_tensor(sigma <= SETTLED).all()):
             self.last = result, self.basis.lengths
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:

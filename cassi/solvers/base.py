@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypedDict, cast
+from typing import Any, NamedTuple, Protocol, TypedDict, cast
 
 import torch
 from torch import Tensor, nn
@@ -61,25 +62,38 @@ class State:
     x: Tensor
     residual: Tensor | None = field(default=None, kw_only=True)
 
-    def misfit(self, y: Tensor, system: Any) -> Tensor:
-        """Return ‖y − Ax‖; see `read_lengths`."""
-        return norm(y - system(self.x) if self.residual is None else self.residual)
+    def misfit(self, y: Tensor, system: Any) -> Length:
+        """Return ‖y − Ax‖."""
+        return Length(norm(y - system(self.x) if self.residual is None else self.residual))
 
-    def norm(self) -> Tensor:
+    def norm(self) -> Length:
         """Return ‖x‖."""
-        return norm(self.x)
+        return Length(norm(self.x))
 
-    def distance(self, other: Any) -> Tensor:
+    def distance(self, other: Any) -> Length:
         """Return ‖x − x'‖ from another state."""
-        return norm(self.x - other.x)
+        return Length(norm(self.x - other.x))
 
 
-def read_lengths(lengths: Sequence[Tensor]) -> list[float]:
-    """Return the numbers of lengths, each of orthogonal parts; the host waits once."""
-    if not lengths:
-        return []
-    parts = iter(torch.cat([length.flatten() for length in lengths]).tolist())
-    return [math.hypot(*itertools.islice(parts, length.numel())) for length in lengths]
+class Length(NamedTuple):
+    """A length √Σ (norms·scales)², of which the host makes a number: a device gives its parts."""
+
+    norms: Tensor
+    scales: Sequence[float] | None = None
+    """One for each of the norms; None for 1."""
+
+    @staticmethod
+    def read(lengths: Sequence[Length]) -> list[float]:
+        """Return the numbers; the host waits once."""
+        if not lengths:
+            return []
+        rest = iter(torch.cat([length.norms.flatten() for length in lengths]).tolist())
+
+        def number(norms: Tensor, scales: Sequence[float] | None) -> float:
+            parts = itertools.islice(rest, norms.numel())
+            return math.hypot(*(parts if scales is None else map(operator.mul, parts, scales)))
+
+        return [number(*length) for length in lengths]
 
 
 def norm(value: Tensor) -> Tensor:

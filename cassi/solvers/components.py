@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from cassi.solvers.base import norm
+from cassi.solvers.base import Length, norm
 from cassi.solvers.graphs import begin_graphs, directly
 from cassi.solvers.linear_system import LinearSystem
 
@@ -25,6 +25,8 @@ class Basis(Protocol):
     """G, `(B, C, R)`."""
     lengths: Tensor
     """Of the columns of F, `(B, R)`."""
+    scales: Sequence[Sequence[float]]
+    """The same, on the host."""
     rotation: Tensor
     """F'ᵀ G, `(B, R', R)`: its transpose takes components in the basis before, F', to this one."""
     lost: Tensor
@@ -120,9 +122,9 @@ class Components:
     run: Any
     """Runs what an iteration does on the device; see `cassi.solvers.graphs`."""
     size: Tensor
-    """Norms of the parts of x, `(B, R)`: the columns of F are orthogonal."""
+    """Norms of the components, `(B, R)`."""
     change: Tensor
-    """Those of F (c − P c'), with c' of the state before, and the norm of what of F' c' is lost."""
+    """Those of c − P c', with c' of the state before, and the norm of what of F' c' is lost."""
     missed: Tensor
     """‖y − A x‖."""
 
@@ -131,21 +133,28 @@ class Components:
         """The cube `(B, C, H, W)`."""
         return make_cube(self.components, self.basis.synthesis).to(self.dtype)
 
-    def misfit(self, y: Tensor, system: LinearSystem) -> Tensor:
-        """Return ‖y − Ax‖; see `cassi.solvers.base.read_lengths`."""
-        return self.missed
+    def misfit(self, y: Tensor, system: LinearSystem) -> Length:
+        """Return ‖y − Ax‖."""
+        return Length(self.missed)
 
-    def norm(self) -> Tensor:
-        """Return ‖x‖, in parts."""
-        return self.size
+    def norm(self) -> Length:
+        """Return ‖x‖: the columns of F are orthogonal."""
+        return self._length(self.size)
 
-    def distance(self, other: Any) -> Tensor:
-        """Return ‖x − x'‖ from the state before, in parts."""
-        return self.change if isinstance(other, Components) else norm(self.x - other.x)
+    def distance(self, other: Any) -> Length:
+        """Return ‖x − x'‖ from the state before."""
+        if not isinstance(other, Components):
+            return Length(norm(self.x - other.x))
+        return self._length(self.change)
+
+    def _length(self, norms: Tensor) -> Length:
+        rows = self.basis.scales
+        beside = [1.0] * (norms.shape[1] - len(rows[0]))
+        return Length(norms, [scale for row in rows for scale in (*row, *beside)])
 
 
-def _sizes(components: Tensor, lengths: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(components, dim=(2, 3)) * lengths
+def _sizes(components: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(components, dim=(2, 3))
 
 
 def begin_components(x: Tensor, y: Tensor, system: LinearSystem, prior: ComponentPrior) -> Any:
@@ -183,7 +192,7 @@ def step_components(
     parts = state.components, state.total, state.light, state.image, state.measured
     basis, memory = state.basis, tuple(prior.memory or ())
     if not prior.is_due:
-        known = basis.synthesis, basis.analysis, basis.lengths
+        known = basis.synthesis, basis.analysis
         found = state.run(step.stay, *parts, *known, sigma, rho, *memory)
     else:
         total, light, moments = state.run(step.fit, *parts, basis.synthesis, rho, *prior.last)
@@ -193,7 +202,7 @@ def step_components(
             lost = torch.full_like(y, torch.nan)
             return replace(state, residual=lost, missed=norm(lost))
         basis = prior.basis
-        turned = basis.synthesis, basis.analysis, basis.lengths, basis.rotation, basis.lost
+        turned = basis.synthesis, basis.analysis, basis.rotation, basis.lost
         found = state.run(step.turn, state.components, total, light, *turned, sigma, *memory)
     _remember(prior, found[9:])
     prior.count(found[0], sigma)
@@ -216,14 +225,12 @@ class _Step:
 
     def stay(self, *values: Any) -> tuple[Tensor, ...]:
         """Take a step that keeps the basis; return all of the next state, and the memory."""
-        components, total, light, image, measured, *values = values
-        synthesis, analysis, lengths, sigma, rho, *memory = values
+        components, total, light, image, measured, synthesis, analysis, sigma, rho, *memory = values
         _remember(self.prior, memory)
         total, light, z = self._fit(components, total, light, image, measured, rho)
         image = torch.lerp(image, measured + self.system.gram_product(z), self.r)
         found, *rest = self._apply(total, light, image, synthesis, analysis, sigma)
-        sizes = _sizes(found, lengths), _sizes(found - components, lengths)
-        return found, *rest[:6], *sizes, *rest[6:]
+        return found, *rest[:6], _sizes(found), _sizes(found - components), *rest[6:]
 
     def fit(self, *values: Any) -> tuple[Tensor, ...]:
         """Take a step up to the basis; return a, s, and the moments of F a + Aᵀs."""
@@ -239,8 +246,7 @@ class _Step:
         F P c' is the projection of x' = F' c' onto the directions of x, and
         ‖x − x'‖² = ‖F (c − P c')‖² + ‖F' c'‖² − ‖F P c'‖².
         """
-        components, total, light, synthesis, analysis, lengths, *values = values
-        rotation, lost, sigma, *memory = values
+        components, total, light, synthesis, analysis, rotation, lost, sigma, *memory = values
         _remember(self.prior, memory)
         self.prior.turn(rotation)
         total = make_cube(total, rotation.mT)
@@ -249,8 +255,8 @@ class _Step:
         flat = components.flatten(2)
         beside = (lost * (flat @ flat.mT)).sum((1, 2)).clamp_min(0).sqrt()
         there = make_cube(components, rotation.mT)
-        change = torch.cat((_sizes(found - there, lengths), beside[:, None]), 1)
-        return found, *rest[:6], _sizes(found, lengths), change, *rest[6:]
+        change = torch.cat((_sizes(found - there), beside[:, None]), 1)
+        return found, *rest[:6], _sizes(found), change, *rest[6:]
 
     def _fit(
         self, components: Any, total: Any, light: Any, image: Any, measured: Any, rho: Any

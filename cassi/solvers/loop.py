@@ -11,12 +11,12 @@ from cassi.solvers.base import (
     Algorithm,
     Callback,
     Iteration,
+    Length,
     Prior,
     Solution,
     begin,
     is_sampled,
     norm,
-    read_lengths,
     wants_cube,
 )
 from cassi.solvers.linear_system import LinearSystem, begin_system, check_order, seen
@@ -158,7 +158,7 @@ class _Unread(Iteration):
 
 def _look(records: Sequence[_Unread]) -> None:
     """Read the norms of iterations; the host waits once."""
-    read = read_lengths([value for record in records for value in record._norms[1:]])
+    read = Length.read([value for record in records for value in record._norms[1:]])
     for place, record in enumerate(records):
         light, (misfit, size, distance) = record._norms[0], read[3 * place : 3 * place + 3]
         record.note("residual", _ratio(misfit, light))
