@@ -122,7 +122,8 @@ class Basis:
         turned = rotation.double()
         lost = old.mT @ old - (turned * squares[:, None]) @ turned.mT
         values = [synthesis, analysis, lengths, rotation, lost.to(synthesis.dtype)]
-        return Basis(*_to_device(values, device), before=before, scales=lengths.tolist())  # type: ignore[misc]
+        synthesis, analysis, there, rotation, lost = _to_device(values, device)
+        return Basis(synthesis, analysis, there, rotation, lost, before, lengths.tolist())
 
 
 class _Run:

@@ -207,8 +207,8 @@ def step_components(
     _remember(prior, found[9:])
     prior.count(found[0], sigma)
     names = "components", "total", "light", "image", "measured", "residual", "missed"
-    known = dict(zip((*names, "size", "change"), found, strict=False))
-    return replace(state, **known, basis=basis)
+    following = dict(zip((*names, "size", "change"), found, strict=False))
+    return replace(state, **following, basis=basis)
 
 
 @dataclass(frozen=True)

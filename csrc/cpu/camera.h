@@ -150,10 +150,10 @@ static inline void clear(const Block<T>& y, int64_t rows, int64_t pitch) {
   __builtin_memset(y.base, 0, rows * pitch * sizeof(T));
 }
 
-// How the second sweep meets memory. Near: scratch. Cached: a tensor; while rows are written, those
-// of the next tile are fetched, which hardware does not foresee where a tile has a few kilobytes of
-// every band. Far, for cubes larger than the caches: stores that bypass them, so that no line is
-// fetched only to be overwritten.
+// How the second sweep meets memory. Near: scratch. Cached: a tensor; while rows of v + m·z are
+// written, those of the next tile are fetched: hardware does not foresee them where a tile has a
+// few kilobytes of every band. Far, for cubes larger than the caches: stores that bypass them, so
+// that no line is fetched only to be overwritten.
 enum class Reach { near, cached, far };
 
 constexpr int64_t kFarBytes = 16 << 20;
@@ -189,8 +189,8 @@ static __attribute__((noinline)) void emit_rows(Block<T> x, Block<T> v, const Bl
       for (; w < width && reinterpret_cast<uintptr_t>(to + w) % CASSI_BYTES; ++w) one(w);
     for (; w + L <= width; w += L) {
       const V sum = sum_at(w, load<T>);
-      const bool ahead = reach != Reach::near && w / L % (64 / CASSI_BYTES) == 0;  // once a line
-      if (Start && reach == Reach::far && ahead) __builtin_prefetch(from + rows * v.row + w, 0, 2);
+      const bool ahead = Start && w / L % (64 / CASSI_BYTES) == 0;  // once a line
+      if (reach == Reach::far && ahead) __builtin_prefetch(from + rows * v.row + w, 0, 2);
       if (reach == Reach::cached && ahead) __builtin_prefetch(to + rows * x.row + w, 1, 2);
       reach == Reach::far ? stream(to + w, sum) : store(to + w, sum);
     }
