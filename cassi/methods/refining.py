@@ -73,7 +73,7 @@ def refining(noise: float, prior: Prior) -> Solver:
         prior: of the components.
     """
     return Solver(
-        prior=Subspace(prior=prior, energy=0.0 if noise < VISIBLE else 1.5e-3),
+        prior=Subspace(prior=prior, energy=0.0 if noise < VISIBLE else 1.5e-3, settle=4),
         algorithm=ADMM(rho=0.05, relaxation=1.9),
         iterations=20,
         sigma=Geometric(0.08, 0.04),

@@ -104,6 +104,8 @@ class Basis:
     """Squared norm of what of those this one has not, as a form, `(B, R', R')`."""
     before: Tensor | None
     """The synthesis of the basis before."""
+    scales: list[list[float]]
+    """The lengths, on the host."""
 
     @staticmethod
     def found(
@@ -120,7 +122,8 @@ class Basis:
         turned = rotation.double()
         lost = old.mT @ old - (turned * squares[:, None]) @ turned.mT
         values = [synthesis, analysis, lengths, rotation, lost.to(synthesis.dtype)]
-        return Basis(*_to_device(values, device), before=before)  # type: ignore[misc]
+        synthesis, analysis, there, rotation, lost = _to_device(values, device)
+        return Basis(synthesis, analysis, there, rotation, lost, before, lengths.tolist())
 
 
 class _Run:
@@ -132,7 +135,7 @@ class _Run:
         self.ranks: Tensor | None = None  # (B,), those of the next basis, on the host
         self.known: Tensor | None = None  # the synthesis on the host
         self.frame: Tensor | None = None  # the leading eigenvectors, float64, on the host
-        self.smoothed: Tensor | None = None  # moments of the components of the last call
+        self.last: tuple[Tensor, ...] = ()  # components of the last call, lengths of their spectra
         self.calls = 0
         self.is_due = True
 
@@ -144,26 +147,45 @@ class _Run:
         bands = x.shape[1] if self.basis is None else self.basis.synthesis.shape[1]
         return block_means(x, self.of.pool, bands)
 
-    def find(self, means: Tensor) -> bool:
-        """Find the basis; False, and nothing changes, where the means are not finite."""
-        # A basis is small: the host finds it, and looks at a device once.
-        moments, smoothed = _to_host(spectral_moments(means.detach()), self.smoothed)
+    def moments(self, means: Tensor, *last: Tensor) -> Tensor:
+        """Return `spectral_moments` of means, and of the components of the last call, `(B, N)`."""
+        found = spectral_moments(means.detach()).flatten(1)
+        if not last:
+            return found
+        smooth = self.means(last[0]) * last[1][..., None, None]
+        return torch.cat((found, spectral_moments(smooth.detach()).flatten(1)), 1)
+
+    def find(self, moments: Tensor, dtype: torch.dtype) -> bool:
+        """Find the basis of a cube from its `moments`; False, and nothing changes, if not finite.
+
+        A basis is small: the host finds it, and looks at a device once.
+        """
+        told, device = moments.cpu(), moments.device
+        sides = [math.isqrt(told.shape[1])]
+        if self.last:
+            rank = self.last[0].shape[1]
+            sides = [math.isqrt(told.shape[1] - rank**2), rank]
+        moments, *smoothed = (
+            each.unflatten(1, (side, side))
+            for each, side in zip(told.split([side**2 for side in sides], 1), sides, strict=True)
+        )
         if not bool(moments.isfinite().all()):
             return False
-        self._give_up(smoothed)
+        for each in smoothed:
+            self._give_up(each)
         count = self.rank if self.ranks is None else int(self.ranks.max())
         found = None if self.frame is None else follow(moments, self.frame)
         values, vectors = found or decompose(moments, moments.dtype)
         self.frame = vectors[..., : self.rank]
-        dtype = torch.promote_types(means.dtype, torch.float32)
+        dtype = torch.promote_types(dtype, torch.float32)
         basis, scale = self.frame[..., :count].to(dtype), self._scale(values[:, :count].to(dtype))
         if self.ranks is not None:
             kept = torch.arange(basis.shape[2]) < self.ranks[:, None]
             basis = basis * kept[:, None]
-        last, self.is_due, self.smoothed = self.known, False, None
+        last, self.is_due, self.last = self.known, False, ()
         self.known, analysis = basis / scale[:, None], basis * scale[:, None]
         before = None if self.basis is None else self.basis.synthesis
-        self.basis = Basis.found(self.known, analysis, last, before, means.device)
+        self.basis = Basis.found(self.known, analysis, last, before, device)
         return True
 
     def turn(self, rotation: Tensor) -> None:
@@ -187,14 +209,14 @@ class _Run:
     def count(self, result: Tensor, sigma: float | Tensor) -> None:
         self.calls += 1
         self.is_due = self.calls < self.of.settle or self.calls % self.of.renew == 0
-        settled = bool(torch.as_tensor(sigma <= SETTLED).all())
-        if self.is_due and settled and self.energy > 0:
-            lengths = self.basis.lengths[..., None, None]
-            self.smoothed = spectral_moments((self.means(result) * lengths).detach())
+        if not (self.is_due and self.energy > 0):
+            return  # and a device need not tell a σ that it has
+        if bool(torch.as_tensor(sigma <= SETTLED).all()):
+            self.last = result, self.basis.lengths
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         if self.is_due:
-            if not self.find(self.means(x)):
+            if not self.find(self.moments(self.means(x), *self.last), x.dtype):
                 return x  # has no eigenvectors; the solver stops at such a cube
             if self.basis.before is not None:
                 self.turn(self.basis.rotation)
@@ -206,9 +228,9 @@ class _Run:
         relative = values / values[:, :1].clamp_min(torch.finfo(values.dtype).tiny)
         return relative.pow(self.of.balance / 2).clamp_min(_LEAST)
 
-    def _give_up(self, moments: Tensor | None) -> None:
+    def _give_up(self, moments: Tensor) -> None:
         """Drop the components of the last call that were weak."""
-        if moments is None or not bool(moments.isfinite().all()) or _exceeds(moments, self.energy):
+        if not bool(moments.isfinite().all()) or _exceeds(moments, self.energy):
             return
         values, _ = decompose(moments, cast(Tensor, self.known).dtype)
         kept = (values > self.energy * values[:, :1]).sum(1).clamp_min(2)
@@ -290,20 +312,6 @@ def _exceeds(moments: Tensor, share: float) -> bool:
     bound = share * moments.diagonal(dim1=1, dim2=2).sum(1)
     least = moments - torch.diag_embed(bound[:, None].expand(moments.shape[:2]))
     return not bool(torch.linalg.cholesky_ex(least)[1].any())
-
-
-def _to_host(moments: Tensor, more: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Read moments of one or two kinds; the host waits once."""
-    if more is None:
-        return moments.cpu(), None
-    if moments.device.type == "cpu":
-        return moments, more
-    first, second = (
-        torch.cat((moments.flatten(1), more.flatten(1)), 1)
-        .cpu()
-        .tensor_split([moments[0].numel()], 1)
-    )
-    return first.view(moments.shape), second.view(more.shape)
 
 
 def _to_device(values: list[Tensor], device: torch.device) -> list[Tensor]:

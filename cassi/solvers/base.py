@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypedDict, cast
@@ -61,6 +62,10 @@ class State:
     x: Tensor
     residual: Tensor | None = field(default=None, kw_only=True)
 
+    def misfit(self, y: Tensor, system: Any) -> Length:
+        """Return ‖y − Ax‖."""
+        return Length(norm(y - system(self.x) if self.residual is None else self.residual))
+
     def norm(self) -> Length:
         """Return ‖x‖."""
         return Length(norm(self.x))
@@ -74,22 +79,21 @@ class Length(NamedTuple):
     """A length √Σ (norms·scales)², of which the host makes a number: a device gives its parts."""
 
     norms: Tensor
-    scales: Tensor | None = None
-    """Shaped like `norms`; None for 1."""
+    scales: Sequence[float] | None = None
+    """One for each of the norms; None for 1."""
 
     @staticmethod
     def read(lengths: Sequence[Length]) -> list[float]:
         """Return the numbers; the host waits once."""
         if not lengths:
             return []
-        norms = torch.cat([length.norms.flatten() for length in lengths])
-        one = torch.ones_like(norms[:1])
-        scales = [
-            one.expand(length.norms.numel()) if length.scales is None else length.scales.flatten()
-            for length in lengths
-        ]
-        rest = iter((norms * torch.cat(scales)).tolist())
-        return [math.hypot(*itertools.islice(rest, length.norms.numel())) for length in lengths]
+        rest = iter(torch.cat([length.norms.flatten() for length in lengths]).tolist())
+
+        def number(norms: Tensor, scales: Sequence[float] | None) -> float:
+            parts = itertools.islice(rest, norms.numel())
+            return math.hypot(*(parts if scales is None else map(operator.mul, parts, scales)))
+
+        return [number(*length) for length in lengths]
 
 
 def norm(value: Tensor) -> Tensor:

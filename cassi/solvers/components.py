@@ -7,9 +7,8 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
-from cassi.solvers.base import Length
+from cassi.solvers.base import Length, norm
 from cassi.solvers.graphs import begin_graphs, directly
 from cassi.solvers.linear_system import LinearSystem
 
@@ -26,6 +25,8 @@ class Basis(Protocol):
     """G, `(B, C, R)`."""
     lengths: Tensor
     """Of the columns of F, `(B, R)`."""
+    scales: Sequence[Sequence[float]]
+    """The same, on the host."""
     rotation: Tensor
     """F'ᵀ G, `(B, R', R)`: its transpose takes components in the basis before, F', to this one."""
     lost: Tensor
@@ -50,8 +51,15 @@ class ComponentPrior(Protocol):
     def means(self, x: Tensor) -> Tensor:
         """Return what the basis is found from, `(B, C, h, w)`, linear in the cube."""
 
-    def find(self, means: Tensor) -> bool:
-        """Find the basis; False, and nothing changes, where the means are not finite."""
+    def moments(self, means: Tensor, *last: Tensor) -> Tensor:
+        """Return what of means and of `last` the host looks at, `(B, N)`."""
+
+    def find(self, moments: Tensor, dtype: torch.dtype) -> bool:
+        """Find the basis of a cube; False, and nothing changes, where it was not finite."""
+
+    @property
+    def last(self) -> Sequence[Tensor]:
+        """What the next `moments` need besides, from the call before."""
 
     def turn(self, rotation: Tensor) -> None:
         """Let the memory of its prior follow a change of the basis, see `Basis.rotation`."""
@@ -117,22 +125,32 @@ class Components:
     """Norms of the components, `(B, R)`."""
     change: Tensor
     """Those of c − P c', with c' of the state before, and the norm of what of F' c' is lost."""
+    missed: Tensor
+    """‖y − A x‖."""
 
     @cached_property
     def x(self) -> Tensor:
         """The cube `(B, C, H, W)`."""
         return make_cube(self.components, self.basis.synthesis).to(self.dtype)
 
+    def misfit(self, y: Tensor, system: LinearSystem) -> Length:
+        """Return ‖y − Ax‖."""
+        return Length(self.missed)
+
     def norm(self) -> Length:
         """Return ‖x‖: the columns of F are orthogonal."""
-        return Length(self.size, self.basis.lengths)
+        return self._length(self.size)
 
     def distance(self, other: Any) -> Length:
         """Return ‖x − x'‖ from the state before."""
         if not isinstance(other, Components):
-            return Length((self.x - other.x).norm())
-        lengths, lost = self.basis.lengths, self.change.shape[1] - self.size.shape[1]
-        return Length(self.change, pad(lengths, (0, lost), value=1.0) if lost else lengths)
+            return Length(norm(self.x - other.x))
+        return self._length(self.change)
+
+    def _length(self, norms: Tensor) -> Length:
+        rows = self.basis.scales
+        beside = [1.0] * (norms.shape[1] - len(rows[0]))
+        return Length(norms, [scale for row in rows for scale in (*row, *beside)])
 
 
 def _sizes(components: Tensor) -> Tensor:
@@ -146,7 +164,7 @@ def begin_components(x: Tensor, y: Tensor, system: LinearSystem, prior: Componen
     energy.
     """
     prior.keep(y.shape[1] ** 2)
-    if not prior.find(prior.means(x)):
+    if not prior.find(prior.moments(prior.means(x)), x.dtype):
         return None
     basis, analysis = prior.basis, prior.basis.analysis
     components = (analysis.mT @ x.to(analysis.dtype).flatten(2)).unflatten(2, x.shape[2:])
@@ -156,7 +174,7 @@ def begin_components(x: Tensor, y: Tensor, system: LinearSystem, prior: Componen
     run = begin_graphs(y.device) if closed and prior.memory is not None else directly
     parts = components, components, light, image, image, y - image
     unread = basis.lengths  # in the place of norms
-    return Components(*parts, basis, x.dtype, run, unread, unread)
+    return Components(*parts, basis, x.dtype, run, unread, unread, unread)
 
 
 def step_components(
@@ -177,16 +195,20 @@ def step_components(
         known = basis.synthesis, basis.analysis
         found = state.run(step.stay, *parts, *known, sigma, rho, *memory)
     else:
-        total, light, means = state.run(step.fit, *parts, basis.synthesis, rho)
-        if not prior.find(means):  # there is no basis; the loop stops at such a residual
-            return replace(state, residual=torch.full_like(y, torch.nan))
+        total, light, moments = state.run(step.fit, *parts, basis.synthesis, rho, *prior.last)
+        if not prior.find(
+            moments, state.dtype
+        ):  # there is no basis; the loop stops at such a residual
+            lost = torch.full_like(y, torch.nan)
+            return replace(state, residual=lost, missed=norm(lost))
         basis = prior.basis
         turned = basis.synthesis, basis.analysis, basis.rotation, basis.lost
         found = state.run(step.turn, state.components, total, light, *turned, sigma, *memory)
-    _remember(prior, found[8:])
+    _remember(prior, found[9:])
     prior.count(found[0], sigma)
-    names = "components", "total", "light", "image", "measured", "residual", "size", "change"
-    return replace(state, **dict(zip(names, found, strict=False)), basis=basis)
+    names = "components", "total", "light", "image", "measured", "residual", "missed"
+    following = dict(zip((*names, "size", "change"), found, strict=False))
+    return replace(state, **following, basis=basis)
 
 
 @dataclass(frozen=True)
@@ -208,14 +230,15 @@ class _Step:
         total, light, z = self._fit(components, total, light, image, measured, rho)
         image = torch.lerp(image, measured + self.system.gram_product(z), self.r)
         found, *rest = self._apply(total, light, image, synthesis, analysis, sigma)
-        return found, *rest[:5], _sizes(found), _sizes(found - components), *rest[5:]
+        return found, *rest[:6], _sizes(found), _sizes(found - components), *rest[6:]
 
     def fit(self, *values: Any) -> tuple[Tensor, ...]:
-        """Take a step up to the basis; return a, s, and the means of F a + Aᵀs."""
-        components, total, light, image, measured, synthesis, rho = values
+        """Take a step up to the basis; return a, s, and the moments of F a + Aᵀs."""
+        components, total, light, image, measured, synthesis, rho, *last = values
         total, light, _ = self._fit(components, total, light, image, measured, rho)
         means = self.prior.means(self.system.adjoint(light))
-        return total, light, means + make_cube(self.prior.means(total), synthesis)
+        means = means + make_cube(self.prior.means(total), synthesis)
+        return total, light, self.prior.moments(means, *last)
 
     def turn(self, *values: Any) -> tuple[Tensor, ...]:
         """Take the rest of a step, in the basis found; return as `stay`.
@@ -233,7 +256,7 @@ class _Step:
         beside = (lost * (flat @ flat.mT)).sum((1, 2)).clamp_min(0).sqrt()
         there = make_cube(components, rotation.mT)
         change = torch.cat((_sizes(found - there), beside[:, None]), 1)
-        return found, *rest[:5], _sizes(found), change, *rest[5:]
+        return found, *rest[:6], _sizes(found), change, *rest[6:]
 
     def _fit(
         self, components: Any, total: Any, light: Any, image: Any, measured: Any, rho: Any
@@ -247,7 +270,8 @@ class _Step:
         given = total + self.system.adjoint_subspace(light, analysis)
         components = self.prior.apply(given, sigma)
         measured = self.system.forward_subspace(components, synthesis)
-        rest = total, light, image, measured, self.y - measured
+        residual = self.y - measured
+        rest = total, light, image, measured, residual, norm(residual)
         return components, *rest, *(self.prior.memory or ())
 
 

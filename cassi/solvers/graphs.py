@@ -3,7 +3,7 @@
 import contextlib
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -50,31 +50,37 @@ class Graphs:
         """Return what the body returns for these tensors and numbers, in memory of their own."""
         if not self.works or torch.is_grad_enabled():
             return body(*values)
-        like = next(value for value in values if isinstance(value, Tensor))
+        kind = (
+            body.__name__,
+            *(
+                (v.shape, v.stride(), v.dtype, v.device) if isinstance(v, Tensor) else None
+                for v in values
+            ),
+        )
+        recorded = self._recorded.get(kind)
+        if recorded is not None:
+            return recorded(values)
+        tensors = [value for value in values if isinstance(value, Tensor)]
+        like = tensors[0]
         given = [
             v if isinstance(v, Tensor) else torch.full((), v, dtype=like.dtype, device=like.device)
             for v in values
         ]
-        if sum(v.numel() * v.itemsize for v in given) > LARGEST:
+        if sum(v.numel() * v.itemsize for v in tensors) > LARGEST:
             return body(*given)
-        kind = body.__name__, *((v.shape, v.stride(), v.dtype, v.device) for v in given)
         if kind not in self._recorded:
             self._recorded[kind] = None
             return body(*given)
-        recorded = self._recorded[kind]
-        if recorded is None:
-            try:
-                recorded = self._recorded[kind] = _Recorded(self.cuda, body, given)
-            except RuntimeError as error:
-                self.works = False
-                reason = str(error).strip().splitlines()[0]
-                warnings.warn(
-                    f"the iteration runs without a CUDA graph ({reason})",
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
-                return body(*given)
-        return recorded(given)
+        try:
+            recorded = self._recorded[kind] = _Recorded(self.cuda, body, given)
+        except RuntimeError as error:
+            self.works = False
+            reason = str(error).strip().splitlines()[0]
+            warnings.warn(
+                f"the iteration runs without a CUDA graph ({reason})", RuntimeWarning, stacklevel=2
+            )
+            return body(*given)
+        return recorded(values)
 
 
 class _Memory(threading.local):
@@ -117,13 +123,20 @@ class _Recorded:
     """A graph with the buffers of its arguments and results."""
 
     def __init__(self, cuda: Any, body: Body, given: list[Tensor]) -> None:
-        self.inputs = [torch.empty_like(value).copy_(value) for value in given]
+        self.inputs = [torch.empty_like(value) for value in given]
+        torch._foreach_copy_(self.inputs, given)
         self.graph = cuda.CUDAGraph()
+        self.numbers: dict[int, float] = {}  # those that the buffers hold
         with cuda.graph(self.graph):
             self.outputs = list(body(*self.inputs))
 
-    def __call__(self, given: list[Tensor]) -> tuple[Tensor, ...]:
-        torch._foreach_copy_(self.inputs, given)
+    def __call__(self, values: Sequence[Any]) -> tuple[Tensor, ...]:
+        tensors = [place for place, value in enumerate(values) if isinstance(value, Tensor)]
+        torch._foreach_copy_([self.inputs[i] for i in tensors], [values[i] for i in tensors])
+        for place, value in enumerate(values):
+            if not isinstance(value, Tensor) and self.numbers.get(place) != value:
+                self.inputs[place].fill_(value)
+                self.numbers[place] = value
         self.graph.replay()
         results = [torch.empty_like(value) for value in self.outputs]
         torch._foreach_copy_(results, self.outputs)

@@ -1,5 +1,6 @@
 """Detector pixels held out: what a reconstruction predicts of pixels that it was not given."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -97,7 +98,8 @@ class Lines:
 
     def error(self, x: Tensor) -> float:
         """Return the `heldout_error` of a cube, the root mean square of a batch."""
-        return float(self.errors(x).square().mean().sqrt())
+        errors = self.errors(x).tolist()
+        return math.hypot(*errors) / math.sqrt(len(errors))
 
     @cached_property
     def _seen(self) -> Tensor:

@@ -85,8 +85,7 @@ def iterate(
         strength = sigma(index, iterations)
         damping = algorithm.rho if rho is None else rho(index, iterations)
         following = algorithm.step(state, y, running, prior, strength, damping)
-        residual = y - system(following.x) if following.residual is None else following.residual
-        norms = (light, Length(norm(residual)), following.norm(), following.distance(state))
+        norms = light, following.misfit(y, system), following.norm(), following.distance(state)
         seconds = time.perf_counter() - start
         told = float(strength.amax()) if isinstance(strength, Tensor) else strength
         record = _Unread(index + 1, seconds=seconds, sigma=told, norms=norms)

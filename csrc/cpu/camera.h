@@ -150,9 +150,11 @@ static inline void clear(const Block<T>& y, int64_t rows, int64_t pitch) {
   __builtin_memset(y.base, 0, rows * pitch * sizeof(T));
 }
 
-// How the second sweep meets memory. Near: plain stores. Far, for cubes larger than the caches:
-// stores that bypass them, so that no line is fetched only to be overwritten.
-enum class Reach { near, far };
+// How the second sweep meets memory. Near: scratch. Cached: a tensor; while rows of v + m·z are
+// written, those of the next tile are fetched: hardware does not foresee them where a tile has a
+// few kilobytes of every band. Far, for cubes larger than the caches: stores that bypass them, so
+// that no line is fetched only to be overwritten.
+enum class Reach { near, cached, far };
 
 constexpr int64_t kFarBytes = 16 << 20;
 
@@ -161,45 +163,59 @@ static inline bool is_far(const Geometry& g) {
   return g.batch * g.bands * g.height * g.width * static_cast<int64_t>(sizeof(T)) > kFarBytes;
 }
 
-// Some rows of one band: x = v ± m·z, or m·z without Start. `ahead` (in elements of v, 0: nothing)
-// is where the rows of the next tile lie, which are fetched while these are written.
-template <class T, bool Start, int Sign, Reach reach>
-static __attribute__((noinline)) void emit_rows(Block<T> x, Block<T> v, Block<T> m, Block<T> z,
-                                                int64_t rows, int64_t width, int64_t ahead) {
+// Some rows of one band: x = v ± Σ_k m[k]·z[k] over K shots, or without v if not Start.
+template <class T, bool Start, int Sign, Reach reach, int K = 1>
+static __attribute__((noinline)) void emit_rows(Block<T> x, Block<T> v, const Block<T>* m,
+                                                const Block<T>* z, int64_t rows, int64_t width) {
   using V = typename Vec<T>::type;
   constexpr int64_t L = Vec<T>::lanes;
-  const auto result = [](auto base, auto product) __attribute__((always_inline)) {
-    return Start ? (Sign > 0 ? base + product : base - product) : product;
-  };
   for (int64_t r = 0; r < rows; ++r) {
-    T* const to = x.base + r * x.row;
-    const T *const from = v.base + r * v.row, *const by = m.base + r * m.row;
-    const T* const at = z.base + r * z.row;
-    const auto one = [&](int64_t w) { to[w] = result(Start ? from[w] : T(0), by[w] * at[w]); };
+    T* const to = x.at(0, r);
+    const T* const from = v.at(0, r);
+    const T *by[K], *at[K];
+    for (int k = 0; k < K; ++k) by[k] = m[k].at(0, r), at[k] = z[k].at(0, r);
+    const auto sum_at = [&](int64_t w, auto load) __attribute__((always_inline)) {
+      auto sum = load(by[0] + w) * load(at[0] + w);
+      if (Start) sum = Sign > 0 ? load(from + w) + sum : load(from + w) - sum;
+      for (int k = 1; k < K; ++k) {
+        const auto product = load(by[k] + w) * load(at[k] + w);
+        sum = Sign > 0 ? sum + product : sum - product;
+      }
+      return sum;
+    };
+    const auto one = [&](int64_t w) { to[w] = sum_at(w, [](const T* a) { return *a; }); };
     int64_t w = 0;
     if (reach == Reach::far)
       for (; w < width && reinterpret_cast<uintptr_t>(to + w) % CASSI_BYTES; ++w) one(w);
     for (; w + L <= width; w += L) {
-      const V sum = result(Start ? load(from + w) : V{}, load(by + w) * load(at + w));
-      if (Start && reach == Reach::far && ahead) __builtin_prefetch(from + w + ahead, 0, 2);
+      const V sum = sum_at(w, load<T>);
+      const bool ahead = Start && w / L % (64 / CASSI_BYTES) == 0;  // once a line
+      if (reach == Reach::far && ahead) __builtin_prefetch(from + rows * v.row + w, 0, 2);
+      if (reach == Reach::cached && ahead) __builtin_prefetch(to + rows * x.row + w, 1, 2);
       reach == Reach::far ? stream(to + w, sum) : store(to + w, sum);
     }
     for (; w < width; ++w) one(w);
   }
 }
 
-// z: K rows of measurement per image row, z.at(k, r).
+// z: K rows of measurement per image row, z.at(k, r). Two shots at a time.
 template <class T, bool Start, int Sign, Reach reach>
 static inline void emit(const Geometry& g, const Block<T>& x, const Block<T>& v, const Block<T>* m,
                         const Block<T>& z, int64_t rows) {
-  const int64_t ahead = Start && reach == Reach::far ? rows * v.row : 0;
   for (int64_t c = 0; c < g.bands; ++c) {
     const int64_t o = band_offset(g, c);
-    const Block<T> to = x.from(c);
-    emit_rows<T, Start, Sign, reach>(to, Start ? v.from(c) : to, m[0].from(c), z.from(0, o), rows,
-                                     g.width, ahead);
-    for (int64_t k = 1; k < g.shots; ++k)
-      emit_rows<T, true, Sign, reach>(to, to, m[k].from(c), z.from(k, o), rows, g.width, 0);
+    const Block<T> to = x.from(c), from = Start ? v.from(c) : to;
+    for (int64_t k = 0; k < g.shots; k += 2) {
+      const bool both = k + 1 < g.shots;
+      const Block<T> by[] = {m[k].from(c), m[k + both].from(c)};
+      const Block<T> at[] = {z.from(k, o), z.from(k + both, o)};
+      if (k == 0)
+        (both ? emit_rows<T, Start, Sign, reach, 2>
+              : emit_rows<T, Start, Sign, reach>)(to, from, by, at, rows, g.width);
+      else
+        (both ? emit_rows<T, true, Sign, Reach::near, 2>
+              : emit_rows<T, true, Sign, Reach::near>)(to, to, by, at, rows, g.width);
+    }
   }
 }
 
@@ -219,7 +235,7 @@ static inline void emit_into(const Geometry& g, const View& out, int64_t sample,
   if (g.shots == 1 && is_far<T>(g))
     emit<T, Start, Sign, Reach::far>(g, x, v, m, z, rows);
   else
-    emit<T, Start, Sign, Reach::near>(g, x, v, m, z, rows);
+    emit<T, Start, Sign, Reach::cached>(g, x, v, m, z, rows);
 }
 
 // How many image rows of a cube fit a good part of a core's cache; long runs of memory per band

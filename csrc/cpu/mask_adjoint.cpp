@@ -30,10 +30,10 @@ static void run_as(const MaskAdjoint& a, int64_t begin, int64_t end) {
         const Block<T> m = {reinterpret_cast<T*>(part.data), a.per_band ? part.band : 0, part.row};
         for (int64_t c = 0; c < g.bands; ++c) {
           const bool fresh = tile.sample == first && (c == 0 || a.per_band);
-          const int64_t o = band_offset(g, c);
+          const Block<T> by = x.from(c), at = y.from(k, band_offset(g, c));
           const auto emit =
               fresh ? emit_rows<T, false, 1, Reach::near> : emit_rows<T, true, 1, Reach::near>;
-          emit(m.from(c), m.from(c), x.from(c), y.from(k, o), tile.rows, g.width, 0);
+          emit(m.from(c), m.from(c), &by, &at, tile.rows, g.width);
         }
       }
     }

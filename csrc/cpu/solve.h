@@ -57,8 +57,8 @@ struct Solver {
       for (int64_t k = 0; k < shots; ++k)
         read_block(Block<T>{rows.at(k * shots, 0), rows.band, rows.row},
                    mask_part(gram, tile.sample, k, tile.h + i), shots, 1, width);
-      for (int64_t w = 0; w < width; w += Vec<T>::lanes)
-        solve_pixels(r, i, w, width - w < Vec<T>::lanes ? width - w : Vec<T>::lanes);
+      // Loops over two shots, the most usual, are unrolled.
+      shots == 2 ? solve_row(2, r, i) : solve_row(shots, r, i);
     }
   }
 
@@ -76,8 +76,14 @@ struct Solver {
       }
   }
 
+  __attribute__((always_inline)) void solve_row(int64_t shots, const Block<T>& r, int64_t i) {
+    for (int64_t w = 0; w < width; w += Vec<T>::lanes)
+      solve_pixels(shots, r, i, w, width - w < Vec<T>::lanes ? width - w : Vec<T>::lanes);
+  }
+
   // `count` pixels from column w on: those that are well determined all at once.
-  void solve_pixels(const Block<T>& r, int64_t i, int64_t w, int64_t count) {
+  __attribute__((always_inline)) void solve_pixels(int64_t shots, const Block<T>& r, int64_t i,
+                                                   int64_t w, int64_t count) {
     const bool whole = count == Vec<T>::lanes;
     const auto part = [&](const T* from) {
       return whole ? load(from + w) : load_part(from + w, count);
@@ -90,7 +96,9 @@ struct Solver {
     const V bound = solve_with([](int64_t) { return V{}; });
     if (damped) solve_with([&](int64_t k) { return part(damping.at(k, 0)); });
     const T enough = definite_above<T>(shots, gram.dtype);
-    for (int64_t lane = 0; lane < count; ++lane) {
+    bool rest = infinite;
+    for (int64_t lane = 0; lane < Vec<T>::lanes; ++lane) rest |= !(bound[lane] > enough);
+    for (int64_t lane = 0; rest && lane < count; ++lane) {
       if (!infinite && bound[lane] > enough) continue;
       const int64_t at = w + lane;
       bool all = true;

@@ -399,10 +399,11 @@ def cameras(settings: Settings) -> Iterator[Group]:
             "adjoint": {n: partial(s.adjoint, y[n]) for n, s in made.items()},
             "data_step": {n: partial(s.data_step, 0.9 * x[n], y[n], RHO) for n, s in made.items()},
         }
+        kinds["data_step"][CLONE] = next(iter(x.values())).clone
         for operator, calls in kinds.items():
             timed = {name: torch.inference_mode()(call) for name, call in calls.items()}
-            title = f"{operator} of a camera"
-            yield Group(name_case((batch, *cube)), title, timed, operator, moved=moved)
+            title, limits = f"{operator} of a camera", tuple({CLONE} & set(calls))
+            yield Group(name_case((batch, *cube)), title, timed, operator, limits, moved)
 
 
 BLOCKS: Sequence[Shape] = ((6, 16, 128, 128), (6, 32, 64, 64), (6, 64, 32, 32), (6, 64, 16, 16))
