@@ -40,7 +40,7 @@ class NonLocalLowRank:
         matches: number of patches of a group.
         radius: largest distance of a match from its reference, rows and columns.
         rank: number of spectral components that it works on; fewer are faster. None works on all
-            bands.
+            bands, as they are; patches are compared in the leading components.
         refresh: number of calls in a run from one search for matches to the next.
 
     Raises:
@@ -73,9 +73,12 @@ class NonLocalLowRank:
         matches = Matches(self._match, self.refresh)
 
         def denoise(x: Tensor, sigma: float | Tensor) -> Tensor:
-            if not x.isfinite().all():
+            if (self.rank or matches.is_due(x)) and not x.isfinite().all():
                 return x  # has no eigenvectors; the solver stops at such a cube
-            basis = spectral_basis(x, self.rank or x.shape[1])
+            if self.rank is None:  # a rotation of the bands changes no singular value
+                image = x.to(torch.promote_types(x.dtype, torch.float32))
+                return shrink_samples(self._shrink, image, matches(image), sigma).to(x.dtype)
+            basis = spectral_basis(x, self.rank)
             image = to_subspace(x, basis)
             clean = shrink_samples(self._shrink, image, matches(image), sigma)
             return from_subspace(clean, basis).to(x.dtype)
@@ -85,7 +88,10 @@ class NonLocalLowRank:
     def _match(self, image: Tensor) -> tuple[Tensor, Tensor]:  # (R, H, W) → (N, M), (H, W)
         side, (_, height, width) = self._side(image), image.shape
         stride = min(self.stride, side)
-        groups = match_patches(image[None, :_GUIDE], side, stride, self.matches, self.radius)
+        guide = image[None, :_GUIDE]
+        if self.rank is None:
+            guide = to_subspace(image[None], spectral_basis(image[None], _GUIDE))
+        groups = match_patches(guide, side, stride, self.matches, self.radius)
         return groups, cover(groups, side, height, width).to(image.dtype)
 
     def _side(self, image: Tensor) -> int:
@@ -130,12 +136,17 @@ class Matches(Generic[M]):
         self.calls, self.found = 0, list[M]()
         self.shape: tuple[int, ...] = ()
 
+    def is_due(self, images: Tensor) -> bool:
+        """Tell whether the next call with images `(B, C, H, W)` searches for matches."""
+        shape = (images.shape[0], *images.shape[2:])
+        return shape != self.shape or self.calls % self.refresh == 0
+
     def __call__(self, images: Tensor) -> list[M]:
         """Return the matches of each sample of images `(B, C, H, W)`."""
         shape = (images.shape[0], *images.shape[2:])
         if shape != self.shape:
             self.calls, self.shape = 0, shape
-        if self.calls % self.refresh == 0:
+        if self.is_due(images):
             self.found = [self.find(image) for image in images]
         self.calls += 1
         return self.found
