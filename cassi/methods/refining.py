@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -91,8 +91,9 @@ def nonlocal_refining(noise: float) -> Solver:
     Args:
         noise: relative to the root mean square of y, >= 0.
     """
+    groups = nonlocal_subspace(5e-5, rank=6, stride=4, matches=16, radius=5, refresh=36)
     return Solver(
-        nonlocal_subspace(5e-5, rank=6, stride=4, matches=16, radius=5, refresh=36),
+        replace(groups, settle=2),  # the cube is good from the start
         ADMM(rho=0.05, relaxation=1.9),
         iterations=36,
         sigma=AboveNoise(Geometric(0.06, 0.03), FLOOR),

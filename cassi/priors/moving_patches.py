@@ -1,15 +1,12 @@
 """Low rank of groups of similar patches that are followed from frame to frame of a video."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from cassi import ops
 from cassi.checks import whole_number
-from cassi.priors.non_local import Matches, check_groups, cover, match_patches, shrink_samples
+from cassi.priors.non_local import Groups, Matches, check_groups, match_patches
 
 
 @dataclass(frozen=True)
@@ -63,22 +60,17 @@ class MovingPatches:
         matches = Matches(self._match, self.refresh)
 
         def denoise(x: Tensor, sigma: float | Tensor) -> Tensor:
-            wide = x.to(torch.promote_types(x.dtype, torch.float32))
-            return shrink_samples(self._shrink, wide, matches(x), sigma).to(x.dtype)
+            return matches(x).shrink(_one_image(x), self.weight, sigma).reshape(x.shape)
 
         return denoise
 
-    def _match(self, video: Tensor) -> Tensor:
-        side = min(self.patch, *video.shape[1:])
-        stride = min(self.stride, side)
-        return match_patches(video[:, None], side, stride, self.matches, self.radius, self.reach)
+    def _match(self, videos: Tensor) -> Groups:
+        side = min(self.patch, *videos.shape[2:])
+        settings = side, min(self.stride, side), self.matches, self.radius, self.reach
+        found = [match_patches(frames[:, None], *settings) for frames in videos]
+        return Groups.of(found, _one_image(videos), side)
 
-    def _shrink(self, video: Tensor, groups: Tensor, sigma: Tensor) -> Tensor:
-        frames, height, width = video.shape
-        side = min(self.patch, height, width)
-        threshold = self.weight * (math.sqrt(groups.shape[1]) + side) * sigma
-        # Frames one below the other are one image: no patch lies in two of them.
-        image = video.reshape(1, 1, frames * height, width)
-        total = ops.shrink_groups(image, groups[None], threshold.reshape(1), side)
-        clean: Tensor = total[0, 0] / cover(groups, side, frames * height, width)
-        return clean.view_as(video)
+
+def _one_image(videos: Tensor) -> Tensor:
+    """Return frames `(B, F, H, W)` one below the other, `(B, 1, F·H, W)`."""
+    return videos.flatten(1, 2)[:, None]

@@ -1,9 +1,11 @@
 """Non-local low rank: similar patches, stacked, have few singular values."""
 
+from __future__ import annotations
+
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,9 +17,6 @@ from cassi.priors.subspace import from_subspace, spectral_basis, to_subspace
 _CHUNK = 1 << 18  # numbers of shifted images that are in memory at a time: they fit a cache
 _LARGE_CHUNK = 1 << 24  # the same on a GPU, which wants few large kernels
 _GUIDE = 3  # spectral components that patches are compared in: they hold nearly all the energy
-
-
-M = TypeVar("M")
 
 
 @dataclass(frozen=True)
@@ -76,35 +75,20 @@ class NonLocalLowRank:
             if (self.rank or matches.is_due(x)) and not x.isfinite().all():
                 return x  # has no eigenvectors; the solver stops at such a cube
             if self.rank is None:  # a rotation of the bands changes no singular value
-                image = x.to(torch.promote_types(x.dtype, torch.float32))
-                return shrink_samples(self._shrink, image, matches(image), sigma).to(x.dtype)
+                return matches(x).shrink(x, self.weight, sigma)
             basis = spectral_basis(x, self.rank)
             image = to_subspace(x, basis)
-            clean = shrink_samples(self._shrink, image, matches(image), sigma)
+            clean = matches(image).shrink(image, self.weight, sigma)
             return from_subspace(clean, basis).to(x.dtype)
 
         return denoise
 
-    def _match(self, image: Tensor) -> tuple[Tensor, Tensor]:  # (R, H, W) → (N, M), (H, W)
-        side, (_, height, width) = self._side(image), image.shape
-        stride = min(self.stride, side)
-        guide = image[None, :_GUIDE]
+    def _match(self, images: Tensor) -> Groups:
+        guides, side = images[:, :_GUIDE], min(self.patch, *images.shape[2:])
         if self.rank is None:
-            guide = to_subspace(image[None], spectral_basis(image[None], _GUIDE))
-        groups = match_patches(guide, side, stride, self.matches, self.radius)
-        return groups, cover(groups, side, height, width).to(image.dtype)
-
-    def _side(self, image: Tensor) -> int:
-        return min(self.patch, *image.shape[-2:])
-
-    def _shrink(self, image: Tensor, matched: tuple[Tensor, Tensor], sigma: Tensor) -> Tensor:
-        groups, covered = matched
-        side = self._side(image)
-        numbers = side * side * image.shape[0]
-        noise = self.weight * (math.sqrt(groups.shape[1]) + math.sqrt(numbers)) * sigma
-        source = image[None].contiguous(memory_format=torch.channels_last)
-        total = ops.shrink_groups(source, groups[None], noise.reshape(1), side)
-        return (total[0] / covered).to(image.dtype)
+            guides = to_subspace(images, spectral_basis(images, _GUIDE))
+        settings = side, min(self.stride, side), self.matches, self.radius
+        return Groups.of([match_patches(each[None], *settings) for each in guides], images, side)
 
 
 def check_groups(prior: Any) -> None:
@@ -123,46 +107,66 @@ def check_groups(prior: Any) -> None:
         )
 
 
-class Matches(Generic[M]):
-    """The matches of one run, kept for `refresh` calls with images of one shape.
+@dataclass(frozen=True)
+class Groups:
+    """Groups of similar patches of B images.
+
+    Attributes:
+        positions: flat positions h·W + w of the patches' first pixels, `(B, N, M)`.
+        covered: how many patches cover each pixel, `(B, 1, H, W)`.
+        side: of a patch, pixels.
+    """
+
+    positions: Tensor
+    covered: Tensor
+    side: int
+
+    @staticmethod
+    def of(positions: Sequence[Tensor], images: Tensor, side: int) -> Groups:
+        """Return the groups `(N, M)` of each of the images `(B, C, H, W)`."""
+        covered = [cover(each, side, *images.shape[2:]) for each in positions]
+        real = torch.promote_types(images.dtype, torch.float32)
+        return Groups(torch.stack(list(positions)), torch.stack(covered)[:, None].to(real), side)
+
+    def shrink(self, images: Tensor, weight: float, sigma: float | Tensor) -> Tensor:
+        """Shrink the groups of images `(B, C, H, W)`; σ is a number or one per image."""
+        count, numbers = self.positions.shape[2], self.side**2 * images.shape[1]
+        scale = weight * (math.sqrt(count) + math.sqrt(numbers))
+        wide = images.to(self.covered.dtype)
+        if isinstance(sigma, Tensor):
+            threshold = scale * sigma.to(wide).reshape(-1)
+        else:  # a device need not wait for it
+            threshold = wide.new_full((1,), scale * sigma)
+        source = wide.contiguous(memory_format=torch.channels_last)
+        total = ops.shrink_groups(source, self.positions, threshold, self.side)
+        return (total / self.covered).to(images.dtype)
+
+
+class Matches:
+    """The groups of one run, kept for `refresh` calls with images of one shape.
 
     Args:
-        find: returns the matches of a sample `(C, H, W)`.
+        find: returns the groups of images `(B, C, H, W)`.
         refresh: calls from one search to the next, >= 1.
     """
 
-    def __init__(self, find: Callable[[Tensor], M], refresh: int) -> None:
+    def __init__(self, find: Callable[[Tensor], Groups], refresh: int) -> None:
         self.find, self.refresh = find, refresh
-        self.calls, self.found = 0, list[M]()
-        self.shape: tuple[int, ...] = ()
+        self.calls, self.shape = 0, tuple[int, ...]()
+        self.found: Groups | None = None
 
     def is_due(self, images: Tensor) -> bool:
-        """Tell whether the next call with images `(B, C, H, W)` searches for matches."""
+        """Tell whether the next call with images `(B, C, H, W)` searches for groups."""
         shape = (images.shape[0], *images.shape[2:])
         return shape != self.shape or self.calls % self.refresh == 0
 
-    def __call__(self, images: Tensor) -> list[M]:
-        """Return the matches of each sample of images `(B, C, H, W)`."""
-        shape = (images.shape[0], *images.shape[2:])
-        if shape != self.shape:
-            self.calls, self.shape = 0, shape
-        if self.is_due(images):
-            self.found = [self.find(image) for image in images]
+    def __call__(self, images: Tensor) -> Groups:
+        """Return the groups of images `(B, C, H, W)`."""
+        if self.found is None or self.is_due(images):
+            self.calls, self.shape = 0, (images.shape[0], *images.shape[2:])
+            self.found = self.find(images)
         self.calls += 1
         return self.found
-
-
-def shrink_samples(
-    shrink: Callable[[Tensor, M, Tensor], Tensor],
-    images: Tensor,
-    matches: list[M],
-    sigma: float | Tensor,
-) -> Tensor:
-    """Shrink the groups of each sample `(B, C, H, W)`; σ is a number or one per sample."""
-    strength = torch.as_tensor(sigma, dtype=images.dtype, device=images.device)
-    levels = strength.reshape(-1).expand(images.shape[0])
-    samples = zip(images, matches, levels, strict=True)
-    return torch.stack([shrink(*sample) for sample in samples])
 
 
 def patch_grid(size: int, patch: int, stride: int) -> Tensor:
