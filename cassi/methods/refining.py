@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from cassi.methods.self_supervised import FLOOR, nonlocal_subspace
+from cassi.methods.self_supervised import nonlocal_subspace
 from cassi.priors import Subspace
 from cassi.solvers import ADMM, AboveNoise, Geometric, Prior, Solver
 from cassi.solvers.refine import VISIBLE
@@ -96,7 +96,7 @@ def nonlocal_refining(noise: float) -> Solver:
         replace(groups, settle=2),  # the cube is good from the start
         ADMM(rho=0.05, relaxation=1.9),
         iterations=36,
-        sigma=AboveNoise(Geometric(0.06, 0.03), FLOOR),
+        sigma=AboveNoise(Geometric(0.06, 0.03), 0.6),
         noise=noise,
         consistent=True,
     )
