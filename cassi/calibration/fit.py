@@ -1,7 +1,5 @@
 """The geometry that fits plain scenes best, and how sure it is."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

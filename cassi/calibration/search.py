@@ -1,7 +1,5 @@
 """Where a calibration starts: fits of plain scenes in every valley of their objective."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

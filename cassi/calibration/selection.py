@@ -1,7 +1,5 @@
 """Which parameters a camera needs: models are compared by withheld pixels."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

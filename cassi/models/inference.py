@@ -1,7 +1,5 @@
 """A trained network as it is used: a reconstructor in a precision, on cameras it fits, refined."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

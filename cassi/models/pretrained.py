@@ -1,7 +1,5 @@
 """The weights that come with the package, and the cameras they are good for."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """The camera's operators: public functions, then schemas, shapes of their results, gradients."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

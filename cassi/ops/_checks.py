@@ -1,7 +1,5 @@
 """Checks of the public boundary: canonical shapes, errors that say what was expected."""
 
-from __future__ import annotations
-
 from numbers import Integral, Real
 from typing import Any
 

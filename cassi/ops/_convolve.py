@@ -1,7 +1,5 @@
 """A 3×3 convolution of images with what comes after it, as a function of tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

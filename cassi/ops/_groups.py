@@ -1,7 +1,5 @@
 """Low rank of groups of similar patches, as a function of tensors."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

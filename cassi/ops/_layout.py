@@ -1,7 +1,5 @@
 """Find the operators at which a network silently leaves a memory format."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

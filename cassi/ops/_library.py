@@ -15,8 +15,6 @@ Rules that all operators share are written here, once:
     has, so that the kernel runs once.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import os

@@ -3,8 +3,6 @@
 The references change tensors in place, which such a graph cannot hold. These do not.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

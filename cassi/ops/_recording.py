@@ -4,8 +4,6 @@ One function, the gradient, serves all of them. An operator's tangent follows fr
 u ↦ Jᵀu, which is linear in u: the gradient of that, at any u, is J.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

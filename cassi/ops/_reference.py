@@ -20,8 +20,6 @@ first argument, grams and mask gradients in the dtype of the sums: rounding them
 they divide would cost three digits.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -4,8 +4,6 @@ Canonical shapes: image `(B, C, H, W)`, weight `(O, C, 3, 3)`, bias `(O,)`, resi
 Sums run in float32 at least, and the result has the dtype of the image.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

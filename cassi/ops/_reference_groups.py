@@ -4,8 +4,6 @@ Canonical shapes: image `(B, R, H, W)`, groups `(B, N, M)` of flat positions h·
 first pixels, threshold `(1|B,)`. Sums run in float32 at least, and the result has their dtype.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

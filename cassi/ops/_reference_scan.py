@@ -5,8 +5,6 @@ float32 at least; the result has the dtype of u, gradients that are sums over a 
 channels have the dtype of the sums.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn.functional import pad

@@ -11,8 +11,6 @@ float32 at least; results come back in the dtype of the first argument, gradient
 backward in the dtype of what they are the gradient of.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn.functional import pad

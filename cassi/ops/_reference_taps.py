@@ -4,8 +4,6 @@ Shapes are canonical: cubes (B, C, H, W), masks (1|B, K, 1|C, H, W), measurement
 (1|B, C, T), starts (1|B, C), whole numbers, and grams (1|B, T·K, K, H, D).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch

@@ -11,8 +11,6 @@ dimensions. Canonical shapes: cube `(B, C, H, W)`, weight `(1|B,)`,
 dual `(B, 2, C, H, W)` in the dtype of the sums.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn.functional import pad

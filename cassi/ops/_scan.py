@@ -5,8 +5,6 @@ argument. It has reverse-mode gradients to any order with respect to all argumen
 `torch.compile(fullgraph=True)`, and gives the same bits for every number of threads.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor

@@ -5,8 +5,6 @@ argument. All functions have reverse-mode gradients to any order with respect to
 under `torch.compile(fullgraph=True)`, and give the same bits for every number of threads.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

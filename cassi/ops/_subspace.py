@@ -1,7 +1,5 @@
 """The camera on the components of a cube in a spectral basis: the cube itself is never made."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -11,8 +11,6 @@ and `mask_adjoint_taps` are its derivatives with respect to y, x and m. The one 
 is made of adjoints, so that every gradient is made of these three, to any order.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import partial

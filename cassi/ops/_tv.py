@@ -1,7 +1,5 @@
 """Total variation: the public function, then schemas, shapes of the results, gradients."""
 
-from __future__ import annotations
-
 from typing import Any, Literal, overload
 
 import torch

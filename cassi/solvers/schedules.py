@@ -1,7 +1,5 @@
 """Parameters that change from iteration to iteration."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """An algorithm, a prior and their schedules bound together: a reconstructor."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, cast
