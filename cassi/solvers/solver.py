@@ -91,8 +91,11 @@ class Solver:
         """Check the parts and the numbers."""
         if not callable(self.prior):
             raise TypeError(f"prior: expected a callable, got {self.prior!r}")
+        if isinstance(self.algorithm, type):
+            name = self.algorithm.__name__
+            raise TypeError(f"algorithm: expected {name}(), got the class {name}")
         if not (hasattr(self.algorithm, "init") and hasattr(self.algorithm, "step")):
-            raise TypeError(f"algorithm: expected GAP, ADMM, …, got {self.algorithm!r}")
+            raise TypeError(f"algorithm: expected GAP(), ADMM(), …, got {self.algorithm!r}")
         whole_number("iterations", self.iterations, 1)
         not_negative("tol", self.tol)
         check_noise(self.noise)

@@ -230,7 +230,8 @@ def camera():
         (lambda: TwIST(least=0.0), ValueError, r"TwIST least: expected a number in \(0, 1\], got"),
         (lambda: TwIST(least=1.1), ValueError, r"TwIST least: expected a number in \(0, 1\], got"),
         (lambda: Solver("tv"), TypeError, "prior: expected a callable, got 'tv'"),
-        (lambda: Solver(abs, algorithm="gap"), TypeError, "algorithm: expected GAP, .* got 'gap'"),
+        (lambda: Solver(abs, "gap"), TypeError, r"algorithm: expected GAP\(\), .* got 'gap'"),
+        (lambda: Solver(abs, GAP), TypeError, r"algorithm: expected GAP\(\), got the class GAP"),
         (lambda: as_schedule("fast"), TypeError, "expected a number or a schedule, got 'fast'"),
     ],
 )
