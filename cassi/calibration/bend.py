@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 import numpy as np
 import torch
 
+from cassi.calibration.geometry import placed_camera
 from cassi.calibration.spectra import Statistics, black_bodies, read_statistics
 from cassi.systems import SDCassi, WideCassi
 from cassi.systems.dispersion import prism_places
@@ -101,8 +102,7 @@ def likely_bend(
 
 def bent_camera(system: SDCassi, bend: Bend) -> SDCassi:
     """Return a camera with its bands where a bend has them."""
-    where: dict[str, Any] = {"axis": system.axis, "detector": system.detector}
-    narrow = SDCassi(system.mask, system.bands, offsets=bend.offsets, **where)
+    narrow = cast(SDCassi, placed_camera(system, system.mask, bend.offsets, None))
     if isinstance(system, WideCassi):
         return WideCassi.like(narrow, system.band_width)
     return narrow

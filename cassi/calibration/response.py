@@ -257,9 +257,8 @@ def _smoothest(normal: Tensor, image: Tensor) -> Tensor:
     found = strong @ (strong.mT @ (image / scale) / values[~weak])
     if not bool(weak.any()):
         return found
-    bent = torch.eye(len(found) - 1, len(found), dtype=found.dtype).diff(
-        n=2, dim=0
-    )  # the last is b
+    bands = torch.eye(len(found) - 1, len(found), dtype=found.dtype)  # without b, the last
+    bent = bands.diff(n=2, dim=0)
     free = vectors[:, weak]
     return found - free @ (torch.linalg.pinv(bent @ free) @ (bent @ found))
 

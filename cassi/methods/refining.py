@@ -91,11 +91,12 @@ def nonlocal_refining(noise: float) -> Solver:
     Args:
         noise: relative to the root mean square of y, >= 0.
     """
-    groups = nonlocal_subspace(5e-5, rank=6, stride=4, matches=16, radius=5, refresh=36)
+    count = 36
+    groups = nonlocal_subspace(5e-5, rank=6, stride=4, matches=16, radius=5, refresh=count)
     return Solver(
         replace(groups, settle=2),  # the cube is good from the start
         ADMM(rho=0.05, relaxation=1.9),
-        iterations=36,
+        iterations=count,
         sigma=AboveNoise(Geometric(0.06, 0.03), 0.6),
         noise=noise,
         consistent=True,

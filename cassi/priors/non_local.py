@@ -157,16 +157,19 @@ class Matches:
 
     def is_due(self, images: Tensor) -> bool:
         """Tell whether the next call with images `(B, C, H, W)` searches for groups."""
-        shape = (images.shape[0], *images.shape[2:])
-        return shape != self.shape or self.calls % self.refresh == 0
+        return self.calls in (0, self.refresh) or self.shape != _sides(images)
 
     def __call__(self, images: Tensor) -> Groups:
         """Return the groups of images `(B, C, H, W)`."""
         if self.found is None or self.is_due(images):
-            self.calls, self.shape = 0, (images.shape[0], *images.shape[2:])
+            self.calls, self.shape = 0, _sides(images)
             self.found = self.find(images)
         self.calls += 1
         return self.found
+
+
+def _sides(images: Tensor) -> tuple[int, ...]:
+    return (images.shape[0], *images.shape[2:])
 
 
 def patch_grid(size: int, patch: int, stride: int) -> Tensor:

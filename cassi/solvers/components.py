@@ -196,9 +196,8 @@ def step_components(
         found = state.run(step.stay, *parts, *known, sigma, rho, *memory)
     else:
         total, light, moments = state.run(step.fit, *parts, basis.synthesis, rho, *prior.last)
-        if not prior.find(
-            moments, state.dtype
-        ):  # there is no basis; the loop stops at such a residual
+        if not prior.find(moments, state.dtype):
+            # There is no basis; the loop stops at such a residual.
             lost = torch.full_like(y, torch.nan)
             return replace(state, residual=lost, missed=norm(lost))
         basis = prior.basis

@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from cassi.checks import not_negative, whole_number
 
 Schedule = Callable[[int, int], float]
-"""(iteration, iterations) → value; the iteration counts from 0."""
+"""(iteration, iterations) → value; the iteration counts from 0.
+
+One that depends on the noise has a method `told`, as `cassi.solvers.AboveNoise`.
+"""
 
 
 @dataclass(frozen=True)
