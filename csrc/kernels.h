@@ -179,12 +179,13 @@ struct ShrinkGroups {
   View image;      // (1, R, H, W), of the sample
   View threshold;  // (1), of the sample
   void* clean;     // (count, matches, numbers), contiguous, in the dtype of the sums
+  void* reach;     // of CUDA: (count, 4) int32, least and greatest row and column of a group
 };
 
 // The patches, added where they came from, in their order.
 struct AddGroups {
   Groups g;
-  const void* clean;
+  const void *clean, *reach;
   void* total;  // (H, W, R), contiguous, in the dtype of the sums
 };
 

@@ -769,6 +769,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> selective_scan_backward(
   return {grad_u, grad_delta, grad_rates, grad_b, grad_c};
 }
 
+// Of one group, so that int32 counts them.
+constexpr double kMostGroup = 0x1p31;
 // Numbers in the groups that are in memory at a time.
 #if defined(USE_CUDA) || defined(CASSI_EMULATED)
 constexpr int64_t kGroupNumbers = int64_t{1} << 24;
@@ -798,7 +800,7 @@ Tensor shrink_groups(const Tensor& image, const Tensor& groups, const Tensor& th
   const double side = static_cast<double>(patch), pixels = static_cast<double>(width);
   STD_TORCH_CHECK(
       (side * side * static_cast<double>(matches) + pixels) * (static_cast<double>(channels) + 1) <
-          kMostElements,
+          kMostGroup,
       "image: a group or a row of all components is too large");
   const Dtype sums = sums_of({&image});
   const View from = read(image, image, "image", {batch, channels, height, width});
@@ -809,8 +811,11 @@ Tensor shrink_groups(const Tensor& image, const Tensor& groups, const Tensor& th
   const int64_t numbers = matches * patch * patch * channels;
   const int64_t fit = numbers < kGroupNumbers ? kGroupNumbers / numbers : 1;
   const int64_t chunk = count < fit ? count : fit;
-  Tensor clean = empty(image, {chunk, numbers}, scalar_type(sums));
+  // Four numbers more hold the reach of a group.
+  Tensor clean = empty(image, {chunk, numbers + 4}, scalar_type(sums));
   const int64_t bytes = sums == Dtype::f64 ? 8 : 4;
+  void* const stacks = clean.mutable_data_ptr();
+  void* const reach = static_cast<char*>(stacks) + chunk * numbers * bytes;
   const auto sample = [](View v, int64_t b) {
     const int64_t width = v.dtype == Dtype::f64 ? 8 : v.dtype == Dtype::f32 ? 4 : 2;
     v.data = static_cast<char*>(v.data) + b * v.stride[0] * width;
@@ -829,8 +834,8 @@ Tensor shrink_groups(const Tensor& image, const Tensor& groups, const Tensor& th
                             b * groups.stride(0) + start_at * groups.stride(1),
                         groups.stride(1),
                         groups.stride(2)};
-      start(ShrinkGroups{g, sample(from, b), sample(levels, b), clean.mutable_data_ptr()}, clean);
-      start(AddGroups{g, clean.mutable_data_ptr(),
+      start(ShrinkGroups{g, sample(from, b), sample(levels, b), stacks, reach}, clean);
+      start(AddGroups{g, stacks, reach,
                       static_cast<char*>(total.mutable_data_ptr()) +
                           b * channels * height * width * bytes},
             clean);

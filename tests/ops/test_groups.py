@@ -42,10 +42,13 @@ def _by_definition(image, groups, threshold, patch):
     return total
 
 
-@pytest.mark.parametrize(("matches", "patch"), [(1, 2), (5, 3), (20, 1), (9, 7), (49, 2)])
-def test_groups_are_shrunk_and_added(matches, patch):
+@pytest.mark.parametrize(
+    ("matches", "patch", "count"),
+    [(1, 2, 4), (5, 3, 4), (16, 3, 4), (24, 1, 4), (9, 7, 4), (48, 6, 63), (49, 2, 4)],
+)
+def test_groups_are_shrunk_and_added(matches, patch, count):
     """Of 49 patches, more than kernels are compiled for, as well."""
-    image, groups = _image(), _groups(2, 4, matches)
+    image, groups = _image(), _groups(2, count, matches)
     expected = _by_definition(image, groups, 0.7, patch)
     got = ops.shrink_groups(image, groups, torch.tensor([0.7], dtype=torch.float64), patch)
     np.testing.assert_allclose(got.numpy(), expected, rtol=0, atol=1e-9)
@@ -62,6 +65,13 @@ def test_singular_values_are_shrunk(shape):
     expected = (u * np.where(kept, (s + root) / 2, 0)[:, None]) @ v
     got = shrink_singular_values(stack, torch.tensor(threshold, dtype=torch.float64))
     np.testing.assert_allclose(got.numpy(), expected, rtol=0, atol=1e-9)
+
+
+def test_more_groups_than_a_block_looks_at_in_turn():
+    height, width, count = 5, 1000, 4900
+    groups = torch.arange(count).flip(0).view(1, -1, 1)
+    got = ops.shrink_groups(torch.ones(1, 1, height, width), groups, torch.ones(1), 1)
+    assert torch.equal(got.flatten(), (torch.arange(height * width) < count).float())
 
 
 def test_samples_have_thresholds_of_their_own():
