@@ -78,6 +78,17 @@ def test_samples_of_a_batch_do_not_meet(name):
 
 
 @every_algorithm
+def test_a_module_is_a_prior(name):
+    class Half(torch.nn.Module):
+        def forward(self, x, sigma):
+            return x / 2
+
+    system, _, y = _scene()
+    half = Solver(lambda x, sigma: x / 2, ALGORITHMS[name](), iterations=3)(y, system)
+    assert torch.equal(Solver(Half(), ALGORITHMS[name](), iterations=3)(y, system), half)
+
+
+@every_algorithm
 def test_first_cube_is_honoured(name):
     system, truth, y = _scene()
     start = 0.5 * truth
