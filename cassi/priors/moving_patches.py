@@ -60,15 +60,16 @@ class MovingPatches:
         matches = Matches(self._match, self.refresh)
 
         def denoise(x: Tensor, sigma: float | Tensor) -> Tensor:
-            return matches(x).shrink(_one_image(x), self.weight, sigma).reshape(x.shape)
+            groups = matches(x)
+            matches.count()
+            return groups.shrink(_one_image(x), self.weight, sigma).reshape(x.shape)
 
         return denoise
 
     def _match(self, videos: Tensor) -> Groups:
         side = min(self.patch, *videos.shape[2:])
         settings = side, min(self.stride, side), self.matches, self.radius, self.reach
-        found = [match_patches(frames[:, None], *settings) for frames in videos]
-        return Groups.of(found, _one_image(videos), side)
+        return Groups.of(match_patches(videos[:, :, None], *settings), _one_image(videos), side)
 
 
 def _one_image(videos: Tensor) -> Tensor:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -67,28 +67,16 @@ class NonLocalLowRank:
         """Denoise a cube `(B, C, H, W)`; σ, in its unit, is a number or one per sample."""
         return self.begin()(x, sigma)
 
-    def begin(self) -> Callable[[Tensor, float | Tensor], Tensor]:
+    def begin(self) -> _Run:
         """Return the prior of one run, which keeps its matches for `refresh` calls."""
-        matches = Matches(self._match, self.refresh)
-
-        def denoise(x: Tensor, sigma: float | Tensor) -> Tensor:
-            if (self.rank or matches.is_due(x)) and not x.isfinite().all():
-                return x  # has no eigenvectors; the solver stops at such a cube
-            if self.rank is None:  # a rotation of the bands changes no singular value
-                return matches(x).shrink(x, self.weight, sigma)
-            basis = spectral_basis(x, self.rank)
-            image = to_subspace(x, basis)
-            clean = matches(image).shrink(image, self.weight, sigma)
-            return from_subspace(clean, basis).to(x.dtype)
-
-        return denoise
+        return _Run(self, Matches(self._match, self.refresh))
 
     def _match(self, images: Tensor) -> Groups:
         guides, side = images[:, :_GUIDE], min(self.patch, *images.shape[2:])
         if self.rank is None:
             guides = to_subspace(images, spectral_basis(images, _GUIDE))
         settings = side, min(self.stride, side), self.matches, self.radius
-        return Groups.of([match_patches(each[None], *settings) for each in guides], images, side)
+        return Groups.of(match_patches(guides[:, None], *settings), images, side)
 
 
 def check_groups(prior: Any) -> None:
@@ -122,11 +110,10 @@ class Groups:
     side: int
 
     @staticmethod
-    def of(positions: Sequence[Tensor], images: Tensor, side: int) -> Groups:
-        """Return the groups `(N, M)` of each of the images `(B, C, H, W)`."""
-        covered = [cover(each, side, *images.shape[2:]) for each in positions]
+    def of(positions: Tensor, images: Tensor, side: int) -> Groups:
+        """Return the groups `(B, N, M)` of images `(B, C, H, W)`."""
         real = torch.promote_types(images.dtype, torch.float32)
-        return Groups(torch.stack(list(positions)), torch.stack(covered)[:, None].to(real), side)
+        return Groups(positions, cover(positions, side, *images.shape[2:])[:, None].to(real), side)
 
     def shrink(self, images: Tensor, weight: float, sigma: float | Tensor) -> Tensor:
         """Shrink the groups of images `(B, C, H, W)`; σ is a number or one per image."""
@@ -157,15 +144,61 @@ class Matches:
 
     def is_due(self, images: Tensor) -> bool:
         """Tell whether the next call with images `(B, C, H, W)` searches for groups."""
-        return self.calls in (0, self.refresh) or self.shape != _sides(images)
+        return self.calls % self.refresh == 0 or self.shape != _sides(images)
 
     def __call__(self, images: Tensor) -> Groups:
         """Return the groups of images `(B, C, H, W)`."""
         if self.found is None or self.is_due(images):
             self.calls, self.shape = 0, _sides(images)
             self.found = self.find(images)
-        self.calls += 1
         return self.found
+
+    def count(self) -> None:
+        """Note that the groups were used in a call; one that is recorded does not tell."""
+        self.calls += 1
+
+    @property
+    def memory(self) -> Sequence[Tensor] | None:
+        """The groups; None where the next call searches for others."""
+        if self.found is None or self.calls % self.refresh == 0:
+            return None
+        return self.found.positions, self.found.covered
+
+    @memory.setter
+    def memory(self, values: Sequence[Tensor]) -> None:
+        positions, covered = values
+        self.found = replace(cast(Groups, self.found), positions=positions, covered=covered)
+
+
+class _Run:
+    """One run of NonLocalLowRank."""
+
+    def __init__(self, of: NonLocalLowRank, matches: Matches) -> None:
+        self.of, self.matches, self.count = of, matches, matches.count
+
+    def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
+        result = self.apply(x, sigma)
+        self.count()
+        return result
+
+    def apply(self, x: Tensor, sigma: float | Tensor) -> Tensor:
+        of, matches = self.of, self.matches
+        if (of.rank or matches.is_due(x)) and not x.isfinite().all():
+            return x  # has no eigenvectors; the solver stops at such a cube
+        if of.rank is None:  # a rotation of the bands changes no singular value
+            return matches(x).shrink(x, of.weight, sigma)
+        basis = spectral_basis(x, of.rank)
+        image = to_subspace(x, basis)
+        clean = matches(image).shrink(image, of.weight, sigma)
+        return from_subspace(clean, basis).to(x.dtype)
+
+    @property
+    def memory(self) -> Sequence[Tensor] | None:
+        return None if self.of.rank else self.matches.memory
+
+    @memory.setter
+    def memory(self, values: Sequence[Tensor]) -> None:
+        self.matches.memory = values
 
 
 def _sides(images: Tensor) -> tuple[int, ...]:
@@ -191,7 +224,7 @@ def match_patches(
     taken for all reference patches at once, and for as many shifts of the image as fit a cache.
 
     Args:
-        images: `(C, G, H, W)`, C of them.
+        images: rows of images `(B, C, G, H, W)`, C to a row.
         patch: side of a patch, <= H and W.
         stride: distance of reference patches.
         matches: patches per group; fewer where the window of a corner holds fewer.
@@ -199,72 +232,83 @@ def match_patches(
         reach: it lies at most so many images away.
 
     Returns:
-        `(N, M)` flat positions (c·H + h)·W + w of the patches' first pixels; the reference patch is
-        the first of its group.
+        `(B, N, M)` flat positions (c·H + h)·W + w of the patches' first pixels; the reference patch
+        is the first of its group.
     """
-    count, _, height, width = images.shape
+    _, count, _, height, width = images.shape
+    some = max(1, _chunk(images) // images[0, 0].numel())
+    if some < len(images):
+        settings = patch, stride, matches, radius, reach
+        return torch.cat([match_patches(part, *settings) for part in images.split(some)])
     rows = patch_grid(height, patch, stride).to(images.device)
     columns = patch_grid(width, patch, stride).to(images.device)
     positions = rows[:, None, None] * width + columns[:, None]
     corner = (min(radius, height - patch) + 1) * (min(radius, width - patch) + 1)
     groups = []
-    for index, guide in enumerate(images):
+    for index in range(count):
         distances, shifts = [], []
         near = range(max(0, index - reach), min(count, index + reach + 1))
         for other in near:
-            found, moves = patch_distances(guide, images[other], patch, rows, columns, radius)
+            pair = images[:, index], images[:, other]
+            found, moves = patch_distances(*pair, patch, rows, columns, radius)
             if other == index:
                 found[len(found) // 2] = -1  # the reference patch itself
             distances.append(found)
             shifts.append(moves + other * height * width)
         most = min(matches, corner * min(len(near), reach + 1))
-        nearest = torch.cat(distances).permute(2, 1, 0).topk(most, largest=False).indices
-        groups.append((positions + torch.cat(shifts)[nearest]).flatten(0, 1))
-    return torch.cat(groups)
+        nearest = torch.cat(distances).permute(1, 3, 2, 0).topk(most, largest=False).indices
+        groups.append((positions + torch.cat(shifts)[nearest]).flatten(1, 2))
+    return torch.cat(groups, 1)
 
 
 def patch_distances(
     guide: Tensor, other: Tensor, patch: int, rows: Tensor, columns: Tensor, radius: int
 ) -> tuple[Tensor, Tensor]:
-    """Compare patches of one image with all patches of another image around them.
+    """Compare patches of images with all patches of other images around them.
 
     Args:
-        guide: image `(G, H, W)`.
-        other: image like it, or the same.
+        guide: images `(B, G, H, W)`.
+        other: images like them, or the same.
         patch: side of a patch, <= H and W.
         rows: where the patches of `guide` begin, `(R,)`.
         columns: alike, `(S,)`.
         radius: a patch of `other` begins at most so many rows and columns away.
 
     Returns:
-        Sums of squared differences `(N, S, R)` of N shifts, infinite where a patch would reach
+        Sums of squared differences `(N, B, S, R)` of N shifts, infinite where a patch would reach
         beyond the image; and the shifts as flat positions, `(N,)`. No shift is the middle one.
     """
-    _, height, width = guide.shape
+    height, width = guide.shape[2:]
     down, right = min(radius, height - patch), min(radius, width - patch)
     padded = torch.nn.functional.pad(other, (right, right, down, down))
     along = torch.arange(-right, right + 1, device=guide.device)
     far_columns = _outside(columns + along[:, None], width - patch)
-    chunk = _CHUNK if guide.device.type == "cpu" else _LARGE_CHUNK
-    many = max(1, chunk // guide.numel())
+    many = max(1, _chunk(guide) // guide.numel())
     distances = []
     for dy in range(-down, down + 1):
         far_rows = _outside(rows + dy, height - patch)
-        moved = padded[:, down + dy : down + dy + height].unfold(2, width, 1)  # (G, H, shifts, W)
-        for some, far in zip(moved.split(many, 2), far_columns.split(many), strict=True):
-            squares = (guide[:, :, None] - some).square_().sum(0)
-            sums = _window_sums(squares, columns, patch).movedim(0, -1)
-            distances.append(_window_sums(sums, rows, patch) + far[..., None] + far_rows)
+        moved = padded[:, :, down + dy : down + dy + height].unfold(3, width, 1)  # (…, shifts, W)
+        for some, far in zip(moved.split(many, 3), far_columns.split(many), strict=True):
+            squares = (guide[:, :, :, None] - some).square_().sum(1)
+            sums = _window_sums(squares, columns, patch).movedim(1, -1)  # (B, shifts, S, H)
+            found = _window_sums(sums, rows, patch) + far[..., None] + far_rows
+            distances.append(found.movedim(1, 0))
     shifts = torch.arange(-down, down + 1, device=guide.device)[:, None] * width + along
     return torch.cat(distances), shifts.flatten()
 
 
 def cover(groups: Tensor, patch: int, height: int, width: int) -> Tensor:
-    """Return how many patches of groups `(N, M)` cover each pixel of an image, `(H, W)`."""
+    """Return how many patches of groups `(B, N, M)` cover each pixel of an image, `(B, H, W)`."""
+    count, size = len(groups), height * width
+    first = groups.flatten(1) + size * torch.arange(count, device=groups.device)[:, None]
     # A patch covers those after its first pixel.
-    first = groups.flatten().bincount(minlength=height * width).view(height, width)
+    first = first.flatten().bincount(minlength=count * size).view(count, height, width)
     padded = torch.nn.functional.pad(first, (patch - 1, 0, patch - 1, 0))
-    return padded.unfold(0, patch, 1).unfold(1, patch, 1).sum((-2, -1))
+    return padded.unfold(1, patch, 1).unfold(2, patch, 1).sum((-2, -1))
+
+
+def _chunk(images: Tensor) -> int:
+    return _CHUNK if images.device.type == "cpu" else _LARGE_CHUNK
 
 
 def _outside(at: Tensor, last: int) -> Tensor:

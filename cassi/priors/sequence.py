@@ -10,6 +10,7 @@ from torch import Tensor
 
 from cassi.checks import whole_number
 from cassi.priors.low_rank import LowRank
+from cassi.priors.subspace import count_call, uncounted
 from cassi.priors.tv import TV
 
 Parts = Sequence[Any] | Mapping[str, Any]
@@ -53,9 +54,20 @@ class _Composed:
         self.parts = parts
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
-        for prior in self.parts:
-            x = prior(x, sigma)
+        x = self.apply(x, sigma)
+        self.count()
         return x
+
+    def apply(self, x: Tensor, sigma: float | Tensor) -> Tensor:
+        """Apply all parts; none counts that."""
+        for part in self.parts:
+            x = uncounted(part, x, sigma)
+        return x
+
+    def count(self) -> None:
+        """Let the parts count a call."""
+        for part in self.parts:
+            count_call(part)
 
     def turn(self, rotation: Tensor) -> None:
         """Pass a change of the spectral basis, x ← Rᵀx, to the parts with a memory."""

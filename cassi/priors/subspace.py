@@ -43,7 +43,8 @@ class Subspace:
     λ are the eigenvalues of that sum. Brightness keeps its edges; colour is smoothed between them.
 
     A prior with a memory of components, such as TV's dual variable, gets every change of the basis
-    (`turn`). Gradients treat the basis as a constant.
+    (`turn`). One that counts its calls has `apply`, which does not, and `count`. Gradients treat
+    the basis as a constant.
 
     Args:
         prior: p, of components `(B, R, H, W)`.
@@ -137,7 +138,7 @@ class _Run:
         self.frame: Tensor | None = None  # the leading eigenvectors, float64, on the host
         self.last: tuple[Tensor, ...] = ()  # components of the last call, lengths of their spectra
         self.calls = 0
-        self.is_due = True
+        self.is_due, self.settled = True, False
 
     def keep(self, share: float, rank: int = 1) -> None:
         """Give up components below 1/share of the energy, and start with at least so many."""
@@ -203,15 +204,16 @@ class _Run:
             self.prior.memory = values
 
     def apply(self, components: Tensor, sigma: float | Tensor) -> Tensor:
-        result: Tensor = self.prior(components, sigma)
-        return result
+        return uncounted(self.prior, components, sigma)
 
     def count(self, result: Tensor, sigma: float | Tensor) -> None:
         self.calls += 1
+        count_call(self.prior)
         self.is_due = self.calls < self.of.settle or self.calls % self.of.renew == 0
         if not (self.is_due and self.energy > 0):
             return  # and a device need not tell a σ that it has
-        if bool(torch.as_tensor(sigma <= SETTLED).all()):
+        self.settled = self.settled or bool(torch.as_tensor(sigma <= SETTLED).all())
+        if self.settled:
             self.last = result, self.basis.lengths
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
@@ -248,6 +250,18 @@ class _Run:
             return None
         value: Tensor | None = self.prior.penalty(components, sigma)
         return value
+
+
+def uncounted(prior: Any, x: Tensor, sigma: float | Tensor) -> Tensor:
+    """Apply the prior of a run; one that counts its calls does not count this one."""
+    result: Tensor = (prior.apply if hasattr(prior, "count") else prior)(x, sigma)
+    return result
+
+
+def count_call(prior: Any) -> None:
+    """Let the prior of a run count a call, if it does."""
+    if hasattr(prior, "count"):
+        prior.count()
 
 
 def block_means(x: Tensor, side: int, bands: int | None = None) -> Tensor:

@@ -171,7 +171,7 @@ def begin_components(x: Tensor, y: Tensor, system: LinearSystem, prior: Componen
     image = system(x)
     light = torch.zeros_like(y)
     closed = getattr(system, "is_closed", False)  # conjugate gradients look at their residuals
-    run = begin_graphs(y.device) if closed and prior.memory is not None else directly
+    run = begin_graphs(y.device) if closed else directly
     parts = components, components, light, image, image, y - image
     unread = basis.lengths  # in the place of norms
     return Components(*parts, basis, x.dtype, run, unread, unread, unread)
@@ -191,18 +191,19 @@ def step_components(
     step = _Step(y, system, prior, relaxation if y.shape[1] == 1 else 1.0)
     parts = state.components, state.total, state.light, state.image, state.measured
     basis, memory = state.basis, tuple(prior.memory or ())
+    run = directly if prior.memory is None else state.run
     if not prior.is_due:
         known = basis.synthesis, basis.analysis
-        found = state.run(step.stay, *parts, *known, sigma, rho, *memory)
+        found = run(step.stay, *parts, *known, sigma, rho, *memory)
     else:
-        total, light, moments = state.run(step.fit, *parts, basis.synthesis, rho, *prior.last)
+        total, light, moments = run(step.fit, *parts, basis.synthesis, rho, *prior.last)
         if not prior.find(moments, state.dtype):
             # There is no basis; the loop stops at such a residual.
             lost = torch.full_like(y, torch.nan)
             return replace(state, residual=lost, missed=norm(lost))
         basis = prior.basis
         turned = basis.synthesis, basis.analysis, basis.rotation, basis.lost
-        found = state.run(step.turn, state.components, total, light, *turned, sigma, *memory)
+        found = run(step.turn, state.components, total, light, *turned, sigma, *memory)
     _remember(prior, found[9:])
     prior.count(found[0], sigma)
     names = "components", "total", "light", "image", "measured", "residual", "missed"

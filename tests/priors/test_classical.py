@@ -109,7 +109,7 @@ def test_wavelet_of_any_size(wavelet, shape):
 def test_matches_are_those_of_a_search():
     image = _cube(2, 9, 11)
     patch, stride, matches, radius = 3, 2, 4, 3
-    groups = match_patches(image[None], patch, stride, matches, radius)
+    (groups,) = match_patches(image[None, None], patch, stride, matches, radius)
     rows, columns = patch_grid(9, patch, stride).tolist(), patch_grid(11, patch, stride).tolist()
     assert (rows, columns) == ([0, 2, 4, 6], [0, 2, 4, 6, 8])
     assert groups.shape == (20, 4)

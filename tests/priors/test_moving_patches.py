@@ -11,7 +11,7 @@ from cassi.priors.non_local import match_patches
 
 def test_matches_are_the_nearest_patches_of_all_frames_in_reach():
     video = uniform(4, 9, 8, dtype=torch.float64)
-    groups = match_patches(video[:, None], patch=3, stride=3, matches=5, radius=2, reach=1)
+    (groups,) = match_patches(video[None, :, None], patch=3, stride=3, matches=5, radius=2, reach=1)
     frames, height, width = video.shape
     starts = [(t, h, w) for t in range(4) for h in (0, 3, 6) for w in (0, 3, 5)]
     assert groups.shape == (len(starts), 5)

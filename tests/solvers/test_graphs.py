@@ -1,6 +1,7 @@
 """Iterations as CUDA graphs, recorded by a stand-in: the same bits, and what cannot be recorded."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from shared import seeded, smooth_scene
 import cassi
 from cassi.methods.auto import auto
 from cassi.methods.refining import InTurn, refining
+from cassi.methods.self_supervised import nonlocal_subspace
 from cassi.priors import TV, Compose, Denoiser, Subspace
 from cassi.solvers import ADMM, Geometric, Solver, graphs
 from cassi.solvers.graphs import Graphs, Recorder, begin_graphs, directly
@@ -117,6 +119,21 @@ def test_what_refines_a_cube_gives_the_same_bits(cuda, monkeypatch):
     assert sum(graph.replays for graph in cuda.graphs) > 10
     monkeypatch.undo()
     assert torch.equal(recorded.x, solver.run(y, system, x0=system.pinv(y)).x)
+
+
+@pytest.mark.parametrize("refresh", [9, 36])
+def test_groups_of_patches_are_found_between_replays(cuda, monkeypatch, refresh):
+    y, system = problem()
+    groups = nonlocal_subspace(5e-5, rank=4, stride=4, matches=8, radius=3, refresh=refresh)
+    composed = replace(groups, prior=Compose([groups.prior]))
+    for prior in (groups, composed):
+        solver = Solver(prior, ADMM(rho=0.05), iterations=36, sigma=0.05, noise=0.01)
+        with monkeypatch.context() as context:
+            context.setattr("cassi.solvers.components.begin_graphs", lambda _: directly)
+            expected = solver.run(y, system).x
+        cuda.graphs.clear()
+        assert torch.equal(solver.run(y, system).x, expected)
+        assert sum(graph.replays for graph in cuda.graphs) > 15
 
 
 @pytest.mark.parametrize("weigh", [False, True])
