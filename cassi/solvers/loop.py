@@ -1,5 +1,6 @@
 """The one loop that runs every algorithm."""
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -24,7 +25,7 @@ from cassi.solvers.objective import evaluate_objective
 from cassi.solvers.schedules import Schedule
 from cassi.solvers.statistics import Statistics
 
-READ_EVERY = 10
+READ_EVERY = 32
 """Iterations from one look at the norms to the next on a device that the host would wait for. What
 diverges there ends with the cube of the last look."""
 
@@ -87,8 +88,7 @@ def iterate(
         following = algorithm.step(state, y, running, prior, strength, damping)
         norms = light, following.misfit(y, system), following.norm(), following.distance(state)
         seconds = time.perf_counter() - start
-        told = float(strength.amax()) if isinstance(strength, Tensor) else strength
-        record = _Unread(index + 1, seconds=seconds, sigma=told, norms=norms)
+        record = _Unread(index + 1, seconds=seconds, sigma=strength, norms=norms)
         unread.append(record)
         if len(unread) == every or index + 1 == iterations:
             _look(unread)
@@ -119,10 +119,11 @@ def iterate(
 
 
 class _Unread(Iteration):
-    """An iteration whose norms stay on the device until somebody asks for them.
+    """An iteration whose numbers stay on the device until somebody asks for them.
 
     Args:
-        index, residual, change, seconds, sigma, objective: see `Iteration`.
+        index, residual, change, seconds, sigma, objective: see `Iteration`; a tensor σ is one of
+            each sample, and tells its largest.
         norms: of y, y − Ax, x, and x − x_previous, in place of `residual` and `change`.
     """
 
@@ -132,12 +133,16 @@ class _Unread(Iteration):
         residual: float = math.nan,
         change: float = math.nan,
         seconds: float = 0.0,
-        sigma: float = 0.0,
+        sigma: float | Tensor = 0.0,
         objective: float | None = None,
         norms: tuple[Any, ...] = (),
     ) -> None:
-        for name, value in (("index", index), ("seconds", seconds), ("sigma", sigma)):
-            self.note(name, value)
+        self.note("index", index)
+        self.note("seconds", seconds)
+        if isinstance(sigma, Tensor):
+            norms = (*norms, Length(sigma.amax()))
+        else:
+            self.note("sigma", sigma)
         self.note("objective", objective)
         self.note("_norms", norms)
         if not norms:
@@ -149,18 +154,21 @@ class _Unread(Iteration):
         object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> Any:
-        """Read the norms."""
-        if name not in ("residual", "change", "is_finite"):
+        """Read the numbers."""
+        if name not in ("residual", "change", "sigma", "is_finite"):
             raise AttributeError(name)
         _look([self])
         return vars(self)[name]
 
 
 def _look(records: Sequence[_Unread]) -> None:
-    """Read the norms of iterations; the host waits once."""
-    read = Length.read([value for record in records for value in record._norms[1:]])
-    for place, record in enumerate(records):
-        light, (misfit, size, distance) = record._norms[0], read[3 * place : 3 * place + 3]
+    """Read the numbers of iterations; the host waits once."""
+    read = iter(Length.read([value for record in records for value in record._norms[1:]]))
+    for record in records:
+        light, *lengths = record._norms
+        misfit, size, distance, *strength = itertools.islice(read, len(lengths))
+        if strength:
+            record.note("sigma", strength[0])
         record.note("residual", _ratio(misfit, light))
         record.note("change", _ratio(distance, size))
         record.note("is_finite", math.isfinite(misfit) and math.isfinite(size))
