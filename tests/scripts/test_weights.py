@@ -52,10 +52,9 @@ def test_a_row_is_what_its_name_says(name, data_dir, monkeypatch):
     assert torch.equal(y, system(truth))
 
 
-def test_methods_are_told_the_camera_of_the_commands(data_dir, monkeypatch):
-    monkeypatch.setenv("CASSI_DATA", str(data_dir))
-    row = kinds.PANEL["twin, mask off and blurred"]._replace(scenes=1, size=128)
-    (_, y, told), (*_, nominal) = (next(each.problems()) for each in (row, row._replace(twin=None)))
+def test_methods_are_told_the_camera_of_the_commands():
+    row = kinds.Row("patches", twin="blurred", scenes=1, size=128)
+    (_, y, told), (*_, nominal) = (next(r.problems()) for r in (row, row._replace(twin=None)))
     moved = align(y, nominal).system
     assert torch.equal(told.plain.mask, moved.mask)
     assert not torch.equal(moved.mask, nominal.mask)
