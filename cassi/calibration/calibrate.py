@@ -10,7 +10,7 @@ from cassi.calibration.comparison import UNTOLD, Comparison
 from cassi.calibration.fit import Fit, PlainScenes, Watch, silent
 from cassi.calibration.geometry import Geometry, moved_camera
 from cassi.calibration.heldout import Prepare, WithheldPixels
-from cassi.calibration.lines import matters, tells_dispersion
+from cassi.calibration.lines import compare_moved, tells_dispersion
 from cassi.calibration.parameters import FURTHER, PARAMETERS, PLACE
 from cassi.calibration.search import farthest_bend, fit_curves, fit_places, with_richer
 from cassi.calibration.selection import Selection, Stage
@@ -158,7 +158,7 @@ def calibrate(
     further: tuple[str, ...] = FURTHER
     fits = fit_places(scenes, radius)
     if system.bands > 1:
-        told = matters(scenes, fits[0].geometry)
+        told = compare_moved(scenes, fits[0].geometry) != 0
         if told:  # else a search of curves would be in vain
             moved = fit_curves(scenes, radius, bool(curve), fits[0])
             told = tells_dispersion(frames, system, moved[0].geometry, fits[0].geometry)

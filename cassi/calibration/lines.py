@@ -1,5 +1,6 @@
 """Whether a frame tells the dispersion: it does where light comes in lines, one per band."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -25,25 +26,25 @@ SURE = 3.0
 """Standard errors."""
 
 
-def matters(scenes: PlainScenes, geometry: Geometry) -> bool:
-    """Tell whether it matters to plain scenes if light comes in lines or in all wavelengths.
+def compare_moved(scenes: PlainScenes, geometry: Geometry) -> float:
+    """Return how much worse plain scenes fit with light in lines, each light at its best place.
 
     Light of all wavelengths fits nearly as well either way: bands that lie a few pixels apart stand
-    for it. Then curves of dispersion need not be searched.
+    for it. Where both fit alike, curves of dispersion need not be searched.
 
     Args:
         scenes: with light in lines.
         geometry: the best with the nominal dispersion; light of all wavelengths has its own.
 
     Returns:
-        True where wavelengths are known, too, see `tells_dispersion`.
+        As `compare_light`; infinite where wavelengths are known, too, see `tells_dispersion`.
     """
     if _is_known(scenes.frames, scenes.system):
-        return True
+        return math.inf
     scenes.watch("light in lines or of all wavelengths")
     other = _in_all_light(scenes)
     own = other.fit(geometry, PLACE[:-1]).geometry
-    return compare_light(scenes.parts, geometry, other.parts, own) != 0
+    return compare_light(scenes.parts, geometry, other.parts, own)
 
 
 def compare_light(

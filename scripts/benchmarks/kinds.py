@@ -2,7 +2,7 @@
 
     python -m scripts.benchmarks.kinds                                # the weights of the package
     python -m scripts.benchmarks.kinds --weights DIR/ema.safetensors  # others beside them
-    python -m scripts.benchmarks.kinds --rows text page laser --masks
+    python -m scripts.benchmarks.kinds --rows text page laser
 
 dB of auto, and how much more each set of weights reaches, by row:
 
@@ -11,12 +11,13 @@ dB of auto, and how much more each set of weights reaches, by row:
   light, lifted from a photograph, and under measured lights of narrow bands; pairs of metamers,
   printed pages, and speckle of lasers, from measured spectra;
 - cameras, that take the validation scenes: masks, noise, steps, numbers of bands, masks of other
-  instruments, and digital twins, whose camera is not quite the one that methods are told;
+  instruments, and digital twins, whose camera is not quite the nominal one;
 - captures of two instruments, of which nobody knows the truth: −20 log₁₀ of the error at detector
   pixels held out.
 
-Drawn kinds need no data; all others need `$CASSI_DATA`, and are left out without it. `--masks`
-counts the frames in which `cassi.calibration.align` would move the mask.
+Every method is told the camera that the commands give it: the nominal one, its mask moved where the
+frame is sure (`cassi.camera_search.align`). Drawn kinds need no data; all others need
+`$CASSI_DATA`, and are left out without it.
 """
 
 import math
@@ -48,6 +49,7 @@ from cassi.metrics import psnr
 from cassi.models.inference import prepare
 from cassi.models.pretrained import FILE, load_shipped
 from cassi.solvers.heldout import measure_heldout
+from cassi.systems import System
 from cassi.training.module import merge_bands
 from cassi.viz.color import cie_response
 from scripts.benchmarks.captures import load_capture
@@ -108,7 +110,7 @@ class Row(NamedTuple):
         if self.is_capture:
             experiment, scene = self.kind.split("/")
             y, camera, _ = load_capture(experiment, scene)
-            yield None, y, camera
+            yield None, y, _aligned(y, camera)
             return
         mask = _mask(self.mask, self.size)
         mask = mask[:, : self.bands]
@@ -129,7 +131,12 @@ class Row(NamedTuple):
                 known = twin.true_camera(system)
                 y = twin.measure(x, system, random) - known.dark
                 camera = system.weighted(bad_pixels=known.bad)
-            yield x, y, camera
+            yield x, y, _aligned(y, camera)
+
+
+def _aligned(y: Tensor, system: System) -> System:
+    found = align(y, system)
+    return system if found is None else found.system
 
 
 def _camera(mask: str = "tsa/mask.mat", *noise: float, **more: Any) -> Row:
@@ -305,7 +312,6 @@ def main() -> None:
     parser.add_argument("--weights", type=Path, nargs="*", default=[], help="further files")
     parser.add_argument("--sizes", nargs="+", default=["large"], help="of the network")
     parser.add_argument("--rows", nargs="+", choices=list(PANEL), default=list(PANEL))
-    parser.add_argument("--masks", action="store_true", help="count the masks that would be moved")
     arguments = parser.parse_args()
     methods: dict[str, Any] = {"auto": auto()}
     for size in arguments.sizes:
@@ -317,9 +323,6 @@ def main() -> None:
     for name, row in usable_rows(arguments.rows).items():
         scores = compare(row, methods)
         gains = [f"{scores[other] - scores[first]:+.2f}" for other in others]
-        if arguments.masks:
-            moved = [align(y, system) is not None for _, y, system in row.problems()]
-            gains.append(f"{sum(moved)} of {len(moved)} masks moved")
         table.print(name, f"{scores[first]:.2f}", *gains)
 
 

@@ -192,9 +192,10 @@ def make_card(path: Path, rows: Rows, bars: Mapping[str, list[float]], faults: l
             "",
             "## Cameras and captures",
             "",
-            "The three validation scenes, 256×256. Of captures nobody knows the truth: the figure "
-            "is −20 log₁₀ of the error at detector pixels held out, which compares weights, and "
-            "not `auto` with them.",
+            "The three validation scenes, 256×256. As by the commands, the mask is first moved "
+            "where the frame is sure that it is off. Of captures nobody knows the truth: the "
+            "figure is −20 log₁₀ of the error at detector pixels held out, which compares weights, "
+            "and not `auto` with them.",
             "",
             *table([name for name in rows if name not in KINDS]),
             "",

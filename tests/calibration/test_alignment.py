@@ -7,7 +7,7 @@ import torch
 
 import cassi
 from cassi import camera_search
-from cassi.calibration import Geometry, align, moved_camera
+from cassi.calibration import Geometry, align, band_check, moved_camera
 from cassi.data.bundled import bundled_path
 from cassi.metrics import psnr
 from cassi.models.load import create_model
@@ -71,6 +71,12 @@ def test_leaves_a_right_camera_alone(camera, scene, snr_db):
 def test_wide_bands_are_no_motion(camera, scene):
     before, here, after = (camera(scene).roll(by, -1) for by in (1, 0, -1))
     assert align((before + 2 * here + after) / 4, camera, pytest.fail) is None
+
+
+def test_a_mask_that_is_off_asks_for_no_curve(camera, scene, monkeypatch):
+    monkeypatch.setattr(band_check, "fit_curves", pytest.fail)
+    y = moved_camera(camera, TRUE)(scene)
+    assert band_check.find_bands(y, camera).away == 0
 
 
 def test_is_taken_only_if_it_predicts_better(camera, scene):

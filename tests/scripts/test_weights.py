@@ -5,6 +5,7 @@ import torch
 from shared import seeded, uniform
 
 from cassi import SDCassi
+from cassi.camera_search import align
 from cassi.models.cassi_net import CassiNet
 from cassi.viz.color import cie_response
 from scripts.benchmarks import kinds
@@ -49,6 +50,14 @@ def test_a_row_is_what_its_name_says(name, data_dir, monkeypatch):
     assert truth.min() >= 0
     assert 0.2 < truth.max() < 1.6
     assert torch.equal(y, system(truth))
+
+
+def test_methods_are_told_the_camera_of_the_commands():
+    row = kinds.Row("patches", twin="blurred", scenes=1, size=128)
+    (_, y, told), (*_, nominal) = (next(r.problems()) for r in (row, row._replace(twin=None)))
+    moved = align(y, nominal).system
+    assert torch.equal(told.plain.mask, moved.mask)
+    assert not torch.equal(moved.mask, nominal.mask)
 
 
 def test_metamers_have_one_colour_and_two_spectra(data_dir, monkeypatch):
