@@ -112,9 +112,16 @@ class Training(LightningModule):
             checkpoint["plugins"] = self.plugins
 
     def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
-        """Return the loss of a batch of cubes `(B, C, H, W)` in [0, 1]."""
+        """Return the loss of a batch of cubes `(B, C, H, W)` in [0, 1].
+
+        Raises:
+            ValueError: the network returns something of another shape.
+        """
         # Not the number of optimizer steps: with accumulated gradients that stands still.
-        step = self.trainer.fit_loop.epoch_loop.total_batch_idx
+        loop = self.trainer.fit_loop.epoch_loop
+        step = loop.total_batch_idx
+        # Loggers' count, one behind where a run that had ended goes on to further steps.
+        loop._batches_that_stepped = self.trainer.global_step
         place = place_of(step, self.pool, self.reuse)
         seed = combine_seeds(self.seed, place, self.global_rank)
         torch.manual_seed(seed)
@@ -122,6 +129,12 @@ class Training(LightningModule):
             batch = merge_bands(batch, self.bands[place % len(self.bands)])
         truth, y, system = self._measure(self.simulate, batch, seed)
         outputs = self._outputs(y, system, place)
+        if isinstance(outputs, Tensor) and outputs.shape != truth.shape:
+            # A loss of the user's own would broadcast it.
+            raise ValueError(
+                f"{type(self.net).__name__}: expected the network to return {tuple(truth.shape)}, "
+                f"(B, C, H, W), got {tuple(outputs.shape)}"
+            )
         loss: Tensor = self.loss(outputs, truth)
         self.log("loss", loss.detach(), prog_bar=True, on_step=True, batch_size=len(batch))
         return loss

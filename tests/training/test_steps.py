@@ -271,6 +271,17 @@ def test_refusals(make, said):
         make()
 
 
+class Narrow(Dropping):
+    def forward(self, y, system):
+        return super().forward(y, system)[:, :1]
+
+
+def test_a_cube_of_another_shape_is_not_broadcast(monkeypatch):
+    monkeypatch.setattr(RMSE, "forward", lambda self, x, truth: (x - truth).abs().mean())
+    with pytest.raises(ValueError, match=r"Narrow: .* \(2, 3, 8, 8\), .* got \(2, 1, 8, 8\)"):
+        fit(1, net=Narrow())
+
+
 def test_bands_are_merged_by_means_of_neighbours():
     x = torch.arange(12.0).view(1, 6, 1, 2)
     torch.testing.assert_close(merge_bands(x, 3), x.view(1, 3, 2, 1, 2).mean(2))
