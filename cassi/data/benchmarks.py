@@ -180,13 +180,12 @@ class Benchmark:
         return Item(name, truth, measurement, mask, wavelengths, told, done, bad)
 
     def _load_cube(self, path: Path) -> Scene:
-        bands = None if self.wavelengths is None else len(self.wavelengths)
-        if self.wavelengths is not None and not self.unit_range:
-            scene = load_scene(path, self.wavelengths)
+        if not self.unit_range:
+            scene = load_scene(path, self.wavelengths, key=self.key)
         else:
+            bands = None if self.wavelengths is None else len(self.wavelengths)
             if path.is_dir():
-                hint = "give wavelengths to read a folder of pages"
-                raise ValueError(f"{path}: expected a file; {hint}")
+                raise ValueError(f"{path}: expected a file, got a folder")
             loaded = load_cube(path, key=self.key, bands=bands)
             nm = loaded.wavelengths or self.wavelengths or ()
             scene = Scene(scene_name(path), loaded.data[0], nm, loaded.note)

@@ -182,7 +182,11 @@ def _stem(path: Path) -> str:
 
 
 def load_scene(
-    path: str | os.PathLike[str], wavelengths: Sequence[float], *, scale: Scale = "auto"
+    path: str | os.PathLike[str],
+    wavelengths: Sequence[float] | None,
+    *,
+    scale: Scale = "auto",
+    key: str | None = None,
 ) -> Scene:
     """Read a scene and bring it to the wanted bands and to [0, 1].
 
@@ -192,12 +196,13 @@ def load_scene(
     Args:
         path: a file, or a folder of PNGs as CAVE ships them: 31 pages, 400 nm to 700 nm, 8 or 16
             bits, grey or with equal colour channels.
-        wavelengths: wanted bands, nm, rising.
+        wavelengths: wanted bands, nm, rising; None takes those of the file.
         scale: what is divided by. "maximum": the largest value of the scene. "auto": the same for
             digital counts (PNG folders, integer images that state no full scale, and whatever
             exceeds 1); other files in [0, 1] have been scaled already, and test scenes must keep
             their truth. A number: a full scale, such as the 65536 that MST's public training code
             divides `cave_1024_28` by; larger values are clipped to 1.
+        key: name of the array in the file, where it has an unusual one.
 
     Returns:
         The scene, float32.
@@ -208,21 +213,24 @@ def load_scene(
             missing or of different sizes, NaN, an all-dark scene, or a file that cannot be read.
     """
     path = Path(path).expanduser()
-    wanted = checked_wavelengths(wavelengths, len(wavelengths))
+    wanted = None if wavelengths is None else checked_wavelengths(wavelengths, len(wavelengths))
     counts = path.is_dir() and not _is_store(path.name)
     source: tuple[float, ...] | None = _CAVE_NM
     if counts:
         cube, note = _read_pages(path)
     else:
-        loaded = load_cube(path, bands=len(wanted))
+        loaded = load_cube(path, key=key, bands=None if wanted is None else len(wanted))
         cube, source, note = loaded.data[0], loaded.wavelengths, loaded.note
         counts = loaded.counts
     bands = len(cube)
-    if source is None and bands != len(wanted):
+    if wanted is None:
+        wanted = () if source is None else tuple(source)
+    elif source is None and bands != len(wanted):
         few = "too few bands" if bands < len(wanted) else "unknown bands"
         what = f"expected {len(wanted)}, or a file that states its wavelengths"
-        raise ValueError(f"{path}: {few}: {what}, got {bands} without wavelengths")
-    if source is None:
+        hint = "give its own in nm, data.wavelengths=[…]"
+        raise ValueError(f"{path}: {few}: {what}, got {bands} without wavelengths; {hint}")
+    elif source is None:
         note += f", no wavelengths stated, its {bands} bands taken as the wanted ones"
     else:
         try:
