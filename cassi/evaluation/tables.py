@@ -76,7 +76,8 @@ def write_results(
     """Write results.csv, .md, .tex, results.json and timing.json.
 
     results.json holds what is the same in every run; seconds, memory and the machine are in
-    timing.json.
+    timing.json. A method that failed on a scene has no mean. On the page, results.md, scenes that
+    every method failed on do not count, and it says so.
 
     Args:
         folder: where they go.
@@ -94,8 +95,12 @@ def write_results(
     place = {name: index for index, name in enumerate(scenes)}
     records = sorted(records, key=lambda record: (order[record.method], place[record.scene]))
     means = average(records, methods)
-    compared = compare_best(records, means, preset)
-    page = [_heading(preset), "", markdown_means(means, preset, marked=True)]
+    done = {record.scene for record in records if not record.error}
+    shown = average([record for record in records if record.scene in done], methods)
+    compared = compare_best(records, shown, preset)
+    lost = len({record.scene for record in records} - done)
+    over = f"\nMeans over {len(done)} scenes; {lost} failed with every method.\n" if lost else ""
+    page = [_heading(preset), "", markdown_means(shown, preset, marked=True) + over]
     page += [_markdown_compared(compared), _markdown_scenes(records, preset)]
     texts = {
         "results.csv": _csv(records, means),
@@ -116,7 +121,7 @@ def write_results(
         ),
     }
     write_texts(folder, texts)
-    return markdown_means(means, preset)
+    return markdown_means(shown, preset) + over
 
 
 def write_texts(folder: Path, texts: Mapping[str, str]) -> None:

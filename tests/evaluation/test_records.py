@@ -94,6 +94,18 @@ def test_tables(tmp_path):
     assert (tmp_path / "results.json").read_bytes() == whole
 
 
+def test_scenes_that_every_method_fails_on_do_not_count_on_the_page(tmp_path):
+    rows = [record(scene, m) for scene in ("one", "two") for m in ("a", "b")]
+    rows[3] = record("two", "b", error="no light")
+    rows += [record("bad", m, error="NaN") for m in ("a", "b")]
+    told = {"preset": "unit", "settings": {}, "environment": {}}
+    text = write_results(tmp_path, rows, ["one", "two", "bad"], ["a", "b"], **told)
+    assert [line.split("|")[2].strip() for line in text.splitlines()[2:4]] == ["30.00", "–"]
+    assert "Means over 2 scenes; 1 failed with every method." in text
+    means = json.loads((tmp_path / "results.json").read_text())["metrics"]
+    assert means["a"]["mean"]["psnr/unit"] is None
+
+
 def _scored(count):
     by_scene = {
         "gap_tv": lambda i: 25.0 + i % 3,
