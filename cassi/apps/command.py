@@ -216,6 +216,8 @@ def _fail(name: str, message: str, status: int, error: Exception | None = None) 
         traceback.print_exception(error)
     with contextlib.suppress(BrokenPipeError):
         print(f"{name}: {marked('error')} {message}", file=sys.stderr)
+    if status == INTERRUPTED and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second Ctrl-C ends it without a word
     raise Failure(status, message)
 
 

@@ -119,8 +119,8 @@ class TrainingCrops(Dataset[Tensor]):
             _, rows, columns = scene.shape
             if rows < height or columns < width:
                 raise ValueError(
-                    f"size: a crop of {self.size[0]} x {self.size[1]} needs scenes of at least "
-                    f"{height} x {width}, {scene.name} is {rows} x {columns}; choose a smaller size"
+                    f"data.crop: {self.size[0]} x {self.size[1]} needs scenes of at least "
+                    f"{height} x {width}, {scene.name} is {rows} x {columns}; choose a smaller one"
                 )
 
     def __len__(self) -> int:

@@ -234,7 +234,7 @@ def read_card(path: str | os.PathLike[str]) -> Card:
         ) from None
     largest = max([card.bands, *_numbers(card.settings)])
     if card.name not in list_models() and (missing := needed(card.plugins)) is not None:
-        raise ValueError(f"model {file}: these weights need {missing}")
+        raise ValueError(f"model {file}: these weights need {missing}; in Python import it first")
     if largest > _LARGEST_NUMBER:
         raise ValueError(
             f"model {file}: expected a network whose settings are at most {_LARGEST_NUMBER}, "

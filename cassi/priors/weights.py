@@ -104,7 +104,7 @@ def load_weights(
     for key, value in expected.items():
         if key.endswith(_DISPENSABLE):
             state.setdefault(key, value)
-    _check(state, expected, f"weights {file}: not those of this {type(network).__name__}: ")
+    check_fit(state, network, f"weights {file}: not those of")
     network.load_state_dict(state)
 
 
@@ -280,7 +280,9 @@ def _average(
     )
 
 
-def _check(state: Mapping[str, Tensor], expected: Mapping[str, Tensor], prefix: str) -> None:
+def check_fit(state: Mapping[str, Tensor], network: nn.Module, what: str) -> None:
+    """Raise `MisfitError`, beginning with `what`, unless names and shapes are a network's."""
+    expected = network.state_dict()
     missing = [key for key in expected if key not in state]
     unknown = [key for key in state if key not in expected]
     other = [k for k in expected if k in state and state[k].shape != expected[k].shape]
@@ -289,7 +291,8 @@ def _check(state: Mapping[str, Tensor], expected: Mapping[str, Tensor], prefix: 
     parts += [f"{_list_names(other, state, expected)} of another shape"] if other else []
     if parts:
         raise MisfitError(
-            prefix + "; ".join(parts), {key: value.shape for key, value in state.items()}
+            f"{what} this {type(network).__name__}: {'; '.join(parts)}",
+            {key: value.shape for key, value in state.items()},
         )
 
 

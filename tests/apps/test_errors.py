@@ -2,6 +2,7 @@
 
 import errno
 import os
+import signal
 import warnings
 
 import numpy as np
@@ -13,7 +14,8 @@ from cassi.apps import calibrate as calibrating
 from cassi.apps import evaluate as evaluating
 from cassi.apps import pipeline
 from cassi.apps import train as training
-from cassi.apps.command import plain_warnings
+from cassi.apps.command import INTERRUPTED, plain_warnings
+from cassi.apps.command import _fail as fail
 from cassi.apps.errors import describe, is_usage_error
 from cassi.apps.reconstruct.blocks import parse_size
 
@@ -35,6 +37,16 @@ def raised(function):
     with pytest.raises(Exception) as caught:
         function()
     return caught.value
+
+
+def test_a_second_interrupt_ends_a_command_at_once():
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises(SystemExit):
+            fail("cassi-train", "interrupted", INTERRUPTED)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def test_a_warning_is_a_line():

@@ -208,7 +208,7 @@ def test_weights_name_what_they_need(mine, train, reconstruct, monkeypatch):
     monkeypatch.setattr(plugins, "_LOADED", {})
     registry._ENTRIES.pop("own_net")
     line = reconstruct(f"model={mine / 'run' / 'model.safetensors'}").refusal
-    assert line.endswith("these weights need plugins=[mine.py]")
+    assert line.endswith("these weights need plugins=[mine.py]; in Python import it first")
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from cassi.config import build, homes
 from cassi.models.network import memory_format_warning
 from cassi.plugins import loaded_names
 from cassi.precision import doubt
+from cassi.priors.weights import check_fit
 from cassi.systems import SDCassi
 
 
@@ -63,6 +64,8 @@ def train(settings: Train, run: Run) -> float:
     wavelengths = inputs.data_wavelengths(settings.data)
     net, card = build_network(settings.model, len(wavelengths))
     card = replace(card, wavelengths=wavelengths)
+    if start is not None:
+        check_fit(files.network_weights(content["state_dict"]), net, f"ckpt: {start} is not of")
     data = inputs.load_data(settings)
     if first and (said := _doubt_precision(settings)) is not None:
         print(f"{marked('warning')} {said}", file=sys.stderr)
@@ -83,7 +86,10 @@ def train(settings: Train, run: Run) -> float:
         begun = "" if resumed is None else f", going on after step {resumed}"
         print(f"{card.name}: {count / 1e6:.2f} M parameters{begun}", flush=True)
         files.save_options(folder, run.options)
-    fit(trainer, module, data, start)
+    named = [settings.plugins] if isinstance(settings.plugins, str) else settings.plugins
+    plugins = f" plugins=[{','.join(named)}]" if named else ""
+    again = f"go on with: cassi-train ckpt=last hydra.run.dir={folder}{plugins}"
+    fit(trainer, module, data, start, again)
 
     best = trainer.callback_metrics.get("val_psnr")
     best = max((c.best_model_score for c in _selectors(trainer)), default=best)
@@ -103,7 +109,7 @@ def _rehearse(settings: Train, net: Any, wavelengths: tuple[float, ...], data: A
             if small.task.get("starts"):
                 small = replace(small, task=small.task | {"starts": f"{place}/starts"})
             trainer = make_trainer(small, Path(place), None, callbacks)
-            fit(trainer, make_module(small, net, wavelengths, data.scenes.scales), data, None)
+            fit(trainer, make_module(small, net, wavelengths, data.scenes.scales), data)
             return trainer
 
     count = sum(p.numel() for p in net.parameters() if p.requires_grad)
@@ -162,16 +168,15 @@ def make_trainer(
         raise ValueError(f"trainer: {error}") from None
 
 
-def fit(trainer: Any, module: Any, data: Any, start: Path | None) -> None:
-    """Train, and turn Lightning's ways to end into those of a command."""
+def fit(trainer: Any, module: Any, data: Any, start: Path | None = None, again: str = "") -> None:
+    """Train, and turn Lightning's ways to end into those of a command, which say how to go on."""
     try:
         with leave_to_lightning(trainer):
             trainer.fit(module, datamodule=data, ckpt_path=start, weights_only=True)
     except (SystemExit, Terminated) as stop:
         # Lightning ends the process after Ctrl+C and, with status 0, after SIGTERM.
-        go_on = f"go on with: cassi-train ckpt=last hydra.run.dir={trainer.default_root_dir}"
         ended = isinstance(stop, Terminated) or trainer.received_sigterm
-        raise (Terminated if ended else KeyboardInterrupt)(go_on) from None
+        raise (Terminated if ended else KeyboardInterrupt)(again) from None
 
 
 def _selectors(trainer: Any) -> list[Any]:

@@ -17,6 +17,7 @@ from cassi.data.bundled import bundled_path
 from cassi.data.datasets import TrainingCrops, WholeScenes, load_split
 from cassi.data.io import load_mask
 from cassi.data.scenes import Scene, as_scenes, load_scene
+from cassi.data.simulation import MixedMasks, RandomMasks
 from cassi.systems import SDCassi
 from cassi.systems.band_positions import check_places, find_places
 
@@ -152,7 +153,7 @@ def data_wavelengths(data: Data) -> tuple[float, ...]:
         )
     wavelengths = data.given_wavelengths
     if wavelengths is None:
-        raise ValueError("data.wavelengths: expected a list in nm, got none")
+        raise ValueError("data.wavelengths: expected a list in nm, one per band, got none")
     return wavelengths
 
 
@@ -189,8 +190,12 @@ def _build_masks(node: dict[str, Any], bands: int) -> Any:
         return build({k: v for k, v in node.items() if k not in ("sources", "mask")}, sources=inner)
     if "mask" not in node:
         return build(node)
+    if isinstance(node["mask"], list):
+        return MixedMasks([_build_masks(node | {"mask": one}, bands) for one in node["mask"]])
+    if node["mask"] == "random":
+        return RandomMasks()
     if node["mask"] == "???":
-        raise ValueError("data.simulator.masks.mask: expected a file; give it one")
+        raise ValueError("data.simulator.masks.mask: expected a file, a list of files, or random")
     path = bundled_path("mask.tif") if node["mask"] is None else Path(str(node["mask"]))
     hints = {name: node[name] for name in ("key", "axes") if name in node}
     mask: torch.Tensor = load_mask(path, bands=bands, **hints).data

@@ -15,6 +15,7 @@ from shared import before_a_push, wait_until
 
 from cassi.apps.train import dry_run
 from cassi.apps.train.files import add_earlier_options, read_checkpoint
+from cassi.apps.train.inputs import build_simulator
 from cassi.data.datasets import TrainingCrops
 from cassi.models.load import load_model
 
@@ -244,6 +245,19 @@ def test_what_loses_channels_last_is_named(train, model, said):
     warnings = [line for line in outcome.err.splitlines() if line.startswith("warning: ")]
     assert len(warnings) == (said is not None)
     assert all(said in line for line in warnings)
+
+
+def test_masks_of_several_cameras(train, tmp_path):
+    np.save(tmp_path / "a.npy", np.eye(40, dtype=np.float32))
+    masks = {
+        "_target_": "cassi.data.simulation.MaskCrops",
+        "mask": [str(tmp_path / "a.npy"), "random"],
+    }
+    made = build_simulator({"_target_": "cassi.data.simulation.Simulator", "masks": masks}, (500,))
+    drawn = made.masks.draw(40, 8, 8, torch.Generator().manual_seed(0))
+    # A line of the diagonal has at most 8 open pixels of 64; random masks have more.
+    assert 10 < (drawn.sum((1, 2, 3, 4)) <= 8).sum() < 30
+    train(*TINY, "trainer.max_steps=1", "data.simulator.masks.mask=random").ok()
 
 
 def test_a_lesson_without_a_camera_needs_no_mask_of_its_size(train):

@@ -37,6 +37,7 @@ def refused(train, tmp_path):
         ),
         (["data.step_per_epoch=3"], "data.steps_per_epoch"),
         (["data=folder"], "data.root"),
+        (["data.simulator.masks.mask=[random,none.mat]"], "none.mat"),
         (["data=cave", "paths.data_dir=nowhere"], "no folder nowhere; give data.root=DIR"),
         (["model.stages=0"], "stages"),
         (["model.stage=2"], "model.stages"),
@@ -65,6 +66,12 @@ def test_options_of_a_stranger(refused, tmp_path):
     (tmp_path / "run" / "checkpoints" / "options.yaml").write_text(f"- {option}\n")
     line = refused("ckpt=last", f"hydra.run.dir={tmp_path / 'run'}")
     assert f"{option!r} is none" in line
+
+
+def test_a_checkpoint_of_another_network(train, refused, tmp_path):
+    train(*TINY, "hydra.run.dir=first").ok()
+    line = refused("model.stages=2", f"ckpt={tmp_path / 'first' / 'checkpoints' / 'last.ckpt'}")
+    assert "last.ckpt is not of this GAPNet: " in line
 
 
 def test_what_is_no_checkpoint(refused, tmp_path):
