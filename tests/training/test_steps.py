@@ -12,7 +12,7 @@ from cassi.training import RMSE, PerEpoch
 from cassi.training.callbacks import EMA, LastCheckpoint
 from cassi.training.data import StepSampler, TrainingData
 from cassi.training.denoising import Denoising
-from cassi.training.module import Training, combine_seeds, merge_bands
+from cassi.training.module import Training, combine_seeds, merge_bands, seed_generators
 
 
 @pytest.mark.parametrize("world", [1, 2, 4])
@@ -85,6 +85,13 @@ def test_scores_may_be_those_of_the_log_of_mst():
     assert made.scores[0].item() == pytest.approx(expected, abs=1e-4)
     with pytest.raises(ValueError, match="torch-265"):
         Training(Wrong(), simulate, RMSE(), torch.optim.Adam, preset="torch-265")
+
+
+def test_seeds_are_those_of_torch():
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    seed_generators(7, torch.device("cpu"))
+    assert torch.equal(torch.rand(3), expected)
 
 
 def test_seeds_differ_in_every_part():
