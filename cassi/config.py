@@ -63,9 +63,15 @@ def build(node: Any, *args: Any, **kwargs: Any) -> Any:
     except InstantiationException as error:
         # Hydra wraps what an inner constructor raised; the user needs that, not the wrapping.
         cause = error.__cause__ or str(error).splitlines()[0]
-        raise ValueError(f"config: {node['_target_']}: {cause}") from error
+        raise ValueError(f"config: {node['_target_']}: {cause}{_texts(node, cause)}") from error
     except (ValueError, TypeError) as error:
-        raise ValueError(f"config: {node['_target_']}: {error}") from error
+        raise ValueError(f"config: {node['_target_']}: {error}{_texts(node, error)}") from error
+
+
+def _texts(node: dict[str, Any], error: Any) -> str:
+    """Name the texts in a node that a library's TypeError may be about, as in `lr=fast`."""
+    texts = [f"{k}={v}" for k, v in node.items() if isinstance(v, str) and k not in _HYDRA]
+    return f"; got {', '.join(texts)}" if texts and isinstance(error, TypeError) else ""
 
 
 def check_node(node: Any, name: str = "", *, complete: bool = False) -> None:

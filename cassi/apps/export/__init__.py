@@ -124,7 +124,8 @@ def write_file(
                     export_operators(export(method, system, y), file, about)
                 model = torch.export.load(file).module()
         except (RuntimeError, ImportError) as error:
-            raise ValueError(f"format={format}: {str(error).splitlines()[0]}") from error
+            hint = f"; pip install {error.name}" if isinstance(error, ModuleNotFoundError) else ""
+            raise ValueError(f"format={format}: {str(error).splitlines()[0]}{hint}") from error
         finally:
             logging.disable(logging.NOTSET)
     return lambda: model(y)

@@ -77,6 +77,7 @@ def train(settings: Train, run: Run) -> float:
         print(f"nothing was written{more}")
         return score
     module = make_module(settings, net, wavelengths, data.scenes.scales)
+    module.configure_optimizers()  # refuses wrong values before anything is written
     trainer = make_trainer(settings, folder, resumed)
     inputs.tell_settings(trainer.loggers, settings)
     count = sum(p.numel() for p in net.parameters() if p.requires_grad)

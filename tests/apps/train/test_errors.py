@@ -43,6 +43,7 @@ def refused(train, tmp_path):
         (["model.stage=2"], "model.stages"),
         (["model.weights=none.pth"], "no file none.pth"),
         (["loss=multi"], "did you mean multi_stage"),
+        (["optimizer.lr=fast"], "got lr=fast"),
         (["scheduler.warmup=9"], "0 <= warmup < steps"),
         (["trainer.max_steps=-1"], "set trainer.max_steps"),
         (["trainer.precision=3"], "Precision 3"),
