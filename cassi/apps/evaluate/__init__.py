@@ -100,7 +100,7 @@ def evaluate(settings: Evaluate, run: Run) -> float:
                 seen[record.scene] += 1
                 if record.error:
                     said = f"{_label(record)} failed: {record.error}"
-                    print(printable(said), file=sys.stderr, flush=True)
+                    bar.write(printable(said), file=sys.stderr)
                 # Now rather than at the end, so that a long run can be looked at.
                 if seen[record.scene] == len(plan.methods) and not plan.swept:
                     results.finish_scene(record.scene)
