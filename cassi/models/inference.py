@@ -28,10 +28,13 @@ from cassi.solvers.heldout import Lines, draw_seen, weighted_mean
 from cassi.solvers.linear_system import is_camera, seen
 from cassi.solvers.refine import VISIBLE
 
-SHARES = ((1.0,), (0.2, 0.8), (0.2, 0.2, 0.6), (0.1, 0.1, 0.3, 0.5))
-"""Of one to four cubes in their mean, on average over scenes: the start's, the network's and those
-of the solvers that refine, in this order."""
-TRUST = 4.0
+SHARES = ((1.0,), (0.2, 0.8), (0.2, 0.2, 0.6), (0.1, 0.08, 0.3, 0.52))
+"""Of one to four cubes in their mean: the start's, the network's and those of the solvers that
+refine, in this order."""
+BRIGHTNESS = (*SHARES[:3], (0.0, 0.0, 0.25, 0.75))
+"""The same of their means over the bands, on average over scenes. Most of an error is there, and
+the last cube has the least of it."""
+TRUST = 6.0
 """In what held-out pixels say of the weights of a scene, see `Lines.weigh`."""
 HELDOUT = 0.01
 """Share of the detector pixels that the cubes are made without, to find the shares of a scene."""
@@ -163,12 +166,11 @@ class Inference(nn.Module):
             lines = Lines(y, system, draw_seen(y, system, HELDOUT))
         seen_by = lines.camera if lines else system
         cubes, noise = self._recover_all(seen(y, seen_by), seen_by, statistics)
-        shares = SHARES[len(cubes) - 1]
         weights = None
         if lines is not None and statistics is not None:
-            find = partial(self._weigh, statistics, lines, cubes, shares)
+            find = partial(self._weigh, statistics, lines, cubes)
             weights = statistics.remember(self.solvers, find)
-        x = weighted_mean(cubes, shares, weights)
+        x = weighted_mean(cubes, SHARES[len(cubes) - 1], weights)
         # A cube that is not finite is for the caller to report.
         if not bool(x.isfinite().all()):
             return x, noise
@@ -191,16 +193,15 @@ class Inference(nn.Module):
                 cubes.append(method.run(y, system, x0=cubes[-1], statistics=statistics).x)
         return cubes, noise
 
-    def _weigh(
-        self, whole: Statistics, lines: Lines, cubes: list[Tensor], shares: tuple[float, ...]
-    ) -> Tensor:
+    def _weigh(self, whole: Statistics, lines: Lines, cubes: list[Tensor]) -> Tensor:
         """Return the weights of the cubes, of the whole scene also where y is a part of it."""
         y, camera = whole.brightest()
         y = seen(y, camera)
         if y.shape != lines.y.shape or not torch.equal(y, lines.y):
             lines = Lines(y, camera, draw_seen(y, camera, HELDOUT))
             cubes = self._recover_all(seen(y, lines.camera), lines.camera, whole)[0]
-        return lines.weigh(cubes, shares, TRUST)
+        at = len(cubes) - 1
+        return lines.weigh(cubes, SHARES[at], BRIGHTNESS[at], TRUST)
 
     @torch.no_grad()
     def _look(self, statistics: Statistics, start: Solver, found: StoppingPoint | None) -> Solver:

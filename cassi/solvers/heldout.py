@@ -60,19 +60,26 @@ class Lines:
         rest, size = self._norm(self._seen - self.system(x)), self._size
         return torch.where(size > 0, rest / size.clamp_min(torch.finfo(torch.float64).tiny), 0)
 
-    def weigh(self, cubes: Sequence[Tensor], shares: Sequence[float], trust: float) -> Tensor:
+    def weigh(
+        self,
+        cubes: Sequence[Tensor],
+        shares: Sequence[float],
+        usual: Sequence[float],
+        trust: float,
+    ) -> Tensor:
         r"""Return the weights w of the `weighted_mean` x(w) that predicts the held-out pixels.
 
-            argmin_w ‖(y − A x(w))_H‖² / ‖(y − A x(s))_H‖² + ‖w − s‖² / t,   Σ w_i = 1
+            argmin_w ‖(y − A x(w))_H‖² / ‖(y − A x(v))_H‖² + ‖w − v‖² / t,   Σ w_i = 1
 
         The pixels decide where the cubes differ by more than they miss the pixels by, else the
-        shares do. The pixels do not show all of an error: that is why t does not grow with their
-        number.
+        usual weights do. The pixels do not show all of an error: that is why t does not grow with
+        their number.
 
         Args:
             cubes: x_i `(B, C, H, W)` each, all reconstructed without these pixels.
-            shares: s_i, weights that are good on average, of sum 1.
-            trust: t > 0; the larger, the further the weights may be from the shares.
+            shares: s_i of the `weighted_mean`, of sum 1.
+            usual: v_i, weights that are good on average, of sum 1.
+            trust: t > 0; the larger, the further w may be from v.
 
         Returns:
             `(M, B)`, of sum 1.
@@ -84,17 +91,17 @@ class Lines:
         def seen_there(x: Tensor) -> Tensor:  # (B, N), float64
             return torch.where(chosen, self.system(x), 0).flatten(1).double()
 
+        mean = torch.tensor(usual, dtype=torch.float64, device=chosen.device)[:, None]
         missed = torch.where(chosen, self._seen, 0).flatten(1).double()
-        missed = missed - seen_there(weighted_mean(cubes, shares))
+        missed = missed - seen_there(weighted_mean(cubes, shares, mean))
         grey = [x.mean(1, keepdim=True) for x in cubes]
         ways = [seen_there((one - grey[-1]).expand_as(cubes[0])) for one in grey[:-1]]
         told = torch.stack(ways, 1) if ways else missed[:, None][:, :0]  # (B, M − 1, N)
         level = (missed.square().sum(1) / trust).clamp_min(torch.finfo(torch.float64).tiny)
-        norm = (torch.eye(len(ways)) + 1).to(told)  # ‖w − s‖², of all weights but the last
+        norm = (torch.eye(len(ways)) + 1).to(told)  # ‖w − v‖², of all weights but the last
         gram = told @ told.mT + level[:, None, None] * norm
         change = torch.linalg.solve_ex(gram, (told @ missed[..., None])[..., 0])[0].T
-        change = torch.cat((change, -change.sum(0, keepdim=True)))
-        return change + torch.tensor(shares, dtype=change.dtype, device=change.device)[:, None]
+        return mean + torch.cat((change, -change.sum(0, keepdim=True)))
 
     def error(self, x: Tensor) -> float:
         """Return the `heldout_error` of a cube, the root mean square of a batch."""
