@@ -17,8 +17,13 @@ NORMAL = 1.6448536269514722
 """Standard deviations that hold 90 % of a normal distribution."""
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 """Shares of the values that intervals are to hold."""
-ERRORS = ("heldout", "heldout over expected", "error of the scene", "noise", "motion")
+ERRORS = ("heldout", "error of the scene", "noise", "motion")
 """Numbers of a scene that grow with its error, in decades."""
+UNSEEN = NAMES.index("heldout without noise")
+EXPONENT, WORST = 0.19, -1.3
+"""Of that number, which is taken to be at most 10^WORST = 5 %."""
+_BY_HEART = [UNSEEN, *(NAMES.index(name) for name in ERRORS if name != "motion")]
+# Numbers of a scene that have too few values for a regression: it would learn them by heart.
 GROUPS = 3
 """Of brightness, and of texture."""
 REGIONS = (1, 3, 5, 9, 17, 33)
@@ -28,9 +33,10 @@ REGIONS = (1, 3, 5, 9, 17, 33)
 class ErrorModel(nn.Module):
     r"""A regression of the logarithm of the error on features of `cassi.uncertainty.features`.
 
-        σ = b · exp(f(φ)) · k(g),
+        σ = b · exp(f(φ)) · (h/ρ)^0.19 · k(g),
 
-    b the local error of the repeated reconstruction, f two hidden layers, and k the factor by which
+    b the local error of the repeated reconstruction, f two hidden layers, h and ρ the errors
+    `heldout` and `missed` of `cassi.uncertainty.bootstrap.Probe`, and k the factor by which
     in the group g of brightness and texture 90 % of the errors of scenes that f has not seen are
     within ±1.645 σ (split conformal prediction).
 
@@ -74,8 +80,11 @@ class ErrorModel(nn.Module):
         """Return log σ in units of the signal level, before its factors: `(N, F)` → `(N,)`."""
         # Beyond what was trained on a network extrapolates to anything.
         inside = features.clamp(self.lowest, self.highest)
-        change: Tensor = self.layers((inside - self.center) / self.scale)[:, 0]
-        return change + math.log(10) * features[:, BASE]
+        known = (inside - self.center) / self.scale
+        known[:, _BY_HEART] = 0
+        change: Tensor = self.layers(known)[:, 0]
+        unseen = EXPONENT * features[:, UNSEEN].clamp_max(WORST)
+        return change + math.log(10) * (features[:, BASE] + unseen)
 
     def group(self, features: Tensor) -> Tensor:
         """Return the group of brightness and texture, `(N,)`, from 0 to GROUPS² − 1."""

@@ -22,7 +22,7 @@ NAMES = (
     *("deviation of the mean 8", "deviation of the mean 32"),
     *("value", "local mean", "mean over bands", "slope", "local slope"),
     *("residual", "light", "local light", "crowding", "place", "place squared"),
-    *("unknowns", "bands", "heldout", "heldout over expected", "error of the scene"),
+    *("unknowns", "bands", "heldout", "heldout without noise", "error of the scene"),
     *("noise", "motion"),
 )
 """What the numbers of `Features.band` are, in their order."""
@@ -46,7 +46,8 @@ class Features:
     - how many bands share the pixels of the detector, Aᵀ(A1)/Aᵀ1
 
     and the light Aᵀ1 that the mask lets through, the place of the band in the spectrum, the
-    number of unknowns for each measured value, by how much pixels held out are missed, and what
+    number of unknowns for each measured value, by how much pixels held out are missed, the same
+    over what noise and the error of the scene make of a pixel (`Probe.missed`), and what
     noise of the residual's size and the shift of the mask change of the cube. They are made band
     by band: all of them take 28 times the memory of the cube.
 
@@ -81,7 +82,7 @@ class Features:
             "unknowns": math.log10(self.x[0].numel() / ones[0].numel()),
             "bands": math.log10(bands / 28),
             "heldout": math.log10(missed),
-            "heldout over expected": math.log10(missed / max(result.probed.expected, _LEAST)),
+            "heldout without noise": math.log10(missed / max(result.probed.missed, _LEAST)),
             "error of the scene": 0.5 * math.log10(max(float(power.mean()), FLOOR**2)),
             "noise": math.log10(max(changed[0], FLOOR)),
             "motion": math.log10(max(changed[1], FLOOR)),

@@ -390,7 +390,7 @@ def print_coverage(parts: Sequence[Rows], told: Sequence[Tensor]) -> None:
     """Print what intervals of scenes apart hold, by method and camera."""
     print(
         "method | camera | cases | coverage, least, most | AUSE | of gradient | "
-        "heldout over expected | moved"
+        "heldout without noise | moved"
     )
     everything = []
     for method, kind in itertools.product(METHODS, KINDS):
@@ -404,7 +404,7 @@ def print_coverage(parts: Sequence[Rows], told: Sequence[Tensor]) -> None:
         held = [float((part.error <= NORMAL * sigma).float().mean()) for part, sigma in own]
         areas = [sparsification(part.error, sigma) for part, sigma in own]
         slopes = [sparsification(part.error, part.feature("gradient")) for part, _ in own]
-        ratios = [10 ** float(part.feature("heldout over expected")[0]) for part, _ in own]
+        ratios = [10 ** float(part.feature("heldout without noise")[0]) for part, _ in own]
         moved = sum(float(part.feature("motion")[0]) > math.log10(FLOOR) for part, _ in own)
         everything += held
         print(

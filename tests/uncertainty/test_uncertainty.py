@@ -10,8 +10,8 @@ import cassi
 from cassi import uncertainty
 from cassi.data.bundled import bundled_path
 from cassi.evaluation import Twin
-from cassi.uncertainty.bootstrap import Trial, bootstrap, mirror_axes
-from cassi.uncertainty.error_model import ErrorModel, load_error_model
+from cassi.uncertainty.bootstrap import Trial, _missed, bootstrap, mirror_axes
+from cassi.uncertainty.error_model import EXPONENT, UNSEEN, ErrorModel, load_error_model
 from cassi.uncertainty.features import NAMES, NUMBERS, Features
 from cassi.uncertainty.mask_shift import FOUND, MaskShift, find_mask_shift, measure_shifted
 
@@ -242,6 +242,30 @@ def test_bars_widen_by_what_is_worse_than_all_of_the_training():
     assert model.excess(SimpleNamespace(numbers=known | {"bands": 2.0})) == 1
     worse = known | {"heldout": 0.3, "motion": 0.1}
     assert model.excess(SimpleNamespace(numbers=worse)) == pytest.approx(10**0.3)
+
+
+def test_pixels_are_missed_by_noise_and_by_the_error():
+    random = torch.Generator().manual_seed(0)
+    noise, error = torch.randn(2, 1, 1, 200, 200, generator=random)
+    held = torch.ones(1, 1, 200, 200, dtype=torch.bool)
+    # Three quarters of a normal distribution are within 1.15 standard deviations.
+    for size in (0.5, 3.0):
+        assert _missed(size * noise, error, held) == pytest.approx(1.15 * size, rel=0.05)
+    assert _missed(noise, 0 * error, held) == 1
+
+
+def test_of_a_scene_the_error_without_noise_counts_alone():
+    model, rows = ErrorModel(), torch.full((1, len(NAMES)), -2.0)
+    torch.nn.init.ones_(model.layers[-1].weight)
+    usual = model(rows)
+    for name in ("heldout", "error of the scene", "motion"):
+        other = rows.clone()
+        other[:, NAMES.index(name)] = -1
+        assert torch.equal(model(other), usual) == (name != "motion")
+    for number, counts in ((-1.5, -1.5), (0.0, -1.3)):
+        rows[:, UNSEEN] = number
+        expected = usual + EXPONENT * math.log(10) * (counts + 2)
+        torch.testing.assert_close(model(rows), expected)
 
 
 @pytest.mark.parametrize("bands", [3, 12])
