@@ -3,6 +3,8 @@
 // A tile is as many groups as a vector has lanes. Gram matrices lie side by side in the lanes, so
 // that Jacobi's rotations run on all of them at once; a lane that has converged is turned by
 // nothing, and comes out the same whatever is beside it.
+#include <utility>
+
 #include "rows.h"
 
 namespace cassi {
@@ -36,13 +38,6 @@ static inline V<T> root(V<T> a) {
   return a * reciprocal_root<T>(larger<T>(a, splat<T>(least<T>)));
 }
 
-// 1/√(1 + t²), with another Newton step: thousands of turns that all shorten would add up.
-template <class T>
-static inline V<T> cosine(V<T> t) {
-  const V<T> square = t * t + T(1), c = reciprocal_root<T>(square);
-  return c + c * (T(0.5) - T(0.5) * square * c * c);
-}
-
 template <class T>
 static inline bool any_above(V<T> a, V<T> b) {
 #if defined(__AVX512F__)
@@ -63,65 +58,179 @@ static inline void turn(V<T>& x, V<T>& y, V<T> c, V<T> s) {
   x = moved;
 }
 
-// Turns symmetric matrices, of which the upper triangles are used, until they are as good as
-// diagonal; the rows of `vectors` become the eigenvectors. What is left beside the diagonal is no
-// more than rounding errors of the matrix, or of what is compared with its eigenvalues.
+// Householder's reduction of symmetric matrices, of which the upper triangles are used, to
+// tridiagonal ones, with diagonals d and e beside them. `vectors` gets the directions as rows.
 template <class T>
-CASSI_APART void diagonalize(V<T>* a, V<T>* vectors, int64_t n, V<T> square) {
-  V<T> trace = {};
+CASSI_APART void tridiagonalize(V<T>* a, V<T>* vectors, V<T>* d, V<T>* e, V<T>* work, int64_t n) {
+  V<T>*const product = work, *const inverses = work + n;
+  for (int64_t k = 0; k + 2 < n; ++k) {
+    V<T>* const v = a + k * n;  // the reflection is 1 − v vᵀ/half
+    V<T> rest = {};
+    for (int64_t j = k + 2; j < n; ++j) rest += v[j] * v[j];
+    const V<T> length = root<T>(rest + v[k + 1] * v[k + 1]);
+    e[k] = v[k + 1] > V<T>{} ? -length : length;
+    v[k + 1] -= e[k];
+    const V<T> half = (rest + v[k + 1] * v[k + 1]) / T(2);
+    const V<T> inverse = half > least<T> ? T(1) / half : V<T>{};
+    inverses[k] = inverse;
+    for (int64_t j = k + 1; j < n; ++j) product[j] = V<T>{};
+    for (int64_t i = k + 1; i < n; ++i) {
+      const V<T>*const row = a + i * n, own = v[i];
+      V<T> sum = product[i] + row[i] * own;
+      for (int64_t j = i + 1; j < n; ++j) {
+        sum += row[j] * v[j];
+        product[j] += row[j] * own;
+      }
+      product[i] = sum;
+    }
+    V<T> along = {};
+    for (int64_t j = k + 1; j < n; ++j) along += product[j] * v[j];
+    along *= inverse / T(2);
+    for (int64_t j = k + 1; j < n; ++j) product[j] = inverse * (product[j] - along * v[j]);
+    for (int64_t i = k + 1; i < n; ++i) {
+      V<T>* const row = a + i * n;
+      const V<T> own = v[i], other = product[i];
+      for (int64_t j = i; j < n; ++j) row[j] -= own * product[j] + other * v[j];
+    }
+  }
   for (int64_t i = 0; i < n; ++i) {
-    trace += a[i * n + i];
+    d[i] = a[i * n + i];
+    e[i] = i + 2 < n ? e[i] : i + 2 == n ? a[i * n + i + 1] : V<T>{};
     for (int64_t k = 0; k < n; ++k) vectors[i * n + k] = splat<T>(i == k ? T(1) : T(0));
   }
-  const V<T> small = larger<T>(square, trace) * epsilon<T>;
-  bool turned = true;
-  for (int64_t sweep = 0; sweep < kSweeps && turned; ++sweep) {
-    turned = false;
-    for (int64_t p = 0; p + 1 < n; ++p)
-      for (int64_t q = p + 1; q < n; ++q) {
-        const V<T> apart = a[p * n + q], size = magnitude<T>(apart);
-        if (!any_above<T>(size, small)) continue;
-        turned = true;
-        const V<T> difference = a[q * n + q] - a[p * n + p], twice = apart + apart;
-        const V<T> length = root<T>(difference * difference + twice * twice);
-        const V<T> below = larger<T>(magnitude<T>(difference) + length, splat<T>(least<T>));
-        const V<T> tangent = (difference < V<T>{} ? -twice : twice) / below;
-        const V<T> t = size > small ? tangent : V<T>{};
-        const V<T> c = size > small ? cosine<T>(t) : splat<T>(T(1));
-        const V<T> s = t * c;
-        a[p * n + p] -= t * apart;
-        a[q * n + q] += t * apart;
-        a[p * n + q] = size > small ? V<T>{} : apart;
-        for (int64_t k = 0; k < p; ++k) turn<T>(a[k * n + p], a[k * n + q], c, s);
-        for (int64_t k = p + 1; k < q; ++k) turn<T>(a[p * n + k], a[k * n + q], c, s);
-        for (int64_t k = q + 1; k < n; ++k) turn<T>(a[p * n + k], a[q * n + k], c, s);
-        V<T>*const x = vectors + p * n, *const y = vectors + q * n;
-        for (int64_t k = 0; k < n; ++k) turn<T>(x[k], y[k], c, s);
-      }
+  for (int64_t k = n - 3; k >= 0; --k) {
+    const V<T>* const v = a + k * n;
+    for (int64_t i = k + 1; i < n; ++i) {
+      V<T>* const row = vectors + i * n;
+      V<T> along = {};
+      for (int64_t j = k + 1; j < n; ++j) along += row[j] * v[j];
+      along *= inverses[k];
+      for (int64_t j = k + 1; j < n; ++j) row[j] -= along * v[j];
+    }
   }
 }
 
+#ifdef COUNT
+long total_sweeps = 0, total_turns = 0;
+#endif
+#ifndef SHIFT
+#define SHIFT 0
+#endif
+
+// The QL algorithm with implicit shifts, for tridiagonal matrices of trace 1: turns them until what
+// is beside the diagonal is rounding errors, or has only eigenvalues up to `limit`. The rows of
+// `vectors` become the eigenvectors of the others.
 template <class T>
-T sum_of(V<T> a) {
-  T sum = 0;
-  for (int64_t i = 0; i < Vec<T>::lanes; ++i) sum += a[i];
-  return sum;
+CASSI_APART void diagonalize(V<T>* d, V<T>* e, V<T>* vectors, V<T>* reaches, int64_t n,
+                             V<T> limit) {
+  const V<T> small = splat<T>(epsilon<T>), one = splat<T>(T(1));
+  for (int64_t sweep = 0; sweep < kSweeps * n; ++sweep) {
+    // A block whose Gershgorin circles all end below the limit is done.
+    V<T> large = {}, above = {}, here = {}, next = {}, square = {};
+    for (int64_t i = n - 1; i >= 0; --i) {
+      const V<T> below = magnitude<T>(e[i]), before = i ? magnitude<T>(e[i - 1]) : V<T>{};
+      large = below > small ? large : V<T>{};
+      large = magnitude<T>(d[i]) + below + before > limit ? one : large;
+      reaches[i] = large;
+    }
+    int64_t first = n, last = 0;
+    for (int64_t i = 0; i + 1 < n; ++i) {
+      large = above > small ? large : reaches[i];
+      above = magnitude<T>(e[i]);
+      e[i] = above > small ? e[i] * large : V<T>{};
+      if (!any_above<T>(magnitude<T>(e[i]), V<T>{})) continue;
+      first = first < i ? first : i;
+      last = i + 1;
+      const auto begins = square == V<T>{};  // the first block that is not done has the shift
+      here = begins ? d[i] : here;
+      next = begins ? d[i + 1] : next;
+      square = begins ? e[i] * e[i] : square;
+    }
+    if (first == n) return;
+#ifdef COUNT
+    ++total_sweeps; total_turns += last - first;
+#endif
+    const V<T> half = (next - here) / T(2);
+    const V<T> reach = magnitude<T>(half) + root<T>(half * half + square);
+    const V<T> step = square / larger<T>(reach, splat<T>(least<T>));
+#if SHIFT == 0
+    const V<T> shift = half < V<T>{} ? here + step : here - step;
+#else
+    const V<T> shift = half < V<T>{} || sweep >= SHIFT ? (half < V<T>{} ? here + step : here - step) : next + step;
+#endif
+    V<T> g = {}, s = {}, c = {}, p = {}, beyond = {};
+    for (int64_t i = last - 1; i >= first; --i) {
+      const auto begins = beyond == V<T>{};
+      g = begins ? d[i + 1] - shift : g;
+      s = begins ? one : s;
+      c = begins ? one : c;
+      p = begins ? V<T>{} : p;
+      const V<T> f = s * e[i], b = c * e[i];
+      const V<T> sum = e[i] == V<T>{} ? V<T>{} : f * f + g * g;
+      V<T> inverse = reciprocal_root<T>(larger<T>(sum, splat<T>(least<T>)));
+      // Another Newton step: hundreds of turns that all shorten would add up.
+      inverse += inverse * (T(0.5) - T(0.5) * sum * inverse * inverse);
+      const auto turns = sum > least<T>;
+      s = turns ? f * inverse : V<T>{};
+      c = turns ? g * inverse : one;
+      beyond = e[i];
+      e[i + 1] = begins ? V<T>{} : turns ? sum * inverse : g;
+      g = d[i + 1] - p;
+      const V<T> r = (d[i] - g) * s + (c + c) * b;
+      p = s * r;
+      d[i + 1] = g + p;
+      g = c * r - b;
+      V<T>*const x = vectors + i * n, *const y = x + n;
+      for (int64_t k = 0; k < n; ++k) turn<T>(x[k], y[k], c, s);
+    }
+    d[first] -= p;
+    e[first] = g;
+  }
+}
+
+template <class T, int... i>
+static inline V<T> shuffle(V<T> a, V<T> b) {
+#if defined(__clang__)
+  return __builtin_shufflevector(a, b, i...);
+#else
+  return __builtin_shuffle(a, b, typename Exponential<T>::Bits{i...});
+#endif
+}
+
+// Half as many vectors with the sums of as many: even runs of h lanes come from a, odd ones from b.
+template <class T, int h, int... i>
+static inline V<T> fold(V<T> a, V<T> b, std::integer_sequence<int, i...>) {
+  constexpr int lanes = Vec<T>::lanes;
+  return shuffle<T, (i & h ? lanes + i - h : i)...>(a, b) +
+         shuffle<T, (i & h ? lanes + i : i + h)...>(a, b);
+}
+
+// The sums over the lanes of as many vectors as there are lanes.
+template <class T, int h = Vec<T>::lanes / 2>
+static inline V<T> sums_of(V<T>* a) {
+  for (int i = 0; i < h; ++i)
+    a[i] = fold<T, h>(a[i], a[i + h], std::make_integer_sequence<int, Vec<T>::lanes>{});
+  if constexpr (h > 1) return sums_of<T, h / 2>(a);
+  return a[0];
 }
 
 // The groups of a tile and what is made of them.
 template <class T>
 struct Tile {
   static constexpr int64_t lanes = Vec<T>::lanes;
+  static constexpr int kRows = 4, kColumns = lanes > 8 ? 4 : 2;  // of products in registers
+  static constexpr int kWide = 3;
   const ShrinkGroups& a;
   int64_t n, numbers, pitch;
-  T *stacks, *means;    // (lanes, n, pitch), (lanes, pitch)
-  V<T>*gram, *vectors;  // (n, n)
-  V<T>* factors;        // (n)
-  T* scale;             // (n, n), of one group
+  T *stacks, *means;      // (lanes, n, pitch), (lanes, pitch)
+  V<T>*gram, *vectors;    // (n, n)
+  V<T>*values, *beside, *work;  // (n), (n), (2, n)
+  T *across, *back, *parts;    // (n, n), (n, n), (n, pitch), of one group
 
   static int64_t size(const ShrinkGroups& a) {
     const int64_t n = a.g.matches, pitch = padded<T>(a.g.numbers());
-    return (lanes * (n + 1) * pitch + lanes * n * (2 * n + 1) + padded<T>(n * n)) * sizeof(T);
+    return (lanes * (n + 1) * pitch + lanes * n * (2 * n + 4) + 2 * padded<T>(n * n) + n * pitch) *
+           sizeof(T);
   }
 
   Tile(const ShrinkGroups& a, char* memory)
@@ -131,30 +240,35 @@ struct Tile {
     means = arena.block<T>(lanes, 1, pitch).base;
     gram = reinterpret_cast<V<T>*>(arena.block<T>(n, n, lanes).base);
     vectors = reinterpret_cast<V<T>*>(arena.block<T>(n, n, lanes).base);
-    factors = reinterpret_cast<V<T>*>(arena.block<T>(1, n, lanes).base);
-    scale = arena.block<T>(1, 1, padded<T>(n * n)).base;
+    values = reinterpret_cast<V<T>*>(arena.block<T>(1, n, lanes).base);
+    beside = reinterpret_cast<V<T>*>(arena.block<T>(1, n, lanes).base);
+    work = reinterpret_cast<V<T>*>(arena.block<T>(2, n, lanes).base);
+    across = arena.block<T>(1, 1, padded<T>(n * n)).base;
+    back = arena.block<T>(1, 1, padded<T>(n * n)).base;
+    parts = arena.block<T>(1, n, pitch).base;
   }
 
   T* row(int64_t lane, int64_t i) const { return stacks + (lane * n + i) * pitch; }
 
   void read_patch(int64_t group, int64_t match, T* to) const {
     const Corner corner = corner_of(a.g, group, match);
-    const int64_t side = a.g.patch, channels = a.g.channels;
+    const int64_t side = a.g.patch, channels = a.g.channels, line = side * channels;
     const View& v = a.image;
     constexpr Dtype own = sizeof(T) == 8 ? Dtype::f64 : Dtype::f32;
     const int64_t from = corner.row * v.stride[2] + corner.column * v.stride[3];
-    if (v.dtype == own && v.stride[1] == 1 && v.stride[3] == channels) {
-      for (int64_t r = 0; r < side; ++r)
-        __builtin_memcpy(to + r * side * channels,
-                         static_cast<const T*>(v.data) + from + r * v.stride[2],
-                         side * channels * sizeof(T));
+    if (v.dtype == own && v.stride[1] == 1 && v.stride[3] == channels && line >= lanes) {
+      for (int64_t r = 0; r < side; ++r) {
+        const T* const start = static_cast<const T*>(v.data) + from + r * v.stride[2];
+        for (int64_t d = 0; d + lanes < line; d += lanes) store(to + r * line + d, load(start + d));
+        store(to + (r + 1) * line - lanes, load(start + line - lanes));
+      }
       return;
     }
     // A pixel is a row of the block, its components the columns.
     for (int64_t r = 0; r < side; ++r) {
       char* const start = static_cast<char*>(v.data) + (from + r * v.stride[2]) * size_of(v.dtype);
       const Part part = {start, v.dtype, 0, v.stride[3], v.stride[1]};
-      read_block(Block<T>{to + r * side * channels, 0, channels}, part, 1, side, channels);
+      read_block(Block<T>{to + r * line, 0, channels}, part, 1, side, channels);
     }
   }
 
@@ -172,24 +286,32 @@ struct Tile {
       store(mean + d, sum);
       for (int64_t i = 0; i < n; ++i) store(row(lane, i) + d, load(row(lane, i) + d) - sum);
     }
+    for (int64_t i = 0; i < n; i += kRows)
+      for (int64_t j = i / kColumns * kColumns; j < n; j += kColumns) multiply(lane, i, j);
+    const T* const from = reinterpret_cast<const T*>(gram) + lane;
     T trace = 0;
-    T* const into = reinterpret_cast<T*>(gram) + lane;
-    for (int64_t i = 0; i < n; ++i) {
-      for (int64_t first = i; first < n; first += 4) {
-        const int64_t count = n - first < 4 ? n - first : 4;
-        const T* const others[4] = {row(lane, first), row(lane, first + (count > 1)),
-                                    row(lane, first + (count > 2 ? 2 : 0)),
-                                    row(lane, first + (count > 3 ? 3 : 0))};
-        V<T> sums[4] = {};
-        for (int64_t d = 0; d < pitch; d += lanes) {
-          const V<T> own = load(row(lane, i) + d);
-          for (int k = 0; k < 4; ++k) sums[k] += own * load(others[k] + d);
-        }
-        for (int64_t k = 0; k < count; ++k) into[(i * n + first + k) * lanes] = sum_of<T>(sums[k]);
-      }
-      trace += into[(i * n + i) * lanes];
-    }
+    for (int64_t i = 0; i < n; ++i) trace += from[(i * n + i) * lanes];
     return trace - trace == T(0);
+  }
+
+  // Products of some rows; the last row stands in for rows beyond it.
+  void multiply(int64_t lane, int64_t i, int64_t j) {
+    const auto at = [&](int64_t k) { return row(lane, k < n ? k : n - 1); };
+    const T *const rows[4] = {at(i), at(i + 1), at(i + 2), at(i + 3)};
+    const T* columns[kColumns];
+    for (int k = 0; k < kColumns; ++k) columns[k] = at(j + k);
+    V<T> sums[kRows * kColumns] = {};
+    for (int64_t d = 0; d < pitch; d += lanes)
+      for (int r = 0; r < kRows; ++r) {
+        const V<T> own = load(rows[r] + d);
+        for (int k = 0; k < kColumns; ++k) sums[r * kColumns + k] += own * load(columns[k] + d);
+      }
+    T totals[kRows * kColumns];
+    for (int k = 0; k < kRows * kColumns; k += lanes) store(totals + k, sums_of<T>(sums + k));
+    T* const into = reinterpret_cast<T*>(gram) + lane;
+    for (int64_t r = 0; r < kRows && i + r < n; ++r)
+      for (int64_t k = 0; k < kColumns && j + k < n; ++k)
+        into[((i + r) * n + j + k) * lanes] = totals[r * kColumns + k];
   }
 
   void close(int64_t lane) {  // leaves nothing to turn
@@ -197,55 +319,91 @@ struct Tile {
     for (int64_t i = 0; i < n * n; ++i) into[i * lanes] = T(0);
   }
 
-  // What each group is multiplied by, in place of its Gram matrix.
+  // Eigenvectors of the Gram matrices, and the factors of what is along them in place of `values`.
   void solve(T threshold) {
-    const V<T> limit = splat<T>(threshold * threshold);
-    diagonalize<T>(gram, vectors, n, limit);
+    V<T> trace = {};
+    for (int64_t i = 0; i < n; ++i) trace += gram[i * n + i];
+    V<T> limit = splat<T>(threshold * threshold);
+    const auto kept = trace > larger<T>(limit, splat<T>(least<T>));
+    const V<T> scale = kept ? T(1) / trace : V<T>{};
+    limit = kept ? limit * scale : splat<T>(T(1));
+    for (int64_t i = 0; i < n; ++i)
+      for (int64_t j = i; j < n; ++j) gram[i * n + j] *= scale;
+    tridiagonalize<T>(gram, vectors, values, beside, work, n);
+    diagonalize<T>(values, beside, vectors, work, n, limit);
     for (int64_t k = 0; k < n; ++k) {
-      const V<T> ratio = limit / larger<T>(gram[k * n + k], splat<T>(least<T>));
+      const V<T> ratio = limit / larger<T>(values[k], splat<T>(least<T>));
       const V<T> rest = root<T>(larger<T>(T(1) - ratio, V<T>{}));
-      factors[k] = ratio < T(1) ? (rest + T(1)) / T(2) : V<T>{};
-    }
-    for (int64_t i = 0; i < n; ++i)
-      for (int64_t j = i; j < n; ++j) gram[i * n + j] = V<T>{};
-    for (int64_t k = 0; k < n; ++k) {
-      if (!any_above<T>(factors[k], V<T>{})) continue;
-      const V<T>* const vector = vectors + k * n;
-      for (int64_t i = 0; i < n; ++i) {
-        const V<T> scaled = factors[k] * vector[i];
-        for (int64_t j = i; j < n; ++j) gram[i * n + j] += scaled * vector[j];
-      }
+      values[k] = ratio < T(1) ? (rest + T(1)) / T(2) : V<T>{};
     }
   }
 
-  template <int kRows>
-  void write_rows(int64_t lane, int64_t first, T* to) const {
-    for (int64_t d = 0; d < pitch; d += lanes) {
-      V<T> sums[kRows];
-      const V<T> mean = load(means + lane * pitch + d);
-      for (int r = 0; r < kRows; ++r) sums[r] = mean;
-      for (int64_t j = 0; j < n; ++j) {
-        const V<T> other = load(row(lane, j) + d);
-        for (int r = 0; r < kRows; ++r) sums[r] += scale[(first + r) * n + j] * other;
+  // to[r] = from + Σ_j scale[r·of_row + j·of_other]·others[j]
+  template <int R, int D>
+  void combine(T* to, int64_t to_pitch, const T* from, const T* scale, int64_t of_row,
+               int64_t of_other, const T* others, int64_t count, int64_t most) const {
+    V<T> sums[R][D];
+    for (int k = 0; k < D; ++k) {
+      const V<T> start = from ? load(from + k * lanes) : V<T>{};
+      for (int r = 0; r < R; ++r) sums[r][k] = start;
+    }
+    for (int64_t j = 0; j < count; ++j) {
+      V<T> other[D];
+      for (int k = 0; k < D; ++k) other[k] = load(others + j * pitch + k * lanes);
+      for (int r = 0; r < R; ++r) {
+        const T own = scale[r * of_row + j * of_other];
+        for (int k = 0; k < D; ++k) sums[r][k] += own * other[k];
       }
-      for (int r = 0; r < kRows; ++r) {
-        T* const place = to + r * numbers + d;
-        if (d + lanes <= numbers)
-          store(place, sums[r]);
+    }
+    for (int r = 0; r < R; ++r)
+      for (int k = 0; k < D; ++k) {
+        T* const place = to + r * to_pitch + k * lanes;
+        if ((k + 1) * lanes <= most)
+          store(place, sums[r][k]);
         else
-          store_part<T>(place, sums[r], numbers - d);
+          store_part<T>(place, sums[r][k], most - k * lanes);
       }
-    }
   }
 
+  template <int R>
+  void combine_rows(T* to, int64_t to_pitch, const T* from, const T* scale, int64_t of_row,
+                    int64_t of_other, const T* others, int64_t count, int64_t most) const {
+    int64_t d = 0;
+    for (; d + kWide * lanes <= pitch; d += kWide * lanes)
+      combine<R, kWide>(to + d, to_pitch, from ? from + d : from, scale, of_row, of_other,
+                        others + d, count, most - d);
+    for (; d < pitch; d += lanes)
+      combine<R, 1>(to + d, to_pitch, from ? from + d : from, scale, of_row, of_other, others + d,
+                    count, most - d);
+  }
+
+  void product(int64_t rows, T* to, int64_t to_pitch, const T* from, const T* scale, int64_t of_row,
+               int64_t of_other, const T* others, int64_t count, int64_t most) const {
+    while (rows >= 4) {
+      combine_rows<4>(to, to_pitch, from, scale, of_row, of_other, others, count, most);
+      to += 4 * to_pitch, scale += 4 * of_row, rows -= 4;
+    }
+    if (rows == 3) combine_rows<3>(to, to_pitch, from, scale, of_row, of_other, others, count, most);
+    if (rows == 2) combine_rows<2>(to, to_pitch, from, scale, of_row, of_other, others, count, most);
+    if (rows == 1) combine_rows<1>(to, to_pitch, from, scale, of_row, of_other, others, count, most);
+  }
+
+  // The mean and what is along the eigenvectors that are left.
   void write(int64_t lane, T* to) {
-    const T* const from = reinterpret_cast<const T*>(gram) + lane;
-    for (int64_t i = 0; i < n; ++i)
-      for (int64_t j = i; j < n; ++j)
-        scale[i * n + j] = scale[j * n + i] = from[(i * n + j) * lanes];
-    int64_t i = 0;
-    for (; i + 6 <= n; i += 6) write_rows<6>(lane, i, to + i * numbers);
-    for (; i < n; ++i) write_rows<1>(lane, i, to + i * numbers);
+    const T *const factors = reinterpret_cast<const T*>(values) + lane,
+            *const from = reinterpret_cast<const T*>(vectors) + lane;
+    int64_t rank = 0;
+    for (int64_t k = 0; k < n; ++k) {
+      const T factor = factors[k * lanes];
+      if (!(factor > T(0))) continue;
+      for (int64_t i = 0; i < n; ++i) {
+        across[rank * n + i] = from[(k * n + i) * lanes];
+        back[rank * n + i] = factor * across[rank * n + i];
+      }
+      ++rank;
+    }
+    product(rank, parts, pitch, nullptr, across, n, 1, row(lane, 0), n, pitch);
+    product(n, to, numbers, means + lane * pitch, back, 1, n, parts, rank, numbers);
   }
 };
 
