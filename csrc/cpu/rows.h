@@ -143,14 +143,13 @@ inline void write_row<F16, float>(F16* __restrict to, const float* __restrict fr
 
 typedef float Eight __attribute__((vector_size(32)));
 
-// Elements I… of a, 0 to 7, and of b, 8 to 15.
-template <int... I>
-static inline Eight pick(Eight a, Eight b) {
+// Elements I… of a and, from its number of lanes on, of b.
+template <int... I, class V>
+static inline V pick(V a, V b) {
 #if defined(__clang__)
   return __builtin_shufflevector(a, b, I...);
 #else
-  typedef int32_t Index __attribute__((vector_size(32)));
-  return __builtin_shuffle(a, b, Index{I...});
+  return __builtin_shuffle(a, b, decltype(a < b){I...});
 #endif
 }
 

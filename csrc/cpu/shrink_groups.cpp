@@ -1,8 +1,8 @@
 // Groups of similar patches: the singular values of each matrix shrunk, and the patches added up.
 //
-// A tile is as many groups as a vector has lanes. Gram matrices lie side by side in the lanes, so
-// that Jacobi's rotations run on all of them at once; a lane that has converged is turned by
-// nothing, and comes out the same whatever is beside it.
+// A tile is as many groups as a vector has lanes. Their Gram matrices lie side by side in the lanes,
+// so that every step of the eigenvalue problem runs on all of them at once; a lane that has converged
+// is turned by nothing, and comes out the same whatever is beside it.
 #include <utility>
 
 #include "rows.h"
@@ -11,7 +11,7 @@ namespace cassi {
 namespace CASSI_ISA {
 namespace {
 
-constexpr int64_t kSweeps = 16;   // at most; five to seven are enough
+constexpr int64_t kSweeps = 16;   // for each row at most; two are enough
 constexpr int64_t kStrands = 64;  // parts of an image that are added up side by side
 constexpr int64_t kScatter = 37;  // neighbouring rows go to strands far apart
 
@@ -110,13 +110,6 @@ CASSI_APART void tridiagonalize(V<T>* a, V<T>* vectors, V<T>* d, V<T>* e, V<T>* 
   }
 }
 
-#ifdef COUNT
-long total_sweeps = 0, total_turns = 0;
-#endif
-#ifndef SHIFT
-#define SHIFT 0
-#endif
-
 // The QL algorithm with implicit shifts, for tridiagonal matrices of trace 1: turns them until what
 // is beside the diagonal is rounding errors, or has only eigenvalues up to `limit`. The rows of
 // `vectors` become the eigenvectors of the others.
@@ -147,17 +140,10 @@ CASSI_APART void diagonalize(V<T>* d, V<T>* e, V<T>* vectors, V<T>* reaches, int
       square = begins ? e[i] * e[i] : square;
     }
     if (first == n) return;
-#ifdef COUNT
-    ++total_sweeps; total_turns += last - first;
-#endif
     const V<T> half = (next - here) / T(2);
     const V<T> reach = magnitude<T>(half) + root<T>(half * half + square);
     const V<T> step = square / larger<T>(reach, splat<T>(least<T>));
-#if SHIFT == 0
     const V<T> shift = half < V<T>{} ? here + step : here - step;
-#else
-    const V<T> shift = half < V<T>{} || sweep >= SHIFT ? (half < V<T>{} ? here + step : here - step) : next + step;
-#endif
     V<T> g = {}, s = {}, c = {}, p = {}, beyond = {};
     for (int64_t i = last - 1; i >= first; --i) {
       const auto begins = beyond == V<T>{};
@@ -188,21 +174,11 @@ CASSI_APART void diagonalize(V<T>* d, V<T>* e, V<T>* vectors, V<T>* reaches, int
   }
 }
 
-template <class T, int... i>
-static inline V<T> shuffle(V<T> a, V<T> b) {
-#if defined(__clang__)
-  return __builtin_shufflevector(a, b, i...);
-#else
-  return __builtin_shuffle(a, b, typename Exponential<T>::Bits{i...});
-#endif
-}
-
 // Half as many vectors with the sums of as many: even runs of h lanes come from a, odd ones from b.
 template <class T, int h, int... i>
 static inline V<T> fold(V<T> a, V<T> b, std::integer_sequence<int, i...>) {
   constexpr int lanes = Vec<T>::lanes;
-  return shuffle<T, (i & h ? lanes + i - h : i)...>(a, b) +
-         shuffle<T, (i & h ? lanes + i : i + h)...>(a, b);
+  return pick<(i & h ? lanes + i - h : i)...>(a, b) + pick<(i & h ? lanes + i : i + h)...>(a, b);
 }
 
 // The sums over the lanes of as many vectors as there are lanes.
@@ -214,41 +190,75 @@ static inline V<T> sums_of(V<T>* a) {
   return a[0];
 }
 
+// to[r] = Σ_j scale[r·of_row + j·of_other]·others[j], R rows of D vectors each, of which the last
+// may reach beyond `most` numbers.
+template <class T, int R, int D>
+static inline void combine(T* to, int64_t to_pitch, int64_t most, const T* scale, int64_t of_row,
+                           int64_t of_other, const T* others, int64_t pitch, int64_t count) {
+  constexpr int64_t lanes = Vec<T>::lanes;
+  V<T> sums[R][D] = {};
+  for (int64_t j = 0; j < count; ++j) {
+    V<T> other[D];
+    for (int k = 0; k < D; ++k) other[k] = load(others + j * pitch + k * lanes);
+    for (int r = 0; r < R; ++r)
+      for (int k = 0; k < D; ++k) sums[r][k] += scale[r * of_row + j * of_other] * other[k];
+  }
+  for (int r = 0; r < R; ++r)
+    for (int k = 0; k < D; ++k) {
+      T* const place = to + r * to_pitch + k * lanes;
+      if ((k + 1) * lanes <= most)
+        store(place, sums[r][k]);
+      else
+        store_part<T>(place, sums[r][k], most - k * lanes);
+    }
+}
+
+// The same for all numbers of a row.
+template <class T, int R>
+CASSI_APART void combine_rows(T* to, int64_t to_pitch, int64_t most, const T* scale, int64_t of_row,
+                              int64_t of_other, const T* others, int64_t pitch, int64_t count) {
+  constexpr int64_t lanes = Vec<T>::lanes;
+  int64_t d = 0;
+  for (; d + 3 * lanes <= pitch; d += 3 * lanes)
+    combine<T, R, 3>(to + d, to_pitch, most - d, scale, of_row, of_other, others + d, pitch, count);
+  for (; d < pitch; d += lanes)
+    combine<T, R, 1>(to + d, to_pitch, most - d, scale, of_row, of_other, others + d, pitch, count);
+}
+
 // The groups of a tile and what is made of them.
 template <class T>
 struct Tile {
   static constexpr int64_t lanes = Vec<T>::lanes;
-  static constexpr int kRows = 4, kColumns = lanes > 8 ? 4 : 2;  // of products in registers
-  static constexpr int kWide = 3;
+  static constexpr int kRows = 4, kColumns = lanes > 8 ? 4 : 2;  // products held in registers
   const ShrinkGroups& a;
   int64_t n, numbers, pitch;
-  T *stacks, *means;      // (lanes, n, pitch), (lanes, pitch)
-  V<T>*gram, *vectors;    // (n, n)
+  T* stacks;                    // (lanes, n + 1, pitch), the last row their mean
+  V<T>*gram, *vectors;          // (n, n)
   V<T>*values, *beside, *work;  // (n), (n), (2, n)
-  T *across, *back, *parts;    // (n, n), (n, n), (n, pitch), of one group
+  T *across, *back, *parts;     // (n + 3, n), (n + 3, n), (n + 3, pitch), of one group
 
   static int64_t size(const ShrinkGroups& a) {
     const int64_t n = a.g.matches, pitch = padded<T>(a.g.numbers());
-    return (lanes * (n + 1) * pitch + lanes * n * (2 * n + 4) + 2 * padded<T>(n * n) + n * pitch) *
+    return (lanes * (n + 1) * pitch + lanes * n * (2 * n + 4) + 2 * padded<T>((n + 3) * n) +
+            (n + 3) * pitch) *
            sizeof(T);
   }
 
   Tile(const ShrinkGroups& a, char* memory)
       : a(a), n(a.g.matches), numbers(a.g.numbers()), pitch(padded<T>(numbers)) {
     Arena arena = {memory};
-    stacks = arena.block<T>(lanes, n, pitch).base;
-    means = arena.block<T>(lanes, 1, pitch).base;
+    stacks = arena.block<T>(lanes, n + 1, pitch).base;
     gram = reinterpret_cast<V<T>*>(arena.block<T>(n, n, lanes).base);
     vectors = reinterpret_cast<V<T>*>(arena.block<T>(n, n, lanes).base);
     values = reinterpret_cast<V<T>*>(arena.block<T>(1, n, lanes).base);
     beside = reinterpret_cast<V<T>*>(arena.block<T>(1, n, lanes).base);
     work = reinterpret_cast<V<T>*>(arena.block<T>(2, n, lanes).base);
-    across = arena.block<T>(1, 1, padded<T>(n * n)).base;
-    back = arena.block<T>(1, 1, padded<T>(n * n)).base;
-    parts = arena.block<T>(1, n, pitch).base;
+    across = arena.block<T>(1, 1, padded<T>((n + 3) * n)).base;
+    back = arena.block<T>(1, 1, padded<T>((n + 3) * n)).base;
+    parts = arena.block<T>(1, n + 3, pitch).base;
   }
 
-  T* row(int64_t lane, int64_t i) const { return stacks + (lane * n + i) * pitch; }
+  T* row(int64_t lane, int64_t i) const { return stacks + (lane * (n + 1) + i) * pitch; }
 
   void read_patch(int64_t group, int64_t match, T* to) const {
     const Corner corner = corner_of(a.g, group, match);
@@ -274,7 +284,6 @@ struct Tile {
 
   // Less their mean; its Gram matrix goes into a lane. Whether all of it is finite.
   bool open(int64_t group, int64_t lane) {
-    T* const mean = means + lane * pitch;
     for (int64_t i = 0; i < n; ++i) {
       read_patch(group, i, row(lane, i));
       for (int64_t d = numbers; d < pitch; ++d) row(lane, i)[d] = T(0);
@@ -283,7 +292,7 @@ struct Tile {
       V<T> sum = {};
       for (int64_t i = 0; i < n; ++i) sum += load(row(lane, i) + d);
       sum /= static_cast<T>(n);
-      store(mean + d, sum);
+      store(row(lane, n) + d, sum);
       for (int64_t i = 0; i < n; ++i) store(row(lane, i) + d, load(row(lane, i) + d) - sum);
     }
     for (int64_t i = 0; i < n; i += kRows)
@@ -297,7 +306,7 @@ struct Tile {
   // Products of some rows; the last row stands in for rows beyond it.
   void multiply(int64_t lane, int64_t i, int64_t j) {
     const auto at = [&](int64_t k) { return row(lane, k < n ? k : n - 1); };
-    const T *const rows[4] = {at(i), at(i + 1), at(i + 2), at(i + 3)};
+    const T* const rows[4] = {at(i), at(i + 1), at(i + 2), at(i + 3)};
     const T* columns[kColumns];
     for (int k = 0; k < kColumns; ++k) columns[k] = at(j + k);
     V<T> sums[kRows * kColumns] = {};
@@ -338,72 +347,32 @@ struct Tile {
     }
   }
 
-  // to[r] = from + Σ_j scale[r·of_row + j·of_other]·others[j]
-  template <int R, int D>
-  void combine(T* to, int64_t to_pitch, const T* from, const T* scale, int64_t of_row,
-               int64_t of_other, const T* others, int64_t count, int64_t most) const {
-    V<T> sums[R][D];
-    for (int k = 0; k < D; ++k) {
-      const V<T> start = from ? load(from + k * lanes) : V<T>{};
-      for (int r = 0; r < R; ++r) sums[r][k] = start;
-    }
-    for (int64_t j = 0; j < count; ++j) {
-      V<T> other[D];
-      for (int k = 0; k < D; ++k) other[k] = load(others + j * pitch + k * lanes);
-      for (int r = 0; r < R; ++r) {
-        const T own = scale[r * of_row + j * of_other];
-        for (int k = 0; k < D; ++k) sums[r][k] += own * other[k];
-      }
-    }
-    for (int r = 0; r < R; ++r)
-      for (int k = 0; k < D; ++k) {
-        T* const place = to + r * to_pitch + k * lanes;
-        if ((k + 1) * lanes <= most)
-          store(place, sums[r][k]);
-        else
-          store_part<T>(place, sums[r][k], most - k * lanes);
-      }
-  }
-
-  template <int R>
-  void combine_rows(T* to, int64_t to_pitch, const T* from, const T* scale, int64_t of_row,
-                    int64_t of_other, const T* others, int64_t count, int64_t most) const {
-    int64_t d = 0;
-    for (; d + kWide * lanes <= pitch; d += kWide * lanes)
-      combine<R, kWide>(to + d, to_pitch, from ? from + d : from, scale, of_row, of_other,
-                        others + d, count, most - d);
-    for (; d < pitch; d += lanes)
-      combine<R, 1>(to + d, to_pitch, from ? from + d : from, scale, of_row, of_other, others + d,
-                    count, most - d);
-  }
-
-  void product(int64_t rows, T* to, int64_t to_pitch, const T* from, const T* scale, int64_t of_row,
-               int64_t of_other, const T* others, int64_t count, int64_t most) const {
-    while (rows >= 4) {
-      combine_rows<4>(to, to_pitch, from, scale, of_row, of_other, others, count, most);
-      to += 4 * to_pitch, scale += 4 * of_row, rows -= 4;
-    }
-    if (rows == 3) combine_rows<3>(to, to_pitch, from, scale, of_row, of_other, others, count, most);
-    if (rows == 2) combine_rows<2>(to, to_pitch, from, scale, of_row, of_other, others, count, most);
-    if (rows == 1) combine_rows<1>(to, to_pitch, from, scale, of_row, of_other, others, count, most);
-  }
-
   // The mean and what is along the eigenvectors that are left.
   void write(int64_t lane, T* to) {
     const T *const factors = reinterpret_cast<const T*>(values) + lane,
-            *const from = reinterpret_cast<const T*>(vectors) + lane;
-    int64_t rank = 0;
+                   *const from = reinterpret_cast<const T*>(vectors) + lane;
+    int64_t rank = 0, i = 0;
     for (int64_t k = 0; k < n; ++k) {
       const T factor = factors[k * lanes];
       if (!(factor > T(0))) continue;
-      for (int64_t i = 0; i < n; ++i) {
-        across[rank * n + i] = from[(k * n + i) * lanes];
-        back[rank * n + i] = factor * across[rank * n + i];
+      for (int64_t j = 0; j < n; ++j) {
+        across[rank * n + j] = from[(k * n + j) * lanes];
+        back[rank * n + j] = factor * across[rank * n + j];
       }
       ++rank;
     }
-    product(rank, parts, pitch, nullptr, across, n, 1, row(lane, 0), n, pitch);
-    product(n, to, numbers, means + lane * pitch, back, 1, n, parts, rank, numbers);
+    // Rows beyond the rank are not read.
+    for (int64_t k = 0; k < rank; k += 4)
+      combine_rows<T, 4>(parts + k * pitch, pitch, pitch, across + k * n, n, 1, row(lane, 0), pitch,
+                         n);
+    for (int64_t d = 0; d < pitch; ++d) parts[rank * pitch + d] = row(lane, n)[d];
+    for (int64_t j = 0; j < n; ++j) back[rank * n + j] = T(1);
+    for (; i + 4 <= n; i += 4)
+      combine_rows<T, 4>(to + i * numbers, numbers, numbers, back + i, 1, n, parts, pitch,
+                         rank + 1);
+    for (; i < n; ++i)
+      combine_rows<T, 1>(to + i * numbers, numbers, numbers, back + i, 1, n, parts, pitch,
+                         rank + 1);
   }
 };
 
