@@ -1,8 +1,8 @@
 // Groups of similar patches: the singular values of each matrix shrunk, and the patches added up.
 //
-// A tile is as many groups as a vector has lanes. Their Gram matrices lie side by side in the lanes,
-// so that every step of the eigenvalue problem runs on all of them at once; a lane that has converged
-// is turned by nothing, and comes out the same whatever is beside it.
+// A tile is as many groups as a vector has lanes. Their Gram matrices lie side by side in the
+// lanes, so that every step of the eigenvalue problem runs on all of them at once; a lane that has
+// converged is turned by nothing, and comes out the same whatever is beside it.
 #include <utility>
 
 #include "rows.h"
