@@ -44,7 +44,7 @@ class InTurn:
 
 
 class _Turns:
-    """One run of InTurn. Rows and columns of a call are a tensor: a recording keeps no count."""
+    """One run of InTurn. What a call mirrors is a tensor: a recording keeps no count."""
 
     def __init__(self, prior: Prior) -> None:
         self.prior = prior
@@ -52,13 +52,18 @@ class _Turns:
 
     def __call__(self, x: Tensor, sigma: float) -> Tensor:
         if not self.memory:
-            rows, columns = (torch.arange(length) for length in x.shape[2:])
-            pairs = itertools.product((rows, rows.flip(0)), (columns, columns.flip(0)))
-            self.memory = (torch.stack([torch.cat(pair) for pair in pairs]).to(x.device),)
+            turns = list(itertools.product((False, True), repeat=2))
+            self.memory = (torch.tensor(turns, device=x.device),)
         turns = self.memory[0]
         self.memory = (turns.roll(-1, 0),)
-        rows, columns = turns[0].split(x.shape[2:])
-        return self.prior(x[..., rows[:, None], columns], sigma)[..., rows[:, None], columns]
+        return _mirrored(self.prior(_mirrored(x, turns[0]), sigma), turns[0])
+
+
+def _mirrored(x: Tensor, axes: Tensor) -> Tensor:
+    # Half the time that indices take.
+    for axis, mirrored in zip((-2, -1), axes, strict=True):
+        x = torch.where(mirrored, x.flip(axis), x)
+    return x
 
 
 def refining(noise: float, prior: Prior) -> Solver:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cassi.models.layers import (
@@ -13,6 +12,8 @@ from cassi.models.layers import (
     check_images,
     level_map,
     pad_to_multiple,
+    pixel_shuffle,
+    pixel_unshuffle,
 )
 from cassi.ops import convolve3x3
 
@@ -99,7 +100,7 @@ class DRUNet(nn.Module):
         level = level_map("DRUNet", sigma, x)
         padded = pad_to_multiple(x, 8 * self.shuffle)
         if self.shuffle > 1:
-            padded = F.pixel_unshuffle(padded, self.shuffle)
+            padded = pixel_unshuffle(padded, self.shuffle)
         # Constant over an image, so that any pixel of it tells the level.
         plane = level[..., :1, :1].expand(-1, -1, *padded.shape[-2:])
         x1 = convolve3x3(torch.cat((padded, plane), 1), self.m_head.weight)
@@ -110,6 +111,6 @@ class DRUNet(nn.Module):
         u = self.m_up2(u + x3)
         u = convolve3x3(self.m_up1(u + x2) + x1, self.m_tail.weight)
         if self.shuffle > 1:
-            u = F.pixel_shuffle(u, self.shuffle)
+            u = pixel_shuffle(u, self.shuffle)
         u = u[..., :height, :width]
         return x - u if self.residual else u

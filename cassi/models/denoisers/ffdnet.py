@@ -1,11 +1,17 @@
 """FFDNet."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cassi.models.denoisers.dncnn import conv_stack
-from cassi.models.layers import check_counts, check_images, level_map, pad_to_multiple
+from cassi.models.layers import (
+    check_counts,
+    check_images,
+    level_map,
+    pad_to_multiple,
+    pixel_shuffle,
+    pixel_unshuffle,
+)
 
 
 class FFDNet(nn.Module):
@@ -63,6 +69,6 @@ class FFDNet(nn.Module):
         """
         check_images("FFDNet", x, self.channels)
         height, width = x.shape[-2:]
-        blocks = F.pixel_unshuffle(pad_to_multiple(x, 2), 2)
+        blocks = pixel_unshuffle(pad_to_multiple(x, 2), 2)
         residual = self.model(torch.cat((blocks, level_map("FFDNet", sigma, blocks)), 1))
-        return F.pixel_shuffle(residual, 2)[..., :height, :width]
+        return pixel_shuffle(residual, 2)[..., :height, :width]
