@@ -126,7 +126,7 @@ class Groups:
             threshold = wide.new_full((1,), scale * sigma)
         source = wide.contiguous(memory_format=torch.channels_last)
         total = ops.shrink_groups(source, self.positions, threshold, self.side)
-        return (total / self.covered).to(images.dtype).contiguous()  # what follows reads images
+        return (total.contiguous() / self.covered).to(images.dtype)  # what follows reads images
 
 
 class Matches:
