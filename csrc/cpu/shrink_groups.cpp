@@ -51,11 +51,14 @@ static inline bool any_above(V<T> a, V<T> b) {
   return false;
 }
 
+// Turns a row of n vectors and the one below it.
 template <class T>
-static inline void turn(V<T>& x, V<T>& y, V<T> c, V<T> s) {
-  const V<T> moved = c * x - s * y;
-  y = s * x + c * y;
-  x = moved;
+static inline void turn_rows(V<T>* rows, int64_t n, V<T> c, V<T> s) {
+  for (int64_t k = 0; k < n; ++k) {
+    const V<T> x = rows[k], y = rows[n + k];
+    rows[k] = c * x - s * y;
+    rows[n + k] = s * x + c * y;
+  }
 }
 
 // Householder's reduction of symmetric matrices, of which the upper triangles are used, to
@@ -113,9 +116,10 @@ CASSI_APART void tridiagonalize(V<T>* a, V<T>* vectors, V<T>* d, V<T>* e, V<T>* 
 // The QL algorithm with implicit shifts, for tridiagonal matrices of trace 1: turns them until what
 // is beside the diagonal is rounding errors, or has only eigenvalues up to `limit`. The rows of
 // `vectors` become the eigenvectors of the others.
+//
+// Source: Golub, Van Loan, "Matrix computations", 4th ed., 2013, section 8.3.
 template <class T>
-CASSI_APART void diagonalize(V<T>* d, V<T>* e, V<T>* vectors, V<T>* reaches, int64_t n,
-                             V<T> limit) {
+CASSI_APART void diagonalize(V<T>* d, V<T>* e, V<T>* vectors, V<T>* alive, int64_t n, V<T> limit) {
   const V<T> small = splat<T>(epsilon<T>), one = splat<T>(T(1));
   for (int64_t sweep = 0; sweep < kSweeps * n; ++sweep) {
     // A block whose Gershgorin circles all end below the limit is done.
@@ -124,11 +128,11 @@ CASSI_APART void diagonalize(V<T>* d, V<T>* e, V<T>* vectors, V<T>* reaches, int
       const V<T> below = magnitude<T>(e[i]), before = i ? magnitude<T>(e[i - 1]) : V<T>{};
       large = below > small ? large : V<T>{};
       large = magnitude<T>(d[i]) + below + before > limit ? one : large;
-      reaches[i] = large;
+      alive[i] = large;
     }
     int64_t first = n, last = 0;
     for (int64_t i = 0; i + 1 < n; ++i) {
-      large = above > small ? large : reaches[i];
+      large = above > small ? large : alive[i];
       above = magnitude<T>(e[i]);
       e[i] = above > small ? e[i] * large : V<T>{};
       if (!any_above<T>(magnitude<T>(e[i]), V<T>{})) continue;
@@ -146,6 +150,7 @@ CASSI_APART void diagonalize(V<T>* d, V<T>* e, V<T>* vectors, V<T>* reaches, int
     const V<T> shift = half < V<T>{} ? here + step : here - step;
     V<T> g = {}, s = {}, c = {}, p = {}, beyond = {};
     for (int64_t i = last - 1; i >= first; --i) {
+      const V<T> last_s = s, last_c = c;
       const auto begins = beyond == V<T>{};
       g = begins ? d[i + 1] - shift : g;
       s = begins ? one : s;
@@ -166,9 +171,10 @@ CASSI_APART void diagonalize(V<T>* d, V<T>* e, V<T>* vectors, V<T>* reaches, int
       p = s * r;
       d[i + 1] = g + p;
       g = c * r - b;
-      V<T>*const x = vectors + i * n, *const y = x + n;
-      for (int64_t k = 0; k < n; ++k) turn<T>(x[k], y[k], c, s);
+      // Those of the turn before: this one need not wait for them.
+      if (i + 1 < last) turn_rows<T>(vectors + (i + 1) * n, n, last_c, last_s);
     }
+    turn_rows<T>(vectors + first * n, n, c, s);
     d[first] -= p;
     e[first] = g;
   }
@@ -219,10 +225,15 @@ CASSI_APART void combine_rows(T* to, int64_t to_pitch, int64_t most, const T* sc
                               int64_t of_other, const T* others, int64_t pitch, int64_t count) {
   constexpr int64_t lanes = Vec<T>::lanes;
   int64_t d = 0;
-  for (; d + 3 * lanes <= pitch; d += 3 * lanes)
-    combine<T, R, 3>(to + d, to_pitch, most - d, scale, of_row, of_other, others + d, pitch, count);
-  for (; d < pitch; d += lanes)
-    combine<T, R, 1>(to + d, to_pitch, most - d, scale, of_row, of_other, others + d, pitch, count);
+  const auto some = [&](auto wide) {
+    constexpr int D = decltype(wide)::value;
+    for (; d + D * lanes <= pitch; d += D * lanes)
+      combine<T, R, D>(to + d, to_pitch, most - d, scale, of_row, of_other, others + d, pitch,
+                       count);
+  };
+  some(std::integral_constant<int, 3>{});
+  some(std::integral_constant<int, 2>{});
+  some(std::integral_constant<int, 1>{});
 }
 
 // The groups of a tile and what is made of them.
