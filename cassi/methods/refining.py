@@ -52,8 +52,8 @@ class _Turns:
 
     def __call__(self, x: Tensor, sigma: float) -> Tensor:
         if not self.memory:
-            turns = list(itertools.product((False, True), repeat=2))
-            self.memory = (torch.tensor(turns, device=x.device),)
+            both = list(itertools.product((False, True), repeat=2))
+            self.memory = (torch.tensor(both, device=x.device),)
         turns = self.memory[0]
         self.memory = (turns.roll(-1, 0),)
         return _mirrored(self.prior(_mirrored(x, turns[0]), sigma), turns[0])
