@@ -57,8 +57,7 @@ class Lines:
 
     def errors(self, x: Tensor) -> Tensor:
         """Return the `heldout_error` of each cube, `(B,)`."""
-        rest, size = self._norm(self._seen - self.system(x)), self._size
-        return torch.where(size > 0, rest / size.clamp_min(torch.finfo(torch.float64).tiny), 0)
+        return self._norm(self._seen - self.system(x)) / self._size
 
     def weigh(
         self,
@@ -114,7 +113,8 @@ class Lines:
 
     @cached_property
     def _size(self) -> Tensor:
-        return self._norm(self._seen)
+        size = self._norm(self._seen)
+        return torch.where(size > 0, size, torch.inf)  # of no light there is no error
 
     def _norm(self, value: Tensor) -> Tensor:
         """Return the norm of the held-out pixels, `(B,)`, float64."""
