@@ -20,11 +20,15 @@ from cassi.calibration import (
 )
 from cassi.calibration import align as align_mask
 from cassi.calibration.band_check import AWAY, Bands, find_bands
+from cassi.calibration.bend import Bend, find_end, likely_bend
 from cassi.calibration.dual import calibrate_dual
+from cassi.calibration.fit import SURE, PlainScenes
 from cassi.calibration.geometry import moved_camera, placed, placed_camera
+from cassi.calibration.lines import SHADES
 from cassi.calibration.mask import Light
 from cassi.calibration.mask_alignment import KEYS
-from cassi.calibration.parameters import PARAMETERS
+from cassi.calibration.parameters import FURTHER, PARAMETERS
+from cassi.calibration.search import NOMINAL
 from cassi.methods.auto import auto
 from cassi.solvers import Solver
 from cassi.solvers.heldout import measure_heldout
@@ -158,6 +162,66 @@ def _as_aligned(
     camera = moved_camera(nominal, geometry)
     kept = replace(found, geometry=geometry, model=model, errors=errors, system=camera)
     return replace(kept, before=aligned.before, after=aligned.after), camera
+
+
+def bend(
+    found: Calibration,
+    camera: SDCassi,
+    y: Tensor,
+    system: System,
+    wavelengths: Sequence[float],
+) -> tuple[Calibration, SDCassi, Bend | None]:
+    """Bend the dispersion of a calibrated camera whose frame does not tell it.
+
+    The bend is the likeliest for the light, and the bands are shifted to where light ends. A mask
+    was moved beside a wrong curve, and made up for it. So it is put back, unless pixels held out
+    are predicted better by a fifth with it where calibration put it, both bent alike.
+
+    Args:
+        found: the calibration.
+        camera: that it found, with even bands.
+        y: the snapshots.
+        system: the nominal camera, with the same bands.
+        wavelengths: nm, one per band.
+
+    Returns:
+        The calibration with this shift, its camera, and the bend; None where nothing is likelier.
+    """
+    nominal, good = system.plain, system.good_pixels
+    assert isinstance(nominal, SDCassi)
+    y, good = system.without_bad_pixels(y), None if good is None else good.expand_as(y)
+    likely = likely_bend(found.light, camera.offsets, wavelengths, find_end(y, camera, good))
+    if likely is None:
+        return found, camera, None
+    axis = nominal.axis
+    across, along = found.geometry.split_shift(axis)
+    aside, key = ("down", "right") if axis == -1 else ("right", "down")
+    model = (aside, "rotation", *(each for each in found.model if each in FURTHER))
+    start = replace(found.geometry, whole=0).with_shift(across, 0.0, axis)
+    narrow = nominal.narrow() if isinstance(nominal, WideCassi) else nominal
+    scenes = PlainScenes([Frame.snapshot(y, narrow.bands, good, SHADES)], narrow)
+    fit = scenes.fit(start, model)
+    geometry, errors = fit.geometry, found.errors | fit.errors
+    if scenes.sureness(geometry, NOMINAL) <= SURE:
+        geometry, errors, model = NOMINAL, found.errors, ()
+    # Where calibration moved the mask, its offsets are counted from another place.
+    shift = along + likely.shift
+    start = nominal.offsets[0] + shift - likely.offsets[0]
+    offsets = [start + value for value in likely.offsets]
+    bent = placed_camera(narrow, moved_camera(narrow, geometry).mask, offsets, None)
+    assert isinstance(bent, SDCassi)
+    if isinstance(nominal, WideCassi):
+        bent = WideCassi.like(bent, nominal.band_width)
+    found = replace(
+        found,
+        geometry=geometry.with_shift(geometry.split_shift(axis)[0], shift, axis),
+        model=(*model, key),
+        errors=errors | {key: likely.shift_error},
+        system=bent,
+        before=_misses(y, system, nominal),
+        after=_misses(y, system, bent),
+    )
+    return found, bent, likely
 
 
 def find_camera(

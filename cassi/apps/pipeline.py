@@ -25,9 +25,8 @@ from cassi.apps.results import describe_solve
 from cassi.apps.settings import UNCERTAINTY, Reconstruct
 from cassi.calibration import Alignment, CameraCheck, Finding, Response, check_camera, check_spectra
 from cassi.calibration.band_check import AWAY
-from cassi.calibration.bend import bent_camera, likely_bend
 from cassi.calibration.response import describe
-from cassi.camera_search import calibrate_on, find_place
+from cassi.camera_search import bend, calibrate_on, find_place
 from cassi.data.atomic import atomic_folder
 from cassi.data.io import Loaded, write_cube
 from cassi.guide_search import takes_guide
@@ -124,12 +123,14 @@ def _calibrated(inputs: Inputs, settings: Reconstruct) -> Inputs:
         seed=settings.seed,
         watch=announce("calibrate", settings.output.progress),
     )
-    numbers, off = results.summarize_calibration(found), 0.0 if found.told else inputs.bend
+    off, likely = 0.0 if found.told else inputs.bend, None
     if off >= AWAY and _is_raw(inputs) and isinstance(camera, SDCassi):
-        bend = likely_bend(found.light, camera.offsets, inputs.wavelengths or ())
-        if bend is not None:
-            camera, off = bent_camera(camera, bend), 2 * bend.most
-            numbers |= {"bend": asdict(bend)}
+        found, camera, likely = bend(
+            found, camera, inputs.measurement, inputs.system, inputs.wavelengths or ()
+        )
+    numbers = results.summarize_calibration(found)
+    if likely is not None:
+        numbers["bend"], off = asdict(likely), 2 * likely.most
     numbers |= {
         "offsets": {"nominal": nominal.offsets, "calibrated": camera.offsets},
         "seconds": time.perf_counter() - start,
@@ -508,20 +509,23 @@ def _shows_frames(inputs: Inputs) -> bool:
     return inputs.wavelengths is None and inputs.system.plain.codes_frames
 
 
+_ASSUMED = "Even distances are assumed. Behind a prism the bands"
+
+
 def _check_line(inputs: Inputs, found: CameraCheck) -> CameraCheck:
-    """Warn of even bands where nobody said so, and a sensor's frame of all light cannot show it."""
-    if not _is_raw(inputs) or inputs.bend < AWAY or found.numbers.get("curve_shown", True):
-        return CameraCheck()
+    """Warn of bands that nobody placed, where a sensor's frame of all light cannot show them."""
     offsets: Sequence[float] = getattr(inputs.system.plain, "offsets", ())
     wavelengths = inputs.wavelengths or (0.0,)
-    step = (offsets[-1] - offsets[0]) / (len(offsets) - 1)
-    assumed = f"Even distances are assumed. Behind a prism the bands lie up to {inputs.bend:.1f}"
-    if "bend" in (inputs.calibration or {}):
-        assumed = f"They are those of the likeliest bend, and lie up to {inputs.bend:.1f}"
+    step = (offsets[-1] - offsets[0]) / max(len(offsets) - 1, 1)
+    bent = "bend" in (inputs.calibration or {})
+    even = inputs.bend >= AWAY and not found.numbers.get("curve_shown", True)
+    if not _is_raw(inputs) or not (bent or even):
+        return CameraCheck()
+    assumed = "They are those of the likeliest bend, and" if bent else _ASSUMED
     message = (
-        "nobody gave the places of the bands, and this light does not show them. "
-        f"{assumed} pixels elsewhere. Take a frame of the mask through a filter of a middle "
-        "wavelength: cassi-calibrate with this camera and measurement, and "
+        f"nobody gave the places of the bands, and this light does not show them. {assumed} lie up "
+        f"to {inputs.bend:.1f} pixels elsewhere. Take a frame of the mask through a filter of a "
+        "middle wavelength: cassi-calibrate with this camera and measurement, and "
         "'monochromatic=[{file: FILE, wavelength: "
         f"{round(wavelengths[len(wavelengths) // 2], -1):g}}}]'. Behind a grating distances are "
         f"even: give 'system.offsets={{_target_: cassi.systems.Linear, step: {step:g}}}'"

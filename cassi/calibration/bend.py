@@ -2,15 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
-from cassi.calibration.geometry import placed_camera
+from cassi.calibration.correlation import Correlation, find_bright_end
 from cassi.calibration.spectra import Statistics, black_bodies, read_statistics
-from cassi.systems import SDCassi, WideCassi
+from cassi.systems import SDCassi
 from cassi.systems.dispersion import prism_places
+
+Array = NDArray[np.float64]
 
 MOST = 1.25
 """Of a prism of N-BK7: the bend of denser glasses."""
@@ -18,23 +21,29 @@ _STEP = 0.05
 _ROUGH, _DARK = 0.1, 0.02
 """Errors of a mean spectrum: of its logarithm, and of the brightest band, as of stray light."""
 _LEVEL = 10.0  # variance of the logarithm of the brightness, which is free
+_PLACE = 0.5
+"""Pixels, standard error of where the bands of a camera lie, by hand: their distances are known."""
 _SEEN = (420.0, 700.0)
 """Nanometres: what is known of lamps, sensors and scenes ends there."""
 
 
 @dataclass(frozen=True)
 class Bend:
-    """Where bands lie by the likeliest bend, between outermost bands that stay.
+    """Where bands lie by the likeliest bend, between outermost bands that keep their distance.
 
     Attributes:
         value: 0 for even distances, 1 for those of a prism of N-BK7.
         error: its standard error.
+        shift: pixels by which the outermost bands lie further along the dispersion.
+        shift_error: its standard error.
         offsets: of the bands, pixels.
-        most: pixels by which the error moves a band at most.
+        most: pixels by which the error of the bend moves a band at most.
     """
 
     value: float
     error: float
+    shift: float
+    shift_error: float
     offsets: tuple[float, ...]
     most: float
 
@@ -43,6 +52,7 @@ def likely_bend(
     light: Sequence[float],
     offsets: Sequence[float],
     wavelengths: Sequence[float],
+    end: tuple[float, float] | None = None,
     known: Statistics | None = None,
 ) -> Bend | None:
     r"""Return the mean bend of a dispersion, given the light that falls along it.
@@ -54,13 +64,18 @@ def likely_bend(
 
     Logarithms of black bodies as sensors see them (`black_bodies`) and of the mean spectra of
     scenes are Gaussian, with the mean and the covariance that `known` and 125 lights have. Errors
-    are 10 % and 2 % of the brightest band; the level is free. Beforehand a bend from 0 to 1.25 is
-    the likelier the less it is, with the density 1.25 − b.
+    are 10 % and 2 % of the brightest band; the level is free. Beforehand every bend from 0, of a
+    grating, to 1.25, of a prism of dense flint, is as likely.
+
+    Where light ends is half a band beyond an outermost one. With each bend the bands are shifted to
+    that end, but for what their places as they were given, ± 0.5 pixels, keep them.
 
     Args:
         light: of each band, in a cube with even bands.
         offsets: of the bands, even, pixels.
         wavelengths: nm, one per band, increasing.
+        end: pixels, where light ends, and its standard error, see `find_end`; None: the outermost
+            bands stay.
         known: of scenes; the statistics of the package if None.
 
     Returns:
@@ -70,39 +85,61 @@ def likely_bend(
         return None
     known = read_statistics() if known is None else known
     given, places = (np.asarray(each, dtype=float) for each in (known.wavelengths, offsets))
-    fine = np.linspace(wavelengths[0], wavelengths[-1], 16 * len(places))
-    even = np.linspace(0, 1, len(fine))
-    bent = np.array(prism_places(fine.tolist())) - even
-    share = (places - places[0]) / (places[-1] - places[0])
+    first, span = places[0], places[-1] - places[0]
+    half = (wavelengths[-1] - wavelengths[0]) / (2 * (len(places) - 1))
+    fine = np.linspace(wavelengths[0] - half, wavelengths[-1] + half, 16 * len(places))
+    even = (fine - wavelengths[0]) / (wavelengths[-1] - wavelengths[0])
+    bent = np.array(prism_places([wavelengths[0], *fine.tolist(), wavelengths[-1]]))[1:-1] - even
     values = np.asarray(light, dtype=float)
     dark = _DARK * values.max()
     values = values.clip(min=dark)
     errors = np.diag(_ROUGH**2 + (dark / values) ** 2) + _LEVEL
-    bends = np.arange(0, MOST, _STEP)
-    logs = []
+    variance = np.inf if end is None else end[1] ** 2
+    trust = _PLACE**2 / (_PLACE**2 + variance)  # in the end, beside the places as they were given
+    which = 0
+    if end is not None and np.argmin(np.abs(end[0] - first - span * even[[0, -1]])) == 1:
+        which = -1
+    bends = np.arange(0, MOST + _STEP / 2, _STEP)
+    logs, shifts = [], []
     for bend in bends:
-        at = np.interp(share, even + bend * bent, fine)
-        slope = np.interp(at, fine, np.gradient(even + bend * bent))
+        curve = even + bend * bent
+        away = 0.0 if end is None else end[0] - first - span * curve[which]
+        shifts.append(trust * away)
+        at = np.interp((places - first - shifts[-1]) / span, curve, fine)
+        slope = np.interp(at, fine, np.gradient(curve))
         lights = black_bodies(torch.from_numpy(at)).numpy()
         part = np.array([np.interp(at, given, each) for each in np.eye(len(given))])
         covariance = part.T @ known.light_spread.numpy() @ part + np.cov(lights.T, bias=True)
         covariance += errors
-        away = np.log(values * slope) - known.light.numpy() @ part - lights.mean(0)
-        cost = away @ np.linalg.solve(covariance, away) + np.linalg.slogdet(covariance)[1]
-        logs.append(np.log(MOST - bend) - cost / 2)
+        rest = np.log(values * slope) - known.light.numpy() @ part - lights.mean(0)
+        cost = rest @ np.linalg.solve(covariance, rest) + np.linalg.slogdet(covariance)[1]
+        logs.append(-(cost + trust * (away / _PLACE) ** 2) / 2)
     weights = np.exp(np.array(logs) - max(logs))
     weights /= weights.sum()
-    mean = float(weights @ bends)
-    error = float(weights @ (bends - mean) ** 2) ** 0.5
-    curve = np.array(prism_places(wavelengths)) - share
-    found = places + mean * (places[-1] - places[0]) * curve
-    most = error * abs(places[-1] - places[0]) * float(np.abs(curve).max())
-    return Bend(mean, error, tuple(found.tolist()), most)
+    (mean, error), (shift, moved) = (_moments(weights, each) for each in (bends, np.array(shifts)))
+    curve = np.array(prism_places(wavelengths)) - (places - first) / span
+    found = places + shift + mean * span * curve
+    most = error * abs(span) * float(np.abs(curve).max())
+    unsure = float(np.hypot(moved, _PLACE * (1 - trust) ** 0.5))
+    return Bend(mean, error, shift, unsure, tuple(found.tolist()), most)
 
 
-def bent_camera(system: SDCassi, bend: Bend) -> SDCassi:
-    """Return a camera with its bands where a bend has them."""
-    narrow = cast(SDCassi, placed_camera(system, system.mask, bend.offsets, None))
-    if isinstance(system, WideCassi):
-        return WideCassi.like(narrow, system.band_width)
-    return narrow
+def _moments(weights: Array, values: Array) -> tuple[float, float]:
+    """Return mean and standard deviation."""
+    mean = float(weights @ values)
+    return mean, float(weights @ (values - mean) ** 2) ** 0.5
+
+
+def find_end(y: Tensor, system: SDCassi, good: Tensor | None = None) -> tuple[float, float]:
+    """Return where light ends at the brighter end of the bands, see `find_bright_end`.
+
+    Args:
+        y: measurement `(B, K, H', W')`.
+        system: its camera, with even bands.
+        good: bool, as y, pixels that count; None for all.
+
+    Returns:
+        Its place, as offsets are counted, and its standard error, pixels.
+    """
+    frame = Correlation(system.turn(y), None if good is None else system.turn(good))
+    return find_bright_end(frame, system.turn(system.mask)[:, 0], system.offsets)

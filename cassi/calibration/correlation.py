@@ -242,7 +242,8 @@ def find_bright_end(
     """Find where light ends at the brighter end of the bands, whose distance is known.
 
     Both ends are moved alike, by up to two pixels, to where the profile fits best (`find_ends`).
-    Where light breaks off from a high level, that is known to a tenth of a pixel.
+    Where light breaks off from its mean level, that is known to a tenth of a pixel, and worse in
+    proportion where it has faded.
 
     Args:
         correlation: of the frame.
@@ -264,7 +265,7 @@ def find_bright_end(
     spread = float(torch.tensor(others).std(correction=0)) * (len(others) - 1) ** 0.5
     levels = fit.levels(profiles[:, :1], first + moved, last + moved)
     end = first if levels[0] > levels[1] else last
-    return end + moved, math.hypot(spread, _END)
+    return end + moved, math.hypot(spread, _END) / min(max(*levels, 1e-3), 1.0)
 
 
 def _means(parts: Tensor) -> tuple[Tensor, Tensor]:
