@@ -25,6 +25,7 @@ from cassi.apps.results import describe_solve
 from cassi.apps.settings import UNCERTAINTY, Reconstruct
 from cassi.calibration import Alignment, CameraCheck, Finding, Response, check_camera, check_spectra
 from cassi.calibration.band_check import AWAY
+from cassi.calibration.lines import comes_in_lines
 from cassi.calibration.response import describe
 from cassi.camera_search import bend, calibrate_on, find_place
 from cassi.data.atomic import atomic_folder
@@ -34,7 +35,7 @@ from cassi.methods.video import for_frames
 from cassi.priors import Subspace
 from cassi.solvers import Iteration, Solution, Solver, Statistics, relative_noise
 from cassi.solvers.base import Callback, Reconstructor, is_sampled, wants_cube
-from cassi.solvers.heldout import measure_heldout
+from cassi.solvers.heldout import brightest, measure_heldout
 from cassi.solvers.linear_system import seen
 from cassi.systems import SDCassi, System
 from cassi.uncertainty import Uncertainty, estimate, score
@@ -268,16 +269,15 @@ def assess(
         ValueError: nothing finite comes out.
     """
     start, inputs, x = time.perf_counter(), result.inputs, result.solution.x
-    found = estimate(
-        inputs.measurement, inputs.system, reconstructor, x, statistics=statistics, seed=seed
-    )
+    y, system, wide = inputs.measurement, inputs.system, light_is_wide(inputs)
+    found = estimate(y, system, reconstructor, x, statistics=statistics, seed=seed, wide=wide)
     told = describe_uncertainty(found)
     if inputs.truth is not None:
         truth = inputs.truth[0].cpu()
         told["scores"] = score(x[0].cpu(), found.std[0].cpu(), truth)
     told["seconds"] = time.perf_counter() - start
     numbers = result.numbers | {"uncertainty": told}
-    doubts = (*found.warnings, *_doubt_the_dark(inputs))
+    doubts = (*found.warnings, *_doubt_the_dark(inputs), *_doubt_the_noise(inputs, found))
     more = [{"about": "uncertainty", "message": message} for message in doubts]
     numbers["warnings"] = [*result.numbers["warnings"], *more]
     return replace(result, numbers=numbers, uncertainty=found)
@@ -291,6 +291,23 @@ def _doubt_the_dark(inputs: Inputs) -> list[str]:
         "is much there, and error bars do not include it: in the dark they are too small"
     )
     return [message] if share > DARK else []
+
+
+def _doubt_the_noise(inputs: Inputs, found: Uncertainty) -> list[str]:
+    """Say where a method took the noise of a sensor's frame for texture."""
+    seen = found.sources["noise"] + found.sources["model"]
+    message = (
+        "the method found no noise, and a sensor's frame has some: texture hides it. Error bars do "
+        "not include it, and may be too small"
+    )
+    return [message] if _is_raw(inputs) and seen == 0 else []
+
+
+def light_is_wide(inputs: Inputs) -> bool:
+    """Tell whether bands are wider than a camera has them: a sensor's frame of all light."""
+    if not _is_raw(inputs):
+        return False
+    return not comes_in_lines(*brightest(inputs.measurement, inputs.system, _LINES))
 
 
 def _is_raw(inputs: Inputs) -> bool:
@@ -509,6 +526,7 @@ def _shows_frames(inputs: Inputs) -> bool:
     return inputs.wavelengths is None and inputs.system.plain.codes_frames
 
 
+_LINES = 256  # of a frame, that tell of its light
 _ASSUMED = "Even distances are assumed. Behind a prism the bands"
 
 

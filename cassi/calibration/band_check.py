@@ -8,7 +8,7 @@ from torch import Tensor
 
 from cassi.calibration.fit import LEAST_WINDOWS, PlainScenes
 from cassi.calibration.geometry import moved_offsets
-from cassi.calibration.lines import SHADES, compare_light, compare_moved, tells_dispersion
+from cassi.calibration.lines import ASKED, SHADES, compare_light, compare_moved, tells_dispersion
 from cassi.calibration.parameters import PLACE
 from cassi.calibration.search import NOMINAL, fit_curves
 from cassi.calibration.windows import Frame, Windows
@@ -27,7 +27,6 @@ MADE_UP = 0.5
 """Of what lines gain from a mask that is moved, in objective: what light of all wavelengths gains
 without that. Where lines then fit better it is 0.1 to 0.6 for masks that are off, and 0.8 to 1.05
 for wrong curves, which half a pixel makes up for."""
-_ASKED = 128  # windows
 _RADIUS = 2  # pixels
 
 
@@ -72,7 +71,7 @@ def find_bands(y: Tensor, system: System) -> Bands | None:
     good = None if system.good_pixels is None else system.good_pixels.expand_as(y)
     y = system.without_bad_pixels(y)
     frame, every = (Frame.snapshot(y, camera.bands, good, shades) for shades in (1, SHADES))
-    lines, other = (Windows(each, camera, most=_ASKED) for each in (frame, every))
+    lines, other = (Windows(each, camera, most=ASKED) for each in (frame, every))
     if len(lines) < LEAST_WINDOWS:
         return None
     worse = compare_light([lines], NOMINAL, [other], NOMINAL)

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from cassi.calibration.fit import PlainScenes
+from cassi.calibration.fit import LEAST_WINDOWS, PlainScenes
 from cassi.calibration.geometry import Geometry
 from cassi.calibration.parameters import PLACE
 from cassi.calibration.windows import Frame, Windows
-from cassi.systems import SDCassi
+from cassi.systems import SDCassi, System
 
 SHADES = 4
 """Wavelengths per band: they stand for all."""
@@ -24,6 +24,8 @@ BETTER = 0.05
 """In objective, by which lines fit better wherever they lie."""
 SURE = 3.0
 """Standard errors."""
+ASKED = 128
+"""Windows: enough to tell light in lines from all light."""
 
 
 def compare_moved(scenes: PlainScenes, geometry: Geometry) -> float:
@@ -45,6 +47,25 @@ def compare_moved(scenes: PlainScenes, geometry: Geometry) -> float:
     other = _in_all_light(scenes)
     own = other.fit(geometry, PLACE[:-1]).geometry
     return compare_light(scenes.parts, geometry, other.parts, own)
+
+
+def comes_in_lines(y: Tensor, system: System) -> bool:
+    """Tell whether plain scenes fit better with light in lines, one per band, than in all light.
+
+    Args:
+        y: measurement `(B, K, H', W')`.
+        system: its camera; of one that is no `SDCassi` with one mask it is True.
+    """
+    camera, good = system.plain, system.good_pixels
+    if type(camera) is not SDCassi or camera.mask.ndim > 4 or camera.mask.shape[-3] > 1:
+        return True
+    y, good = system.without_bad_pixels(y), None if good is None else good.expand_as(y)
+    lines, other = (
+        Windows(Frame.snapshot(y, camera.bands, good, shades), camera, most=ASKED)
+        for shades in (1, SHADES)
+    )
+    given = Geometry(whole=0)
+    return len(lines) < LEAST_WINDOWS or compare_light([lines], given, [other], given) < 0
 
 
 def compare_light(

@@ -17,6 +17,7 @@ from cassi.solvers.heldout import (
     heldout_error,
 )
 from cassi.solvers.statistics import UNSEEN, Statistics
+from cassi.systems import SDCassi, WideCassi
 from cassi.systems.base import System
 from cassi.uncertainty.mask_shift import MaskShift, find_mask_shift, measure_shifted
 
@@ -77,6 +78,8 @@ class Trial:
         statistics: of the whole measurement, those that the cube was made with: what the method
             found out about it then is not looked for again.
         seed: of what is drawn.
+        wide: light comes in all wavelengths, so that bands of an `SDCassi` are as wide as their
+            distance. The mirrored scene is coded so, and the method is not told.
     """
 
     y: Tensor
@@ -84,6 +87,7 @@ class Trial:
     reconstructor: Reconstructor
     statistics: Statistics | None = None
     seed: int = 0
+    wide: bool = False
 
     def run(self, y: Tensor, system: System) -> Tensor:
         """Return what the method makes of another measurement through another camera.
@@ -114,7 +118,9 @@ def bootstrap(trial: Trial, x: Tensor, probed: Probe | None = None) -> Bootstrap
     axes = mirror_axes(x, system)
     random = torch.Generator().manual_seed(seed)
     signs = torch.randint(0, 2, residual.shape, generator=random).to(residual) * 2 - 1
-    again = measure_shifted(x.flip(axes), system, mask_shift) + residual.flip(axes) * signs
+    plain = system.plain
+    true = WideCassi.like(plain) if trial.wide and type(plain) is SDCassi else system
+    again = measure_shifted(x.flip(axes), true, mask_shift) + residual.flip(axes) * signs
     held = draw_heldout(y.shape[1:], SHARE, seed + 1).to(y.device)
     mirrored = trial.run(again, system.weighted(bad_pixels=held))
     repeated = mirrored.flip(axes) - x

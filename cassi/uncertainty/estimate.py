@@ -57,6 +57,7 @@ def estimate(
     probed: Probe | None = None,
     statistics: Statistics | None = None,
     seed: int = 0,
+    wide: bool = False,
 ) -> Uncertainty:
     """Estimate the standard deviation of every value of a reconstruction.
 
@@ -68,6 +69,7 @@ def estimate(
         probed: of the whole scene, where y is a part of it.
         statistics: of the whole measurement, those that x was made with.
         seed: of the random numbers.
+        wide: light comes in all wavelengths, see `Trial`.
 
     Raises:
         TypeError: the camera cannot leave pixels out.
@@ -81,7 +83,7 @@ def estimate(
             f"uncertainty: expected a camera of cassi.systems, got {type(system).__name__}; derive "
             "yours from cassi.systems.System"
         )
-    result = bootstrap(Trial(y, system, reconstructor, statistics, seed), x, probed)
+    result = bootstrap(Trial(y, system, reconstructor, statistics, seed, wide), x, probed)
     level = float(signal_level(y, system, statistics).max())
     return judge(result, system, level, load_error_model().to(x.device))
 

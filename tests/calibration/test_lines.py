@@ -6,7 +6,7 @@ import torch
 from cassi.calibration import Frame, Geometry, calibrate, check_camera
 from cassi.calibration.band_check import find_bands
 from cassi.calibration.camera_check import UNSHOWN
-from cassi.calibration.lines import tells_dispersion
+from cassi.calibration.lines import comes_in_lines, tells_dispersion
 from cassi.camera_search import auto, by_solver
 from cassi.systems import SDCassi
 
@@ -35,6 +35,16 @@ def test_lines_tell_the_curve(shades, told):
     found = Geometry(dispersion=(0.0, BEND), whole=0).with_shift(0.0, -BEND, -1)
     frames = [Frame.snapshot(y, BANDS)]
     assert tells_dispersion(frames, straight, found, Geometry(whole=0)) is told
+
+
+@pytest.mark.parametrize(("shades", "lines"), [(1, True), (4, False)])
+def test_the_light_of_a_right_camera_is_told(shades, lines):
+    straight, y = cameras(shades)
+    v = torch.linspace(-1, 1, BANDS)
+    places = torch.tensor(straight.offsets) + BEND * ((3 * v * v - 1) / 2 - 1)
+    camera = SDCassi(straight.mask, BANDS, offsets=places.tolist(), detector=SIDE + 28)
+    assert comes_in_lines(y, camera) is lines
+    assert comes_in_lines(y, camera.weighted(bad_pixels=torch.rand(y.shape[1:]) < 0.01)) is lines
 
 
 def test_a_frame_of_one_wavelength_tells_it_too():

@@ -123,6 +123,20 @@ def test_a_symmetric_mask_is_mirrored_otherwise():
     assert mirror_axes(torch.rand(1, 4, 32, 40), turned) == (-1,)
 
 
+@pytest.mark.parametrize("kind", [cassi.SDCassi, cassi.DDCassi])
+def test_the_error_of_a_camera_without_width_holds_that_of_wide_bands(kind):
+    system = kind(torch.rand(48, 48, generator=torch.Generator().manual_seed(0)), bands=6, step=3)
+    cells = torch.rand(1, 6, 6, 6, generator=torch.Generator().manual_seed(1))
+    y = system(torch.nn.functional.interpolate(cells, size=(48, 48), mode="bilinear"))
+    method = cassi.Solver(cassi.TV(), iterations=15)
+    x = method.run(y, system).x
+    narrow, wide = (
+        float(bootstrap(Trial(y, system, method, wide=each), x).repeated.norm())
+        for each in (False, True)
+    )
+    assert wide > 1.2 * narrow if kind is cassi.SDCassi else wide == narrow
+
+
 def test_features_are_free_of_units(camera, result):
     system, _, y = camera
     method = cassi.Solver(cassi.TV(), iterations=3)

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from tqdm import tqdm
 from cassi.apps.executors import LostWorker, Submit, once, run_jobs
 from cassi.apps.inputs import Inputs
 from cassi.apps.memory import peak_of
-from cassi.apps.pipeline import fit, make_recipe, read
+from cassi.apps.pipeline import fit, light_is_wide, make_recipe, read
 from cassi.apps.printing import is_quiet
 from cassi.apps.reconstruct.journal import Journal, Record, place
 from cassi.apps.reconstruct.scene import finish, take_truth
@@ -197,12 +197,17 @@ class Parts:
     """
 
     def __init__(self, inputs: Inputs) -> None:
-        self.system, self.y = inputs.system, inputs.measurement
+        self.inputs, self.system, self.y = inputs, inputs.system, inputs.measurement
         if self.system.part_axis is None:
             self.system.part(0, 1)  # refuses, and says why
         self.axis: int = -2 if self.system.part_axis is None else self.system.part_axis
         self.length = self.system.cube_shape[self.axis]
         self.statistics = Statistics(self._all, self.axis)
+
+    @cached_property
+    def wide(self) -> bool:
+        """Whether light is wider than the camera's bands, see `light_is_wide`."""
+        return light_is_wide(self.inputs)
 
     def part(self, start: int, stop: int) -> tuple[Tensor, System]:
         """Return the measurement of lines start to stop, and their camera."""
@@ -218,7 +223,7 @@ class Parts:
         """Ask the brightest lines what error bars must know of the whole scene."""
         y, camera = brightest(seen(self.y, self.system), self.system, min(lines, _PROBED))
         x = reconstructor.run(y, camera, statistics=self.statistics).checked().x
-        return bootstrap(Trial(y, camera, reconstructor, self.statistics), x).probed
+        return bootstrap(Trial(y, camera, reconstructor, self.statistics, wide=self.wide), x).probed
 
     def bytes_per_line(self, reconstructor: Reconstructor, uncertainty: bool = False) -> float:
         """Measure the memory of a strip, whose working set grows with its lines."""
@@ -291,7 +296,7 @@ def solve_block(
     solution.checked()
     x, more = solution.x[0], {}
     if probed is not None:
-        told = {"probed": probed, "statistics": scene.statistics, "seed": seed}
+        told = {"probed": probed, "statistics": scene.statistics, "seed": seed, "wide": scene.wide}
         found = estimate(y, camera, reconstructor, solution.x, **told)  # type: ignore[arg-type]
         x = torch.cat((x, found.std[0]))
         more = {"uncertainty": {"sources": found.sources, "warnings": list(found.warnings)}}
