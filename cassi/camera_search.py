@@ -206,8 +206,8 @@ def bend(
         geometry, errors, model = NOMINAL, found.errors, ()
     # Where calibration moved the mask, its offsets are counted from another place.
     shift = along + likely.shift
-    start = nominal.offsets[0] + shift - likely.offsets[0]
-    offsets = [start + value for value in likely.offsets]
+    first = nominal.offsets[0] + shift - likely.offsets[0]
+    offsets = [first + value for value in likely.offsets]
     bent = placed_camera(narrow, moved_camera(narrow, geometry).mask, offsets, None)
     assert isinstance(bent, SDCassi)
     if isinstance(nominal, WideCassi):
