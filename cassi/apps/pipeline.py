@@ -37,7 +37,7 @@ from cassi.solvers import Iteration, Solution, Solver, Statistics, relative_nois
 from cassi.solvers.base import Callback, Reconstructor, is_sampled, wants_cube
 from cassi.solvers.heldout import brightest, measure_heldout
 from cassi.solvers.linear_system import seen
-from cassi.systems import SDCassi, System
+from cassi.systems import SDCassi, System, TiltedCassi
 from cassi.uncertainty import Uncertainty, estimate, score
 from cassi.uncertainty.estimate import DARK, dark_share
 
@@ -124,8 +124,9 @@ def _calibrated(inputs: Inputs, settings: Reconstruct) -> Inputs:
         seed=settings.seed,
         watch=announce("calibrate", settings.output.progress),
     )
-    off, likely = 0.0 if found.told else inputs.bend, None
-    if off >= AWAY and _is_raw(inputs) and isinstance(camera, SDCassi):
+    clear = found.told and (not _is_raw(inputs) or _is_clear(inputs, camera))
+    off, likely = 0.0 if clear else inputs.bend, None
+    if not found.told and off >= AWAY and _is_raw(inputs) and isinstance(camera, SDCassi):
         found, camera, likely = bend(
             found, camera, inputs.measurement, inputs.system, inputs.wavelengths or ()
         )
@@ -140,6 +141,11 @@ def _calibrated(inputs: Inputs, settings: Reconstruct) -> Inputs:
     good = good_pixels(inputs)
     system = camera if good is None else camera.weighted(bad_pixels=~good)
     return replace(inputs, system=system, calibration=numbers, notes=notes, bend=off)
+
+
+def _is_clear(inputs: Inputs, camera: SDCassi | TiltedCassi) -> bool:
+    """Tell whether light comes in lines where a calibration has found them."""
+    return comes_in_lines(inputs.system.without_bad_pixels(inputs.measurement), camera)
 
 
 def fit(inputs: Inputs, recipe: Recipe) -> tuple[Inputs, Reconstructor]:
@@ -527,7 +533,6 @@ def _shows_frames(inputs: Inputs) -> bool:
 
 
 _LINES = 256  # of a frame, that tell of its light
-_ASSUMED = "Even distances are assumed. Behind a prism the bands"
 
 
 def _check_line(inputs: Inputs, found: CameraCheck) -> CameraCheck:
@@ -535,16 +540,21 @@ def _check_line(inputs: Inputs, found: CameraCheck) -> CameraCheck:
     offsets: Sequence[float] = getattr(inputs.system.plain, "offsets", ())
     wavelengths = inputs.wavelengths or (0.0,)
     step = (offsets[-1] - offsets[0]) / max(len(offsets) - 1, 1)
-    bent = "bend" in (inputs.calibration or {})
+    found_by = inputs.calibration or {}
     even = inputs.bend >= AWAY and not found.numbers.get("curve_shown", True)
-    if not _is_raw(inputs) or not (bent or even):
+    told = inputs.bend > 0 and found_by.get("dispersion_told", False)
+    if not _is_raw(inputs) or not ("bend" in found_by or told or even):
         return CameraCheck()
-    assumed = "They are those of the likeliest bend, and" if bent else _ASSUMED
+    away = f"lie up to {inputs.bend:.1f} pixels elsewhere"
+    assumed = f"Even distances are assumed. Behind a prism the bands {away}"
+    if "bend" in found_by:
+        assumed = f"They are those of the likeliest bend, and {away}"
+    elif told:
+        assumed = "They are where light in lines fits best. Light of all wavelengths fits as well"
     message = (
-        f"nobody gave the places of the bands, and this light does not show them. {assumed} lie up "
-        f"to {inputs.bend:.1f} pixels elsewhere. Take a frame of the mask through a filter of a "
-        "middle wavelength: cassi-calibrate with this camera and measurement, and "
-        "'monochromatic=[{file: FILE, wavelength: "
+        f"nobody gave the places of the bands, and this light does not show them. {assumed}. Take "
+        "a frame of the mask through a filter of a middle wavelength: cassi-calibrate with this "
+        "camera and measurement, and 'monochromatic=[{file: FILE, wavelength: "
         f"{round(wavelengths[len(wavelengths) // 2], -1):g}}}]'. Behind a grating distances are "
         f"even: give 'system.offsets={{_target_: cassi.systems.Linear, step: {step:g}}}'"
     )

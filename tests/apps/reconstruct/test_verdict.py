@@ -75,16 +75,24 @@ def test_what_the_weights_have_not_seen(reconstruct, camera, results):
 
 
 @pytest.mark.parametrize(
-    ("level", "bend", "shown", "warned"),
-    [(9, 4.5, False, True), (0, 4.5, False, False), (9, 1.0, False, False), (9, 4.5, True, False)],
+    ("level", "bend", "shown", "calibration", "warned"),
+    [
+        (9, 4.5, False, None, True),
+        (0, 4.5, False, None, False),
+        (9, 1.0, False, None, False),
+        (9, 4.5, True, None, False),
+        (9, 0.4, True, {"dispersion_told": False, "bend": {}}, True),
+        (9, 4.5, True, {"dispersion_told": True}, True),
+        (9, 0.0, True, {"dispersion_told": True}, False),
+    ],
 )
-def test_a_line_that_a_raw_frame_does_not_show(level, bend, shown, warned):
+def test_a_line_that_a_raw_frame_does_not_show(level, bend, shown, calibration, warned):
     inputs = SimpleNamespace(
         system=SDCassi(uniform(48, 48), 20, step=2),
         wavelengths=tuple(range(450, 650, 10)),
         preprocessing={"dark": {"level": level}},
         bend=bend,
-        calibration=None,
+        calibration=calibration,
     )
     found = pipeline._check_line(inputs, CameraCheck(numbers={"curve_shown": shown}))
     assert bool(found.warnings) is warned
