@@ -33,9 +33,9 @@ class Probe:
     Attributes:
         heldout: error of pixels that the method was not given, on the brightest lines, see
             `heldout_error`.
-        missed: by how many times the local root mean square of A·`repeated` three quarters of the
-            pixels that the method was not given of the mirrored scene are missed, at most. With
-            noise it is large.
+        missed: |residual| over the local root mean square of A·`repeated`, at pixels of the
+            mirrored scene that the method was not given: the value that three quarters of them do
+            not exceed. With noise it is large.
         response: how much the cube changes with noise, for each unit of that: both as root mean
             squares. 0 where there is none.
         mask_shift: where the mask seems to lie.

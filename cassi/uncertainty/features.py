@@ -46,10 +46,10 @@ class Features:
     - how many bands share the pixels of the detector, Aᵀ(A1)/Aᵀ1
 
     and the light Aᵀ1 that the mask lets through, the place of the band in the spectrum, the
-    number of unknowns for each measured value, by how much pixels held out are missed, the same
-    over what noise and the error of the scene make of a pixel (`Probe.missed`), and what
-    noise of the residual's size and the shift of the mask change of the cube. They are made band
-    by band: all of them take 28 times the memory of the cube.
+    number of unknowns for each measured value, the error of pixels held out, the same over
+    `Probe.missed`, which is large with noise, and what noise of the residual's size and the shift
+    of the mask change of the cube. They are made band by band: all of them take 28 times the
+    memory of the cube.
 
     Args:
         result: of `bootstrap`.
