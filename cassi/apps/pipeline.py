@@ -37,7 +37,7 @@ from cassi.solvers import Iteration, Solution, Solver, Statistics, relative_nois
 from cassi.solvers.base import Callback, Reconstructor, is_sampled, wants_cube
 from cassi.solvers.heldout import brightest, measure_heldout
 from cassi.solvers.linear_system import seen
-from cassi.systems import SDCassi, System, TiltedCassi
+from cassi.systems import SDCassi, System
 from cassi.uncertainty import Uncertainty, estimate, score
 from cassi.uncertainty.estimate import DARK, dark_share
 
@@ -124,7 +124,9 @@ def _calibrated(inputs: Inputs, settings: Reconstruct) -> Inputs:
         seed=settings.seed,
         watch=announce("calibrate", settings.output.progress),
     )
-    clear = found.told and (not _is_raw(inputs) or _is_clear(inputs, camera))
+    good = good_pixels(inputs)
+    there = camera if good is None else camera.weighted(bad_pixels=~good)
+    clear = found.told and (not _is_raw(inputs) or comes_in_lines(inputs.measurement, there))
     off, likely = 0.0 if clear else inputs.bend, None
     if not found.told and off >= AWAY and _is_raw(inputs) and isinstance(camera, SDCassi):
         found, camera, likely = bend(
@@ -138,14 +140,8 @@ def _calibrated(inputs: Inputs, settings: Reconstruct) -> Inputs:
         "seconds": time.perf_counter() - start,
     }
     notes = [*inputs.notes, "camera: calibrated on the measurement"]
-    good = good_pixels(inputs)
     system = camera if good is None else camera.weighted(bad_pixels=~good)
     return replace(inputs, system=system, calibration=numbers, notes=notes, bend=off)
-
-
-def _is_clear(inputs: Inputs, camera: SDCassi | TiltedCassi) -> bool:
-    """Tell whether light comes in lines where a calibration has found them."""
-    return comes_in_lines(inputs.system.without_bad_pixels(inputs.measurement), camera)
 
 
 def fit(inputs: Inputs, recipe: Recipe) -> tuple[Inputs, Reconstructor]:

@@ -236,7 +236,7 @@ CASSI_DEVICE_INLINE T product(const Layout& l, const Shared<T>& m, int i, int j)
   return sum;
 }
 
-// A block takes one group. Matrices of N rows are compiled for; 0 is of any other.
+// A block takes one group. N is the number of rows of its matrix if the compiler knows it, else 0.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
     shrink(const __grid_constant__ ShrinkGroups a, const __grid_constant__ Layout l) {
