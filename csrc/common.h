@@ -215,6 +215,15 @@ CASSI_APART void solve_symmetric(int64_t K, T* a, T* q, T* d, T* z, int64_t pitc
 #undef D_
 }
 
+// What orthogonal iteration adds to the diagonal: a direction without energy stays what it was.
+CASSI_INLINE double diagonal_shift(double trace) { return 1e-9 * trace + 1e-150; }
+
+// Of what is left of a column once those before it are taken off; 0 where it depends on them.
+CASSI_INLINE double inverse_length(double square, double before) {
+  const bool depends = square < 1e-24 * before || square == 0.0;
+  return depends ? 0.0 : 1.0 / square_root(square);  // a NaN stays a NaN
+}
+
 // The step of the dual iterations of total variation, see ops/_reference_tv.py.
 constexpr double kTvStep = 0.125;
 

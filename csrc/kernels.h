@@ -202,6 +202,13 @@ CASSI_INLINE Corner corner_of(const Groups& g, int64_t group, int64_t match) {
   return {clamped(row, g.height - g.patch), clamped(inside - row * g.width, g.width - g.patch)};
 }
 
+// Steps of orthogonal iteration, in double precision.
+struct OrthogonalIteration {
+  int64_t batch, size, rank, steps;
+  View moments, frame;     // (B, C, C), (B, C, R)
+  double *values, *found;  // (B, R), (B, C, R), contiguous
+};
+
 // A convolution that keeps the size, with zeros around the image, and what comes after it. Only the
 // CPU has a kernel: CUDA's own library is better.
 struct Convolve3x3 {
@@ -235,6 +242,7 @@ void launch(const SelectiveScan&, void* stream);
 void launch(const SelectiveScanBackward&, void* stream);
 void launch(const ShrinkGroups&, void* stream);
 void launch(const AddGroups&, void* stream);
+void launch(const OrthogonalIteration&, void* stream);
 void launch(const Convolve3x3&, void* stream);
 
 }  // namespace cassi

@@ -843,6 +843,28 @@ Tensor shrink_groups(const Tensor& image, const Tensor& groups, const Tensor& th
   return total;
 }
 
+constexpr int64_t kMostSteps = 1000;
+
+std::tuple<Tensor, Tensor> orthogonal_iteration(const Tensor& moments, const Tensor& frame,
+                                                int64_t steps) {
+  check_rank(frame, "frame", 3);
+  const int64_t batch = frame.size(0), size = frame.size(1), rank = frame.size(2);
+  STD_TORCH_CHECK(rank >= 1 && rank <= size, "frame: expected 1 to ", size, " columns, got ", rank);
+  STD_TORCH_CHECK(steps >= 1 && steps <= kMostSteps, "steps: expected 1 to ", kMostSteps, ", got ",
+                  steps);
+  STD_TORCH_CHECK(3 * static_cast<double>(size) * static_cast<double>(size) < kMostElements,
+                  "frame: ", size, " rows are too many");
+  Tensor values = empty(frame, {batch, rank}, ScalarType::Double);
+  Tensor found = empty(frame, {batch, size, rank}, ScalarType::Double);
+  start(OrthogonalIteration{batch, size, rank, steps,
+                            read(moments, frame, "moments", {batch, size, size}),
+                            read(frame, frame, "frame", {batch, size, rank}),
+                            static_cast<double*>(values.mutable_data_ptr()),
+                            static_cast<double*>(found.mutable_data_ptr())},
+        found);
+  return {values, found};
+}
+
 #if !defined(USE_CUDA) && !defined(CASSI_EMULATED)
 Tensor convolve3x3(const Tensor& image, const Tensor& weight, const Tensor& bias,
                    std::optional<Tensor> residual, bool rectify) {
@@ -901,6 +923,7 @@ STABLE_TORCH_LIBRARY_IMPL(cassi, CASSI_DEVICE, library) {
   library.impl("selective_scan", TORCH_BOX(&selective_scan));
   library.impl("selective_scan_backward", TORCH_BOX(&selective_scan_backward));
   library.impl("shrink_groups", TORCH_BOX(&shrink_groups));
+  library.impl("orthogonal_iteration", TORCH_BOX(&orthogonal_iteration));
 #if !defined(USE_CUDA) && !defined(CASSI_EMULATED)
   library.impl("convolve3x3", TORCH_BOX(&convolve3x3));
 #endif

@@ -38,6 +38,8 @@ def kernel_calls(shots=1, samples=1, bands=1, dtype=torch.float64, seed=0):
     cells, points = draw(4, 2, 8, dtype=dtype).mT, draw(4, 3, dtype=dtype)
     u, states = draw(B, 5, 3, dtype=dtype), draw(B, 5, 2, dtype=dtype)
     sequences = u, _turned(u * 0.5), -draw(samples, 3, 2, dtype=dtype), states, states * 0.5
+    spectra = draw(B, C, C).double()
+    moments, frame = spectra.mT @ spectra, torch.linalg.qr(draw(B, C, 2).double())[0]
     convolution = _turned(draw(C, C, 3, 3)).to(dtype), draw(samples * C).to(dtype)[:C]
     return {
         "forward": (x, m, STEP),
@@ -63,6 +65,7 @@ def kernel_calls(shots=1, samples=1, bands=1, dtype=torch.float64, seed=0):
         "selective_scan": sequences,
         "selective_scan_backward": (draw(B, 5, 3, dtype=dtype), *sequences),
         "shrink_groups": (x, torch.tensor([[[0, 7, 1]], [[3, 2, 3]]]), rho, 2),
+        "orthogonal_iteration": (moments.to(dtype), _turned(frame).to(dtype), 2),
         "tv_prox": (x, rho * 0.1, 2, many),
         "tv_prox_dual": (x, rho * 0.1, dual, 2, not many),
         "tv_prox_backward": (x, dual, x, rho * 0.1, dual, 2, many),

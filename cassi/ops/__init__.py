@@ -28,6 +28,7 @@ from cassi.ops._camera import (
     ratio_inverse,
 )
 from cassi.ops._convolve import convolve3x3 as convolve3x3
+from cassi.ops._eigen import orthogonal_iteration as orthogonal_iteration
 from cassi.ops._groups import shrink_groups as shrink_groups
 from cassi.ops._layout import assert_memory_format
 from cassi.ops._library import backend, load_compiled

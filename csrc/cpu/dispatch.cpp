@@ -128,6 +128,7 @@ CASSI_KERNEL(SelectiveScan)
 CASSI_KERNEL(SelectiveScanBackward)
 CASSI_KERNEL(ShrinkGroups)
 CASSI_KERNEL(AddGroups)
+CASSI_KERNEL(OrthogonalIteration)
 CASSI_KERNEL(Convolve3x3)
 
 }  // namespace cassi

@@ -192,6 +192,18 @@ def test_groups_in_few_blocks(parity, monkeypatch):
             parity("shrink_groups", *args, ulps=64.0)  # of thousands of rotations
 
 
+@pytest.mark.parametrize("limit", [1, 227])
+def test_matrices_in_few_blocks(limit, parity, monkeypatch):
+    """Columns in shared memory, or in scratch memory; more of them than a block has threads."""
+    monkeypatch.setenv("CASSI_EMULATED_SHARED", str(limit))
+    monkeypatch.setenv("CASSI_EMULATED_BLOCKS", "2")
+    for size, rank in ((11, 5), (28, 8), (3, 3), (140, 130)):
+        spectra, near = torch.rand(5, size, size + 2) - 0.5, torch.rand(5, size, rank) - 0.5
+        for dtype in (torch.float64, torch.bfloat16):
+            moments, frame = spectra @ spectra.mT, torch.linalg.qr(near)[0]
+            parity("orthogonal_iteration", moments.to(dtype), frame.to(dtype), 2)
+
+
 @pytest.mark.parametrize("shots", [1, 2])
 @pytest.mark.parametrize("need", [(False, False), (False, True), (True, False), (True, True)])
 def test_gradients_that_are_needed(shots, need, parity, camera_arguments):

@@ -34,6 +34,7 @@ OTHERS = {
     "selective_scan": lambda: _scan(2, 67, 19, 5),
     "selective_scan_backward": lambda: [_rand(2, 67, 19), *_scan(2, 67, 19, 5)],
     "shrink_groups": lambda: [_rand(2, 5, 9, 33), _groups(2, 21, 7, 9 * 33), _levels(2), 3],
+    "orthogonal_iteration": lambda: [*_moments(2, 11, 5), 2],
     "convolve3x3": lambda: [
         _rand(2, 5, 9, 33),
         _rand(7, 5, 3, 3),
@@ -74,6 +75,7 @@ LARGE = {
         [_rand(2, 8, 40, 50), _groups(2, 500, 24, 2000), _levels(2), 4],
         [_rand(1, 3, 40, 50), _groups(1, 70, 48, 2000), _levels(1), 5],
     ],
+    "orthogonal_iteration": lambda: [[*_moments(5, 31, 8), 3], [*_moments(1, 40, 40), 16]],
     "convolve3x3": lambda: [
         [_rand(2, 17, 40, 50), _rand(33, 17, 3, 3), _rand(33), None, False],
         [_rand(1, 64, 20, 30), _rand(64, 64, 3, 3), _rand(64), _rand(1, 64, 20, 30), True],
@@ -95,6 +97,12 @@ def _scan(batch, length, channels, states):
     of_states = [_rand(batch, length, states) + shift for shift in (0.0, 0.3)]
     return [_rand(batch, length, channels), 0.5 + 0.5 * _rand(batch, length, channels), rates,
             *of_states]  # fmt: skip
+
+
+def _moments(batch, size, rank):
+    """Symmetric matrices, and orthonormal columns."""
+    spectra, near = _rand(batch, size, size + 1), _rand(batch, size, rank)
+    return spectra @ spectra.mT, torch.linalg.qr(near)[0].contiguous()
 
 
 def _groups(batch, count, matches, pixels):

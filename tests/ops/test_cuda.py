@@ -113,6 +113,10 @@ def test_signal():
     # A singular value s just above the threshold t becomes √(s² − t²): half of the digits are lost.
     image, levels = torch.rand(2, 8, 20, 30).double(), torch.tensor([0.5, 1.0]).double()
     _compare("shrink_groups", [image, groups, levels, 4])
+    spectra, near = torch.rand(3, 28, 30).double(), torch.rand(3, 28, 8).double()
+    for rank in (8, 1):
+        frame = torch.linalg.qr(near[..., :rank])[0]
+        _compare("orthogonal_iteration", [spectra @ spectra.mT, frame, 2])
     u, of_states, rates = torch.rand(2, 130, 37), torch.rand(2, 130, 16), -torch.rand(1, 37, 16)
     _compare("selective_scan", [u, u, rates, of_states, of_states])
     _compare("selective_scan_backward", [u, u, u, rates, of_states, of_states])

@@ -15,7 +15,8 @@ from cassi import ops
 from cassi.ops import _library
 from cassi.ops._library import kernels
 
-WITHOUT_GRADIENT = ("shrink_groups", "convolve3x3")  # only called where none is recorded
+# Only called where none is recorded.
+WITHOUT_GRADIENT = ("shrink_groups", "convolve3x3", "orthogonal_iteration")
 _rand = partial(rand, low=0.1)
 
 

@@ -29,6 +29,7 @@ FREE = {
     "gram": [(0, 0), (0, 1), (0, 3), (0, 4)],
     "tv_prox": [(0, 1), (0, 2), (0, 3)],
     "shrink_groups": [(0, 1), (0, 2), (0, 3), (1, 1), (1, 2)],
+    "orthogonal_iteration": [(1, 2)],  # columns
     "convolve1d": [(0, 1), (1, 1)],
     "convolve3x3": [(0, 0), (0, 2), (0, 3)],
     "correlate1d": [(0, 1), (1, 1)],
@@ -195,6 +196,8 @@ shrink_groups(ones(1, 2**50, 1, 1), S.expand(1, 1, 2), ones(1), 1)
 shrink_groups(ones(1, 1, 2**31, 2**31), S.expand(1, 1, 2), ones(1), 1)
 shrink_groups(ones(1, 1, 1, 1), S.expand(1, 2**60, 2), ones(1), 1)
 shrink_groups(ones(1, 2**20, 1, 1), S.expand(1, 1, 2**60), ones(1), 1)
+orthogonal_iteration(ones(1, 2**20, 2**20), ones(1, 2**20, 2**20), 1)
+orthogonal_iteration(ones(1, 2**30, 2**30), ones(1, 2**30, 1), 1)
 selective_scan(*[ones(1, 2**50, 1)] * 2, R[0], *[ones(1, 2**50, 1)] * 2)
 selective_scan(*[ones(2**40, 1, 2**20)] * 2, ones(1, 2**20, 1), *[ones(2**40, 1, 1)] * 2)
 selective_scan(*[ones(1, 1, 1)] * 2, ones(1, 1, 2**40), *[ones(1, 1, 2**40)] * 2)

@@ -24,7 +24,9 @@ X, Y, M, RHO = _rand(N, B, C, H, W), _rand(N, B, 2, H, WIDE), _rand(N, 1, 2, 1, 
 PIXELS = _rand(N, 1, 2, H, WIDE)
 NAMES = sorted(name for name in _library.SCHEMAS if not name.endswith("_backward"))
 # Operators whose kernels have no gradient: the public functions choose the reference.
-NOT_OF_THE_KERNEL = {"shrink_groups": ops.shrink_groups, "convolve3x3": ops.convolve3x3}
+NOT_OF_THE_KERNEL = {
+    name: getattr(ops, name) for name in ("shrink_groups", "convolve3x3", "orthogonal_iteration")
+}
 
 
 def _mapped(name, kernel):

@@ -1,0 +1,71 @@
+"""Leading eigenvectors of small symmetric matrices, as a function of tensors."""
+
+import torch
+from torch import Tensor
+
+from cassi.ops import _reference_eigen
+from cassi.ops._checks import check_floating, check_same_device, shape_of
+from cassi.ops._library import call, define, kernels
+from cassi.ops._recording import is_recorded, is_tracked
+
+MOST_STEPS = 1000
+
+
+def orthogonal_iteration(moments: Tensor, frame: Tensor, steps: int = 2) -> tuple[Tensor, Tensor]:
+    """Take steps of orthogonal iteration towards the leading eigenvectors of symmetric matrices.
+
+        V ← Q,   Q R = (M + εI) V,   ε = 1e-9·trace(M)
+
+    The result is −V: signs change from call to call. Where two eigenvalues are nearly equal, V may
+    mix their vectors. A column of (M + εI) V that depends on those before it becomes 0. A device
+    need not wait for the host. The gradient is that of the pure-torch operator, and no compiled
+    kernel runs where one is recorded.
+
+    Args:
+        moments: M, symmetric, with eigenvalues >= 0, `(B, C, C)`.
+        frame: V, orthonormal columns, `(B, C, R)`, R <= C; near the eigenvectors, or any.
+        steps: 1 to 1000.
+
+    Returns:
+        Rayleigh quotients vᵀMv of the next V, `(B, R)`, >= 0, and its negative, `(B, C, R)`; in
+        float64.
+
+    Raises:
+        TypeError: moments or frame are not floating tensors.
+        ValueError: shapes, devices or the number of steps do not fit.
+
+    Source: Golub, Van Loan, "Matrix computations", 4th ed., 2013, section 8.2.4.
+
+    >>> moments = torch.diag(torch.tensor([1.0, 4.0, 2.0]))[None]
+    >>> orthogonal_iteration(moments, torch.eye(3)[None], 30)[0]
+    tensor([[1., 4., 2.]], dtype=torch.float64)
+    """
+    check_floating("moments", moments)
+    check_floating("frame", frame)
+    if moments.ndim != 3 or moments.shape[1] != moments.shape[2]:
+        raise ValueError(f"moments: expected (B, C, C), got shape {shape_of(moments)}")
+    batch, size = moments.shape[:2]
+    if frame.ndim != 3 or frame.shape[:2] != (batch, size) or not 1 <= frame.shape[2] <= size:
+        raise ValueError(
+            f"frame: expected ({batch}, {size}, 1 to {size}), got shape {shape_of(frame)}"
+        )
+    if not 1 <= steps <= MOST_STEPS:
+        raise ValueError(f"steps: expected 1 to {MOST_STEPS}, got {steps}")
+    check_same_device(moments=moments, frame=frame)
+    if is_recorded() and is_tracked(moments, frame):
+        return _reference_eigen.orthogonal_iteration(moments, frame, steps)
+    values, vectors = call(kernels.orthogonal_iteration, moments, frame, steps)
+    return values, vectors
+
+
+def _fake(moments: Tensor, frame: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+    batch, size, rank = frame.shape
+    found = frame.new_empty((batch, size, rank), dtype=torch.float64)
+    return found.new_empty((batch, rank)), found
+
+
+define(
+    "orthogonal_iteration(Tensor moments, Tensor frame, int steps) -> (Tensor, Tensor)",
+    _reference_eigen.orthogonal_iteration,
+    _fake,
+)
