@@ -5,17 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from cassi import ops
 from cassi.checks import not_negative, whole_number
 from cassi.priors.tv import TV
 
 SETTLED = 0.4
 """σ from which on components are given up, in the units of the cube."""
 PRIOR = TV(norm="nuclear", warm=True)
+ENOUGH = 16
+"""Steps from all components, which are nearly its own, to the eigenvalues of their moments."""
+READ_EVERY = 4
+"""Bases in which components may be given up, from one look at the ranks to the next, on a device
+that the host would wait for."""
 _LEAST = 0.03  # of a scale: what is weaker is not smoothed even more
 
 
@@ -99,32 +105,29 @@ class Basis:
     """E S, `(B, C, R)`."""
     lengths: Tensor
     """Of the columns of E S⁻¹, `(B, R)`."""
-    rotation: Tensor
-    """What the components in the basis before are in this one, `(B, R', R)`."""
-    lost: Tensor
-    """Squared norm of what of those this one has not, as a form, `(B, R', R')`."""
-    before: Tensor | None
-    """The synthesis of the basis before."""
-    scales: list[list[float]]
-    """The lengths, on the host."""
+    frame: Tensor
+    """The leading eigenvectors, those that were given up as well, `(B, C, R₀)`, float64."""
+    ranks: Tensor
+    """Of each sample, `(B,)`; columns behind are 0."""
 
     @staticmethod
-    def found(
-        synthesis: Tensor,
-        analysis: Tensor,
-        last: Tensor | None,
-        before: Tensor | None,
-        device: torch.device,
-    ) -> Basis:
-        """Return a basis on a device, from what the host has of it and of the one before."""
-        lengths = torch.linalg.vector_norm(synthesis, dim=1)
-        old = synthesis if last is None else last
-        rotation, old, squares = old.mT @ analysis, old.double(), lengths.double().square()
-        turned = rotation.double()
-        lost = old.mT @ old - (turned * squares[:, None]) @ turned.mT
-        values = [synthesis, analysis, lengths, rotation, lost.to(synthesis.dtype)]
-        synthesis, analysis, there, rotation, lost = _to_device(values, device)
-        return Basis(synthesis, analysis, there, rotation, lost, before, lengths.tolist())
+    def of(frame: Tensor, scale: Tensor, ranks: Tensor) -> Basis:
+        """Return the basis of as many eigenvectors as there are scales `(B, R)`."""
+        count = scale.shape[1]
+        kept = torch.arange(count, device=ranks.device) < ranks[:, None]
+        directions, lengths = frame[..., :count].to(scale.dtype), kept / scale
+        both = directions * lengths[:, None], directions * (kept * scale)[:, None]
+        return Basis(*both, lengths, frame, ranks)
+
+    def narrowed(self, count: int) -> Basis:
+        """Return the basis without the columns from `count` on."""
+        some = self.synthesis[..., :count], self.analysis[..., :count], self.lengths[:, :count]
+        return Basis(*some, self.frame, self.ranks)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All of it, in the order of the fields."""
+        return self.synthesis, self.analysis, self.lengths, self.frame, self.ranks
 
 
 class _Run:
@@ -133,12 +136,9 @@ class _Run:
     def __init__(self, of: Subspace, prior: Any) -> None:
         self.of, self.prior, self.energy, self.rank = of, prior, of.energy, of.rank
         self.basis: Any = None
-        self.ranks: Tensor | None = None  # (B,), those of the next basis, on the host
-        self.known: Tensor | None = None  # the synthesis on the host
-        self.frame: Tensor | None = None  # the leading eigenvectors, float64, on the host
         self.last: tuple[Tensor, ...] = ()  # components of the last call, lengths of their spectra
         self.calls = 0
-        self.is_due, self.settled = True, False
+        self.is_due, self.settled, self.unread = True, False, 0
 
     def keep(self, share: float, rank: int = 1) -> None:
         """Give up components below 1/share of the energy, and start with at least so many."""
@@ -148,46 +148,55 @@ class _Run:
         bands = x.shape[1] if self.basis is None else self.basis.synthesis.shape[1]
         return block_means(x, self.of.pool, bands)
 
-    def moments(self, means: Tensor, *last: Tensor) -> Tensor:
-        """Return `spectral_moments` of means, and of the components of the last call, `(B, N)`."""
-        found = spectral_moments(means.detach()).flatten(1)
-        if not last:
-            return found
-        smooth = self.means(last[0]) * last[1][..., None, None]
-        return torch.cat((found, spectral_moments(smooth.detach()).flatten(1)), 1)
+    def start(self, x: Tensor) -> bool:
+        """Find the first basis, of a cube; False where it is not finite.
 
-    def find(self, moments: Tensor, dtype: torch.dtype) -> bool:
-        """Find the basis of a cube from its `moments`; False, and nothing changes, if not finite.
-
-        A basis is small: the host finds it, and looks at a device once.
+        Eigenvectors of so few bands are found by the host, in the one look that it takes.
         """
-        told, device = moments.cpu(), moments.device
-        sides = [math.isqrt(told.shape[1])]
-        if self.last:
-            rank = self.last[0].shape[1]
-            sides = [math.isqrt(told.shape[1] - rank**2), rank]
-        moments, *smoothed = (
-            each.unflatten(1, (side, side))
-            for each, side in zip(told.split([side**2 for side in sides], 1), sides, strict=True)
-        )
-        if not bool(moments.isfinite().all()):
+        moments = spectral_moments(self.means(x).detach())
+        told = moments.cpu()
+        if not bool(told.isfinite().all()):
             return False
-        for each in smoothed:
-            self._give_up(each)
-        count = self.rank if self.ranks is None else int(self.ranks.max())
-        found = None if self.frame is None else follow(moments, self.frame)
-        values, vectors = found or decompose(moments, moments.dtype)
-        self.frame = vectors[..., : self.rank]
-        dtype = torch.promote_types(dtype, torch.float32)
-        basis, scale = self.frame[..., :count].to(dtype), self._scale(values[:, :count].to(dtype))
-        if self.ranks is not None:
-            kept = torch.arange(basis.shape[2]) < self.ranks[:, None]
-            basis = basis * kept[:, None]
-        last, self.is_due, self.last = self.known, False, ()
-        self.known, analysis = basis / scale[:, None], basis * scale[:, None]
-        before = None if self.basis is None else self.basis.synthesis
-        self.basis = Basis.found(self.known, analysis, last, before, device)
+        values, vectors = decompose(told, told.dtype)
+        values, frame = values.to(x.device), vectors[..., : self.rank].to(x.device)
+        ranks = torch.full((len(x),), frame.shape[2], device=x.device)
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        self.take(Basis.of(frame, self._scale(values[:, : self.rank].to(dtype)), ranks))
         return True
+
+    def follow(self, means: Tensor, basis: Basis, *last: Tensor) -> Basis:
+        """Return the basis of a cube with these `means`, from the one before.
+
+        The host waits for nothing, and nothing is kept.
+        """
+        values, frame = ops.orthogonal_iteration(spectral_moments(means.detach()), basis.frame)
+        ranks = basis.ranks
+        if last:
+            ranks = torch.minimum(ranks, self._strong(*last))
+        values = values[:, : basis.synthesis.shape[2]].to(basis.synthesis.dtype)
+        return Basis.of(frame, self._scale(values), ranks)
+
+    def take(self, basis: Basis) -> None:
+        """Go on with a basis that was found."""
+        self.basis, self.is_due, self.last = basis, False, ()
+
+    def narrow(self) -> int | None:
+        """Leave out columns that are 0 in all samples; return how many stay, None for all.
+
+        The host looks at the ranks before the next basis is found: by then a device has them.
+        """
+        if self.unread < (1 if self.basis.ranks.device.type == "cpu" else READ_EVERY):
+            return None
+        self.unread = 0
+        most, now = int(self.basis.ranks.max()), self.basis.synthesis.shape[2]
+        if most == now:
+            return None
+        like = self.basis.synthesis
+        some = torch.eye(now, most, dtype=like.dtype, device=like.device)
+        self.turn(some.expand(len(like), -1, -1))
+        self.basis = self.basis.narrowed(most)
+        self.last = tuple(each[:, :most] for each in self.last)
+        return most
 
     def turn(self, rotation: Tensor) -> None:
         if hasattr(self.prior, "turn"):
@@ -215,28 +224,35 @@ class _Run:
         self.settled = self.settled or bool(torch.as_tensor(sigma <= SETTLED).all())
         if self.settled:
             self.last = result, self.basis.lengths
+            self.unread += 1
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
-        if self.is_due:
-            if not self.find(self.moments(self.means(x), *self.last), x.dtype):
+        if self.basis is None:
+            if not self.start(x):
                 return x  # has no eigenvectors; the solver stops at such a cube
-            if self.basis.before is not None:
-                self.turn(self.basis.rotation)
+        elif self.is_due:
+            self.narrow()
+            before, basis = self.basis, self.follow(self.means(x), self.basis, *self.last)
+            self.take(basis)
+            self.turn(before.synthesis.mT @ basis.analysis)
         components = self.apply(to_subspace(x, self.basis.analysis), sigma)
         self.count(components, sigma)
         return from_subspace(components, self.basis.synthesis).to(x.dtype)
 
     def _scale(self, values: Tensor) -> Tensor:
+        if self.of.balance == 0:
+            return torch.ones_like(values)
         relative = values / values[:, :1].clamp_min(torch.finfo(values.dtype).tiny)
         return relative.pow(self.of.balance / 2).clamp_min(_LEAST)
 
-    def _give_up(self, moments: Tensor) -> None:
-        """Drop the components of the last call that were weak."""
-        if not bool(moments.isfinite().all()) or _exceeds(moments, self.energy):
-            return
-        values, _ = decompose(moments, cast(Tensor, self.known).dtype)
-        kept = (values > self.energy * values[:, :1]).sum(1).clamp_min(2)
-        self.ranks = kept if self.ranks is None else torch.minimum(self.ranks, kept)
+    def _strong(self, components: Tensor, lengths: Tensor) -> Tensor:
+        """Count the components of the last call that were strong, `(B,)`."""
+        means = self.means(components) * lengths[..., None, None]
+        moments = spectral_moments(means.detach())
+        every = torch.eye(moments.shape[1], dtype=moments.dtype, device=moments.device)
+        values, _ = ops.orthogonal_iteration(moments, every.expand_as(moments), ENOUGH)
+        strong = values > self.energy * values.amax(1, keepdim=True)
+        return strong.sum(1).clamp_min(2)
 
     def penalty(self, x: Tensor, sigma: float | Tensor) -> Tensor | None:
         """Return R(S Eᵀx) of each sample, with the basis of the last call."""
@@ -314,27 +330,8 @@ def spectral_moments(x: Tensor) -> Tensor:
     """Return Σ_{h,w} s sᵀ / HW of a cube `(B, C, H, W)`: `(B, C, C)`, float64."""
     spectra = x.flatten(2).double()
     # One product per sample: a batched one may sum in another order than that of a single sample.
-    each = [sample @ sample.mT / sample.shape[1] for sample in spectra]
-    return each[0][None] if len(each) == 1 else torch.stack(each)
-
-
-def _exceeds(moments: Tensor, share: float) -> bool:
-    """Tell, without eigenvalues, that all are above a share of the greatest; False if in doubt.
-
-    M − s·trace(M)·I is positive definite, and the trace is at least the greatest eigenvalue.
-    """
-    bound = share * moments.diagonal(dim1=1, dim2=2).sum(1)
-    least = moments - torch.diag_embed(bound[:, None].expand(moments.shape[:2]))
-    return not bool(torch.linalg.cholesky_ex(least)[1].any())
-
-
-def _to_device(values: list[Tensor], device: torch.device) -> list[Tensor]:
-    """Move tensors of one dtype to a device, in one copy."""
-    if device.type == "cpu":
-        return values
-    sent = torch.cat([value.flatten() for value in values]).to(device)
-    parts = sent.split([value.numel() for value in values])
-    return [part.view(value.shape) for part, value in zip(parts, values, strict=True)]
+    each = [sample @ sample.mT for sample in spectra]
+    return (each[0][None] if len(each) == 1 else torch.stack(each)) / spectra.shape[2]
 
 
 def decompose(moments: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -342,35 +339,6 @@ def decompose(moments: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     dtype = torch.promote_types(dtype, torch.float32)
     values, vectors = torch.linalg.eigh(moments)
     return values.flip(-1).clamp_min(0).to(dtype), vectors.flip(-1).to(dtype)
-
-
-def follow(moments: Tensor, frame: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Take two steps of orthogonal iteration, V ← Q of the QR decomposition of (M + εI) V.
-
-    V is near the leading eigenvectors where those of similar moments are given. Where two
-    eigenvalues are nearly equal, V may mix their vectors. ε = 1e-9·trace(M). Their signs change:
-    a denoising network errs otherwise on −c than on c, and its errors average out.
-
-    Args:
-        moments: `spectral_moments` M, `(B, C, C)`.
-        frame: V, orthonormal, `(B, C, R)`.
-
-    Returns:
-        Rayleigh quotients `(B, R)`, >= 0, and the next −V; None where the columns of MV are nearly
-        dependent, which an M unlike that of V's can do.
-
-    Source: Golub, Van Loan, "Matrix computations", 4th ed., 2013, section 8.2.4.
-    """
-    shift = 1e-9 * moments.diagonal(dim1=1, dim2=2).sum(1)[:, None, None]
-    for _ in range(2):
-        image = torch.baddbmm(shift * frame, moments, frame)
-        gram = image.mT @ image  # its Cholesky factor is R: scales of columns do no harm
-        factor = torch.linalg.cholesky_ex(gram).L
-        pivots, squares = (each.diagonal(dim1=1, dim2=2) for each in (factor, gram))
-        if not bool((pivots.square() > 1e-6 * squares).all()):
-            return None
-        frame = torch.linalg.solve_triangular(factor.mT, image, upper=True, left=False)
-    return (frame * (moments @ frame)).sum(1).clamp_min(0), -frame
 
 
 def spectral_basis(x: Tensor, rank: int) -> Tensor:

@@ -70,7 +70,7 @@ class ADMM:
         With a prior on spectral components the step works on components too; see
         `cassi.solvers.components`.
         """
-        if hasattr(prior, "moments") and hasattr(system, "adjoint_subspace"):
+        if hasattr(prior, "follow") and hasattr(system, "adjoint_subspace"):
             if not isinstance(state, Components):
                 state = begin_components(state.x, y, system, prior) or state
             if isinstance(state, Components):

@@ -79,19 +79,27 @@ class Length(NamedTuple):
     """A length √Σ (norms·scales)², of which the host makes a number: a device gives its parts."""
 
     norms: Tensor
-    scales: Sequence[float] | None = None
-    """One for each of the norms; None for 1."""
+    """`(B, N)`, or any shape without scales."""
+    scales: Tensor | None = None
+    """Of the first norms of each sample; 1 for those behind."""
 
     @staticmethod
     def read(lengths: Sequence[Length]) -> list[float]:
         """Return the numbers; the host waits once."""
         if not lengths:
             return []
-        rest = iter(torch.cat([length.norms.flatten() for length in lengths]).tolist())
+        parts = {id(t): t for length in lengths for t in length if t is not None}
+        rest = iter(torch.cat([part.flatten() for part in parts.values()]).tolist())
+        told = {key: list(itertools.islice(rest, part.numel())) for key, part in parts.items()}
 
-        def number(norms: Tensor, scales: Sequence[float] | None) -> float:
-            parts = itertools.islice(rest, norms.numel())
-            return math.hypot(*(parts if scales is None else map(operator.mul, parts, scales)))
+        def number(norms: Tensor, scales: Tensor | None) -> float:
+            values = told[id(norms)]
+            if scales is None:
+                return math.hypot(*values)
+            beside, own = [1.0] * (norms.shape[1] - scales.shape[1]), iter(told[id(scales)])
+            row = scales.shape[1]
+            every = [w for _ in range(len(norms)) for w in (*itertools.islice(own, row), *beside)]
+            return math.hypot(*map(operator.mul, values, every))
 
         return [number(*length) for length in lengths]
 

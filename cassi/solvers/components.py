@@ -16,7 +16,8 @@ from cassi.solvers.linear_system import LinearSystem
 class Basis(Protocol):
     """Directions E of spectra with a scale S: F = E S⁻¹ makes a cube of components, F c.
 
-    G = E S takes the components of a cube: Gᵀ F = I. The columns of F are orthogonal.
+    G = E S takes the components of a cube: Gᵀ F = I. The columns of F are orthogonal. In another
+    basis F' the components c of a cube F c are Pᵀ c, P = Fᵀ G'.
     """
 
     synthesis: Tensor
@@ -25,14 +26,8 @@ class Basis(Protocol):
     """G, `(B, C, R)`."""
     lengths: Tensor
     """Of the columns of F, `(B, R)`."""
-    scales: Sequence[Sequence[float]]
-    """The same, on the host."""
-    rotation: Tensor
-    """F'ᵀ G, `(B, R', R)`: its transpose takes components in the basis before, F', to this one."""
-    lost: Tensor
-    """F'ᵀF' − P FᵀF Pᵀ with P that rotation, `(B, R', R')`: ‖F' c‖² = ‖F Pᵀ c‖² + cᵀ lost c."""
-    before: Tensor | None
-    """F', the synthesis of the basis before; None in the first."""
+    tensors: tuple[Tensor, ...]
+    """These and what else the next basis is found from."""
 
 
 class ComponentPrior(Protocol):
@@ -51,18 +46,24 @@ class ComponentPrior(Protocol):
     def means(self, x: Tensor) -> Tensor:
         """Return what the basis is found from, `(B, C, h, w)`, linear in the cube."""
 
-    def moments(self, means: Tensor, *last: Tensor) -> Tensor:
-        """Return what of means and of `last` the host looks at, `(B, N)`."""
+    def start(self, x: Tensor) -> bool:
+        """Find the first basis, of a cube; False where it is not finite."""
 
-    def find(self, moments: Tensor, dtype: torch.dtype) -> bool:
-        """Find the basis of a cube; False, and nothing changes, where it was not finite."""
+    def follow(self, means: Tensor, basis: Any, *last: Tensor) -> Any:
+        """Return the next basis from the `means` of a cube; the prior keeps nothing of it."""
+
+    def take(self, basis: Any) -> None:
+        """Go on with a basis that `follow` found."""
 
     @property
     def last(self) -> Sequence[Tensor]:
-        """What the next `moments` need besides, from the call before."""
+        """What `follow` needs besides, from the call before."""
+
+    def narrow(self) -> int | None:
+        """Leave out components that are 0; return how many stay, None for all."""
 
     def turn(self, rotation: Tensor) -> None:
-        """Let the memory of its prior follow a change of the basis, see `Basis.rotation`."""
+        """Let the memory of its prior follow a change of the basis to Pᵀ c; see `Basis`."""
 
     @property
     def memory(self) -> Sequence[Tensor] | None:
@@ -124,7 +125,7 @@ class Components:
     size: Tensor
     """Norms of the components, `(B, R)`."""
     change: Tensor
-    """Those of c − P c', with c' of the state before, and the norm of what of F' c' is lost."""
+    """Those of the change from the state before, and the norm of what of it is not in the basis."""
     missed: Tensor
     """‖y − A x‖."""
 
@@ -139,18 +140,13 @@ class Components:
 
     def norm(self) -> Length:
         """Return ‖x‖: the columns of F are orthogonal."""
-        return self._length(self.size)
+        return Length(self.size, self.basis.lengths)
 
     def distance(self, other: Any) -> Length:
         """Return ‖x − x'‖ from the state before."""
         if not isinstance(other, Components):
             return Length(norm(self.x - other.x))
-        return self._length(self.change)
-
-    def _length(self, norms: Tensor) -> Length:
-        rows = self.basis.scales
-        beside = [1.0] * (norms.shape[1] - len(rows[0]))
-        return Length(norms, [scale for row in rows for scale in (*row, *beside)])
+        return Length(self.change, self.basis.lengths)
 
 
 def _sizes(components: Tensor) -> Tensor:
@@ -164,7 +160,7 @@ def begin_components(x: Tensor, y: Tensor, system: LinearSystem, prior: Componen
     energy.
     """
     prior.keep(y.shape[1] ** 2)
-    if not prior.find(prior.moments(prior.means(x)), x.dtype):
+    if not prior.start(x):
         return None
     basis, analysis = prior.basis, prior.basis.analysis
     components = (analysis.mT @ x.to(analysis.dtype).flatten(2)).unflatten(2, x.shape[2:])
@@ -188,22 +184,20 @@ def step_components(
 ) -> Components:
     """Fit the measurement, apply the prior, update the multiplier; see `ADMM`."""
     # Several shots leave little undecided: more than whole steps, in a basis that is late, swing.
-    step = _Step(y, system, prior, relaxation if y.shape[1] == 1 else 1.0)
+    step = _Step(y, system, prior, relaxation if y.shape[1] == 1 else 1.0, type(prior.basis))
+    if prior.is_due and (count := prior.narrow()):
+        components, total = (c[:, :count].contiguous() for c in (state.components, state.total))
+        state = replace(state, components=components, total=total, basis=prior.basis)
     parts = state.components, state.total, state.light, state.image, state.measured
     basis, memory = state.basis, tuple(prior.memory or ())
     run = directly if prior.memory is None else state.run
     if not prior.is_due:
-        known = basis.synthesis, basis.analysis
-        found = run(step.stay, *parts, *known, sigma, rho, *memory)
+        found = run(step.stay, *parts, *basis.tensors[:2], sigma, rho, *memory)
     else:
-        total, light, moments = run(step.fit, *parts, basis.synthesis, rho, *prior.last)
-        if not prior.find(moments, state.dtype):
-            # There is no basis; the loop stops at such a residual.
-            lost = torch.full_like(y, torch.nan)
-            return replace(state, residual=lost, missed=norm(lost))
-        basis = prior.basis
-        turned = basis.synthesis, basis.analysis, basis.rotation, basis.lost
-        found = run(step.turn, state.components, total, light, *turned, sigma, *memory)
+        found = run(step.turn, *parts, *basis.tensors, sigma, rho, *prior.last, *memory)
+        count = len(basis.tensors)
+        basis, found = step.kind(*found[:count]), found[count:]
+        prior.take(basis)
     _remember(prior, found[9:])
     prior.count(found[0], sigma)
     names = "components", "total", "light", "image", "measured", "residual", "missed"
@@ -222,41 +216,51 @@ class _Step:
     system: SubspaceSystem
     prior: ComponentPrior
     r: float
+    kind: Any
+    """Makes a basis of its tensors."""
 
     def stay(self, *values: Any) -> tuple[Tensor, ...]:
         """Take a step that keeps the basis; return all of the next state, and the memory."""
-        components, total, light, image, measured, synthesis, analysis, sigma, rho, *memory = values
-        _remember(self.prior, memory)
+        components, total, light, image, measured, *known, sigma, rho = values[:9]
+        _remember(self.prior, values[9:])
+        synthesis, analysis = known
         total, light, z = self._fit(components, total, light, image, measured, rho)
         image = torch.lerp(image, measured + self.system.gram_product(z), self.r)
         found, *rest = self._apply(total, light, image, synthesis, analysis, sigma)
         return found, *rest[:6], _sizes(found), _sizes(found - components), *rest[6:]
 
-    def fit(self, *values: Any) -> tuple[Tensor, ...]:
-        """Take a step up to the basis; return a, s, and the moments of F a + Aᵀs."""
-        components, total, light, image, measured, synthesis, rho, *last = values
-        total, light, _ = self._fit(components, total, light, image, measured, rho)
-        means = self.prior.means(self.system.adjoint(light))
-        means = means + make_cube(self.prior.means(total), synthesis)
-        return total, light, self.prior.moments(means, *last)
-
     def turn(self, *values: Any) -> tuple[Tensor, ...]:
-        """Take the rest of a step, in the basis found; return as `stay`.
+        """Take a step in the basis of F a + Aᵀs; return that basis, and the rest as `stay`.
 
-        F P c' is the projection of x' = F' c' onto the directions of x, and
-        ‖x − x'‖² = ‖F (c − P c')‖² + ‖F' c'‖² − ‖F P c'‖².
+        F' Pᵀc is the projection of x = F c onto the directions of x', and
+        ‖x' − x‖² = ‖F' (c' − Pᵀc)‖² + ‖F c‖² − ‖F' Pᵀc‖².
         """
-        components, total, light, synthesis, analysis, rotation, lost, sigma, *memory = values
-        _remember(self.prior, memory)
+        components, total, light, image, measured, *known, sigma, rho = values[:12]
+        last = values[12 : 12 + len(self.prior.last)]
+        _remember(self.prior, values[12 + len(last) :])
+        total, light, _ = self._fit(components, total, light, image, measured, rho)
+        before = self.kind(*known)
+        means = self.prior.means(self.system.adjoint(light))
+        means = means + make_cube(self.prior.means(total), before.synthesis)
+        basis = self.prior.follow(means, before, *last)
+        self.prior.take(basis)  # a prior around it may ask for it
+        rotation = before.synthesis.mT @ basis.analysis
         self.prior.turn(rotation)
         total = make_cube(total, rotation.mT)
-        image = self.system.forward_subspace(total, synthesis) + self.system.gram_product(light)
-        found, *rest = self._apply(total, light, image, synthesis, analysis, sigma)
-        flat = components.flatten(2)
-        beside = (lost * (flat @ flat.mT)).sum((1, 2)).clamp_min(0).sqrt()
+        image = self.system.forward_subspace(total, basis.synthesis)
+        image = image + self.system.gram_product(light)
+        found, *rest = self._apply(total, light, image, basis.synthesis, basis.analysis, sigma)
         there = make_cube(components, rotation.mT)
-        change = torch.cat((_sizes(found - there), beside[:, None]), 1)
-        return found, *rest[:6], _sizes(found), change, *rest[6:]
+        change = _sizes(found - there)
+        change = torch.cat((change, self._lost(components, before, basis, rotation)), 1)
+        return *basis.tensors, found, *rest[:6], _sizes(found), change, *rest[6:]
+
+    def _lost(self, components: Any, before: Any, basis: Any, rotation: Any) -> Tensor:
+        """Return the norm of what of F c is not in the next basis, `(B, 1)`."""
+        lost = torch.baddbmm(before.synthesis, basis.synthesis, rotation.mT, alpha=-1)
+        flat = components.flatten(2)
+        square = (lost @ (flat @ flat.mT) * lost).sum((1, 2))
+        return square.clamp_min(0).sqrt()[:, None]
 
     def _fit(
         self, components: Any, total: Any, light: Any, image: Any, measured: Any, rho: Any

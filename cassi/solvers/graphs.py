@@ -3,6 +3,7 @@
 import contextlib
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -124,20 +125,41 @@ class _Recorded:
 
     def __init__(self, cuda: Any, body: Body, given: list[Tensor]) -> None:
         self.inputs = [torch.empty_like(value) for value in given]
-        torch._foreach_copy_(self.inputs, given)
+        _copy(self.inputs, given)
         self.graph = cuda.CUDAGraph()
-        self.numbers: dict[int, float] = {}  # those that the buffers hold
+        self.held: dict[int, Any] = {}  # what the buffers hold: numbers, tensors with their version
         with cuda.graph(self.graph):
             self.outputs = list(body(*self.inputs))
+        # What the body hands on is not copied back.
+        places = {id(value): place for place, value in enumerate(self.inputs)}
+        self.handed = {i: places.get(id(value)) for i, value in enumerate(self.outputs)}
 
     def __call__(self, values: Sequence[Any]) -> tuple[Tensor, ...]:
-        tensors = [place for place, value in enumerate(values) if isinstance(value, Tensor)]
-        torch._foreach_copy_([self.inputs[i] for i in tensors], [values[i] for i in tensors])
+        tensors = []
         for place, value in enumerate(values):
-            if not isinstance(value, Tensor) and self.numbers.get(place) != value:
-                self.inputs[place].fill_(value)
-                self.numbers[place] = value
+            if not isinstance(value, Tensor):
+                if self.held.get(place) != value:
+                    self.inputs[place].fill_(value)
+                self.held[place] = value
+            elif not self._holds(place, value):
+                tensors.append(place)
+        _copy([self.inputs[i] for i in tensors], [values[i] for i in tensors])
         self.graph.replay()
-        results = [torch.empty_like(value) for value in self.outputs]
-        torch._foreach_copy_(results, self.outputs)
-        return tuple(results)
+        made = {i: torch.empty_like(self.outputs[i]) for i, at in self.handed.items() if at is None}
+        _copy(list(made.values()), [self.outputs[i] for i in made])
+        return tuple(made[i] if at is None else values[at] for i, at in self.handed.items())
+
+    def _holds(self, place: int, value: Tensor) -> bool:
+        """Tell whether a buffer holds a tensor already, and note that it will."""
+        if value.is_inference():  # has no version
+            return False
+        known = self.held.get(place)
+        self.held[place] = weakref.ref(value), value._version
+        return known is not None and known[0]() is value and known[1] == value._version
+
+
+def _copy(into: list[Tensor], values: list[Tensor]) -> None:
+    """Copy tensors; a launch for each dtype."""
+    for dtype in {value.dtype for value in values}:
+        some = [i for i, value in enumerate(values) if value.dtype == dtype]
+        torch._foreach_copy_([into[i] for i in some], [values[i] for i in some])

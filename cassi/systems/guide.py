@@ -199,7 +199,7 @@ class Guided(Around):
 
     def around_prior(self, prior: Any) -> Any:
         """Return the prior of a run, pulled towards the picture if it has spectral components."""
-        return Following(prior, self) if hasattr(prior, "moments") else prior
+        return Following(prior, self) if hasattr(prior, "follow") else prior
 
     @property
     def plain(self) -> System:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from cassi.priors import TV, Compose, Stages, Subspace
-from cassi.priors.subspace import _exceeds, block_means, follow
+from cassi.priors.subspace import block_means
 
 
 def _scene(rank=3, bands=8, noise=0.0):
@@ -51,28 +51,6 @@ def test_rank_comes_from_the_data_once_sigma_has_settled():
         u = run(x, sigma)
     assert seen == [6, 6, 6, 3]
     torch.testing.assert_close(u, x, rtol=0, atol=1e-2)
-
-
-def test_strong_components_are_told_without_eigenvalues():
-    turn = torch.linalg.qr(torch.rand(3, 3, dtype=torch.float64))[0]
-    moments = (turn * torch.tensor([1.0, 0.5, 0.01])) @ turn.mT
-    assert _exceeds(moments[None], 1e-3)
-    assert not _exceeds(torch.stack((turn @ turn.mT, moments)), 0.02)
-
-
-def test_a_basis_follows_the_moments():
-    generator = torch.Generator().manual_seed(0)
-    turn = torch.linalg.qr(torch.rand(2, 9, 9, generator=generator).double())[0]
-    values = torch.tensor([1.0, 0.1, 0.1, 0.01, *[1e-3] * 5], dtype=torch.float64)  # two are equal
-    moments, near = (turn * values) @ turn.mT, turn[..., :4] + 0.02
-    frame = torch.linalg.qr(near)[0]
-    for _ in range(3):
-        found, frame = follow(moments, frame)
-    torch.testing.assert_close(found, values[:4].expand(2, 4))
-    expected = turn[..., :4] @ turn[..., :4].mT
-    torch.testing.assert_close(frame @ frame.mT, expected, rtol=0, atol=1e-5)
-    for unlike in (0 * moments, moments * torch.nan, torch.ones_like(moments)):
-        assert follow(unlike, frame) is None
 
 
 def test_each_sample_has_its_own_rank():
