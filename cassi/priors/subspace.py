@@ -395,11 +395,11 @@ def spectral_basis(x: Tensor, rank: int) -> Tensor:
 
 def to_subspace(x: Tensor, basis: Tensor) -> Tensor:
     """Return the components Eᵀx: `(B, C, H, W)` and `(B, C, R)` → `(B, R, H, W)`."""
-    components = basis.mT @ x.to(basis.dtype).flatten(2)
+    components = torch.bmm(basis.mT, x.to(basis.dtype).flatten(2))
     return components.view(-1, basis.shape[2], *x.shape[2:])
 
 
 def from_subspace(components: Tensor, basis: Tensor) -> Tensor:
     """Return the cube E a: `(B, R, H, W)` and `(B, C, R)` → `(B, C, H, W)`."""
-    cube = basis @ components.flatten(2)
+    cube = torch.bmm(basis, components.flatten(2))
     return cube.view(-1, basis.shape[1], *components.shape[2:])

@@ -85,8 +85,8 @@ class SubspaceSystem(LinearSystem, Protocol):
     def gram_solve(self, r: Tensor, rho: Any = 0.0) -> Tensor:
         """Solve (AAᵀ + ρI) z = r."""
 
-    def gram_product(self, y: Tensor) -> Tensor:
-        """Return AAᵀy."""
+    def add_gram_product(self, v: Tensor, y: Tensor) -> Tensor:
+        """Return v + AAᵀy."""
 
     def forward_subspace(self, components: Tensor, basis: Tensor) -> Tensor:
         """Return A F c."""
@@ -167,7 +167,7 @@ def begin_components(x: Tensor, y: Tensor, system: LinearSystem, prior: Componen
     if not prior.find(prior.moments(prior.means(x)), x.dtype):
         return None
     basis, analysis = prior.basis, prior.basis.analysis
-    components = (analysis.mT @ x.to(analysis.dtype).flatten(2)).unflatten(2, x.shape[2:])
+    components = make_cube(x.to(analysis.dtype), analysis.mT)
     image = system(x)
     light = torch.zeros_like(y)
     closed = getattr(system, "is_closed", False)  # conjugate gradients look at their residuals
@@ -227,15 +227,17 @@ class _Step:
         """Take a step that keeps the basis; return all of the next state, and the memory."""
         components, total, light, image, measured, synthesis, analysis, sigma, rho, *memory = values
         _remember(self.prior, memory)
-        total, light, z = self._fit(components, total, light, image, measured, rho)
-        image = torch.lerp(image, measured + self.system.gram_product(z), self.r)
+        z = self._solve(image, measured, rho)
+        beyond = components, z, self.system.add_gram_product(measured, z)
+        total, light, image = torch._foreach_lerp((total, light, image), beyond, self.r)
         found, *rest = self._apply(total, light, image, synthesis, analysis, sigma)
         return found, *rest[:6], _sizes(found), _sizes(found - components), *rest[6:]
 
     def fit(self, *values: Any) -> tuple[Tensor, ...]:
         """Take a step up to the basis; return a, s, and the moments of F a + Aᵀs."""
         components, total, light, image, measured, synthesis, rho, *last = values
-        total, light, _ = self._fit(components, total, light, image, measured, rho)
+        beyond = components, self._solve(image, measured, rho)
+        total, light = torch._foreach_lerp((total, light), beyond, self.r)
         means = self.prior.means(self.system.adjoint(light))
         means = means + make_cube(self.prior.means(total), synthesis)
         return total, light, self.prior.moments(means, *last)
@@ -250,19 +252,17 @@ class _Step:
         _remember(self.prior, memory)
         self.prior.turn(rotation)
         total = make_cube(total, rotation.mT)
-        image = self.system.forward_subspace(total, synthesis) + self.system.gram_product(light)
+        image = self.system.forward_subspace(total, synthesis)
+        image = self.system.add_gram_product(image, light)
         found, *rest = self._apply(total, light, image, synthesis, analysis, sigma)
         flat = components.flatten(2)
-        beside = (lost * (flat @ flat.mT)).sum((1, 2)).clamp_min(0).sqrt()
+        beside = (lost * torch.bmm(flat, flat.mT)).sum((1, 2)).clamp_min(0).sqrt()
         there = make_cube(components, rotation.mT)
         change = torch.cat((_sizes(found - there), beside[:, None]), 1)
         return found, *rest[:6], _sizes(found), change, *rest[6:]
 
-    def _fit(
-        self, components: Any, total: Any, light: Any, image: Any, measured: Any, rho: Any
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        z = self.system.gram_solve(torch.add(self.y + image, measured, alpha=-2), rho)
-        return torch.lerp(total, components, self.r), torch.lerp(light, z, self.r), z
+    def _solve(self, image: Tensor, measured: Tensor, rho: Any) -> Tensor:
+        return self.system.gram_solve(torch.add(self.y + image, measured, alpha=-2), rho)
 
     def _apply(
         self, total: Any, light: Any, image: Any, synthesis: Any, analysis: Any, sigma: Any
@@ -282,4 +282,4 @@ def _remember(prior: ComponentPrior, memory: Sequence[Tensor]) -> None:
 
 def make_cube(components: Tensor, synthesis: Tensor) -> Tensor:
     """Return F c: `(B, R, H, W)` and `(B, C, R)` → `(B, C, H, W)`."""
-    return (synthesis @ components.flatten(2)).unflatten(2, components.shape[2:])
+    return torch.bmm(synthesis, components.flatten(2)).unflatten(2, components.shape[2:])
