@@ -193,6 +193,7 @@ CASSI_APART void solve_symmetric(int64_t K, T* a, T* q, T* d, T* z, int64_t pitc
           Q_(k, i) = c * x - s * y;
           Q_(k, j) = s * x + c * y;
         }
+        A_(i, j) = A_(j, i) = T(0);  // rounding is left, on which the sweeps would not end
       }
   }
   T largest = A_(0, 0);

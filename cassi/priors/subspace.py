@@ -111,11 +111,13 @@ class Basis:
     """Of each sample, `(B,)`; columns behind are 0."""
 
     @staticmethod
-    def of(frame: Tensor, scale: Tensor, ranks: Tensor) -> Basis:
-        """Return the basis of as many eigenvectors as there are scales `(B, R)`."""
-        count = scale.shape[1]
-        kept = torch.arange(count, device=ranks.device) < ranks[:, None]
-        directions, lengths = frame[..., :count].to(scale.dtype), kept / scale
+    def of(frame: Tensor, scale: Tensor, ranks: Tensor, order: Tensor) -> Basis:
+        """Return the basis of as many eigenvectors as there are scales `(B, R)`.
+
+        `order` is 0, 1, …, on the device.
+        """
+        kept = order[: scale.shape[1]] < ranks[:, None]
+        directions, lengths = frame[..., : scale.shape[1]].to(scale.dtype), kept / scale
         both = directions * lengths[:, None], directions * (kept * scale)[:, None]
         return Basis(*both, lengths, frame, ranks)
 
@@ -161,7 +163,10 @@ class _Run:
         values, frame = values.to(x.device), vectors[..., : self.rank].to(x.device)
         ranks = torch.full((len(x),), frame.shape[2], device=x.device)
         dtype = torch.promote_types(x.dtype, torch.float32)
-        self.take(Basis.of(frame, self._scale(values[:, : self.rank].to(dtype)), ranks))
+        self.order = torch.arange(frame.shape[2], device=x.device)
+        self.every = torch.eye(frame.shape[2], dtype=frame.dtype, device=x.device)
+        scale = self._scale(values[:, : self.rank].to(dtype))
+        self.take(Basis.of(frame, scale, ranks, self.order))
         return True
 
     def follow(self, means: Tensor, basis: Basis, *last: Tensor) -> Basis:
@@ -169,12 +174,12 @@ class _Run:
 
         The host waits for nothing, and nothing is kept.
         """
-        values, frame = ops.orthogonal_iteration(spectral_moments(means.detach()), basis.frame)
+        values, frame = ops.orthogonal_iteration(_products(means.detach()), basis.frame)
         ranks = basis.ranks
         if last:
             ranks = torch.minimum(ranks, self._strong(*last))
         values = values[:, : basis.synthesis.shape[2]].to(basis.synthesis.dtype)
-        return Basis.of(frame, self._scale(values), ranks)
+        return Basis.of(frame, self._scale(values), ranks, self.order)
 
     def take(self, basis: Basis) -> None:
         """Go on with a basis that was found."""
@@ -248,9 +253,9 @@ class _Run:
     def _strong(self, components: Tensor, lengths: Tensor) -> Tensor:
         """Count the components of the last call that were strong, `(B,)`."""
         means = self.means(components) * lengths[..., None, None]
-        moments = spectral_moments(means.detach())
-        every = torch.eye(moments.shape[1], dtype=moments.dtype, device=moments.device)
-        values, _ = ops.orthogonal_iteration(moments, every.expand_as(moments), ENOUGH)
+        products, count = _products(means.detach()), components.shape[1]
+        every = self.every[:count, :count].expand_as(products)
+        values, _ = ops.orthogonal_iteration(products, every, ENOUGH)
         strong = values > self.energy * values.amax(1, keepdim=True)
         return strong.sum(1).clamp_min(2)
 
@@ -328,10 +333,13 @@ def spectral_eigen(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def spectral_moments(x: Tensor) -> Tensor:
     """Return Σ_{h,w} s sᵀ / HW of a cube `(B, C, H, W)`: `(B, C, C)`, float64."""
-    spectra = x.flatten(2).double()
+    return _products(x) / (x.shape[2] * x.shape[3])
+
+
+def _products(x: Tensor) -> Tensor:
     # One product per sample: a batched one may sum in another order than that of a single sample.
-    each = [sample @ sample.mT for sample in spectra]
-    return (each[0][None] if len(each) == 1 else torch.stack(each)) / spectra.shape[2]
+    each = [sample @ sample.mT for sample in x.flatten(2).double()]
+    return each[0][None] if len(each) == 1 else torch.stack(each)
 
 
 def decompose(moments: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -363,11 +371,11 @@ def spectral_basis(x: Tensor, rank: int) -> Tensor:
 
 def to_subspace(x: Tensor, basis: Tensor) -> Tensor:
     """Return the components Eᵀx: `(B, C, H, W)` and `(B, C, R)` → `(B, R, H, W)`."""
-    components = basis.mT @ x.to(basis.dtype).flatten(2)
+    components = torch.bmm(basis.mT, x.to(basis.dtype).flatten(2))
     return components.view(-1, basis.shape[2], *x.shape[2:])
 
 
 def from_subspace(components: Tensor, basis: Tensor) -> Tensor:
     """Return the cube E a: `(B, R, H, W)` and `(B, C, R)` → `(B, C, H, W)`."""
-    cube = basis @ components.flatten(2)
+    cube = torch.bmm(basis, components.flatten(2))
     return cube.view(-1, basis.shape[1], *components.shape[2:])

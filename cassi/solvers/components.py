@@ -86,8 +86,8 @@ class SubspaceSystem(LinearSystem, Protocol):
     def gram_solve(self, r: Tensor, rho: Any = 0.0) -> Tensor:
         """Solve (AAᵀ + ρI) z = r."""
 
-    def gram_product(self, y: Tensor) -> Tensor:
-        """Return AAᵀy."""
+    def add_gram_product(self, v: Tensor, y: Tensor) -> Tensor:
+        """Return v + AAᵀy."""
 
     def forward_subspace(self, components: Tensor, basis: Tensor) -> Tensor:
         """Return A F c."""
@@ -163,7 +163,7 @@ def begin_components(x: Tensor, y: Tensor, system: LinearSystem, prior: Componen
     if not prior.start(x):
         return None
     basis, analysis = prior.basis, prior.basis.analysis
-    components = (analysis.mT @ x.to(analysis.dtype).flatten(2)).unflatten(2, x.shape[2:])
+    components = make_cube(x.to(analysis.dtype), analysis.mT)
     image = system(x)
     light = torch.zeros_like(y)
     closed = getattr(system, "is_closed", False)  # conjugate gradients look at their residuals
@@ -224,8 +224,9 @@ class _Step:
         components, total, light, image, measured, *known, sigma, rho = values[:9]
         _remember(self.prior, values[9:])
         synthesis, analysis = known
-        total, light, z = self._fit(components, total, light, image, measured, rho)
-        image = torch.lerp(image, measured + self.system.gram_product(z), self.r)
+        z = self._solve(image, measured, rho)
+        beyond = components, z, self.system.add_gram_product(measured, z)
+        total, light, image = torch._foreach_lerp((total, light, image), beyond, self.r)
         found, *rest = self._apply(total, light, image, synthesis, analysis, sigma)
         return found, *rest[:6], _sizes(found), _sizes(found - components), *rest[6:]
 
@@ -233,40 +234,33 @@ class _Step:
         """Take a step in the basis of F a + Aᵀs; return that basis, and the rest as `stay`.
 
         F' Pᵀc is the projection of x = F c onto the directions of x', and
-        ‖x' − x‖² = ‖F' (c' − Pᵀc)‖² + ‖F c‖² − ‖F' Pᵀc‖².
+        ‖x' − x‖² = ‖F' (c' − Pᵀc)‖² + ‖(F − F' Pᵀ) c‖².
         """
         components, total, light, image, measured, *known, sigma, rho = values[:12]
         last = values[12 : 12 + len(self.prior.last)]
         _remember(self.prior, values[12 + len(last) :])
-        total, light, _ = self._fit(components, total, light, image, measured, rho)
+        beyond = components, self._solve(image, measured, rho)
+        total, light = torch._foreach_lerp((total, light), beyond, self.r)
         before = self.kind(*known)
         means = self.prior.means(self.system.adjoint(light))
         means = means + make_cube(self.prior.means(total), before.synthesis)
         basis = self.prior.follow(means, before, *last)
         self.prior.take(basis)  # a prior around it may ask for it
-        rotation = before.synthesis.mT @ basis.analysis
+        rotation = torch.bmm(before.synthesis.mT, basis.analysis)
         self.prior.turn(rotation)
         total = make_cube(total, rotation.mT)
         image = self.system.forward_subspace(total, basis.synthesis)
-        image = image + self.system.gram_product(light)
+        image = self.system.add_gram_product(image, light)
         found, *rest = self._apply(total, light, image, basis.synthesis, basis.analysis, sigma)
-        there = make_cube(components, rotation.mT)
-        change = _sizes(found - there)
-        change = torch.cat((change, self._lost(components, before, basis, rotation)), 1)
-        return *basis.tensors, found, *rest[:6], _sizes(found), change, *rest[6:]
-
-    def _lost(self, components: Any, before: Any, basis: Any, rotation: Any) -> Tensor:
-        """Return the norm of what of F c is not in the next basis, `(B, 1)`."""
+        change = _sizes(found - make_cube(components, rotation.mT))
         lost = torch.baddbmm(before.synthesis, basis.synthesis, rotation.mT, alpha=-1)
         flat = components.flatten(2)
-        square = (lost @ (flat @ flat.mT) * lost).sum((1, 2))
-        return square.clamp_min(0).sqrt()[:, None]
+        square = (torch.bmm(lost, torch.bmm(flat, flat.mT)) * lost).sum((1, 2)).clamp_min(0)
+        change = torch.cat((change, square.sqrt()[:, None]), 1)
+        return *basis.tensors, found, *rest[:6], _sizes(found), change, *rest[6:]
 
-    def _fit(
-        self, components: Any, total: Any, light: Any, image: Any, measured: Any, rho: Any
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        z = self.system.gram_solve(torch.add(self.y + image, measured, alpha=-2), rho)
-        return torch.lerp(total, components, self.r), torch.lerp(light, z, self.r), z
+    def _solve(self, image: Tensor, measured: Tensor, rho: Any) -> Tensor:
+        return self.system.gram_solve(torch.add(self.y + image, measured, alpha=-2), rho)
 
     def _apply(
         self, total: Any, light: Any, image: Any, synthesis: Any, analysis: Any, sigma: Any
@@ -286,4 +280,4 @@ def _remember(prior: ComponentPrior, memory: Sequence[Tensor]) -> None:
 
 def make_cube(components: Tensor, synthesis: Tensor) -> Tensor:
     """Return F c: `(B, R, H, W)` and `(B, C, R)` → `(B, C, H, W)`."""
-    return (synthesis @ components.flatten(2)).unflatten(2, components.shape[2:])
+    return torch.bmm(synthesis, components.flatten(2)).unflatten(2, components.shape[2:])

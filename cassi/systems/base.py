@@ -209,9 +209,9 @@ class System(nn.Module, ABC):
         """
         return torch.einsum("bcr,bchw->brhw", basis, self.adjoint(y))
 
-    def gram_product(self, y: Tensor) -> Tensor:
-        """Return A Aᵀ y: `(B, K, H', W')` → `(B, K, H', W')`."""
-        return cast(Tensor, self(self.adjoint(y)))
+    def add_gram_product(self, v: Tensor, y: Tensor) -> Tensor:
+        """Return v + A Aᵀ y: `(B, K, H', W')` twice → `(B, K, H', W')`."""
+        return v + self(self.adjoint(y))
 
 
 class WarmStart:
@@ -228,7 +228,7 @@ class WarmStart:
     def __init__(self, system: System) -> None:
         self.system = system
         self.adjoint, self.pinv = system.adjoint, system.pinv
-        self.gram_product = system.gram_product
+        self.add_gram_product = system.add_gram_product
         self.forward_subspace = system.forward_subspace
         self.adjoint_subspace = system.adjoint_subspace
         self._last: Tensor | None = None
@@ -385,9 +385,10 @@ class Weighted(Around):
         """Return the components Eᵀ Aᵀ y, as the camera does."""
         return self.system.adjoint_subspace(self.without_bad_pixels(y), basis)
 
-    def gram_product(self, y: Tensor) -> Tensor:
-        """Return A Aᵀ y, zero at bad pixels."""
-        return self._zero_bad_pixels(self.system.gram_product(self.without_bad_pixels(y)))
+    def add_gram_product(self, v: Tensor, y: Tensor) -> Tensor:
+        """Return v + A Aᵀ y: v itself at bad pixels."""
+        image = self.system.add_gram_product(v, self.without_bad_pixels(y))
+        return torch.where(self.good, image, v)
 
     def gram_solve(self, r: Tensor, rho: float | Tensor = 0.0) -> Tensor:
         """Solve (AAᵀ + ρ diag d) z = r, z zero at bad pixels."""
@@ -465,6 +466,10 @@ class _Zeroed(Weighted):
     def damping(self, rho: float | Tensor) -> Tensor:
         """Return ρ·d, as the camera does; that of the last ρ is kept."""
         return self._damping(rho)
+
+    def add_gram_product(self, v: Tensor, y: Tensor) -> Tensor:
+        """Return v + A Aᵀ y, anything finite at bad pixels: no solution depends on it."""
+        return self.system.add_gram_product(v, y)
 
     def without_bad_pixels(self, y: Tensor) -> Tensor:
         """Return y."""

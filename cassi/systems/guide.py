@@ -232,9 +232,9 @@ class Guided(Around):
         """Return the components Eᵀ Aᵀ y."""
         return self.system.adjoint_subspace(y, basis)
 
-    def gram_product(self, y: Tensor) -> Tensor:
-        """Return A Aᵀ y."""
-        return self.system.gram_product(y)
+    def add_gram_product(self, v: Tensor, y: Tensor) -> Tensor:
+        """Return v + A Aᵀ y."""
+        return self.system.add_gram_product(v, y)
 
     def gram_solve(self, r: Tensor, rho: float | Tensor = 0.0) -> Tensor:
         """Solve (AAᵀ + diag ρ) z = r, as the camera does."""

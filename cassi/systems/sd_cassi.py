@@ -232,15 +232,16 @@ class SDCassi(CodedSystem):
         mask = self._coded()
         return self.turn(ops.adjoint_subspace(self.turn(y), basis, mask, self.step))
 
-    def gram_product(self, y: Tensor) -> Tensor:
-        """Return A Aᵀ y: `(B, K, H', W')` → `(B, K, H', W')`."""
+    def add_gram_product(self, v: Tensor, y: Tensor) -> Tensor:
+        """Return v + A Aᵀ y: `(B, K, H', W')` twice → `(B, K, H', W')`."""
         gram = self._current_gram()
         if gram is None or gram.shape[-4] != gram.shape[-3]:
-            return super().gram_product(y)
-        gram, y = gram.to(y.dtype), self.turn(y)
+            return super().add_gram_product(v, y)
+        gram, turned = gram.to(y.dtype), self.turn(y)
         if gram.shape[-4] == 1:
-            return self.turn(gram.squeeze(-3) * y)
-        return self.turn((gram.expand(len(y), -1, -1, -1, -1) * y[:, None]).sum(2))
+            return torch.addcmul(v, self.turn(gram.squeeze(-3)), y)
+        image = (gram.expand(len(y), -1, -1, -1, -1) * turned[:, None]).sum(2)
+        return v + self.turn(image)
 
     def gram_solve(self, r: Tensor, rho: float | Tensor = 0.0) -> Tensor:
         """Solve (AAᵀ + diag ρ) z = r in closed form, r and ρ as for `System.gram_solve`.

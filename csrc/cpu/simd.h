@@ -116,6 +116,15 @@ static inline void store_part(T* to, typename Vec<T>::type v, int64_t n) {
 #endif
 }
 
+// Whether a comparison holds in all lanes.
+template <class M>
+static inline bool all_lanes(const M& compared) {
+  int64_t parts[CASSI_BYTES / 8], both = -1;
+  __builtin_memcpy(parts, &compared, sizeof parts);
+  for (const int64_t part : parts) both &= part;
+  return both == -1;
+}
+
 template <class T>
 static inline typename Vec<T>::type splat(T a) {
   return typename Vec<T>::type{} + a;
