@@ -21,9 +21,10 @@ from cassi.calibration import (
 from cassi.calibration import align as align_mask
 from cassi.calibration.band_check import AWAY, Bands, find_bands
 from cassi.calibration.bend import Bend, find_end, likely_bend
+from cassi.calibration.combine import PLAIN
 from cassi.calibration.dual import calibrate_dual
 from cassi.calibration.fit import SURE, PlainScenes
-from cassi.calibration.geometry import moved_camera, placed, placed_camera
+from cassi.calibration.geometry import Geometry, moved_camera, placed, placed_camera
 from cassi.calibration.lines import SHADES
 from cassi.calibration.mask import Light
 from cassi.calibration.mask_alignment import KEYS
@@ -74,6 +75,7 @@ def calibrate_on(
     *,
     white: Tensor | None = None,
     seed: int = 0,
+    sharp: bool = False,
     **settings: Any,
 ) -> tuple[Calibration, SDCassi | TiltedCassi]:
     """Calibrate a camera on its own snapshots.
@@ -85,6 +87,7 @@ def calibrate_on(
         solver: predicts the held-out pixels; None: `cassi.methods.auto`.
         white: `(1, 1, H', W')`, a frame of a white, evenly lit scene; or None, as for a `DDCassi`.
         seed: of what the solver draws, and of which pixels are held out.
+        sharp: a sensor saw the snapshots, see `Frame`.
         settings: of `cassi.calibration.calibrate`.
 
     Returns:
@@ -102,7 +105,9 @@ def calibrate_on(
         narrow: System = nominal.narrow()
         if isinstance(system, Weighted):
             narrow = narrow.weighted(system.variance, ~system.good)
-        found, camera = calibrate_on(y, narrow, solver, white=white, seed=seed, **settings)
+        found, camera = calibrate_on(
+            y, narrow, solver, white=white, seed=seed, sharp=sharp, **settings
+        )
         if isinstance(camera, SDCassi):
             camera = WideCassi.like(camera, nominal.band_width)
         return found, camera
@@ -112,9 +117,9 @@ def calibrate_on(
         )
     good = None if system.good_pixels is None else system.good_pixels.expand_as(y)
     y = system.without_bad_pixels(y)
-    frames = [Frame.snapshot(y, nominal.bands, good)]
+    frames = [Frame.snapshot(y, nominal.bands, good, sharp=sharp)]
     if white is not None:
-        frames.append(Frame.snapshot(white, nominal.bands))
+        frames.append(Frame.snapshot(white, nominal.bands, sharp=sharp))
     torch.manual_seed(seed)
     found, camera, lights = find_camera(frames, nominal, solver or auto(), seed=seed, **settings)
     away = max(abs(a - b) for a, b in zip(camera.offsets, nominal.offsets, strict=True))
@@ -173,7 +178,8 @@ def bend(
 ) -> tuple[Calibration, SDCassi, Bend | None]:
     """Bend the dispersion of a calibrated camera whose frame does not tell it.
 
-    The bend is the likeliest for the light, and the bands are shifted to where light ends. A mask
+    The bend is the likeliest for the light, and the bands are shifted to where light ends and where
+    plain scenes in light of all wavelengths fit best. A mask
     was moved beside a wrong curve, and made up for it. So it is put back, unless pixels held out
     are predicted better by a fifth with it where calibration put it, both bent alike.
 
@@ -190,16 +196,17 @@ def bend(
     nominal, good = system.plain, system.good_pixels
     assert isinstance(nominal, SDCassi)
     y, good = system.without_bad_pixels(y), None if good is None else good.expand_as(y)
-    likely = likely_bend(found.light, camera.offsets, wavelengths, find_end(y, camera, good))
-    if likely is None:
-        return found, camera, None
     axis = nominal.axis
     across, along = found.geometry.split_shift(axis)
     aside, key = ("down", "right") if axis == -1 else ("right", "down")
-    model = (aside, "rotation", *(each for each in found.model if each in FURTHER))
-    start = replace(found.geometry, whole=0).with_shift(across, 0.0, axis)
     narrow = nominal.narrow() if isinstance(nominal, WideCassi) else nominal
     scenes = PlainScenes([Frame.snapshot(y, narrow.bands, good, SHADES)], narrow)
+    likely = likely_bend(found.light, camera.offsets, wavelengths, find_end(y, camera, good))
+    if likely is None:
+        return found, camera, None
+    likely = _placed(likely, scenes, replace(found.geometry, whole=0), key)
+    model = (aside, "rotation", *(each for each in found.model if each in FURTHER))
+    start = replace(found.geometry, whole=0).with_shift(across, 0.0, axis)
     fit = scenes.fit(start, model)
     geometry, errors = fit.geometry, found.errors | fit.errors
     if scenes.sureness(geometry, NOMINAL) <= SURE:
@@ -222,6 +229,33 @@ def bend(
         after=_misses(y, system, bent),
     )
     return found, bent, likely
+
+
+_SHARED = 0.1
+"""Pixels, error of a shift that plain scenes find in light of all wavelengths, beside their own."""
+
+
+def _placed(likely: Bend, scenes: PlainScenes, start: Geometry, key: str) -> Bend:
+    """Shift bands to the mean of where light ends and where plain scenes have them.
+
+    Args:
+        likely: by where light ends.
+        scenes: in light of all wavelengths.
+        start: of the camera, its mask where it lies.
+        key: of the shift along the dispersion.
+    """
+    fit = scenes.fit(start, (key,))
+    shift = PARAMETERS[key].read(fit.geometry) - PARAMETERS[key].read(start)
+    error = math.hypot(PLAIN * fit.errors[key], _SHARED)
+    trust = likely.shift_error**2 / (likely.shift_error**2 + error**2)
+    apart = shift - likely.shift
+    more = trust * apart
+    return replace(
+        likely,
+        shift=likely.shift + more,
+        shift_error=math.hypot(trust**0.5 * error, apart / 2),
+        offsets=tuple(value + more for value in likely.offsets),
+    )
 
 
 def find_camera(

@@ -122,6 +122,7 @@ def _calibrated(inputs: Inputs, settings: Reconstruct) -> Inputs:
         inputs.system,
         solver,
         seed=settings.seed,
+        sharp=_is_raw(inputs),
         watch=announce("calibrate", settings.output.progress),
     )
     good = good_pixels(inputs)

@@ -9,11 +9,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from cassi.calibration.geometry import Geometry, code_images, moved_mask, moved_offsets
+from cassi.calibration.geometry import (
+    Geometry,
+    code_images,
+    moved_mask,
+    moved_offsets,
+    sharp_taps,
+)
 from cassi.calibration.parameters import PARAMETERS, place_of
+from cassi.ops import linear_taps
 from cassi.plain_scenes import SIDE, WINDOWS, cut_windows, linear_maps, smooth_spectra
 from cassi.systems import SDCassi
-from cassi.systems.tilted import LinePart, line_parts, moved_lines
+from cassi.systems.tilted import LinePart, Shift, line_parts, moved_lines
 
 SPECTRA = 10
 """Cosines over the bands, of which the spectrum of a plain scene is made."""
@@ -37,21 +44,31 @@ class Frame:
         points: places in the spectrum, in bands; None for all bands.
         spectra: `(S, P)`, over the points.
         good: bool, shaped like y: the pixels that count; None for all. y is finite everywhere.
+        sharp: a sensor saw it, so that bands between pixels keep their contrast, see `sharp_taps`.
+            In a simulated frame they are interpolated linearly.
     """
 
     y: Tensor
     points: tuple[float, ...] | None
     spectra: Tensor
     good: Tensor | None = None
+    sharp: bool = False
+
+    @property
+    def shift(self) -> Shift:
+        """Return what interpolates its bands: taps and starts of offsets."""
+        return sharp_taps if self.sharp else linear_taps
 
     @staticmethod
-    def snapshot(y: Tensor, bands: int, good: Tensor | None = None, shades: int = 1) -> Frame:
+    def snapshot(
+        y: Tensor, bands: int, good: Tensor | None = None, shades: int = 1, sharp: bool = False
+    ) -> Frame:
         """Return the frame of an unknown scene, its light in so many lines per band."""
         if shades == 1:
-            return Frame(y, None, smooth_spectra(bands, SPECTRA, y), good)
+            return Frame(y, None, smooth_spectra(bands, SPECTRA, y), good, sharp)
         places = [(k + 0.5) / shades - 0.5 for k in range(bands * shades)]
         points = tuple(min(max(place, 0.0), bands - 1.0) for place in places)
-        return Frame(y, points, smooth_spectra(len(points), SPECTRA, y) / shades, good)
+        return Frame(y, points, smooth_spectra(len(points), SPECTRA, y) / shades, good, sharp)
 
     @staticmethod
     def monochromatic(y: Tensor, band: float, good: Tensor | None = None) -> Frame:
@@ -200,7 +217,7 @@ class Windows:
         return Derivatives(variance, gradient, curvature, self.place[self.lit])
 
     def _all_images(self, geometry: Geometry, lines: Tensor | None) -> Tensor:
-        codes = code_images(self.system, geometry, self.frame.points, lines)
+        codes = code_images(self.system, geometry, self.frame.points, lines, self.frame.shift)
         return torch.einsum("sp,pkhw->skhw", self.frame.spectra, codes)
 
     def _images(self, geometry: Geometry) -> Tensor:  # (N, S, pixels)
@@ -226,7 +243,7 @@ class Windows:
         # the columns of a window are a product with its Toeplitz matrix.
         images = [
             self._spread(moved_lines(mask, part.down)[:, self.lines], part)
-            for part in line_parts(offsets, across, torch.float64)
+            for part in line_parts(offsets, across, torch.float64, self.frame.shift)
         ]
         return sum(images[1:], images[0])
 

@@ -1,6 +1,6 @@
 """A single-disperser camera whose bands move across the axis of dispersion too."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -12,6 +12,9 @@ from cassi.ops._recording import is_wrapped
 from cassi.systems.arguments import check_shape, refuse_gradient
 from cassi.systems.conjugate import Apply
 from cassi.systems.sd_cassi import CoupledCassi, SDCassi, solve_lines
+
+Shift = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""offsets → taps and starts, as `cassi.ops.linear_taps`."""
 
 
 class LinePart(NamedTuple):
@@ -171,15 +174,18 @@ def _of(mask: Tensor, bands: slice) -> Tensor:
     return mask if mask.shape[-3] == 1 else mask[..., bands, :, :]
 
 
-def line_parts(offsets: Tensor, across: Tensor, dtype: torch.dtype) -> list[LinePart]:
+def line_parts(
+    offsets: Tensor, across: Tensor, dtype: torch.dtype, shift: Shift = ops.linear_taps
+) -> list[LinePart]:
     """Return the bands that reach each line, in the order of the lines.
 
     Args:
         offsets: `(C,)`, along the dispersion, pixels, float64.
         across: `(C,)`, likewise.
         dtype: of the weights.
+        shift: returns taps and starts of offsets along the dispersion.
     """
-    taps, starts = ops.linear_taps(offsets)
+    taps, starts = shift(offsets)
     lines, whole = ops.linear_taps(across)  # as bands are moved along, so are they across
     parts = []
     for down in range(int(whole.min()), int(whole.max()) + 2):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.nn.functional import avg_pool2d, pad
 
 from cassi.apps.reconstructors import build_solver, compose_settings
 from cassi.calibration import PARAMETERS, Frame, Geometry, calibrate, fit_geometry, moved_camera
-from cassi.calibration.geometry import placed
+from cassi.calibration.geometry import placed, sharp_taps
 from cassi.calibration.parameters import changed
+from cassi.calibration.windows import Windows
 from cassi.camera_search import by_solver
 from cassi.metrics import psnr
 from cassi.systems import SDCassi
@@ -75,3 +77,30 @@ def test_the_mask_takes_the_shift_where_bands_fall_on_pixels(axis):
     between = torch.lerp(rolled, rolled.roll(1, -3 - axis), 0.4)
     inner = (slice(2, -2), slice(2, -2))
     torch.testing.assert_close(moved.mask[0, 0][inner], between[inner])
+
+
+def test_bands_of_a_sensor_keep_their_contrast():
+    places = [1.0, 2.5, 4.0, 5.5, 7.0, 8.5, 10.0, 11.5]
+    fine = (torch.rand(1, 1, *SHAPE, generator=torch.Generator().manual_seed(2)) < 0.5).float()
+    fine = fine.repeat_interleave(4, -1).roll(2, -1)
+    width = SHAPE[1] + 13
+    y = torch.zeros(1, 1, SHAPE[0], width)
+    spectrum = torch.linspace(0.5, 1.0, BANDS)
+    for place, image in zip(places, spectrum, strict=True):
+        code = pad(fine * image, (round(4 * place), 4 * 13 - round(4 * place)))
+        y += avg_pool2d(code, (1, 4))
+    system = SDCassi(avg_pool2d(fine, (1, 4)), BANDS, offsets=places, detector=width)
+    fits = [
+        Windows(Frame.snapshot(y, BANDS, sharp=sharp), system).objective(Geometry(whole=0))
+        for sharp in (False, True)
+    ]
+    assert fits[1] < fits[0] - 0.1
+
+
+def test_sharp_taps_sum_to_one_and_lie_at_their_offsets():
+    taps, starts = sharp_taps(torch.tensor([3.0, -0.25, 1.5], dtype=torch.float64))
+    assert taps.sum(-1) == pytest.approx([1.0, 1.0, 1.0])
+    assert taps[0] == pytest.approx([0.0, 1.0, 0.0, 0.0], abs=1e-12)
+    assert starts.tolist() == [2, -2, 0]
+    middle = (taps * (starts[:, None] + torch.arange(4))).sum(-1)
+    assert middle == pytest.approx([3.0, -0.25, 1.5])
