@@ -280,7 +280,7 @@ def assess(
         told["scores"] = score(x[0].cpu(), found.std[0].cpu(), truth)
     told["seconds"] = time.perf_counter() - start
     numbers = result.numbers | {"uncertainty": told}
-    doubts = (*found.warnings, *_doubt_the_dark(inputs), *_doubt_the_noise(inputs, found))
+    doubts = (*found.warnings, *_doubt_the_dark(inputs))
     more = [{"about": "uncertainty", "message": message} for message in doubts]
     numbers["warnings"] = [*result.numbers["warnings"], *more]
     return replace(result, numbers=numbers, uncertainty=found)
@@ -294,16 +294,6 @@ def _doubt_the_dark(inputs: Inputs) -> list[str]:
         "is much there, and error bars do not include it: in the dark they are too small"
     )
     return [message] if share > DARK else []
-
-
-def _doubt_the_noise(inputs: Inputs, found: Uncertainty) -> list[str]:
-    """Say where a method took the noise of a sensor's frame for texture."""
-    seen = found.sources["noise"] + found.sources["model"]
-    message = (
-        "the method found no noise, and a sensor's frame has some: texture hides it. Error bars do "
-        "not include it, and may be too small"
-    )
-    return [message] if _is_raw(inputs) and seen == 0 else []
 
 
 def light_is_wide(inputs: Inputs) -> bool:

@@ -23,12 +23,13 @@ _LINES, _EDGE = 128, 8
 _TOGETHER = 25  # neighbouring pixels of a cube err together
 _SURE = 2.0  # standard errors
 _BESIDE = 2  # bands, into which a method puts light of a band
-_COLOUR, _REACH = 0.5, 120.0
+_COLOUR, _REACH = 1.5, 250.0
 """Of reflectances, relative to grey ones of the same mean square: variance of what is not grey, and
-over how many nanometres it changes. Likeliest of 838 measured surfaces (Munsell, Macbeth, Vrhel,
-Krinov) among Gaussian processes of this kind."""
-_GREY = 1e4  # variance of grey: it is free
-_WRONG = 0.18  # of the root mean square light of the bands: the error of one of them in a cube
+over how many nanometres it changes. Of 838 measured surfaces (Munsell, Macbeth, Vrhel, Krinov) 0.5
+and 120 nm are likeliest. But errors of neighbouring bands go together, and look like such colours:
+smoother ones are nearer to the truth on cameras drawn by `lab.py` (20 to 31)."""
+_GREY = 1e5  # variance of grey: it is free
+_WRONG = 0.24  # of the root mean square light of the bands: the error of one of them in a cube
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,8 @@ class Response:
 
         Lamp and sensor may be weak in a band, and then x/r is mostly the error of the method. But
         reflectances are grey and a part that changes slowly over wavelengths. Their covariance is
-        K = g 11ᵀ + 0.5 (1 + d) e^(−d) with d = √3 Δλ/120 nm, of a Matérn process; ε is 18 % of the
-        root mean square of r. Grey is free (g = 10⁴), so white stays what it is.
+        K = g 11ᵀ + 1.5 (1 + d) e^(−d) with d = √3 Δλ/250 nm, of a Matérn process; ε is 24 % of the
+        root mean square of r. Grey is free (g = 10⁵), so white stays what it is.
 
         Args:
             x: the cube.

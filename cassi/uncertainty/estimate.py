@@ -17,7 +17,7 @@ STRANGE = 0.1
 """Share of the values unlike those of the calibration, above which that is said."""
 ROUGH = 1.5
 """Times the root mean square of σ, by which rough spectra raise it, above which that is said."""
-DARK = 0.1
+DARK = 0.07
 """Share of a sensor's frame where stray light counts, above which that is said."""
 _SQUARE, _LITTLE = 8, 0.05
 
@@ -116,7 +116,7 @@ def judge(result: BootstrapResult, system: System, level: float, model: ErrorMod
         sources,
         result.probed.mask_shift.shift,
         result.probed.heldout,
-        tuple(_doubts(result, features, model, strange, wider)),
+        tuple(_doubts(result, features, system, model, strange, wider)),
     )
 
 
@@ -155,7 +155,12 @@ def dark_share(y: Tensor, system: System) -> float:
 
 
 def _doubts(
-    result: BootstrapResult, features: Features, model: ErrorModel, strange: float, wider: float
+    result: BootstrapResult,
+    features: Features,
+    system: System,
+    model: ErrorModel,
+    strange: float,
+    wider: float,
 ) -> list[str]:
     doubts = []
     if wider > ROUGH:
@@ -163,7 +168,7 @@ def _doubts(
             f"spectra are rough from band to band, as those of scenes are not: error bars are "
             f"{wider:.1f} times as wide for that"
         )
-    if result.probed.mask_shift.is_significant:
+    if result.probed.mask_shift.is_doubtful(system.part_axis):
         down, right = result.probed.mask_shift.shift
         doubts.append(
             f"the mask seems to lie {down:+.2f} pixels down and {right:+.2f} right of where it is "

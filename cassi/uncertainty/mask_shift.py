@@ -33,20 +33,38 @@ class MaskShift:
     Attributes:
         shift: (down, right), pixels, by the averaged cube; four fifths of the true one.
         errors: by how many standard errors it is not 0.
-        left: by how many standard errors the residual of the cube itself says that there is one.
+        left: by how many standard errors the residual of the cube itself says that there is one,
+            down and right.
         change: root mean square of what that shift changes of the measurement.
     """
 
     shift: tuple[float, float] = (0.0, 0.0)
     errors: float = 0.0
-    left: float = 0.0
+    left: tuple[float, float] = (0.0, 0.0)
     change: float = 0.0
 
     @property
     def is_significant(self) -> bool:
         """Tell whether the mask lies elsewhere."""
         size = math.hypot(*self.shift)
-        return (size > SHIFT and self.errors > ERRORS) or (size > LEAST and self.left > LEFT)
+        return self._is_far or (size > LEAST and max(self.left) > LEFT)
+
+    def is_doubtful(self, across: int | None) -> bool:
+        """Tell whether it is more than a cube's wrong spectra make of a right mask.
+
+        Light under the names of neighbouring bands looks like a shift of a tenth of their distance
+        along the dispersion. So a residual counts across it only.
+
+        Args:
+            across: the axis across the dispersion, -2 or -1; None where there is none.
+        """
+        if across is None:
+            return self._is_far
+        return self._is_far or (abs(self.shift[across]) > LEAST and self.left[across] > LEFT)
+
+    @property
+    def _is_far(self) -> bool:
+        return math.hypot(*self.shift) > SHIFT and self.errors > ERRORS
 
 
 @torch.no_grad()
@@ -73,7 +91,7 @@ def find_mask_shift(y: Tensor, x: Tensor, system: System) -> MaskShift:
     smooth = F.avg_pool2d(F.avg_pool2d(padded, (SIDE, 1), 1), (1, SIDE), 1)
     shift, errors, change = _fit(y, smooth, system, name)
     _, left, _ = _fit(y, x, system, name)
-    return MaskShift(shift, errors, left, change)
+    return MaskShift(shift, max(errors), left, change)
 
 
 @torch.no_grad()
@@ -107,8 +125,8 @@ def _mask_of(system: System) -> str | None:
 
 def _fit(
     y: Tensor, x: Tensor, system: System, name: str
-) -> tuple[tuple[float, float], float, float]:
-    """Return the shift, its significance, and what it changes of y."""
+) -> tuple[tuple[float, float], tuple[float, float], float]:
+    """Return the shift, its size in standard errors, down and right, and what it changes of y."""
     mask = dict(system.named_buffers())[name]
     images = []
     for axis in (-2, -1):
@@ -120,11 +138,11 @@ def _fit(
     scale = float(gram[0, 0] * gram[1, 1])
     dark = float(rest.square().mean()) <= _DARK**2 * float(y.square().mean())
     if dark or float(torch.linalg.det(gram)) <= _SINGULAR * scale:
-        return (0.0, 0.0), 0.0, 0.0
+        return (0.0, 0.0), (0.0, 0.0), 0.0
     shift = torch.linalg.solve(gram, design.mT @ rest)
     explained = design @ shift
     variance = (rest - explained).square().mean()
     errors = (torch.linalg.inv(gram).diagonal() * variance).sqrt()
-    significance = float((shift.abs() / errors.clamp_min(torch.finfo(errors.dtype).tiny)).max())
     down, right = shift.tolist()
-    return (down, right), significance, float(explained.square().mean().sqrt())
+    first, second = (shift.abs() / errors.clamp_min(torch.finfo(errors.dtype).tiny)).tolist()
+    return (down, right), (first, second), float(explained.square().mean().sqrt())

@@ -111,8 +111,11 @@ def command(lab: Lab, scene: Tensor, folder: Path, *options: str) -> Run:
         found.numbers,
     )
     if found.uncertainty is not None:
-        away = (seen(x) - truth).abs()
-        run.covered = float((away <= BARS * seen(found.uncertainty.std[0])).float().mean())
+        # The scale of least squares shrinks by what the cube errs; the light of a frame is right.
+        level = truth.mean() / seen(x).mean()
+        away = (level * seen(x) - truth).abs()
+        held = away <= BARS * level * seen(found.uncertainty.std[0])
+        run.covered = float(held.float().mean())
     if inputs.calibration is not None:
         x = renamed(x, inputs.calibration, lab)
         scale, truth = lab.score(x, scene)

@@ -224,6 +224,17 @@ def test_a_shifted_mask_is_noticed(camera):
     assert found.sources[0]["model"] > 0
 
 
+@pytest.mark.parametrize(
+    ("shift", "across", "doubtful"),
+    [((0.2, 0.0), -2, True), ((0.2, 0.0), -1, False), ((0.2, 0.0), None, False)]
+    + [((0.3, 0.0), axis, True) for axis in (-2, -1, None)],
+)
+def test_a_residual_speaks_for_a_shift_across_the_dispersion(shift, across, doubtful):
+    found = MaskShift(shift, errors=20, left=(20, 0))
+    assert found.is_significant
+    assert found.is_doubtful(across) is doubtful
+
+
 def test_the_mirrored_scene_is_coded_where_the_mask_seems_to_lie(camera):
     system, cube, y = camera
     assert torch.equal(measure_shifted(cube, system, MaskShift()), y)

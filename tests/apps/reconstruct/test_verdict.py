@@ -109,12 +109,3 @@ def test_a_step_alone_is_a_line_that_nobody_gave(tmp_path):
         settings = compose_settings([*given, f"system.offsets={offsets}"])
         inputs = pipeline.read(settings, pipeline.make_recipe(settings))
         assert inputs.bend == pytest.approx(bend, abs=0.05)
-
-
-@pytest.mark.parametrize(
-    ("level", "noise", "model", "doubts"), [(9, 0.0, 0.0, 1), (9, 0.0, 0.1, 0), (0, 0.0, 0.0, 0)]
-)
-def test_a_sensor_without_noise_is_doubted(level, noise, model, doubts):
-    inputs = SimpleNamespace(preprocessing={"dark": {"level": level}})
-    found = SimpleNamespace(sources={"noise": noise, "model": model})
-    assert len(pipeline._doubt_the_noise(inputs, found)) == doubts
