@@ -51,6 +51,8 @@ def test_nothing_to_reconstruct(refused):
         ((10, 17), "window=[top,left,height,width] cuts the 2 pixels", "axes.measurement"),
         ((21, 17), "axes.measurement=WH reads a transposed file", "system.axis"),
         ((16, 21), "system.axis=-2 disperses along the other side", "axes.measurement"),
+        ((16, 12), "axes.mask=WH reads a transposed mask", "axes.measurement"),
+        ((24, 32), "resample the mask by 0.5 if it shows all of the frame", "axes"),
     ],
 )
 def test_a_mask_of_another_size_is_told_what_would_fit(refused, tmp_path, shape, said, unsaid):

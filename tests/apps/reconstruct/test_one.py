@@ -15,7 +15,15 @@ from cassi.data.wavelengths import interpolate_spectra
 
 TINY = ("solver.iterations=3", "solver.consistent=false")
 PLAIN = (*TINY, "output.pictures=false")
-FILES = {"rgb.png", "bands.png", "spectra.png", "report.html", "cube.tif", "convergence.csv"}
+FILES = {
+    "rgb.png",
+    "bands.png",
+    "spectra.png",
+    "spectra.csv",
+    "report.html",
+    "cube.tif",
+    "convergence.csv",
+}
 
 
 @pytest.fixture
