@@ -174,7 +174,10 @@ def fit(inputs: Inputs, recipe: Recipe) -> tuple[Inputs, Reconstructor]:
     if settings.output.points is not None:
         from cassi.viz.checks import as_points
 
-        as_points(settings.output.points, *inputs.system.cube_shape[1:])
+        try:
+            as_points(settings.output.points, *inputs.system.cube_shape[1:])
+        except ValueError as error:
+            raise ValueError(f"output.points: {error}") from None
     return inputs, reconstructor
 
 
