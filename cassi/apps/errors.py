@@ -15,6 +15,7 @@ from cassi.apps.arguments import (
 from cassi.apps.settings import RENAMED, unknown_key
 from cassi.checks import did_you_mean, printable, raised_here
 from cassi.data.atomic import describe_oserror
+from cassi.plugins import plugin_lines
 
 AGAIN = "the same command goes on"
 _MEMORY = ("can't allocate memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
@@ -172,7 +173,7 @@ def describe_failure(error: BaseException) -> str:
     if is_usage_error(error):
         return describe(error)
     message = " ".join(str(error).split())
-    place = traceback.extract_tb(error.__traceback__)[-1]
+    place = (plugin_lines(error) or traceback.extract_tb(error.__traceback__))[-1]
     return f"{type(error).__name__}: {message} ({place.filename}:{place.lineno})"
 
 
