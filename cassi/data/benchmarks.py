@@ -169,9 +169,12 @@ class Benchmark:
             mask = mask if whole else _middle(mask, truth.shape[-2:])
             if truth.shape[-2:] != mask.shape[-2:]:
                 place = name if isinstance(cube, Scene) else cube
+                size, got = tuple(mask.shape[-2:]), tuple(truth.shape[-2:])
+                both = ",".join(str(min(pair)) for pair in zip(size, got, strict=True))
                 raise ValueError(
-                    f"{place}: expected a cube of the mask's size {tuple(mask.shape[-2:])}, got "
-                    f"{tuple(truth.shape[-2:])}; give another mask, or crop or downsample"
+                    f"{place}: expected a cube of the mask's size {size}, got {got}; give "
+                    f"another mask, data.evaluation.crop=[{both}] for the middle of both, or "
+                    "data.evaluation.downsample=2 for cubes of twice the size"
                 )
         wavelengths = self.wavelengths
         if wavelengths is None and scene is not None:
