@@ -141,6 +141,10 @@ def test_contents_that_do_not_fit(refused, tmp_path, role, values, said):
     assert said in refused(f"{role}={tmp_path / 'other.npy'}")
 
 
+def test_the_scene_of_the_package_does_not_fit(reconstruct):
+    assert "scene of this package; give measurement=FILE" in reconstruct("system.bands=7").refusal
+
+
 def test_data_folder_that_is_not_there(reconstruct, tmp_path):
     outcome = reconstruct("experiment=kaist_snapshot", f"paths.data_dir={tmp_path / 'none'}")
     assert "set paths.data_dir=DIR or $CASSI_DATA" in outcome.refusal
