@@ -121,7 +121,10 @@ def _describe(error: BaseException) -> str:
     if isinstance(error, OmegaConfBaseException) and getattr(error, "full_key", None):
         return f"config value {error.full_key}: {_first_line(error)}"
     if isinstance(error, OSError) and error.strerror:
-        return describe_oserror(error)
+        # Hydra makes the folder of a run before the job begins.
+        frames = traceback.extract_tb(error.__traceback__)
+        made = any(frame.name == "run_job" and "hydra" in frame.filename for frame in frames[-4:])
+        return f"{'hydra.run.dir: cannot make ' * made}{describe_oserror(error)}"
     if isinstance(error, YAMLError):
         return "the config file is not valid YAML: " + " ".join(str(error).split())
     if isinstance(error, OverrideParseException):

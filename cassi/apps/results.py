@@ -229,8 +229,9 @@ def peak_memory(device: torch.device) -> int:
 
 def one_line(results: dict[str, Any]) -> str:
     """Say the result in one line."""
+    count = results["iterations"]
     text = (
-        f"{results['iterations']} iterations in {results['seconds']:.1f} s, "
+        f"{count} iteration{'s' * (count != 1)} in {results['seconds']:.1f} s, "
         f"relative residual {results['relative_residual']:.2e}"
     )
     if "heldout" in results:

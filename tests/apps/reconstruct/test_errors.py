@@ -141,6 +141,12 @@ def test_contents_that_do_not_fit(refused, tmp_path, role, values, said):
     assert said in refused(f"{role}={tmp_path / 'other.npy'}")
 
 
+def test_a_folder_that_cannot_be_made(reconstruct, tmp_path):
+    (tmp_path / "file").touch()
+    line = reconstruct(f"hydra.run.dir={tmp_path / 'file' / 'x'}").refusal
+    assert re.search(r"hydra\.run\.dir: cannot make \S*file/x: Not a directory", line)
+
+
 def test_the_scene_of_the_package_does_not_fit(reconstruct):
     assert "scene of this package; give measurement=FILE" in reconstruct("system.bands=7").refusal
 
