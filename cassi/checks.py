@@ -163,7 +163,8 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-_PACKAGE = f"{Path(__file__).parent}{os.sep}"
+PACKAGE = f"{Path(__file__).parent}{os.sep}"
+"""The folder of this package, with the separator behind it."""
 _RAISE = opcode.opmap["RAISE_VARARGS"]
 
 
@@ -179,7 +180,7 @@ def raised_here(error: BaseException) -> bool:
     if place is None:  # made, and never raised
         return True
     code = place.tb_frame.f_code
-    return code.co_filename.startswith(_PACKAGE) and code.co_code[place.tb_lasti] == _RAISE
+    return code.co_filename.startswith(PACKAGE) and code.co_code[place.tb_lasti] == _RAISE
 
 
 def clipped_level(values: Tensor) -> float | None:

@@ -94,7 +94,8 @@ def check_node(node: Any, name: str = "", *, complete: bool = False) -> None:
         for key in map(str, inner):
             if key not in known and key not in _HYDRA:
                 full = f"{path}.{key}" if path else key
-                hint = did_you_mean(key, known) or f"; there is {', '.join(known)}"
+                hint = did_you_mean(key, known)
+                hint = hint or f"; there is {', '.join(known)}; leave it out, '~{full}'"
                 raise ValueError(f"no config value {full!r} of {inner['_target_']}{hint}")
     leaves = _leaves(plain(node), f"{name}." if name else "") if complete else ()
     if missing := [path for path, value in leaves if value == "???"]:

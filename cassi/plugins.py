@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from cassi.checks import did_you_mean
+from cassi.checks import PACKAGE, did_you_mean
 
 Made = TypeVar("Made", bound=Callable[..., Any])
 KINDS = ("dataset", "loss", "metric", "prior")
@@ -337,3 +337,18 @@ def needed(names: Iterable[Any]) -> str | None:
     safe = [n for n in names if isinstance(n, str) and re.fullmatch(r"[\w.-]{1,100}", n)]
     loaded = {plugin.name for plugin in _LOADED.values()}
     return f"plugins=[{','.join(safe)}]" if set(safe) - loaded else None
+
+
+def plugin_lines(error: BaseException) -> list[traceback.FrameSummary]:
+    """Return the lines of plugins, and of files beside them, that an error came through."""
+    files = plugin_files()
+    folders = {Path(file).parent for file in files}
+    return [
+        line
+        for line in traceback.extract_tb(error.__traceback__)
+        if line.filename in files
+        or (
+            not folders.isdisjoint(Path(line.filename).parents)
+            and not line.filename.startswith((PACKAGE, sys.prefix, sys.base_prefix))
+        )
+    ]

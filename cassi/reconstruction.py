@@ -16,7 +16,7 @@ from cassi.models.inference import prepare
 from cassi.solvers import Function, Statistics
 from cassi.solvers.linear_system import check_order, seen
 from cassi.systems import Guide, Stacked
-from cassi.systems.arguments import as_measurement
+from cassi.systems.arguments import as_cube, as_measurement
 from cassi.uncertainty import estimate
 
 
@@ -39,6 +39,11 @@ class Reconstruction:
     pattern: Tensor
     sources: list[dict[str, float]]
     warnings: list[tuple[str, ...]]
+
+    def __repr__(self) -> str:
+        """Name shapes in place of values."""
+        shapes = ", ".join(f"{name}={tuple(getattr(self, name).shape)}" for name in ("x", "std"))
+        return f"Reconstruction({shapes}, sources={self.sources}, warnings={self.warnings})"
 
 
 @overload
@@ -279,12 +284,12 @@ def read_camera(path: str | os.PathLike[str]) -> Any:
 
 @torch.no_grad()
 def simulate(
-    x: Tensor, system: Any, *, noise: Any = None, seed: int = 0, scene: str = "scene"
+    x: Any, system: Any, *, noise: Any = None, seed: int = 0, scene: str = "scene"
 ) -> Tensor:
     """Simulate the measurement of a cube, as the commands do for `truth=` without `measurement=`.
 
     Args:
-        x: cube `(B, C, H, W)` in [0, 1].
+        x: cube `(B, C, H, W)` or `(C, H, W)` in [0, 1]; a tensor or an array.
         system: the camera.
         noise: None for y = A x; "sensor", "shot" or "white", with the defaults of `noise=`; a
             mapping with other settings, `{"name": "white", "snr_db": 20}`; or a function
@@ -301,6 +306,7 @@ def simulate(
         ValueError: the cube does not fit the camera, or the noise is unknown.
     """
     _check_order("simulate", x, system, "x")
+    x = as_cube(x, system)
     if tuple(x.shape[1:]) != tuple(system.cube_shape):
         raise ValueError(
             f"simulate: expected a cube (B, C, H, W) with (C, H, W) = {tuple(system.cube_shape)}, "
@@ -332,7 +338,10 @@ def _check_order(function: str, value: Any, system: Any, role: str = "y") -> Non
     check_order(function, value, system)
     if not hasattr(system, "adjoint") or not hasattr(value, "__len__") or isinstance(value, str):
         got = f"({type(value).__name__}, {type(system).__name__})"
-        raise TypeError(f"{function}: expected ({role}, system), a tensor and a camera, got {got}")
+        read = "; read a file with cassi.read_measurement" * isinstance(value, str | os.PathLike)
+        raise TypeError(
+            f"{function}: expected ({role}, system), a tensor and a camera, got {got}{read}"
+        )
 
 
 def _own_random_numbers(y: Tensor) -> AbstractContextManager[None]:

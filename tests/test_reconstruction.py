@@ -122,8 +122,10 @@ def test_reconstructors_and_functions_are_methods(scene):
         lambda y: y.numpy().astype(">f4"),
         lambda y: y.double(),
         lambda y: y[0, 0].tolist(),
+        lambda y: np.frombuffer(y.numpy().tobytes(), "f4").reshape(y.shape),  # not to be written
     ],
 )
+@pytest.mark.filterwarnings("error")
 def test_a_measurement_may_be_any_array(scene, given):
     _, y, system, _ = scene
     method = {"method": "auto", "overrides": {"solver.iterations": 3}}
@@ -181,6 +183,7 @@ def test_noise_by_settings_or_function(scene):
     sensor = Sensor(shot="poisson", full_well=1e4)
     assert torch.equal(simulate(sensor, seed=1), simulate(sensor, seed=1))
     assert torch.equal(simulate(None), y)
+    assert torch.equal(cassi.simulate(cube[0].double().numpy(), system), y)
 
 
 @pytest.mark.parametrize(
@@ -192,8 +195,17 @@ def test_noise_by_settings_or_function(scene):
         (lambda y, a, x: cassi.reconstruct(y[..., 1:], a), r"as of SDCassi\(mask=.*got shape"),
         (lambda y, a, x: cassi.reconstruct(y.mT, a), r"; y\.mT would fit"),
         (lambda y, a, x: cassi.reconstruct(y.expand(1, 3, -1, -1), a), r"\(B, 1, .*got shape"),
+        (lambda y, a, x: cassi.reconstruct(y[0].expand(3, -1, -1), a), r"of 3 is y\[:, None\]"),
+        (
+            lambda y, a, x: cassi.reconstruct(y, a, lambda y, a: y),
+            r"method: expected a cube .* got",
+        ),
+        (
+            lambda y, a, x: cassi.reconstruct(y, a, lambda y, a: [y]),
+            "method: .* tensor .* got list",
+        ),
         (lambda y, a, x: cassi.reconstruct(y + 0j, a), "y: expected real numbers"),
-        (lambda y, a, x: cassi.reconstruct("y.mat", a), r"expected \(y, system\).*got \(str"),
+        (lambda y, a, x: cassi.reconstruct("y.mat", a), r"got \(str.*cassi\.read_measurement"),
         (lambda y, a, x: cassi.reconstruct(y, a.mask.numpy()), r"expected \(y, system\).*ndarray"),
         (lambda y, a, x: cassi.reconstruct(torch.nan * y, a, "gap_tv"), "finite|diverged"),
         (lambda y, a, x: cassi.calibrate(y, cassi.BlurredCassi(a.mask, 6, 1)), "got BlurredCassi"),

@@ -23,14 +23,14 @@ from omegaconf import DictConfig
 
 from cassi.apps import folders
 from cassi.apps.arguments import arrange, told_plugins
-from cassi.apps.errors import JobError, debugging, describe, is_usage_error
+from cassi.apps.errors import JobError, debugging, describe, describe_failure, is_usage_error
 from cassi.apps.memory import keep_freed_memory, use_huge_pages
 from cassi.apps.printing import Failure, marked, note_folder, printed, take_flags
 from cassi.apps.reconstructors import store_parts
 from cassi.apps.settings import read_settings
 from cassi.checks import printable
 from cassi.data import door
-from cassi.plugins import load_plugins
+from cassi.plugins import load_plugins, plugin_lines
 from cassi.threads import free_cores
 from cassi.workers import WORKER
 
@@ -70,7 +70,8 @@ def run_command(
 ) -> None:
     """Compose the config, run the job, and turn a user's mistake into one line and status 2.
 
-    A defect of the program shows its traceback; with `CASSI_DEBUG=1` a mistake does so too.
+    A defect of the program shows its traceback; with `CASSI_DEBUG=1` a mistake does so too. A
+    defect of a plugin shows the lines of that alone, and one line.
 
     Args:
         name: of the command, `cassi-…`; the primary config in `cassi.conf` has the rest of it.
@@ -159,15 +160,25 @@ class _Job:
                 place = f"sweep.dir={hydra.sweep.dir}" if many else f"run.dir={folder}"
                 hint = f"go on with the same command and hydra.{place}"
                 raise type(stop)(str(stop) or hint) from None
-            if not isinstance(error, Exception) or not is_usage_error(error):
+            if not isinstance(error, Exception):
                 raise
             if isinstance(error, BrokenPipeError) and _is_output_closed():
                 _close_output()
+            lines = plugin_lines(error)
+            if not is_usage_error(error):
+                if many or not lines:
+                    raise
+                print("The lines of plugins; CASSI_DEBUG=1 shows all:", file=sys.stderr)
+                print(*traceback.format_list(lines), sep="", end="", file=sys.stderr)
+                _fail(self.name, describe_failure(error), FAILED, error)
+            said = describe(error)
+            if lines:
+                said += f" ({Path(lines[-1].filename).name}, line {lines[-1].lineno})"
             # One failing job of a sweep must not stop the others, so there it goes to Hydra.
             if many:
-                print(f"{self.name}: {marked('error')} {describe(error)}", file=sys.stderr)
-                raise JobError(describe(error)) from None
-            _fail(self.name, describe(error), USAGE_ERROR, error)
+                print(f"{self.name}: {marked('error')} {said}", file=sys.stderr)
+                raise JobError(said) from None
+            _fail(self.name, said, USAGE_ERROR, error)
 
 
 @contextlib.contextmanager

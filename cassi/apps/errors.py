@@ -15,6 +15,7 @@ from cassi.apps.arguments import (
 from cassi.apps.settings import RENAMED, unknown_key
 from cassi.checks import did_you_mean, printable, raised_here
 from cassi.data.atomic import describe_oserror
+from cassi.plugins import plugin_lines
 
 AGAIN = "the same command goes on"
 _MEMORY = ("can't allocate memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
@@ -120,7 +121,10 @@ def _describe(error: BaseException) -> str:
     if isinstance(error, OmegaConfBaseException) and getattr(error, "full_key", None):
         return f"config value {error.full_key}: {_first_line(error)}"
     if isinstance(error, OSError) and error.strerror:
-        return describe_oserror(error)
+        # Hydra makes the folder of a run before the job begins.
+        frames = traceback.extract_tb(error.__traceback__)
+        made = any(frame.name == "run_job" and "hydra" in frame.filename for frame in frames[-4:])
+        return f"{'hydra.run.dir: cannot make ' * made}{describe_oserror(error)}"
     if isinstance(error, YAMLError):
         return "the config file is not valid YAML: " + " ".join(str(error).split())
     if isinstance(error, OverrideParseException):
@@ -172,7 +176,7 @@ def describe_failure(error: BaseException) -> str:
     if is_usage_error(error):
         return describe(error)
     message = " ".join(str(error).split())
-    place = traceback.extract_tb(error.__traceback__)[-1]
+    place = (plugin_lines(error) or traceback.extract_tb(error.__traceback__))[-1]
     return f"{type(error).__name__}: {message} ({place.filename}:{place.lineno})"
 
 

@@ -375,6 +375,8 @@ def _check_shape(
     if role == "measurement" and got[1:] == expected[1:]:
         more = "; give as many masks as shots: 'measurement=[FILE,FILE]' 'mask=[FILE,FILE]'"
         more += "; or a folder, measurement=FOLDER, with a file for each snapshot of one mask"
+    if files.get(role) == [bundled_path("scene.tif")]:
+        more = ", the scene of this package; give measurement=FILE mask=FILE"
     raise ValueError(
         f"{role}: expected {letters} = {expected} as the mask and the system say, "
         f"got {got} in {where}{more}"

@@ -175,7 +175,10 @@ def fit(inputs: Inputs, recipe: Recipe) -> tuple[Inputs, Reconstructor]:
     if settings.output.points is not None:
         from cassi.viz.checks import as_points
 
-        as_points(settings.output.points, *inputs.system.cube_shape[1:])
+        try:
+            as_points(settings.output.points, *inputs.system.cube_shape[1:])
+        except ValueError as error:
+            raise ValueError(f"output.points: {error}") from None
     return inputs, reconstructor
 
 
@@ -532,7 +535,7 @@ def _check_line(inputs: Inputs, found: CameraCheck) -> CameraCheck:
     told = inputs.bend > 0 and found_by.get("dispersion_told", False)
     if not _is_raw(inputs) or not ("bend" in found_by or told or even):
         return CameraCheck()
-    away = f"lie up to {inputs.bend:.1f} pixels elsewhere"
+    away = f"may lie up to {inputs.bend:.1f} pixels elsewhere"
     assumed = f"Even distances are assumed. Behind a prism the bands {away}"
     if "bend" in found_by:
         assumed = f"They are those of the likeliest bend, and {away}"

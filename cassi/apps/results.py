@@ -102,7 +102,7 @@ def save_pictures(
     numbers: Mapping[str, Any],
     bars: Bars | None = None,
 ) -> None:
-    """Draw rgb.png, bands.png and spectra.png of a cube `(C, H, W)`, and report.html if asked for.
+    """Write the pictures, spectra and, if asked for, report.html of a cube `(C, H, W)`.
 
     Args:
         folder: of the results.
@@ -126,9 +126,10 @@ def save_pictures(
     )
     viz.save_rgb(folder / "rgb.png", cube, wavelengths, truth, light)
     viz.save_bands(folder / "bands.png", cube, wavelengths, truth=truth)
-    spectra, points = folder / "spectra.png", output.points
     shaded = None if bars is None else bars.at
-    viz.save_spectra(spectra, cube, wavelengths, points, truth, light, shaded, unit)
+    for file in ("spectra.png", "spectra.csv"):
+        spectra = folder / file
+        viz.save_spectra(spectra, cube, wavelengths, output.points, truth, light, shaded, unit)
     if bars is not None:
         save_map(folder, bars.std, wavelengths)
     if not output.report:
@@ -228,8 +229,9 @@ def peak_memory(device: torch.device) -> int:
 
 def one_line(results: dict[str, Any]) -> str:
     """Say the result in one line."""
+    count = results["iterations"]
     text = (
-        f"{results['iterations']} iterations in {results['seconds']:.1f} s, "
+        f"{count} iteration{'s' * (count != 1)} in {results['seconds']:.1f} s, "
         f"relative residual {results['relative_residual']:.2e}"
     )
     if "heldout" in results:

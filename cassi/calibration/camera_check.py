@@ -265,19 +265,19 @@ def prefer(
 def _reverse(system: System) -> str | None:
     """Return what reverses the bands; None where a frame tells, or nothing is dispersed."""
     if isinstance(system, DDCassi):
-        return _other_way(system.mask_offsets, system.mask_step)
+        return _other_way(system.mask_offsets)
     if not isinstance(system, CodedSystem) or system.mask.shape[-3] > 1:
         return None
-    return _other_way(system.offsets, system.step)
+    return _other_way(system.offsets)
 
 
-def _other_way(offsets: Sequence[float], step: float) -> str | None:
+def _other_way(offsets: Sequence[float]) -> str | None:
     """Return what to set for bands in reverse; None where nothing is dispersed."""
     if max(offsets) == min(offsets):
         return None
-    gaps = {abs(after - before) for before, after in pairwise(offsets)}
-    if gaps == {abs(step)}:
-        return f"set system.step={-step}"
+    gaps = {round(after - before, 6) for before, after in pairwise(offsets)}
+    if len(gaps) == 1:
+        return f"set system.step={-gaps.pop():g}"
     return "reverse system.offsets (dispersion: the sign of its step, or of its coefficients)"
 
 
@@ -363,7 +363,7 @@ def _check_mask(y: Tensor, system: CodedSystem, good: Tensor | None) -> CameraCh
         if (quarter and not square) or search.is_same(image):
             continue
         others[pose] = search.find(image)
-    reverse, remedy = None, _other_way(offsets, system.step)
+    reverse, remedy = None, _other_way(offsets)
     if mask.shape[1] > 1 and remedy is not None:
         reverse = search.find(lambda m: m, tuple(max(offsets) - each for each in offsets))
     # Where the mask is not, its score is chance: everywhere but in one pose.

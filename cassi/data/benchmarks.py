@@ -67,6 +67,7 @@ class Benchmark:
         shape: (C, H, W) of every cube, else any.
         measurement_shape: (H', W') of every measurement, else any.
         key: name of the array in the files of the cubes (or, without cubes, of the measurements).
+        axes: order of the axes of the cubes, such as "HWC", where the files leave it open.
         unit_range: take cubes as they are, and refuse those whose values lie more than 0.1 outside
             [0, 1]; otherwise see `load_scene`.
         checksums: SHA-256 by name of the scene; a file that has another is refused.
@@ -91,6 +92,7 @@ class Benchmark:
     shape: Sequence[int] | None = None
     measurement_shape: Sequence[int] | None = None
     key: str | None = None
+    axes: str | None = None
     unit_range: bool = False
     checksums: Mapping[str, str] = field(default_factory=dict)
     mask_checksum: str | None = None
@@ -169,9 +171,12 @@ class Benchmark:
             mask = mask if whole else _middle(mask, truth.shape[-2:])
             if truth.shape[-2:] != mask.shape[-2:]:
                 place = name if isinstance(cube, Scene) else cube
+                size, got = tuple(mask.shape[-2:]), tuple(truth.shape[-2:])
+                both = ",".join(str(min(pair)) for pair in zip(size, got, strict=True))
                 raise ValueError(
-                    f"{place}: expected a cube of the mask's size {tuple(mask.shape[-2:])}, got "
-                    f"{tuple(truth.shape[-2:])}; give another mask, or crop or downsample"
+                    f"{place}: expected a cube of the mask's size {size}, got {got}; give "
+                    f"another mask, data.evaluation.crop=[{both}] for the middle of both, or "
+                    "data.evaluation.downsample=2 for cubes of twice the size"
                 )
         wavelengths = self.wavelengths
         if wavelengths is None and scene is not None:
@@ -181,12 +186,12 @@ class Benchmark:
 
     def _load_cube(self, path: Path) -> Scene:
         if not self.unit_range:
-            scene = load_scene(path, self.wavelengths, key=self.key)
+            scene = load_scene(path, self.wavelengths, key=self.key, axes=self.axes)
         else:
             bands = None if self.wavelengths is None else len(self.wavelengths)
             if path.is_dir():
                 raise ValueError(f"{path}: expected a file, got a folder")
-            loaded = load_cube(path, key=self.key, bands=bands)
+            loaded = load_cube(path, key=self.key, axes=self.axes, bands=bands)
             nm = loaded.wavelengths or self.wavelengths or ()
             scene = Scene(scene_name(path), loaded.data[0], nm, loaded.note)
         if self.shape is not None and scene.shape != tuple(self.shape):

@@ -33,6 +33,8 @@ def load_split(
     manifest: Manifest | PathLike | None = None,
     cache: PathLike | None = None,
     scale: Scale = "auto",
+    key: str | None = None,
+    axes: str | None = None,
     workers: int = 2,
 ) -> list[Scene]:
     """Load all scenes of a split, compact: 2 bytes a value, see `Scene.compact`.
@@ -46,7 +48,9 @@ def load_split(
         cache: folder for converted copies, made if it is not there. They are mapped, not read, so
             several processes share one copy and a set may be larger than the memory. A changed
             file or another list of wavelengths makes a new copy.
-        scale: see `load_scene`.
+        scale: see `load_scene`, as of the next two.
+        key: name of the array in the files.
+        axes: order of its axes.
         workers: threads that read files.
 
     Returns:
@@ -77,9 +81,10 @@ def load_split(
         paths = _unlisted_paths(root, split)
 
     def load(path: Path) -> Scene:
-        return load_scene(path, wavelengths, scale=scale).compact()
+        return load_scene(path, wavelengths, scale=scale, key=key, axes=axes).compact()
 
-    return load_all(paths, load, tuple(map(float, wavelengths)), cache, scale, workers)
+    meaning = scale if key is None and axes is None else (scale, key, axes)
+    return load_all(paths, load, tuple(map(float, wavelengths)), cache, meaning, workers)
 
 
 class TrainingCrops(Dataset[Tensor]):

@@ -319,7 +319,7 @@ def _existing(path: Path, role_name: str) -> Path:
         raise IsADirectoryError(f"{path} is a folder; expected a file {known}{more}")
     if not path.exists():
         there = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise FileNotFoundError(f"no file {path}{did_you_mean(path.name, there, cutoff=0.6)}")
+        raise FileNotFoundError(f"no file {path}{did_you_mean(path.name, there, cutoff=0.7)}")
     if (suffix := path.suffix.lower()) not in READ_SUFFIXES:
         known = " ".join(READ_SUFFIXES)
         if suffix in _LOSSY:

@@ -187,6 +187,7 @@ def load_scene(
     *,
     scale: Scale = "auto",
     key: str | None = None,
+    axes: str | None = None,
 ) -> Scene:
     """Read a scene and bring it to the wanted bands and to [0, 1].
 
@@ -203,6 +204,7 @@ def load_scene(
             their truth. A number: a full scale, such as the 65536 that MST's public training code
             divides `cave_1024_28` by; larger values are clipped to 1.
         key: name of the array in the file, where it has an unusual one.
+        axes: order of its axes, such as "HWC", where the file leaves it open.
 
     Returns:
         The scene, float32.
@@ -219,7 +221,12 @@ def load_scene(
     if counts:
         cube, note = _read_pages(path)
     else:
-        loaded = load_cube(path, key=key, bands=None if wanted is None else len(wanted))
+        count = None if wanted is None else len(wanted)
+        try:
+            loaded = load_cube(path, key=key, axes=axes, bands=count)
+        except ValueError as error:
+            said = str(error).replace("pass key=", "pass data.key=")
+            raise ValueError(said.replace("pass axes=", "pass data.axes=")) from error
         cube, source, note = loaded.data[0], loaded.wavelengths, loaded.note
         counts = loaded.counts
     bands = len(cube)

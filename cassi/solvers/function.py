@@ -33,11 +33,22 @@ class Function:
 
     @torch.no_grad()
     def run(self, y: Tensor, system: Any, **given: Unpack[Options]) -> Solution:
-        """Reconstruct y; see `Reconstructor.run`. It takes no first cube and no statistics."""
+        """Reconstruct y; see `Reconstructor.run`. It takes no first cube and no statistics.
+
+        Raises:
+            TypeError: the function returns no tensor.
+            ValueError: it returns one of another shape than a cube's.
+        """
         _, callback, _, _ = take(given, "function")
         start = time.perf_counter()
         y = seen(y, system)
         x = self.function(y, system)
+        if not isinstance(x, Tensor):
+            raise TypeError(f"method: expected a tensor (B, C, H, W), got {type(x).__name__}")
+        shape = (len(y), *system.cube_shape)
+        if tuple(x.shape) != shape:
+            got = tuple(x.shape)
+            raise ValueError(f"method: expected a cube (B, C, H, W) = {shape}, got {got}")
         return one_iteration(x, y, system, time.perf_counter() - start, callback)
 
 

@@ -165,7 +165,10 @@ def signal_level(
         ValueError: y is not `(B, K, H', W')`, or holds NaN.
     """
     if not isinstance(y, Tensor):
-        raise TypeError(f"y: expected a torch.Tensor, got {type(y).__name__}")
+        raise TypeError(
+            f"y: expected a torch.Tensor, got {type(y).__name__}; "
+            "give torch.as_tensor(y)[None, None] of an image"
+        )
     if y.ndim != 4:
         raise ValueError(f"y: expected (B, K, H', W'), got shape {tuple(y.shape)}")
     if not (_is_finite(y) if statistics is None else statistics.remember(y, lambda: _is_finite(y))):

@@ -26,7 +26,9 @@ def as_real(name: str, value: Any) -> Tensor:
         if array.dtype.kind not in "fiub":
             raise TypeError(f"{name}: expected numbers, got dtype {array.dtype}")
         native = array.dtype.newbyteorder("=")
-        value = torch.from_numpy(np.ascontiguousarray(array, dtype=native))
+        array = np.ascontiguousarray(array, dtype=native)
+        # Of memory that may not be written to, such as a mapped file, torch warns.
+        value = torch.from_numpy(array if array.flags.writeable else array.copy())
     if value.is_complex():
         raise TypeError(f"{name}: expected real numbers, got {value.dtype}")
     return value
@@ -53,13 +55,35 @@ def as_measurement(y: Any, system: Any) -> Tensor:
     shape = tuple(system.measurement_shape)
     if y.ndim != 4 or tuple(y.shape[1:]) != shape:
         turned = "; y.mT would fit" if tuple(y.mT.shape[1:]) == shape else ""
+        if y.ndim == 4 and len(y) == 1 < y.shape[1] and tuple(y[0, 0][None].shape) == shape:
+            turned = f"; a batch of {y.shape[1]} is y[:, None]"
         raise ValueError(
             f"y: expected (B, K, H', W') = (B, {', '.join(map(str, shape))}) as of {plain}, "
             f"got shape {tuple(y.shape)}{turned}"
         )
-    values = (*plain.parameters(), *plain.buffers(), y)
-    like = next(each for each in values if each.is_floating_point() or each is y)
+    like = _values_of(plain, y)
     return y.to(like.dtype) if isinstance(given, Tensor) else y.to(like)
+
+
+def as_cube(x: Any, system: Any) -> Tensor:
+    """Return a cube as a tensor; an array in a camera's precision, on its device.
+
+    Args:
+        x: a tensor, or an array of real numbers; `(C, H, W)` is one sample.
+        system: the camera.
+
+    Raises:
+        TypeError: x holds other things than real numbers.
+    """
+    given, x = x, as_real("x", x)
+    x = x[None] if x.ndim == 3 else x
+    return x if isinstance(given, Tensor) else x.to(_values_of(getattr(system, "plain", system), x))
+
+
+def _values_of(plain: Any, other: Tensor) -> Tensor:
+    """Return the first floating-point tensor of a camera, or another tensor if it has none."""
+    values = (*plain.parameters(), *plain.buffers(), other)
+    return next(each for each in values if each.is_floating_point() or each is other)
 
 
 def as_mask(mask: Any) -> Tensor:  # ([B,] K, 1|C, H, W)

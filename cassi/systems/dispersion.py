@@ -466,6 +466,11 @@ def infer_bands(
         options = ", ".join(f"{count} bands x step {size}" for count, size in near[:4])
         hint = f"what would fit: {options} (either sign)"
         hint = _with_detector(hint, detector_length, extra, step, bands)
+        if bands is not None and bands > 1 and extra % (bands - 1) and hint.startswith("what"):
+            least = math.floor(1000 * (extra - 1) / (bands - 1)) + 1  # thousandths of a pixel
+            most = math.floor(1000 * extra / (bands - 1))
+            own = f"what would fit: {bands} bands x step {least / 1000:g} to {most / 1000:g},"
+            hint = hint.replace("what would fit:", own, 1)
     raise ValueError(
         f"measurement: {detector_length} pixels along the dispersion do not fit a mask of "
         f"{mask_length}, {wanted}; {hint}"

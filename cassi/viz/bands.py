@@ -78,7 +78,7 @@ def save_bands(
     shown = _choose_bands(len(estimate), count, beside_truth=true is not None)
 
     tints = (1 - _WHITE) * band_colors(values, len(estimate))[shown] + _WHITE
-    labels = [f"band {b + 1}" if values is None else f"{values[b]:g} nm" for b in shown]
+    labels = [f"band {b + 1}" if values is None else f"{round(values[b], 1):g} nm" for b in shown]
     bands = [estimate[band] for band in shown]
     if true is None:
         ratio = estimate.shape[1] / estimate.shape[2]

@@ -86,6 +86,11 @@ def as_wavelengths(wavelengths: Wavelengths, bands: int) -> np.ndarray | None:
             f"expected positive wavelengths (nm) that increase, got {values.tolist()}: "
             "sort the bands of the cube with them"
         )
+    if values[0] < 10:
+        raise ValueError(
+            f"expected wavelengths in nm, got {values[0]:g} to {values[-1]:g}: "
+            "multiply micrometres by 1000"
+        )
     return values
 
 

@@ -421,7 +421,9 @@ class _Comparison:
         return f"{fitting(key, '', 72 * _CELL, BODY)}\n{' / '.join(words)}"
 
     def _band(self, band: int) -> str:
-        return f"band {band + 1}" if self.wavelengths is None else f"{self.wavelengths[band]:g} nm"
+        if self.wavelengths is None:
+            return f"band {band + 1}"
+        return f"{round(self.wavelengths[band], 1):g} nm"
 
     def _corner(self, row: int, column: int) -> tuple[float, float]:
         left = _MARGIN + _SIDE + column * (_CELL + _GAP)

@@ -1,15 +1,18 @@
-"""Spectra at chosen points, beside the picture that shows where they are."""
+"""Spectra at chosen points, beside the picture that shows where they are, and as a table."""
 
+import csv
+import io
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from cassi.viz.checks import Array, Wavelengths, as_cube, as_points, as_truth, as_wavelengths
 from cassi.viz.color import band_colors, encode, exposure_of, srgb
 from cassi.viz.points import COLORS, choose_points, correlation, region_spectrum
-from cassi.viz.sheet import INK, LIGHT, Sheet
+from cassi.viz.sheet import INK, LIGHT, Sheet, write_bytes
 
 _PANEL = 460  # longer side of the picture, pixels
 _CURVES = 660  # width of the axes, pixels
@@ -29,6 +32,8 @@ def save_spectra(
 ) -> None:
     """Writes the spectra at some points as PNG, beside a picture with the points marked.
 
+    A path that ends in `.csv` gets them as a table: a row a band, a column a spectrum.
+
     A point's spectrum is the mean of the 5×5 pixels around it, cut at the border; between pixels
     such means are interpolated linearly. With the truth,
     its spectra are dashed and the legend gives each point's correlation coefficient
@@ -43,7 +48,10 @@ def save_spectra(
     a cube of reflectances, or None for radiance. The unit names the axis. The other
     arguments and errors are those of ``save_bands``.
     """
-    _draw(cube, wavelengths, points, truth, illuminant, bars, unit).save(path)
+    if Path(path).suffix.lower() == ".csv":
+        write_bytes(path, _table(cube, wavelengths, points, truth, bars).encode())
+    else:
+        _draw(cube, wavelengths, points, truth, illuminant, bars, unit).save(path)
 
 
 def draw_spectra(
@@ -53,6 +61,59 @@ def draw_spectra(
 ) -> np.ndarray:  # (H', W', 3)
     """Draws what ``save_spectra`` writes, as an 8-bit RGB picture."""
     return _draw(cube, wavelengths, None, truth, "D65", None).pixels()
+
+
+class _Curve(NamedTuple):
+    row: float
+    column: float
+    spectrum: np.ndarray  # (C,)
+    truth: np.ndarray | None  # (C,)
+    half: np.ndarray | None  # (C,), of the interval
+
+
+def _curves(
+    estimate: np.ndarray,
+    points: Sequence[Sequence[float]] | None,
+    true: np.ndarray | None,
+    bars: Callable[[float, float], Array] | None,
+) -> list[_Curve]:
+    _, height, width = estimate.shape
+    if points is None:
+        points = choose_points(estimate if true is None else true, min(4, height * width))
+    return [
+        _Curve(
+            row,
+            column,
+            region_spectrum(estimate, row, column),
+            None if true is None else region_spectrum(true, row, column),
+            None if bars is None else np.asarray(bars(row, column), np.float64),
+        )
+        for row, column in as_points(points, height, width)
+    ]
+
+
+def _table(
+    cube: Array,
+    wavelengths: Wavelengths,
+    points: Sequence[Sequence[float]] | None,
+    truth: Array | None,
+    bars: Callable[[float, float], Array] | None,
+) -> str:
+    estimate = as_cube(cube)
+    values = as_wavelengths(wavelengths, len(estimate))
+    numbers = range(1, len(estimate) + 1) if values is None else values
+    columns = {"band" if values is None else "wavelength_nm": numbers}
+    for curve in _curves(estimate, points, as_truth(truth, estimate), bars):
+        name = f"row {curve.row:g} column {curve.column:g}"
+        more = {name: curve.spectrum, f"{name} +-": curve.half, f"{name} truth": curve.truth}
+        columns |= {key: column for key, column in more.items() if column is not None}
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(columns)
+    writer.writerows(
+        [f"{value:.7g}" for value in row] for row in zip(*columns.values(), strict=True)
+    )
+    return text.getvalue()
 
 
 def _draw(
@@ -69,36 +130,31 @@ def _draw(
     bands, height, width = estimate.shape
     values = as_wavelengths(wavelengths, bands)
     clear = estimate if true is None else true
-    if points is None:
-        points = choose_points(clear, min(4, height * width))
-    places = as_points(points, height, width)
+    curves = _curves(estimate, points, true, bars)
 
     factor = _PANEL / max(height, width)
     high, wide = max(1, round(factor * height)), max(1, round(factor * width))
-    tall = max(high, 300 + _LINE * (len(places) // _ACROSS))
+    tall = max(high, 300 + _LINE * (len(curves) // _ACROSS))
     sheet = Sheet(wide + _CURVES + 2 * _MARGIN + 92, tall + 2 * _MARGIN)
     picture = srgb(estimate, values, illuminant, exposure_of(clear, values, illuminant))
     top = _MARGIN + (tall - high) / 2
     sheet.image(picture, _MARGIN, top, wide, high)
     left, below = _MARGIN + wide + 78, _MARGIN + tall - 44  # room for the axis labels
-    above = _MARGIN + _LINE * -(-(len(places) + 2 * (true is not None)) // _ACROSS) + 6
+    above = _MARGIN + _LINE * -(-(len(curves) + 2 * (true is not None)) // _ACROSS) + 6
     axes = sheet.axes(left, above, _CURVES, below - _STRIP - above)
     x = np.arange(1.0, bands + 1) if values is None else values
     marker = "o" if bands == 1 else None
-    for index, (row, column) in enumerate(places):
+    for index, (row, column, spectrum, reference, half) in enumerate(curves):
         color = COLORS[index % len(COLORS)]
         across, down = _MARGIN + factor * (column + 0.5), top + factor * (row + 0.5)
         aside = 17 if across < _MARGIN + wide - 40 else -17
         _mark(sheet, str(index + 1), color, across, down, aside)
-        spectrum = region_spectrum(estimate, row, column)
         label = f"{index + 1}  ({row:g}, {column:g})"
-        if true is not None:
-            reference = region_spectrum(true, row, column)
+        if reference is not None:
             axes.plot(x, reference, "--", color=color, lw=1.5, marker=marker)
             r = correlation(spectrum, reference)
             label += "" if r is None else f"  r = {r:.4f}"
-        if bars is not None:
-            half = np.asarray(bars(row, column), np.float64)
+        if half is not None:
             low, high = spectrum - half, spectrum + half
             axes.fill_between(x, low, high, color=color, alpha=0.16, lw=0)
         axes.plot(x, spectrum, "-", color=color, lw=2.2, marker=marker, label=label)

@@ -241,6 +241,29 @@ def test_what_does_not_fit(mine, train, options, said):
     assert re.search(said, train(*TINY, *options).refusal)
 
 
+@pytest.mark.parametrize(
+    ("line", "status", "said"),
+    [
+        ("y.matmul(y.new_ones(1))", 1, r"error: RuntimeError: .*\(\S*wrong1\.py:14\)"),
+        ("system.pinv(y[0, 0])", 2, r"error: .*\(wrong2\.py, line 14\)"),
+    ],
+)
+def test_an_error_of_a_network_shows_its_own_lines(mine, train, line, status, said):
+    (mine / f"wrong{status}.py").write_text(
+        f"import torch\nimport cassi\n\n\n@cassi.register_model('wrong{status}')\n"
+        "class Wrong(torch.nn.Module):\n    def __init__(self, bands):\n"
+        "        super().__init__()\n        self.bands = bands\n"
+        "        self.a = torch.nn.Conv2d(bands, bands, 1)\n\n"
+        f"    def forward(self, y, system):\n        y = y * 1\n        return {line}\n"
+    )
+    outcome = train(*TINY, f"plugins=[wrong{status}.py]", f"model=wrong{status}")
+    assert outcome.status == status
+    assert re.search(said, outcome.err)
+    assert outcome.err.count("File ") == (status == 1)
+    assert "lightning" not in outcome.err
+    assert (line in outcome.err) == (status == 1)
+
+
 def test_a_file_is_not_loaded_under_the_name_of_a_loaded_module(mine, tmp_path):
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "mine.py").write_text(EVIL)

@@ -209,6 +209,8 @@ def test_reversed_spectra():
     assert "spectra are consistent with it" in right.note
     (warning,) = check_spectra(x.flip(1), system, nm).warnings
     assert "set system.step=-2" in warning.message
+    (warning,) = check_spectra(x.flip(1), SDCassi(torch.ones(40, 40), len(nm), -1.25), nm).warnings
+    assert "set system.step=1.25" in warning.message
     assert direction(x[0], range(800, 816)) is None
 
 

@@ -177,3 +177,17 @@ def test_real_splits(data_dir):
     assert np.isfinite(crop.numpy()).all()
     whole = WholeScenes(scenes, downsample=2)[0]
     assert whole.shape == (28, 256, 256)
+
+
+def test_names_and_axes_of_files_that_leave_them_open(tmp_path):
+    cube = torch.rand(6, 6, 8, generator=torch.Generator().manual_seed(0))
+    np.savez(tmp_path / "a.npz", mine=cube.permute(1, 2, 0).numpy(), other=np.zeros((6, 6, 8)))
+    given = {"wavelengths": range(450, 510, 10), "cache": tmp_path / "cache"}
+    with pytest.raises(ValueError, match=r"pass data\.key="):
+        load_split([tmp_path / "a.npz"], "train", **given)
+    for _ in range(2):  # read, and from the copy
+        (scene,) = load_split([tmp_path / "a.npz"], "train", key="mine", axes="HWC", **given)
+        assert torch.allclose(scene.values(), cube, atol=1e-5)
+    np.savez(tmp_path / "b.npz", mine=np.ones((6, 6, 8)))
+    with pytest.raises(ValueError, match=r"pass data\.axes="):
+        load_split([tmp_path / "b.npz"], "train", **given)

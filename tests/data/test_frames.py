@@ -326,7 +326,10 @@ def test_the_chain_undoes_a_sensor(snapshot, save):
         ({"bad_pixels": 1e-9}, "too many to be outliers"),
         ({"saturation": "high"}, "saturation: expected a number, auto or null"),
         ({"saturation": 4095}, "in the unit of the frame, whose largest value is 0.9.*, got 4095$"),
-        ({"saturation": -1}, "saturation: expected some good pixels, all are to be left out"),
+        (
+            {"saturation": -1},
+            "saturation: expected some pixels below -1, got none; expose for a shorter time",
+        ),
         ({"dark": 200}, "dark: expected a level below the frame's largest value, 0.9.*, got 200$"),
         ({"dark": 0.9}, "expected light, its mean is -0.4.* set dark to the level of a frame"),
         ({"dark": -math.inf}, "dark: expected"),

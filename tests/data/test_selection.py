@@ -68,6 +68,8 @@ def test_only_or_several_candidates(tmp_path):
     np.savez(path, mask=RNG.random((6, 7)))
     with pytest.raises(ValueError, match=r"no array there could be the measurement: mask \(6, 7\)"):
         io.read_measurement(path)
+    np.savez(path, img=RNG.random((6, 7)))  # the name of a cube, which two axes cannot be
+    assert io.load_measurement(path).key == io.load_mask(path).key == "img"
     np.save(tmp_path / "a.npy", RNG.random((6, 7)))
     with pytest.raises(ValueError, match="drop key="):
         io.read_mask(tmp_path / "a.npy", key="mask")

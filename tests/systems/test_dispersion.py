@@ -191,6 +191,7 @@ def test_number_of_bands(arguments, expected):
             "reaches 2 pixels beyond the bands; what would fit: 19 bands x step 3, 28 bands",
         ),
         ((256, 310, 2, 31), r"31 bands and step 2; what would fit: .* \(either sign\)"),
+        ((240, 269, 2, 24), "fit: 24 bands x step 1.218 to 1.26, 30 bands x step 1"),
         ((256, 316, 8), "step 8; what would fit: 11 bands x step 6, .*; or set system.bands=8"),
         ((256, 310, 0), "step 0; what would fit: 55 bands x step 1"),
         ((256, 310, 0, 28), "28 bands and step 0; what would fit"),

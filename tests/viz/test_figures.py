@@ -80,6 +80,10 @@ BAD = {
     "truth": (partial(viz.save_rgb, truth=np.ones((28, 5, 5))), r"truth of the scene's shape"),
     "truth, bands": (partial(viz.save_bands, truth=np.ones((28, 5, 5))), r"got \(28, 5, 5\)"),
     "measurement": (partial(viz.save_bands, measurement=np.ones((1, 1, 5, 5))), "take one scene"),
+    "unit": (
+        lambda path, cube, w: viz.save_rgb(path, cube, np.array(w) / 1e3),
+        "nm, got 0.4535 to .* 1000",
+    ),
     "count": (partial(viz.save_bands, count=29), "count of 1 to 28 bands, got 29"),
     "no points": (partial(viz.save_spectra, points=[]), "at least one point"),
     "outside": (partial(viz.save_spectra, points=[(37, 0)]), r"inside 37×53 pixels, got \(37, 0\)"),

@@ -64,3 +64,24 @@ def test_spectra_between_pixels_are_between_theirs(cube, wavelengths, tmp_path):
         np.testing.assert_allclose(region_spectrum(cube, row, column), expected, rtol=1e-12)
     viz.save_spectra(tmp_path / "a.png", cube, wavelengths, [[12.5, 30.25], [36, 52]], truth=cube)
     assert (tmp_path / "a.png").stat().st_size > 10_000
+
+
+def test_the_spectra_as_a_table(cube, wavelengths, tmp_path):
+    points = [[12.5, 30.25], [36, 52]]
+    viz.save_spectra(
+        tmp_path / "a.csv", cube, wavelengths, points, 2 * cube, bars=lambda *_: np.ones(len(cube))
+    )
+    head, *rows = (tmp_path / "a.csv").read_text().splitlines()
+    names = head.split(",")
+    assert names[:4] == [
+        "wavelength_nm",
+        *(f"row 12.5 column 30.25{s}" for s in ("", " +-", " truth")),
+    ]
+    table = np.array([row.split(",") for row in rows], float).T
+    spectrum = region_spectrum(cube, 36, 52)
+    expected = [wavelengths, spectrum, np.ones(len(cube)), 2 * spectrum]
+    np.testing.assert_allclose(table[[0, 4, 5, 6]], expected, rtol=1e-6)
+    viz.save_spectra(tmp_path / "b.csv", cube, None, points)
+    assert (
+        (tmp_path / "b.csv").read_text().startswith("band,row 12.5 column 30.25,row 36 column 52")
+    )

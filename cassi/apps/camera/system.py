@@ -345,10 +345,15 @@ def fit_bands(
             hints.append(f"system.axis={across} disperses along the other side")
         if measurement.shape[axis] == mask.shape[across]:
             hints.append("axes.measurement=WH reads a transposed file")
+        if measurement.shape[across] == mask.shape[axis] <= measurement.shape[axis]:
+            hints.append("axes.mask=WH reads a transposed mask")
         if more > 0:
             hints.append(f"window=[top,left,height,width] cuts the {more} pixels off the frame")
         elif not hints:
             hints.append(f"cut the mask to the part before the frame, {-more} pixels less")
+        ratio = measurement.shape[across] / mask.shape[across]
+        if len(hints) == 1 and mask.shape[axis] * ratio <= measurement.shape[axis]:
+            hints.append(f"resample the mask by {ratio:.4g} if it shows all of the frame")
         raise ValueError(
             f"mask: expected a {side[across]} of {measurement.shape[across]} as the measurement's, "
             f"got {mask.shape[across]} (mask {tuple(mask.shape[-2:])}, measurement "

@@ -54,7 +54,7 @@ def describe(settings: Reconstruct, recipe: Recipe, into: str) -> list[str]:
     memory = peak_memory(inputs.measurement.device) + size
     about = f"about {memory / 2**30:.1f} GiB of {machine_memory() / 2**30:.1f} GiB"
     written = [settings.output.cube, "metrics.json", "convergence.csv"]
-    written += ["rgb.png", "bands.png", "spectra.png"] * settings.output.pictures
+    written += ["rgb.png", "bands.png", "spectra.png", "spectra.csv"] * settings.output.pictures
     written += [UNCERTAINTY] * settings.uncertainty
     written += ["report.html"] * (settings.output.pictures and settings.output.report)
     device = inputs.measurement.device

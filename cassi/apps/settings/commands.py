@@ -432,6 +432,8 @@ class Data:
     reuse: int | None = None
     cache: str | None = None
     scale: Any = "auto"
+    key: str | None = None
+    axes: str | None = None
     workers: int | None = None
     samples: Node = None
     augment: Node = None

@@ -64,6 +64,8 @@ def load_scenes(data: Data, split: str, wavelengths: tuple[float, ...]) -> list[
             manifest=data.manifest,
             cache=data.cache,
             scale=scale,
+            key=data.key,
+            axes=data.axes,
         )
     except FileNotFoundError as error:
         if data.manifest != "cave":

@@ -79,11 +79,11 @@ def find_key(
         if named:
             raise ValueError(f"{len(named)} arrays could be the {role.name}: {there}; pass key=")
     # A file that holds only a mask is not a measurement.
-    taken = {k for other in ROLES.values() if other is not role for k in other.keys} - _VAGUE
+    others_roles = [other for other in ROLES.values() if other is not role]
     fitting = [
         k
         for k, shape in shapes.items()
-        if _leaf(k) not in taken
+        if not any(_is_named(other, k, shape) for other in others_roles)
         and _leaf(k) not in WAVELENGTH_NAMES
         and _ndim(role, shape) in role.ndims
         and sum(n > 1 for n in shape) >= min(role.ndims)
@@ -151,6 +151,11 @@ def find_wavelengths(shapes: Mapping[str, tuple[int, ...]], bands: int) -> tuple
                 # Arrays named "bands" are nanometres or count 1, 2, 3, …; never micrometres.
                 return key, "nm" if known == "bands" else known.rpartition("_")[2]
     return "", ""
+
+
+def _is_named(role: Role, key: str, shape: tuple[int, ...]) -> bool:
+    """Whether an array has a name and a number of axes of that role."""
+    return _leaf(key) in {*role.keys} - _VAGUE and _ndim(role, shape) in role.ndims
 
 
 def _leaf(key: str) -> str:

@@ -176,7 +176,10 @@ class Preprocessing:
             saturated = (frame >= level) & ~known
         left_out = known | saturated
         if bool(left_out.flatten(2).all(2).any()):
-            raise ValueError("saturation: expected some good pixels, all are to be left out")
+            raise ValueError(
+                f"saturation: expected some pixels below {level:g}, got none; expose for a shorter "
+                "time, or set saturation to a higher level"
+            )
         filled, top = _fill(frame, left_out), values.max().item()
         y, dark = self._subtract_dark(filled, ~left_out, top, full, name)
         done: dict[str, Any] = dict.fromkeys(STEPS)

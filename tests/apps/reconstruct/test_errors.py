@@ -51,6 +51,8 @@ def test_nothing_to_reconstruct(refused):
         ((10, 17), "window=[top,left,height,width] cuts the 2 pixels", "axes.measurement"),
         ((21, 17), "axes.measurement=WH reads a transposed file", "system.axis"),
         ((16, 21), "system.axis=-2 disperses along the other side", "axes.measurement"),
+        ((16, 12), "axes.mask=WH reads a transposed mask", "axes.measurement"),
+        ((24, 32), "resample the mask by 0.5 if it shows all of the frame", "axes"),
     ],
 )
 def test_a_mask_of_another_size_is_told_what_would_fit(refused, tmp_path, shape, said, unsaid):
@@ -137,6 +139,16 @@ def test_nan(refused, camera, tmp_path, role):
 def test_contents_that_do_not_fit(refused, tmp_path, role, values, said):
     np.save(tmp_path / "other.npy", values)
     assert said in refused(f"{role}={tmp_path / 'other.npy'}")
+
+
+def test_a_folder_that_cannot_be_made(reconstruct, tmp_path):
+    (tmp_path / "file").touch()
+    line = reconstruct(f"hydra.run.dir={tmp_path / 'file' / 'x'}").refusal
+    assert re.search(r"hydra\.run\.dir: cannot make \S*file/x: Not a directory", line)
+
+
+def test_the_scene_of_the_package_does_not_fit(reconstruct):
+    assert "scene of this package; give measurement=FILE" in reconstruct("system.bands=7").refusal
 
 
 def test_data_folder_that_is_not_there(reconstruct, tmp_path):

@@ -15,7 +15,15 @@ from cassi.data.wavelengths import interpolate_spectra
 
 TINY = ("solver.iterations=3", "solver.consistent=false")
 PLAIN = (*TINY, "output.pictures=false")
-FILES = {"rgb.png", "bands.png", "spectra.png", "report.html", "cube.tif", "convergence.csv"}
+FILES = {
+    "rgb.png",
+    "bands.png",
+    "spectra.png",
+    "spectra.csv",
+    "report.html",
+    "cube.tif",
+    "convergence.csv",
+}
 
 
 @pytest.fixture
@@ -143,7 +151,7 @@ def test_points_can_be_given(reconstruct, camera, tmp_path):
     assert len(pictures) == 2
     for outside in ("[[3,40]]", "[[3,16.5]]"):
         refused = reconstruct(*camera.given(), *TINY, f"output.points={outside}")
-        assert "inside 12×17 pixels" in refused.refusal
+        assert "output.points: expected points (row, column) inside 12×17 pixels" in refused.refusal
         assert "system:" not in refused.out  # before the work, not after it
 
 
