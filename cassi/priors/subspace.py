@@ -19,7 +19,7 @@ SETTLED = 0.4
 PRIOR = TV(norm="nuclear", warm=True)
 ENOUGH = 16
 """Steps from all components, which are nearly its own, to the eigenvalues of their moments."""
-READ_EVERY = 4
+READ_EVERY = 8
 """Bases in which components may be given up, from one look at the ranks to the next, on a device
 that the host would wait for."""
 _LEAST = 0.03  # of a scale: what is weaker is not smoothed even more
