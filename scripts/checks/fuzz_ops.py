@@ -27,6 +27,7 @@ from cassi import ops
 from cassi.ops import (
     _reference,
     _reference_convolve,
+    _reference_eigen,
     _reference_groups,
     _reference_scan,
     _reference_signal,
@@ -41,7 +42,7 @@ Random = np.random.Generator
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 NUMBERS = (0, -1, 1, 2, 3, -7, 1000, *(s * (1 << b) for b in (15, 31, 40, 62) for s in (1, -1)))
 _SIGNAL = (_reference_signal, _reference_scan, _reference_groups, _reference_convolve)
-_REFERENCES = (_reference, _reference_tv, _reference_taps, *_SIGNAL)
+_REFERENCES = (_reference, _reference_tv, _reference_taps, _reference_eigen, *_SIGNAL)
 PUBLIC = [name for name in ops.__all__ if name not in ("assert_memory_format", "backend")]
 
 
@@ -173,6 +174,9 @@ def _arguments(random: Random, wanted: list[str], name: str, public: bool) -> di
         ),
         "threshold": lambda: rand(samples),
         "patch": lambda: max(1, min(height, width, taps)),
+        "moments": lambda: (lambda s: s @ s.mT)(rand(batch, bands, bands + 1)),
+        "frame": lambda: _orthonormal(rand(batch, bands, min(bands, short + 1))),
+        "steps": lambda: int(random.integers(1, 4)),
         "components": lambda: rand(batch, short + 1, height, width),
         "basis": lambda: rand(samples, bands, short + 1),
         "volume": lambda: rand(batch, bands, 3, height, width),
@@ -216,6 +220,10 @@ def _adapt(
         samples = max(len(made["taps"]), len(made["starts"]))
         made["taps"] = made["taps"].expand(samples, -1, -1)
     return made
+
+
+def _orthonormal(value: Tensor) -> Tensor:
+    return torch.linalg.qr(value.double())[0].to(value.dtype)
 
 
 def _damping(

@@ -250,13 +250,13 @@ def test_what_does_not_fit(mine, train, options, said):
 )
 def test_an_error_of_a_network_shows_its_own_lines(mine, train, line, status, said):
     (mine / f"wrong{status}.py").write_text(
-        f"import torch\nimport cassi\n\n\n@cassi.register_model('wrong{status}')\n"
+        f"import torch\nimport cassi\n\n\n@cassi.register_model('own_wrong{status}')\n"
         "class Wrong(torch.nn.Module):\n    def __init__(self, bands):\n"
         "        super().__init__()\n        self.bands = bands\n"
         "        self.a = torch.nn.Conv2d(bands, bands, 1)\n\n"
         f"    def forward(self, y, system):\n        y = y * 1\n        return {line}\n"
     )
-    outcome = train(*TINY, f"plugins=[wrong{status}.py]", f"model=wrong{status}")
+    outcome = train(*TINY, f"plugins=[wrong{status}.py]", f"model=own_wrong{status}")
     assert outcome.status == status
     assert re.search(said, outcome.err)
     assert outcome.err.count("File ") == (status == 1)

@@ -123,7 +123,7 @@ def test_refused(reconstruct, camera, tmp_path):
     np.save(tmp_path / "nan.npy", np.full((12, 21), np.nan, np.float32))
     for options, said in (
         ("bad_pixels=none.npy", "bad_pixels: expected a file"),
-        ("saturation=-1", "saturation: expected some good pixels"),
+        ("saturation=-1", "saturation: expected some pixels below"),
     ):
         assert said in reconstruct(*camera.given(), *SHORT, options).refusal
     options = ("measurement=nan.npy", "bad_pixels=one.npy")
