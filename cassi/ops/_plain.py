@@ -14,6 +14,7 @@ from torch.nn.functional import conv2d, pad, relu
 from cassi.ops import _reference, _reference_tv
 from cassi.ops._library import kernels
 from cassi.ops._reference import accumulation_dtype, detector_width
+from cassi.ops._reference_eigen import orthogonal_iteration
 
 
 def _sum_bands(planes: Tensor, step: int) -> Tensor:
@@ -263,6 +264,7 @@ OURS: dict[Any, Callable[..., Any]] = {
     for function in (
         *(forward, adjoint, add_adjoint, gram, gram_solve, data_step, ratio_inverse),
         *(forward_subspace, adjoint_subspace, tv_prox, tv_prox_dual, convolve3x3, selective_scan),
+        orthogonal_iteration,  # its reference changes no tensor
     )
 }
 """Operator of the package → what it is made of."""

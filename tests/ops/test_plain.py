@@ -19,6 +19,7 @@ def test_plain_equals_the_kernels(step, samples, bands):
     rho[0] = 0
     basis = rand(B, C, 2, seed=4)
     dual = rand(B, 2, C, H, W, seed=5, low=-0.5)
+    spectra = rand(B, C, 5, seed=6)
     scanned = (rand(B, 7, 2), rand(B, 7, 2, seed=1))
     arguments = {
         "forward": (x, m, step),
@@ -34,6 +35,7 @@ def test_plain_equals_the_kernels(step, samples, bands):
         "tv_prox_dual": (x, rand(B), dual, 3, step % 3),
         "convolve3x3": (x, rand(2, C, 3, 3), rand(2), -x[:, :2], True),
         "selective_scan": (rand(B, 7, 3), rand(B, 7, 3, seed=1), -rand(1, 3, 2), *scanned),
+        "orthogonal_iteration": (spectra @ spectra.mT, torch.linalg.qr(basis)[0], 3),
         "linalg_qr": (x.mT - 0.5,),
         "fft_rfft2": (x,),
         "fft_irfft2": (torch.fft.rfft2(x),),
