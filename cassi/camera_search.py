@@ -200,10 +200,10 @@ def bend(
     across, along = found.geometry.split_shift(axis)
     aside, key = ("down", "right") if axis == -1 else ("right", "down")
     narrow = nominal.narrow() if isinstance(nominal, WideCassi) else nominal
-    scenes = PlainScenes([Frame.snapshot(y, narrow.bands, good, SHADES)], narrow)
     likely = likely_bend(found.light, camera.offsets, wavelengths, find_end(y, camera, good))
     if likely is None:
         return found, camera, None
+    scenes = PlainScenes([Frame.snapshot(y, narrow.bands, good, SHADES)], narrow)
     likely = _placed(likely, scenes, replace(found.geometry, whole=0), key)
     model = (aside, "rotation", *(each for each in found.model if each in FURTHER))
     start = replace(found.geometry, whole=0).with_shift(across, 0.0, axis)

@@ -264,8 +264,8 @@ def moved_offsets(
 
 
 _SHARP = 0.5
-"""Times f(1 − f): what neighbours give and take. 0.44 to 0.54 predict masks best that are drawn
-on a grid four times as fine; of what is sampled densely 0.25 would."""
+"""A neighbour takes this times f(1 − f), f the fraction of a pixel. Masks drawn on a grid four
+times as fine are predicted best by 0.44 to 0.54, and densely sampled ones by 0.25."""
 
 
 def sharp_taps(offsets: Tensor) -> tuple[Tensor, Tensor]:

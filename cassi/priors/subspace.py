@@ -18,10 +18,9 @@ SETTLED = 0.4
 """σ from which on components are given up, in the units of the cube."""
 PRIOR = TV(norm="nuclear", warm=True)
 ENOUGH = 16
-"""Steps from all components, which are nearly its own, to the eigenvalues of their moments."""
+"""Steps to the eigenvalues of moments of components. These are nearly diagonal: few are enough."""
 READ_EVERY = 8
-"""Bases in which components may be given up, from one look at the ranks to the next, on a device
-that the host would wait for."""
+"""On a GPU the host looks at the ranks once in so many bases: it waits for each look."""
 _LEAST = 0.03  # of a scale: what is weaker is not smoothed even more
 
 

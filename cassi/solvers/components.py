@@ -125,7 +125,7 @@ class Components:
     size: Tensor
     """Norms of the components, `(B, R)`."""
     change: Tensor
-    """Those of the change from the state before, and the norm of what of it is not in the basis."""
+    """Norms of the change of the components. After a new basis one more: what x' had beside it."""
     missed: Tensor
     """‖y − A x‖."""
 
@@ -184,7 +184,7 @@ def step_components(
 ) -> Components:
     """Fit the measurement, apply the prior, update the multiplier; see `ADMM`."""
     # Several shots leave little undecided: more than whole steps, in a basis that is late, swing.
-    step = _Step(y, system, prior, relaxation if y.shape[1] == 1 else 1.0, type(prior.basis))
+    step = _Step(y, system, prior, relaxation if y.shape[1] == 1 else 1.0)
     if prior.is_due and (count := prior.narrow()):
         components, total = (c[:, :count].contiguous() for c in (state.components, state.total))
         state = replace(state, components=components, total=total, basis=prior.basis)
@@ -196,7 +196,7 @@ def step_components(
     else:
         found = run(step.turn, *parts, *basis.tensors, sigma, rho, *prior.last, *memory)
         count = len(basis.tensors)
-        basis, found = step.kind(*found[:count]), found[count:]
+        basis, found = type(basis)(*found[:count]), found[count:]
         prior.take(basis)
     _remember(prior, found[9:])
     prior.count(found[0], sigma)
@@ -216,8 +216,6 @@ class _Step:
     system: SubspaceSystem
     prior: ComponentPrior
     r: float
-    kind: Any
-    """Makes a basis of its tensors."""
 
     def stay(self, *values: Any) -> tuple[Tensor, ...]:
         """Take a step that keeps the basis; return all of the next state, and the memory."""
@@ -241,7 +239,7 @@ class _Step:
         _remember(self.prior, values[12 + len(last) :])
         beyond = components, self._solve(image, measured, rho)
         total, light = torch._foreach_lerp((total, light), beyond, self.r)
-        before = self.kind(*known)
+        before = type(self.prior.basis)(*known)
         means = self.prior.means(self.system.adjoint(light))
         means = means + make_cube(self.prior.means(total), before.synthesis)
         basis = self.prior.follow(means, before, *last)

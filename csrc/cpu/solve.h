@@ -6,8 +6,8 @@
 namespace cassi {
 namespace CASSI_ISA {
 
-// The least ρ, as a share of the trace of G + diag ρ, from which on that is solved as it is. Of a
-// gram in less than the dtype of the sums, eigenvalues that are rounding count as zero first.
+// Where ρ is at least this share of the trace of G + diag ρ, that matrix is solved directly. A gram
+// in less than the dtype of the sums is not: eigenvalues that are rounding must count as zero.
 constexpr float kWellDamped = 1e-3f;
 
 template <class T>

@@ -111,7 +111,7 @@ def command(lab: Lab, scene: Tensor, folder: Path, *options: str) -> Run:
         found.numbers,
     )
     if found.uncertainty is not None:
-        # The scale of least squares shrinks by what the cube errs; the light of a frame is right.
+        # A cube with errors gets too small a scale by least squares. Its mean light is right.
         level = truth.mean() / seen(x).mean()
         away = (level * seen(x) - truth).abs()
         held = away <= BARS * level * seen(found.uncertainty.std[0])
