@@ -1,16 +1,20 @@
 """Time methods on a device, and see how long it waits for the host; print a Markdown table.
 
-    python -m scripts.benchmarks.trace --device cuda [--size 256] [--batches 1 16] [--trace FOLDER]
+    python -m scripts.benchmarks.trace --device cuda [--size 256] [--batches 1 16] [--longest 20]
+        [--trace FOLDER]
 
 Methods are the default and the network of the package, in both sizes, on the bundled scene, whose
 measurement is simulated. `busy` is the share of the time that kernels take, by torch's profiler.
-With --trace its trace is written for every method, for chrome://tracing or ui.perfetto.dev.
+With --longest the kernels that took most time follow each row, then the two kernels between which
+the device idled longest. With --trace its trace is written for every method, for ui.perfetto.dev.
 """
 
 import gzip
 import shutil
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +38,9 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--size", type=int, help="256, or 64 on a CPU")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 16])
+    parser.add_argument(
+        "--longest", type=int, default=0, help="how many kernels, and pauses, to list"
+    )
     parser.add_argument("--trace", type=Path, metavar="FOLDER")
     told = parser.parse_args()
     device = torch.device(told.device)
@@ -55,10 +62,13 @@ def main() -> None:
             y = system(x)
             found = method(y, system)
             seconds = min(_seconds(lambda: method(y, system), device) for _ in range(REPEATS))  # noqa: B023
-            file = None if told.trace is None else told.trace / f"{name}-{batch}.json"
-            busy = _busy(lambda: method(y, system), device, file)  # noqa: B023
-            cells = f"{seconds:.3g}", f"{batch / seconds:.3g}", f"{100 * busy:.0f}"
+            used = _profile(lambda: method(y, system), device)  # noqa: B023
+            cells = f"{seconds:.3g}", f"{batch / seconds:.3g}", f"{100 * _busy(used, device):.0f}"
             table.print(name, batch, *cells, f"{float(psnr(found, x).mean()):.2f}")
+            for line in _longest(used, device, told.longest):
+                print(line)
+            if told.trace is not None:
+                _write(used, told.trace / f"{name}-{batch}.json.gz")
 
 
 def _seconds(run: Callable[[], Tensor], device: torch.device) -> float:
@@ -69,27 +79,59 @@ def _seconds(run: Callable[[], Tensor], device: torch.device) -> float:
     return time.perf_counter() - began
 
 
-def _busy(run: Callable[[], Tensor], device: torch.device, file: Path | None) -> float:
-    """Return the share of the time that the device computes; write a trace."""
+def _profile(run: Callable[[], Tensor], device: torch.device) -> profile:
     on_gpu = device.type == "cuda"
-    kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
-    with profile(activities=kinds) as found:
-        seconds = _seconds(run, device)
+    with profile(
+        activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
+    ) as used:
+        _seconds(run, device)
+    return used
+
+
+def _spans(used: profile, device: torch.device) -> list[tuple[float, float, str]]:
+    """Return when kernels began and ended, in µs, and their names, by their beginning."""
     # Of a GPU, kernels alone: the operations that launched them are told the same times.
-    kind, name = (
-        (DeviceType.CUDA, "self_device_time_total")
-        if on_gpu
-        else (DeviceType.CPU, "self_cpu_time_total")
-    )
-    events = [event for event in found.key_averages() if event.device_type == kind]
-    busy = sum(getattr(event, name) for event in events) / 1e6
-    if file is not None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        found.export_chrome_trace(str(file))
-        with file.open("rb") as plain, gzip.open(f"{file}.gz", "wb") as packed:
-            shutil.copyfileobj(plain, packed)
-        file.unlink()
-    return min(1.0, busy / seconds)
+    kind = DeviceType.CUDA if device.type == "cuda" else DeviceType.CPU
+    spans = [
+        (each.time_range.start, each.time_range.end, each.name)
+        for each in used.events() or ()
+        if each.device_type == kind and (kind == DeviceType.CUDA or each.cpu_parent is None)
+    ]
+    return sorted(spans)
+
+
+def _pauses(spans: list[tuple[float, float, str]]) -> Iterator[tuple[float, str]]:
+    """Yield how long nothing ran, in µs, and the kernels before and after."""
+    for (_, end, name), (begin, _, following) in pairwise(spans):
+        if begin > end:
+            yield begin - end, f"{name[:60]} … {following[:60]}"
+
+
+def _busy(used: profile, device: torch.device) -> float:
+    """Return the share of the time, from the first kernel to the last one, that is no pause."""
+    spans = _spans(used, device)
+    return 1 - sum(each for each, _ in _pauses(spans)) / (spans[-1][1] - spans[0][0])
+
+
+def _longest(used: profile, device: torch.device, most: int) -> Iterator[str]:
+    """Yield lines of ms, number and name: `most` kernels, then `most` pauses."""
+    spans = _spans(used, device)
+    kernels = [(end - begin, name) for begin, end, name in spans]
+    for what, times in ("runs", kernels), ("idles", list(_pauses(spans))):
+        sums: defaultdict[str, list[float]] = defaultdict(list)
+        for each, name in times:
+            sums[name].append(each / 1e3)
+        for name, all_of_it in sorted(sums.items(), key=lambda item: -sum(item[1]))[:most]:
+            yield f"    {what} {sum(all_of_it):8.2f} ms in {len(all_of_it):5d}: {name[:121]}"
+
+
+def _write(used: profile, file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    plain = file.with_suffix("")
+    used.export_chrome_trace(str(plain))
+    with plain.open("rb") as source, gzip.open(file, "wb") as packed:
+        shutil.copyfileobj(source, packed)
+    plain.unlink()
 
 
 if __name__ == "__main__":

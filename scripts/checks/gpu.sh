@@ -172,8 +172,7 @@ step c_forms "$ops --workload operators --csv $out/c_forms.csv $small"
 step c_cameras "$ops --workload cameras --shapes $shape --csv $out/c_cameras.csv"
 step c_models "$python -m scripts.benchmarks.models --device $DEVICE $sizes --models dauhst_2stg mst_s cassi_net --csv $out/c_models.csv"
 step c_train "$python -m scripts.benchmarks.models --device $DEVICE $sizes --train --models dauhst_2stg mst_s cassi_net --csv $out/c_train.csv"
-step c_methods "$python -m scripts.benchmarks.trace --device $DEVICE"
-step c_trace "$python -m scripts.benchmarks.trace --device $DEVICE --batches 1 --trace $out/c_trace"
+step c_methods "$python -m scripts.benchmarks.trace --device $DEVICE --longest 20 --trace $out/c_methods"
 
 # D: training, resumed in each sitting.
 [ "$DEVICE" = cuda ] && count=300 more=trainer.precision=bf16-mixed || count=4 more="data.crop=32 model.start=2 model.training_start=2"
