@@ -199,7 +199,7 @@ class Denoiser:
             if not isinstance(u, Tensor) or u.shape != expected:
                 got = tuple(u.shape) if isinstance(u, Tensor) else type(u).__name__
                 raise ValueError(f"Denoiser network: expected it to return {expected}, got {got}")
-            parts.append(torch.addcmul(offset[part], u.float(), scale[part]))
+            parts.append(u.float() * scale[part] + offset[part])
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _network_on(self, device: torch.device) -> Network:
