@@ -93,8 +93,8 @@ def test_networks_let_the_host_run_ahead(name):
         [
             ("gap_tv", 1_400, 30, 0),
             ("admm_tv", 2_000, 30, 0),
-            ("auto", 4_550, 60, 2),
-            ("pretrained", 9_750, 100, 16),
+            ("auto", 4_600, 60, 2),
+            ("pretrained", 9_820, 100, 16),
         ],
         [("gap_tv", 1_400, 30, 0)],
     ),

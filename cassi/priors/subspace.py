@@ -155,8 +155,6 @@ class _Run:
         self.every = torch.eye(frame.shape[2], dtype=frame.dtype, device=x.device)
         half = self.of.balance / 2
         self.powers = torch.linspace(-half, half, 2, dtype=frame.dtype, device=x.device)
-        least = max(_LEAST ** (1 / half), torch.finfo(frame.dtype).tiny) if half else 1.0
-        self.least = torch.full((), least, dtype=frame.dtype, device=x.device)
         self.take(self._basis(values[:, : self.rank], frame, ranks))
         return True
 
@@ -236,8 +234,10 @@ class _Run:
 
     def _basis(self, values: Tensor, frame: Tensor, ranks: Tensor) -> Basis:
         """Return the basis of as many eigenvectors as there are values `(B, R)`."""
-        # Where all are 0 their ratio is NaN, which `fmax` passes over.
-        relative = torch.fmax(values / values[:, :1], self.least)
+        tiny = torch.finfo(values.dtype).tiny
+        half = self.of.balance / 2
+        least = max(_LEAST ** (1 / half), tiny) if half else 1.0
+        relative = (values / values[:, :1].clamp_min(tiny)).clamp_min(least)
         kept = self.order[: values.shape[1]] < ranks[:, None]
         scales = relative ** self.powers[:, None, None] * kept  # S⁻¹ and S
         leading = frame[..., : values.shape[1]]
