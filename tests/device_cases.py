@@ -93,8 +93,8 @@ def test_networks_let_the_host_run_ahead(name):
         [
             ("gap_tv", 1_400, 30, 0),
             ("admm_tv", 2_000, 30, 0),
-            ("auto", 5_300, 60, 2),
-            ("pretrained", 11_060, 100, 16),
+            ("auto", 4_600, 60, 2),
+            ("pretrained", 9_820, 100, 16),
         ],
         [("gap_tv", 1_400, 30, 0)],
     ),
@@ -116,7 +116,7 @@ def test_methods_seldom_make_a_device_wait(method, operations, waits, decomposit
 
 @pytest.mark.parametrize(
     ("method", "replays", "operations"),
-    before_a_push([("auto", 120, 2_700), ("pretrained", 200, 5_900)], [("auto", 120, 2_700)]),
+    before_a_push([("auto", 120, 2_450), ("pretrained", 200, 5_500)], [("auto", 120, 2_450)]),
 )
 def test_iterations_are_recorded_without_the_host(monkeypatch, method, replays, operations):
     mask = (torch.rand(64, 64) > 0.5).float()

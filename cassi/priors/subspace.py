@@ -103,22 +103,11 @@ class Basis:
     analysis: Tensor
     """E S, `(B, C, R)`."""
     lengths: Tensor
-    """Of the columns of E S⁻¹, `(B, R)`."""
+    """Of the columns of E S⁻¹, `(B, R)`, float64."""
     frame: Tensor
     """The leading eigenvectors, those that were given up as well, `(B, C, R₀)`, float64."""
     ranks: Tensor
     """Of each sample, `(B,)`; columns behind are 0."""
-
-    @staticmethod
-    def of(frame: Tensor, scale: Tensor, ranks: Tensor, order: Tensor) -> Basis:
-        """Return the basis of as many eigenvectors as there are scales `(B, R)`.
-
-        `order` is 0, 1, …, on the device.
-        """
-        kept = order[: scale.shape[1]] < ranks[:, None]
-        directions, lengths = frame[..., : scale.shape[1]].to(scale.dtype), kept / scale
-        both = directions * lengths[:, None], directions * (kept * scale)[:, None]
-        return Basis(*both, lengths, frame, ranks)
 
     def narrowed(self, count: int) -> Basis:
         """Return the basis without the columns from `count` on."""
@@ -161,11 +150,12 @@ class _Run:
         values, vectors = decompose(told, told.dtype)
         values, frame = values.to(x.device), vectors[..., : self.rank].to(x.device)
         ranks = torch.full((len(x),), frame.shape[2], device=x.device)
-        dtype = torch.promote_types(x.dtype, torch.float32)
+        self.dtype = torch.promote_types(x.dtype, torch.float32)
         self.order = torch.arange(frame.shape[2], device=x.device)
         self.every = torch.eye(frame.shape[2], dtype=frame.dtype, device=x.device)
-        scale = self._scale(values[:, : self.rank].to(dtype))
-        self.take(Basis.of(frame, scale, ranks, self.order))
+        half = self.of.balance / 2
+        self.powers = torch.linspace(-half, half, 2, dtype=frame.dtype, device=x.device)
+        self.take(self._basis(values[:, : self.rank], frame, ranks))
         return True
 
     def follow(self, means: Tensor, basis: Basis, *last: Tensor) -> Basis:
@@ -177,8 +167,7 @@ class _Run:
         ranks = basis.ranks
         if last:
             ranks = torch.minimum(ranks, self._strong(*last))
-        values = values[:, : basis.synthesis.shape[2]].to(basis.synthesis.dtype)
-        return Basis.of(frame, self._scale(values), ranks, self.order)
+        return self._basis(values[:, : basis.synthesis.shape[2]], frame, ranks)
 
     def take(self, basis: Basis) -> None:
         """Go on with a basis that was found."""
@@ -243,11 +232,18 @@ class _Run:
         self.count(components, sigma)
         return from_subspace(components, self.basis.synthesis).to(x.dtype)
 
-    def _scale(self, values: Tensor) -> Tensor:
-        if self.of.balance == 0:
-            return torch.ones_like(values)
-        relative = values / values[:, :1].clamp_min(torch.finfo(values.dtype).tiny)
-        return relative.pow(self.of.balance / 2).clamp_min(_LEAST)
+    def _basis(self, values: Tensor, frame: Tensor, ranks: Tensor) -> Basis:
+        """Return the basis of as many eigenvectors as there are values `(B, R)`."""
+        tiny = torch.finfo(values.dtype).tiny
+        half = self.of.balance / 2
+        least = max(_LEAST ** (1 / half), tiny) if half else 1.0
+        relative = (values / values[:, :1].clamp_min(tiny)).clamp_min(least)
+        kept = self.order[: values.shape[1]] < ranks[:, None]
+        scales = relative ** self.powers[:, None, None] * kept  # S⁻¹ and S
+        leading = frame[..., : values.shape[1]]
+        both = torch.empty((2, *leading.shape), dtype=self.dtype, device=frame.device)
+        torch.mul(leading, scales[:, :, None], out=both)
+        return Basis(both[0], both[1], scales[0], frame, ranks)
 
     def _strong(self, components: Tensor, lengths: Tensor) -> Tensor:
         """Count the components of the last call that were strong, `(B,)`."""
@@ -336,8 +332,11 @@ def spectral_moments(x: Tensor) -> Tensor:
 
 
 def _products(x: Tensor) -> Tensor:
+    spectra = x.flatten(2).double()
+    if not x.is_cpu:
+        return torch.bmm(spectra, spectra.mT)
     # One product per sample: a batched one may sum in another order than that of a single sample.
-    each = [sample @ sample.mT for sample in x.flatten(2).double()]
+    each = [sample @ sample.mT for sample in spectra]
     return each[0][None] if len(each) == 1 else torch.stack(each)
 
 
@@ -365,7 +364,8 @@ def spectral_basis(x: Tensor, rank: int) -> Tensor:
     """
     if rank < 1:
         raise ValueError(f"rank: expected at least 1, got {rank}")
-    return spectral_eigen(x)[1][..., :rank]
+    vectors = decompose(spectral_moments(x).cpu(), x.dtype)[1]
+    return vectors[..., :rank].to(x.device)
 
 
 def to_subspace(x: Tensor, basis: Tensor) -> Tensor:

@@ -105,8 +105,9 @@ class _Warm:
     def turn(self, rotation: Tensor) -> None:
         """Follow a change of the basis in which x is given: x ← Rᵀx, R `(B, C, C')`."""
         if self.dual is not None:
-            dual = rotation.mT[:, None] @ self.dual.flatten(3)
-            self.dual = dual.view(*dual.shape[:3], *self.dual.shape[3:])
+            both = rotation.mT[:, None].expand(-1, 2, -1, -1).flatten(0, 1)
+            dual = torch.bmm(both, self.dual.flatten(0, 1).flatten(2))
+            self.dual = dual.view(len(rotation), 2, -1, *self.dual.shape[3:])
 
     def penalty(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         """Return weight·σ·TV(x) of each sample: `(B,)`."""

@@ -76,12 +76,13 @@ class State:
 
 
 class Length(NamedTuple):
-    """A length √Σ (norms·scales)², of which the host makes a number: a device gives its parts."""
+    """A length √(Σ (norms·scales)² + Σ squares), of which the host makes a number of its parts."""
 
     norms: Tensor
-    """`(B, N)`, or any shape without scales."""
     scales: Tensor | None = None
-    """Of the first norms of each sample; 1 for those behind."""
+    """Shaped like the norms; None is 1."""
+    squares: Tensor | None = None
+    """What rounding takes below 0 is 0."""
 
     @staticmethod
     def read(lengths: Sequence[Length]) -> list[float]:
@@ -92,14 +93,12 @@ class Length(NamedTuple):
         rest = iter(torch.cat([part.flatten() for part in parts.values()]).tolist())
         told = {key: list(itertools.islice(rest, part.numel())) for key, part in parts.items()}
 
-        def number(norms: Tensor, scales: Tensor | None) -> float:
+        def number(norms: Tensor, scales: Tensor | None, squares: Tensor | None) -> float:
             values = told[id(norms)]
-            if scales is None:
-                return math.hypot(*values)
-            beside, own = [1.0] * (norms.shape[1] - scales.shape[1]), iter(told[id(scales)])
-            row = scales.shape[1]
-            every = [w for _ in range(len(norms)) for w in (*itertools.islice(own, row), *beside)]
-            return math.hypot(*map(operator.mul, values, every))
+            if scales is not None:
+                values = list(map(operator.mul, values, told[id(scales)]))
+            beside = [] if squares is None else told[id(squares)]
+            return math.hypot(*values, *(math.sqrt(max(0.0, square)) for square in beside))
 
         return [number(*length) for length in lengths]
 

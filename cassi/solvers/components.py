@@ -89,8 +89,8 @@ class SubspaceSystem(LinearSystem, Protocol):
     def add_gram_product(self, v: Tensor, y: Tensor) -> Tensor:
         """Return v + AAᵀy."""
 
-    def forward_subspace(self, components: Tensor, basis: Tensor) -> Tensor:
-        """Return A F c."""
+    def residual_subspace(self, y: Tensor, components: Tensor, basis: Tensor) -> Tensor:
+        """Return y − A F c."""
 
     def adjoint_subspace(self, y: Tensor, basis: Tensor) -> Tensor:
         """Return Gᵀ Aᵀ y."""
@@ -98,7 +98,7 @@ class SubspaceSystem(LinearSystem, Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Components:
-    """Where ADMM stands: x = F c, and what the prior was applied to, t = F a + Aᵀs.
+    """Where ADMM stands: x = F c, and what the prior was applied to, t = F a − Aᵀs.
 
     What of t is neither in the subspace nor in the range of Aᵀ is left out. It has no part in the
     result: the prior does not see it, and there is none as soon as the basis stays.
@@ -110,10 +110,8 @@ class Components:
     """a, `(B, R, H, W)`."""
     light: Tensor
     """s, `(B, K, H', W')`."""
-    image: Tensor
-    """A t."""
-    measured: Tensor
-    """A x."""
+    left: Tensor
+    """y − A t."""
     residual: Tensor
     """y − A x."""
     basis: Basis
@@ -125,9 +123,11 @@ class Components:
     size: Tensor
     """Norms of the components, `(B, R)`."""
     change: Tensor
-    """Norms of the change of the components. After a new basis one more: what x' had beside it."""
+    """Norms of the change of the components, `(B, R)`."""
     missed: Tensor
     """‖y − A x‖."""
+    lost: Tensor | None = None
+    """What a new basis leaves out of x', its squared norm, `(B, 1, 1)`."""
 
     @cached_property
     def x(self) -> Tensor:
@@ -146,7 +146,7 @@ class Components:
         """Return ‖x − x'‖ from the state before."""
         if not isinstance(other, Components):
             return Length(norm(self.x - other.x))
-        return Length(self.change, self.basis.lengths)
+        return Length(self.change, self.basis.lengths, self.lost)
 
 
 def _sizes(components: Tensor) -> Tensor:
@@ -164,11 +164,10 @@ def begin_components(x: Tensor, y: Tensor, system: LinearSystem, prior: Componen
         return None
     basis, analysis = prior.basis, prior.basis.analysis
     components = make_cube(x.to(analysis.dtype), analysis.mT)
-    image = system(x)
-    light = torch.zeros_like(y)
+    residual = y - system(x)
     closed = getattr(system, "is_closed", False)  # conjugate gradients look at their residuals
     run = begin_graphs(y.device) if closed else directly
-    parts = components, components, light, image, image, y - image
+    parts = components, components, torch.zeros_like(y), residual, residual
     unread = basis.lengths  # in the place of norms
     return Components(*parts, basis, x.dtype, run, unread, unread, unread)
 
@@ -188,28 +187,27 @@ def step_components(
     if prior.is_due and (count := prior.narrow()):
         components, total = (c[:, :count].contiguous() for c in (state.components, state.total))
         state = replace(state, components=components, total=total, basis=prior.basis)
-    parts = state.components, state.total, state.light, state.image, state.measured
-    basis, memory = state.basis, tuple(prior.memory or ())
+    parts = state.components, state.total, state.light, state.left, state.residual
+    basis, lost, memory = state.basis, None, tuple(prior.memory or ())
     run = directly if prior.memory is None else state.run
     if not prior.is_due:
         found = run(step.stay, *parts, *basis.tensors[:2], sigma, rho, *memory)
     else:
         found = run(step.turn, *parts, *basis.tensors, sigma, rho, *prior.last, *memory)
         count = len(basis.tensors)
-        basis, found = type(basis)(*found[:count]), found[count:]
+        basis, lost, found = type(basis)(*found[:count]), found[count], found[count + 1 :]
         prior.take(basis)
-    _remember(prior, found[9:])
+    _remember(prior, found[8:])
     prior.count(found[0], sigma)
-    names = "components", "total", "light", "image", "measured", "residual", "missed"
-    following = dict(zip((*names, "size", "change"), found, strict=False))
-    return replace(state, **following, basis=basis)
+    names = "components", "total", "light", "left", "residual", "size", "change", "missed"
+    return replace(state, **dict(zip(names, found, strict=False)), basis=basis, lost=lost)
 
 
 @dataclass(frozen=True)
 class _Step:
     """What an iteration does on the device, in parts that can be recorded.
 
-    The data step is v = 2x − t + Aᵀz, and t ← t + r (v − x) = (1 − r) t + r x + r Aᵀz.
+    The data step is v = 2x − t − Aᵀz, and t ← t + r (v − x) = (1 − r) t + r x − r Aᵀz.
     """
 
     y: Tensor
@@ -218,57 +216,56 @@ class _Step:
     r: float
 
     def stay(self, *values: Any) -> tuple[Tensor, ...]:
-        """Take a step that keeps the basis; return all of the next state, and the memory."""
-        components, total, light, image, measured, *known, sigma, rho = values[:9]
+        """Take a step that keeps the basis; return what the next state has, and the memory."""
+        components, total, light, left, residual, *known, sigma, rho = values[:9]
         _remember(self.prior, values[9:])
         synthesis, analysis = known
-        z = self._solve(image, measured, rho)
-        beyond = components, z, self.system.add_gram_product(measured, z)
-        total, light, image = torch._foreach_lerp((total, light, image), beyond, self.r)
-        found, *rest = self._apply(total, light, image, synthesis, analysis, sigma)
-        return found, *rest[:6], _sizes(found), _sizes(found - components), *rest[6:]
+        z = self._solve(left, residual, rho)
+        beyond = components, z, self.system.add_gram_product(residual, z)
+        total, light, left = torch._foreach_lerp((total, light, left), beyond, self.r)
+        given = total - self.system.adjoint_subspace(light, analysis)
+        found = self.prior.apply(given, sigma)
+        return self._all(found, total, light, left, synthesis, found - components)
 
     def turn(self, *values: Any) -> tuple[Tensor, ...]:
-        """Take a step in the basis of F a + Aᵀs; return that basis, and the rest as `stay`.
+        """Take a step in the basis of F a − Aᵀs; return it, what it leaves out, the rest as `stay`.
 
         F' Pᵀc is the projection of x = F c onto the directions of x', and
         ‖x' − x‖² = ‖F' (c' − Pᵀc)‖² + ‖(F − F' Pᵀ) c‖².
         """
-        components, total, light, image, measured, *known, sigma, rho = values[:12]
+        components, total, light, left, residual, *known, sigma, rho = values[:12]
         last = values[12 : 12 + len(self.prior.last)]
         _remember(self.prior, values[12 + len(last) :])
-        beyond = components, self._solve(image, measured, rho)
+        beyond = components, self._solve(left, residual, rho)
         total, light = torch._foreach_lerp((total, light), beyond, self.r)
         before = type(self.prior.basis)(*known)
         means = self.prior.means(self.system.adjoint(light))
-        means = means + make_cube(self.prior.means(total), before.synthesis)
+        means = _sum(-1, means, 1, before.synthesis, self.prior.means(total))
         basis = self.prior.follow(means, before, *last)
         self.prior.take(basis)  # a prior around it may ask for it
         rotation = torch.bmm(before.synthesis.mT, basis.analysis)
         self.prior.turn(rotation)
         total = make_cube(total, rotation.mT)
-        image = self.system.forward_subspace(total, basis.synthesis)
-        image = self.system.add_gram_product(image, light)
-        found, *rest = self._apply(total, light, image, basis.synthesis, basis.analysis, sigma)
-        change = _sizes(found - make_cube(components, rotation.mT))
-        lost = torch.baddbmm(before.synthesis, basis.synthesis, rotation.mT, alpha=-1)
+        left = self.system.residual_subspace(self.y, total, basis.synthesis)
+        left = self.system.add_gram_product(left, light)
+        given = total - self.system.adjoint_subspace(light, basis.analysis)
+        found = self.prior.apply(given, sigma)
+        change = _sum(1, found, -1, rotation.mT, components)
+        beside = torch.baddbmm(before.synthesis, basis.synthesis, rotation.mT, alpha=-1)
         flat = components.flatten(2)
-        square = (torch.bmm(lost, torch.bmm(flat, flat.mT)) * lost).sum((1, 2)).clamp_min(0)
-        change = torch.cat((change, square.sqrt()[:, None]), 1)
-        return *basis.tensors, found, *rest[:6], _sizes(found), change, *rest[6:]
+        grams = torch.bmm(beside.mT, beside), torch.bmm(flat, flat.mT)
+        lost = torch.bmm(grams[0].flatten(1)[:, None], grams[1].flatten(1)[..., None])
+        return *basis.tensors, lost, *self._all(found, total, light, left, basis.synthesis, change)
 
-    def _solve(self, image: Tensor, measured: Tensor, rho: Any) -> Tensor:
-        return self.system.gram_solve(torch.add(self.y + image, measured, alpha=-2), rho)
+    def _solve(self, left: Tensor, residual: Tensor, rho: Any) -> Tensor:
+        return self.system.gram_solve(torch.add(left, residual, alpha=-2), rho)
 
-    def _apply(
-        self, total: Any, light: Any, image: Any, synthesis: Any, analysis: Any, sigma: Any
+    def _all(
+        self, found: Any, total: Any, light: Any, left: Any, synthesis: Any, change: Any
     ) -> tuple[Tensor, ...]:
-        given = total + self.system.adjoint_subspace(light, analysis)
-        components = self.prior.apply(given, sigma)
-        measured = self.system.forward_subspace(components, synthesis)
-        residual = self.y - measured
-        rest = total, light, image, measured, residual, norm(residual)
-        return components, *rest, *(self.prior.memory or ())
+        residual = self.system.residual_subspace(self.y, found, synthesis)
+        sizes = _sizes(found), _sizes(change), norm(residual)
+        return found, total, light, left, residual, *sizes, *(self.prior.memory or ())
 
 
 def _remember(prior: ComponentPrior, memory: Sequence[Tensor]) -> None:
@@ -279,3 +276,9 @@ def _remember(prior: ComponentPrior, memory: Sequence[Tensor]) -> None:
 def make_cube(components: Tensor, synthesis: Tensor) -> Tensor:
     """Return F c: `(B, R, H, W)` and `(B, C, R)` → `(B, C, H, W)`."""
     return torch.bmm(synthesis, components.flatten(2)).unflatten(2, components.shape[2:])
+
+
+def _sum(beta: int, x: Tensor, alpha: int, synthesis: Tensor, components: Tensor) -> Tensor:
+    """Return βx + αF c."""
+    flat = x.flatten(2), synthesis, components.flatten(2)
+    return torch.baddbmm(*flat, beta=beta, alpha=alpha).view_as(x)

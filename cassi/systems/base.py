@@ -209,6 +209,10 @@ class System(nn.Module, ABC):
         """
         return torch.einsum("bcr,bchw->brhw", basis, self.adjoint(y))
 
+    def residual_subspace(self, y: Tensor, components: Tensor, basis: Tensor) -> Tensor:
+        """Return y − A E a; see `forward_subspace`."""
+        return y - self.forward_subspace(components, basis)
+
     def add_gram_product(self, v: Tensor, y: Tensor) -> Tensor:
         """Return v + A Aᵀ y: `(B, K, H', W')` twice → `(B, K, H', W')`."""
         return v + self(self.adjoint(y))
@@ -229,7 +233,7 @@ class WarmStart:
         self.system = system
         self.adjoint, self.pinv = system.adjoint, system.pinv
         self.add_gram_product = system.add_gram_product
-        self.forward_subspace = system.forward_subspace
+        self.residual_subspace = system.residual_subspace
         self.adjoint_subspace = system.adjoint_subspace
         self._last: Tensor | None = None
 
@@ -379,7 +383,14 @@ class Weighted(Around):
 
     def forward_subspace(self, components: Tensor, basis: Tensor) -> Tensor:
         """Simulate the measurement of the cube E a, as the camera does, zero at bad pixels."""
-        return self._zero_bad_pixels(self.system.forward_subspace(components, basis))
+        image = self.system.forward_subspace(components, basis)
+        # What a camera makes is finite, and a product takes a tenth of the time of torch.where.
+        return image * self._share.to(image.dtype)
+
+    def residual_subspace(self, y: Tensor, components: Tensor, basis: Tensor) -> Tensor:
+        """Return y − A E a: y itself at bad pixels."""
+        image = self.system.forward_subspace(components, basis)
+        return torch.addcmul(y, self._share.to(image.dtype), image, value=-1)
 
     def adjoint_subspace(self, y: Tensor, basis: Tensor) -> Tensor:
         """Return the components Eᵀ Aᵀ y, as the camera does."""
@@ -406,10 +417,6 @@ class Weighted(Around):
         if weight.ndim < 3:
             weight = weight.reshape(-1, 1, 1, 1)
         return torch.addcmul(self._excluded, weight, self.variance)
-
-    def _zero_bad_pixels(self, image: Tensor) -> Tensor:
-        # What a camera makes is finite, and a product takes a tenth of the time of torch.where.
-        return image * self._share.to(image.dtype)
 
     def begin(self) -> Any:
         """Return what a run uses in this camera's place: measurements are zero at bad pixels."""

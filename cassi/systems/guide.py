@@ -228,6 +228,10 @@ class Guided(Around):
         """Simulate the measurement of the cube E a."""
         return self.system.forward_subspace(components, basis)
 
+    def residual_subspace(self, y: Tensor, components: Tensor, basis: Tensor) -> Tensor:
+        """Return y − A E a."""
+        return self.system.residual_subspace(y, components, basis)
+
     def adjoint_subspace(self, y: Tensor, basis: Tensor) -> Tensor:
         """Return the components Eᵀ Aᵀ y."""
         return self.system.adjoint_subspace(y, basis)

@@ -113,6 +113,7 @@ def test_components_of_a_cube(name):
     cube = torch.einsum("bcr,brhw->bchw", basis, a)
     for system in (plain, plain.weighted(bad_pixels=bad)) if bad.numel() > 1 else (plain,):
         _close(system.forward_subspace(a, basis), system(cube), 1e-12)
+        _close(system.residual_subspace(y, a, basis), y - system(cube), 1e-12)
         back = torch.einsum("bcr,bchw->brhw", basis, system.adjoint(y))
         _close(system.adjoint_subspace(y, basis), back, 1e-12)
         _close(system.add_gram_product(y, y), y + system(system.adjoint(y)), 1e-12)
