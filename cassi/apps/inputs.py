@@ -139,8 +139,9 @@ def load_inputs(
     system, notes = camera.system, [*notes, *camera.notes]
     if measured is not None and frame is not None:
         more += describe_white(chain, frame, system, camera.mask, measured.full_scale)
-        if is_raw(done):
-            system = photographed(system)
+        if is_raw(done) and (sharp := photographed(system)) is not system:
+            system = sharp
+            more.append("mask: taken as a photograph, whose contrast bands between pixels keep")
     if truth is not None:
         _check_shape("truth", files, "(C, H, W)", truth.data, system.cube_shape)
     if frame is None:
