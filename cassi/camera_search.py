@@ -35,7 +35,8 @@ from cassi.solvers import Solver
 from cassi.solvers.heldout import measure_heldout
 from cassi.solvers.schedules import as_schedule
 from cassi.solvers.statistics import relative_noise
-from cassi.systems import DDCassi, SDCassi, System, TiltedCassi, Weighted, WideCassi
+from cassi.systems import DDCassi, SDCassi, System, TiltedCassi, WideCassi
+from cassi.systems.tilted import Shift
 
 
 def align(y: Tensor, system: System) -> Alignment | None:
@@ -75,7 +76,7 @@ def calibrate_on(
     *,
     white: Tensor | None = None,
     seed: int = 0,
-    sharp: bool = False,
+    shift: Shift = Frame.shift,
     **settings: Any,
 ) -> tuple[Calibration, SDCassi | TiltedCassi]:
     """Calibrate a camera on its own snapshots.
@@ -87,7 +88,7 @@ def calibrate_on(
         solver: predicts the held-out pixels; None: `cassi.methods.auto`.
         white: `(1, 1, H', W')`, a frame of a white, evenly lit scene; or None, as for a `DDCassi`.
         seed: of what the solver draws, and of which pixels are held out.
-        sharp: a sensor saw the snapshots, see `Frame`.
+        shift: interpolates bands, see `Frame`.
         settings: of `cassi.calibration.calibrate`.
 
     Returns:
@@ -102,11 +103,9 @@ def calibrate_on(
             raise ValueError("calibrate: expected no white frame for a DDCassi; leave white out")
         return _calibrate_dual(y, system, nominal, settings.get("radius", 2))
     if isinstance(nominal, WideCassi):  # where the bands lie does not depend on their width
-        narrow: System = nominal.narrow()
-        if isinstance(system, Weighted):
-            narrow = narrow.weighted(system.variance, ~system.good)
+        narrow = system.around(nominal.narrow())
         found, camera = calibrate_on(
-            y, narrow, solver, white=white, seed=seed, sharp=sharp, **settings
+            y, narrow, solver, white=white, seed=seed, shift=shift, **settings
         )
         if isinstance(camera, SDCassi):
             camera = WideCassi.like(camera, nominal.band_width)
@@ -117,9 +116,9 @@ def calibrate_on(
         )
     good = None if system.good_pixels is None else system.good_pixels.expand_as(y)
     y = system.without_bad_pixels(y)
-    frames = [Frame.snapshot(y, nominal.bands, good, sharp=sharp)]
+    frames = [Frame.snapshot(y, nominal.bands, good, shift=shift)]
     if white is not None:
-        frames.append(Frame.snapshot(white, nominal.bands, sharp=sharp))
+        frames.append(Frame.snapshot(white, nominal.bands, shift=shift))
     torch.manual_seed(seed)
     found, camera, lights = find_camera(frames, nominal, solver or auto(), seed=seed, **settings)
     away = max(abs(a - b) for a, b in zip(camera.offsets, nominal.offsets, strict=True))
@@ -145,10 +144,8 @@ one: it has its bands where they were, and shares light between pixels, which pr
 
 
 def _misses(y: Tensor, system: System, camera: System) -> float:
-    """Return the held-out error through a camera that leaves out what another one does."""
-    if isinstance(system, Weighted):
-        camera = camera.weighted(system.variance, ~system.good)
-    return measure_heldout(y, camera, auto()).error
+    """Return the held-out error through a camera, of the sensor that another one has."""
+    return measure_heldout(y, system.around(camera), auto()).error
 
 
 def _as_aligned(

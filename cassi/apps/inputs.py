@@ -26,6 +26,7 @@ from cassi.data.scenes import scene_name
 from cassi.evaluation.problems import scene_generator
 from cassi.systems import System
 from cassi.systems.dispersion import off_a_prism
+from cassi.systems.photographed import photographed
 
 _EXPOSED = 0.25
 """Of full scale: a frame that stays below says nothing of what fills a pixel."""
@@ -58,6 +59,11 @@ class Inputs:
     """Pixels by which the bands may lie elsewhere, behind a prism: nobody gave their places."""
     unit: Unit | None = None
     """In which unit the cube is written; None for what the camera counts."""
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether the frame is a sensor's: a dark level was subtracted."""
+        return is_raw(self.preprocessing)
 
 
 def load_inputs(
@@ -133,6 +139,9 @@ def load_inputs(
     system, notes = camera.system, [*notes, *camera.notes]
     if measured is not None and frame is not None:
         more += describe_white(chain, frame, system, camera.mask, measured.full_scale)
+        if is_raw(done) and (sharp := photographed(system)) is not system:
+            system = sharp
+            more.append("mask: taken as a photograph, whose contrast bands between pixels keep")
     if truth is not None:
         _check_shape("truth", files, "(C, H, W)", truth.data, system.cube_shape)
     if frame is None:
@@ -154,6 +163,11 @@ def load_inputs(
         done,
         bend=0.0 if known else off_a_prism(getattr(system.plain, "offsets", ()), wavelengths or ()),
     )
+
+
+def is_raw(done: Mapping[str, Any] | None) -> bool:
+    """Tell of what was done to a frame whether it is a sensor's: a dark level was subtracted."""
+    return bool((done or {}).get("dark", {}).get("level", 0))
 
 
 def good_pixels(inputs: Inputs) -> Tensor | None:

@@ -18,7 +18,7 @@ from cassi.apps import results
 from cassi.apps.camera.guide import add_guide, describe_guide
 from cassi.apps.camera.response import add_unit
 from cassi.apps.command import announce, choose_device
-from cassi.apps.inputs import Inputs, good_pixels, load_inputs, name_scene
+from cassi.apps.inputs import Inputs, load_inputs, name_scene
 from cassi.apps.printing import is_quiet, marked
 from cassi.apps.reconstructors import Recipe, build_solver
 from cassi.apps.results import describe_solve
@@ -32,12 +32,14 @@ from cassi.data.atomic import atomic_folder
 from cassi.data.io import Loaded, write_cube
 from cassi.guide_search import takes_guide
 from cassi.methods.video import for_frames
+from cassi.ops import linear_taps
 from cassi.priors import Subspace
 from cassi.solvers import Iteration, Solution, Solver, Statistics, relative_noise
 from cassi.solvers.base import Callback, Reconstructor, is_sampled, wants_cube
 from cassi.solvers.heldout import brightest, measure_heldout
 from cassi.solvers.linear_system import seen
 from cassi.systems import SDCassi, System
+from cassi.systems.photographed import photographed, sharp_taps
 from cassi.uncertainty import Uncertainty, estimate, score
 from cassi.uncertainty.estimate import DARK, dark_share
 
@@ -122,14 +124,13 @@ def _calibrated(inputs: Inputs, settings: Reconstruct) -> Inputs:
         inputs.system,
         solver,
         seed=settings.seed,
-        sharp=_is_raw(inputs),
+        shift=sharp_taps if inputs.is_raw else linear_taps,
         watch=announce("calibrate", settings.output.progress),
     )
-    good = good_pixels(inputs)
-    there = camera if good is None else camera.weighted(bad_pixels=~good)
-    clear = found.told and (not _is_raw(inputs) or comes_in_lines(inputs.measurement, there))
+    there = inputs.system.around(camera)
+    clear = found.told and (not inputs.is_raw or comes_in_lines(inputs.measurement, there))
     off, likely = 0.0 if clear else inputs.bend, None
-    if not found.told and off >= AWAY and _is_raw(inputs) and isinstance(camera, SDCassi):
+    if not found.told and off >= AWAY and inputs.is_raw and isinstance(camera, SDCassi):
         found, camera, likely = bend(
             found, camera, inputs.measurement, inputs.system, inputs.wavelengths or ()
         )
@@ -141,7 +142,7 @@ def _calibrated(inputs: Inputs, settings: Reconstruct) -> Inputs:
         "seconds": time.perf_counter() - start,
     }
     notes = [*inputs.notes, "camera: calibrated on the measurement"]
-    system = camera if good is None else camera.weighted(bad_pixels=~good)
+    system = inputs.system.around(photographed(camera) if inputs.is_raw else camera)
     return replace(inputs, system=system, calibration=numbers, notes=notes, bend=off)
 
 
@@ -291,7 +292,7 @@ def assess(
 
 def _doubt_the_dark(inputs: Inputs) -> list[str]:
     """Say where stray light, which no camera has, makes error bars too small."""
-    share = dark_share(inputs.measurement, inputs.system) if _is_raw(inputs) else 0.0
+    share = dark_share(inputs.measurement, inputs.system) if inputs.is_raw else 0.0
     message = (
         f"{share:.0%} of the frame has less than a twentieth of its mean light. Stray light of 1 % "
         "is much there, and error bars do not include it: in the dark they are too small"
@@ -301,14 +302,9 @@ def _doubt_the_dark(inputs: Inputs) -> list[str]:
 
 def light_is_wide(inputs: Inputs) -> bool:
     """Tell whether bands are wider than a camera has them: a sensor's frame of all light."""
-    if not _is_raw(inputs):
+    if not inputs.is_raw:
         return False
     return not comes_in_lines(*brightest(inputs.measurement, inputs.system, _LINES))
-
-
-def _is_raw(inputs: Inputs) -> bool:
-    """Tell whether the frame is a sensor's: a dark level was subtracted."""
-    return bool((inputs.preprocessing or {}).get("dark", {}).get("level", 0))
 
 
 def describe_uncertainty(found: Uncertainty) -> dict[str, Any]:
@@ -533,7 +529,7 @@ def _check_line(inputs: Inputs, found: CameraCheck) -> CameraCheck:
     found_by = inputs.calibration or {}
     even = inputs.bend >= AWAY and not found.numbers.get("curve_shown", True)
     told = inputs.bend > 0 and found_by.get("dispersion_told", False)
-    if not _is_raw(inputs) or not ("bend" in found_by or told or even):
+    if not inputs.is_raw or not ("bend" in found_by or told or even):
         return CameraCheck()
     away = f"may lie up to {inputs.bend:.1f} pixels elsewhere"
     assumed = f"Even distances are assumed. Behind a prism the bands {away}"

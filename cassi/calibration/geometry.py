@@ -263,26 +263,6 @@ def moved_offsets(
     return offsets + (geometry.along(system.axis) - geometry.whole - geometry.interpolated)
 
 
-_SHARP = 0.5
-"""A neighbour takes this times f(1 − f), f the fraction of a pixel. Masks drawn on a grid four
-times as fine are predicted best by 0.44 to 0.54, and densely sampled ones by 0.25."""
-
-
-def sharp_taps(offsets: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the taps `(P, 4)` and starts that shift bands as a sensor sees them.
-
-    A sensor averages a code over its pixels once, wherever that falls. Linear interpolation of a
-    mask that was seen on whole pixels blurs it once more, by the fraction: plain scenes then fit
-    curves better that put bands on whole pixels. These taps keep the contrast.
-
-    Args:
-        offsets: `(P,)`, pixels.
-    """
-    taps, starts = ops.linear_taps(offsets)
-    more = _SHARP * taps.prod(-1, keepdim=True)
-    return torch.cat((-more, taps + more, -more), -1), starts - 1
-
-
 def code_images(
     system: SDCassi,
     geometry: Geometry,

@@ -94,7 +94,7 @@ def compare_light(
 def _in_all_light(scenes: PlainScenes) -> PlainScenes:
     """Return the same snapshots with `SHADES` wavelengths per band, which stand for all."""
     bands = scenes.system.bands
-    every = [Frame.snapshot(each.y, bands, each.good, SHADES, each.sharp) for each in scenes.frames]
+    every = [Frame.snapshot(each.y, bands, each.good, SHADES, each.shift) for each in scenes.frames]
     return PlainScenes(every, scenes.system)
 
 

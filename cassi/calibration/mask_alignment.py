@@ -10,7 +10,7 @@ from cassi.calibration.fit import LEAST_WINDOWS, fit_geometry
 from cassi.calibration.geometry import Geometry, moved_camera
 from cassi.calibration.windows import Frame, Windows
 from cassi.plain_scenes import WINDOWS
-from cassi.systems import SDCassi, System, Weighted, WideCassi
+from cassi.systems import SDCassi, System, WideCassi
 
 KEYS = ("down", "right", "rotation", "magnification", "blur")
 """What moves the mask and leaves the bands on their pixels."""
@@ -86,8 +86,7 @@ def align(y: Tensor, system: System, misses: Misses) -> Alignment | None:
     moved: System = moved_camera(nominal, geometry)
     if isinstance(given, WideCassi) and isinstance(moved, SDCassi):
         moved = WideCassi.like(moved, given.band_width)
-    if isinstance(system, Weighted):
-        moved = moved.weighted(system.variance, ~system.good)
+    moved = system.around(moved)
     before, after = misses(system), misses(moved)
     return Alignment(geometry, moved, before, after) if after < before else None
 

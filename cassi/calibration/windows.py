@@ -14,7 +14,6 @@ from cassi.calibration.geometry import (
     code_images,
     moved_mask,
     moved_offsets,
-    sharp_taps,
 )
 from cassi.calibration.parameters import PARAMETERS, place_of
 from cassi.ops import linear_taps
@@ -44,31 +43,30 @@ class Frame:
         points: places in the spectrum, in bands; None for all bands.
         spectra: `(S, P)`, over the points.
         good: bool, shaped like y: the pixels that count; None for all. y is finite everywhere.
-        sharp: a sensor saw it, so that bands between pixels keep their contrast, see `sharp_taps`.
-            In a simulated frame they are interpolated linearly.
+        shift: interpolates bands between pixels. Those that a sensor saw keep their contrast:
+            `cassi.systems.photographed.sharp_taps`.
     """
 
     y: Tensor
     points: tuple[float, ...] | None
     spectra: Tensor
     good: Tensor | None = None
-    sharp: bool = False
-
-    @property
-    def shift(self) -> Shift:
-        """Return what interpolates its bands: taps and starts of offsets."""
-        return sharp_taps if self.sharp else linear_taps
+    shift: Shift = linear_taps
 
     @staticmethod
     def snapshot(
-        y: Tensor, bands: int, good: Tensor | None = None, shades: int = 1, sharp: bool = False
+        y: Tensor,
+        bands: int,
+        good: Tensor | None = None,
+        shades: int = 1,
+        shift: Shift = linear_taps,
     ) -> Frame:
         """Return the frame of an unknown scene, its light in so many lines per band."""
         if shades == 1:
-            return Frame(y, None, smooth_spectra(bands, SPECTRA, y), good, sharp)
+            return Frame(y, None, smooth_spectra(bands, SPECTRA, y), good, shift)
         places = [(k + 0.5) / shades - 0.5 for k in range(bands * shades)]
         points = tuple(min(max(place, 0.0), bands - 1.0) for place in places)
-        return Frame(y, points, smooth_spectra(len(points), SPECTRA, y) / shades, good, sharp)
+        return Frame(y, points, smooth_spectra(len(points), SPECTRA, y) / shades, good, shift)
 
     @staticmethod
     def monochromatic(y: Tensor, band: float, good: Tensor | None = None) -> Frame:

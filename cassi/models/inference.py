@@ -230,7 +230,7 @@ class Inference(nn.Module):
             if value is not None and getattr(self.network, f"takes_{key}", False)
         }
         if hasattr(system, "good") and not getattr(self.network, "sees_operators", False):
-            y, system = fill_in(y, system), system.plain
+            y, system = fill_in(y, system), system.unweighted
         with autocast(self.precision, y.device):
             x: Tensor = self.network(y, system, **more)
         return x.float()
@@ -275,8 +275,8 @@ def fill_in(y: Tensor, system: Any) -> Tensor:
     """
     y = system.without_bad_pixels(y)
     bad = ~system.good.expand_as(y)
-    plain = system.plain
-    flat = plain(torch.ones_like(plain.adjoint(y)))
+    whole = system.unweighted
+    flat = whole(torch.ones_like(whole.adjoint(y)))
     light, filled, side = system.without_bad_pixels(flat), y, 3
     while bool(bad.any()) and side < 4 * max(y.shape[-2:]):
         above, below = (F.avg_pool2d(v, side, 1, side // 2) for v in (y, light))

@@ -28,6 +28,7 @@ from cassi.systems.masks import (
     unshift_masks,
 )
 from cassi.systems.mosaic import MosaicCassi
+from cassi.systems.photographed import PhotographedCassi
 from cassi.systems.psf import PsfCassi, TurningPsf
 from cassi.systems.sd_cassi import SDCassi
 from cassi.systems.stacked import Stacked
@@ -52,6 +53,7 @@ __all__ = [
     "MaskPattern",
     "MosaicCassi",
     "OpenMask",
+    "PhotographedCassi",
     "Polynomial",
     "Prism",
     "PsfCassi",

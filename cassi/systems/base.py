@@ -38,6 +38,11 @@ class System(nn.Module, ABC):
 
     @property
     def plain(self) -> System:
+        """The camera as it is calibrated and checked, with all its pixels; mostly itself."""
+        return self
+
+    @property
+    def unweighted(self) -> System:
         """The camera with all its pixels, of equal noise: itself, but of `Weighted`."""
         return self
 
@@ -116,6 +121,10 @@ class System(nn.Module, ABC):
     def weighted(self, variance: Any = None, bad_pixels: Any = None) -> Weighted:
         """Return the camera with a noise variance for each detector pixel; see `Weighted`."""
         return Weighted(self, variance, bad_pixels)
+
+    def around(self, camera: System) -> System:
+        """Return another camera with what this one knows of its sensor, such as bad pixels."""
+        return camera
 
     def without_bad_pixels(self, y: Tensor) -> Tensor:
         """Return the measurement with zeros for the bad pixels, as `Weighted` has them."""
@@ -357,8 +366,17 @@ class Weighted(Around):
 
     @property
     def plain(self) -> System:
+        """That of the camera."""
+        return self.system.plain
+
+    @property
+    def unweighted(self) -> System:
         """The camera with all its pixels, of equal noise."""
         return self.system
+
+    def around(self, camera: System) -> Weighted:
+        """Return another camera without these pixels, of this noise."""
+        return self.system.around(camera).weighted(self.variance, ~self.good)
 
     @property
     def good_pixels(self) -> Tensor:

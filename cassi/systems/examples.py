@@ -10,6 +10,7 @@ from cassi.systems.dd_cassi import DDCassi
 from cassi.systems.guide import Guide, Guided
 from cassi.systems.masks import ColourMask, Complementary, HoleMask, RandomMask
 from cassi.systems.mosaic import MosaicCassi
+from cassi.systems.photographed import PhotographedCassi
 from cassi.systems.psf import PsfCassi, TurningPsf
 from cassi.systems.sd_cassi import SDCassi
 from cassi.systems.stacked import Stacked
@@ -70,6 +71,10 @@ EXAMPLES: dict[str, Callable[[], System]] = {
     ),
     "wide_two_shots": lambda: WideCassi(
         _bright(2, 1, 4, 9), bands=6, offsets=[-2, -1, 0, 1, 2, 3], detector=9, band_width=2
+    ),
+    "photographed": lambda: PhotographedCassi(_mask(5, 7), 4, offsets=[0.0, 1.3, 2.9, 4.25]),
+    "photographed_rows": lambda: PhotographedCassi(
+        _mask(3, 4, 9, 5), 4, offsets=[1.8, 1.1, 0.7, -0.25], detector=10, axis=-2
     ),
     "dd": lambda: DDCassi(_mask(5, 15), bands=5, step=2, width=7),
     "dd_repeated": lambda: DDCassi(_mask(5, 7), bands=4, step=-3),

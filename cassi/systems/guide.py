@@ -203,8 +203,13 @@ class Guided(Around):
 
     @property
     def plain(self) -> System:
-        """The camera with all its pixels, without the guide."""
+        """That of the camera, without the guide."""
         return self.system.plain
+
+    @property
+    def unweighted(self) -> System:
+        """The camera with all its pixels, without the guide."""
+        return self.system.unweighted
 
     @property
     def good_pixels(self) -> Tensor | None:

@@ -143,3 +143,19 @@ def test_frames_of_an_evaluation(evaluate, camera, frame, results, tmp_path):
     assert all(each["bad_pixels"]["left_out"] == 4 for each in done.values())
     cubes = [np.load(tmp_path / "run" / "records" / name / "gap.npy") for name in done]
     assert np.array_equal(*cubes)
+
+
+@pytest.mark.parametrize(
+    ("mask", "offsets", "dark", "taken"),
+    [
+        ("grey.npy", [0.5, 1, 2, 3.5], DARK, True),
+        ("grey.npy", [0, 1, 2, 4], DARK, False),
+        ("grey.npy", [0.5, 1, 2, 3.5], 0, False),
+        ("mask.npy", [0.5, 1, 2, 3.5], DARK, False),
+    ],
+)
+def test_a_mask_is_a_photograph_of_a_sensor(cube, frame, tmp_path, mask, offsets, dark, taken):
+    np.save(tmp_path / "grey.npy", np.random.default_rng(1).random((12, 17)))
+    where = (f"mask={mask}", f"system.offsets={offsets}", "system.detector=21", f"dark={dark}")
+    _, outcome = cube(frame, *where)
+    assert ("mask: taken as a photograph" in outcome.out) is taken

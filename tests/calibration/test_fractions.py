@@ -8,12 +8,14 @@ from torch.nn.functional import avg_pool2d, pad
 
 from cassi.apps.reconstructors import build_solver, compose_settings
 from cassi.calibration import PARAMETERS, Frame, Geometry, calibrate, fit_geometry, moved_camera
-from cassi.calibration.geometry import placed, sharp_taps
+from cassi.calibration.geometry import placed
 from cassi.calibration.parameters import changed
 from cassi.calibration.windows import Windows
 from cassi.camera_search import by_solver
 from cassi.metrics import psnr
+from cassi.ops import linear_taps
 from cassi.systems import SDCassi
+from cassi.systems.photographed import sharp_taps
 from scripts.benchmarks.fine_twin import FineTwin, enlarged
 from tests.shared import smooth_scene
 
@@ -91,8 +93,8 @@ def test_bands_of_a_sensor_keep_their_contrast():
         y += avg_pool2d(code, (1, 4))
     system = SDCassi(avg_pool2d(fine, (1, 4)), BANDS, offsets=places, detector=width)
     fits = [
-        Windows(Frame.snapshot(y, BANDS, sharp=sharp), system).objective(Geometry(whole=0))
-        for sharp in (False, True)
+        Windows(Frame.snapshot(y, BANDS, shift=shift), system).objective(Geometry(whole=0))
+        for shift in (linear_taps, sharp_taps)
     ]
     assert fits[1] < fits[0] - 0.1
 

@@ -22,6 +22,7 @@ SYSTEMS: Classes = {
     "cassi.systems.DDCassi": (*_PLACES, "width"),
     "cassi.systems.BlurredCassi": (*_SOLVED, "point_spread", "line_spread", "detector_spread"),
     "cassi.systems.MosaicCassi": (*_SINGLE, "pattern", "response"),
+    "cassi.systems.PhotographedCassi": _SINGLE,
     "cassi.systems.PsfCassi": (*_SOLVED, "kernels", "line_spread", "detector_spread"),
     "cassi.systems.TiltedCassi": (*_SOLVED, "across"),
     "cassi.systems.WarpedCassi": (*_SOLVED, *_MAP),

@@ -63,7 +63,7 @@ def read_response(given: Any, inputs: Inputs, settings: Reconstruct) -> tuple[So
     y, good, note = read_frame(settings, given["white"])
     y, known = y.to(inputs.measurement), inputs.system.good_pixels
     good = good if known is None else good & known.cpu()
-    camera = inputs.system.plain.weighted(bad_pixels=~good.to(y.device))
+    camera = inputs.system.unweighted.weighted(bad_pixels=~good.to(y.device))
     y = camera.without_bad_pixels(y)
     return find_response(y, camera, reflectance, by_auto), f"of {note}"
 

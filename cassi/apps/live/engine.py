@@ -181,7 +181,7 @@ class Live:
             self._begin(path, loaded)
         assert self._inputs is not None
         y, bad, _, _ = preprocess(self.chain, loaded.data, loaded.full_scale)
-        system = self._inputs.system.plain
+        system = self._inputs.system.unweighted
         if tuple(y.shape[1:]) != tuple(system.measurement_shape):
             raise ValueError(
                 f"expected a frame of {tuple(system.measurement_shape)}, as the first one, "

@@ -8,6 +8,7 @@ import torch
 
 import cassi
 from cassi.apps import pipeline
+from cassi.apps.inputs import is_raw
 from cassi.apps.reconstructors import compose_settings
 from cassi.calibration import CameraCheck
 from cassi.models.pretrained import list_doubts
@@ -90,7 +91,7 @@ def test_a_line_that_a_raw_frame_does_not_show(level, bend, shown, calibration, 
     inputs = SimpleNamespace(
         system=SDCassi(uniform(48, 48), 20, step=2),
         wavelengths=tuple(range(450, 650, 10)),
-        preprocessing={"dark": {"level": level}},
+        is_raw=is_raw({"dark": {"level": level}}),
         bend=bend,
         calibration=calibration,
     )

@@ -1,0 +1,206 @@
+"""A single-disperser camera whose mask is a photograph by its own sensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from cassi import ops
+from cassi.ops._checks import canonical_mask
+from cassi.ops._recording import is_wrapped
+from cassi.systems.arguments import check_shape
+from cassi.systems.base import System
+from cassi.systems.sd_cassi import CoupledCassi, SDCassi, solve_lines
+
+_SHARP = 0.5
+"""A neighbour takes this times f(1 − f), f the fraction of a pixel. Masks drawn on a grid four
+times as fine are predicted best by 0.44 to 0.54, and densely sampled ones by 0.25."""
+
+
+def sharp_taps(offsets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the taps `(P, 4)` and starts that shift codes as a sensor sees them.
+
+    A sensor averages a code over its pixels once, wherever that falls. Linear interpolation of a
+    mask that was seen on whole pixels blurs it once more, by the fraction: plain scenes then fit
+    curves better that put bands on whole pixels. These taps keep the contrast.
+
+    Args:
+        offsets: `(P,)`, pixels.
+    """
+    taps, starts = ops.linear_taps(offsets)
+    more = _SHARP * taps.prod(-1, keepdim=True)
+    return torch.cat((-more, taps + more, -more), -1), starts - 1
+
+
+class PhotographedCassi(CoupledCassi):
+    r"""Single disperser whose mask was photographed by the sensor that takes the snapshots.
+
+        y[k, h, w'] = Σ_c m_c[k, h, w'] · Σ_t a[c, t] x[c, h, w' − s(c) − t]
+
+    Band c falls at o = s + f, s whole and 0 <= f < 1. The scene is interpolated linearly, as
+    `SDCassi` does: a = (1 − f, f). The code m_c is the photograph, moved by o with sharper taps.
+    A photograph is averaged over pixels already. Where it is interpolated linearly it is averaged
+    twice, and its code has too little contrast. A mask known from its design is averaged by the
+    linear interpolation: that is for `SDCassi`. With bands on whole pixels both are one.
+
+    AAᵀ couples neighbours in a row, and is inverted in closed form, see `cassi.ops.band_solve`.
+
+    Args:
+        mask: photograph, as for `SDCassi`.
+        bands: number of bands C.
+        step: dispersion in pixels per band, whole or not; the sign is the direction.
+        axis: -1 disperses along columns, -2 along rows.
+        further: what else `SDCassi` takes: `offsets`, `detector`.
+
+    Raises:
+        TypeError: as `SDCassi`.
+        ValueError: as `SDCassi`.
+
+    >>> camera = PhotographedCassi(torch.tensor([[0.0, 1, 0, 1]]), bands=1, offsets=[0.5])
+    >>> camera(torch.ones(1, 1, 1, 4))
+    tensor([[[[0.0000, 0.6250, 0.5000, 0.3750, 0.5625]]]])
+    """
+
+    def __init__(
+        self, mask: Any, bands: int, step: float = 2, axis: int = -1, **further: Any
+    ) -> None:
+        super().__init__(SDCassi(mask, bands, step, axis, **further), None, 1)
+        self.part_axis = -3 - axis
+        self._derive()
+
+    @property
+    def plain(self) -> SDCassi:
+        """The camera with the same mask and places, that interpolates linearly."""
+        return SDCassi(self.mask, self.bands, **self._where())
+
+    def around(self, camera: System) -> System:
+        """Return the camera as `photographed`."""
+        return photographed(camera)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Simulate the measurement: `(B, C, H, W)` → `(B, K, H', W')`."""
+        check_shape("x", x, self.cube_shape)
+        codes, starts, one = self._current()
+        x = self.turn(x)
+        images = [
+            ops.forward_taps(x, code, one, starts + t, self.detector)
+            for t, code in enumerate(codes)
+        ]
+        return self.turn(sum(images[1:], images[0]))
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        """Apply the transpose: `(B, K, H', W')` → `(B, C, H, W)`."""
+        check_shape("y", y, self.measurement_shape)
+        codes, starts, one = self._current()
+        y = self.turn(y)
+        cubes = [ops.adjoint_taps(y, code, one, starts + t) for t, code in enumerate(codes)]
+        return self.turn(sum(cubes[1:], cubes[0]))
+
+    def gram_solve(self, r: Tensor, rho: float | Tensor = 0.0) -> Tensor:
+        """Solve (AAᵀ + diag ρ) z = r in closed form, r and ρ as for `System.gram_solve`."""
+        check_shape("y", r, self.measurement_shape)
+        rho = self.turn(rho) if isinstance(rho, Tensor) and rho.ndim > 2 else rho
+        return self.turn(solve_lines(self.turn(r), self._grams(), rho, self.offsets))
+
+    def part(self, start: int, stop: int) -> PhotographedCassi:
+        """Return the camera of rows (columns for `axis=-2`) start to stop; see `System.part`."""
+        part = self.plain.part(start, stop)
+        return PhotographedCassi(part.mask, self.bands, **self._where())
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Compute the codes from the present mask."""
+        self._codes = self._make_codes()
+        self._gram: Tensor | None = None  # made when it is asked for
+        self._note_sources()
+
+    def extra_repr(self) -> str:
+        """Describe the camera in one line."""
+        return self.plain.extra_repr()
+
+    def _where(self) -> dict[str, Any]:
+        return {"offsets": list(self.offsets), "axis": self.axis, "detector": self.detector}
+
+    def _sources(self) -> tuple[Tensor]:
+        return (self.mask,)
+
+    def _current(self) -> tuple[list[Tensor], Tensor, Tensor]:
+        """Return the code of each tap times its share, the starts of bands, and ones."""
+        if self.mask.requires_grad or is_wrapped(self.mask):
+            return self._make_codes()
+        self._notice()
+        return self._codes
+
+    def _make_codes(self) -> tuple[list[Tensor], Tensor, Tensor]:
+        mask = canonical_mask(self.turn(self.mask))
+        offsets = torch.tensor(self.offsets, dtype=torch.float64, device=mask.device)
+        wide = torch.promote_types(mask.dtype, torch.float32)
+        shares, starts = ops.linear_taps(offsets)
+        taps, _ = sharp_taps(offsets - starts)
+        length, near = mask.shape[-1], _beyond(mask.to(wide))
+        codes = []
+        for t, share in enumerate(shares.to(wide).unbind(-1)):
+            seen = [
+                tap[:, None, None] * near[..., t + 3 - k : t + 3 - k + length]
+                for k, tap in enumerate(taps.to(wide).unbind(-1))
+            ]
+            code = sum(seen[1:], seen[0]).clamp_min(0)
+            codes.append((share[:, None, None] * code).to(mask.dtype).contiguous())
+        one = torch.ones(self.bands, 1, dtype=wide, device=mask.device)
+        return codes, starts, one
+
+    def _grams(self) -> Tensor:
+        if self.mask.requires_grad or is_wrapped(self.mask):
+            return self._make_gram()
+        self._notice()
+        if self._gram is None:
+            with torch.no_grad():
+                self._gram = self._make_gram()
+        return self._gram
+
+    def _make_gram(self) -> Tensor:
+        """Return AAᵀ as `cassi.ops.gram_taps` has it, float64."""
+        codes, starts, one = self._current()
+        (first, second), one = (code.double() for code in codes), one.double()
+
+        def coupled(other: Tensor, code: Tensor, starts: Tensor) -> Tensor:
+            # Shot l as the cube, all shots k as the mask.
+            samples, shots = code.shape[:2]
+            cubes, masks = other.flatten(0, 1), code.repeat_interleave(shots, 0)
+            image = ops.forward_taps(cubes, masks, one, starts, self.detector)
+            return image.unflatten(0, (samples, shots)).transpose(1, 2)
+
+        same = coupled(first, first, starts) + coupled(second, second, starts + 1)
+        return torch.cat((same, coupled(second, first, starts)), 1)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        super()._apply(fn, recurse)
+        self.refresh()
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_codes": None, "_made_of": [], "_gram": None}
+
+
+def _beyond(mask: Tensor) -> Tensor:
+    """Return the mask `(B, K, 1|C, H, W)` with two more columns on both sides, like the last."""
+    flat = mask.flatten(0, 1)
+    return pad(flat, (2, 2, 0, 0), mode="replicate").unflatten(0, mask.shape[:2])
+
+
+def photographed(camera: System) -> System:
+    """Return a camera whose mask is a photograph; itself where that makes no difference.
+
+    It does for an `SDCassi` with bands between pixels, and a mask of more than two values: one of
+    two is a design.
+    """
+    if type(camera) is not SDCassi or all(offset.is_integer() for offset in camera.offsets):
+        return camera
+    mask = camera.mask
+    if mask.requires_grad or bool(((mask == mask.amin()) | (mask == mask.amax())).all()):
+        return camera
+    where: dict[str, Any] = {"offsets": camera.offsets, "axis": camera.axis}
+    return PhotographedCassi(mask, camera.bands, detector=camera.detector, **where)

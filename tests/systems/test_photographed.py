@@ -1,0 +1,66 @@
+"""A mask that the sensor photographed, behind bands that fall between pixels."""
+
+import pytest
+import torch
+from torch.nn.functional import avg_pool2d, pad
+
+from cassi.systems import PhotographedCassi, SDCassi, Weighted
+from cassi.systems.photographed import photographed
+
+PLACES = [1.0, 2.5, 4.25, 5.75]
+
+
+def grey(*shape):
+    return torch.rand(shape, generator=torch.Generator().manual_seed(1))
+
+
+def test_it_measures_what_a_sensor_sees():
+    fine = grey(40, 60).gt(0.5).float().repeat_interleave(4, -1).roll(2, -1)
+    scene = torch.linspace(0.5, 1, 240).expand(4, 40, -1)
+    light = sum(
+        pad(fine * image, (round(4 * place), 24 - round(4 * place)))
+        for image, place in zip(scene, PLACES, strict=True)
+    )
+    y = avg_pool2d(light[None, None], (1, 4))
+    camera = SDCassi(avg_pool2d(fine[None], (1, 4)), 4, offsets=PLACES, detector=66)
+    x = avg_pool2d(scene[None], (1, 4))
+    linear, sharp = ((y - each(x)).norm() for each in (camera, photographed(camera)))
+    assert sharp < 0.9 * linear
+
+
+def test_on_whole_pixels_it_is_the_plain_camera():
+    mask, x = grey(2, 1, 5, 6).double(), grey(1, 3, 5, 6).double()
+    camera = SDCassi(mask, 3, offsets=[0, 1, 3])
+    assert photographed(camera) is camera
+    same = PhotographedCassi(mask, 3, offsets=[0, 1, 3])
+    torch.testing.assert_close(same(x), camera(x))
+    torch.testing.assert_close(same.pinv(camera(x)), camera.pinv(camera(x)))
+
+
+@pytest.mark.parametrize("axis", [-1, -2])
+def test_a_part_is_that_of_the_whole(axis):
+    camera = PhotographedCassi(grey(7, 7), 4, axis=axis, offsets=PLACES)
+    x = grey(1, 4, 7, 7)
+    cut = camera.part_axis
+    part = camera.part(2, 5)(x.narrow(cut, 2, 3))
+    torch.testing.assert_close(part, camera(x).narrow(cut, 2, 3))
+
+
+def test_designs_and_other_cameras_stay_as_they_are():
+    design = SDCassi(grey(5, 6) > 0.5, 4, offsets=PLACES)
+    assert photographed(design) is design
+    found = photographed(SDCassi(grey(5, 6), 4, offsets=PLACES))
+    assert type(found) is PhotographedCassi
+    assert type(found.plain) is SDCassi
+    assert photographed(found) is found
+
+
+def test_what_is_known_of_the_sensor_goes_to_another_camera():
+    camera = SDCassi(grey(5, 6), 4, offsets=PLACES)
+    bad = torch.zeros(5, 12).index_fill_(1, torch.tensor(3), 1)
+    system = photographed(camera).weighted(bad_pixels=bad)
+    other = system.around(SDCassi(grey(5, 6), 4, offsets=[0.5, 2, 3, 5], detector=12))
+    assert isinstance(other, Weighted)
+    assert type(other.unweighted) is PhotographedCassi
+    assert type(system.plain) is SDCassi
+    assert not other.good[..., 3].any()
