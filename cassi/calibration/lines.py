@@ -124,7 +124,7 @@ def tells_dispersion(
 
     Returns:
         True where a frame has light of known wavelengths, or the camera a mask per band, too; None
-        where it may: the other light does not fit better, by two standard errors.
+        where it may: the other light does not fit better by a standard error.
     """
     if _is_known(frames, system):
         return True
@@ -144,7 +144,7 @@ def tells_dispersion(
     better = float(fits.mean()) > BETTER and _lower(fits, SURE) > 0
     if better or _lower(falls, 2) > _GAIN:
         return True
-    return None if _lower(-fits, 2) < 0 else False
+    return None if _lower(-fits, 1) < 0 else False
 
 
 def _is_known(frames: Sequence[Frame], system: SDCassi) -> bool:
