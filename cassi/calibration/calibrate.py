@@ -153,43 +153,51 @@ def calibrate(
     began = time.perf_counter()
     scenes = PlainScenes(frames, system, watch=watch)
     curve = [f"dispersion_{order}" for order in range(2, min(degree, system.bands - 1) + 1)]
-    told = True
-    place: tuple[str, ...] = PLACE[:-1]
-    further: tuple[str, ...] = FURTHER
-    fits = fit_places(scenes, radius)
+    told: bool | None = True
+    places = fit_places(scenes, radius)
+    moved: list[Fit] = []
     if system.bands > 1:
-        told = compare_moved(scenes, fits[0].geometry) != 0
+        told = compare_moved(scenes, places[0].geometry) != 0
         if told:  # else a search of curves would be in vain
-            moved = fit_curves(scenes, radius, bool(curve), fits[0])
-            told = tells_dispersion(frames, system, moved[0].geometry, fits[0].geometry)
-        if told:
+            moved = fit_curves(scenes, radius, bool(curve), places[0])
+            told = tells_dispersion(frames, system, moved[0].geometry, places[0].geometry)
+
+    def select(told: bool | None) -> Calibration:
+        place: tuple[str, ...] = PLACE[:-1]
+        further: tuple[str, ...] = FURTHER
+        fits = places
+        if told is not False and moved:
             place, further, fits = PLACE, (*curve, *FURTHER), moved
-    fits = with_richer(scenes, fits, radius, further)
-    fitted, tested = _hold_out(scenes, fits[0].geometry, prepare, seed)
-    compare = Comparison(scenes, fitted, tested, gain)
-    selection = Selection(compare, place, further, began)
-    model, geometry = selection.run(fits)
-    before, after = selection.nominal, tested.predict(geometry)
-    kept = compare.is_better(after, before, 1 if told else UNTOLD)
-    if told and not kept and any(key in curve for key in model):
-        # A curve in lines that plain scenes are sure of need not predict better.
-        kept = compare.is_sure(geometry, Geometry()) and not compare.is_better(before, after)
-    selection.note(model, geometry, after, kept)
-    if not kept:
-        model, geometry, after = (), Geometry(), before
-    return Calibration(
-        geometry,
-        model,
-        selection.errors,
-        moved_camera(system, geometry),
-        selection.stages,
-        before.error,
-        after.error,
-        fits[0],
-        told,
-        tuple(after.cube.mean((0, 2, 3)).tolist()),
-        {"down": radius, "right": radius, "dispersion_2": farthest_bend(system)},
-    )
+        fits = with_richer(scenes, fits, radius, further)
+        fitted, tested = _hold_out(scenes, fits[0].geometry, prepare, seed)
+        compare = Comparison(scenes, fitted, tested, gain)
+        selection = Selection(compare, place, further, began)
+        model, geometry = selection.run(fits)
+        before, after = selection.nominal, tested.predict(geometry)
+        kept = compare.is_better(after, before, UNTOLD if told is False else 1)
+        if told and not kept and any(key in curve for key in model):
+            # A curve in lines that plain scenes are sure of need not predict better.
+            kept = compare.is_sure(geometry, Geometry()) and not compare.is_better(before, after)
+        selection.note(model, geometry, after, kept)
+        if told is None and not kept:
+            return select(False)
+        if not kept:
+            model, geometry, after = (), Geometry(), before
+        return Calibration(
+            geometry,
+            model,
+            selection.errors,
+            moved_camera(system, geometry),
+            selection.stages,
+            before.error,
+            after.error,
+            fits[0],
+            told is not False,
+            tuple(after.cube.mean((0, 2, 3)).tolist()),
+            {"down": radius, "right": radius, "dispersion_2": farthest_bend(system)},
+        )
+
+    return select(told)
 
 
 def _hold_out(

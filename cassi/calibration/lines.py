@@ -104,7 +104,7 @@ def tells_dispersion(
     found: Geometry,
     straight: Geometry,
     certain: bool = False,
-) -> bool:
+) -> bool | None:
     r"""Tell whether frames show that bands lie where a geometry has them.
 
     Light of all wavelengths that falls with the density L(o) over offsets o gives the frame
@@ -123,7 +123,8 @@ def tells_dispersion(
             `_GAIN`: where both fit alike either may be right.
 
     Returns:
-        True where a frame has light of known wavelengths, or the camera a mask per band, too.
+        True where a frame has light of known wavelengths, or the camera a mask per band, too; None
+        where it may: the other light does not fit better by a standard error.
     """
     if _is_known(frames, system):
         return True
@@ -141,7 +142,9 @@ def tells_dispersion(
     if certain and float(beside.mean()) <= _GAIN:
         return False
     better = float(fits.mean()) > BETTER and _lower(fits, SURE) > 0
-    return better or _lower(falls, 2) > _GAIN
+    if better or _lower(falls, 2) > _GAIN:
+        return True
+    return None if _lower(-fits, 1) < 0 else False
 
 
 def _is_known(frames: Sequence[Frame], system: SDCassi) -> bool:

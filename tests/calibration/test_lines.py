@@ -1,5 +1,7 @@
 """Light in lines tells a curve of dispersion, light of all wavelengths does not."""
 
+import sys
+
 import pytest
 import torch
 
@@ -60,6 +62,21 @@ def test_a_dispersion_that_no_frame_tells_stays():
     assert found.geometry.dispersion == (0.0,)
     assert not any(key.startswith("dispersion") for key in found.errors)
     assert found.searched["down"] == 2
+
+
+@pytest.mark.parametrize("curved", [True, False])
+def test_where_light_may_come_in_lines_withheld_pixels_decide(monkeypatch, curved):
+    module = sys.modules["cassi.calibration.calibrate"]
+    monkeypatch.setattr(module, "compare_moved", lambda *_: 1.0)
+    monkeypatch.setattr(module, "tells_dispersion", lambda *_: None)
+    straight, y = cameras(1)
+    if not curved:
+        y = straight(torch.ones(1, *straight.cube_shape))
+        noise = torch.randn(y.shape, generator=torch.Generator().manual_seed(1))
+        y = y + 0.01 * y.mean() * noise
+    found = calibrate([Frame.snapshot(y, BANDS)], straight, by_solver(auto()))
+    assert found.told is curved
+    assert ("dispersion_2" in found.model) is curved
 
 
 @pytest.mark.parametrize(("shades", "warned"), [(1, True), (4, False)])
