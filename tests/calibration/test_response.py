@@ -24,7 +24,7 @@ def test_a_white_frame_shows_lamp_and_sensor_beside_stray_light():
     assert_close(found.values, LIGHT, rtol=5e-3, atol=0)
     assert bool(((found.values - LIGHT).abs() < 4 * found.errors).all())
     assert found.stray == pytest.approx(0.3 / float(y.mean()), rel=0.05)
-    assert_close(found.without_stray(y, None).mean(), y.mean() - 0.3, rtol=0.02, atol=0)
+    assert_close(found.corrected(y, None).mean(), y.mean() - 0.3, rtol=0.02, atol=0)
     grey = find_response(y, camera, [0.5, 0.5, 0.5, 0.25, 0.5])
     assert_close(grey.values / LIGHT, torch.tensor([2.0, 2, 2, 4, 2]), rtol=5e-3, atol=0)
 
@@ -38,6 +38,18 @@ def test_what_an_unsharp_mask_cannot_tell_apart_is_smooth():
     y = true(light[None, :, None, None].expand(1, -1, 64, 60))
     assert_close(find_response(y, camera).values, light, rtol=0.2, atol=0)
     assert_close(find_response(y, true).values, light, rtol=0.01, atol=0)
+
+
+def test_a_white_frame_scales_pixels_for_what_the_camera_has_wrong():
+    wrong = torch.rand(1, 1, 64, 68, generator=torch.Generator().manual_seed(0)) * 0.1 + 0.95
+    camera = _camera()
+    white = camera(LIGHT[None, :, None, None].expand(1, -1, 64, 60))
+    found = find_response(white * wrong, camera)
+    grey = 0.4 * white
+    away = (found.corrected(grey * wrong, None) - grey).norm()
+    assert away < 0.1 * (grey * wrong - grey).norm()
+    elsewhere = SDCassi(camera.mask.roll(7, -2), bands=5, step=2)
+    assert find_response(white, elsewhere, 1.0, lambda *_: torch.ones(1, 5, 64, 60)).gain is None
 
 
 def test_bad_pixels_of_a_white_frame_say_nothing():
