@@ -21,9 +21,9 @@ have none, and the light of the other two is up to twice as close to the truth."
 _LINES, _EDGE = 128, 8
 """Lines of a white frame for a method, and pixels at the edges of its cube that do not count."""
 _WHITE = 0.1
-"""Share of a white frame that a camera may have wrong, if its pixels are to be scaled by it. Cameras
-drawn by `lab.py` have 6 % at most; a mask that lies wrongly has 20 to 50 %."""
-_GAINS = (0.5, 2.0)
+"""Share of a white frame that a camera may have wrong, if pixels are to be scaled. Cameras drawn by
+`lab.py` have 6 % at most; a mask of other rows has 20 to 50 %."""
+_GAINS = (0.5, 2.0)  # least and most
 _TOGETHER = 25  # neighbouring pixels of a cube err together
 _SURE = 2.0  # standard errors
 _BESIDE = 2  # bands, into which a method puts light of a band
@@ -129,6 +129,22 @@ class Response:
         share = self._like(self.errors / self.values, x)
         return torch.hypot(self._apply(inverse.abs(), std), self._apply(inverse, x) * share)
 
+    def scene_pattern(
+        self, pattern: Tensor, std: Tensor, there: Tensor, wavelengths: Sequence[float] | None
+    ) -> Tensor:
+        """Return an error of the scene in units of its σ, mean square 1, of such an error of x.
+
+        Where a band lies between pixels, a cube has other errors than beside it. H mixes bands.
+
+        Args:
+            pattern: error of x, in units of σ.
+            std: σ of x.
+            there: σ of the scene, `scene_std`.
+            wavelengths: as for `scene`.
+        """
+        found = self._apply(self._inverse(wavelengths), pattern * std) / there
+        return found / found.square().mean().sqrt().clamp_min(torch.finfo(found.dtype).tiny)
+
     def _inverse(self, wavelengths: Sequence[float] | None) -> Tensor:
         """Return H `(C, C)`."""
         r = self.values.double().cpu()
@@ -204,9 +220,9 @@ def find_response(
     counts from two standard errors on.
 
     A camera whose mask and bands are not quite those of its model has errors in white as in other
-    scenes. The gain g = Σ_c r_c ρ_c A e_c / (y − b) takes them out of the frame of a grey scene, and
-    most of them out of others. Where they are more than a tenth of the frame, the camera is another
-    one, and there is no gain.
+    scenes. The gain g = Σ_c r_c ρ_c A e_c / (y − b) takes them out of the frame of a grey scene,
+    and part of them out of others. Where they are more than a tenth of the frame, the camera is
+    another one, and there is no gain.
 
     A method has errors too. With `reconstruct` r is the mean spectrum of the cube that it makes of
     g·(y − b), over ρ: in s = x/r errors that both share cancel.

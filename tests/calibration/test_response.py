@@ -101,6 +101,21 @@ def test_reflectances_are_smooth_where_light_is_weak():
     assert float((away.abs() < 1.645 * std).float().mean()) > 0.9
 
 
+def test_error_bars_of_a_mean_do_not_alternate_between_bands():
+    light, nm = torch.linspace(0.5, 2, 18), torch.linspace(455, 645, 18).tolist()
+    response = Response(light, torch.zeros(18))
+    random = torch.Generator().manual_seed(0)
+    unlike = torch.tensor([0.5, 1.5]).repeat(9)[:, None, None]
+    pattern = unlike * torch.randn(1, 18, 20, 20, generator=random)
+    x = light[:, None, None].expand(1, 18, 20, 20)
+    std = 0.1 * torch.ones_like(x)
+    there = response.scene_std(x, std, nm)
+    found = response.scene_pattern(pattern, std, there, nm)
+    assert float(found.square().mean()) == pytest.approx(1, rel=1e-4)
+    sizes = found.square().mean((0, 2, 3)).sqrt()
+    assert float(sizes.diff(n=2).abs().max()) < 0.2 * float(sizes.mean())
+
+
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan")])
 def test_a_band_without_light_is_named(value):
     values = LIGHT.clone()
