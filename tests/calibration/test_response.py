@@ -142,3 +142,10 @@ def test_a_method_that_adds_to_a_band_adds_to_its_response():
     found = find_response(camera(white) + 0.3, camera, 0.5, reconstruct)
     assert_close(found.values, 2 * LIGHT * wrong)
     assert_close(seen[0], camera(white), atol=5e-3, rtol=0)
+
+
+def test_a_method_that_fails_on_a_white_frame_is_left_out():
+    camera = _camera()
+    y = camera(LIGHT[None, :, None, None].expand(1, -1, 64, 60))
+    failed = torch.tensor([0.0, 0, 0, 2, 3])[None, :, None, None].expand(1, -1, 64, 60)
+    assert_close(find_response(y, camera, 1.0, lambda *_: failed).values, LIGHT, rtol=1e-3, atol=0)
