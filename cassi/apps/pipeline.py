@@ -246,7 +246,9 @@ def in_unit(result: Result) -> Result:
     surfaces = inputs.wavelengths if unit.name == "reflectance" else None
     numbers = result.numbers | {"unit": unit.name}
     if found is not None:
-        found = replace(found, std=response.scene_std(x, found.std, surfaces))
+        std = response.scene_std(x, found.std, surfaces)
+        pattern = response.scene_pattern(found.pattern, found.std, std, surfaces)
+        found = replace(found, std=std, pattern=pattern)
         told = describe_uncertainty(found)
         size = {key: told[key] for key in ("mean", "rms")}
         numbers["uncertainty"] = numbers["uncertainty"] | size

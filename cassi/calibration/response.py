@@ -20,10 +20,15 @@ what makes up for an unsharp mask, not the light's. Of six cameras drawn by `lab
 have none, and the light of the other two is up to twice as close to the truth."""
 _LINES, _EDGE = 128, 8
 """Lines of a white frame for a method, and pixels at the edges of its cube that do not count."""
+_WHITE = 0.1
+"""Share of a white frame that a camera may have wrong, if pixels are to be scaled. Cameras drawn by
+`lab.py` have 6 % at most; a mask of other rows has 20 to 50 %."""
+_GAINS = (0.5, 2.0)  # least and most
+_FAILED = 0.2  # of the response; cubes of drawn cameras are 5 % off at most
 _TOGETHER = 25  # neighbouring pixels of a cube err together
 _SURE = 2.0  # standard errors
 _BESIDE = 2  # bands, into which a method puts light of a band
-_COLOUR, _REACH = 1.5, 250.0
+_COLOUR, _REACH = 1.5, 300.0
 """Of reflectances, relative to grey ones of the same mean square: variance of what is not grey, and
 over how many nanometres it changes. Of 838 measured surfaces (Munsell, Macbeth, Vrhel, Krinov) 0.5
 and 120 nm are likeliest. But errors of neighbouring bands go together, and look like such colours:
@@ -45,6 +50,8 @@ class Response:
             and sensor, and s is a radiance.
         errors: ε, `(C,)`, standard errors.
         stray: light on every pixel of a frame, a share of the frame's mean.
+        gain: of every pixel, `(1, K, H', W')`, by which a white frame becomes that of the camera's
+            model; None: 1.
 
     Raises:
         ValueError: a value is not a finite number above 0, or shapes differ.
@@ -57,6 +64,7 @@ class Response:
     values: Tensor
     errors: Tensor
     stray: float = 0.0
+    gain: Tensor | None = None
 
     def __post_init__(self) -> None:
         """Check that every band has light."""
@@ -78,10 +86,16 @@ class Response:
         """Return itself: it needs no cube."""
         return self
 
-    def without_stray(self, y: Tensor, good: Tensor | None) -> Tensor:
-        """Return a measurement `(1, K, H', W')` without stray light, as its mean says."""
+    def corrected(self, y: Tensor, good: Tensor | None) -> Tensor:
+        """Return a measurement `(1, K, H', W')` without stray light, times the gain.
+
+        Args:
+            y: measurement; its mean says how much light is stray.
+            good: pixels that count; None: all.
+        """
         mean = y.mean() if good is None else y[good.expand_as(y)].mean()
-        return y - self.stray * mean
+        y = y - self.stray * mean
+        return y if self.gain is None else y * self.gain
 
     def scene(self, x: Tensor, wavelengths: Sequence[float] | None = None) -> Tensor:
         r"""Return the scene of a cube `(…, C, H, W)`: s = x/r, or the likeliest reflectance.
@@ -90,7 +104,7 @@ class Response:
 
         Lamp and sensor may be weak in a band, and then x/r is mostly the error of the method. But
         reflectances are grey and a part that changes slowly over wavelengths. Their covariance is
-        K = g 11ᵀ + 1.5 (1 + d) e^(−d) with d = √3 Δλ/250 nm, of a Matérn process; ε is 24 % of the
+        K = g 11ᵀ + 1.5 (1 + d) e^(−d) with d = √3 Δλ/300 nm, of a Matérn process; ε is 24 % of the
         root mean square of r. Grey is free (g = 10⁵), so white stays what it is.
 
         Args:
@@ -115,6 +129,22 @@ class Response:
             std = most.view(bands.shape).movedim(-1, -3)
         share = self._like(self.errors / self.values, x)
         return torch.hypot(self._apply(inverse.abs(), std), self._apply(inverse, x) * share)
+
+    def scene_pattern(
+        self, pattern: Tensor, std: Tensor, there: Tensor, wavelengths: Sequence[float] | None
+    ) -> Tensor:
+        """Return an error of the scene in units of its σ, mean square 1, of such an error of x.
+
+        Where a band lies between pixels, a cube has other errors than beside it. H mixes bands.
+
+        Args:
+            pattern: error of x, in units of σ.
+            std: σ of x.
+            there: σ of the scene, `scene_std`.
+            wavelengths: as for `scene`.
+        """
+        found = self._apply(self._inverse(wavelengths), pattern * std) / there
+        return found / found.square().mean().sqrt().clamp_min(torch.finfo(found.dtype).tiny)
 
     def _inverse(self, wavelengths: Sequence[float] | None) -> Tensor:
         """Return H `(C, C)`."""
@@ -191,8 +221,12 @@ def find_response(
     counts from two standard errors on.
 
     A camera whose mask and bands are not quite those of its model has errors in white as in other
-    scenes. With `reconstruct` r is the mean spectrum of the cube that the method makes of y − b,
-    over ρ: in s = x/r errors that both share cancel, and only b is fitted.
+    scenes. The gain g = Σ_c r_c ρ_c A e_c / (y − b) takes them out of the frame of a grey scene,
+    and part of them out of others. Where they are more than a tenth of the frame, the camera is
+    another one, and there is no gain.
+
+    A method has errors too. With `reconstruct` r is the mean spectrum of the cube that it makes of
+    g·(y − b), over ρ: in s = x/r errors that both share cancel.
 
     Args:
         y: measurement `(1, K, H', W')`, of the same exposure as the scenes. With another one the
@@ -230,9 +264,12 @@ def find_response(
     each = torch.stack(found)
     stray, error = float(each[:, -1].mean()), float(each[:, -1].std()) / _STRIPS**0.5
     stray = stray if stray > _SURE * error else 0.0
-    each = each[:, :-1] / known
+    each = each[:, :-1]
+    white = (y - stray) * there
+    gain = _gain(torch.einsum("c,c...->...", each.mean(0).to(y), images[:-1]) * there, white)
+    each = each / known
     if reconstruct is not None:
-        lines, camera = (y - stray) * there, system
+        lines, camera = white if gain is None else white * gain, system
         if system.part_axis is not None:
             length = lines.shape[axis]
             first = max(length - _LINES, 0) // 2
@@ -241,12 +278,24 @@ def find_response(
         x = reconstruct(lines, camera)[0].double().cpu()
         inner = [slice(_EDGE, -_EDGE) if size > 4 * _EDGE else slice(None) for size in x.shape[1:]]
         strips = x[(slice(None), *inner)].tensor_split(_STRIPS, axis)
-        each = torch.stack([strip.mean((1, 2)) for strip in strips]) / known
+        made = torch.stack([strip.mean((1, 2)) for strip in strips]) / known
+        # Scaled, the frame is that of `each`: a method that finds another spectrum has failed.
+        away = float((made.mean(0) - each.mean(0)).norm() / each.mean(0).norm())
+        if gain is None or away < _FAILED:
+            each = made
     errors = each.std(0) / _STRIPS**0.5
     values = each.mean(0)
     values = torch.where(values > _SURE * errors, values, 0)
     mean = float((y[0] * there).sum() / there.sum().clamp_min(1))
-    return Response(values.float(), errors.float(), stray / mean)
+    return Response(values.float(), errors.float(), stray / mean, gain)
+
+
+def _gain(model: Tensor, white: Tensor) -> Tensor | None:
+    """Return what pixels of a white frame are to be multiplied by, if the model is nearly right."""
+    if not float((model - white).norm()) < _WHITE * float(white.norm()):
+        return None
+    lit = (white > 0) & (model > 0)
+    return torch.where(lit, model / white.where(lit, 1), 1).clamp(*_GAINS)
 
 
 def _smoothest(normal: Tensor, image: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ def test_a_white_frame_shows_lamp_and_sensor_beside_stray_light():
     assert_close(found.values, LIGHT, rtol=5e-3, atol=0)
     assert bool(((found.values - LIGHT).abs() < 4 * found.errors).all())
     assert found.stray == pytest.approx(0.3 / float(y.mean()), rel=0.05)
-    assert_close(found.without_stray(y, None).mean(), y.mean() - 0.3, rtol=0.02, atol=0)
+    assert_close(found.corrected(y, None).mean(), y.mean() - 0.3, rtol=0.02, atol=0)
     grey = find_response(y, camera, [0.5, 0.5, 0.5, 0.25, 0.5])
     assert_close(grey.values / LIGHT, torch.tensor([2.0, 2, 2, 4, 2]), rtol=5e-3, atol=0)
 
@@ -38,6 +38,18 @@ def test_what_an_unsharp_mask_cannot_tell_apart_is_smooth():
     y = true(light[None, :, None, None].expand(1, -1, 64, 60))
     assert_close(find_response(y, camera).values, light, rtol=0.2, atol=0)
     assert_close(find_response(y, true).values, light, rtol=0.01, atol=0)
+
+
+def test_a_white_frame_scales_pixels_for_what_the_camera_has_wrong():
+    wrong = torch.rand(1, 1, 64, 68, generator=torch.Generator().manual_seed(0)) * 0.1 + 0.95
+    camera = _camera()
+    white = camera(LIGHT[None, :, None, None].expand(1, -1, 64, 60))
+    found = find_response(white * wrong, camera)
+    grey = 0.4 * white
+    away = (found.corrected(grey * wrong, None) - grey).norm()
+    assert away < 0.1 * (grey * wrong - grey).norm()
+    elsewhere = SDCassi(camera.mask.roll(7, -2), bands=5, step=2)
+    assert find_response(white, elsewhere, 1.0, lambda *_: torch.ones(1, 5, 64, 60)).gain is None
 
 
 def test_bad_pixels_of_a_white_frame_say_nothing():
@@ -89,6 +101,21 @@ def test_reflectances_are_smooth_where_light_is_weak():
     assert float((away.abs() < 1.645 * std).float().mean()) > 0.9
 
 
+def test_error_bars_of_a_mean_do_not_alternate_between_bands():
+    light, nm = torch.linspace(0.5, 2, 18), torch.linspace(455, 645, 18).tolist()
+    response = Response(light, torch.zeros(18))
+    random = torch.Generator().manual_seed(0)
+    unlike = torch.tensor([0.5, 1.5]).repeat(9)[:, None, None]
+    pattern = unlike * torch.randn(1, 18, 20, 20, generator=random)
+    x = light[:, None, None].expand(1, 18, 20, 20)
+    std = 0.1 * torch.ones_like(x)
+    there = response.scene_std(x, std, nm)
+    found = response.scene_pattern(pattern, std, there, nm)
+    assert float(found.square().mean()) == pytest.approx(1, rel=1e-4)
+    sizes = found.square().mean((0, 2, 3)).sqrt()
+    assert float(sizes.diff(n=2).abs().max()) < 0.2 * float(sizes.mean())
+
+
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan")])
 def test_a_band_without_light_is_named(value):
     values = LIGHT.clone()
@@ -115,3 +142,10 @@ def test_a_method_that_adds_to_a_band_adds_to_its_response():
     found = find_response(camera(white) + 0.3, camera, 0.5, reconstruct)
     assert_close(found.values, 2 * LIGHT * wrong)
     assert_close(seen[0], camera(white), atol=5e-3, rtol=0)
+
+
+def test_a_method_that_fails_on_a_white_frame_is_left_out():
+    camera = _camera()
+    y = camera(LIGHT[None, :, None, None].expand(1, -1, 64, 60))
+    failed = torch.tensor([0.0, 0, 0, 2, 3])[None, :, None, None].expand(1, -1, 64, 60)
+    assert_close(find_response(y, camera, 1.0, lambda *_: failed).values, LIGHT, rtol=1e-3, atol=0)

@@ -31,9 +31,13 @@ def add_unit(inputs: Inputs, settings: Reconstruct) -> Inputs:
         return inputs
     source, note = read_response(settings.response, inputs, settings)
     y, system = inputs.measurement, inputs.system
-    if isinstance(source, Response) and source.stray > 0:
-        y = system.without_bad_pixels(source.without_stray(y, system.good_pixels))
-        note += f"; stray light of {source.stray:.1%} of the mean taken out of the snapshot"
+    if isinstance(source, Response):
+        y = system.without_bad_pixels(source.corrected(y, system.good_pixels))
+        if source.stray > 0:
+            note += f"; stray light of {source.stray:.1%} of the mean taken out of the snapshot"
+        if source.gain is not None:
+            away = float((source.gain - 1).square().mean().sqrt())
+            note += f"; its pixels scaled by the white frame, by {away:.1%} in the mean"
     unit, notes = Unit(settings.output.unit, source), [*inputs.notes, f"response: {note}"]
     return replace(inputs, measurement=y, unit=unit, notes=notes)
 
