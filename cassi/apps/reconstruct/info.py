@@ -140,7 +140,7 @@ def _name_camera(system: System) -> str:
     """Say what the camera is, and how many of its pixels are left out."""
     good = system.good_pixels
     left_out = 0 if good is None else int((~good).sum())
-    return str(system.plain).splitlines()[0] + f", {left_out} pixels left out" * (left_out > 0)
+    return str(system.unweighted).splitlines()[0] + f", {left_out} pixels left out" * (left_out > 0)
 
 
 def _times(settings: Reconstruct) -> int:
