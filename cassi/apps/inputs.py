@@ -141,7 +141,7 @@ def load_inputs(
         more += describe_white(chain, frame, system, camera.mask, measured.full_scale)
         if is_raw(done) and (sharp := photographed(system)) is not system:
             system = sharp
-            more.append("mask: taken as a photograph, whose contrast bands between pixels keep")
+            more.append("mask: taken as a photograph; bands between pixels keep its contrast")
     if truth is not None:
         _check_shape("truth", files, "(C, H, W)", truth.data, system.cube_shape)
     if frame is None:

@@ -24,7 +24,7 @@ _WHITE = 0.1
 """Share of a white frame that a camera may have wrong, if pixels are to be scaled. Cameras drawn by
 `lab.py` have 6 % at most; a mask of other rows has 20 to 50 %."""
 _GAINS = (0.5, 2.0)  # least and most
-_FAILED = 0.2  # of the response; cubes of drawn cameras are 5 % off at most
+_FAILED = 0.2  # of the response; cubes of 32 true cameras are 5 % off at most
 _TOGETHER = 25  # neighbouring pixels of a cube err together
 _SURE = 2.0  # standard errors
 _BESIDE = 2  # bands, into which a method puts light of a band
