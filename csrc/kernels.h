@@ -95,12 +95,15 @@ struct TrilinearBackward {
 };
 
 // The camera that moves and spreads each band by itself: column w of band c is seen at the detector
-// columns start(c) + w + t, with the weights tap(c, t). `g` counts no detector columns.
+// columns start(c) + w + t, with the weights tap(c, t). `g` counts no detector columns. `after`:
+// the mask codes bands after they are spread, and has all columns that they are seen at.
 struct Taps {
   View weights;                       // (1|B, C, T)
   const int64_t* starts;              // (1|B, C)
   int64_t starts_batch, starts_band;  // strides, that of a batch 0 where samples share them
   int64_t count;                      // T
+  bool after;
+  CASSI_MEMBER int64_t coded(int64_t width) const { return after ? width + count - 1 : width; }
 };
 
 struct ForwardTaps {
@@ -119,6 +122,7 @@ struct AdjointTaps {
   View y, mask;
   Taps taps;
   View x;
+  View v = {};  // what the result is added to; data is null where there is none
 };
 
 struct MaskAdjointTaps {

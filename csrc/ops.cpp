@@ -217,8 +217,8 @@ Geometry geometry(int64_t batch, int64_t shots, int64_t bands, int64_t height, i
 }
 
 // Mask (1|B, K, 1|C, H, W) of a call over B samples and C bands.
-View mask_view(const Tensor& mask, const Tensor& like, const Geometry& g) {
-  return read(mask, like, "mask", {g.batch, g.shots, g.bands, g.height, g.width},
+View mask_view(const Tensor& mask, const Tensor& like, const Geometry& g, int64_t further = 0) {
+  return read(mask, like, "mask", {g.batch, g.shots, g.bands, g.height, g.width + further},
               {true, false, true, false, false});
 }
 
@@ -567,7 +567,7 @@ std::tuple<Tensor, Tensor> trilinear_backward(const Tensor& grad, const Tensor& 
 }
 
 Taps taps_view(const Tensor& taps, const Tensor& starts, const Tensor& like, int64_t batch,
-               int64_t bands) {
+               int64_t bands, bool after) {
   check_rank(taps, "taps", 3);
   STD_TORCH_CHECK(starts.scalar_type() == ScalarType::Long, "starts: expected int64");
   check_device(starts, like, "starts");
@@ -578,24 +578,31 @@ Taps taps_view(const Tensor& taps, const Tensor& starts, const Tensor& like, int
                   "taps: expected at least one tap and fewer than 2^20, got ", taps.size(2));
   return {read(taps, like, "taps", {batch, bands, taps.size(2)}, {true, false, false}),
           static_cast<const int64_t*>(starts.mutable_data_ptr()),
-          starts.size(0) == 1 ? 0 : starts.stride(0), starts.stride(1), taps.size(2)};
+          starts.size(0) == 1 ? 0 : starts.stride(0),
+          starts.stride(1),
+          taps.size(2),
+          after};
 }
 
 Geometry taps_geometry(int64_t batch, int64_t shots, int64_t bands, int64_t height, int64_t width,
-                       int64_t detector, int64_t taps) {
+                       int64_t detector, int64_t taps, bool after) {
   STD_TORCH_CHECK(detector >= 1 && detector < int64_t{1} << 31,
                   "detector: expected 1 to 2^31 - 1 columns, got ", detector);
   const double rows = static_cast<double>(shots + 2) *
                       (static_cast<double>(detector) + 2.0 * static_cast<double>(width + taps));
   STD_TORCH_CHECK(rows < kMostElements, "a row of all shots is too large");
-  return geometry(batch, shots, bands, height, width, 0);
+  STD_TORCH_CHECK(!after || width >= 1, "mask: expected more columns than ", taps - 1, ", got ",
+                  width + taps - 1);
+  Geometry g = geometry(batch, shots, bands, height, after ? width + taps - 1 : width, 0);
+  g.width = width;
+  return g;
 }
 
 // Where bands move by whole pixels, evenly, and are not spread: their step, the camera of
 // `forward`, whose kernels are faster; on the CPU, where the numbers can be looked at.
 std::optional<Geometry> as_step(const Taps& taps, const Geometry& g, int64_t detector) {
 #if !defined(USE_CUDA) && !defined(CASSI_EMULATED)
-  if (g.batch == 0) return std::nullopt;
+  if (g.batch == 0 || (taps.after && taps.count > 1)) return std::nullopt;
   const int64_t step = g.bands > 1 ? taps.starts[taps.starts_band] - taps.starts[0] : 0;
   if (step <= -detector || step >= detector) return std::nullopt;
   Geometry same = g;
@@ -623,15 +630,15 @@ std::optional<Geometry> as_step(const Taps& taps, const Geometry& g, int64_t det
 }
 
 Tensor forward_taps(const Tensor& x, const Tensor& mask, const Tensor& taps, const Tensor& starts,
-                    int64_t detector) {
+                    int64_t detector, bool after) {
   check_rank(x, "x", 4);
   check_rank(mask, "mask", 5);
   check_rank(taps, "taps", 3);
   const Geometry g = taps_geometry(x.size(0), mask.size(1), x.size(1), x.size(2), x.size(3),
-                                   detector, taps.size(2));
-  const Taps t = taps_view(taps, starts, x, g.batch, g.bands);
+                                   detector, taps.size(2), after);
+  const Taps t = taps_view(taps, starts, x, g.batch, g.bands, after);
   const View from = read(x, x, "x", {g.batch, g.bands, g.height, g.width});
-  const View coded = mask_view(mask, x, g);
+  const View coded = mask_view(mask, x, g, t.coded(0));
   Tensor y = empty(x, {g.batch, g.shots, g.height, detector}, x.scalar_type());
   const View to = view(y, "y", {g.batch, g.shots, g.height, detector});
   const Dtype sums = sums_of({&x, &mask});
@@ -642,43 +649,64 @@ Tensor forward_taps(const Tensor& x, const Tensor& mask, const Tensor& taps, con
   return y;
 }
 
-Tensor adjoint_taps(const Tensor& y, const Tensor& mask, const Tensor& taps, const Tensor& starts,
-                    bool channels_last) {
-  check_rank(y, "y", 4);
-  check_rank(mask, "mask", 5);
-  check_rank(taps, "taps", 3);
-  const int64_t detector = y.size(3), bands = taps.size(1);
-  const Geometry g =
-      taps_geometry(y.size(0), y.size(1), bands, y.size(2), mask.size(4), detector, taps.size(2));
-  const Taps t = taps_view(taps, starts, y, g.batch, bands);
+// v + Aᵀy into x, Aᵀy where there is no v.
+Tensor backproject_taps(const std::optional<Tensor>& v, const Tensor& y, const Tensor& mask,
+                        const Tensor& taps, const Tensor& starts, bool after, const Geometry& g,
+                        Tensor x) {
+  const int64_t detector = y.size(3);
+  const Taps t = taps_view(taps, starts, y, g.batch, g.bands, after);
+  const std::initializer_list<int64_t> cube = {g.batch, g.bands, g.height, g.width};
   const View from = read(y, y, "y", {g.batch, g.shots, g.height, detector});
-  const View coded = mask_view(mask, y, g);
-  Tensor x = empty(y, {g.batch, bands, g.height, g.width}, y.scalar_type(), channels_last);
-  const View to = view(x, "x", {g.batch, bands, g.height, g.width});
-  const Dtype sums = sums_of({&y, &mask});
+  const View coded = mask_view(mask, y, g, t.coded(0));
+  const View to = view(x, "x", cube), added = v ? read(*v, y, "v", cube) : View{};
+  const Dtype sums = v ? sums_of({&*v, &y, &mask}) : sums_of({&y, &mask});
   if (const auto same = as_step(t, g, detector))
-    start(Adjoint{*same, sums, from, coded, to, false}, x);
+    start(Adjoint{*same, sums, from, coded, to, false, added}, x);
   else
-    start(AdjointTaps{g, detector, sums, from, coded, t, to}, x);
+    start(AdjointTaps{g, detector, sums, from, coded, t, to, added}, x);
   return x;
 }
 
+Tensor adjoint_taps(const Tensor& y, const Tensor& mask, const Tensor& taps, const Tensor& starts,
+                    bool channels_last, bool after) {
+  check_rank(y, "y", 4);
+  check_rank(mask, "mask", 5);
+  check_rank(taps, "taps", 3);
+  const int64_t bands = taps.size(1), width = mask.size(4) - (after ? taps.size(2) - 1 : 0);
+  const Geometry g =
+      taps_geometry(y.size(0), y.size(1), bands, y.size(2), width, y.size(3), taps.size(2), after);
+  Tensor x = empty(y, {g.batch, bands, g.height, width}, y.scalar_type(), channels_last);
+  return backproject_taps({}, y, mask, taps, starts, after, g, x);
+}
+
+Tensor add_adjoint_taps(const Tensor& v, const Tensor& y, const Tensor& mask, const Tensor& taps,
+                        const Tensor& starts, bool after) {
+  check_rank(v, "v", 4);
+  check_rank(y, "y", 4);
+  check_rank(mask, "mask", 5);
+  check_rank(taps, "taps", 3);
+  const Geometry g = taps_geometry(v.size(0), mask.size(1), v.size(1), v.size(2), v.size(3),
+                                   y.size(3), taps.size(2), after);
+  return backproject_taps(v, y, mask, taps, starts, after, g, empty_as(v));
+}
+
 Tensor mask_adjoint_taps(const Tensor& x, const Tensor& y, const Tensor& taps, const Tensor& starts,
-                         bool per_sample, bool per_band) {
+                         bool after, bool per_sample, bool per_band) {
   check_rank(x, "x", 4);
   check_rank(y, "y", 4);
   check_rank(taps, "taps", 3);
   const int64_t detector = y.size(3);
-  const Geometry g =
-      taps_geometry(x.size(0), y.size(1), x.size(1), x.size(2), x.size(3), detector, taps.size(2));
+  const Geometry g = taps_geometry(x.size(0), y.size(1), x.size(1), x.size(2), x.size(3), detector,
+                                   taps.size(2), after);
   const Dtype sums = sums_of({&x, &y});
   const int64_t samples = per_sample ? g.batch : 1, bands = per_band ? g.bands : 1;
-  const Taps t = taps_view(taps, starts, x, g.batch, g.bands);
+  const Taps t = taps_view(taps, starts, x, g.batch, g.bands, after);
   const View cube = read(x, x, "x", {g.batch, g.bands, g.height, g.width});
   const View measured = read(y, x, "y", {g.batch, g.shots, g.height, detector});
-  Tensor m = empty(x, {samples, g.shots, bands, g.height, g.width}, scalar_type(sums));
+  const int64_t wide = t.coded(g.width);
+  Tensor m = empty(x, {samples, g.shots, bands, g.height, wide}, scalar_type(sums));
   if (g.batch == 0) return torch::stable::zero_(m);
-  const View to = view(m, "mask", {samples, g.shots, bands, g.height, g.width});
+  const View to = view(m, "mask", {samples, g.shots, bands, g.height, wide});
   if (const auto same = as_step(t, g, detector))
     start(MaskAdjoint{*same, sums, cube, measured, to, per_sample, per_band}, m);
   else
@@ -918,6 +946,7 @@ STABLE_TORCH_LIBRARY_IMPL(cassi, CASSI_DEVICE, library) {
   library.impl("trilinear_backward", TORCH_BOX(&trilinear_backward));
   library.impl("forward_taps", TORCH_BOX(&forward_taps));
   library.impl("adjoint_taps", TORCH_BOX(&adjoint_taps));
+  library.impl("add_adjoint_taps", TORCH_BOX(&add_adjoint_taps));
   library.impl("mask_adjoint_taps", TORCH_BOX(&mask_adjoint_taps));
   library.impl("band_solve", TORCH_BOX(&band_solve));
   library.impl("selective_scan", TORCH_BOX(&selective_scan));

@@ -33,6 +33,8 @@ def kernel_calls(shots=1, samples=1, bands=1, dtype=torch.float64, seed=0):
     dual = (draw(B, 2, C, H, W) * 0.01).to(rho.dtype)
     taps, basis = (draw(samples, C, 2).to(dtype) for _ in range(2))
     starts = torch.tensor([[0, 1, 3]]).expand(samples, -1).contiguous()
+    after = samples > 1
+    code = _turned(draw(samples, shots, bands, H, W + after)).to(dtype)
     band = ops.gram_taps(m[0].double(), taps[0].double(), starts[0], WIDE)
     rows, kernel = draw(6, 4, dtype=dtype).mT, draw(4, 3, dtype=dtype)
     cells, points = draw(4, 2, 8, dtype=dtype).mT, draw(4, 3, dtype=dtype)
@@ -53,9 +55,10 @@ def kernel_calls(shots=1, samples=1, bands=1, dtype=torch.float64, seed=0):
         "gram_solve": (y, g, damping),
         "data_step": (x, y, m, g, damping, STEP),
         "data_step_backward": (x * 0.5, x, y, m, g, damping, STEP, True, True),
-        "forward_taps": (x, m, taps, starts, WIDE),
-        "adjoint_taps": (y, m, taps, starts),
-        "mask_adjoint_taps": (x, y, taps, starts, samples > 1, bands > 1),
+        "forward_taps": (x, code, taps, starts, WIDE, after),
+        "adjoint_taps": (y, code, taps, starts, False, after),
+        "add_adjoint_taps": (x, y, code, taps, starts, after),
+        "mask_adjoint_taps": (x, y, taps, starts, after, samples > 1, bands > 1),
         "band_solve": (y, band, damping),
         "convolve1d": (rows, kernel),
         "correlate1d": (rows, kernel),

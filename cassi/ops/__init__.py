@@ -36,6 +36,7 @@ from cassi.ops._scan import selective_scan
 from cassi.ops._signal import convolve1d, sample_volume, trilinear
 from cassi.ops._subspace import adjoint_subspace, forward_subspace
 from cassi.ops._taps import (
+    add_adjoint_taps,
     adjoint_taps,
     band_solve,
     detector_columns,
@@ -50,6 +51,7 @@ from cassi.ops._tv import tv_prox
 
 __all__ = [
     "add_adjoint",
+    "add_adjoint_taps",
     "adjoint",
     "adjoint_subspace",
     "adjoint_taps",

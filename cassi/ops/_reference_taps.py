@@ -1,7 +1,8 @@
 """Cameras whose disperser shifts each band by its own amount and spreads it: pure torch.
 
 Shapes are canonical: cubes (B, C, H, W), masks (1|B, K, 1|C, H, W), measurements (B, K, H, D), taps
-(1|B, C, T), starts (1|B, C), whole numbers, and grams (1|B, T·K, K, H, D).
+(1|B, C, T), starts (1|B, C), whole numbers, and grams (1|B, T·K, K, H, D). Masks after the spread
+have W + T - 1 columns.
 """
 
 from collections.abc import Iterator
@@ -17,9 +18,9 @@ detector pixel that depends on those before it."""
 
 
 def _overlaps(
-    taps: Tensor, starts: Tensor, width: int, detector: int
-) -> Iterator[tuple[slice, int, Tensor, slice, slice]]:
-    # (samples, band, tap, columns of the cube, columns of the detector), what meets the detector.
+    taps: Tensor, starts: Tensor, width: int, detector: int, after: bool
+) -> Iterator[tuple[slice, int, Tensor, slice, slice, slice]]:
+    # (samples, band, tap, columns of the cube, the mask, the detector), what meets the detector.
     for s, row in enumerate(starts.tolist()):
         samples = slice(None) if len(starts) == len(taps) == 1 else slice(s, s + 1)
         for c, start in enumerate(row):
@@ -27,11 +28,13 @@ def _overlaps(
                 first, last = max(0, -start - t), min(width, detector - start - t)
                 if first < last:
                     seen = slice(first + start + t, last + start + t)
+                    coded = slice(first + t * after, last + t * after)
                     yield (
                         samples,
                         c,
                         taps[s if len(taps) > 1 else 0, c, t],
                         slice(first, last),
+                        coded,
                         seen,
                     )
 
@@ -45,50 +48,78 @@ def _of(mask: Tensor, samples: slice) -> Tensor:
     return mask if len(mask) == 1 else mask[samples]
 
 
-def forward_taps(x: Tensor, mask: Tensor, taps: Tensor, starts: Tensor, detector: int) -> Tensor:
+def forward_taps(
+    x: Tensor, mask: Tensor, taps: Tensor, starts: Tensor, detector: int, after: bool = False
+) -> Tensor:
     """Mask, shift and spread, sum: y[k,h,w'] = Σ_c Σ_t a[c,t] (m·x)[c,h,w'-s(c)-t]."""
     batch, _, height, width = x.shape
     dtype = accumulation_dtype(x, mask)
     y = x.new_zeros((batch, mask.shape[1], height, detector), dtype=dtype)
     taps, starts = _per_sample(taps.to(dtype), starts)
-    for samples, c, tap, columns, seen in _overlaps(taps, starts, width, detector):
+    for samples, c, tap, columns, coded, seen in _overlaps(taps, starts, width, detector, after):
         band = x[samples, c, :, columns].to(dtype)
         for k in range(mask.shape[1]):
-            m = _band(_of(mask, samples), k, c)[..., columns].to(dtype)
+            m = _band(_of(mask, samples), k, c)[..., coded].to(dtype)
             y[samples, k, :, seen].addcmul_(tap * m, band)
     return y.to(x.dtype)
 
 
 def adjoint_taps(
-    y: Tensor, mask: Tensor, taps: Tensor, starts: Tensor, channels_last: bool = False
+    y: Tensor,
+    mask: Tensor,
+    taps: Tensor,
+    starts: Tensor,
+    channels_last: bool = False,
+    after: bool = False,
 ) -> Tensor:
     """Gather what each band spread: x[c,h,w] = Σ_k m[k,c,h,w] Σ_t a[c,t] y[k,h,w+s(c)+t]."""
     batch, shots, height, detector = y.shape
-    width, bands = mask.shape[-1], taps.shape[1]
+    width, bands = cube_width(mask, taps, after), taps.shape[1]
     dtype = accumulation_dtype(y, mask)
     x = torch.zeros((batch, bands, height, width), dtype=dtype, device=y.device)
     x = x.to(memory_format=layout(channels_last))
     taps, starts = _per_sample(taps.to(dtype), starts)
-    for samples, c, tap, columns, seen in _overlaps(taps, starts, width, detector):
+    for samples, c, tap, columns, coded, seen in _overlaps(taps, starts, width, detector, after):
         for k in range(shots):
-            m = _band(_of(mask, samples), k, c)[..., columns].to(dtype)
+            m = _band(_of(mask, samples), k, c)[..., coded].to(dtype)
             x[samples, c, :, columns].addcmul_(tap * m, y[samples, k, :, seen].to(dtype))
     return x.to(y.dtype)
 
 
+def add_adjoint_taps(
+    v: Tensor, y: Tensor, mask: Tensor, taps: Tensor, starts: Tensor, after: bool = False
+) -> Tensor:
+    """Compute v + Aᵀy, in the strides of v."""
+    y = y.to(accumulation_dtype(v, y, mask))
+    x = adjoint_taps(y, mask, taps, starts, False, after)
+    return torch.empty_like(v).copy_(x.add_(v))
+
+
+def cube_width(mask: Tensor, taps: Tensor, after: bool) -> int:
+    """Return the columns of the cube that a mask codes."""
+    return mask.shape[-1] - after * (taps.shape[-1] - 1)
+
+
 def mask_adjoint_taps(
-    x: Tensor, y: Tensor, taps: Tensor, starts: Tensor, per_sample: bool, per_band: bool
+    x: Tensor,
+    y: Tensor,
+    taps: Tensor,
+    starts: Tensor,
+    after: bool,
+    per_sample: bool,
+    per_band: bool,
 ) -> Tensor:
     """Gather, multiply by the cube: m[k,c,h,w] = Σ_b x[b,c,h,w] Σ_t a[c,t] y[b,k,h,w+s(c)+t]."""
     batch, bands, height, width = x.shape
     shots, detector = y.shape[1], y.shape[-1]
     dtype = accumulation_dtype(x, y)
-    rows = x.new_zeros((batch, shots, bands if per_band else 1, height, width), dtype=dtype)
+    wide = width + after * (taps.shape[-1] - 1)
+    rows = x.new_zeros((batch, shots, bands if per_band else 1, height, wide), dtype=dtype)
     taps, starts = _per_sample(taps.to(dtype), starts)
-    for samples, c, tap, columns, seen in _overlaps(taps, starts, width, detector):
+    for samples, c, tap, columns, coded, seen in _overlaps(taps, starts, width, detector, after):
         band = tap * x[samples, c, :, columns].to(dtype)
         for k in range(shots):
-            m = _band(rows[samples], k, c)[..., columns]
+            m = _band(rows[samples], k, c)[..., coded]
             m.addcmul_(band, y[samples, k, :, seen].to(dtype))
     return rows if per_sample else rows.sum(0, keepdim=True)
 

@@ -6,6 +6,11 @@ Band c starts at detector column s(c), a whole number of any sign, and each of i
 over T neighbours by the taps a[c]: two of them shift by a fraction of a pixel, more are a line
 spread. What falls beside the detector is lost.
 
+Where a mask codes bands after they are spread, it has W + T − 1 columns, those of the detector that
+a band falls on:
+
+    y[k, h, w'] = Σ_c m[k, c, h, w' − s(c)] · Σ_t a[c, t] x[c, h, w' − s(c) − t]
+
 With Q(x, m, a, y) = Σ a[c,t] · m·x · (y shifted back by s(c) + t), `forward_taps`, `adjoint_taps`
 and `mask_adjoint_taps` are its derivatives with respect to y, x and m. The one with respect to a
 is made of adjoints, so that every gradient is made of these three, to any order.
@@ -30,6 +35,7 @@ from cassi.ops._camera import (
 )
 from cassi.ops._library import call, differentiable, kernels
 from cassi.ops._reference import accumulation_dtype, band_offset, layout
+from cassi.ops._reference_taps import cube_width
 
 _MOST = 1 << 20  # of taps, as for the kernels, and of offsets that are listed one by one
 
@@ -90,7 +96,9 @@ def detector_columns(offsets: Sequence[float], width: int) -> int:
     return width + math.ceil(farthest)
 
 
-def forward_taps(x: Tensor, mask: Tensor, taps: Tensor, starts: Tensor, detector: int) -> Tensor:
+def forward_taps(
+    x: Tensor, mask: Tensor, taps: Tensor, starts: Tensor, detector: int, *, after: bool = False
+) -> Tensor:
     """Apply the camera: y = A x.
 
     Args:
@@ -99,6 +107,7 @@ def forward_taps(x: Tensor, mask: Tensor, taps: Tensor, starts: Tensor, detector
         taps: `(C, T)`, or `(B, C, T)`.
         starts: detector column of the first tap of column 0, int64, `(C,)` or `(B, C)`.
         detector: columns D.
+        after: the mask codes bands after they are spread.
 
     Returns:
         Measurement `(B, K, H, D)`, without B if x has none.
@@ -111,16 +120,20 @@ def forward_taps(x: Tensor, mask: Tensor, taps: Tensor, starts: Tensor, detector
     x, squeeze = _checks.canonical_batch("x", x, "a cube (B, C, H, W) or (C, H, W)")
     taps, starts = _canonical_taps(taps, starts, x)
     _checks.check_same_device(x=x, mask=m, taps=taps, starts=starts)
-    _checks.check_cube("x", x, m)
-    if taps.shape[1] != x.shape[1]:
-        raise ValueError(f"taps: expected {x.shape[1]} bands as the cube, got {taps.shape[1]}")
+    _check_cube("x", x, m, taps, after)
     detector = _checks.check_int("detector", detector, 1)
-    y = call(kernels.forward_taps.default, x, m, taps, starts, detector)
+    y = call(kernels.forward_taps.default, x, m, taps, starts, detector, after)
     return y[0] if squeeze else y
 
 
 def adjoint_taps(
-    y: Tensor, mask: Tensor, taps: Tensor, starts: Tensor, *, channels_last: bool = False
+    y: Tensor,
+    mask: Tensor,
+    taps: Tensor,
+    starts: Tensor,
+    *,
+    channels_last: bool = False,
+    after: bool = False,
 ) -> Tensor:
     """Apply the transpose: x[c, h, w] = Σ_k m[k, c, h, w] Σ_t a[c, t] y[k, h, w + s(c) + t].
 
@@ -130,6 +143,7 @@ def adjoint_taps(
         taps: `(C, T)`, or `(B, C, T)`.
         starts: int64, `(C,)` or `(B, C)`.
         channels_last: return the cube with its bands innermost in memory (for convolutions).
+        after: the mask codes bands after they are spread.
 
     Returns:
         Cube `(B, C, H, W)`, without B if y has none.
@@ -143,18 +157,48 @@ def adjoint_taps(
     taps, starts = _canonical_taps(taps, starts, y)
     _checks.check_same_device(y=y, mask=m, taps=taps, starts=starts)
     _checks.check_bands(m, taps.shape[1])
-    _checks.check_int("columns of y", y.shape[-1], 1)
-    _checks.check_samples("y", y, m)
-    if tuple(y.shape[1:3]) != (m.shape[1], m.shape[3]):
-        raise ValueError(
-            f"y: expected (B, K, H, D) with K = {m.shape[1]} and H = {m.shape[3]} as the mask, "
-            f"got shape {_checks.shape_of(y)}"
-        )
-    x = call(kernels.adjoint_taps.default, y, m, taps, starts, channels_last)
+    _code(m, taps, after)
+    _check_measurement(y, m)
+    x = call(kernels.adjoint_taps.default, y, m, taps, starts, channels_last, after)
     return x[0] if squeeze else x
 
 
-def gram_taps(mask: Tensor, taps: Tensor, starts: Tensor, detector: int) -> Tensor:
+def add_adjoint_taps(
+    v: Tensor, y: Tensor, mask: Tensor, taps: Tensor, starts: Tensor, *, after: bool = False
+) -> Tensor:
+    """Add the transpose to a cube: v + Aᵀy. The cube is read and written once.
+
+    Args:
+        v: cube `(B, C, H, W)`.
+        y: measurement `(B, K, H, D)`.
+        mask: transmission, see the module's shapes.
+        taps: `(C, T)`, or `(B, C, T)`.
+        starts: int64, `(C,)` or `(B, C)`.
+        after: the mask codes bands after they are spread.
+
+    Returns:
+        Cube shaped like v, in its dtype.
+
+    Raises:
+        TypeError: an argument is not a tensor of its kind.
+        ValueError: shapes or devices do not fit each other.
+    """
+    m = _checks.canonical_mask(mask)
+    v, squeeze = _checks.canonical_batch("v", v, "a cube (B, C, H, W) or (C, H, W)")
+    y, _ = _checks.canonical_batch("y", y, "a measurement (B, K, H, W') or (K, H, W')")
+    taps, starts = _canonical_taps(taps, starts, v)
+    _checks.check_same_device(v=v, y=y, mask=m, taps=taps, starts=starts)
+    _check_cube("v", v, m, taps, after)
+    _check_measurement(y, m)
+    if len(y) != len(v):
+        raise ValueError(f"y: expected {len(v)} samples as v, got {len(y)}")
+    x = call(kernels.add_adjoint_taps.default, v, y, m, taps, starts, after)
+    return x[0] if squeeze else x
+
+
+def gram_taps(
+    mask: Tensor, taps: Tensor, starts: Tensor, detector: int, *, after: bool = False
+) -> Tensor:
     """Compute A Aᵀ, which couples detector pixels of a row at most T − 1 apart.
 
         G[d·K + k, l, h, w'] = Σ_c Σ_t a[c, t] a[c, t + d] (m_k m_l)[c, h, w' − s(c) − t]
@@ -166,6 +210,7 @@ def gram_taps(mask: Tensor, taps: Tensor, starts: Tensor, detector: int) -> Tens
         taps: `(C, T)`, or `(B, C, T)`.
         starts: int64, `(C,)` or `(B, C)`.
         detector: columns D.
+        after: the mask codes bands after they are spread.
 
     Returns:
         `(1 or B, T·K, K, H, D)`, float64.
@@ -181,17 +226,21 @@ def gram_taps(mask: Tensor, taps: Tensor, starts: Tensor, detector: int) -> Tens
     taps, starts = _canonical_taps(taps, starts, m.expand(samples, -1, -1, -1, -1))
     bands = taps.shape[1]
     _checks.check_bands(m, bands)
-    _, shots, _, height, width = m.shape
+    shots, height, width = m.shape[1], m.shape[3], _code(m, taps, after).shape[-1]
     m = m.expand(samples, -1, -1, -1, -1)
-    # Shot l as the cube, all shots k as the mask.
-    cubes = m.expand(-1, -1, bands, -1, -1).reshape(samples * shots, bands, height, width)
-    masks = m.repeat_interleave(shots, 0)
+    # Shot l as the cube, all shots k as the mask; after the spread both are the mask, of white.
+    cubes = m.expand(-1, -1, bands, -1, -1).flatten(0, 1)
+    masks, others = m.repeat_interleave(shots, 0), m.flatten(0, 1).unsqueeze(1)
+    white = m.new_ones(1).expand(samples * shots, bands, height, width)
     starts = _repeat(starts, samples, shots)
     parts = []
     for apart in range(taps.shape[-1]):
         weights = taps[..., : taps.shape[-1] - apart] * taps[..., apart:]
         weights = _repeat(weights.double(), samples, shots)
-        parts.append(call(kernels.forward_taps.default, cubes, masks, weights, starts, detector))
+        x, by = cubes, masks
+        if after:
+            x, by = white, masks[..., : masks.shape[-1] - apart] * others[..., apart:]
+        parts.append(call(kernels.forward_taps.default, x, by, weights, starts, detector, after))
     gram = torch.stack(parts, 1)  # (samples·K, T, K, H, D), shot l first
     return gram.unflatten(0, (samples, shots)).movedim(1, 3).flatten(1, 2)
 
@@ -260,95 +309,160 @@ def _canonical_taps(taps: Tensor, starts: Tensor, like: Tensor) -> tuple[Tensor,
     return taps, starts
 
 
+def _code(mask: Tensor, taps: Tensor, after: bool) -> Tensor:
+    # As many columns of a mask as the cube has.
+    width = cube_width(mask, taps, after)
+    if width < 1 <= mask.shape[-1]:
+        raise ValueError(
+            f"mask: expected W + {taps.shape[-1] - 1} columns after {taps.shape[-1]} taps, "
+            f"got {mask.shape[-1]}"
+        )
+    return mask[..., :width]
+
+
+def _check_cube(name: str, x: Tensor, mask: Tensor, taps: Tensor, after: bool) -> None:
+    _checks.check_cube(name, x, _code(mask, taps, after))
+    if taps.shape[1] != x.shape[1]:
+        raise ValueError(f"taps: expected {x.shape[1]} bands as the cube, got {taps.shape[1]}")
+
+
+def _check_measurement(y: Tensor, mask: Tensor) -> None:
+    _checks.check_int("columns of y", y.shape[-1], 1)
+    _checks.check_samples("y", y, mask)
+    if tuple(y.shape[1:3]) != (mask.shape[1], mask.shape[3]):
+        raise ValueError(
+            f"y: expected (B, K, H, D) with K = {mask.shape[1]} and H = {mask.shape[3]} as the "
+            f"mask, got shape {_checks.shape_of(y)}"
+        )
+
+
 # Shapes, dtypes and strides only.
 
 
 def _fake_forward_taps(
-    x: Tensor, mask: Tensor, taps: Tensor, starts: Tensor, detector: int
+    x: Tensor, mask: Tensor, taps: Tensor, starts: Tensor, detector: int, after: bool = False
 ) -> Tensor:
     return x.new_empty((x.shape[0], mask.shape[1], x.shape[2], detector))
 
 
 def _fake_adjoint_taps(
-    y: Tensor, mask: Tensor, taps: Tensor, starts: Tensor, channels_last: bool = False
+    y: Tensor,
+    mask: Tensor,
+    taps: Tensor,
+    starts: Tensor,
+    channels_last: bool = False,
+    after: bool = False,
 ) -> Tensor:
-    shape = (y.shape[0], taps.shape[1], y.shape[2], mask.shape[-1])
+    shape = (y.shape[0], taps.shape[1], y.shape[2], cube_width(mask, taps, after))
     return torch.empty(shape, dtype=y.dtype, device=y.device, memory_format=layout(channels_last))
+
+
+def _fake_add_adjoint_taps(v: Tensor, *_: Any) -> Tensor:
+    return torch.empty_like(v)
+
+
+def _fake_mask_adjoint_taps(
+    x: Tensor, y: Tensor, taps: Tensor, starts: Tensor, after: bool, *flags: bool
+) -> Tensor:
+    wide = x.shape[-1] + after * (taps.shape[-1] - 1)
+    return fake_mask_adjoint(x.new_empty((*x.shape[:-1], wide)), y, *flags)
 
 
 # Gradients: one entry per schema argument.
 
 
-def _mask_gradient(x: Tensor, y: Tensor, mask: Tensor, taps: Tensor, starts: Tensor) -> Tensor:
+def _mask_gradient(
+    x: Tensor, y: Tensor, mask: Tensor, taps: Tensor, starts: Tensor, after: bool
+) -> Tensor:
     per_sample = mask.shape[0] > 1 or x.shape[0] == 1
-    grad = kernels.mask_adjoint_taps(x, y, taps, starts, per_sample, mask.shape[2] > 1)
+    grad = kernels.mask_adjoint_taps(x, y, taps, starts, after, per_sample, mask.shape[2] > 1)
     return grad.to(mask.dtype)
 
 
-def _taps_gradient(x: Tensor, mask: Tensor, y: Tensor, taps: Tensor, starts: Tensor) -> Tensor:
+def _taps_gradient(
+    x: Tensor, mask: Tensor, y: Tensor, taps: Tensor, starts: Tensor, after: bool
+) -> Tensor:
     # ∂Q/∂a[c,t]: the adjoint with one tap of 1, against the cube.
     dtype = accumulation_dtype(x, mask, y)
     one = torch.ones_like(taps[..., :1])
     products = []
     for t in range(taps.shape[-1]):
-        back = kernels.adjoint_taps(y.to(dtype), mask, one, starts + t, is_channels_last(x))
+        m = mask.narrow(-1, t * after, x.shape[-1])
+        back = kernels.adjoint_taps(y.to(dtype), m, one, starts + t, is_channels_last(x))
         products.append((back * x).sum((-2, -1)))
     return sum_to_batch(torch.stack(products, -1), taps.shape[0]).to(taps.dtype)
 
 
 @differentiable(
-    "forward_taps(Tensor x, Tensor mask, Tensor taps, Tensor starts, SymInt detector) -> Tensor",
+    "forward_taps(Tensor x, Tensor mask, Tensor taps, Tensor starts, SymInt detector, bool"
+    " after=False) -> Tensor",
     _reference_taps.forward_taps,
     _fake_forward_taps,
 )
 def _backward_forward_taps(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     x, mask, taps, starts = ctx.saved_tensors
+    _, after = ctx.constants
     need_x, need_mask, need_taps = ctx.needs_input_grad[:3]
     return (
-        kernels.adjoint_taps(g, mask, taps, starts, is_channels_last(x)) if need_x else None,
-        _mask_gradient(x, g, mask, taps, starts) if need_mask else None,
-        _taps_gradient(x, mask, g, taps, starts) if need_taps else None,
-        None,
-        None,
+        kernels.adjoint_taps(g, mask, taps, starts, is_channels_last(x), after) if need_x else None,
+        _mask_gradient(x, g, mask, taps, starts, after) if need_mask else None,
+        _taps_gradient(x, mask, g, taps, starts, after) if need_taps else None,
+        *(None, None, None),
     )
 
 
 @differentiable(
-    "adjoint_taps(Tensor y, Tensor mask, Tensor taps, Tensor starts, bool"
-    " channels_last=False) -> Tensor",
+    "adjoint_taps(Tensor y, Tensor mask, Tensor taps, Tensor starts, bool channels_last=False,"
+    " bool after=False) -> Tensor",
     _reference_taps.adjoint_taps,
     _fake_adjoint_taps,
 )
 def _backward_adjoint_taps(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-    y, mask, taps, starts = ctx.saved_tensors
-    need_y, need_mask, need_taps = ctx.needs_input_grad[:3]
+    return (*_towards(ctx, g, ctx.constants[1], 0), None)
+
+
+@differentiable(
+    "add_adjoint_taps(Tensor v, Tensor y, Tensor mask, Tensor taps, Tensor starts, bool"
+    " after=False) -> Tensor",
+    _reference_taps.add_adjoint_taps,
+    _fake_add_adjoint_taps,
+)
+def _backward_add_adjoint_taps(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+    return (g, *_towards(ctx, g, ctx.constants[0], 1))
+
+
+def _towards(ctx: Any, g: Tensor, after: bool, first: int) -> tuple[Tensor | None, ...]:
+    """Return the gradients of Aᵀy, of y, which is tensor number `first`, to starts and a flag."""
+    y, mask, taps, starts = ctx.saved_tensors[first:]
+    need_y, need_mask, need_taps = ctx.needs_input_grad[first : first + 3]
+    image = kernels.forward_taps(g, mask, taps, starts, y.shape[-1], after) if need_y else None
     return (
-        kernels.forward_taps(g, mask, taps, starts, y.shape[-1]) if need_y else None,
-        _mask_gradient(g, y, mask, taps, starts) if need_mask else None,
-        _taps_gradient(g, mask, y, taps, starts) if need_taps else None,
-        None,
-        None,
+        image if image is None else image.to(y.dtype),
+        _mask_gradient(g, y, mask, taps, starts, after) if need_mask else None,
+        _taps_gradient(g, mask, y, taps, starts, after) if need_taps else None,
+        *(None, None),
     )
 
 
 @differentiable(
-    "mask_adjoint_taps(Tensor x, Tensor y, Tensor taps, Tensor starts, bool per_sample, bool"
-    " per_band) -> Tensor",
+    "mask_adjoint_taps(Tensor x, Tensor y, Tensor taps, Tensor starts, bool after, bool"
+    " per_sample, bool per_band) -> Tensor",
     _reference_taps.mask_adjoint_taps,
-    fake_mask_adjoint,
+    _fake_mask_adjoint_taps,
     vmap=partial(vmap_mask_adjoint, "mask_adjoint_taps"),
 )
 def _backward_mask_adjoint_taps(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     x, y, taps, starts = ctx.saved_tensors
+    after = ctx.constants[0]
     need_x, need_y, need_taps = ctx.needs_input_grad[:3]
     grad_x = grad_y = grad_taps = None
     if need_x:
-        grad_x = kernels.adjoint_taps(y, g, taps, starts, is_channels_last(x)).to(x.dtype)
+        grad_x = kernels.adjoint_taps(y, g, taps, starts, is_channels_last(x), after).to(x.dtype)
     if need_y:
-        grad_y = kernels.forward_taps(x, g, taps, starts, y.shape[-1]).to(y.dtype)
+        grad_y = kernels.forward_taps(x, g, taps, starts, y.shape[-1], after).to(y.dtype)
     if need_taps:
-        grad_taps = _taps_gradient(x, g, y, taps, starts)
-    return grad_x, grad_y, grad_taps, None, None, None
+        grad_taps = _taps_gradient(x, g, y, taps, starts, after)
+    return grad_x, grad_y, grad_taps, None, None, None, None
 
 
 @differentiable(

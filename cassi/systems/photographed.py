@@ -83,21 +83,19 @@ class PhotographedCassi(CoupledCassi):
     def forward(self, x: Tensor) -> Tensor:
         """Simulate the measurement: `(B, C, H, W)` → `(B, K, H', W')`."""
         check_shape("x", x, self.cube_shape)
-        codes, starts, one = self._current()
-        x = self.turn(x)
-        images = [
-            ops.forward_taps(x, code, one, starts + t, self.detector)
-            for t, code in enumerate(codes)
-        ]
-        return self.turn(sum(images[1:], images[0]))
+        y = ops.forward_taps(self.turn(x), *self._current(), self.detector, after=True)
+        return self.turn(y)
 
     def adjoint(self, y: Tensor) -> Tensor:
         """Apply the transpose: `(B, K, H', W')` → `(B, C, H, W)`."""
         check_shape("y", y, self.measurement_shape)
-        codes, starts, one = self._current()
-        y = self.turn(y)
-        cubes = [ops.adjoint_taps(y, code, one, starts + t) for t, code in enumerate(codes)]
-        return self.turn(sum(cubes[1:], cubes[0]))
+        return self.turn(ops.adjoint_taps(self.turn(y), *self._current(), after=True))
+
+    def add_adjoint(self, v: Tensor, y: Tensor) -> Tensor:
+        """Return v + Aᵀy: `(B, C, H, W)` and `(B, K, H', W')` → `(B, C, H, W)`."""
+        check_shape("y", y, self.measurement_shape)
+        v, y = self.turn(v), self.turn(y)
+        return self.turn(ops.add_adjoint_taps(v, y, *self._current(), after=True))
 
     def gram_solve(self, r: Tensor, rho: float | Tensor = 0.0) -> Tensor:
         """Solve (AAᵀ + diag ρ) z = r in closed form, r and ρ as for `System.gram_solve`."""
@@ -127,30 +125,26 @@ class PhotographedCassi(CoupledCassi):
     def _sources(self) -> tuple[Tensor]:
         return (self.mask,)
 
-    def _current(self) -> tuple[list[Tensor], Tensor, Tensor]:
-        """Return the code of each tap times its share, the starts of bands, and ones."""
+    def _current(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the code of each band on the detector, the taps and starts of bands."""
         if self.mask.requires_grad or is_wrapped(self.mask):
             return self._make_codes()
         self._notice()
         return self._codes
 
-    def _make_codes(self) -> tuple[list[Tensor], Tensor, Tensor]:
+    def _make_codes(self) -> tuple[Tensor, Tensor, Tensor]:
         mask = canonical_mask(self.turn(self.mask))
         offsets = torch.tensor(self.offsets, dtype=torch.float64, device=mask.device)
         wide = torch.promote_types(mask.dtype, torch.float32)
-        shares, starts = ops.linear_taps(offsets)
-        taps, _ = sharp_taps(offsets - starts)
-        length, near = mask.shape[-1], _beyond(mask.to(wide))
-        codes = []
-        for t, share in enumerate(shares.to(wide).unbind(-1)):
-            seen = [
-                tap[:, None, None] * near[..., t + 3 - k : t + 3 - k + length]
-                for k, tap in enumerate(taps.to(wide).unbind(-1))
-            ]
-            code = sum(seen[1:], seen[0]).clamp_min(0)
-            codes.append((share[:, None, None] * code).to(mask.dtype).contiguous())
-        one = torch.ones(self.bands, 1, dtype=wide, device=mask.device)
-        return codes, starts, one
+        taps, starts = ops.linear_taps(offsets)
+        sharp, _ = sharp_taps(offsets - starts)
+        columns, near = mask.shape[-1] + 1, _beyond(mask.to(wide))
+        seen = [
+            tap[:, None, None] * near[..., 3 - k : 3 - k + columns]
+            for k, tap in enumerate(sharp.to(wide).unbind(-1))
+        ]
+        code = sum(seen[1:], seen[0]).clamp_min(0)
+        return code.to(mask.dtype).contiguous(), taps.to(wide), starts
 
     def _grams(self) -> Tensor:
         if self.mask.requires_grad or is_wrapped(self.mask):
@@ -163,18 +157,7 @@ class PhotographedCassi(CoupledCassi):
 
     def _make_gram(self) -> Tensor:
         """Return AAᵀ as `cassi.ops.gram_taps` has it, float64."""
-        codes, starts, one = self._current()
-        (first, second), one = (code.double() for code in codes), one.double()
-
-        def coupled(other: Tensor, code: Tensor, starts: Tensor) -> Tensor:
-            # Shot l as the cube, all shots k as the mask.
-            samples, shots = code.shape[:2]
-            cubes, masks = other.flatten(0, 1), code.repeat_interleave(shots, 0)
-            image = ops.forward_taps(cubes, masks, one, starts, self.detector)
-            return image.unflatten(0, (samples, shots)).transpose(1, 2)
-
-        same = coupled(first, first, starts) + coupled(second, second, starts + 1)
-        return torch.cat((same, coupled(second, first, starts)), 1)
+        return ops.gram_taps(*self._current(), self.detector, after=True)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         super()._apply(fn, recurse)

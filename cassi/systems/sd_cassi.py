@@ -213,10 +213,12 @@ class SDCassi(CodedSystem):
 
     def add_adjoint(self, v: Tensor, y: Tensor) -> Tensor:
         """Return v + Aᵀy: `(B, C, H, W)` and `(B, K, H', W')` → `(B, C, H, W)`."""
-        if self.shifts is not None:
-            return super().add_adjoint(v, y)
-        mask = self._coded()
-        return self.turn(ops.add_adjoint(self.turn(v), self.turn(y), mask, self.step))
+        v, y, mask = self.turn(v), self.turn(y), self._coded()
+        if self.shifts is None:
+            return self.turn(ops.add_adjoint(v, y, mask, self.step))
+        if y.shape[-1] != self.detector:
+            refuse_shape("y", self.turn(y), self.measurement_shape)
+        return self.turn(ops.add_adjoint_taps(v, y, mask, *self._spread()))
 
     def forward_subspace(self, components: Tensor, basis: Tensor) -> Tensor:
         """Simulate the measurement of the cube E a: `(B, R, H, W)` → `(B, K, H', W')`."""

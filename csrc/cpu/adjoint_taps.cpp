@@ -1,5 +1,5 @@
-// x[b,c,h,w] = Σ_k m[k,c,h,w] Σ_t a[c,t] y[b,k,h,w+s(c)+t], and the same with cube for mask:
-// m[k,c,h,w] = Σ_b x[b,c,h,w] Σ_t a[c,t] y[b,k,h,w+s(c)+t].
+// x[b,c,h,w] = Σ_k m[k,c,h,w] Σ_t a[c,t] y[b,k,h,w+s(c)+t], alone or added to a cube, and the same
+// with cube for mask: m[k,c,h,w] = Σ_b x[b,c,h,w] Σ_t a[c,t] y[b,k,h,w+s(c)+t].
 #include "taps.h"
 
 namespace cassi {
@@ -10,11 +10,22 @@ static int64_t rows_of(const Geometry& g) {
   return rows_per_tile(g, sizeof(T), kTileBytes, 8);
 }
 
+// How a row of the cube is collected: whether something is added to it, and into it or past caches.
+template <class T>
+static auto collector(bool add, bool after, bool far) {
+  constexpr Reach near = Reach::near, past = Reach::far;
+  if (after)
+    return add ? (far ? collect_row<T, true, true, past> : collect_row<T, true, true, near>)
+               : (far ? collect_row<T, false, true, past> : collect_row<T, false, true, near>);
+  return add ? (far ? collect_row<T, true, false, past> : collect_row<T, true, false, near>)
+             : (far ? collect_row<T, false, false, past> : collect_row<T, false, false, near>);
+}
+
 template <class T>
 static void run_as(const AdjointTaps& a, int64_t begin, int64_t end) {
   const Geometry& g = a.g;
-  const int64_t R = rows_of<T>(g), line = padded<T>(g.width), count = a.taps.count;
-  const int64_t pitch = padded<T>(a.detector);
+  const int64_t R = rows_of<T>(g), count = a.taps.count, coded = a.taps.coded(g.width);
+  const int64_t line = padded<T>(coded), pitch = padded<T>(a.detector);
   const int64_t weights = padded<T>(g.bands * count), stack = g.bands * R * line;
   Arena arena = {scratch((weights + g.shots * R * pitch + 2 * stack) * sizeof(T))};
   T* const weight = arena.block<T>(1, 1, weights).base;
@@ -32,24 +43,19 @@ static void run_as(const AdjointTaps& a, int64_t begin, int64_t end) {
     const bool direct = in_place<T>(part, g.width);
     const Block<T> x =
         direct ? Block<T>{reinterpret_cast<T*>(part.data), part.band, part.row} : x_space;
-    for (int64_t k = 0; k < g.shots; ++k) {
+    Block<T> v = x;
+    if (a.v.data)
+      v = as_block(cube_part(a.v, sample, tile.h), g.bands, tile.rows, g.width, x_space);
+    for (int64_t k = 0; k < g.shots; ++k, v = x) {
+      const auto collect = collector<T>(a.v.data || k > 0, a.taps.after, direct && far);
       const Block<T> m =
-          as_mask(mask_part(a.mask, sample, k, tile.h), g.bands, tile.rows, g.width, m_space);
+          as_mask(mask_part(a.mask, sample, k, tile.h), g.bands, tile.rows, coded, m_space);
       for (int64_t c = 0; c < g.bands; ++c) {
         const int64_t at = start_of(a.taps, sample, c, g.width, a.detector);
-        const T* const own = weight + c * count;
-        for (int64_t r = 0; r < tile.rows; ++r) {
-          const T* const z = y.at(k, r);
-          if (k > 0)
-            collect_row<T, true, Reach::near>(x.at(c, r), m.at(c, r), z, at, a.detector, own, count,
-                                              g.width);
-          else if (direct && far)
-            collect_row<T, false, Reach::far>(x.at(c, r), m.at(c, r), z, at, a.detector, own, count,
-                                              g.width);
-          else
-            collect_row<T, false, Reach::near>(x.at(c, r), m.at(c, r), z, at, a.detector, own,
-                                               count, g.width);
-        }
+        for (int64_t r = 0; r < tile.rows; ++r)
+          collect(x.at(c, r), v.at(c, r), m.at(c, r), y.at(k, r), at, a.detector,
+                  weight + c * count, count, g.width, tile.rows * v.row,
+                  m.band ? tile.rows * m.row : 0);
       }
     }
     if (!direct) write_block(part, x, g.bands, tile.rows, g.width);
@@ -85,11 +91,13 @@ static void run_as(const MaskAdjointTaps& a, int64_t begin, int64_t end) {
           const int64_t at = start_of(a.taps, sample, c, g.width, a.detector);
           const T* const own = weight + c * count;
           for (int64_t r = 0; r < tile.rows; ++r) {
-            const T* const z = y.at(k, r);
-            fresh ? collect_row<T, false, Reach::near>(m.at(c, r), x.at(c, r), z, at, a.detector,
-                                                       own, count, g.width)
-                  : collect_row<T, true, Reach::near>(m.at(c, r), x.at(c, r), z, at, a.detector,
-                                                      own, count, g.width);
+            const T *const z = y.at(k, r), *const from = x.at(c, r);
+            T* const to = m.at(c, r);
+            if (a.taps.after)
+              code_row<T>(to, fresh, from, z, at, a.detector, own, count, g.width);
+            else
+              collector<T>(!fresh, false, false)(to, to, from, z, at, a.detector, own, count,
+                                                 g.width, 0, 0);
           }
         }
       }

@@ -12,7 +12,7 @@ static int64_t rows_of(const Geometry& g) {
 template <class T>
 static void run_as(const ForwardTaps& a, int64_t begin, int64_t end) {
   const Geometry& g = a.g;
-  const int64_t R = rows_of<T>(g), line = padded<T>(g.width);
+  const int64_t R = rows_of<T>(g), coded = a.taps.coded(g.width), line = padded<T>(coded);
   // The sums lie among so many more that a band which misses the detector writes only those.
   const int64_t before = padded<T>(g.width + a.taps.count);
   const int64_t pitch = 2 * before + padded<T>(a.detector) + 3 * Vec<T>::lanes;
@@ -22,6 +22,7 @@ static void run_as(const ForwardTaps& a, int64_t begin, int64_t end) {
   const Block<T> y = arena.block<T>(1, R, pitch);
   const Block<T> x_space = arena.block<T>(g.bands, R, line);
   const Block<T> m_space = arena.block<T>(g.bands, R, line);
+  const auto spread = a.taps.after ? spread_row<T, true> : spread_row<T, false>;
   int64_t sample = -1;
   for (int64_t t = begin; t < end; ++t) {
     const Tile tile = tile_at(g, R, t);
@@ -31,14 +32,14 @@ static void run_as(const ForwardTaps& a, int64_t begin, int64_t end) {
     const int64_t ahead = x.band;
     for (int64_t k = 0; k < g.shots; ++k) {
       const Block<T> m =
-          as_mask(mask_part(a.mask, sample, k, tile.h), g.bands, tile.rows, g.width, m_space);
+          as_mask(mask_part(a.mask, sample, k, tile.h), g.bands, tile.rows, coded, m_space);
       clear(y, tile.rows, pitch);
       for (int64_t c = 0; c < g.bands; ++c) {
         const int64_t start = start_of(a.taps, sample, c, g.width, a.detector);
         if (start >= a.detector || start + g.width + a.taps.count <= 1) continue;  // it is not seen
         for (int64_t r = 0; r < tile.rows; ++r)
-          spread_row(y.at(0, r), before + start, x.at(c, r), m.at(c, r), weight + c * a.taps.count,
-                     a.taps.count, g.width, ahead);
+          spread(y.at(0, r), before + start, x.at(c, r), m.at(c, r), weight + c * a.taps.count,
+                 a.taps.count, g.width, ahead, m.band);
       }
       Part out = cube_part(a.y, sample, tile.h);
       out.data += k * a.y.stride[1] * size_of(a.y.dtype);

@@ -27,15 +27,15 @@ CASSI_DEVICE_INLINE bool is_seen(const Spread<T>& spread, int64_t detector, int6
   return at < detector && at + spread.taps.count > 0;
 }
 
-// Σ_t a[c,t] y[k, h, w + s(c) + t], over the columns that the detector has.
-template <class T>
+// Σ_t a[c,t] y[k, h, w + s(c) + t], over the columns that the detector has, each times m(t).
+template <class T, class M>
 CASSI_DEVICE_INLINE T collect(const Spread<T>& spread, const View& y, int64_t detector, int64_t c,
-                              int64_t k, int64_t h, int64_t w) {
+                              int64_t k, int64_t h, int64_t w, M m) {
   const int64_t at = w + spread.start(c);
   T sum = T(0);
   for (int64_t t = 0; t < spread.taps.count; ++t)
     if (at + t >= 0 && at + t < detector)
-      sum += spread.weight(c, t) * load<T>(y, index(y, spread.sample, k, h, at + t));
+      sum += spread.weight(c, t) * (m(t) * load<T>(y, index(y, spread.sample, k, h, at + t)));
   return sum;
 }
 
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kListed)
         for (int64_t t = 0; t < a.taps.count; ++t) {
           const int64_t w = from - t;
           if (w < 0 || w >= g.width) continue;
-          const T m = load<T>(a.mask, index(a.mask, b, k, c, h, w));
+          const T m = load<T>(a.mask, index(a.mask, b, k, c, h, a.taps.after ? from : w));
           sum += spread.weight(c, t) * m * load<T>(a.x, index(a.x, b, c, h, w));
         }
       }
@@ -97,13 +97,33 @@ __global__ void __launch_bounds__(256)
     const int64_t b = row / g.height / g.bands;
     const Spread<T> spread = {a.taps, b};
     for (int64_t w = threadIdx.x; w < g.width; w += blockDim.x) {
-      T sum = T(0);
-      for (int64_t k = 0; k < g.shots && is_seen(spread, a.detector, c, w); ++k)
-        sum += load<T>(a.mask, index(a.mask, b, k, c, h, w)) *
-               collect(spread, a.y, a.detector, c, k, h, w);
+      T sum = a.v.data ? load<T>(a.v, index(a.v, b, c, h, w)) : T(0);
+      for (int64_t k = 0; k < g.shots && is_seen(spread, a.detector, c, w); ++k) {
+        const auto code = [&](int64_t t) {
+          return load<T>(a.mask, index(a.mask, b, k, c, h, w + t));
+        };
+        if (a.taps.after)
+          sum += collect(spread, a.y, a.detector, c, k, h, w, code);
+        else
+          sum +=
+              code(0) * collect(spread, a.y, a.detector, c, k, h, w, [](int64_t) { return T(1); });
+      }
       store(a.x, index(a.x, b, c, h, w), sum);
     }
   }
+}
+
+// y[k, h, w + s(c)] Σ_t a[c,t] x[c, h, w − t], where the detector has that column.
+template <class T>
+CASSI_DEVICE_INLINE T seen_after(const MaskAdjointTaps& a, const Spread<T>& spread, int64_t c,
+                                 int64_t k, int64_t h, int64_t w) {
+  const int64_t at = w + spread.start(c), b = spread.sample;
+  if (at < 0 || at >= a.detector) return T(0);
+  T sum = T(0);
+  for (int64_t t = 0; t < a.taps.count; ++t)
+    if (w - t >= 0 && w - t < a.g.width)
+      sum += spread.weight(c, t) * load<T>(a.x, index(a.x, b, c, h, w - t));
+  return sum * load<T>(a.y, index(a.y, b, k, h, at));
 }
 
 template <class T>
@@ -115,14 +135,16 @@ __global__ void __launch_bounds__(256)
     const int64_t h = row % g.height, c = row / g.height % bands;
     const int64_t k = row / g.height / bands % g.shots, s = row / g.height / bands / g.shots;
     const int64_t first = a.per_sample ? s : 0, last = a.per_sample ? s + 1 : g.batch;
-    for (int64_t w = threadIdx.x; w < g.width; w += blockDim.x) {
+    for (int64_t w = threadIdx.x; w < a.taps.coded(g.width); w += blockDim.x) {
       T sum = T(0);
       for (int64_t b = first; b < last; ++b) {
         const Spread<T> spread = {a.taps, b};
         for (int64_t band = a.per_band ? c : 0; band < (a.per_band ? c + 1 : g.bands); ++band)
-          if (is_seen(spread, a.detector, band, w))
+          if (a.taps.after)
+            sum += seen_after(a, spread, band, k, h, w);
+          else if (is_seen(spread, a.detector, band, w))
             sum += load<T>(a.x, index(a.x, b, band, h, w)) *
-                   collect(spread, a.y, a.detector, band, k, h, w);
+                   collect(spread, a.y, a.detector, band, k, h, w, [](int64_t) { return T(1); });
       }
       store(a.mask, index(a.mask, s, k, c, h, w), sum);
     }
@@ -152,7 +174,7 @@ void launch(const AdjointTaps& a, void* stream) {
 void launch(const MaskAdjointTaps& a, void* stream) {
   using namespace cuda;
   const int64_t samples = a.per_sample ? a.g.batch : 1, bands = a.per_band ? a.g.bands : 1;
-  const Lines lines = {samples * a.g.shots * bands * a.g.height, a.g.width};
+  const Lines lines = {samples * a.g.shots * bands * a.g.height, a.taps.coded(a.g.width)};
   with_sums(a.sums,
             [&](auto t) { run_lines(mask_kernel<decltype(t)>, lines, stream, a, lines.rows); });
 }

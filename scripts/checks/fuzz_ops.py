@@ -139,7 +139,9 @@ def _arguments(random: Random, wanted: list[str], name: str, public: bool) -> di
         return _stride(random, torch.rand(shape, generator=generator).to(of))
 
     cube, measurement = (batch, bands, height, width), (batch, shots, height, wide)
-    mask = rand(samples, shots, coded, height, width, of=dtypes[int(random.integers(2))])
+    after = "after" in wanted and bool(random.integers(2))
+    columns = width + after * (taps - 1)
+    mask = rand(samples, shots, coded, height, columns, of=dtypes[int(random.integers(2))])
     double_gram = name == "band_solve"
     values: dict[str, Callable[[], Any]] = {
         **dict.fromkeys(("x", "v", "grad"), lambda: rand(*cube)),
@@ -153,6 +155,7 @@ def _arguments(random: Random, wanted: list[str], name: str, public: bool) -> di
         "step": lambda: step,
         "bands": lambda: bands,
         "detector": lambda: wide,
+        "after": lambda: after,
         "taps": lambda: rand(samples, bands, taps),
         "starts": lambda: torch.from_numpy(
             random.integers(-4, max(wide, 1) + 4, (samples, bands)).astype(np.int64)
@@ -216,7 +219,7 @@ def _adapt(
         made["offsets"] = made["offsets"].tolist()
     if name == "tv_prox" and isinstance(made.get("return_dual"), bool):
         made["norm"] = ops.NORMS[made["norm"]]
-    if name in ("gram_taps", "forward_taps", "adjoint_taps") and "starts" in made:
+    if name.endswith("_taps") and name != "mask_adjoint_taps" and "starts" in made:
         samples = max(len(made["taps"]), len(made["starts"]))
         made["taps"] = made["taps"].expand(samples, -1, -1)
     return made
@@ -366,7 +369,7 @@ def _replace(random: Random, value: Tensor) -> Any:
 
 
 LINEAR = {"forward", "adjoint", "add_adjoint", "mask_adjoint", "ratio_inverse", "gram"}
-LINEAR |= {"forward_subspace", "adjoint_subspace"}
+LINEAR |= {"forward_subspace", "adjoint_subspace", "add_adjoint_taps"}
 LINEAR |= {"convolve1d", "correlate1d", "forward_taps", "adjoint_taps", "mask_adjoint_taps"}
 
 

@@ -176,7 +176,7 @@ def test_more_bands_than_a_block_lists(blocks, parity, monkeypatch):
     monkeypatch.setenv("CASSI_EMULATED_BLOCKS", str(blocks))
     x, mask = torch.rand(2, 300, 9, 7), torch.rand(2, 1, 1, 9, 7)
     starts = torch.randint(-20, 80, (2, 300))
-    parity("forward_taps", x, mask, torch.rand(2, 300, 2), starts, 70)
+    parity("forward_taps", x, mask, torch.rand(2, 300, 2), starts, 70, False)
 
 
 @pytest.mark.release

@@ -27,9 +27,19 @@ OTHERS = {
     "correlate1d": lambda: [_rand(7, 31), _rand(7, 5)],
     "trilinear": lambda: [_rand(9, 8, 33), _rand(9, 3)],
     "trilinear_backward": lambda: [_rand(9, 33), _rand(9, 8, 33), _rand(9, 3)],
-    "forward_taps": lambda: [_rand(2, 5, 9, 33), _rand(2, 2, 5, 9, 33), *_taps(5, 2), 41],
-    "adjoint_taps": lambda: [_rand(2, 2, 9, 41), _rand(2, 2, 5, 9, 33), *_taps(5, 3), False],
-    "mask_adjoint_taps": lambda: [_rand(2, 5, 9, 33), _rand(2, 2, 9, 41), *_taps(5, 2), True, True],
+    "forward_taps": lambda: [_rand(2, 5, 9, 33), _rand(2, 2, 5, 9, 34), *_taps(5, 2), 41, True],
+    "adjoint_taps": lambda: [
+        *(_rand(2, 2, 9, 41), _rand(2, 2, 5, 9, 33), *_taps(5, 3)),
+        *(False, False),
+    ],
+    "add_adjoint_taps": lambda: [
+        *(_rand(2, 5, 9, 33), _rand(2, 2, 9, 41), _rand(2, 2, 5, 9, 34)),
+        *(*_taps(5, 2), True),
+    ],
+    "mask_adjoint_taps": lambda: [
+        *(_rand(2, 5, 9, 33), _rand(2, 2, 9, 41), *_taps(5, 2)),
+        *(False, True, True),
+    ],
     "band_solve": lambda: [_rand(2, 2, 9, 41), _band_gram(2, 9, 41), _damping(2, 2, 9, 41)],
     "selective_scan": lambda: _scan(2, 67, 19, 5),
     "selective_scan_backward": lambda: [_rand(2, 67, 19), *_scan(2, 67, 19, 5)],
@@ -58,11 +68,23 @@ LARGE = {
     "trilinear": lambda: [[_rand(2000, 8, 5), _rand(2000, 3)]],
     "trilinear_backward": lambda: [[_rand(2000, 5), _rand(2000, 8, 5), _rand(2000, 3)]],
     "forward_taps": lambda: [
-        [_rand(3, 9, 37, 133), _rand(3, 1, shares, 37, 133), *_taps(9, 2), 171] for shares in (1, 9)
+        [_rand(3, 9, 37, 133), _rand(3, 1, shares, 37, 133 + more), *_taps(9, count), 171, more > 0]
+        for shares, count, more in ((1, 2, 0), (9, 2, 0), (9, 2, 1), (1, 4, 3))
     ],
-    "adjoint_taps": lambda: [[_rand(3, 1, 37, 171), _rand(1, 1, 1, 37, 133), *_taps(9, 2), False]],
+    "adjoint_taps": lambda: [
+        [_rand(3, 1, 37, 171), _rand(1, 1, 1, 37, 133 + after), *_taps(9, 2), False, after]
+        for after in (False, True)
+    ],
+    "add_adjoint_taps": lambda: [
+        [
+            *(_rand(3, 9, 37, 133), _rand(3, shots, 37, 171), _rand(3, shots, 9, 37, 133 + after)),
+            *(*_taps(9, 2), after),
+        ]
+        for shots, after in ((1, False), (1, True), (2, True))
+    ],
     "mask_adjoint_taps": lambda: [
-        [_rand(3, 9, 37, 133), _rand(3, 1, 37, 171), *_taps(9, 2), each, each]
+        [_rand(3, 9, 37, 133), _rand(3, 1, 37, 171), *_taps(9, 3), after, each, each]
+        for after in (False, True)
         for each in (False, True)
     ],
     "band_solve": lambda: [

@@ -91,10 +91,14 @@ def test_taps(dtype, taps, shots):
     ):
         x, y, m, a = (value.to(dtype) for value in (x, y, mask, weights))
         for layout in (lambda t: t, _channels_last):
-            _compare("forward_taps", [layout(x), layout(m), a, starts, detector])
-            _compare("adjoint_taps", [layout(y), layout(m), a, starts])
-            for each in (False, True):
-                _compare("mask_adjoint_taps", [layout(x), layout(y), a, starts, each, each])
+            for after in (False, True):
+                own = layout(x[..., taps - 1 :] if after else x)
+                _compare("forward_taps", [own, layout(m), a, starts, detector, after])
+                _compare("adjoint_taps", [layout(y), layout(m), a, starts, False, after])
+                _compare("add_adjoint_taps", [own, layout(y), layout(m), a, starts, after])
+                for each in (False, True):
+                    given = [layout(x), layout(y), a, starts, after, each, each]
+                    _compare("mask_adjoint_taps", given)
     gram = torch.rand(batch, taps * shots, shots, height, detector, dtype=torch.float64)
     gram[:, torch.arange(shots), torch.arange(shots)] += 5 * taps * shots  # dominates: definite
     rho = 0.1 + torch.rand(y.shape)

@@ -90,6 +90,15 @@ PUBLIC = {
     "linear_taps": lambda t: ops.linear_taps(t["rho"])[0],
     "forward_taps": lambda t: ops.forward_taps(t["x"], t["m"], *_shifts(t), t["y"].shape[-1]),
     "adjoint_taps": lambda t: ops.adjoint_taps(t["y"], t["m"], *_shifts(t)),
+    "add_adjoint_taps": lambda t: ops.add_adjoint_taps(t["x"], t["y"], t["m"], *_shifts(t)),
+    "forward_taps, after": lambda t: ops.forward_taps(
+        t["x"][..., 1:], t["m"], *_shifts(t), t["y"].shape[-1], after=True
+    ),
+    "adjoint_taps, after": lambda t: ops.adjoint_taps(t["y"], t["m"], *_shifts(t), after=True),
+    "add_adjoint_taps, after": lambda t: ops.add_adjoint_taps(
+        t["x"][..., 1:], t["y"], t["m"], *_shifts(t), after=True
+    ),
+    "gram_taps, after": lambda t: ops.gram_taps(t["m"], *_shifts(t), t["y"].shape[-1], after=True),
     "gram_taps": lambda t: ops.gram_taps(t["m"], *_shifts(t), t["y"].shape[-1]),
     "band_solve": lambda t: ops.band_solve(
         t["y"], ops.gram_taps(t["m"], *_shifts(t), t["y"].shape[-1]), t["rho"]

@@ -37,6 +37,7 @@ FREE = {
     "mask_adjoint": [(1, 1)],  # shots
     "forward_taps": [(1, 1), (2, 2)],  # shots, taps
     "adjoint_taps": [(0, 3), (1, 4), (2, 2)],  # columns of the detector and of the cube, taps
+    "add_adjoint_taps": [(1, 3), (3, 2)],  # columns of the detector, taps
     "mask_adjoint_taps": [(0, 3), (1, 1), (1, 3), (2, 2)],
     "band_solve": [(1, 0)],  # one gram for all samples, or one each
 }
@@ -188,7 +189,9 @@ forward_taps(ones(1, 2**30, 1, 2**19), ones(1, 1, 1, 1, 2**19), ones(1, 2**30, 1
 forward_taps(ones(1, 1, 1, 8), ones(1, 1, 1, 1, 8), ones(1, 1, 2**40), S, 8)
 forward_taps(ones(1, 1, 1, 8), ones(1, 1, 1, 1, 8), ones(1, 1, 1), S, 2**40)
 adjoint_taps(ones(1, 1, 1, 2**31 - 1), ones(1, 1, 1, 1, 2**31 - 1), ones(1, 2**30, 1), S)
-mask_adjoint_taps(ones(1, 1, 1, 1), ones(1, 2**60, 1, 1), ones(1, 1, 1), S, True, True)
+forward_taps(ones(1, 2**30, 1, 1), ones(1, 1, 1, 1, 2**19), ones(1, 2**30, 2**19), S, 8, True)
+adjoint_taps(ones(1, 1, 1, 8), ones(1, 1, 1, 1, 8), ones(1, 1, 9), S, False, True)
+mask_adjoint_taps(ones(1, 1, 1, 1), ones(1, 2**60, 1, 1), ones(1, 1, 1), S, False, True, True)
 band_solve(ones(1, 2**24, 1, 1), ones(1, 2**24, 2**24, 1, 1), R)
 band_solve(ones(1, 1, 1, 2**30), ones(1, 2**30, 1, 1, 2**30), R)
 trilinear_backward(ones(2**40, 2**19), ones(2**40, 8, 2**19), ones(2**40, 3))

@@ -11,15 +11,15 @@ from cassi.ops._library import kernels
 B, C, H, W = 2, 4, 3, 7
 
 
-def _matrix(mask, taps, starts, detector):
-    """Fill A from y[k, h, s(c) + w + t] += a[c, t] m[k, c, h, w] x[c, h, w]."""
-    shots, bands, height, width = mask.shape
+def _matrix(mask, taps, starts, detector, after):
+    """Fill A from y[k, h, s(c) + w + t] += a[c, t] m[k, c, h, w (+ t if after)] x[c, h, w]."""
+    shots, bands, height, width = *mask.shape[:3], mask.shape[3] - after * (taps.shape[1] - 1)
     a = torch.zeros(shots, height, detector, bands, height, width, dtype=torch.float64)
-    for k, c, h, w in torch.cartesian_prod(*map(torch.arange, mask.shape)).tolist():
+    for k, c, h, w in torch.cartesian_prod(*map(torch.arange, (*mask.shape[:3], width))).tolist():
         for t in range(taps.shape[-1]):
             at = int(starts[c]) + w + t
             if 0 <= at < detector:
-                a[k, h, at, c, h, w] += taps[c, t] * mask[k, c, h, w]
+                a[k, h, at, c, h, w] += taps[c, t] * mask[k, c, h, w + after * t]
     return a.reshape(shots * height * detector, -1)
 
 
@@ -35,19 +35,22 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("shots", [1, 3])
 @pytest.mark.parametrize("count", [1, 2, 4])
-def test_dense(name, shots, count, damping_per_pixel):
+@pytest.mark.parametrize("after", [False, True])
+def test_dense(name, shots, count, after, damping_per_pixel):
     offsets, detector = CASES[name]
     taps, starts = ops.linear_taps(torch.tensor(offsets, dtype=torch.float64))
     if count != 2:
         taps = rand(C, count) - 0.3
-    mask = rand(shots, C, H, W)
-    a = _matrix(mask, taps, starts, detector)
+    mask = rand(shots, C, H, W + after * (count - 1))
+    a = _matrix(mask, taps, starts, detector, after)
     x, y = rand(B, C, H, W), rand(B, shots, H, detector, seed=1)
-    got = ops.forward_taps(x, mask, taps, starts, detector)
+    got = ops.forward_taps(x, mask, taps, starts, detector, after=after)
     torch.testing.assert_close(got, (x.flatten(1) @ a.T).view_as(got))
-    got = ops.adjoint_taps(y, mask, taps, starts)
+    got = ops.adjoint_taps(y, mask, taps, starts, after=after)
     torch.testing.assert_close(got, (y.flatten(1) @ a).view_as(got))
-    gram = ops.gram_taps(mask, taps, starts, detector)
+    got = ops.add_adjoint_taps(x, y, mask, taps, starts, after=after)
+    torch.testing.assert_close(got, x + (y.flatten(1) @ a).view_as(x))
+    gram = ops.gram_taps(mask, taps, starts, detector, after=after)
     assert gram.shape == (1, count * shots, shots, H, detector)
     rho = torch.tensor([0.2, 3.0], dtype=torch.float64)
     z = ops.band_solve(y, gram, rho)
@@ -71,7 +74,7 @@ def test_dense(name, shots, count, damping_per_pixel):
         return
     # Without damping: the minimum-norm solution for what a cube has caused.
     measured = (x.flatten(1) @ a.T).view_as(y)
-    back = ops.adjoint_taps(ops.band_solve(measured, gram), mask, taps, starts)
+    back = ops.adjoint_taps(ops.band_solve(measured, gram), mask, taps, starts, after=after)
     least = measured.flatten(1) @ torch.linalg.pinv(a, rtol=1e-10).T
     torch.testing.assert_close(back.flatten(1), least, rtol=0, atol=1e-8)
 
@@ -111,7 +114,8 @@ def test_whole_pixels_are_the_camera_with_a_step_to_the_bit(step, shots, bands):
             assert torch.equal(ops.adjoint_taps(y, m, weights, starts), back)
             for per_band in (False, True):
                 args = (True, per_band)
-                got = kernels.mask_adjoint_taps(x, y, weights[None], starts[None], *args)
+                given = x, y, weights[None], starts[None], False
+                got = kernels.mask_adjoint_taps(*given, *args)
                 assert torch.equal(got, kernels.mask_adjoint(x, y, step, *args))
 
 
@@ -134,20 +138,24 @@ def test_half_a_pixel_by_hand():
 
 
 @pytest.mark.parametrize("offsets", [[0.2, 1.3, 2.9, 4.5], [-1.4, 0.6, 3.7, 6.2]])
-def test_gradients(offsets):
+@pytest.mark.parametrize("after", [False, True])
+def test_gradients(offsets, after):
     """Of the cube, the mask, the measurement and the offsets, to second order."""
     o = torch.tensor(offsets, dtype=torch.float64, requires_grad=True)
-    x, m = rand(1, C, 2, 3).requires_grad_(), rand(2, 1, 2, 3).requires_grad_()
+    x, m = rand(1, C, 2, 3).requires_grad_(), rand(2, 1, 2, 3 + after).requires_grad_()
     y = rand(1, 2, 2, 8).requires_grad_()
 
     def forward(x, m, o):
-        return ops.forward_taps(x, m, *ops.linear_taps(o), 8)
+        return ops.forward_taps(x, m, *ops.linear_taps(o), 8, after=after)
 
     def adjoint(y, m, o):
-        return ops.adjoint_taps(y, m, *ops.linear_taps(o))
+        return ops.adjoint_taps(y, m, *ops.linear_taps(o), after=after)
+
+    def add(x, y, m, o):
+        return ops.add_adjoint_taps(x, y, m, *ops.linear_taps(o), after=after)
 
     def solve(y, m, o, rho):
-        return ops.band_solve(y, ops.gram_taps(m, *ops.linear_taps(o), 8), rho)
+        return ops.band_solve(y, ops.gram_taps(m, *ops.linear_taps(o), 8, after=after), rho)
 
     def solve_some(y, m, o, rho):
         return solve(y, m, o, torch.where(absent, torch.inf, rho))
@@ -157,6 +165,7 @@ def test_gradients(offsets):
     for function, arguments in (
         (forward, (x, m, o)),
         (adjoint, (y, m, o)),
+        (add, (x, y, m, o)),
         (solve, (y, m, o, rho)),
         (solve_some, (y, m, o, pixels.requires_grad_())),
     ):
@@ -227,6 +236,11 @@ def test_grams_and_measurements_that_do_not_fit():
         ops.band_solve(torch.ones(1, 2, H, W), torch.ones(1, 3, 2, H, W))
     with pytest.raises(ValueError, match=r"y: expected \(B, K, H, D\) with K = 1 and H = 3"):
         ops.adjoint_taps(torch.ones(1, 2, H, 9), torch.ones(H, W), taps, starts)
+    with pytest.raises(ValueError, match=r"mask: expected W \+ 7 columns after 8 taps, got 7"):
+        ops.gram_taps(torch.ones(H, W), taps[:, :1].expand(C, 8), starts, 9, after=True)
+    y, v = torch.ones(1, 1, H, 9), torch.ones(2, C, H, W)
+    with pytest.raises(ValueError, match="y: expected 2 samples as v, got 1"):
+        ops.add_adjoint_taps(v, y, torch.ones(H, W), taps, starts)
     with pytest.raises(TypeError, match="starts: expected a dense tensor"):
         ops.forward_taps(torch.ones(C, H, W), torch.ones(H, W), taps, starts.to_sparse(), 9)
     with pytest.raises(ValueError, match="taps: expected one for all or one per sample"):
