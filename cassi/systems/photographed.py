@@ -13,7 +13,7 @@ from cassi.ops._checks import canonical_mask
 from cassi.ops._recording import is_wrapped
 from cassi.systems.arguments import check_shape
 from cassi.systems.base import System
-from cassi.systems.sd_cassi import CoupledCassi, SDCassi, solve_lines
+from cassi.systems.sd_cassi import CoupledCassi, SDCassi, add_lines, solve_lines
 
 _SHARP = 0.5
 """A neighbour takes this times f(1 − f), f the fraction of a pixel. Masks drawn on a grid four
@@ -96,6 +96,12 @@ class PhotographedCassi(CoupledCassi):
         check_shape("y", y, self.measurement_shape)
         v, y = self.turn(v), self.turn(y)
         return self.turn(ops.add_adjoint_taps(v, y, *self._current(), after=True))
+
+    def add_gram_product(self, v: Tensor, y: Tensor) -> Tensor:
+        """Return v + A Aᵀ y: `(B, K, H', W')` twice → `(B, K, H', W')`."""
+        if self.mask.requires_grad or is_wrapped(self.mask):
+            return super().add_gram_product(v, y)
+        return self.turn(add_lines(self.turn(v), self.turn(y), self._grams()))
 
     def gram_solve(self, r: Tensor, rho: float | Tensor = 0.0) -> Tensor:
         """Solve (AAᵀ + diag ρ) z = r in closed form, r and ρ as for `System.gram_solve`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from cassi import ops
 from cassi.ops._checks import canonical_mask, damping
 from cassi.ops._library import call, kernels
-from cassi.ops._recording import is_tracked, is_transformed
+from cassi.ops._recording import is_tracked, is_transformed, is_wrapped
 from cassi.systems.arguments import (
     as_mask,
     as_shifts,
@@ -237,8 +238,10 @@ class SDCassi(CodedSystem):
     def add_gram_product(self, v: Tensor, y: Tensor) -> Tensor:
         """Return v + A Aᵀ y: `(B, K, H', W')` twice → `(B, K, H', W')`."""
         gram = self._current_gram()
-        if gram is None or gram.shape[-4] != gram.shape[-3]:
+        if gram is None or is_wrapped(gram):
             return super().add_gram_product(v, y)
+        if gram.shape[-4] != gram.shape[-3]:
+            return self.turn(add_lines(self.turn(v), self.turn(y), gram))
         gram, turned = gram.to(y.dtype), self.turn(y)
         if gram.shape[-4] == 1:
             return torch.addcmul(v, self.turn(gram.squeeze(-3)), y)
@@ -401,6 +404,19 @@ def solve_lines(r: Tensor, gram: Tensor, rho: float | Tensor, offsets: Sequence[
         return ops.band_solve(r, gram, rho)
     rho = rho.flip(-1) if isinstance(rho, Tensor) and rho.ndim > 2 else rho
     return ops.band_solve(r.flip(-1), _from_the_end(gram), rho).flip(-1)
+
+
+def add_lines(v: Tensor, y: Tensor, gram: Tensor) -> Tensor:
+    """Return v + G y, v and y `(B, K, H, D)`, G as `cassi.ops.gram_taps` makes it."""
+    shots, wide = y.shape[1], y.shape[-1]
+    out = torch.add(v, y, alpha=0)  # a new tensor, mapped where either is
+    for apart, part in enumerate(gram.to(y.dtype).unflatten(1, (-1, shots)).unbind(1)):
+        for k, j in product(range(shots), repeat=2):
+            entries = part[:, k, j, :, : wide - apart]
+            out[:, k, :, : wide - apart].addcmul_(entries, y[:, j, :, apart:])
+            if apart:
+                out[:, j, :, apart:].addcmul_(entries, y[:, k, :, : wide - apart])
+    return out
 
 
 def _from_the_end(gram: Tensor) -> Tensor:

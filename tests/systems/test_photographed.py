@@ -64,3 +64,14 @@ def test_what_is_known_of_the_sensor_goes_to_another_camera():
     assert type(other.unweighted) is PhotographedCassi
     assert type(system.plain) is SDCassi
     assert not other.good[..., 3].any()
+
+
+def test_a_learnt_mask_has_its_gradient():
+    mask, x = grey(2, 1, 2, 5).double(), grey(1, 3, 2, 5).double()
+
+    def step(mask):
+        camera = PhotographedCassi(mask, 3, offsets=[0, 1.4, 2.7])
+        y = camera.add_gram_product(camera(x), camera(x))
+        return camera.data_step(x, y, 0.3)
+
+    assert torch.autograd.gradcheck(step, mask.requires_grad_())
