@@ -96,8 +96,18 @@ def add_adjoint_taps(
 
 
 def cube_width(mask: Tensor, taps: Tensor, after: bool) -> int:
-    """Return the columns of the cube that a mask codes."""
-    return mask.shape[-1] - after * (taps.shape[-1] - 1)
+    """Return the columns of the cube that a mask codes.
+
+    Raises:
+        ValueError: none, after the spread.
+    """
+    wide = mask.shape[-1]
+    if after and wide < taps.shape[-1]:
+        raise ValueError(
+            f"mask: expected W + {taps.shape[-1] - 1} columns after {taps.shape[-1]} taps, "
+            f"got {wide}"
+        )
+    return wide - after * (taps.shape[-1] - 1)
 
 
 def mask_adjoint_taps(

@@ -139,7 +139,7 @@ def _arguments(random: Random, wanted: list[str], name: str, public: bool) -> di
         return _stride(random, torch.rand(shape, generator=generator).to(of))
 
     cube, measurement = (batch, bands, height, width), (batch, shots, height, wide)
-    after = "after" in wanted and bool(random.integers(2))
+    after = "after" in wanted and width > 0 and bool(random.integers(2))
     columns = width + after * (taps - 1)
     mask = rand(samples, shots, coded, height, columns, of=dtypes[int(random.integers(2))])
     double_gram = name == "band_solve"
