@@ -195,7 +195,8 @@ def _arguments(random: Random, wanted: list[str], name: str, public: bool) -> di
     )
     made = {k: values[k]() for k in wanted if k in values}
     made |= {k: bool(random.integers(2)) for k in wanted if k in flags}
-    return {k: v for k, v in _adapt(made, name, rand, batch, bands, short).items() if k in wanted}
+    made = _adapt(made, name, rand, batch, bands, short)
+    return {k: made[k] for k in wanted if k in made}
 
 
 def _adapt(
