@@ -488,8 +488,7 @@ def check(
     y, system = inputs.measurement, inputs.system
     found = check_camera(y, system, bands=inputs.bands)
     white = response is not None and inputs.unit is not None and inputs.unit.name != "radiance"
-    spectra = response.scene(x) if white and response is not None else x
-    found += check_spectra(spectra, system.plain, inputs.wavelengths, white)
+    found += check_spectra(x, system.plain, inputs.wavelengths, response if white else None)
     found += _check_line(inputs, found)
     found += _check_axis(inputs, reconstructor)
     found += _check_weights(y, system, reconstructor)
