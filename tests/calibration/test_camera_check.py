@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 
@@ -262,14 +260,13 @@ def test_reflectances_are_asked_in_a_light_of_no_lamp():
     assert "direction" in warned
 
 
-@pytest.mark.parametrize("step", [1.8, 2.2])
-def test_bright_light_ends_where_it_breaks_off(mask, step):
+def test_bright_light_ends_where_it_breaks_off(mask):
     light = torch.linspace(-4, 0, BANDS).exp()[:, None, None]
     true = SDCassi(mask, BANDS, step=2)
-    wide = [step * band for band in range(BANDS)]
-    length = max(true.measurement_shape[-1], SIDE + math.ceil(wide[-1]))
-    y = SDCassi(mask, BANDS, offsets=true.offsets, detector=length)(light * scene())
-    found = check_camera(y, SDCassi(mask, BANDS, offsets=wide, detector=length))
+    short, length = [1.8 * band for band in range(BANDS)], true.measurement_shape[-1]
+    found = check_camera(
+        true(light * scene()), SDCassi(mask, BANDS, offsets=short, detector=length)
+    )
     assert "step" in {each.about for each in found.warnings}
     assert found.numbers["light_between"]["step"] == pytest.approx(2, abs=0.06)
 
