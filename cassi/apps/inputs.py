@@ -30,6 +30,10 @@ from cassi.systems.photographed import photographed
 
 _EXPOSED = 0.25
 """Of full scale: a frame that stays below says nothing of what fills a pixel."""
+_PHOTOGRAPH = (
+    "taken as a photograph, bands between pixels keep its contrast; if it is known from its "
+    "design, set photographed=false"
+)
 
 
 @dataclass(frozen=True)
@@ -139,9 +143,12 @@ def load_inputs(
     system, notes = camera.system, [*notes, *camera.notes]
     if measured is not None and frame is not None:
         more += describe_white(chain, frame, system, camera.mask, measured.full_scale)
-        if is_raw(done) and (sharp := photographed(system)) is not system:
-            system = sharp
-            more.append("mask: taken as a photograph; bands between pixels keep its contrast")
+        by = is_photograph(settings, done)
+        if (by or is_raw(done)) and (sharp := photographed(system)) is not system:
+            system = sharp if by else system
+            more.append(
+                f"mask: {_PHOTOGRAPH if by else 'taken as a design, as photographed=false says'}"
+            )
     if truth is not None:
         _check_shape("truth", files, "(C, H, W)", truth.data, system.cube_shape)
     if frame is None:
@@ -168,6 +175,11 @@ def load_inputs(
 def is_raw(done: Mapping[str, Any] | None) -> bool:
     """Tell of what was done to a frame whether it is a sensor's: a dark level was subtracted."""
     return bool((done or {}).get("dark", {}).get("level", 0))
+
+
+def is_photograph(settings: Snapshots, done: Mapping[str, Any] | None) -> bool:
+    """Tell whether a mask is taken as a photograph: as settings say, else of a sensor's frame."""
+    return is_raw(done) if settings.photographed == "auto" else settings.photographed
 
 
 def good_pixels(inputs: Inputs) -> Tensor | None:

@@ -18,7 +18,7 @@ from cassi.apps import results
 from cassi.apps.camera.guide import add_guide, describe_guide
 from cassi.apps.camera.response import add_unit
 from cassi.apps.command import announce, choose_device
-from cassi.apps.inputs import Inputs, load_inputs, name_scene
+from cassi.apps.inputs import Inputs, is_photograph, load_inputs, name_scene
 from cassi.apps.printing import is_quiet, marked
 from cassi.apps.reconstructors import Recipe, build_solver
 from cassi.apps.results import describe_solve
@@ -117,6 +117,7 @@ def _aligned(inputs: Inputs) -> Inputs:
 
 def _calibrated(inputs: Inputs, settings: Reconstruct) -> Inputs:
     start, nominal = time.perf_counter(), inputs.system.plain
+    sharp = is_photograph(settings, inputs.preprocessing)
     chosen = build_solver(settings) if settings.model is None else None
     solver = chosen if isinstance(chosen, Solver) else None
     found, camera = calibrate_on(
@@ -124,7 +125,7 @@ def _calibrated(inputs: Inputs, settings: Reconstruct) -> Inputs:
         inputs.system,
         solver,
         seed=settings.seed,
-        shift=sharp_taps if inputs.is_raw else linear_taps,
+        shift=sharp_taps if sharp else linear_taps,
         watch=announce("calibrate", settings.output.progress),
     )
     there = inputs.system.around(camera)
@@ -142,7 +143,7 @@ def _calibrated(inputs: Inputs, settings: Reconstruct) -> Inputs:
         "seconds": time.perf_counter() - start,
     }
     notes = [*inputs.notes, "camera: calibrated on the measurement"]
-    system = inputs.system.around(photographed(camera) if inputs.is_raw else camera)
+    system = inputs.system.around(photographed(camera) if sharp else camera)
     return replace(inputs, system=system, calibration=numbers, notes=notes, bend=off)
 
 
@@ -488,8 +489,7 @@ def check(
     y, system = inputs.measurement, inputs.system
     found = check_camera(y, system, bands=inputs.bands)
     white = response is not None and inputs.unit is not None and inputs.unit.name != "radiance"
-    spectra = response.scene(x) if white and response is not None else x
-    found += check_spectra(spectra, system.plain, inputs.wavelengths, white)
+    found += check_spectra(x, system.plain, inputs.wavelengths, response if white else None)
     found += _check_line(inputs, found)
     found += _check_axis(inputs, reconstructor)
     found += _check_weights(y, system, reconstructor)

@@ -9,7 +9,7 @@ from cassi.calibration.mask import Light, fit_light, refine_mask
 from cassi.calibration.mask_alignment import Alignment, align
 from cassi.calibration.parameters import PARAMETERS, Parameter
 from cassi.calibration.refine import refine
-from cassi.calibration.response import Patch, Response, find_response
+from cassi.calibration.response import Patch, Response, White, find_white
 from cassi.calibration.search import search_start
 from cassi.calibration.selection import Stage
 from cassi.calibration.windows import Frame, Windows
@@ -32,13 +32,14 @@ __all__ = [
     "Reconstruct",
     "Response",
     "Stage",
+    "White",
     "Windows",
     "WithheldPixels",
     "align",
     "calibrate",
     "check_camera",
     "check_spectra",
-    "find_response",
+    "find_white",
     "fit_geometry",
     "fit_light",
     "moved_camera",

@@ -20,6 +20,7 @@ from cassi.calibration.band_check import (
     say_offsets,
 )
 from cassi.calibration.correlation import Correlation, Ends, Peak, find_ends
+from cassi.calibration.response import Response
 from cassi.calibration.spectra import Statistics, comb, strangeness
 from cassi.checks import clipped_level
 from cassi.systems import BlurredCassi, DDCassi, SDCassi, System, WideCassi
@@ -182,15 +183,18 @@ def check_spectra(
     x: Tensor,
     system: System,
     wavelengths: Sequence[float] | None = None,
-    reflectance: bool = False,
+    white: Response | None = None,
 ) -> CameraCheck:
     """Ask the spectra of a cube whether its camera can be right.
 
+    Its own light tells more than its reflectances: lamps and sensors have little blue, whichever
+    way the bands are. Only in a light that is none of `prefer` reflectances are asked.
+
     Args:
-        x: cube `(1, C, H, W)`.
+        x: cube `(1, C, H, W)`, as the camera counts.
         system: the camera.
         wavelengths: nm, one per band, increasing.
-        reflectance: x is known to be one. Else lamp and sensor may be in it, see `prefer`.
+        white: what the camera makes of white, where it is known.
     """
     if wavelengths is None and getattr(system, "codes_frames", False):
         return CameraCheck()  # the bands are frames, which have no spectra
@@ -206,7 +210,9 @@ def check_spectra(
         )
         warnings.append(Finding("spectra", message))
     numbers: dict[str, Any] = {"comb": share}
-    score = None if wavelengths is None else prefer(x[0], wavelengths, reflectance)
+    score = None if wavelengths is None else prefer(x[0], wavelengths)
+    if score is None and wavelengths is not None and white is not None:
+        score = prefer(white.scene(x[0]), wavelengths, reflectance=True)
     remedy = _reverse(system)
     if remedy is None:
         return CameraCheck(tuple(warnings), "", numbers)

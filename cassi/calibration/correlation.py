@@ -24,6 +24,7 @@ _FINE = 4  # places of a pixel at which light may end
 _SPECTRA = 10
 _PENALTY = 0.003  # on cosine k, times 1 + k: as `cassi.calibration.windows`
 _NEAR = 0.05  # of the width, from an end, where light is looked at
+_RISE = 0.15  # of the width: within it cosines rise to where light breaks off
 _FREE = 1e-3  # of the mask's own correlation, squared: so that bands within a pixel do not cancel
 _STARTS = 4  # of the search for the ends
 _SHIFT = 1 / 16  # pixels, from one to the next of these
@@ -219,19 +220,21 @@ def find_ends(correlation: Correlation, mask: Tensor, offsets: Sequence[float], 
     best = int(misfit.argmin())
     found = _refined(fit, profiles[:, :1], float(firsts[best]), float(lasts[best]))
     left = profiles[:, 1 + len(parts) :]
-    rest = torch.tensor([_refined(fit, left[:, k : k + 1], *found) for k in range(len(parts))])
+    others = [(one, _refined(fit, one, *found)) for one in left.split(1, 1)]
+    rest = torch.tensor([fit.edges(one, *each)[0] for one, each in others])
     spread = (len(rest) - 1) ** 0.5
     errors = rest.std(0, correction=0) * spread
     pair = torch.tensor([nominal, found], dtype=torch.float64, device=own.device)
     plain = min(float(each.misfits(profiles[:, :1], *pair[:1].mT)) for each in fits)
     squares = float(everything.square().sum().clamp_min(1e-30))
+    ends, levels = fit.edges(profiles[:, :1], *found)
     return Ends(
-        *found,
+        *ends,
         (float(errors[0]), float(errors[1])),
         float((rest[:, 1] - rest[:, 0]).std(correction=0)) * spread,
         nominal,
         (plain / squares, max(float(fit.misfits(profiles[:, :1], *pair[1:].mT)), 0.0) / squares),
-        fit.levels(profiles[:, :1], *found),
+        levels,
         min(each.free_misfit(profiles[:, :1], offsets) for each in fits[: len(_BLURS)]) / squares,
     )
 
@@ -333,6 +336,27 @@ class _Profile:
         ridge = _FREE * size * torch.eye(len(normal), **self.where)
         solved = torch.linalg.solve(normal + ridge, right)
         return max(float((profile - design.mT @ solved).square().sum()), 0.0)
+
+    def edges(
+        self, profile: Tensor, first: float, last: float
+    ) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Return where light begins and ends, and how bright it is there, over its mean.
+
+        A few cosines have no sharp end: where bright light breaks off, they rise within a few
+        pixels, and fit best between ends that lie as far outside. It ends at half its height.
+        """
+        weights = self._solve(profile, *torch.tensor([[first], [last]], **self.where))[1][0, :-1, 0]
+        phase = torch.arange(0, _RISE, 1 / (_FINE * (last - first)), **self.where)
+        ends, levels = [first, last], list(self.levels(profile, first, last))
+        for k, away in enumerate((phase, 1 - phase)):
+            light = torch.cos(math.pi * away[:, None] * self.orders) @ weights
+            light = light / weights[0].clamp_min(1e-30)
+            highest = float(light.max())
+            if highest > 1:
+                at = int((light >= highest / 2).int().argmax())
+                ends[k] = first + float(away[at]) * (last - first)
+                levels[k] = max(levels[k], highest / 2)
+        return (ends[0], ends[1]), (levels[0], levels[1])
 
     def levels(self, profile: Tensor, first: float, last: float) -> tuple[float, float]:
         """Return the light at both ends, over its mean."""

@@ -49,9 +49,6 @@ class Response:
             optics and sensor, and s is a reflectance. Of a source of known radiance it holds optics
             and sensor, and s is a radiance.
         errors: ε, `(C,)`, standard errors.
-        stray: light on every pixel of a frame, a share of the frame's mean.
-        gain: of every pixel, `(1, K, H', W')`, by which a white frame becomes that of the camera's
-            model; None: 1.
 
     Raises:
         ValueError: a value is not a finite number above 0, or shapes differ.
@@ -63,8 +60,6 @@ class Response:
 
     values: Tensor
     errors: Tensor
-    stray: float = 0.0
-    gain: Tensor | None = None
 
     def __post_init__(self) -> None:
         """Check that every band has light."""
@@ -85,17 +80,6 @@ class Response:
     def of(self, _: Tensor) -> Response:
         """Return itself: it needs no cube."""
         return self
-
-    def corrected(self, y: Tensor, good: Tensor | None) -> Tensor:
-        """Return a measurement `(1, K, H', W')` without stray light, times the gain.
-
-        Args:
-            y: measurement; its mean says how much light is stray.
-            good: pixels that count; None: all.
-        """
-        mean = y.mean() if good is None else y[good.expand_as(y)].mean()
-        y = y - self.stray * mean
-        return y if self.gain is None else y * self.gain
 
     def scene(self, x: Tensor, wavelengths: Sequence[float] | None = None) -> Tensor:
         r"""Return the scene of a cube `(…, C, H, W)`: s = x/r, or the likeliest reflectance.
@@ -167,6 +151,42 @@ class Response:
 
 
 @dataclass(frozen=True)
+class White:
+    """What a frame of an even white surface shows of a camera: see `find_white`.
+
+    Attributes:
+        response: what the camera makes of white, band by band.
+        stray: light on every pixel of a frame, a share of the frame's mean.
+        gain: of every pixel, `(1, K, H', W')`, by which a white frame becomes that of the camera's
+            model; None: 1.
+    """
+
+    response: Response
+    stray: float = 0.0
+    gain: Tensor | None = None
+
+    def __str__(self) -> str:
+        """Say what `corrected` does to a snapshot."""
+        said = f"; stray light of {self.stray:.1%} of the mean taken out of the snapshot"
+        said = said if self.stray > 0 else ""
+        if self.gain is not None:
+            away = float((self.gain - 1).square().mean().sqrt())
+            said += f"; its pixels scaled by the white frame, by {away:.1%} in the mean"
+        return said
+
+    def corrected(self, y: Tensor, good: Tensor | None) -> Tensor:
+        """Return a measurement `(1, K, H', W')` without stray light, times the gain.
+
+        Args:
+            y: measurement; its mean says how much light is stray.
+            good: pixels that count; None: all.
+        """
+        mean = y.mean() if good is None else y[good.expand_as(y)].mean()
+        y = y - self.stray * mean
+        return y if self.gain is None else y * self.gain
+
+
+@dataclass(frozen=True)
 class Patch:
     """A white reference within the scene: its mean spectrum in the cube is the response.
 
@@ -203,12 +223,12 @@ class Patch:
 
 
 @torch.no_grad()
-def find_response(
+def find_white(
     y: Tensor,
     system: System,
     reflectance: float | Sequence[float] = 1.0,
     reconstruct: Callable[[Tensor, System], Tensor] | None = None,
-) -> Response:
+) -> White:
     r"""Find the response in a frame of an even white surface that fills the field.
 
         min_r ‖y − Σ_c r_c ρ_c A e_c − b‖²
@@ -287,7 +307,7 @@ def find_response(
     values = each.mean(0)
     values = torch.where(values > _SURE * errors, values, 0)
     mean = float((y[0] * there).sum() / there.sum().clamp_min(1))
-    return Response(values.float(), errors.float(), stray / mean, gain)
+    return White(Response(values.float(), errors.float()), stray / mean, gain)
 
 
 def _gain(model: Tensor, white: Tensor) -> Tensor | None:

@@ -43,7 +43,9 @@ def fit_places(scenes: PlainScenes, radius: int) -> list[Fit]:
     return _different(fits, scenes.system)
 
 
-def fit_curves(scenes: PlainScenes, radius: int, bent: bool, still: Fit) -> list[Fit]:
+def fit_curves(
+    scenes: PlainScenes, radius: int, bent: bool, still: Fit, asked: float = math.inf
+) -> list[Fit]:
     """Fit plain scenes with the dispersion free, from straight and from bent curves on.
 
     Curves that share light alike fit nearly as well, though their bands lie pixels apart. What is
@@ -55,6 +57,8 @@ def fit_curves(scenes: PlainScenes, radius: int, bent: bool, still: Fit) -> list
         radius: of the search for the shift, whole pixels.
         bent: look for curves, too.
         still: the best fit with the dispersion as it is given.
+        asked: of the objective, with `bent`; where the curves of prisms, which are searched first,
+            stay above it, no other is searched, and `still` is returned.
 
     Returns:
         Curves that are not clearly worse than the best, the likeliest first.
@@ -62,16 +66,19 @@ def fit_curves(scenes: PlainScenes, radius: int, bent: bool, still: Fit) -> list
     frames, system, best = scenes.frames, scenes.system, still.geometry
     aside = best.split_shift(system.axis)[0]
     across = round(aside)
-    scenes.watch("steps of the dispersion")
-    starts = search_start(frames, system, NOMINAL, radius, across=across)
+    starts: list[Geometry] = []
     if bent:
-        scenes.watch("bent dispersions")
-        starts += search_start(frames, system, NOMINAL, radius, bent=_BENT, across=across)
         scenes.watch("dispersions of prisms")
         start = replace(
             NOMINAL.with_shift(aside - across, 0.0, system.axis), rotation=best.rotation
         )
         starts += search_prisms(frames, system, start, radius, best, across)
+        if min(map(scenes.objective, starts), default=still.objective) > asked:
+            return [still]
+        scenes.watch("bent dispersions")
+        starts += search_start(frames, system, NOMINAL, radius, bent=_BENT, across=across)
+    scenes.watch("steps of the dispersion")
+    starts += search_start(frames, system, NOMINAL, radius, across=across)
     fits = [scenes.fit(start) for start in _best_starts(scenes, starts, _FITTED)]
     fits = _different(sorted(fits, key=_objective), system)
     tied = [fit for fit in fits if fit is fits[0] or not scenes.is_surer(fits[0], fit)]

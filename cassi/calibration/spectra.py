@@ -17,6 +17,9 @@ _RIDGE = 0.01  # of a logarithm, squared: what a reconstruction adds to a spectr
 _MEANS = 0.3  # what scenes' mean spectra weigh: light and optics change them, more than colours
 _POOLED = 4  # pixels
 _LIT = 0.2  # of the mean light
+_ROUGH, _DARK = 0.1, 0.02
+"""Errors of a cube's mean spectrum: of its logarithm, and of the brightest band, where a method
+puts light that belongs to others. `cassi.calibration.bend` has the same."""
 
 
 class Statistics(NamedTuple):
@@ -113,7 +116,8 @@ def strangeness(
         x: cube `(C, H, W)`.
         wavelengths: nm, one per band, increasing.
         known: statistics of ordinary scenes; those of the package if None.
-        lit: lamp and sensor are in x: mean and covariance of their logarithms are added to m and B.
+        lit: lamp and sensor are in x: mean and covariance of their logarithms are added to m and B,
+            and to B the errors of x, which are large where a lamp leaves bands dark.
 
     Returns:
         Both numbers of both; None where fewer than 8 wavelengths of the statistics are covered.
@@ -131,11 +135,14 @@ def strangeness(
         mean, between = mean + lights.mean(0), between + lights.mT.cov(correction=0)
     ridge = _RIDGE * torch.eye(len(at), dtype=torch.float64)
     colours = torch.linalg.inv(within + ridge)
-    scenes = torch.linalg.inv(between + within / 50 + ridge)
     costs = []
     for cube in (x, x.flip(0)):
         centre, spread = moments(cube, given, at)
-        away = centre - mean
+        spreads = between + within / 50 + ridge
+        if lit:
+            dark = _DARK * (centre.max() - centre).exp()
+            spreads = spreads + torch.diag(_ROUGH**2 + dark.square())
+        scenes, away = torch.linalg.inv(spreads), centre - mean
         costs.append(
             (float((spread * colours).sum()) / 2, _MEANS * float(away @ scenes @ away) / 2)
         )

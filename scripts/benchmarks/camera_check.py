@@ -5,6 +5,7 @@
     python -m scripts.benchmarks.camera_check --spectra  # and the sign of the step
     python -m scripts.benchmarks.camera_check --light 200  # right cameras in odd light
     python -m scripts.benchmarks.camera_check --lamp 6  # the sign of the step, under lamps
+    python -m scripts.benchmarks.camera_check --drawn 90 --seed 400  # cameras of lab.py
 
 Printed is for each mistake how many frames are warned of it, by what they are warned, and the
 time. Three scenes are CAVE's validation scenes, two of its training scenes; the captures
@@ -14,11 +15,19 @@ the same, see `cassi.check_camera`. With --light masks, bands, steps and noise a
 cameras one each is in the light of an LED, of a line on a faint ground, behind a filter that cuts,
 in that of a red lamp, and in even light. With --lamp each of CAVE's training scenes is judged by
 the statistics of the others: in even light, and in that of so many lamps of 2400 to 6500 K as
-sensors of drawn response see it, parts of 160×176 pixels.
+sensors of drawn response see it, parts of 160×176 pixels. With --drawn raw frames of cameras by
+`lab.py` are reconstructed with the true offsets, without and with a white frame, and judged as the
+command does: so, with the bands in reverse, with the mask mirrored, and with all distances of the
+offsets 10 % longer or shorter, from the first band on.
 """
 
+import contextlib
+import io
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -27,9 +36,12 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d, interpolate
 
 import cassi
+from cassi.apps import pipeline
 from cassi.apps.evaluate.problems import load_benchmark
-from cassi.apps.reconstructors import compose_settings
+from cassi.apps.inputs import Inputs
+from cassi.apps.reconstructors import Recipe, compose_settings
 from cassi.apps.settings import Evaluate
+from cassi.calibration import Response
 from cassi.calibration.camera_check import (
     POSES,
     REVERSED,
@@ -41,6 +53,7 @@ from cassi.data.bundled import bundled_path
 from cassi.data.manifest import read_manifest
 from cassi.systems import SDCassi, Weighted
 from scripts.benchmarks.captures import CAPTURES, load_capture
+from scripts.benchmarks.lab import Lab, read_scene
 from scripts.benchmarks.tables import Parser, Table, data_folder
 from scripts.data.spectra import summarize
 
@@ -56,6 +69,8 @@ LIGHTS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 }
 """Light at wavelengths from 0 to 1, of two numbers that are drawn."""
 ABOUT_THE_CAMERA = {"mask", "step", "shift", "direction", "detector"}
+WRONG_STEPS = (0.9, 1.1)
+CPU = torch.device("cpu")
 
 Frame = tuple[str, Tensor, SDCassi, tuple[float, ...] | None]
 
@@ -176,6 +191,63 @@ def look_under_lamps(count: int) -> None:
         table.print(light, total, right, wrong)
 
 
+def verdicts(inputs: Inputs, x: Tensor, method: Any) -> Iterator[tuple[str, set[str]]]:
+    """Yield what is wrong with a drawn camera, `right` for nothing, and what is warned of."""
+    y, system = inputs.measurement, inputs.system
+    right = system.plain
+    assert isinstance(right, SDCassi)
+    offsets, response = list(right.offsets), inputs.unit and inputs.unit.source
+
+    def like(offsets: Sequence[float], mask: Tensor = right.mask) -> Any:
+        where: dict[str, Any] = {"axis": right.axis, "detector": right.detector}
+        return system.around(SDCassi(mask, right.bands, offsets=offsets, **where))
+
+    for name, camera in (("right", like(offsets)), ("reversed", like(offsets[::-1]))):
+        assert response is None or isinstance(response, Response)
+        seen = response
+        if name == "reversed":
+            x = x.flip(1)
+            seen = response and Response(response.values.flip(0), response.errors.flip(0))
+        found = pipeline.check(replace(inputs, system=camera), x, method, seen)
+        yield name, {each["about"] for each in found["warnings"]}
+    wrong = {"mirrored": like(offsets, right.mask.flip(right.axis))}
+    for share in WRONG_STEPS:
+        wrong[f"step × {share}"] = like([offsets[0] + share * (o - offsets[0]) for o in offsets])
+    for name, camera in wrong.items():
+        yield name, {each.about for each in cassi.check_camera(y, camera).warnings}
+
+
+def look_at_drawn(count: int, seed: int) -> None:
+    """Print how many drawn cameras are warned of, right and wrong ones."""
+    scenes = sorted(data_folder("cave_train").glob("*.tif"))
+    counts: dict[tuple[str, str], list[set[str]]] = {}
+    for number in range(seed, seed + count):
+        lab = Lab.drawn(number)
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
+            lab.files(Path(folder), lab.scene(*read_scene(scenes[number % len(scenes)])))
+            options = [f"camera={folder}/true.yaml", f"measurement={folder}/frame.png"]
+            white = [f"response={{white: {folder}/white.png}}", "output.unit=reflectance"]
+            for frame, more in (("none", []), ("white frame", white)):
+                settings = compose_settings([*options, *more])
+                try:
+                    inputs, method = pipeline.prepare(settings, Recipe(settings, CPU))
+                except ValueError:  # a band is dark in the white frame
+                    continue
+                torch.manual_seed(0)
+                x = method.run(inputs.measurement, inputs.system).checked().x
+                for about, said in verdicts(inputs, x, method):
+                    counts.setdefault((about, frame), []).append(said & ABOUT_THE_CAMERA)
+    table = Table("camera", "response", "warned", "by")
+    for about, found in counts.items():
+        kinds = sorted(set().union(*found))
+        by = ", ".join(f"{kind} {sum(kind in each for each in found)}" for kind in kinds)
+        table.print(*about, f"{sum(map(bool, found))} of {len(found)}", by)
+
+
 def main() -> None:
     """Print the tables."""
     parser = Parser(__doc__, threads=1)
@@ -183,7 +255,12 @@ def main() -> None:
     parser.add_argument("--spectra", action="store_true", help="reconstruct, and reverse the cubes")
     parser.add_argument("--light", type=int, metavar="CAMERAS", help="right cameras in odd light")
     parser.add_argument("--lamp", type=int, metavar="LAMPS", help="spectra under lamps")
+    parser.add_argument("--drawn", type=int, metavar="CAMERAS", help="cameras of lab.py")
+    parser.add_argument("--seed", type=int, default=400, help="of the first")
     arguments = parser.parse_args()
+    if arguments.drawn is not None:
+        look_at_drawn(arguments.drawn, arguments.seed)
+        return
     if arguments.lamp is not None:
         look_under_lamps(arguments.lamp)
         return

@@ -159,3 +159,9 @@ def test_a_mask_is_a_photograph_of_a_sensor(cube, frame, tmp_path, mask, offsets
     where = (f"mask={mask}", f"system.offsets={offsets}", "system.detector=21", f"dark={dark}")
     _, outcome = cube(frame, *where)
     assert ("mask: taken as a photograph" in outcome.out) is taken
+    _, outcome = cube(frame, *where, "photographed=false")
+    assert "mask: taken as a photograph" not in outcome.out
+    assert ("mask: taken as a design, as photographed=false says" in outcome.out) is taken
+    if not dark:
+        _, outcome = cube(frame, *where, "photographed=true")
+        assert "mask: taken as a photograph" in outcome.out

@@ -8,6 +8,7 @@ import torch
 import cassi
 from cassi.calibration.camera_check import POSES, _ends_of_bands, check_camera, check_spectra
 from cassi.calibration.correlation import Ends
+from cassi.calibration.response import Response
 from cassi.calibration.spectra import comb, direction, read_statistics
 from cassi.systems import BlurredCassi, DDCassi, SDCassi
 from tests.shared import uniform
@@ -240,6 +241,34 @@ def test_a_lamp_does_not_hide_the_direction():
     for cube, reversed_ in ((x, False), (x.flip(1), True)):
         found = check_spectra(cube, system, nm.tolist())
         assert ("direction" in {each.about for each in found.warnings}) is reversed_
+
+
+def test_reflectances_are_asked_in_a_light_of_no_lamp():
+    known = read_statistics()
+    count, nm = len(known.wavelengths), known.wavelengths.tolist()
+    root = torch.linalg.cholesky(known.within + 1e-3 * torch.eye(count))
+    logs = known.mean[:, None] + root @ torch.randn(count, 100, dtype=torch.float64)
+    surfaces = logs.exp().float().view(count, 10, 10).repeat_interleave(4, 1)
+    surfaces = surfaces.repeat_interleave(4, 2)[None]
+    light = 0.1 + torch.arange(count).remainder(2).float()
+    x, system = light[:, None, None] * surfaces, SDCassi(torch.ones(40, 40), count, step=2)
+    white = Response(light, torch.zeros(count))
+    assert check_spectra(x, system, nm).numbers["direction"] is None
+    assert check_spectra(x, system, nm, white).numbers["direction"] > 0
+    back = Response(light.flip(0), torch.zeros(count))
+    warned = {each.about for each in check_spectra(x.flip(1), system, nm, back).warnings}
+    assert "direction" in warned
+
+
+def test_bright_light_ends_where_it_breaks_off(mask):
+    light = torch.linspace(-4, 0, BANDS).exp()[:, None, None]
+    true = SDCassi(mask, BANDS, step=2)
+    short, length = [1.8 * band for band in range(BANDS)], true.measurement_shape[-1]
+    found = check_camera(
+        true(light * scene()), SDCassi(mask, BANDS, offsets=short, detector=length)
+    )
+    assert "step" in {each.about for each in found.warnings}
+    assert found.numbers["light_between"]["step"] == pytest.approx(2, abs=0.06)
 
 
 @pytest.mark.parametrize(("level", "believed"), [(0.3, False), (0.8, True)])

@@ -6,7 +6,7 @@ from shared import rand
 from torch.nn.functional import avg_pool2d
 from torch.testing import assert_close
 
-from cassi.calibration import Patch, Response, find_response
+from cassi.calibration import Patch, Response, find_white
 from cassi.systems import SDCassi
 
 LIGHT = torch.tensor([0.5, 1.0, 2.0, 1.5, 0.8])
@@ -20,13 +20,14 @@ def test_a_white_frame_shows_lamp_and_sensor_beside_stray_light():
     camera, white = _camera(), LIGHT[None, :, None, None].expand(1, -1, 64, 60)
     y = camera(white) + 0.3
     y = y + 0.01 * torch.randn(y.shape, generator=torch.Generator().manual_seed(0))
-    found = find_response(y, camera)
-    assert_close(found.values, LIGHT, rtol=5e-3, atol=0)
-    assert bool(((found.values - LIGHT).abs() < 4 * found.errors).all())
+    found = find_white(y, camera)
+    r = found.response
+    assert_close(r.values, LIGHT, rtol=5e-3, atol=0)
+    assert bool(((r.values - LIGHT).abs() < 4 * r.errors).all())
     assert found.stray == pytest.approx(0.3 / float(y.mean()), rel=0.05)
     assert_close(found.corrected(y, None).mean(), y.mean() - 0.3, rtol=0.02, atol=0)
-    grey = find_response(y, camera, [0.5, 0.5, 0.5, 0.25, 0.5])
-    assert_close(grey.values / LIGHT, torch.tensor([2.0, 2, 2, 4, 2]), rtol=5e-3, atol=0)
+    grey = find_white(y, camera, [0.5, 0.5, 0.5, 0.25, 0.5])
+    assert_close(grey.response.values / LIGHT, torch.tensor([2.0, 2, 2, 4, 2]), rtol=5e-3, atol=0)
 
 
 def test_what_an_unsharp_mask_cannot_tell_apart_is_smooth():
@@ -36,20 +37,20 @@ def test_what_an_unsharp_mask_cannot_tell_apart_is_smooth():
     offsets = [1.2 * band for band in range(12)]
     true, camera = (SDCassi(mask, bands=12, offsets=offsets) for mask in (sharp, blurred))
     y = true(light[None, :, None, None].expand(1, -1, 64, 60))
-    assert_close(find_response(y, camera).values, light, rtol=0.2, atol=0)
-    assert_close(find_response(y, true).values, light, rtol=0.01, atol=0)
+    assert_close(find_white(y, camera).response.values, light, rtol=0.2, atol=0)
+    assert_close(find_white(y, true).response.values, light, rtol=0.01, atol=0)
 
 
 def test_a_white_frame_scales_pixels_for_what_the_camera_has_wrong():
     wrong = torch.rand(1, 1, 64, 68, generator=torch.Generator().manual_seed(0)) * 0.1 + 0.95
     camera = _camera()
     white = camera(LIGHT[None, :, None, None].expand(1, -1, 64, 60))
-    found = find_response(white * wrong, camera)
+    found = find_white(white * wrong, camera)
     grey = 0.4 * white
     away = (found.corrected(grey * wrong, None) - grey).norm()
     assert away < 0.1 * (grey * wrong - grey).norm()
     elsewhere = SDCassi(camera.mask.roll(7, -2), bands=5, step=2)
-    assert find_response(white, elsewhere, 1.0, lambda *_: torch.ones(1, 5, 64, 60)).gain is None
+    assert find_white(white, elsewhere, 1.0, lambda *_: torch.ones(1, 5, 64, 60)).gain is None
 
 
 def test_bad_pixels_of_a_white_frame_say_nothing():
@@ -59,8 +60,8 @@ def test_bad_pixels_of_a_white_frame_say_nothing():
     y = camera(LIGHT[None, :, None, None].expand(1, -1, 64, 60))
     y[0, 0][bad > 0] = 99
     weighted = camera.weighted(bad_pixels=bad)
-    found = find_response(weighted.without_bad_pixels(y), weighted)
-    assert_close(found.values, LIGHT, rtol=1e-4, atol=0)
+    found = find_white(weighted.without_bad_pixels(y), weighted)
+    assert_close(found.response.values, LIGHT, rtol=1e-4, atol=0)
 
 
 def test_a_white_patch_is_the_response():
@@ -139,8 +140,8 @@ def test_a_method_that_adds_to_a_band_adds_to_its_response():
         seen.append(y)
         return white * wrong[:, None, None]
 
-    found = find_response(camera(white) + 0.3, camera, 0.5, reconstruct)
-    assert_close(found.values, 2 * LIGHT * wrong)
+    found = find_white(camera(white) + 0.3, camera, 0.5, reconstruct)
+    assert_close(found.response.values, 2 * LIGHT * wrong)
     assert_close(seen[0], camera(white), atol=5e-3, rtol=0)
 
 
@@ -148,4 +149,5 @@ def test_a_method_that_fails_on_a_white_frame_is_left_out():
     camera = _camera()
     y = camera(LIGHT[None, :, None, None].expand(1, -1, 64, 60))
     failed = torch.tensor([0.0, 0, 0, 2, 3])[None, :, None, None].expand(1, -1, 64, 60)
-    assert_close(find_response(y, camera, 1.0, lambda *_: failed).values, LIGHT, rtol=1e-3, atol=0)
+    found = find_white(y, camera, 1.0, lambda *_: failed)
+    assert_close(found.response.values, LIGHT, rtol=1e-3, atol=0)

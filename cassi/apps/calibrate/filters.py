@@ -17,7 +17,7 @@ from cassi.apps.command import Run, choose_device, prepare_process
 from cassi.apps.inputs import file_path, load_inputs, read_frame
 from cassi.apps.results import environment
 from cassi.apps.settings import Calibrate
-from cassi.calibration import check_camera, find_response
+from cassi.calibration import check_camera, find_white
 from cassi.calibration.filters import FilteredCamera, find_filtered_camera
 from cassi.systems import SDCassi
 
@@ -55,7 +55,7 @@ def calibrate_by_filters(settings: Calibrate, run: Run) -> float:
         white = y.narrow(-3 - axis, first, last - first)[None, None]
         ok = ok.narrow(-3 - axis, first, last - first)[None, None]
         camera = system.weighted(bad_pixels=~ok)
-        response = find_response(torch.where(ok, white, 0), camera, reconstruct=by_auto)
+        response = find_white(torch.where(ok, white, 0), camera, reconstruct=by_auto).response
     gain = None if response is None else float(response.values.mean())
     values = camera_values(settings, system, gain, wavelengths)
     if window is not None:

@@ -28,7 +28,9 @@ NEUTRAL = {"dark": 0.0, "scale": 1.0, **dict.fromkeys(FOUND, "auto")}
 """What need not be said; of the others it is None."""
 FRAMES = ("measurement", "white", "monochromatic")
 """Settings that name raw frames."""
-KEYS = ("mask", "keys", "axes", "system", "wavelengths", "noise", *FRAME, "response", "vars")
+OWN = ("mask", "photographed", "wavelengths")
+"""What stands under the same name in the settings of a command that reads snapshots."""
+KEYS = (*OWN, "keys", "axes", "system", "noise", *FRAME, "response", "vars")
 """Of a camera file."""
 ROLES = ("mask", "measurement")
 """Whose array and axes a camera file may name."""
@@ -170,7 +172,7 @@ def _is_told(key: str, told: set[str]) -> bool:
 def _in_snapshots(camera: Values, config: Values, told: set[str]) -> Iterator[tuple[str, Any]]:
     simulated = config.get("measurement") is None and config.get("truth") is not None
     taken = not simulated and any(config.get(name) is not None for name in FRAMES)
-    for name in ("mask", "wavelengths"):
+    for name in OWN:
         if name in camera:
             yield name, camera[name]
     if "system" in camera:

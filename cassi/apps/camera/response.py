@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cassi.apps.inputs import Inputs, file_path, read_frame
 from cassi.apps.settings import Reconstruct
-from cassi.calibration import Patch, Response, find_response
+from cassi.calibration import Patch, Response, White, find_white
 from cassi.calibration.response import Source, Unit
 from cassi.checks import did_you_mean, is_number
 from cassi.data.formats.curves import read_curve
@@ -31,18 +31,17 @@ def add_unit(inputs: Inputs, settings: Reconstruct) -> Inputs:
         return inputs
     source, note = read_response(settings.response, inputs, settings)
     y, system = inputs.measurement, inputs.system
-    if isinstance(source, Response):
-        y = system.without_bad_pixels(source.corrected(y, system.good_pixels))
-        if source.stray > 0:
-            note += f"; stray light of {source.stray:.1%} of the mean taken out of the snapshot"
-        if source.gain is not None:
-            away = float((source.gain - 1).square().mean().sqrt())
-            note += f"; its pixels scaled by the white frame, by {away:.1%} in the mean"
+    if isinstance(source, White):
+        y, note = (
+            system.without_bad_pixels(source.corrected(y, system.good_pixels)),
+            note + str(source),
+        )
+        source = source.response
     unit, notes = Unit(settings.output.unit, source), [*inputs.notes, f"response: {note}"]
     return replace(inputs, measurement=y, unit=unit, notes=notes)
 
 
-def read_response(given: Any, inputs: Inputs, settings: Reconstruct) -> tuple[Source, str]:
+def read_response(given: Any, inputs: Inputs, settings: Reconstruct) -> tuple[Source | White, str]:
     """Return a response as settings give it, and how it was understood.
 
     Args:
@@ -69,7 +68,7 @@ def read_response(given: Any, inputs: Inputs, settings: Reconstruct) -> tuple[So
     good = good if known is None else good & known.cpu()
     camera = inputs.system.unweighted.weighted(bad_pixels=~good.to(y.device))
     y = camera.without_bad_pixels(y)
-    return find_response(y, camera, reflectance, by_auto), f"of {note}"
+    return find_white(y, camera, reflectance, by_auto), f"of {note}"
 
 
 def by_auto(y: Tensor, system: System) -> Tensor:

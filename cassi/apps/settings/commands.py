@@ -181,6 +181,7 @@ class Snapshots(Common):
 
     measurement: Any = field(metadata=_NOTHING)  # the files themselves are told apart, see `store`
     mask: Any
+    photographed: Any = "auto"
     truth: str | None = field(metadata=_NOTHING)
     keys: Roles
     axes: Roles
@@ -205,6 +206,10 @@ class Snapshots(Common):
         """Check what can be checked without a file."""
         super().__post_init__()
         check_wavelengths(self.wavelengths, "wavelengths")
+        if self.photographed not in (True, False, "auto"):
+            raise ValueError(
+                f"photographed: expected auto, true or false, got {self.photographed!r}"
+            )
         bands = self.system.get("bands")
         if bands is not None:
             whole_number("system.bands", bands, 1)
