@@ -248,7 +248,7 @@ def in_unit(result: Result) -> Result:
     numbers = result.numbers | {"unit": unit.name}
     if found is not None:
         std = response.scene_std(x, found.std, surfaces)
-        pattern = response.scene_pattern(found.pattern, found.std, std, surfaces)
+        pattern = response.scene_pattern(x, found.pattern, found.std, std, surfaces)
         found = replace(found, std=std, pattern=pattern)
         told = describe_uncertainty(found)
         size = {key: told[key] for key in ("mean", "rms")}

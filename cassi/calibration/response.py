@@ -105,30 +105,45 @@ class Response:
         Methods put light into a band beside its own. Where lamp and sensor are weak, that is much
         of what is there, and σ of x is too small. So σ is at least that of two bands either way.
         Of reflectances H does that: errors of bands go together, so they are added, not squared.
+        So is what H smooths away of a colour: as much as it takes of the scene that it found.
         """
         inverse = self._inverse(wavelengths)
+        found = self._apply(inverse, x)
         if wavelengths is None:
             bands = std.movedim(-3, -1)
             most = max_pool1d(bands.flatten(0, -2), 2 * _BESIDE + 1, 1, _BESIDE)
             std = most.view(bands.shape).movedim(-1, -3)
         share = self._like(self.errors / self.values, x)
-        return torch.hypot(self._apply(inverse.abs(), std), self._apply(inverse, x) * share)
+        spread = self._apply(inverse.abs(), std) + self._smoothed(inverse, found).abs()
+        return torch.hypot(spread, found * share)
 
     def scene_pattern(
-        self, pattern: Tensor, std: Tensor, there: Tensor, wavelengths: Sequence[float] | None
+        self,
+        x: Tensor,
+        pattern: Tensor,
+        std: Tensor,
+        there: Tensor,
+        wavelengths: Sequence[float] | None,
     ) -> Tensor:
         """Return an error of the scene in units of its σ, mean square 1, of such an error of x.
 
         Where a band lies between pixels, a cube has other errors than beside it. H mixes bands.
 
         Args:
+            x: the cube.
             pattern: error of x, in units of σ.
             std: σ of x.
             there: σ of the scene, `scene_std`.
             wavelengths: as for `scene`.
         """
-        found = self._apply(self._inverse(wavelengths), pattern * std) / there
-        return found / found.square().mean().sqrt().clamp_min(torch.finfo(found.dtype).tiny)
+        inverse = self._inverse(wavelengths)
+        error = self._apply(inverse, pattern * std)
+        error = (error + self._smoothed(inverse, self._apply(inverse, x))) / there
+        return error / error.square().mean().sqrt().clamp_min(torch.finfo(error.dtype).tiny)
+
+    def _smoothed(self, inverse: Tensor, scene: Tensor) -> Tensor:
+        """Return what H changes of a scene by itself, (HR − I)s."""
+        return self._apply(inverse * self.values.to(inverse), scene) - scene
 
     def _inverse(self, wavelengths: Sequence[float] | None) -> Tensor:
         """Return H `(C, C)`."""

@@ -118,9 +118,10 @@ def bootstrap(trial: Trial, x: Tensor, probed: Probe | None = None) -> Bootstrap
     axes = mirror_axes(x, system)
     random = torch.Generator().manual_seed(seed)
     signs = torch.randint(0, 2, residual.shape, generator=random).to(residual) * 2 - 1
-    plain = system.plain
-    true = WideCassi.like(plain) if trial.wide and type(plain) is SDCassi else system
-    again = measure_shifted(x.flip(axes), true, mask_shift) + residual.flip(axes) * signs
+    plain, mirror = system.plain, x.flip(axes)
+    again = measure_shifted(mirror, system, mask_shift) + residual.flip(axes) * signs
+    if trial.wide and type(plain) is SDCassi:  # by how much width changes any such camera
+        again = again + WideCassi.like(plain)(mirror) - plain(mirror)
     held = draw_heldout(y.shape[1:], SHARE, seed + 1).to(y.device)
     mirrored = trial.run(again, system.weighted(bad_pixels=held))
     repeated = mirrored.flip(axes) - x

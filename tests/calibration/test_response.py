@@ -102,6 +102,19 @@ def test_reflectances_are_smooth_where_light_is_weak():
     assert float((away.abs() < 1.645 * std).float().mean()) > 0.9
 
 
+def test_error_bars_hold_what_smoothing_takes_of_a_strong_colour():
+    nm = torch.linspace(455, 645, 18)
+    response = Response(torch.linspace(0.5, 2, 18), torch.zeros(18))
+    truth = (0.1 + 0.7 * torch.sigmoid((nm - 550) / 20))[:, None, None]
+    x = response.values[:, None, None] * truth
+    away = (response.scene(x, nm.tolist()) - truth).abs()
+    std = response.scene_std(x, torch.full_like(x, 1e-6), nm.tolist())
+    assert float(away.max()) > 0.03
+    assert float(std.norm()) > 0.5 * float(away.norm())
+    white = response.values[:, None, None].expand(18, 1, 1)
+    assert float(response.scene_std(white, torch.zeros_like(x), nm.tolist()).max()) < 1e-3
+
+
 def test_error_bars_of_a_mean_do_not_alternate_between_bands():
     light, nm = torch.linspace(0.5, 2, 18), torch.linspace(455, 645, 18).tolist()
     response = Response(light, torch.zeros(18))
@@ -111,7 +124,7 @@ def test_error_bars_of_a_mean_do_not_alternate_between_bands():
     x = light[:, None, None].expand(1, 18, 20, 20)
     std = 0.1 * torch.ones_like(x)
     there = response.scene_std(x, std, nm)
-    found = response.scene_pattern(pattern, std, there, nm)
+    found = response.scene_pattern(x, pattern, std, there, nm)
     assert float(found.square().mean()) == pytest.approx(1, rel=1e-4)
     sizes = found.square().mean((0, 2, 3)).sqrt()
     assert float(sizes.diff(n=2).abs().max()) < 0.2 * float(sizes.mean())
