@@ -29,7 +29,7 @@ from cassi.calibration.lines import SHADES
 from cassi.calibration.mask import Light
 from cassi.calibration.mask_alignment import KEYS
 from cassi.calibration.parameters import FURTHER, PARAMETERS
-from cassi.calibration.prism import bent_camera, find_valleys
+from cassi.calibration.prism import bent_camera, find_valley
 from cassi.calibration.search import NOMINAL
 from cassi.methods.auto import auto
 from cassi.solvers import Solver
@@ -170,8 +170,6 @@ def _as_aligned(
 
 _PLACED = 0.1
 """Pixels, error of where light in lines has the bands of a prism."""
-_DEEPER = 0.9
-"""Times the held-out error of the bend that plain scenes fit best, below which another is right."""
 
 
 def calibrate_prism(
@@ -183,9 +181,7 @@ def calibrate_prism(
 ) -> tuple[Calibration, SDCassi | TiltedCassi, Bend] | None:
     """Calibrate a camera with even bands where light in lines shows the bend of a prism.
 
-    Of the bends that plain scenes show, the likeliest is taken, unless another predicts held-out
-    pixels better by a tenth. Then the bent camera is calibrated: its step, and where mask and bands
-    lie.
+    The bent camera is calibrated: its step, and where mask and bands lie.
 
     Args:
         y: snapshots `(B, 1, H', W')`, as a sensor sees them.
@@ -205,16 +201,10 @@ def calibrate_prism(
     shift = settings.get("shift", Frame.shift)
     seen, good = system.without_bad_pixels(y), None if good is None else good.expand_as(y)
     frame = Frame.snapshot(seen, narrow.bands, good, shift=shift)
-    valleys = find_valleys(frame, narrow, wavelengths, settings.get("radius", 2))
-    if not valleys:
+    valley = find_valley(frame, narrow, wavelengths, settings.get("radius", 2))
+    if valley is None:
         return None
-    cameras = [bent_camera(narrow, wavelengths, each.bend, each.shift) for each in valleys]
-    best = 0
-    if len(cameras) > 1:
-        errors = [_misses(y, system, camera) for camera in cameras]
-        lowest = errors.index(min(errors))
-        best = lowest if errors[lowest] < _DEEPER * errors[0] else 0
-    bent, valley = cameras[best], valleys[best]
+    bent = bent_camera(narrow, wavelengths, valley.bend, valley.shift)
     if isinstance(nominal, WideCassi):
         bent = WideCassi.like(bent, nominal.band_width)
     found, camera = calibrate_on(y, system.around(bent), solver, told=True, **settings)

@@ -534,12 +534,13 @@ def _check_line(inputs: Inputs, found: CameraCheck) -> CameraCheck:
     step = (offsets[-1] - offsets[0]) / max(len(offsets) - 1, 1)
     found_by = inputs.calibration or {}
     even = inputs.bend >= AWAY and not found.numbers.get("curve_shown", True)
-    told = inputs.bend > 0 and found_by.get("dispersion_told", False)
-    if not inputs.is_raw or not ("bend" in found_by or told or even):
+    told = found_by.get("dispersion_told", False)
+    likely, told = "bend" in found_by and not told, inputs.bend > 0 and told
+    if not inputs.is_raw or not (likely or told or even):
         return CameraCheck()
     away = f"may lie up to {inputs.bend:.1f} pixels elsewhere"
     assumed = f"Even distances are assumed. Behind a prism the bands {away}"
-    if "bend" in found_by and not told:
+    if likely:
         assumed = f"They are those of the likeliest bend, and {away}"
     elif told:
         assumed = "They are where light in lines fits best. Light of all wavelengths fits as well"

@@ -21,13 +21,12 @@ _BEYOND = 6  # steps that are looked at on either side, to see how sharp a valle
 _COARSE = 5  # of these steps, in light of all wavelengths, which hardly feels the bend
 _SHIFTS = torch.arange(-1, 1.01, 0.25).tolist()
 """Pixels, of the outermost bands."""
-_WITHIN = 0.02  # in objective: valleys this deep are tried with pixels held out
-_APART = 0.15  # of the bend, between valleys
-_TRIED = 3
 _GAIN = 0.01
 _CLEAR = 0.012
 """In objective, by which lines fit better where the bend has them than a pixel beside, and than
 light of all wavelengths."""
+_STEEP = 2 / 3
+"""Of what lines gain from the bend: so much they must lose again within a pixel."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +68,10 @@ def _bent(system: SDCassi, wavelengths: Sequence[float], bend: float, shift: flo
     return list((given + bend * (curve - given) + shift).tolist())
 
 
-def find_valleys(
+def find_valley(
     frame: Frame, system: SDCassi, wavelengths: Sequence[float], radius: int
-) -> list[Valley]:
-    r"""Find the bends that a frame shows, the most likely first; none where it shows none.
+) -> Valley | None:
+    r"""Find the bend that a frame shows; None where it shows none.
 
     A curve of any shape that shares light between pixels as the true one does fits nearly as well,
     and light of all wavelengths is fitted by many. Prisms have one shape, so that a bend and a
@@ -84,7 +83,8 @@ def find_valleys(
         (mean of O a pixel beside on either side) − O  +  O_all − O
 
     is above 0.012, O in lines and O_all in light of all wavelengths, each at its best bend, and
-    lines gain 0.01 from the bend.
+    above two thirds of what lines gain from the bend, which is 0.01 at least: what falls slowly
+    over many pixels is another spectrum.
 
     Args:
         frame: a snapshot, its light in lines.
@@ -94,7 +94,7 @@ def find_valleys(
     """
     scenes = PlainScenes([frame], system)
     if sum(map(len, scenes.parts)) < LEAST_WINDOWS:
-        return []
+        return None
     best = fit_places(scenes, radius)[0].geometry
     across, _ = best.split_shift(system.axis)
     start = replace(NOMINAL, rotation=best.rotation).with_shift(across, 0.0, system.axis)
@@ -114,8 +114,8 @@ def find_valleys(
     other = float(profile(every, bends[_BEYOND : _BEYOND + count : _COARSE]).min())
     # A pixel in the middle.
     curve = np.array(_bent(system, wavelengths, 1, 0)) - np.array(system.offsets)
-    found = choose_valleys(lines, other, bends, 1 / max(float(np.abs(curve).max()), 1e-6))
-    return [_refined(frame, system, wavelengths, start, valley) for valley in found]
+    found = choose_valley(lines, other, bends, 1 / max(float(np.abs(curve).max()), 1e-6))
+    return None if found is None else _refined(frame, system, wavelengths, start, found)
 
 
 def _refined(
@@ -135,10 +135,10 @@ def _refined(
     return Valley(bend, shift, least, valley.sharp)
 
 
-def choose_valleys(
+def choose_valley(
     lines: NDArray[np.float64], other: float, bends: Sequence[float], pixel: float
-) -> list[Valley]:
-    """Return the valleys of a table of objectives, see `find_valleys`.
+) -> Valley | None:
+    """Return the deepest valley of a table of objectives, see `find_valley`.
 
     Args:
         lines: objectives of light in lines, bends down and shifts across.
@@ -147,26 +147,16 @@ def choose_valleys(
         pixel: by which the bend moves bands in the middle by a pixel.
     """
     shifts, lowest = np.array([_bottom(row) for row in lines]).T
-    inside = range(_BEYOND, len(bends) - _BEYOND)
-    order = sorted(
-        (k for k in inside if lowest[k] <= lowest[k - 1 : k + 2].min()), key=lambda k: lowest[k]
-    )
-    valleys: list[Valley] = []
-    for k in order:
-        away, least = _bottom(lowest[k - 1 : k + 2])
-        bend = float(bends[k] + _STEP * (away - 1))
-        apart = [abs(bend - valley.bend) for valley in valleys]
-        if least > lowest[order[0]] + _WITHIN or min(apart, default=_APART) < _APART:
-            continue
-        shift = _SHIFTS[0] + (_SHIFTS[1] - _SHIFTS[0]) * float(np.interp(bend, bends, shifts))
-        sides = np.interp([bend - pixel, bend + pixel], bends, lowest)
-        valleys.append(Valley(bend, shift, least, float(sides.mean()) - least))
-    if not valleys:
-        return []
-    deepest = valleys[0]
-    gain = float(lowest[_BEYOND]) - deepest.objective
-    clear = deepest.sharp + other - deepest.objective
-    return valleys[:_TRIED] if gain > _GAIN and clear > _CLEAR else []
+    k = _BEYOND + int(lowest[_BEYOND : len(bends) - _BEYOND].argmin())
+    if lowest[k] > lowest[k - 1 : k + 2].min():  # bends beyond fit better
+        return None
+    away, least = _bottom(lowest[k - 1 : k + 2])
+    bend = float(bends[k] + _STEP * (away - 1))
+    shift = _SHIFTS[0] + (_SHIFTS[1] - _SHIFTS[0]) * float(np.interp(bend, bends, shifts))
+    sharp = float(np.interp([bend - pixel, bend + pixel], bends, lowest).mean()) - least
+    gain, clear = float(lowest[_BEYOND]) - least, sharp + other - least
+    shown = gain > _GAIN and clear > max(_CLEAR, _STEEP * gain)
+    return Valley(bend, shift, least, sharp) if shown else None
 
 
 def _bottom(values: NDArray[np.float64]) -> tuple[float, float]:
@@ -176,4 +166,4 @@ def _bottom(values: NDArray[np.float64]) -> tuple[float, float]:
         return float(k), float(values[k])
     slope, curvature = values[k + 1] - values[k - 1], values[k - 1 : k + 2] @ [1, -2, 1]
     away = -slope / (2 * curvature) if curvature > 0 else 0.0
-    return k + away, float(values[k] + slope * away / 4)
+    return float(k + away), float(values[k] + slope * away / 4)

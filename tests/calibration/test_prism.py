@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from cassi.apps.results import say_estimates, summarize_calibration
-from cassi.calibration.prism import bent_camera, find_valleys
+from cassi.calibration.prism import bent_camera, find_valley
 from cassi.calibration.windows import Frame
 from cassi.camera_search import calibrate_prism
 from cassi.systems import SDCassi, WideCassi
@@ -24,7 +24,7 @@ def frame_of(camera, scene):
 @pytest.mark.parametrize(("bend", "shift"), [(0.3, 0.3), (0.9, -0.4)])
 def test_light_in_lines_shows_the_bend_and_the_shift(bend, shift):
     y = frame_of(bent_camera(NOMINAL, WAVELENGTHS, bend, shift), smooth_scene(BANDS, 96, 96))
-    found = find_valleys(Frame.snapshot(y, BANDS), NOMINAL, WAVELENGTHS, 2)[0]
+    found = find_valley(Frame.snapshot(y, BANDS), NOMINAL, WAVELENGTHS, 2)
     assert found.bend == pytest.approx(bend, abs=0.03)
     assert found.shift == pytest.approx(shift, abs=0.1)
 
@@ -35,7 +35,7 @@ def test_light_of_all_wavelengths_shows_none():
     places = np.interp(fine, WAVELENGTHS, offsets).tolist()
     scene = smooth_scene(BANDS, 96, 96).repeat_interleave(SHADES, 1) / SHADES
     y = frame_of(SDCassi(NOMINAL.mask, len(fine), offsets=places, detector=133), scene)
-    assert find_valleys(Frame.snapshot(y, BANDS), NOMINAL, WAVELENGTHS, 2) == []
+    assert find_valley(Frame.snapshot(y, BANDS), NOMINAL, WAVELENGTHS, 2) is None
     assert calibrate_prism(y, NOMINAL, WAVELENGTHS) is None
 
 
