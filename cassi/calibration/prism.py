@@ -22,7 +22,7 @@ _COARSE = 5  # of these steps, in light of all wavelengths, which hardly feels t
 _SHIFTS = torch.arange(-1, 1.01, 0.25).tolist()
 """Pixels, of the outermost bands."""
 _GAIN = 0.01
-_CLEAR = 0.012
+_CLEAR = 0.015
 """In objective, by which lines fit better where the bend has them than a pixel beside, and than
 light of all wavelengths."""
 _STEEP = 2 / 3
@@ -82,7 +82,7 @@ def find_valley(
 
         (mean of O a pixel beside on either side) − O  +  O_all − O
 
-    is above 0.012, O in lines and O_all in light of all wavelengths, each at its best bend, and
+    is above 0.015, O in lines and O_all in light of all wavelengths, each at its best bend, and
     above two thirds of what lines gain from the bend, which is 0.01 at least: what falls slowly
     over many pixels is another spectrum.
 

@@ -39,13 +39,12 @@ def test_light_of_all_wavelengths_shows_none():
     assert calibrate_prism(y, NOMINAL, WAVELENGTHS) is None
 
 
-@pytest.mark.parametrize("kind", [SDCassi, WideCassi])
-def test_a_bent_camera_is_calibrated(kind):
+def test_a_bent_camera_is_calibrated():
     true = bent_camera(NOMINAL, WAVELENGTHS, 0.6, 0.3)
     y = frame_of(true, smooth_scene(BANDS, 96, 96))
-    given = kind(NOMINAL.mask, BANDS, step=2.02, detector=133)
+    given = WideCassi(NOMINAL.mask, BANDS, step=2.02, detector=133)
     found, camera, bend = calibrate_prism(y, given, WAVELENGTHS)
-    assert type(camera) is kind
+    assert type(camera) is WideCassi
     assert camera.offsets == pytest.approx(true.offsets, abs=0.1)
     assert bend.value == pytest.approx(0.6, abs=0.1)
     assert found.told
