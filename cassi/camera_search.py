@@ -29,6 +29,7 @@ from cassi.calibration.lines import SHADES
 from cassi.calibration.mask import Light
 from cassi.calibration.mask_alignment import KEYS
 from cassi.calibration.parameters import FURTHER, PARAMETERS
+from cassi.calibration.prism import bent_camera, find_valley
 from cassi.calibration.search import NOMINAL
 from cassi.methods.auto import auto
 from cassi.solvers import Solver
@@ -36,6 +37,7 @@ from cassi.solvers.heldout import measure_heldout
 from cassi.solvers.schedules import as_schedule
 from cassi.solvers.statistics import relative_noise
 from cassi.systems import DDCassi, SDCassi, System, TiltedCassi, WideCassi
+from cassi.systems.dispersion import off_a_prism
 from cassi.systems.tilted import Shift
 
 
@@ -164,6 +166,64 @@ def _as_aligned(
     camera = moved_camera(nominal, geometry)
     kept = replace(found, geometry=geometry, model=model, errors=errors, system=camera)
     return replace(kept, before=aligned.before, after=aligned.after), camera
+
+
+_PLACED = 0.1
+"""Pixels, error of where light in lines has the bands of a prism."""
+
+
+def calibrate_prism(
+    y: Tensor,
+    system: System,
+    wavelengths: Sequence[float],
+    solver: Solver | None = None,
+    **settings: Any,
+) -> tuple[Calibration, SDCassi | TiltedCassi, Bend] | None:
+    """Calibrate a camera with even bands where light in lines shows the bend of a prism.
+
+    The bent camera is calibrated: its step, and where mask and bands lie.
+
+    Args:
+        y: snapshots `(B, 1, H', W')`, as a sensor sees them.
+        system: the nominal camera, with even bands.
+        wavelengths: nm, one per band.
+        solver: as for `calibrate_on`.
+        settings: of `calibrate_on`.
+
+    Returns:
+        What was found, with the shift from the nominal camera, the camera, and the bend; None where
+        no bend is shown.
+    """
+    nominal, good = system.plain, system.good_pixels
+    narrow = nominal.narrow() if isinstance(nominal, WideCassi) else nominal
+    if type(narrow) is not SDCassi or narrow.mask.ndim > 4 or narrow.mask.shape[-3] > 1:
+        return None
+    shift = settings.get("shift", Frame.shift)
+    seen, good = system.without_bad_pixels(y), None if good is None else good.expand_as(y)
+    frame = Frame.snapshot(seen, narrow.bands, good, shift=shift)
+    valley = find_valley(frame, narrow, wavelengths, settings.get("radius", 2))
+    if valley is None:
+        return None
+    bent = bent_camera(narrow, wavelengths, valley.bend, valley.shift)
+    if isinstance(nominal, WideCassi):
+        bent = WideCassi.like(bent, nominal.band_width)
+    found, camera = calibrate_on(y, system.around(bent), solver, told=True, **settings)
+    across, along = found.geometry.split_shift(narrow.axis)
+    geometry = found.geometry.with_shift(across, along + valley.shift, narrow.axis)
+    key = "right" if narrow.axis == -1 else "down"
+    found = replace(
+        found,
+        geometry=geometry,
+        model=tuple(dict.fromkeys((*found.model, key))),
+        before=_misses(y, system, nominal),
+        after=_misses(y, system, camera),
+    )
+    most = off_a_prism(narrow.offsets, wavelengths)
+    likely = Bend(
+        *(valley.bend, _PLACED / most, valley.shift, _PLACED),
+        *(tuple(camera.offsets), _PLACED),
+    )
+    return found, camera, likely
 
 
 def bend(

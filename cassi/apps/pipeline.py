@@ -25,9 +25,10 @@ from cassi.apps.results import describe_solve
 from cassi.apps.settings import UNCERTAINTY, Reconstruct
 from cassi.calibration import Alignment, CameraCheck, Finding, Response, check_camera, check_spectra
 from cassi.calibration.band_check import AWAY
+from cassi.calibration.bend import Bend
 from cassi.calibration.lines import comes_in_lines
 from cassi.calibration.response import describe
-from cassi.camera_search import bend, calibrate_on, find_place
+from cassi.camera_search import bend, calibrate_on, calibrate_prism, find_place
 from cassi.data.atomic import atomic_folder
 from cassi.data.io import Loaded, write_cube
 from cassi.guide_search import takes_guide
@@ -120,24 +121,27 @@ def _calibrated(inputs: Inputs, settings: Reconstruct) -> Inputs:
     sharp = is_photograph(settings, inputs.preprocessing)
     chosen = build_solver(settings) if settings.model is None else None
     solver = chosen if isinstance(chosen, Solver) else None
-    found, camera = calibrate_on(
-        inputs.measurement,
-        inputs.system,
-        solver,
-        seed=settings.seed,
-        shift=sharp_taps if sharp else linear_taps,
-        watch=announce("calibrate", settings.output.progress),
-    )
-    there = inputs.system.around(camera)
-    clear = found.told and (not inputs.is_raw or comes_in_lines(inputs.measurement, there))
-    off, likely = 0.0 if clear else inputs.bend, None
-    if not found.told and off >= AWAY and inputs.is_raw and isinstance(camera, SDCassi):
-        found, camera, likely = bend(
-            found, camera, inputs.measurement, inputs.system, inputs.wavelengths or ()
-        )
+    y, system, wavelengths = inputs.measurement, inputs.system, inputs.wavelengths or ()
+    ways: dict[str, Any] = {
+        "seed": settings.seed,
+        "shift": sharp_taps if sharp else linear_taps,
+        "watch": announce("calibrate", settings.output.progress),
+    }
+    straight = inputs.is_raw and inputs.bend >= AWAY
+    shown = calibrate_prism(y, system, wavelengths, solver, **ways) if straight else None
+    likely: Bend | None = None
+    if shown is not None:
+        found, camera, likely = shown
+    else:
+        found, camera = calibrate_on(y, system, solver, **ways)
+    clear = found.told and (not inputs.is_raw or comes_in_lines(y, system.around(camera)))
+    off = 0.0 if clear else inputs.bend
+    if not found.told and straight and isinstance(camera, SDCassi):
+        found, camera, likely = bend(found, camera, y, system, wavelengths)
     numbers = results.summarize_calibration(found)
     if likely is not None:
-        numbers["bend"], off = asdict(likely), 2 * likely.most
+        numbers["bend"] = asdict(likely)
+        off = off if found.told else 2 * likely.most
     numbers |= {
         "offsets": {"nominal": nominal.offsets, "calibrated": camera.offsets},
         "seconds": time.perf_counter() - start,
@@ -530,12 +534,13 @@ def _check_line(inputs: Inputs, found: CameraCheck) -> CameraCheck:
     step = (offsets[-1] - offsets[0]) / max(len(offsets) - 1, 1)
     found_by = inputs.calibration or {}
     even = inputs.bend >= AWAY and not found.numbers.get("curve_shown", True)
-    told = inputs.bend > 0 and found_by.get("dispersion_told", False)
-    if not inputs.is_raw or not ("bend" in found_by or told or even):
+    told = found_by.get("dispersion_told", False)
+    likely, told = "bend" in found_by and not told, inputs.bend > 0 and told
+    if not inputs.is_raw or not (likely or told or even):
         return CameraCheck()
     away = f"may lie up to {inputs.bend:.1f} pixels elsewhere"
     assumed = f"Even distances are assumed. Behind a prism the bands {away}"
-    if "bend" in found_by:
+    if likely:
         assumed = f"They are those of the likeliest bend, and {away}"
     elif told:
         assumed = "They are where light in lines fits best. Light of all wavelengths fits as well"

@@ -121,6 +121,7 @@ def calibrate(
     degree: int = 2,
     gain: float = 0.02,
     seed: int = 0,
+    told: bool = False,
     watch: Watch = silent,
 ) -> Calibration:
     """Find how far a camera is from its nominal model.
@@ -143,6 +144,7 @@ def calibrate(
         degree: highest of the dispersion curve.
         gain: by which share the held-out error must fall for a further parameter.
         seed: of the draws of withheld pixels.
+        told: the frames show that the dispersion is right but for its step and shift.
         watch: is told what is being tried, every few seconds.
 
     Raises:
@@ -153,14 +155,16 @@ def calibrate(
     began = time.perf_counter()
     scenes = PlainScenes(frames, system, watch=watch)
     curve = [f"dispersion_{order}" for order in range(2, min(degree, system.bands - 1) + 1)]
-    told: bool | None = True
+    shown: bool | None = True
     places = fit_places(scenes, radius)
     moved: list[Fit] = []
-    if system.bands > 1:
-        told = compare_moved(scenes, places[0].geometry) != 0
-        if told:  # else a search of curves would be in vain
+    if told:
+        curve, moved = [], [scenes.fit(places[0].geometry)]
+    elif system.bands > 1:
+        shown = compare_moved(scenes, places[0].geometry) != 0
+        if shown:  # else a search of curves would be in vain
             moved = fit_curves(scenes, radius, bool(curve), places[0])
-            told = tells_dispersion(frames, system, moved[0].geometry, places[0].geometry)
+            shown = tells_dispersion(frames, system, moved[0].geometry, places[0].geometry)
 
     def select(told: bool | None) -> Calibration:
         place: tuple[str, ...] = PLACE[:-1]
@@ -197,7 +201,7 @@ def calibrate(
             {"down": radius, "right": radius, "dispersion_2": farthest_bend(system)},
         )
 
-    return select(told)
+    return select(shown)
 
 
 def _hold_out(
