@@ -12,11 +12,14 @@ from pathlib import Path
 
 from cassi.control_groups import read_limits, read_text
 
+_LOOKS = 5
+"""At the running threads, 2 ms apart; the fewest count."""
+
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 
-def free_cores(root: Path = Path("/"), samples: int = 5) -> int:
+def free_cores(root: Path = Path("/")) -> int:
     """Return how many processors this process can use without waiting for others, at least 1.
 
     The affinity, the limits of all control groups above this process (version 1 and 2) and
@@ -25,14 +28,13 @@ def free_cores(root: Path = Path("/"), samples: int = 5) -> int:
 
     Args:
         root: of the file system, where Linux tells this.
-        samples: looks at the running threads, 2 ms apart; the fewest count.
     """
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     allowed = min(allowed or 1, _cgroup_cores(root))
     if (given := os.environ.get("SLURM_CPUS_PER_TASK", "")).isdigit():
         allowed = min(allowed, int(given))
     others = []
-    for _ in range(samples):
+    for _ in range(_LOOKS):
         running = re.search(r"^procs_running (\d+)", read_text(root / "proc/stat"), re.MULTILINE)
         others.append(int(running[1]) - 1 if running else 0)  # this one runs too
         time.sleep(0.002)

@@ -584,7 +584,7 @@ def _step(
 def _shift(system: CodedSystem, down: float, along: float) -> Finding:
     return Finding(
         "shift",
-        f"the mask lies {_moved(down, along, system.axis)} of where the camera has it: move it, "
+        f"the mask lies {_moved(down, along, system.axis)} than the camera has it: move it, "
         "with zeros where it leaves the frame, or find where it is by cassi-calibrate, or by "
         "calibrate=true if it is 2 pixels at most",
     )
@@ -595,7 +595,7 @@ def _moved(down: float, along: float, axis: int) -> str:
     rows, columns = (along, down) if axis == -2 else (down, along)
     said = []
     if abs(rows) >= 0.5:
-        said.append(f"{abs(rows):.2g} pixels {'below' if rows > 0 else 'above'}")
+        said.append(f"{abs(rows):.2g} pixels {'lower' if rows > 0 else 'higher'}")
     if abs(columns) >= 0.5:
-        said.append(f"{abs(columns):.2g} pixels to the {'right' if columns > 0 else 'left'}")
+        said.append(f"{abs(columns):.2g} pixels further {'right' if columns > 0 else 'left'}")
     return " and ".join(said)

@@ -1,6 +1,7 @@
 """A camera from frames of its mask in light of several wavelengths: no scene, no search."""
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -25,6 +26,7 @@ _LIT = 0.5  # of the typical light, where the field ends
 _OPEN = 0.99  # quantile of the code that is open
 _GUESS = 0.1  # weight of a curve that has no reason, where as many frames fix it
 _POLES = torch.linspace(-3000.0, 330.0, 334, dtype=torch.float64)  # nm, of Hartmann's formula
+_SURE = 2.0  # standard errors by which the codes of two filters differ at least
 _MATCH = 0.1  # least correlation of codes
 
 
@@ -145,6 +147,7 @@ def find_filtered_camera(
             "monochromatic: the code moves across the dispersion from filter to filter; set "
             "system.axis=-2 for dispersion along the rows, -1 along the columns"
         )
+    _check_order(places)
     rows, columns = find_field(frames[middle], good[middle])
     whole = _clean_mask(frames, good, middle, wavelengths, places)
     whole = whole - _stray(whole, rows, columns)
@@ -164,6 +167,28 @@ def find_filtered_camera(
             )
     found, errors, curves = fit_curves([*places, *known], bands)
     return FilteredCamera(mask, columns[0] + found, errors, rows, columns[0], places, curves)
+
+
+def _check_order(places: Sequence[Place]) -> None:
+    """Raise ValueError unless light moves one way with its wavelength; warn if red moves more."""
+    sign = 1 if places[-1].along > places[0].along else -1
+    slopes, errors = [], []
+    for one, other in pairwise(places):
+        apart, sure = other.wavelength - one.wavelength, math.hypot(one.error, other.error)
+        slopes.append(sign * (other.along - one.along) / apart)
+        errors.append(sure / apart)
+        if slopes[-1] <= _SURE * errors[-1]:
+            seen = ", ".join(f"{each.wavelength:g} nm at {each.along:.2f}" for each in places)
+            raise ValueError(
+                f"monochromatic: expected a code that moves one way with the wavelength, got "
+                f"{seen} px; is a file named twice, or are two files exchanged?"
+            )
+    if slopes and slopes[-1] - 1.1 * slopes[0] > 2 * _SURE * math.hypot(errors[0], errors[-1]):
+        warnings.warn(
+            f"monochromatic: red light moves more ({slopes[-1]:.3f} px per nm) than blue light "
+            f"({slopes[0]:.3f}): of a prism it is the other way; are two files exchanged?",
+            stacklevel=3,
+        )
 
 
 def _place_ends(

@@ -260,8 +260,9 @@ def find_white(
     and part of them out of others. Where they are more than a tenth of the frame, the camera is
     another one, and there is no gain.
 
-    A method has errors too. With `reconstruct` r is the mean spectrum of the cube that it makes of
-    g·(y − b), over ρ: in s = x/r errors that both share cancel.
+    A method has errors too. With `reconstruct` r is the median spectrum of the cube that it makes
+    of g·(y − b), over ρ: in s = x/r errors that both share cancel. A mean would follow the few
+    pixels beside the outermost band, of which next to no light says what they are.
 
     Args:
         y: measurement `(1, K, H', W')`, of the same exposure as the scenes. With another one the
@@ -313,7 +314,7 @@ def find_white(
         x = reconstruct(lines, camera)[0].double().cpu()
         inner = [slice(_EDGE, -_EDGE) if size > 4 * _EDGE else slice(None) for size in x.shape[1:]]
         strips = x[(slice(None), *inner)].tensor_split(_STRIPS, axis)
-        made = torch.stack([strip.mean((1, 2)) for strip in strips]) / known
+        made = torch.stack([strip.flatten(1).median(1).values for strip in strips]) / known
         # Scaled, the frame is that of `each`: a method that finds another spectrum has failed.
         away = float((made.mean(0) - each.mean(0)).norm() / each.mean(0).norm())
         if gain is None or away < _FAILED:

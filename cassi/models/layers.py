@@ -294,35 +294,32 @@ def widen(x: Tensor, point: nn.Conv2d, spread: nn.Conv2d, parts: int) -> list[Te
     return results
 
 
-def spread_pixels(inputs: int, outputs: int, bias: bool = False, width: int = 64) -> nn.Sequential:
+def spread_pixels(inputs: int, outputs: int, bias: bool = False) -> nn.Sequential:
     """Return 1×1, 3×3 depthwise and 1×1 convolutions of `(B, c, H, W)` with GELU between them."""
     return nn.Sequential(
-        nn.Conv2d(inputs, width, 1, bias=bias),
+        nn.Conv2d(inputs, 64, 1, bias=bias),
         nn.GELU(),
-        nn.Conv2d(width, width, 3, padding=1, groups=width, bias=bias),
+        nn.Conv2d(64, 64, 3, padding=1, groups=64, bias=bias),
         nn.GELU(),
-        nn.Conv2d(width, outputs, 1, bias=False),
+        nn.Conv2d(64, outputs, 1, bias=False),
     )
 
 
 class GatedFeedForward(nn.Module):
-    """W₂(GELU(a) ⊙ b), where a and b are halves of depthwise(W₁x).
+    """W₂(GELU(a) ⊙ b), where a and b are halves of depthwise(W₁x), each 2.66 times as wide as x.
 
     Args:
         bias: whether the depthwise convolution has one.
         norm: whether x is normalized first, and its mean kept, see `PixelNorm`.
-        factor: channels of a, in units of `dim`, rounded down.
 
     Source: Zamir et al., "Restormer", CVPR 2022, equation 3.
     """
 
     norm: PixelNorm | None
 
-    def __init__(
-        self, dim: int, bias: bool = False, norm: bool = False, factor: float = 2.66
-    ) -> None:
+    def __init__(self, dim: int, bias: bool = False, norm: bool = False) -> None:
         super().__init__()
-        inner = int(dim * factor)
+        inner = int(dim * 2.66)
         self.norm = PixelNorm(dim, centred=False) if norm else None
         self.project_in = Point(dim, 2 * inner)
         self.dwconv = spread(2 * inner, bias=bias)
@@ -442,19 +439,16 @@ def u_net(
     return x
 
 
-def padded(
-    network: Callable[[Tensor], Tensor], x: Tensor, multiple: int, mode: Any = "mirror"
-) -> Tensor:
+def padded(network: Callable[[Tensor], Tensor], x: Tensor, multiple: int) -> Tensor:
     """Return x + network(x), cropped, of images `(B, C, H, W)` of any height and width.
 
     Args:
         network: maps `(B, H, W, C)` to the same, H and W multiples of a number.
         x: images.
         multiple: the number.
-        mode: see `pad_to_multiple`.
     """
     height, width = x.shape[-2:]
-    x = pad_to_multiple(x, multiple, mode).permute(0, 2, 3, 1).contiguous()
+    x = pad_to_multiple(x, multiple, "mirror").permute(0, 2, 3, 1).contiguous()
     return (network(x) + x)[:, :height, :width].permute(0, 3, 1, 2)
 
 

@@ -36,6 +36,7 @@ SHAREABLE = frozenset(
     {"mask", "gram", "rho", "weight", "threshold", "taps", "starts", "rates", "basis"}
 )
 SCHEMAS: dict[str, str] = {}
+REFERENCES: dict[str, Callable[..., Any]] = {}  # the pure-torch kernel of every operator
 
 _library = torch.library.Library(NAMESPACE, "DEF")
 kernels = getattr(torch.ops, NAMESPACE)
@@ -63,6 +64,7 @@ def define(
     """
     name = schema.partition("(")[0]
     SCHEMAS[name] = schema.removeprefix(name)
+    REFERENCES[name] = reference
     qualified = f"{NAMESPACE}::{name}"
     _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
     _library.impl(name, _complete(name, reference), "CompositeExplicitAutograd")

@@ -56,15 +56,14 @@ def check_places(places: list[Place]) -> None:
         )
 
 
-def describe_loss(places: list[Place], axis: int, most: float = MOST_BESIDE) -> str | None:
-    """Say in one line what falls beside the detector; None where that is `most` pixels at most.
+def describe_loss(places: list[Place], axis: int) -> str | None:
+    """Say in one line what falls beside the detector; None where that is 2 pixels at most.
 
     Args:
         places: of `find_places`.
         axis: of the dispersion.
-        most: pixels of a band.
     """
-    off = [band for band, place in enumerate(places, 1) if place.beside > most]
+    off = [band for band, place in enumerate(places, 1) if place.beside > MOST_BESIDE]
     if not off:
         return None
     which = f"band {off[0]}" if len(off) == 1 else f"{len(off)} bands, {off[0]} to {off[-1]},"

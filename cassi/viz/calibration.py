@@ -4,6 +4,7 @@ import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from cassi.viz.sheet import INK, PAPER_DPI, SMALL, make_figure, tidy
 
@@ -39,10 +40,7 @@ def save_calibration(
     right.set_yticks(range(len(keys)), keys)
     right.invert_yaxis()
     right.set_title("off by (0.1 px, or what moves as much)", size=SMALL, color=INK)
-    for axes in (left, right):
-        tidy(axes)
-    figure.tight_layout(pad=0.6)
-    figure.savefig(Path(path), dpi=PAPER_DPI)
+    _save(figure, path)
 
 
 def save_dispersion(
@@ -69,7 +67,11 @@ def save_dispersion(
     right.plot(wavelengths, errors, lw=0.8, color="#1f5aa6")
     right.set_ylim(bottom=0)
     right.set_title("standard error (px)", size=SMALL, color=INK)
-    for axes in (left, right):
+    _save(figure, path)
+
+
+def _save(figure: Any, path: str | os.PathLike[str]) -> None:
+    for axes in figure.axes:
         tidy(axes)
     figure.tight_layout(pad=0.6)
     figure.savefig(Path(path), dpi=PAPER_DPI)

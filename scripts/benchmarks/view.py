@@ -19,7 +19,7 @@ import numpy as np
 
 from cassi.apps.results import write_json
 from cassi.data.io import write_cube
-from scripts.docs.view import open_page
+from scripts.docs.view import open_page, show_bands
 
 # The picture that the report has drawn last.
 DRAWN = "() => document.querySelector('.frame > canvas').toDataURL('image/jpeg', 0.3)"
@@ -38,10 +38,7 @@ def write_result(folder: Path, shape: tuple[int, ...]) -> None:
 def change_bands(page: Any, changes: int) -> list[float]:
     """Press an arrow key on the slider until the picture is another one, so many times."""
     page.get_by_role("button", name=re.compile("Open ")).first.click()
-    report = page.frame_locator("iframe[title=Report]")
-    report.locator("body[data-ready]").wait_for()
-    page.locator("iframe").scroll_into_view_if_needed()  # frames out of sight draw nothing
-    report.get_by_role("button", name="Band", exact=True).click()
+    report = show_bands(page)
     report.get_by_role("slider", name="Band", exact=True).focus()
     page.wait_for_timeout(2000)
     frame = page.frames[-1]

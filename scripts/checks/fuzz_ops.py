@@ -24,25 +24,14 @@ import torch
 from torch import Tensor
 
 from cassi import ops
-from cassi.ops import (
-    _reference,
-    _reference_convolve,
-    _reference_eigen,
-    _reference_groups,
-    _reference_scan,
-    _reference_signal,
-    _reference_taps,
-    _reference_tv,
-)
-from cassi.ops._library import SCHEMAS, kernels
+from cassi.ops import _reference
+from cassi.ops._library import REFERENCES, SCHEMAS, kernels
 from scripts.checks import fuzz_batches
 from scripts.checks.fuzz_batches import Report
 
 Random = np.random.Generator
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 NUMBERS = (0, -1, 1, 2, 3, -7, 1000, *(s * (1 << b) for b in (15, 31, 40, 62) for s in (1, -1)))
-_SIGNAL = (_reference_signal, _reference_scan, _reference_groups, _reference_convolve)
-_REFERENCES = (_reference, _reference_tv, _reference_taps, _reference_eigen, *_SIGNAL)
 PUBLIC = [name for name in ops.__all__ if name not in ("assert_memory_format", "backend")]
 
 
@@ -76,11 +65,6 @@ class Call:
             return f"{value.dtype}{tuple(value.shape)}/{value.stride()}"
 
         return f"{self.name}({', '.join(f'{k}={show(v)}' for k, v in self.args.items())})"
-
-
-def reference(name: str) -> Callable[..., Any]:
-    """The pure-torch kernel of an operator."""
-    return next(getattr(module, name) for module in _REFERENCES if hasattr(module, name))
 
 
 def draw(random: Random) -> Call:
@@ -416,7 +400,7 @@ def compare(call: Call, results: tuple[Tensor, ...]) -> None:
     """
     # The dtype of a gram says which of its eigenvalues are rounding errors.
     exact = {k: v if k == "gram" else _exact(v) for k, v in call.args.items()}
-    run = reference(call.name)
+    run = REFERENCES[call.name]
     expected = _tuple(run(*exact.values()))
     scales = expected
     if call.name in LINEAR:

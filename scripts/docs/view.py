@@ -58,6 +58,15 @@ def open_page(folder: Path) -> Iterator[tuple[Any, float, float]]:
         yield page, first, time.perf_counter() - start
 
 
+def show_bands(page: Any) -> Any:
+    """Wait for the report on a page, choose its view of single bands, and return its frame."""
+    report = page.frame_locator("iframe[title=Report]")
+    report.locator("body[data-ready]").wait_for()
+    page.locator("iframe").scroll_into_view_if_needed()  # frames out of sight draw nothing
+    report.get_by_role("button", name="Band", exact=True).click()
+    return report
+
+
 def main() -> None:
     """Go the way of the guide, and keep two pictures of it."""
     with tempfile.TemporaryDirectory() as name, open_page(Path(name)) as (page, *_):
@@ -69,10 +78,7 @@ def main() -> None:
         page.screenshot(path=whole, full_page=True, clip={"x": 0, "y": 0, **cut})
         page.get_by_role("button", name="Reconstruct", exact=True).click()
         page.get_by_text("done:").wait_for()
-        report = page.frame_locator("iframe[title=Report]")
-        report.locator("body[data-ready]").wait_for()
-        page.locator("iframe").scroll_into_view_if_needed()  # frames out of sight draw nothing
-        report.get_by_role("button", name="Band", exact=True).click()
+        report = show_bands(page)
         for region in (("92", "64", "16", "16"), ("160", "96", "24", "24")):
             for label, value in zip(("Row", "Column", "Rows", "Columns"), region, strict=True):
                 report.get_by_role("spinbutton", name=label, exact=True).fill(value)

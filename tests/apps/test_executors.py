@@ -42,6 +42,14 @@ def statuses(folder):
     return {name: row["status"] for name, row in snapshots_in(folder).items()}
 
 
+def ends_without_a_scheduler(process):
+    since = time.monotonic()
+    _, err = process.communicate(timeout=120)
+    assert time.monotonic() - since < 60
+    assert process.returncode == 2, err
+    assert "the scheduler of the cluster is lost" in err.splitlines()[-1]
+
+
 def test_jobs_of_this_process_are_done_one_by_one():
     seen = []
 
@@ -129,11 +137,7 @@ def test_a_lost_scheduler_ends_the_command_and_the_next_goes_on(reconstruct, sta
         wait_until(lambda: done(folder), process)
         far = Far.running[0]
         far.kill()
-        since = time.monotonic()
-        _, err = process.communicate(timeout=120)
-        assert time.monotonic() - since < 60
-        assert process.returncode == 2, err
-        assert "the scheduler of the cluster is lost" in err.splitlines()[-1]
+        ends_without_a_scheduler(process)
     kept = set(done(folder))
     assert 0 < len(kept) < 8
     with Far(place):
@@ -268,11 +272,7 @@ def test_a_lost_machine_with_the_scheduler_ends_the_command(reconstruct, day, tm
         process = machines.command(0, *options, f"cluster.address={ADDRESS.format(2)}")
         wait_until(lambda: done(folder), process)
         machines.lose(1)
-        since = time.monotonic()
-        _, err = process.communicate(timeout=120)
-        assert time.monotonic() - since < 60
-        assert process.returncode == 2, err
-        assert "the scheduler of the cluster is lost" in err.splitlines()[-1]
+        ends_without_a_scheduler(process)
         kept = set(done(folder))
         assert 0 < len(kept) < 8
         machines.dask(0, "scheduler", *SCHEDULER, "10.0.0.1")

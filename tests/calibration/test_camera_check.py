@@ -118,10 +118,10 @@ def test_a_step_that_is_not_whole(mask):
 @pytest.mark.parametrize(
     ("axis", "shift", "said"),
     [
-        (-1, (3, 0), "3 pixels above"),
-        (-1, (0, -4), "4 pixels to the right"),
-        (-2, (3, 0), "3 pixels above"),
-        (-2, (0, -4), "4 pixels to the right"),
+        (-1, (3, 0), "3 pixels higher than"),
+        (-1, (0, -4), "4 pixels further right than"),
+        (-2, (3, 0), "3 pixels higher than"),
+        (-2, (0, -4), "4 pixels further right than"),
     ],
 )
 def test_a_mask_that_is_moved(mask, axis, shift, said):

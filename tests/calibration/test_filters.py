@@ -109,6 +109,8 @@ def test_a_field_is_found_beside_stray_light(frames):
         (lambda y: [y[0].mT, y[1].mT, y[2].mT], "system.axis"),
         (lambda y: [y[0], y[1], torch.rand(y[2].shape)], "does not show the code"),
         (lambda y: y[:1], "different wavelengths"),
+        (lambda y: [y[0], y[0], y[2]], "a file named twice"),
+        (lambda y: [y[1], y[0], y[2]], "moves one way with the wavelength, got 470 nm at"),
     ],
 )
 def test_refuses(frames, change, said):
@@ -116,3 +118,9 @@ def test_refuses(frames, change, said):
     good = [torch.ones_like(each, dtype=torch.bool) for each in changed]
     with pytest.raises(ValueError, match=said):
         find_filtered_camera(changed, good, FILTERS[: len(changed)], BANDS)
+
+
+def test_red_and_blue_exchanged_are_warned_of(frames):
+    good = [torch.ones_like(each, dtype=torch.bool) for each in frames]
+    with pytest.warns(UserWarning, match=r"red light moves more.*two files exchanged"):
+        find_filtered_camera(frames[::-1], good, FILTERS, BANDS)

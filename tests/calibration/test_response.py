@@ -158,6 +158,15 @@ def test_a_method_that_adds_to_a_band_adds_to_its_response():
     assert_close(seen[0], camera(white), atol=5e-3, rtol=0)
 
 
+def test_a_few_pixels_in_which_a_method_fails_do_not_count():
+    camera = _camera()
+    white = LIGHT[None, :, None, None].expand(1, -1, 64, 60)
+    wild = white.clone()
+    wild[:, 0, 20:24, 40:46] = -2000.0
+    found = find_response(camera(white), camera, 1.0, lambda *_: wild)
+    assert_close(found.values, LIGHT, rtol=1e-3, atol=0)
+
+
 def test_a_method_that_fails_on_a_white_frame_is_left_out():
     camera = _camera()
     y = camera(LIGHT[None, :, None, None].expand(1, -1, 64, 60))

@@ -12,17 +12,8 @@ import torch
 from torch import Tensor
 
 from cassi import ops
-from cassi.ops import (
-    _reference,
-    _reference_convolve,
-    _reference_eigen,
-    _reference_groups,
-    _reference_scan,
-    _reference_signal,
-    _reference_taps,
-    _reference_tv,
-)
-from cassi.ops._library import kernels
+from cassi.ops import _reference
+from cassi.ops._library import REFERENCES, kernels
 
 RANK = 3
 # Whose compiled kernels are held against the reference; scripts/checks/gpu.sh says "cuda".
@@ -73,13 +64,6 @@ def full_masks():
     return full_mask
 
 
-def reference(name):
-    """Find the pure-torch kernel of an operator."""
-    signal = (_reference_signal, _reference_scan, _reference_groups, _reference_convolve)
-    modules = (_reference, _reference_tv, _reference_taps, _reference_eigen, *signal)
-    return next(getattr(module, name) for module in modules if hasattr(module, name))
-
-
 def schema(name):
     """Return the names of an operator's arguments, among others."""
     return getattr(kernels, name).default._schema
@@ -96,7 +80,7 @@ def _scales(name, args, expected):
         positive = [a.abs() if _is_floating(a) else a for a in args]
         if name == "ratio_inverse":  # divides by the mask
             positive[1] = args[1]
-        return _results(reference(name)(*positive))
+        return _results(REFERENCES[name](*positive))
     largest = max(_peak(value) for value in tensors) * _condition(name, args)
     return tuple(torch.tensor(max(_peak(value), largest)) for value in expected)
 
@@ -130,7 +114,7 @@ def _assert_close(name, args, got, ulps):
         exact.append(value if argument == "gram" else value.double())
         if argument not in ("weight", "threshold", "rho", "dual", "grad", "taps"):
             sums = torch.promote_types(sums, value.dtype)
-    expected = _results(reference(name)(*exact))
+    expected = _results(REFERENCES[name](*exact))
     for g, e, scale in zip(got, expected, _scales(name, exact, expected), strict=True):
         assert g.shape == e.shape
         if g.numel() == 0:

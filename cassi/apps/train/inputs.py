@@ -197,7 +197,10 @@ def _build_masks(node: dict[str, Any], bands: int) -> Any:
     if node["mask"] == "random":
         return RandomMasks()
     if node["mask"] == "???":
-        raise ValueError("data.simulator.masks.mask: expected a file, a list of files, or random")
+        raise ValueError(
+            "data.simulator.masks.mask: expected a file, a list of files, or random, got none; "
+            "give it, or camera=FILE.yaml"
+        )
     path = bundled_path("mask.tif") if node["mask"] is None else Path(str(node["mask"]))
     hints = {name: node[name] for name in ("key", "axes") if name in node}
     mask: torch.Tensor = load_mask(path, bands=bands, **hints).data
