@@ -19,6 +19,10 @@ _SHARP = 0.5
 """A neighbour takes this times f(1 − f), f the fraction of a pixel. Masks drawn on a grid four
 times as fine are predicted best by 0.44 to 0.54, and densely sampled ones by 0.25."""
 
+_DARK = 1e-3
+"""Of the median of AAᵀ's diagonal: a pixel with less is left out. At the ends of the bands only one
+band falls on a pixel. Where that is dark, noise over the code is far more than the scene."""
+
 
 def sharp_taps(offsets: Tensor) -> tuple[Tensor, Tensor]:
     """Return the taps `(P, 4)` and starts that shift codes as a sensor sees them.
@@ -44,7 +48,8 @@ class PhotographedCassi(CoupledCassi):
     `SDCassi` does: a = (1 − f, f). The code m_c is the photograph, moved by o with sharper taps.
     A photograph is averaged over pixels already. Where it is interpolated linearly it is averaged
     twice, and its code has too little contrast. A mask known from its design is averaged by the
-    linear interpolation: that is for `SDCassi`. With bands on whole pixels both are one.
+    linear interpolation: that is for `SDCassi`. With bands on whole pixels both are one. A pixel
+    that sees less than a thousandth of the light of others is left out: the code is 0 there.
 
     AAᵀ couples neighbours in a row, and is inverted in closed form, see `cassi.ops.band_solve`.
 
@@ -149,8 +154,22 @@ class PhotographedCassi(CoupledCassi):
             tap[:, None, None] * near[..., 3 - k : 3 - k + columns]
             for k, tap in enumerate(sharp.to(wide).unbind(-1))
         ]
-        code = sum(seen[1:], seen[0]).clamp_min(0)
-        return code.to(mask.dtype).contiguous(), taps.to(wide), starts
+        code, taps = sum(seen[1:], seen[0]).clamp_min(0), taps.to(wide)
+        lit = self._lit(code.detach(), taps, starts)
+        return (code * lit).to(mask.dtype).contiguous(), taps, starts
+
+    def _lit(self, code: Tensor, taps: Tensor, starts: Tensor) -> Tensor:
+        """Return 1 where a code falls on a pixel that sees light, and 0 on others, as the code."""
+        samples, shots, bands, height, columns = code.shape
+        white = code.new_ones(samples, bands, height, columns - 1)
+        # The diagonal of AAᵀ.
+        seen = ops.forward_taps(
+            white, code.square(), taps.square(), starts, self.detector, after=True
+        )
+        lit = (seen > _DARK * seen.median()).to(code.dtype).flatten(0, 1).unsqueeze(1)
+        one = code.new_ones(1, 1, height, columns)
+        back = ops.adjoint_taps(lit, one, taps.new_ones(bands, 1), starts)
+        return back.unflatten(0, (samples, shots))
 
     def _grams(self) -> Tensor:
         if self.mask.requires_grad or is_wrapped(self.mask):

@@ -163,7 +163,7 @@ def test_a_few_pixels_in_which_a_method_fails_do_not_count():
     white = LIGHT[None, :, None, None].expand(1, -1, 64, 60)
     wild = white.clone()
     wild[:, 0, 20:24, 40:46] = -2000.0
-    found = find_response(camera(white), camera, 1.0, lambda *_: wild)
+    found = find_white(camera(white), camera, 1.0, lambda *_: wild).response
     assert_close(found.values, LIGHT, rtol=1e-3, atol=0)
 
 

@@ -29,12 +29,23 @@ def test_it_measures_what_a_sensor_sees():
 
 
 def test_on_whole_pixels_it_is_the_plain_camera():
-    mask, x = grey(2, 1, 5, 6).double(), grey(1, 3, 5, 6).double()
+    mask, x = grey(2, 1, 5, 6).double() + 0.1, grey(1, 3, 5, 6).double()
     camera = SDCassi(mask, 3, offsets=[0, 1, 3])
     assert photographed(camera) is camera
     same = PhotographedCassi(mask, 3, offsets=[0, 1, 3])
     torch.testing.assert_close(same(x), camera(x))
     torch.testing.assert_close(same.pinv(camera(x)), camera.pinv(camera(x)))
+
+
+def test_a_pixel_that_sees_hardly_any_light_is_left_out():
+    mask = grey(20, 20)
+    mask[7, -4:] = 0.0005
+    camera = PhotographedCassi(mask, 4, offsets=[0, 0.6, 1.1, 1.8])
+    x = grey(1, 4, 20, 20)
+    y = camera(x)
+    assert y[0, 0, 7, -1] == 0
+    noise = 0.01 * torch.randn(y.shape, generator=torch.Generator().manual_seed(0))
+    assert (camera.pinv(y + noise) - camera.pinv(y)).abs().amax() < 0.5
 
 
 @pytest.mark.parametrize("axis", [-1, -2])
