@@ -242,10 +242,10 @@ def look_at_drawn(count: int, seed: int) -> None:
                 for about, said in verdicts(inputs, x, method):
                     counts.setdefault((about, frame), []).append(said & ABOUT_THE_CAMERA)
     table = Table("camera", "response", "warned", "by")
-    for about, found in counts.items():
+    for kind_and_frame, found in counts.items():
         kinds = sorted(set().union(*found))
         by = ", ".join(f"{kind} {sum(kind in each for each in found)}" for kind in kinds)
-        table.print(*about, f"{sum(map(bool, found))} of {len(found)}", by)
+        table.print(*kind_and_frame, f"{sum(map(bool, found))} of {len(found)}", by)
 
 
 def main() -> None:
