@@ -31,6 +31,7 @@ from cassi.calibration.mask_alignment import KEYS
 from cassi.calibration.parameters import FURTHER, PARAMETERS
 from cassi.calibration.prism import bent_camera, find_valley
 from cassi.calibration.search import NOMINAL
+from cassi.calibration.windows import has_one_mask
 from cassi.methods.auto import auto
 from cassi.solvers import Solver
 from cassi.solvers.heldout import measure_heldout
@@ -196,7 +197,7 @@ def calibrate_prism(
     """
     nominal, good = system.plain, system.good_pixels
     narrow = nominal.narrow() if isinstance(nominal, WideCassi) else nominal
-    if type(narrow) is not SDCassi or narrow.mask.ndim > 4 or narrow.mask.shape[-3] > 1:
+    if not has_one_mask(narrow):
         return None
     shift = settings.get("shift", Frame.shift)
     seen, good = system.without_bad_pixels(y), None if good is None else good.expand_as(y)

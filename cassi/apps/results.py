@@ -276,17 +276,15 @@ def say_estimates(numbers: dict[str, Any]) -> str:
         said = f"{error:.4f}" if math.isfinite(error) else "unknown"
         said += f", {entry['note']}" if entry["note"] else ""
         lines.append(f"{entry['name']:28}{entry['nominal']:9.4f}{entry['value']:10.4f}   {said}")
-    bend, taken = numbers.get("bend"), "as it was given"
+    bend, told = numbers.get("bend"), numbers["dispersion_told"]
+    taken = "as it was given"
     if bend is not None:
         taken = f"{bend['value']:.2f} ± {bend['error']:.2f} of the bend of a prism, as "
-    if numbers["dispersion_told"] and bend is not None:
-        lines.append(f"dispersion: {taken}light in lines shows")
-    if not numbers["dispersion_told"]:
-        if bend is not None:
-            taken += (
-                "lamps, sensors and scenes make likely; bands lie within "
-                f"±{2 * bend['most']:.1f} px"
-            )
+        taken += "light in lines shows" if told else "lamps, sensors and scenes make likely; "
+        taken += "" if told else f"bands lie within ±{2 * bend['most']:.1f} px"
+    if told and bend is not None:
+        lines.append(f"dispersion: {taken}")
+    elif not told:
         lines.append(
             f"dispersion: not shown, {taken}. Frames show it where light comes in lines, one per "
             "band; this light does not. A frame through one filter of a wavelength in the middle "

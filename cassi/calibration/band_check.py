@@ -11,8 +11,8 @@ from cassi.calibration.geometry import moved_offsets
 from cassi.calibration.lines import ASKED, SHADES, compare_light, compare_moved, tells_dispersion
 from cassi.calibration.parameters import PLACE
 from cassi.calibration.search import NOMINAL, fit_curves
-from cassi.calibration.windows import Frame, Windows
-from cassi.systems import SDCassi, System
+from cassi.calibration.windows import Frame, Windows, has_one_mask
+from cassi.systems import System
 from cassi.systems.dispersion import is_even
 
 AWAY = 1.5
@@ -67,7 +67,7 @@ def find_bands(y: Tensor, system: System) -> Bands | None:
         bands are not even (somebody knows the curve) or too few, or the frame too dark or small.
     """
     camera = system.plain
-    if type(camera) is not SDCassi or camera.mask.ndim > 4 or camera.mask.shape[-3] > 1:
+    if not has_one_mask(camera):
         return None
     if not is_even(camera.offsets):
         return None

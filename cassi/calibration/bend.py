@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cassi.calibration.correlation import Correlation, find_bright_end
-from cassi.calibration.spectra import Statistics, black_bodies, read_statistics
+from cassi.calibration.spectra import DARK, ROUGH, Statistics, black_bodies, read_statistics
 from cassi.systems import SDCassi
 from cassi.systems.dispersion import prism_places
 
@@ -18,8 +18,6 @@ Array = NDArray[np.float64]
 MOST = 1.25
 """Of a prism of N-BK7: the bend of denser glasses."""
 _STEP = 0.05
-_ROUGH, _DARK = 0.1, 0.02
-"""Errors of a mean spectrum: of its logarithm, and of the brightest band, as of stray light."""
 _LEVEL = 10.0  # variance of the logarithm of the brightness, which is free
 _PLACE = 0.5
 """Pixels, standard error of where the bands of a camera lie, by hand: their distances are known."""
@@ -91,9 +89,9 @@ def likely_bend(
     even = (fine - wavelengths[0]) / (wavelengths[-1] - wavelengths[0])
     bent = np.array(prism_places([wavelengths[0], *fine.tolist(), wavelengths[-1]]))[1:-1] - even
     values = np.asarray(light, dtype=float)
-    dark = _DARK * values.max()
+    dark = DARK * values.max()
     values = values.clip(min=dark)
-    errors = np.diag(_ROUGH**2 + (dark / values) ** 2) + _LEVEL
+    errors = np.diag(ROUGH**2 + (dark / values) ** 2) + _LEVEL
     variance = np.inf if end is None else end[1] ** 2
     trust = _PLACE**2 / (_PLACE**2 + variance)  # in the end, beside the places as they were given
     which = 0

@@ -9,7 +9,7 @@ from torch import Tensor
 from cassi.calibration.fit import LEAST_WINDOWS, PlainScenes
 from cassi.calibration.geometry import Geometry
 from cassi.calibration.parameters import PLACE
-from cassi.calibration.windows import Frame, Windows
+from cassi.calibration.windows import Frame, Windows, has_one_mask
 from cassi.systems import SDCassi, System
 
 SHADES = 4
@@ -57,7 +57,7 @@ def comes_in_lines(y: Tensor, system: System) -> bool:
         system: its camera; of one that is no `SDCassi` with one mask it is True.
     """
     camera, good = system.plain, system.good_pixels
-    if type(camera) is not SDCassi or camera.mask.ndim > 4 or camera.mask.shape[-3] > 1:
+    if not has_one_mask(camera):
         return True
     y, good = system.without_bad_pixels(y), None if good is None else good.expand_as(y)
     lines, other = (

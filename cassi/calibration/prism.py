@@ -36,14 +36,10 @@ class Valley:
     Attributes:
         bend: 0 for even distances, 1 for those of a prism of N-BK7.
         shift: pixels by which the outermost bands lie further along the dispersion.
-        objective: of plain scenes.
-        sharp: by how much that rises within a pixel.
     """
 
     bend: float
     shift: float
-    objective: float
-    sharp: float
 
 
 def bent_camera(
@@ -129,10 +125,10 @@ def _refined(
         for k in (-1, 0, 1):
             scenes = PlainScenes([frame], bent_camera(system, wavelengths, bend + k * step))
             tried.append(scenes.fit(start.with_shift(across, shift, system.axis), (key,)))
-        away, least = _bottom(np.array([fit.objective for fit in tried]))
+        away, _ = _bottom(np.array([fit.objective for fit in tried]))
         shifts = [fit.geometry.along(system.axis) for fit in tried]
         bend, shift = bend + (away - 1) * step, float(np.interp(away, range(3), shifts))
-    return Valley(bend, shift, least, valley.sharp)
+    return Valley(bend, shift)
 
 
 def choose_valley(
@@ -156,7 +152,7 @@ def choose_valley(
     sharp = float(np.interp([bend - pixel, bend + pixel], bends, lowest).mean()) - least
     gain, clear = float(lowest[_BEYOND]) - least, sharp + other - least
     shown = gain > _GAIN and clear > max(_CLEAR, _STEEP * gain)
-    return Valley(bend, shift, least, sharp) if shown else None
+    return Valley(bend, shift) if shown else None
 
 
 def _bottom(values: NDArray[np.float64]) -> tuple[float, float]:

@@ -17,9 +17,9 @@ _RIDGE = 0.01  # of a logarithm, squared: what a reconstruction adds to a spectr
 _MEANS = 0.3  # what scenes' mean spectra weigh: light and optics change them, more than colours
 _POOLED = 4  # pixels
 _LIT = 0.2  # of the mean light
-_ROUGH, _DARK = 0.1, 0.02
+ROUGH, DARK = 0.1, 0.02
 """Errors of a cube's mean spectrum: of its logarithm, and of the brightest band, where a method
-puts light that belongs to others. `cassi.calibration.bend` has the same."""
+puts light that belongs to others, and stray light falls."""
 
 
 class Statistics(NamedTuple):
@@ -140,8 +140,8 @@ def strangeness(
         centre, spread = moments(cube, given, at)
         spreads = between + within / 50 + ridge
         if lit:
-            dark = _DARK * (centre.max() - centre).exp()
-            spreads = spreads + torch.diag(_ROUGH**2 + dark.square())
+            dark = DARK * (centre.max() - centre).exp()
+            spreads = spreads + torch.diag(ROUGH**2 + dark.square())
         scenes, away = torch.linalg.inv(spreads), centre - mean
         costs.append(
             (float((spread * colours).sum()) / 2, _MEANS * float(away @ scenes @ away) / 2)

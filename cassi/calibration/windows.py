@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from cassi.calibration.geometry import (
 from cassi.calibration.parameters import PARAMETERS, place_of
 from cassi.ops import linear_taps
 from cassi.plain_scenes import SIDE, WINDOWS, cut_windows, linear_maps, smooth_spectra
-from cassi.systems import SDCassi
+from cassi.systems import SDCassi, System
 from cassi.systems.tilted import LinePart, Shift, line_parts, moved_lines
 
 SPECTRA = 10
@@ -32,6 +33,11 @@ LEAST_GOOD = 0.5
 """Share of the pixels of a window that is used."""
 STRIPS = 8
 """Rows of windows are taken at least, where a frame has them."""
+
+
+def has_one_mask(camera: System) -> TypeGuard[SDCassi]:
+    """Tell whether a camera is an `SDCassi` with one mask for all bands and samples."""
+    return type(camera) is SDCassi and camera.mask.ndim <= 4 and camera.mask.shape[-3] == 1
 
 
 @dataclass(frozen=True)

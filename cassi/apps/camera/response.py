@@ -32,11 +32,8 @@ def add_unit(inputs: Inputs, settings: Reconstruct) -> Inputs:
     source, note = read_response(settings.response, inputs, settings)
     y, system = inputs.measurement, inputs.system
     if isinstance(source, White):
-        y, note = (
-            system.without_bad_pixels(source.corrected(y, system.good_pixels)),
-            note + str(source),
-        )
-        source = source.response
+        y = system.without_bad_pixels(source.corrected(y, system.good_pixels))
+        source, note = source.response, note + str(source)
     unit, notes = Unit(settings.output.unit, source), [*inputs.notes, f"response: {note}"]
     return replace(inputs, measurement=y, unit=unit, notes=notes)
 
