@@ -402,7 +402,9 @@ function listen() {
     listenToPointer(canvas, live);
     save.onclick = () => {
       const at = ["color", "rms"].includes(state.view) ? "" : ` ${bandName(state.band)}`;
-      savePicture(canvas, `${label(state.sources[i])} ${state.view}${at}`);
+      const isFalse = isMap(current(), state.sources[i], state.view, comparison());
+      const picture = isFalse ? withScale(canvas, find("#scale")) : canvas;
+      savePicture(picture, `${label(state.sources[i])} ${state.view}${at}`);
     };
     select.onchange = () => {
       state.sources[i] = select.value;
