@@ -140,8 +140,15 @@ def save_pictures(
     shown = reported_numbers(numbers)
     halves = None if bars is None else {"reconstruction": NORMAL * bars.std}
     scene = encode_scene(name, {"reconstruction": cube}, truth, {"reconstruction": shown}, halves)
-    said = say_warnings(numbers)
-    page = make_report([scene], wavelengths, title=name, illuminant=light, warnings=said, unit=unit)
+    page = make_report(
+        [scene],
+        wavelengths,
+        title=name,
+        illuminant=light,
+        warnings=say_warnings(numbers),
+        note=say_camera_check(numbers),
+        unit=unit,
+    )
     write_bytes(folder / "report.html", page)
 
 
@@ -157,6 +164,16 @@ def reported_numbers(numbers: Mapping[str, Any]) -> dict[str, float | None]:
 def say_warnings(numbers: Mapping[str, Any]) -> list[str]:
     """Return the warnings of metrics.json, a line each."""
     return [f"{each['about']}: {each['message']}" for each in numbers.get("warnings") or ()]
+
+
+def say_camera_check(numbers: Mapping[str, Any]) -> str:
+    """Return what the camera check of metrics.json found, in one line; else nothing."""
+    if "camera_check" not in numbers:
+        return ""
+    doubts = any(each["about"] != "uncertainty" for each in numbers.get("warnings") or ())
+    note = numbers["camera_check"].get("note", "")
+    words = ("camera check:", "" if doubts else "nothing found against the camera.", note)
+    return " ".join(filter(None, words)) if note or not doubts else ""
 
 
 def save_map(folder: Path, std: Tensor, wavelengths: Sequence[float] | None) -> None:
