@@ -415,8 +415,9 @@ class _Comparison:
 
     def _head(self, key: str) -> str:
         if key == TRUTH:
-            known = {name for row in self.metrics.values() for name, at in row.items() if at}
-            return "truth\n" + " / ".join(n.upper() for n in ("psnr", "ssim") if n in known)
+            rows = self.metrics.values()
+            names = [n.upper() for n in ("psnr", "ssim") if any(row.get(n) for row in rows)]
+            return "truth\n" + " / ".join(names)
         known = self.metrics.get(key, {})
         psnr, ssim = known.get("psnr"), known.get("ssim")
         words = [] if psnr is None else [f"{psnr:.2f} dB"]
