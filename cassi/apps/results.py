@@ -125,13 +125,13 @@ def save_pictures(
         str(unit), output.illuminant
     )
     viz.save_rgb(folder / "rgb.png", cube, wavelengths, truth, light)
-    viz.save_bands(folder / "bands.png", cube, wavelengths, truth=truth)
+    viz.save_bands(folder / "bands.png", cube, wavelengths, truth=truth, unit=unit)
     shaded = None if bars is None else bars.at
     for file in ("spectra.png", "spectra.csv"):
         spectra = folder / file
         viz.save_spectra(spectra, cube, wavelengths, output.points, truth, light, shaded, unit)
     if bars is not None:
-        save_map(folder, bars.std, wavelengths)
+        save_map(folder, bars.std, cube, wavelengths, unit)
     if not output.report:
         return
     from cassi.viz.report import encode_scene, make_report
@@ -140,8 +140,15 @@ def save_pictures(
     shown = reported_numbers(numbers)
     halves = None if bars is None else {"reconstruction": NORMAL * bars.std}
     scene = encode_scene(name, {"reconstruction": cube}, truth, {"reconstruction": shown}, halves)
-    said = say_warnings(numbers)
-    page = make_report([scene], wavelengths, title=name, illuminant=light, warnings=said, unit=unit)
+    page = make_report(
+        [scene],
+        wavelengths,
+        title=name,
+        illuminant=light,
+        warnings=say_warnings(numbers),
+        note=say_camera_check(numbers),
+        unit=unit,
+    )
     write_bytes(folder / "report.html", page)
 
 
@@ -159,11 +166,28 @@ def say_warnings(numbers: Mapping[str, Any]) -> list[str]:
     return [f"{each['about']}: {each['message']}" for each in numbers.get("warnings") or ()]
 
 
-def save_map(folder: Path, std: Tensor, wavelengths: Sequence[float] | None) -> None:
-    """Draw uncertainty.png, the standard deviations `(C, H, W)` band by band."""
+def say_camera_check(numbers: Mapping[str, Any]) -> str:
+    """Return what the camera check of metrics.json found, in one line; else nothing."""
+    if "camera_check" not in numbers:
+        return ""
+    doubts = any(each["about"] != "uncertainty" for each in numbers.get("warnings") or ())
+    note = numbers["camera_check"].get("note", "")
+    words = ("camera check:", "" if doubts else "nothing found against the camera.", note)
+    return " ".join(filter(None, words)) if note or not doubts else ""
+
+
+def save_map(
+    folder: Path,
+    std: Tensor,
+    cube: Tensor,
+    wavelengths: Sequence[float] | None,
+    unit: str | None = None,
+) -> None:
+    """Draw uncertainty.png, the standard deviations `(C, H, W)` of a cube band by band."""
     from cassi import viz
 
-    viz.save_bands(folder / "uncertainty.png", std, wavelengths)
+    meaning = f"one σ of every value: the truth lies within ±{NORMAL:.3f} σ in 90 % of them"
+    viz.save_uncertainty(folder / "uncertainty.png", std, cube, wavelengths, meaning, unit)
 
 
 def summarize(inputs: Inputs, solution: Solution) -> dict[str, Any]:

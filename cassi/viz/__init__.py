@@ -1,6 +1,6 @@
 """Pictures of cubes: sRGB renderings, band montages and spectra, written as PNG files."""
 
-from cassi.viz.bands import save_bands
+from cassi.viz.bands import save_bands, save_uncertainty
 from cassi.viz.color import band_colors, exposure_of, srgb
 from cassi.viz.points import choose_points
 from cassi.viz.rgb import save_rgb
@@ -14,5 +14,6 @@ __all__ = [
     "save_bands",
     "save_rgb",
     "save_spectra",
+    "save_uncertainty",
     "srgb",
 ]

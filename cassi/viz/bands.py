@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -24,18 +25,32 @@ _BESIDE_TRUTH = 8
 _TILE = 200  # pixels along the longer side
 _MARGIN, _GAP, _CAPTION = 18, 8, 24
 _SIDE = 30  # column of the upright row names
+_BAR, _BAR_ROOM, _BAR_HIGH = 14, 96, 164  # of a scale: its width, that with numbers and words, and
+# the least height for "σ, value in the cube"
+_TITLE, _TITLE_WIDE = 20, 530  # a line of the title, and the width that the longest takes
+_UNIT = "value in the cube"
 _WHITE = 0.12  # share of white in a tint: pure blue is too dark to see detail in
 
 
 @dataclass
+class _Bar:
+    """A scale beside some lines of a montage."""
+
+    colors: Any  # matplotlib's ScalarMappable
+    label: str
+    lines: int
+
+
+@dataclass
 class _Montage:
-    """Pictures (N, h, w) in [0, 1] by row or in reading order, and what stands around them."""
+    """Pictures (h, w, 3) by row or in reading order, and what stands around them."""
 
     pictures: list[np.ndarray]
-    tints: list[np.ndarray]
-    labels: list[str]  # above a picture, "" for none
+    labels: list[tuple[str, Any]]  # above the first pictures: text and colour
     columns: int
     names: list[str]  # of the rows; none for a montage in reading order
+    bars: list[_Bar]  # from the top
+    title: str = ""
 
     @property
     def lines(self) -> int:
@@ -49,13 +64,14 @@ def save_bands(
     truth: Array | None = None,  # (C, H, W)
     measurement: Array | None = None,  # (K, H', W') or (H', W')
     count: int | None = None,
+    unit: str | None = None,
 ) -> None:
     """Writes a montage of bands as PNG, each tinted in the colour of its wavelength.
 
     All bands share one brightness scale, so their relative strength shows. With the truth, three
-    rows (estimate, truth, absolute error) show some of the bands; estimate and truth share the
-    truth's scale, the error's own is written beside its row. A measurement stands to the left,
-    above the estimate's sRGB rendering.
+    rows (estimate, truth, error) show some of the bands; estimate and truth share the truth's
+    scale, the error's is white at 0. The scales stand to the right. A measurement stands to the
+    left, above the estimate's sRGB rendering.
 
     Args:
         path: the PNG to write; it appears whole or not at all.
@@ -65,6 +81,7 @@ def save_bands(
         measurement: (K, H', W') or (H', W'), of which the first shot is shown, or None.
         count: number of bands shown, evenly chosen; None for all (28 of more than 32), or 8 with
             the truth.
+        unit: of the cube, for its scale.
 
     Raises:
         OSError: if the folder is missing or cannot be written.
@@ -78,13 +95,24 @@ def save_bands(
     shown = _choose_bands(len(estimate), count, beside_truth=true is not None)
 
     tints = (1 - _WHITE) * band_colors(values, len(estimate))[shown] + _WHITE
-    labels = [f"band {b + 1}" if values is None else f"{round(values[b], 1):g} nm" for b in shown]
-    bands = [estimate[band] for band in shown]
+    labels = _name_bands(shown, values, tints)
+    bands = [_reduce(estimate[band]) for band in shown]
+    truths = [] if true is None else [_reduce(true[band]) for band in shown]
+    white = white_level(*(truths or bands))
+    pictures = [
+        encode(np.clip(picture / white, 0, 1)[..., None] * tint)
+        for picture, tint in zip(bands + truths, [*tints, *tints], strict=False)
+    ]
+    bar = _Bar(_brightness(white), unit or _UNIT, 2)
     if true is None:
-        ratio = estimate.shape[1] / estimate.shape[2]
-        montage = _in_reading_order(bands, list(tints), labels, ratio)
+        montage = _in_reading_order(pictures, labels, bar, estimate.shape)
     else:
-        montage = _beside_truth(bands, [true[band] for band in shown], list(tints), labels)
+        errors = [e - t for e, t in zip(bands, truths, strict=True)]
+        peak = white_level(*map(np.abs, errors))
+        signed = _Bar(_colors(-peak, peak, "RdBu_r"), "estimate − truth", 1)
+        pictures += _paint(errors, signed.colors)
+        names = ["estimate", "truth", "error"]
+        montage = _Montage(pictures, labels, len(bands), names, [bar, signed])
     aside = []
     if snapshot is not None:
         name = f"measurement, {snapshot.shape[0]} × {snapshot.shape[1]}"
@@ -95,6 +123,53 @@ def save_bands(
             ("estimate in colour", srgb(estimate, values, exposure=exposure)),
         ]
     _draw(montage, estimate.shape[1:], aside).save(path)
+
+
+def save_uncertainty(
+    path: str | os.PathLike[str],
+    std: Array,  # (C, H, W)
+    cube: Array,  # (C, H, W)
+    wavelengths: Wavelengths,  # (C,), nm
+    meaning: str,
+    unit: str | None = None,
+) -> None:
+    """Writes the standard deviation σ of every value of a cube as PNG, band by band.
+
+    All bands have one scale. Above stand what one σ means, in a line, and how bright the cube is.
+    The other arguments and errors are those of ``save_bands``.
+    """
+    deviation = as_cube(std, "standard deviations")
+    level = white_level(as_cube(cube, shape=deviation.shape))
+    values = as_wavelengths(wavelengths, len(deviation))
+    shown = _choose_bands(len(deviation), None, beside_truth=False)
+    pictures = [_reduce(deviation[band]) for band in shown]
+    bar = _Bar(_colors(0, white_level(*pictures), "inferno"), f"σ, {unit or _UNIT}", 1)
+    labels = _name_bands(shown, values, np.ones((len(shown), 3)))
+    montage = _in_reading_order(_paint(pictures, bar.colors), labels, bar, deviation.shape)
+    montage.title = f"{meaning}\nof the values of the cube 99.5 % are below {level:.2g}"
+    _draw(montage, deviation.shape[1:], []).save(path)
+
+
+def _name_bands(
+    shown: list[int], wavelengths: np.ndarray | None, tints: np.ndarray
+) -> list[tuple[str, Any]]:
+    names = [
+        f"band {band + 1}" if wavelengths is None else f"{round(wavelengths[band], 1):g} nm"
+        for band in shown
+    ]
+    return list(zip(names, encode(tints.copy()) / 255, strict=True))
+
+
+def _in_reading_order(
+    pictures: list[np.ndarray], labels: list[tuple[str, Any]], bar: _Bar, shape: tuple[int, ...]
+) -> _Montage:
+    count = len(pictures)
+    # About 16:9 as a whole, and as few holes in the last line as that leaves possible.
+    ideal = np.sqrt(count * shape[1] / shape[2] * 16 / 9)
+    near = range(max(1, round(ideal) - 1), max(1, round(ideal) + 1) + 1)
+    columns = min(count, min(near, key=lambda n: (-count % n, abs(n - ideal))))
+    bar.lines = -(-count // columns)
+    return _Montage(pictures, labels, columns, [], [bar])
 
 
 def _choose_bands(bands: int, count: int | None, beside_truth: bool) -> list[int]:
@@ -115,64 +190,64 @@ def _first_shot(measurement: Array) -> np.ndarray:
     return array if array.ndim == 2 else array[0]
 
 
-def _in_reading_order(
-    bands: list[np.ndarray], tints: list[np.ndarray], labels: list[str], ratio: float
-) -> _Montage:
-    """Arranges all bands; ``ratio`` is height / width of one."""
-    pictures = [_reduce(band) for band in bands]
-    scale = white_level(*pictures)
-    count = len(bands)
-    # About 16:9 as a whole, and as few holes in the last line as that leaves possible.
-    ideal = np.sqrt(count * ratio * 16 / 9)
-    near = range(max(1, round(ideal) - 1), max(1, round(ideal) + 1) + 1)
-    columns = min(near, key=lambda n: (-count % n, abs(n - ideal)))
-    return _Montage([p / scale for p in pictures], tints, labels, min(columns, count), [])
+def _colors(low: float, high: float, colors: Any) -> Any:
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
+    return ScalarMappable(Normalize(low, high), colors)
 
 
-def _beside_truth(
-    bands: list[np.ndarray], true: list[np.ndarray], tints: list[np.ndarray], labels: list[str]
-) -> _Montage:
-    """Arranges three rows: estimate, truth, error."""
-    errors = [_reduce(np.abs(e - t)) for e, t in zip(bands, true, strict=True)]
-    truths = [_reduce(t) for t in true]
-    scale, peak = white_level(*truths), white_level(*errors)
-    pictures = [_reduce(e) / scale for e in bands] + [t / scale for t in truths]
-    pictures += [e / peak for e in errors]
-    white = [np.ones(3, np.float32)] * len(bands)
-    names = ["estimate", "truth", f"|error|, white = {peak:.2g}"]
-    labels = labels + [""] * (2 * len(bands))
-    return _Montage(pictures, [*tints, *tints, *white], labels, len(bands), names)
+def _paint(pictures: list[np.ndarray], colors: Any) -> list[np.ndarray]:
+    return [colors.to_rgba(picture, bytes=True)[..., :3] for picture in pictures]
+
+
+def _brightness(white: float) -> Any:
+    """Return the scale of tinted pictures."""
+    from matplotlib.colors import ListedColormap
+
+    grey = encode(np.linspace(0, 1, 256)[:, None].repeat(3, 1)) / 255
+    return _colors(0, white, ListedColormap(grey))
 
 
 def _draw(montage: _Montage, shape: tuple[int, ...], aside: list[tuple[str, np.ndarray]]) -> Sheet:
     """Draws the montage, and to its left a column of named uint8 pictures."""
     height, width = (max(1, round(_TILE * side / max(shape))) for side in shape)
     pitch_x = max(width, 84) + _GAP  # room for "band 128" and "1234.5 nm"
-    box = max(height, 164) if montage.names else height  # room for "|error|, white = 0.12"
+    box = max(height, _BAR_HIGH) if montage.names else height
     pitch_y = box + _GAP + (0 if montage.names else _CAPTION)
-    left, top = _MARGIN, _MARGIN + _CAPTION
-    bottom = top + (montage.lines - 1) * pitch_y + box
+    title = montage.title.splitlines()
+    left, top = _MARGIN, _MARGIN + _CAPTION + _TITLE * len(title)
+    bottom = max(top + (montage.lines - 1) * pitch_y + box, top + _BAR_HIGH)
     # Beside one line of bands there is no height for the colour picture too.
     aside = aside if montage.lines > 1 else aside[:1]
     high = (bottom - top - (len(aside) - 1) * (_GAP + _CAPTION)) // max(1, len(aside))
     wide = max((round(high * pic.shape[1] / pic.shape[0]) for _, pic in aside), default=0)
     left += (wide + 3 * _GAP if aside else 0) + (_SIDE if montage.names else 0)
-    sheet = Sheet(left + montage.columns * pitch_x - _GAP + _MARGIN, bottom + _MARGIN, DARK)
+    right = left + montage.columns * pitch_x
+    width_with_title = 2 * _MARGIN + (_TITLE_WIDE if title else 0)
+    sheet = Sheet(max(right + _BAR_ROOM, width_with_title), bottom + _MARGIN, DARK)
+    for line, words in enumerate(title, start=1):
+        sheet.text(words, _MARGIN, _TITLE * line, color=PALE)
+    y = top
+    for bar in montage.bars:
+        end = max(y + (bar.lines - 1) * pitch_y + box, y + _BAR_HIGH)
+        sheet.scale(bar.colors, bar.label, right, y, _BAR, end - y)
+        y += bar.lines * pitch_y
 
     for line, (name, picture) in enumerate(aside):
         y = top + line * (high + _GAP + _CAPTION)
         own = high * picture.shape[1] / picture.shape[0]
         sheet.text(name, _MARGIN + wide / 2, y - 7, ha="center", color=PALE)
         sheet.image(picture, _MARGIN + (wide - own) / 2, y, own, high)
-    for index, (picture, tint) in enumerate(zip(montage.pictures, montage.tints, strict=True)):
+    for index, picture in enumerate(montage.pictures):
         down, across = divmod(index, montage.columns)
         x, y = left + across * pitch_x, top + down * pitch_y
         center = x + (pitch_x - _GAP) / 2
-        linear = np.clip(picture, 0, 1)[..., None] * tint
         middle = y + box / 2
-        sheet.image(encode(linear), center - width / 2, middle - height / 2, width, height)
-        color = encode(tint.copy()) / 255
-        sheet.text(montage.labels[index], center, y - 7, ha="center", color=color)
+        sheet.image(picture, center - width / 2, middle - height / 2, width, height)
+        if index < len(montage.labels):
+            label, color = montage.labels[index]
+            sheet.text(label, center, y - 7, ha="center", color=color)
     for line, name in enumerate(montage.names):
         middle = top + line * pitch_y + box / 2
         style = {"rotation": 90, "ha": "center", "va": "center", "color": PALE}

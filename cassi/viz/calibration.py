@@ -39,7 +39,9 @@ def save_calibration(
     )
     right.set_yticks(range(len(keys)), keys)
     right.invert_yaxis()
-    right.set_title("off by (0.1 px, or what moves as much)", size=SMALL, color=INK)
+    right.set_title(
+        "off by, ± standard error (0.1 px, or what moves as much)", size=SMALL, color=INK
+    )
     _save(figure, path)
 
 
@@ -66,7 +68,7 @@ def save_dispersion(
     left.set_title("offset (px) over wavelength (nm); squares: filters", size=SMALL, color=INK)
     right.plot(wavelengths, errors, lw=0.8, color="#1f5aa6")
     right.set_ylim(bottom=0)
-    right.set_title("standard error (px)", size=SMALL, color=INK)
+    right.set_title("standard error (px) over wavelength (nm)", size=SMALL, color=INK)
     _save(figure, path)
 
 

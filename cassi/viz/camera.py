@@ -11,6 +11,7 @@ from cassi.viz.color import band_colors
 from cassi.viz.sheet import INK, PAPER_DPI, SMALL, make_figure, tidy
 
 _TINT = 0.45  # of the mask over the frame
+_TITLE_WIDE = 2.4  # inches of a frame that leave room for the title
 
 
 def save_camera(
@@ -23,6 +24,8 @@ def save_camera(
 ) -> None:
     """Draws the mask over a frame where the middle band falls, and the place of every band.
 
+    The frame stands as the detector saw it, whatever way the bands are dispersed.
+
     Args:
         path: of the PNG.
         frame: `(H', W')`, a measurement, or what the camera shows of a white scene.
@@ -32,42 +35,56 @@ def save_camera(
         wavelengths: nm, one per band, for the colours.
     """
     light, code = np.asarray(frame, np.float32), np.asarray(mask, np.float32)
-    if axis == -2:  # drawn along the dispersion, from left to right
-        light, code = light.T, code.T
     nm = np.linspace(450, 650, len(spans)) if wavelengths is None else wavelengths
     colors = band_colors(nm, len(spans)) ** (1 / 2.2)
     height, width = light.shape
-    left, right = min(0, *(a for a, _ in spans)), max(width, *(b for _, b in spans))
-    tall = min(max(6.0 * height / (right - left), 0.8), 5.0)
-    figure = make_figure(6.4, tall + 2.0)
-    ratio = [tall, 1.4]
-    above, below = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": ratio})
+    in_columns = axis == -1
+    length, other = (width, height) if in_columns else (height, width)
+    low, high = min(0, *(a for a, _ in spans)) - 0.5, max(length, *(b for _, b in spans)) + 0.5
+    # Along the dispersion as long as the page; the chart of the bands stands below or beside.
+    across = min(max(6.0 * other / (high - low), 0.8 if in_columns else _TITLE_WIDE), 5.0)
+    if in_columns:
+        figure = make_figure(6.4, across + 2.0)
+        parts = {"height_ratios": (across, 1.4)}
+        picture, chart = figure.subplots(2, 1, sharex=True, gridspec_kw=parts)
+        line, border, bar, start = picture.axvline, chart.axvline, chart.barh, "left"
+    else:
+        figure = make_figure(across + 2.0, 6.4)
+        parts = {"width_ratios": (across, 1.4)}
+        picture, chart = figure.subplots(1, 2, sharey=True, gridspec_kw=parts)
+        line, border, bar, start = picture.axhline, chart.axhline, chart.bar, "bottom"
     level = float(np.percentile(light, 99.5)) or 1.0
     edges = (0, width, height, 0)
-    above.imshow(light, cmap="gray", vmin=0, vmax=level, extent=edges, aspect="auto")
+    picture.imshow(light, cmap="gray", vmin=0, vmax=level, extent=edges, aspect="auto")
     middle = len(spans) // 2
-    start, stop = spans[middle]
+    first, last = spans[middle]
     tint = np.zeros((*code.shape, 4), np.float32)
     tint[..., :3], tint[..., 3] = colors[middle], _TINT * code / max(float(code.max()), 1e-6)
-    above.imshow(tint, extent=(start, stop, height, 0), aspect="auto", interpolation="nearest")
+    place = (first, last, height, 0) if in_columns else (0, width, last, first)
+    picture.imshow(tint, extent=place, aspect="auto", interpolation="nearest")
     for band in sorted({0, middle, len(spans) - 1}):
-        for place in spans[band]:
-            above.axvline(place, color=colors[band], lw=1.2)
-    name, other = ("columns", "rows") if axis == -1 else ("rows", "columns")
-    turned = "" if axis == -1 else ", transposed"
-    title = f"frame{turned}, with the mask where the middle band falls; lines: first, middle, last"
-    above.set_ylabel(other, size=SMALL)
-    above.set_title(title, size=SMALL, color=INK)
+        for end in spans[band]:
+            line(end, color=colors[band], lw=1.2)
     for band, (begin, end) in enumerate(spans):
-        below.barh(band + 1, end - begin, left=begin, height=0.8, color=colors[band])
-    for border in (0, width):
-        below.axvline(border, color=INK, lw=0.8, ls="--")
-    below.set_xlim(left - 0.5, right + 0.5)
-    below.invert_yaxis()
-    below.yaxis.get_major_locator().set_params(integer=True)
-    above.tick_params(labelsize=SMALL, colors=INK, width=0.5, length=2)
-    below.set_xlabel(f"{name} of the detector, which ends at the dashed lines", size=SMALL)
-    below.set_ylabel("band", size=SMALL)
-    tidy(below)
+        bar(band + 1, end - begin, 0.8, **{start: begin}, color=colors[band])
+    for edge in (0, length):
+        border(edge, color=INK, lw=0.8, ls="--")
+    tidy(chart)
+    picture.tick_params(labelsize=SMALL, colors=INK, width=0.5, length=2)
+    if in_columns:
+        chart.set_xlim(low, high)
+        chart.invert_yaxis()
+        chart.yaxis.get_major_locator().set_params(integer=True)
+        picture.set_ylabel("rows", size=SMALL)
+        chart.set_ylabel("band", size=SMALL)
+        chart.set_xlabel("columns of the detector, which ends at the dashed lines", size=SMALL)
+    else:
+        chart.set_ylim(high, low)
+        chart.xaxis.get_major_locator().set_params(integer=True)
+        picture.set_xlabel("columns", size=SMALL)
+        chart.set_xlabel("band", size=SMALL)
+        picture.set_ylabel("rows of the detector, which ends at the dashed lines", size=SMALL)
+    title = "frame, with the mask where the middle band falls; lines: first, middle, last band"
+    figure.suptitle(title, size=SMALL, color=INK)
     figure.tight_layout(pad=0.6)
     figure.savefig(Path(path), dpi=PAPER_DPI)

@@ -362,6 +362,8 @@ class _Comparison:
         bar = self._axes(left + _CELL - 0.16, top, 0.1, self.cell_high)
         self.figure.colorbar(image, cax=bar)
         bar.yaxis.set_ticks_position("left")
+        bar.yaxis.set_label_position("left")
+        bar.set_ylabel("√ mean over bands of\n(x − truth)²", fontsize=SMALL, color=INK)
         bar.tick_params(labelsize=SMALL, colors=INK, width=0.5, length=2)
         bar.spines["outline"].set_visible(False)
 
@@ -413,7 +415,9 @@ class _Comparison:
 
     def _head(self, key: str) -> str:
         if key == TRUTH:
-            return "truth\n"
+            rows = self.metrics.values()
+            names = [n.upper() for n in ("psnr", "ssim") if any(row.get(n) for row in rows)]
+            return "truth\n" + " / ".join(names)
         known = self.metrics.get(key, {})
         psnr, ssim = known.get("psnr"), known.get("ssim")
         words = [] if psnr is None else [f"{psnr:.2f} dB"]

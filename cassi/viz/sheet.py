@@ -53,6 +53,16 @@ class Sheet:
         box = (left / across, 1 - (top + height) / up, width / across, height / up)
         return self.figure.add_axes(box)
 
+    def scale(
+        self, colors: Any, label: str, left: float, top: float, width: float, height: float
+    ) -> None:
+        """Draws the scale of matplotlib's ScalarMappable, with its label to the right."""
+        bar = self.figure.colorbar(colors, cax=self.axes(left, top, width, height))
+        bar.set_label(label, color=PALE, size=11)
+        bar.ax.tick_params(labelsize=9, colors=PALE, width=0.5, length=2)
+        bar.ax.yaxis.get_offset_text().set_color(PALE)
+        bar.outline.set_visible(False)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the page as PNG."""
         buffer = BytesIO()

@@ -18,6 +18,7 @@ _PANEL = 460  # longer side of the picture, pixels
 _CURVES = 660  # width of the axes, pixels
 _MARGIN, _STRIP = 20, 12
 _ACROSS, _LINE = 3, 21  # legend entries in a line, and its height
+_KEY = "#7a828c"  # of an entry that stands for all curves
 
 
 def save_spectra(
@@ -40,8 +41,8 @@ def save_spectra(
 
         r = Σ(e−ē)(t−t̄) / (‖e−ē‖ ‖t−t̄‖)
 
-    over the bands of estimate e and truth t. Where `bars` gives the half width (C,) of an
-    interval around the spectrum of a point (row, column), the interval is shaded.
+    over the bands of estimate e and truth t. Where `bars` gives the half width (C,) of a
+    90 % interval around the spectrum of a point (row, column), the interval is shaded.
 
     The points are (row, column) pairs, pixels from 0, whole or not; None for ``choose_points`` of
     the truth, or of the cube where there is none. The illuminant is that of ``srgb``: the light on
@@ -140,7 +141,8 @@ def _draw(
     top = _MARGIN + (tall - high) / 2
     sheet.image(picture, _MARGIN, top, wide, high)
     left, below = _MARGIN + wide + 78, _MARGIN + tall - 44  # room for the axis labels
-    above = _MARGIN + _LINE * -(-(len(curves) + 2 * (true is not None)) // _ACROSS) + 6
+    entries = len(curves) + 2 * (true is not None) + (bars is not None)
+    above = _MARGIN + _LINE * -(-entries // _ACROSS) + 6
     axes = sheet.axes(left, above, _CURVES, below - _STRIP - above)
     x = np.arange(1.0, bands + 1) if values is None else values
     marker = "o" if bands == 1 else None
@@ -158,6 +160,8 @@ def _draw(
             low, high = spectrum - half, spectrum + half
             axes.fill_between(x, low, high, color=color, alpha=0.16, lw=0)
         axes.plot(x, spectrum, "-", color=color, lw=2.2, marker=marker, label=label)
+    if bars is not None:
+        axes.fill_between([], [], color=_KEY, alpha=0.3, lw=0, label="shaded: 90 % interval")
     _finish(axes, true is not None, unit or "value in the cube")
     strip = sheet.axes(left, below - _STRIP, _CURVES, _STRIP)
     _draw_strip(strip, axes.get_xlim(), values)
@@ -187,8 +191,8 @@ def _finish(axes: Any, compared: bool, unit: str) -> None:
     axes.tick_params(axis="x", bottom=False, labelbottom=False)
     axes.set_ylabel(f"{unit}, mean of 5×5 pixels", fontsize=11, color=INK)
     if compared:
-        axes.plot([], [], "-", color="#7a828c", lw=2.2, label="estimate")
-        axes.plot([], [], "--", color="#7a828c", lw=1.5, label="truth")
+        axes.plot([], [], "-", color=_KEY, lw=2.2, label="estimate")
+        axes.plot([], [], "--", color=_KEY, lw=1.5, label="truth")
     place = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0), "borderaxespad": 0.0}
     room = {"columnspacing": 1.2, "handlelength": 1.8, "labelspacing": 0.4}
     axes.legend(fontsize=10, labelcolor=INK, frameon=False, ncols=_ACROSS, **place, **room)

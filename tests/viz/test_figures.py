@@ -4,11 +4,13 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from cassi import viz
 from cassi.viz import figures
 from cassi.viz.bands import _choose_bands
+from cassi.viz.camera import save_camera
 
 SAVERS = {
     "rgb": viz.save_rgb,
@@ -20,6 +22,30 @@ SAVERS = {
     "spectra": viz.save_spectra,
     "spectra, truth": lambda path, cube, w: viz.save_spectra(path, cube, w, truth=0.9 * cube),
 }
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The figures that were saved."""
+    saved, save = [], Figure.savefig
+
+    def savefig(figure, *given, **named):
+        saved.append(figure)
+        save(figure, *given, **named)
+
+    monkeypatch.setattr(Figure, "savefig", savefig)
+    return saved
+
+
+def _scales(figure):
+    """Returns the lower end, upper end and lightest place of each colour bar, by its label."""
+    scales = {}
+    for axes in figure.axes:
+        if (bar := getattr(axes, "_colorbar", None)) is not None:
+            values = np.linspace(bar.vmin, bar.vmax, 1001)
+            lightest = bar.mappable.to_rgba(values)[:, :3].min(axis=1).argmax()
+            scales[axes.get_ylabel()] = (bar.vmin, bar.vmax, values[lightest])
+    return scales
 
 
 def _read(path):
@@ -61,6 +87,78 @@ def test_rgb_beside_the_truth_shares_its_exposure(cube, wavelengths, tmp_path):
     middle = slice(height // 3, height - 30)
     dim, bright = picture[middle, 40 : width // 2 - 40], picture[middle, width // 2 + 40 : -40]
     assert dim.mean() < 0.75 * bright.mean()
+
+
+def test_bands_have_scales_and_errors_one_that_diverges_at_0(cube, wavelengths, tmp_path, drawn):
+    estimate = cube.copy()
+    estimate[:, :, :26] *= 1.5
+    estimate[:, :, 26:] *= 0.9
+    viz.save_bands(tmp_path / "a.png", estimate, wavelengths, truth=cube, unit="radiance")
+    viz.save_bands(tmp_path / "b.png", estimate, wavelengths)
+    beside, alone = map(_scales, drawn)
+    assert list(alone) == ["value in the cube"]
+    assert list(beside) == ["radiance", "estimate − truth"]
+    assert beside["radiance"][:2] == pytest.approx((0, np.percentile(cube, 99.5)), rel=0.1)
+    low, high, white = beside["estimate − truth"]
+    assert low == -high
+    assert abs(white) < 0.01 * high
+    error = drawn[0].axes[0].images[-1].get_array()  # of the last band
+    more, less = error[5, 20].astype(int), error[25, 45].astype(int)
+    assert more[0] > more[2]  # red
+    assert less[0] < less[2]  # blue
+
+
+@pytest.mark.parametrize("unit", ["reflectance", None])
+@pytest.mark.parametrize("bands", [1, 4, 28])
+def test_uncertainty_has_a_scale_and_says_what_one_sigma_is(bands, unit, cube, tmp_path, drawn):
+    meaning = "one σ of every value: the truth lies within ±1.645 σ in 90 % of them"
+    std, cube = 0.1 * cube[-bands:], 5 * cube[-bands:]
+    viz.save_uncertainty(tmp_path / "a.png", std, cube, None, meaning, unit)
+    (figure,) = drawn
+    ((label, (low, high, _)),) = _scales(figure).items()
+    assert label == f"σ, {unit or 'value in the cube'}"
+    assert (low, high) == pytest.approx((0, np.percentile(std, 99.5)))
+    words = figure.axes[0].texts
+    assert words[0].get_text() == meaning
+    assert words[1].get_text() == (
+        f"of the values of the cube 99.5 % are below {np.percentile(cube, 99.5):.2g}"
+    )
+    box = words[0].get_window_extent()
+    assert box.x1 < figure.bbox.x1  # not cut
+
+
+@pytest.mark.parametrize("axis", [-1, -2])
+def test_a_camera_is_drawn_as_the_detector_saw_it(axis, tmp_path, drawn):
+    frame = np.arange(30 * 40, dtype=np.float32).reshape(30, 40)
+    mask = np.random.default_rng(0).random((30, 20) if axis == -1 else (10, 40))
+    spans = [(10.0 * at, 10.0 * at + mask.shape[axis]) for at in range(3)]
+    save_camera(tmp_path / "camera.png", frame, mask, spans, axis)
+    picture, chart = drawn[0].axes
+    light, tint = picture.images
+    assert np.array_equal(light.get_array(), frame)
+    assert list(light.get_extent()) == [0, 40, 30, 0]
+    assert np.corrcoef(tint.get_array()[..., 3].ravel(), mask.ravel())[0, 1] > 0.999
+    assert list(tint.get_extent()) == ([10, 30, 30, 0] if axis == -1 else [0, 40, 20, 10])
+    ends = [(bar.get_x(), bar.get_width()) for bar in chart.patches]
+    if axis == -2:
+        ends = [(bar.get_y(), bar.get_height()) for bar in chart.patches]
+    assert [(start, start + size) for start, size in ends] == spans
+    across, down = picture.get_xlabel() or chart.get_xlabel(), picture.get_ylabel()
+    assert across.startswith("columns")
+    assert down.startswith("rows")
+    (top, bottom), (left, right) = picture.get_ylim()[::-1], picture.get_xlim()
+    assert top < bottom
+    assert left < right
+
+
+def test_spectra_say_what_is_shaded(cube, wavelengths, tmp_path, drawn):
+    for bars in (None, lambda row, column: np.full(28, 0.1)):
+        viz.save_spectra(tmp_path / "a.png", cube, wavelengths, bars=bars)
+    without, shaded = (
+        [text.get_text() for axes in figure.axes[1:2] for text in axes.get_legend().get_texts()]
+        for figure in drawn
+    )
+    assert set(shaded) - set(without) == {"shaded: 90 % interval"}
 
 
 def test_figures_are_the_same_from_every_thread(cube, wavelengths, tmp_path):
@@ -113,7 +211,7 @@ def _files(folder):
 
 @pytest.mark.parametrize("bands", [1, 28])
 @pytest.mark.parametrize("known", [True, False])
-def test_a_comparison_is_written_as_png_and_pdf(bands, known, cube, wavelengths, tmp_path):
+def test_a_comparison_is_written_as_png_and_pdf(bands, known, cube, wavelengths, tmp_path, drawn):
     truth = cube[:bands]
     cubes = {"gap_tv": 0.9 * truth, "net": torch.from_numpy(0.8 * truth)}
     nm = wavelengths[:bands] if known else None
@@ -121,6 +219,9 @@ def test_a_comparison_is_written_as_png_and_pdf(bands, known, cube, wavelengths,
     assert _files(tmp_path) == ["a.pdf", "a.png"]
     assert _read(tmp_path / "a.png").std() > 0.02
     assert (tmp_path / "a.pdf").read_bytes().startswith(b"%PDF")
+    scales, titles = _scales(drawn[0]), [axes.get_title() for axes in drawn[0].axes]
+    assert list(scales) == ["√ mean over bands of\n(x − truth)²"] * known
+    assert ("truth\nPSNR / SSIM" in titles) == known
 
 
 @pytest.mark.parametrize("shape", [(2, 1, 1), (2, 3, 90), (2, 90, 3), (2, 500, 420)])

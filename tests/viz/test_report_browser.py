@@ -169,6 +169,7 @@ def test_pickers_views_and_bands_change_the_pictures(open_page):
 
 def test_the_table_sorts_and_leads_to_the_worst_scene(open_page):
     page = open_page("both.html")
+    assert "PSNR and SSIM as preset" in page.locator("#notes").inner_text()
     assert [text.strip() for text in _column(page, 2)] == ["26.25", "15.00", "–"]
     page.click("#table th[data-key=seconds] button")
     assert [text.strip() for text in _column(page, 4)] == ["1.13", "6.75", "–"]
@@ -260,7 +261,7 @@ def test_cubes_and_bands_are_compared(open_page, tmp_path):
     page.click("#view [data-key=index]")
     assert page.evaluate(value) == pytest.approx((x - o) / (x + o), rel=1e-3, abs=1e-5)
     page.click("#view [data-key=difference]")
-    assert page.evaluate(value) == pytest.approx(abs(x - o), rel=1e-3, abs=1e-5)
+    assert page.evaluate(value) == pytest.approx(x - o, rel=1e-3, abs=1e-5)
     page.locator("#other").select_option(label="itself")
     page.locator("#second").select_option(label="the same band")
     assert page.evaluate("comparison().partner('good')") is None
@@ -291,6 +292,45 @@ def test_cubes_and_bands_are_compared(open_page, tmp_path):
     assert "wavelength / nm" in text
 
 
+@pytest.mark.parametrize("view", ["ratio", "difference", "index"])
+def test_comparisons_are_white_where_cubes_are_equal(view, open_page, folder, tmp_path):
+    truth = np.full((2, 40, 60), 0.4, np.float32)
+    cube = truth.copy()
+    cube[:, :, :20] /= 2
+    cube[:, :, 40:] *= 2
+    scene = encode_scene("thirds", {"good": cube}, truth, {})
+    (folder / "thirds.html").write_bytes(make_report([scene], None, title="Thirds", unit="lux"))
+    page = open_page("thirds.html")
+    page.click(f"#view [data-key={view}]")
+    low, high = page.evaluate("comparison().range")
+    place = page.evaluate(f"[0.5, 1, 2].map(onScale('{view}'))")
+    if view == "ratio":
+        assert low * high == pytest.approx(1)
+        assert place[0] == pytest.approx(-place[2])
+        assert high == pytest.approx(2, rel=0.05)
+    else:
+        assert low == -high
+        assert place == [0.5, 1, 2]
+    reading = "canvas => [...canvas.getContext('2d').getImageData(0, 20, 60, 1).data]"
+    row = page.locator(".frame > canvas").nth(1).evaluate(reading)
+    dimmer, equal, brighter = (row[4 * at : 4 * at + 4] for at in (10, 30, 50))
+    assert dimmer[2] > 1.2 * dimmer[0]  # blue
+    assert min(equal) > 235  # white
+    assert brighter[0] > 1.2 * brighter[2]  # red
+    assert "white: " in page.locator("#scale").inner_text()
+    assert ("lux" in page.locator("#scale").inner_text()) == (view == "difference")
+
+    # A saved picture has the scale below it.
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save the right picture").click()
+    download.value.save_as(tmp_path / "p.png")
+    saved = np.asarray(Image.open(tmp_path / "p.png").convert("RGBA"))
+    assert saved[20, [10, 30, 50]].tolist() == [dimmer, equal, brighter]
+    colors = saved[54].astype(int)
+    assert (colors[:, 2] - colors[:, 0]).max() > 100
+    assert (colors[:, 0] - colors[:, 2]).max() > 100
+
+
 def test_a_capture_without_truth_wavelengths_and_bars(open_page):
     page = open_page("capture.html", color_scheme="dark")
     assert page.locator("#view button").all_inner_texts() == [
@@ -304,12 +344,15 @@ def test_a_capture_without_truth_wavelengths_and_bars(open_page):
     assert _picture(page, 0) != before
     assert len(_spectrum(page)) == 1
     assert page.locator("#surer").is_hidden()
+    assert "PSNR" not in page.locator("#notes").inner_text()
+    assert page.locator("#shaded").inner_text() == ""
 
 
 def test_unsure_pixels_are_hidden_and_a_region_has_mean_and_spread(open_page, tmp_path):
     page = open_page("sure.html")
     traces = page.evaluate("document.getElementById('spectrum').data.map((d) => d.fill ?? '')")
     assert traces == ["", "", "toself"]
+    assert page.locator("#shaded").inner_text() == "Shaded around a point: the 90 % interval."
     page.get_by_role("button", name="Uncertainty").click()
     heat = _picture(page)
     page.get_by_role("button", name="Band", exact=True).click()
@@ -332,6 +375,7 @@ def test_unsure_pixels_are_hidden_and_a_region_has_mean_and_spread(open_page, tm
         page.get_by_role("spinbutton", name=name, exact=True).fill(str(value))
     page.get_by_role("button", name="Add region").click()
     assert "rows 30–39, columns 50–59" in page.locator(".card h3").inner_text()
+    assert "the standard deviation of its pixels" in page.locator("#shaded").inner_text()
     with page.expect_download() as download:
         page.get_by_role("button", name="Save spectra").click()
     download.value.save_as(tmp_path / "s.csv")

@@ -107,7 +107,7 @@ def finish(
             name = name_scene(settings, "scene")
             results.save_pictures(stage, output, name, small, inputs.wavelengths, true, numbers)
             if bars:
-                results.save_map(stage, shrink(bars[0]), inputs.wavelengths)
+                results.save_map(stage, shrink(bars[0]), small, inputs.wavelengths)
         numbers["peak_memory_bytes"] = results.peak_memory(inputs.measurement.device)
         results.write_numbers(stage / "metrics.json", numbers)
     print(results.one_line(numbers), f"-> {folder}", sep="\n")

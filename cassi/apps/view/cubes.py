@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from cassi.apps.pipeline import Result
-from cassi.apps.results import reported_numbers, say_warnings
+from cassi.apps.results import reported_numbers, say_camera_check, say_warnings
 from cassi.apps.settings import Reconstruct
 from cassi.uncertainty import NORMAL
 from cassi.viz.report import encode_scene, make_report
@@ -52,6 +52,11 @@ def report_on(shown: Shown, others: Iterable[Shown]) -> bytes:
         {n: NORMAL * each.deviation for n, each in named.items() if each.deviation is not None},
         fine=True,
     )
-    warnings = say_warnings(shown.numbers)
-    unit = shown.numbers.get("unit")
-    return make_report([scene], shown.wavelengths, title=shown.name, warnings=warnings, unit=unit)
+    return make_report(
+        [scene],
+        shown.wavelengths,
+        title=shown.name,
+        warnings=say_warnings(shown.numbers),
+        note=say_camera_check(shown.numbers),
+        unit=shown.numbers.get("unit"),
+    )

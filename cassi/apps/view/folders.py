@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from cassi.apps.results import one_line, reported_numbers, say_warnings
+from cassi.apps.results import one_line, reported_numbers, say_camera_check, say_warnings
 from cassi.apps.view.allowed_paths import AllowedPaths
 from cassi.apps.view.cubes import Shown
 from cassi.apps.view.jobs import explain
@@ -163,7 +163,9 @@ def _check(numbers: dict[str, Any]) -> None:
     if not isinstance(numbers["iterations"], int):
         raise TypeError("iterations: expected a number")
     one_line(numbers)
-    "".join(say_warnings(numbers)).encode()  # half of a surrogate pair is no text
+    "".join(
+        (say_camera_check(numbers), *say_warnings(numbers))
+    ).encode()  # half of a surrogate pair is no text
     for name, value in reported_numbers(numbers).items():
         if value is not None and not isinstance(value, int | float):
             raise TypeError(f"{name}: expected a number, got {type(value).__name__}")

@@ -2,11 +2,14 @@
 
 const SAMPLES = 4000; // pixels that a scale is taken from
 const DARK = 0.01; // of white: a ratio to less is none
+const MOST_RATIO = 10; // the scale of ratios ends there: 1 would be lost beside a few large ones
 const COMPARE = {
-  difference: (x, o) => Math.abs(x - o),
+  difference: (x, o) => x - o,
   ratio: (x, o, dark) => (o > dark ? x / o : NaN),
   index: (x, o, dark) => (x + o > dark ? (x - o) / (x + o) : NaN),
 };
+// Where values lie on the scale: ½ and 2 are equally far from 1.
+const onScale = (view) => (view === "ratio" ? (value) => Math.log(Math.max(0, value)) : Number);
 const isComparison = (view) => view === "rms" || view in COMPARE;
 
 class Comparison {
@@ -48,13 +51,14 @@ class Comparison {
     return sum.map((value) => Math.sqrt(value / bands));
   }
 
-  // The values drawn darkest and brightest, of all cubes: 99.5 % of their pixels lie between. Of
-  // differences at the same band those of all bands are.
+  // The values at the ends of the scale, of all cubes: 99.5 % of their pixels lie between. Where a
+  // comparison has a sign, they are equally far from that of equal values. Of differences at the
+  // same band those of all bands are.
   get range() {
-    if (this.kind === "index") return [-1, 1];
-    const { scene, kind, band, other, second } = this;
+    const { scene, kind, band, other, second, view } = this;
+    if (kind === "index") return [-1, 1];
     const single = kind === "ratio" || second !== null;
-    return scene.cached(`range ${kind} ${single && band} ${second} / ${other}`, () => {
+    return scene.cached(`range ${view} ${single && band} ${second} / ${other}`, () => {
       const found = [];
       const every = Math.max(1, Math.floor((scene.width * scene.height) / SAMPLES));
       const bands = single ? [band] : Array.from({ length: scene.bands }, (_, b) => b);
@@ -66,13 +70,13 @@ class Comparison {
           const [x, o] = [cube.spectrum(pixel), scene.cubes.get(partner[0]).spectrum(pixel)];
           for (const b of bands) {
             const value = COMPARE[kind](x[b], o[single ? partner[1] : b], dark);
-            if (!Number.isNaN(value)) found.push(value);
+            if (!Number.isNaN(value)) found.push(Math.abs(onScale(kind)(value)));
           }
         }
       }
-      if (!found.length) return [0, 1];
-      const low = kind === "ratio" ? quantile(found, 0.005) : 0;
-      return [low, Math.max(quantile(found, 0.995), low) || 1];
+      const most = (found.length && quantile(found, 0.995)) || 1;
+      const ratio = Math.min(MOST_RATIO, Math.exp(most));
+      return { rms: [0, most], difference: [-most, most], ratio: [1 / ratio, ratio] }[view];
     });
   }
 
@@ -80,13 +84,13 @@ class Comparison {
     const { view, band, second, other } = this;
     const name = other === null ? "x" : label(other);
     const [x, o] = second === null ? ["x", name]
-      : [`x at ${bandName(band)}`, `${name} at ${bandName(second)}`];
+      : [`(x at ${bandName(band)})`, `(${name} at ${bandName(second)})`];
     const at = second === null ? ` at ${bandName(band)}` : "";
     return {
-      difference: `|${x} − ${o}|${at}, one scale for all`,
-      rms: `√ mean over bands of (x − ${name})², one scale for all`,
-      ratio: `(${x}) / (${o})${at}, grey where it is dark, one scale for all`,
-      index: `(${x} − ${o}) / (${x} + ${o})${at}, grey where it is dark`,
+      difference: `${x} − ${o}${at}, ${settings.unit}, white: equal, one scale for all`,
+      rms: `√ mean over bands of (x − ${name})², ${settings.unit}, one scale for all`,
+      ratio: `${x} / ${o}${at}, logarithmic, white: 1, grey where it is dark, one scale for all`,
+      index: `(${x} − ${o}) / (${x} + ${o})${at}, white: equal, grey where it is dark`,
     }[view];
   }
 }

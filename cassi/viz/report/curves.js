@@ -50,6 +50,18 @@ function curve(scene, key, mark, index) {
   return { shade, trace };
 }
 
+function shadedWords(scene, marks) {
+  const words = [];
+  if (scene.bars.size && marks.some((mark) => mark.single)) {
+    words.push("Shaded around a point: the 90 % interval.");
+  }
+  if (marks.some((mark) => !mark.single)) {
+    words.push("Shaded around a region: ± the standard deviation of its pixels.");
+    if (scene.bars.size) words.push("Its error bars: the 90 % interval of a pixel.");
+  }
+  return words.join(" ");
+}
+
 function truthCurve(scene, mark, color) {
   const { trace } = curve(scene, TRUTH, mark, 0);
   return { ...trace, line: { color, width: 2, dash: "dash" } };
@@ -92,6 +104,7 @@ function layout(band, small) {
   const axis = { gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true };
   const at = settings.wavelengths ? settings.wavelengths[band] : band + 1;
   const unit = settings.wavelengths ? "wavelength / nm" : "band";
+  const whole = settings.wavelengths ? {} : { dtick: Math.ceil(current().bands / 8) };
   const cursor = {
     type: "line", xref: "x", yref: "paper", x0: at, x1: at, y0: 0, y1: 1,
     line: { color: themed("--accent"), width: 1, dash: "dot" },
@@ -100,7 +113,7 @@ function layout(band, small) {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { color: ink, size: small ? 11 : 12, family: "system-ui, sans-serif" },
     margin: small ? { l: 36, r: 6, t: 6, b: 22 } : { l: 48, r: 10, t: 8, b: 42 },
-    xaxis: { ...axis, title: small ? undefined : { text: unit }, showgrid: false },
+    xaxis: { ...axis, ...whole, title: small ? undefined : { text: unit }, showgrid: false },
     yaxis: { ...axis, rangemode: "tozero", title: small ? undefined : { text: settings.unit } },
     showlegend: !small, hovermode: "x unified",
     hoverlabel: { bgcolor: themed("--raised"), bordercolor: line, font: { color: themed("--ink") } },

@@ -11,6 +11,30 @@ function download(name, blob) {
 
 const savePicture = (canvas, name) => canvas.toBlob((blob) => download(`${name}.png`, blob));
 
+// The picture, and below it the scale of its colours.
+function withScale(canvas, scale) {
+  const ramp = scale.querySelector("canvas");
+  const [low, high, words] = [ramp.previousSibling, ramp.nextSibling, scale.lastChild]
+    .map((node) => node.textContent);
+  const whole = document.createElement("canvas");
+  const context = whole.getContext("2d");
+  const font = "12px sans-serif";
+  context.font = font;
+  const wide = (text) => Math.ceil(context.measureText(text).width) + 8;
+  const [start, end] = [wide(low), Math.max(canvas.width, wide(words), 240)];
+  const bar = end - start - wide(high);
+  Object.assign(whole, { width: end, height: canvas.height + 44 });
+  Object.assign(context, { font, fillStyle: "#fff" }); // the new size has reset the font
+  context.fillRect(0, 0, whole.width, whole.height);
+  context.drawImage(canvas, 0, 0);
+  context.drawImage(ramp, start, canvas.height + 8, bar, 12);
+  context.fillStyle = "#000";
+  context.fillText(low, 4, canvas.height + 18);
+  context.fillText(high, start + bar + 4, canvas.height + 18);
+  context.fillText(words, 4, canvas.height + 37);
+  return whole;
+}
+
 // A row a band of each cube at each mark.
 function spectraTable(scene) {
   const head = ["region", "pixels", "cube", "band", "wavelength_nm", "mean", "spread", "error"];

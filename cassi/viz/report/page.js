@@ -276,6 +276,7 @@ function drawLive() {
     : curvesOfMarks(scene, state.sources[1], scene.marks, state.live);
   const { mean } = state.live.statistics(scene.cubes.get(state.sources[1]));
   drawSpectrum(find("#spectrum"), [...lines, ...referenceLines(mean)], state.band);
+  find("#shaded").textContent = shadedWords(scene, [state.live, ...scene.marks]);
 }
 
 // Of the right picture's cube at the band of the slider.
@@ -286,7 +287,7 @@ function numbersOf(mark) {
   const bars = scene.bars.get(key);
   return [`${label(key)} at ${bandName(band)}: ${sensible(mean[band])}`,
     mark.single ? "" : `spread ${sensible(spread[band])}`,
-    bars ? `error ±${sensible(mark.error(bars)[band])}` : "",
+    bars ? `90 % interval ±${sensible(mark.error(bars)[band])}` : "",
     mark.single ? "" : `${mark.pixels.length * scene.block ** 2} pixels`].filter(Boolean).join(", ");
 }
 
@@ -402,7 +403,9 @@ function listen() {
     listenToPointer(canvas, live);
     save.onclick = () => {
       const at = ["color", "rms"].includes(state.view) ? "" : ` ${bandName(state.band)}`;
-      savePicture(canvas, `${label(state.sources[i])} ${state.view}${at}`);
+      const isFalse = isMap(current(), state.sources[i], state.view, comparison());
+      const picture = isFalse ? withScale(canvas, find("#scale")) : canvas;
+      savePicture(picture, `${label(state.sources[i])} ${state.view}${at}`);
     };
     select.onchange = () => {
       state.sources[i] = select.value;

@@ -103,6 +103,7 @@ def make_report(
     preset: str = "matlab-uint8",
     illuminant: str | None = None,
     warnings: Sequence[str] = (),
+    note: str = "",
     unit: str | None = None,
 ) -> bytes:
     """Makes a page that shows scenes to a person: no server, no network, one file of HTML.
@@ -119,7 +120,8 @@ def make_report(
         preset: what PSNR and SSIM in the metrics mean, named under the table.
         illuminant: as for ``srgb``: the light on a cube of reflectances, or None for radiance.
         warnings: to show above the pictures.
-        unit: of the cubes, for the axis of their spectra.
+        note: of what was checked, to show there too.
+        unit: of the cubes.
 
     Raises:
         ValueError: if there is no scene, or the wavelengths do not fit a scene or the illuminant
@@ -127,7 +129,9 @@ def make_report(
     """
     if not scenes:
         raise ValueError("expected at least one scene, got none: pass what encode_scene gave")
-    bands = [json.loads(scene)["shape"][0] for scene in scenes]
+    pages = [json.loads(scene) for scene in scenes]
+    bands = [page["shape"][0] for page in pages]
+    has_truth = any(page["truth"] for page in pages)
     values = None
     for count in sorted(set(bands)):
         values = as_wavelengths(wavelengths, count)
@@ -139,8 +143,8 @@ def make_report(
             for count in set(bands)
         },
         "tints": {str(count): encode(band_colors(values, count)).tolist() for count in set(bands)},
-        "notes": f"PSNR and SSIM as preset {preset}, from the full data. Pictures and spectra are "
-        "compressed: about 0.3 % of the maximum (root mean square).",
+        "notes": f"PSNR and SSIM as preset {preset}, from the full data. " * has_truth
+        + "Pictures and spectra are compressed: about 0.3 % of the maximum (root mean square).",
     }
     folder = Path(__file__).parent
     scripts = [(folder / f"{name}.js").read_text(encoding="utf-8") for name in _SCRIPTS]
@@ -149,6 +153,7 @@ def make_report(
         "warnings": "\n".join(
             f'<p class="warning" role="note">{html.escape(line)}</p>' for line in warnings
         ),
+        "note": html.escape(note),
         "style": (folder / "style.css").read_text(encoding="utf-8"),
         "script": "\n".join(scripts),
         "plotly": _plotly(),

@@ -45,11 +45,14 @@ function paintColor(canvas, scene, [r, g, b], exposure) {
   });
 }
 
-function paintTable(canvas, scene, values, [low, high], table) {
+// `place` gives where a value lies on the scale.
+function paintTable(canvas, scene, values, range, table, place = Number) {
   const last = table.length - 1;
+  const [low, high] = range.map(place);
   paint(canvas, scene, (pixels) => {
     for (let i = 0; i < pixels.length; i++) {
-      const level = Math.max(0, Math.min(last, Math.round((last * (values[i] - low)) / (high - low))));
+      const share = (place(values[i]) - low) / (high - low);
+      const level = Math.max(0, Math.min(last, Math.round(last * share)));
       pixels[i] = table[level] ?? NOTHING; // of NaN there is none
     }
   });
@@ -70,15 +73,21 @@ function hideUnsure(canvas, scene, key, view, band, limit) {
   canvas.getContext("2d").drawImage(cover, 0, 0);
 }
 
+const tableOf = (view) =>
+  (view === "band" ? GREY_TABLE : view === "rms" || view === "bars" ? HEAT_TABLE : SIGNED_TABLE);
+
+// Whether false colours stand for another quantity than the values of the cube.
+const isMap = (scene, key, view, comparison) =>
+  (view === "bars" ? scene.bars.has(key) : isComparison(view) && comparison.partner(key) !== null);
+
 // Draws one source (a method or the truth) of a scene; what has no partner keeps its band.
 function drawPicture(canvas, scene, key, view, band, comparison) {
   if (view === "color") {
     paintColor(canvas, scene, scene.color(key), scene.exposure());
-  } else if (view === "bars" && scene.bars.has(key)) {
-    paintTable(canvas, scene, scene.halfWidth(key, band), [0, mostUnsure(scene)], HEAT_TABLE);
-  } else if (isComparison(view) && comparison.partner(key)) {
-    const table = view === "index" ? SIGNED_TABLE : HEAT_TABLE;
-    paintTable(canvas, scene, comparison.picture(key), comparison.range, table);
+  } else if (isMap(scene, key, view, comparison)) {
+    const [values, range] = view === "bars" ? [scene.halfWidth(key, band), [0, mostUnsure(scene)]]
+      : [comparison.picture(key), comparison.range];
+    paintTable(canvas, scene, values, range, tableOf(view), onScale(view));
   } else {
     paintTable(canvas, scene, scene.band(key, band), [0, scene.white(band)], GREY_TABLE);
   }
@@ -100,18 +109,17 @@ function drawScale(element, scene, view, band, comparison) {
   const color = settings.wavelengths ? "True colour" : "False colour, the thirds of the bands";
   const words = {
     color: `${color}, ${scene.truth ? "all at the exposure of the truth" : "one exposure"}`,
-    band: `Value at ${bandName(band)}, one scale for all`,
-    bars: `Half the 90 % interval at ${bandName(band)}`,
+    band: `${bandName(band)}, ${settings.unit}, one scale for all`,
+    bars: `Half the 90 % interval at ${bandName(band)}, ${settings.unit}`,
   };
   element.replaceChildren();
   if (view !== "color") {
     const compared = isComparison(view);
-    const table = view === "band" ? GREY_TABLE : view === "index" ? SIGNED_TABLE : HEAT_TABLE;
     const [low, high] = compared ? comparison.range
       : [0, view === "bars" ? mostUnsure(scene) : scene.white(band)];
     const ramp = document.createElement("canvas");
     const levels = Array.from({ length: 256 }, (_, i) => i);
-    paintTable(ramp, { width: 256, height: 1 }, levels, [0, 255], table);
+    paintTable(ramp, { width: 256, height: 1 }, levels, [0, 255], tableOf(view));
     element.append(sensible(low), ramp, sensible(high), " ");
   }
   const text = document.createElement("span");

@@ -39,7 +39,9 @@ def test_a_right_camera(reconstruct, files, results):
     numbers = results()
     assert numbers["warnings"] == []
     assert numbers["camera_check"]["light_between"]["step"] == pytest.approx(2, abs=0.05)
-    assert 'class="warning"' not in (files / "run" / "report.html").read_text()
+    page = (files / "run" / "report.html").read_text()
+    assert 'class="warning"' not in page
+    assert "camera check: nothing found against the camera. mask pattern found" in page
 
 
 @pytest.mark.parametrize("budget", [(), ("memory_budget=4GB",)], ids=["whole", "blocks"])
