@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 import torch
 from omegaconf import DictConfig
 
+from cassi import links
 from cassi.apps import folders
 from cassi.apps.arguments import arrange, told_plugins
 from cassi.apps.errors import JobError, debugging, describe, describe_failure, is_usage_error
@@ -106,7 +107,7 @@ def _run(
         job.plugins = told_plugins(sys.argv[1:])
         load_plugins(job.plugins)
         store_parts()
-        with folders.release_at_end():
+        with folders.release_at_end(name):
             decorate(job)()
         if _is_output_closed():
             _close_output()
@@ -143,6 +144,8 @@ class _Job:
         hydra = HydraConfig.get()
         many = hydra.mode == RunMode.MULTIRUN
         folder = Path(hydra.runtime.output_dir).resolve()
+        if many:  # in a process of a launcher
+            links.guard(hydra.sweep.dir)
         try:
             # Not before: nothing is half done while Hydra composes, which may lose an exception.
             with raise_terminated(), plain_warnings():
