@@ -100,6 +100,7 @@ def _run(
     name: str, decorate: Callable[[Any], Any], job: _Job, rewrite: Callable[[list[str]], list[str]]
 ) -> None:
     try:
+        _check_text(*sys.argv[1:], str(Path.cwd()))
         sys.argv[1:] = arrange(rewrite(sys.argv[1:]))
         if not any(option.startswith("-") for option in sys.argv[1:]):  # such as --help
             door.start()
@@ -126,6 +127,17 @@ def _run(
         if isinstance(error, BrokenPipeError) and _is_output_closed():
             _close_output()
         _fail(name, describe(error), USAGE_ERROR, error)
+
+
+def _check_text(*texts: str) -> None:
+    """Raise ValueError where a text cannot be written into a config, which is UTF-8."""
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"{text}: expected a name in UTF-8; rename the file or folder"
+            ) from None
 
 
 class _Job:

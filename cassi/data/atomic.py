@@ -341,7 +341,7 @@ def digest_content(parts: Iterable[bytes | memoryview | str]) -> str:
     """Return the SHA-256 of bytes and texts (UTF-8), one after the other, hexadecimal."""
     found = hashlib.sha256()
     for part in parts:
-        found.update(part.encode() if isinstance(part, str) else part)
+        found.update(part.encode(errors="surrogatepass") if isinstance(part, str) else part)
     return found.hexdigest()
 
 
