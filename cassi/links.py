@@ -1,6 +1,7 @@
 """Folders below which nothing is written through a link."""
 
 import os
+import stat
 import sys
 from collections.abc import Iterable
 from fnmatch import fnmatch
@@ -39,12 +40,14 @@ def release() -> None:
 def check_names(folder: Path, names: Iterable[str]) -> None:
     """Refuse links among what a command is going to write, before it writes anything.
 
+    A pipe or a device is refused too: whoever opens it could wait forever.
+
     Args:
         folder: where the command writes.
         names: patterns of what it writes there; folders among them are walked.
 
     Raises:
-        PermissionError: one of them is a link.
+        PermissionError: one of them is neither file nor folder.
     """
     patterns = tuple(names)
     if folder.is_dir():
@@ -71,10 +74,15 @@ def check_parents(path: str) -> bool:
 
 
 def _refuse(path: str) -> None:
-    if os.path.islink(path):  # noqa: PTH114
+    try:
+        mode = os.lstat(path).st_mode
+    except OSError:  # nothing is there
+        return
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        kind = "a link" if stat.S_ISLNK(mode) else "neither file nor folder"
         raise PermissionError(
-            f"{path} is a link, and a folder of results may hold none where results go; "
-            "remove it, or set hydra.run.dir=DIR"
+            f"{path} is {kind}, and a folder of results may hold none where results go; remove it, "
+            "or set hydra.run.dir=DIR"
         )
 
 

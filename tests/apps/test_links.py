@@ -1,6 +1,9 @@
-"""No command writes through a link that lies in the folder of its results."""
+"""The folder of results: no link in it is followed, one command has it, nothing hidden stays."""
 
+import fcntl
+import os
 import shutil
+import signal
 from itertools import cycle
 from pathlib import Path
 
@@ -9,6 +12,8 @@ import pytest
 import torch
 
 import cassi
+from cassi.apps import folders
+from cassi.data import atomic
 
 TINY = (
     *("model=gap_net", "model.stages=1", "data.crop=16", "data.validation.crop=32"),
@@ -83,6 +88,43 @@ def test_links_where_results_go_are_refused(commands, given, tmp_path, case):
         there = {path.relative_to(folder) for path in folder.rglob("*")}
         is_snapshot = place.name in ("a", "b")  # those are listed once Hydra has begun
         assert is_snapshot or there <= {place, place.parent}
+
+
+@pytest.mark.parametrize("place", [".hydra/config.yaml", ".done/1-of-1.jsonl", "cube.tif"])
+def test_a_pipe_is_not_waited_for(reconstruct, camera, tmp_path, place):
+    (tmp_path / "run" / place).parent.mkdir(parents=True)
+    os.mkfifo(tmp_path / "run" / place)
+    assert f"{place} is neither file nor folder" in reconstruct(*camera.given(), *QUICK).refusal
+
+
+@pytest.mark.parametrize(
+    "name", ["reconstruct", "evaluate", "train", "calibrate", "export", "camera"]
+)
+def test_one_command_has_a_folder(commands, tmp_path, monkeypatch, name):
+    (tmp_path / "run").mkdir()
+    monkeypatch.setattr(folders, "_PATIENCE", 0.0)
+    descriptor = os.open(tmp_path / "run", os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    assert "run is being written by process" in commands(name)().refusal
+    assert not list((tmp_path / "run").iterdir())
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize(
+    "case", ["one", "blocks", "many", "evaluate", "train", "calibrate", "camera"]
+)
+def test_sigterm_while_results_are_written_leaves_no_hidden_folder(
+    commands, given, tmp_path, monkeypatch, case
+):
+    def terminated(*_, **__):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(atomic, "_publish", terminated)
+    name, *options = given(case)
+    done = commands(name)(*options)
+    assert done.status == 143, done.err
+    assert "terminated; go on with the same command" in done.err.splitlines()[-1]
+    assert not list((tmp_path / "run").rglob(".cassi-*"))
 
 
 def test_links_that_the_user_names_and_links_of_their_own_stay(reconstruct, camera, tmp_path):
