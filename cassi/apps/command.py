@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 import torch
 from omegaconf import DictConfig
 
+from cassi import links
 from cassi.apps import folders
 from cassi.apps.arguments import arrange, told_plugins
 from cassi.apps.errors import JobError, debugging, describe, describe_failure, is_usage_error
@@ -99,6 +100,7 @@ def _run(
     name: str, decorate: Callable[[Any], Any], job: _Job, rewrite: Callable[[list[str]], list[str]]
 ) -> None:
     try:
+        _check_text(*sys.argv[1:], str(Path.cwd()))
         sys.argv[1:] = arrange(rewrite(sys.argv[1:]))
         if not any(option.startswith("-") for option in sys.argv[1:]):  # such as --help
             door.start()
@@ -106,7 +108,7 @@ def _run(
         job.plugins = told_plugins(sys.argv[1:])
         load_plugins(job.plugins)
         store_parts()
-        with folders.release_at_end():
+        with folders.release_at_end(name):
             decorate(job)()
         if _is_output_closed():
             _close_output()
@@ -127,6 +129,17 @@ def _run(
         _fail(name, describe(error), USAGE_ERROR, error)
 
 
+def _check_text(*texts: str) -> None:
+    """Raise ValueError where a text cannot be written into a config, which is UTF-8."""
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"{text}: expected a name in UTF-8; rename the file or folder"
+            ) from None
+
+
 class _Job:
     """The job with its errors reported; an object, so that launchers can pickle it."""
 
@@ -143,6 +156,8 @@ class _Job:
         hydra = HydraConfig.get()
         many = hydra.mode == RunMode.MULTIRUN
         folder = Path(hydra.runtime.output_dir).resolve()
+        if many:  # in a process of a launcher
+            links.guard(hydra.sweep.dir)
         try:
             # Not before: nothing is half done while Hydra composes, which may lose an exception.
             with raise_terminated(), plain_warnings():

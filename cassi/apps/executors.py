@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from cassi import links
 from cassi.apps.command import plain_warnings
 from cassi.apps.memory import keep_freed_memory, use_huge_pages
 from cassi.apps.reconstructors import search_also, searched_folders
@@ -68,7 +69,7 @@ def open_executor(settings: Sharing, *, blocks: bool = False) -> Iterator[Submit
         engine = _open_cluster(settings.cluster, settings.processes)
     elif settings.processes is not None:
         engine = LocalWorkers(settings.processes)
-    told = secrets.token_hex(8), tuple(loaded_names()), searched_folders(), blocks
+    told = secrets.token_hex(8), tuple(loaded_names()), searched_folders(), links.guarded(), blocks
     with engine as workers:
         there = partial(run_there, str(Path.cwd()), settings.threads or 1, told)
         yield None if workers is None else partial(workers.submit, there)
@@ -126,15 +127,17 @@ def run_there(folder: str, threads: int, told: tuple[Any, ...], job: bytes) -> A
         return pickle.loads(job)()
 
 
-def _begin(told: tuple[str, tuple[str, ...], tuple[str, ...], bool]) -> None:
+def _begin(told: tuple[Any, ...]) -> None:
     """Prepare a process for a command, which its first word tells from others."""
     from tqdm import tqdm
 
-    _, plugins, searched, blocks = told
+    _, plugins, searched, guarded, blocks = told
     tqdm.set_lock(threading.RLock())  # its own is a semaphore of the system's
     _MADE.clear()
     load_plugins(plugins)
     search_also(searched)
+    links.release()
+    links.guard(*guarded)
     use_huge_pages() if blocks else keep_freed_memory()
     with suppress(KeyError, ValueError):  # it is no worker of Dask's
         name = sys.modules["distributed"].get_worker().name

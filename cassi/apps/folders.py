@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import glob
 import itertools
 import os
 import socket
@@ -14,12 +15,16 @@ from typing import Any
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, read_write
 
+from cassi import links
 from cassi.apps.arguments import quoted
+from cassi.checks import printable
 from cassi.shares import ALL, Share, find_share
 
 _PATIENCE = 2.0
 """Seconds to wait for a command that is about to end."""
 
+_name: list[str] = [""]
+"""Of the command that this process does."""
 _held: dict[Path, int] = {}
 _spare: list[tempfile.TemporaryDirectory[str]] = []
 """Folders of sweeps that are to leave nothing."""
@@ -29,8 +34,26 @@ _new: set[Path] = set()
 """Named after the time, so that no other command knows of them."""
 
 
+WRITTEN = {
+    "cassi-reconstruct": ".done .passes .*.blocks .*.zarr.* SHA256SUMS rgb.png bands.png spectra.* "
+    "uncertainty.* convergence.csv metrics.json report.html results.csv",
+    "cassi-evaluate": "SHA256SUMS results.* sweep.* cases.* benchmark.* timing.json report.html "
+    "figures records",
+    "cassi-train": "SHA256SUMS checkpoints tensorboard metrics.csv model.* ema.*",
+    "cassi-calibrate": "SHA256SUMS camera.yaml mask.npy calibration.*",
+    "cassi-camera": "SHA256SUMS camera.json camera.png",
+    "cassi-export": "SHA256SUMS network.* run.* operators.* snapshot.f32 cube.f32 export.json",
+}
+"""Patterns of what a command writes into its folder, beside what its settings name."""
+_JOBS = ("[0-9]*", "job[0-9]*", "*=*")
+"""Patterns of the folders of a sweep's jobs."""
+
+
 class Taken(BaseException):
-    """A folder is not free. No `Exception`: Hydra makes warnings of those of a callback."""
+    """A folder is not free, or not safe to write into.
+
+    No `Exception`: Hydra makes warnings of those of a callback.
+    """
 
 
 class OneCommand(Callback):
@@ -41,7 +64,7 @@ class OneCommand(Callback):
     none, nor does a process that follows another. With `dry_run` no folder is made.
 
     Raises:
-        Taken: another command is writing the folder.
+        Taken: another command is writing the folder, or a link is in the way of results.
     """
 
     def on_run_start(self, config: DictConfig, **_: Any) -> None:
@@ -50,6 +73,8 @@ class OneCommand(Callback):
             with read_write(config):  # `folder` still says where results would go
                 config.folder = str(Path(config.hydra.run.dir).resolve())
                 config.hydra.run.dir, config.hydra.output_subdir = ".", None
+        else:
+            _guard(Path(config.hydra.run.dir), config)
         if not may_hold(config.hydra):
             return
         try:
@@ -78,6 +103,7 @@ class OneCommand(Callback):
             _tell_jobs(config.hydra, f"hydra.sweep.dir={spare.name}", "hydra.output_subdir=null")
             return
         told = config.hydra.sweep.dir
+        _guard(Path(told), config, _JOBS)
         if (folder := str(_reserve(config, config.hydra.sweep))) != told:
             _tell_jobs(config.hydra, f"hydra.sweep.dir={quoted(folder)}")
         common = common_keys(OmegaConf.select(config, "hydra.overrides.task") or [])
@@ -85,6 +111,29 @@ class OneCommand(Callback):
         if common:
             names = [*(OmegaConf.select(config, key) or []), *common]
             _tell_jobs(config.hydra, f"{key}=[{','.join(map(quoted, names))}]")
+
+
+def _guard(folder: Path, config: Any, jobs: Sequence[str] = ()) -> None:
+    """Let nothing be written through links in a folder; refuse those that are in the way now.
+
+    Args:
+        folder: of a run, or of a sweep.
+        config: of the command.
+        jobs: patterns of the folders of a sweep's jobs.
+
+    Raises:
+        Taken: there is a link.
+    """
+    own = (OmegaConf.select(config, key) for key in ("hydra.output_subdir", "output.cube"))
+    names = [*WRITTEN.get(_name[0], "").split(), *(glob.escape(str(name)) for name in own if name)]
+    links.guard(folder)
+    try:
+        links.check_names(folder, names)
+        for job in (job for pattern in jobs for job in folder.absolute().glob(pattern)):
+            links.check_parents(f"{job}/")
+            links.check_names(job, names)
+    except PermissionError as error:
+        raise Taken(printable(str(error))) from None
 
 
 def _tell_jobs(hydra: Any, *options: str) -> None:
@@ -145,12 +194,14 @@ def _make_new(folder: Path) -> Path:
 
 
 @contextlib.contextmanager
-def release_at_end() -> Iterator[None]:
+def release_at_end(command: str = "") -> Iterator[None]:
     """Unlock what this process has locked at the end of a block, and remove spare folders."""
+    _name[0] = command
     try:
         yield
     finally:
         _let_go()
+        links.release()
         while _spare:
             _spare.pop().cleanup()
 

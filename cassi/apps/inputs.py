@@ -17,7 +17,7 @@ from cassi.apps.printing import marked
 from cassi.apps.settings import Snapshots
 from cassi.calibration.band_check import Bands
 from cassi.calibration.response import Unit
-from cassi.checks import raised_here
+from cassi.checks import printable, raised_here
 from cassi.config import build
 from cassi.data import io
 from cassi.data.bundled import bundled_path
@@ -383,7 +383,7 @@ def load_shots(
 def name_scene(settings: Snapshots, otherwise: str) -> str:
     """Return what a measurement is called, or what it is simulated from: the file's stem."""
     file = settings.truth or settings.measurement
-    return file_paths(file)[0].stem if file else otherwise
+    return printable(file_paths(file)[0].stem) if file else otherwise
 
 
 def _check_shape(

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cassi.checks import read_regular
+from cassi.links import check_parents
 
 _STAGE = re.compile(r"\.cassi-[0-9a-f]{16}")
 _STAGED = re.compile(rf"/{_STAGE.pattern}(?:/new)?")
@@ -32,8 +33,9 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     left has none, and is removed by the next one that writes beside it.
 
     Args:
-        path: The final name. Its folder must exist; a link is followed, its target replaced. A
-            folder that ends in `.zarr` may be replaced by another.
+        path: The final name. Its folder must exist; a link is followed, its target replaced. Below
+            a folder of results (`cassi.links`) the link itself is replaced. A folder that ends
+            in `.zarr` may be replaced by another.
 
     Yields:
         The name to write to. Nothing exists there yet.
@@ -42,6 +44,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         FileNotFoundError: The folder does not exist.
         NotADirectoryError: The folder is a file.
         IsADirectoryError: ``path`` is a folder.
+        PermissionError: ``path`` leads through a link below a folder of results.
         OSError: Writing, flushing or renaming failed, for example because the disk is full.
 
     Example:
@@ -262,8 +265,9 @@ def _explain(error: BaseException, final: Path) -> None:
 
 
 def _checked(path: Path) -> Path:
-    path = Path(os.path.realpath(path.expanduser()))
-    if path.is_dir() and path.suffix != ".zarr":
+    named = os.path.abspath(path.expanduser())  # noqa: PTH100
+    path = Path(named if check_parents(named) else os.path.realpath(named))
+    if path.is_dir() and not path.is_symlink() and path.suffix != ".zarr":
         raise IsADirectoryError(f"cannot write {path}: it is a folder; expected a file name")
     if not path.parent.exists():
         raise FileNotFoundError(f"cannot write {path}: no folder {path.parent}; create it first")
@@ -337,7 +341,7 @@ def digest_content(parts: Iterable[bytes | memoryview | str]) -> str:
     """Return the SHA-256 of bytes and texts (UTF-8), one after the other, hexadecimal."""
     found = hashlib.sha256()
     for part in parts:
-        found.update(part.encode() if isinstance(part, str) else part)
+        found.update(part.encode(errors="surrogatepass") if isinstance(part, str) else part)
     return found.hexdigest()
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cassi.checks import printable
 from cassi.data import door
 from cassi.data.formats.tiff import is_ome
 from cassi.data.io import READ_SUFFIXES, check_finite, load_cube
@@ -39,7 +40,8 @@ class Scene:
     """A cube with a name.
 
     Attributes:
-        name: what the file or folder is called, without suffix and without CAVE's `_ms`.
+        name: what the file or folder is called, without suffix and without CAVE's `_ms`. What is
+            not printable, such as bytes that are no UTF-8, is written out.
         cube: `(C, H, W)` in [0, 1], float32; or uint16 that counts parts of `full_scale`.
         wavelengths: one a band, nm, rising.
         note: how the file was understood, for the user.
@@ -54,6 +56,10 @@ class Scene:
     note: str = ""
     scale: float = 1.0
     full_scale: int = FULL_SCALE
+
+    def __post_init__(self) -> None:
+        """Make the name fit for every table."""
+        object.__setattr__(self, "name", printable(self.name))
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -167,14 +173,14 @@ def _is_store(name: str) -> bool:
 
 
 def scene_name(path: str | os.PathLike[str]) -> str:
-    """What a scene is called, however it is stored: no suffix, no `_ms`, lower case.
+    """What a scene is called, however it is stored: no suffix, no `_ms`, lower case, printable.
 
     >>> scene_name("CAVE/flowers_ms/Flowers_ms"), scene_name("cave_train/flowers.tif")
     ('flowers', 'flowers')
     """
     path = Path(path)
     stem = _stem(path) if path.suffix.lower() in READ_SUFFIXES else path.name
-    return stem.lower().removesuffix("_ms")
+    return printable(stem.lower().removesuffix("_ms"))
 
 
 def _stem(path: Path) -> str:

@@ -132,5 +132,5 @@ def _markdown(
         "a frame of the wrong camera, II: the nominal camera, III: the true one, IV: the one that "
         "is found in the frame. ρ = (III − II)/(I − II), regained = (IV − II)/(III − II)."
     )
-    text = f"# {name}\n\n{tables.markdown([head, *body])}\n{legend}\n"
+    text = f"# {name}\n\n{tables.markdown([head, *body], 1 + several)}\n{legend}\n"
     return f"{text}Published: {source}.\n\n" if source else f"{text}\n"

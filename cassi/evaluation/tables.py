@@ -229,7 +229,7 @@ def _markdown_compared(compared: Sequence[Comparison]) -> str:
         p = f"too few scenes, fewer than {FEWEST}" if item.p is None else f"{item.p:.2g}"
         rows.append([item.method, str(item.scenes), number(item.difference, digits), p])
     what = "Relative residual" if residual else "PSNR"
-    head = f"{what} of the best, {printable(compared[0].best)}, and the others by scene"
+    head = f"{what} of the best, {plain_markdown(compared[0].best)}, and the others by scene"
     note = "p is Wilcoxon's signed-rank test over scenes, two-sided, for one comparison by itself."
     return f"\n{head}\n\n{markdown(rows)}\n{note}\n"
 
@@ -306,7 +306,8 @@ def _markdown_scenes(records: Sequence[Record], preset: str) -> str:
         rows.append([scene, *cells])
     known = any(f"psnr/{preset}" in record.metrics for record in records)
     text = f"\n{'PSNR (dB)' if known else 'Relative residual'} by scene\n\n{markdown(rows)}"
-    failed = [f"- {r.method}, {r.scene}: {r.error}" for r in records if r.error]
+    told = (f"{r.method}, {r.scene}: {r.error}" for r in records if r.error)
+    failed = [f"- {plain_markdown(line)}" for line in told]
     return text + ("\n" + "\n".join(["Failed:", "", *failed]) + "\n" if failed else "")
 
 
@@ -389,7 +390,9 @@ def latex(means: Mapping[str, Values], preset: str, scenes: int, data: str = "")
 
 def _escaped(text: str) -> str:
     special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    return "".join(special.get(c, f"\\{c}" if c in "#$%&_{}" else c) for c in text)
+    special |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
+    special |= {"[": "{[}", "*": "{*}"}  # of the end of the line before, where a row begins so
+    return "".join(special.get(c, f"\\{c}" if c in "#$%&_{}" else c) for c in printable(text))
 
 
 def _used(rows: Any, preset: str) -> list[tuple[str, str, int, str]]:
@@ -422,9 +425,28 @@ def number(value: float | None, digits: int) -> str:
     return UNKNOWN if value is None else f"{value:.{digits}f}"
 
 
-def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """Return a table in Markdown; the first row is the heading."""
-    head, *body = [[cell.replace("|", r"\|") for cell in row] for row in rows]
+_MARKDOWN = re.compile(r"[\\`*<>\[\]|&~$]|(?<!\w)_|_(?!\w)")
+
+
+def plain_markdown(text: str) -> str:
+    r"""Return Markdown that shows a text as it is, in a line.
+
+    >>> plain_markdown("<b>_a|b_c*\n")
+    '\\<b\\>\\_a\\|b_c\\*\\\\n'
+    """
+    return _MARKDOWN.sub(r"\\\g<0>", printable(text))
+
+
+def markdown(rows: Sequence[Sequence[str]], names: int = 1) -> str:
+    """Return a table in Markdown.
+
+    Args:
+        rows: the first is the heading.
+        names: as many columns hold texts; the others hold Markdown.
+    """
+    first, *others = rows
+    head = [plain_markdown(cell) for cell in first]
+    body = [[*map(plain_markdown, row[:names]), *row[names:]] for row in others]
     align = ["left", *["right"] * (len(head) - 1)]
     return tabulate(body, head, "pipe", colalign=align, disable_numparse=True) + "\n"
 

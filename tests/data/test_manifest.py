@@ -1,5 +1,6 @@
 """Manifests: proof that the files are those, and that no test scene is in training."""
 
+import os
 import runpy
 import sys
 from pathlib import Path
@@ -84,6 +85,11 @@ def test_a_manifest_that_lists_a_test_scene_for_training(manifest, root):
         _save(root / name, 3)
         with pytest.raises(ValueError, match="test scenes lie in the train data"):
             check_split(wrong, "train", root, checksums=False)
+
+
+def test_checksum_of_pages_whose_names_are_no_utf_8(tmp_path):
+    (tmp_path / os.fsdecode(b"\xff_01.png")).write_bytes(b"page")
+    assert len(checksum(tmp_path)) == 64
 
 
 def test_checksum_of_a_folder(tmp_path):

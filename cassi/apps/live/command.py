@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cassi import links
 from cassi.apps.arguments import told_plugins
 from cassi.apps.view.launch import read_words, run_until_interrupted, show
 from cassi.plugins import load_plugins
@@ -91,6 +92,7 @@ def serve(given: argparse.Namespace) -> None:
     from cassi.apps.view.server import Server
 
     given.output.mkdir(parents=True, exist_ok=True)
+    links.guard(given.output)
     prepare_process(settings)
     with contextlib.ExitStack() as at_end:
         spool = Path(tempfile.mkdtemp(prefix=".frames-", dir=given.output))

@@ -58,6 +58,7 @@ from cassi.data.day_store import DayStore, prepare_store, preview_size
 from cassi.data.record_log import RecordLog, read_records
 from cassi.data.store import stamp
 from cassi.evaluation.tables import csv_text, strict
+from cassi.links import check_parents
 from cassi.methods.sequence import Following
 from cassi.shares import find_share
 from cassi.solvers import Iteration, Solution
@@ -126,6 +127,8 @@ def reconstruct_many(settings: Reconstruct, run: Run, submit: Submit | None) -> 
     share = find_share("1/1" if run.is_multirun else settings.share)
     check_shares(run.folder, share)
     snapshots, notes = find_snapshots(settings)
+    for snapshot in snapshots:
+        check_parents(f"{run.folder / snapshot.name}/")
     folders = Folders(run.folder, settings)
     keys = {snapshot.name: folders.key(snapshot) for snapshot in snapshots}
     own = share.take(snapshots)

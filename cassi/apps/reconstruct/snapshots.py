@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cassi.apps.settings import Reconstruct
+from cassi.checks import printable
 from cassi.data.io import READ_SUFFIXES
 
 SUMMARY = "results.csv"
@@ -44,8 +45,8 @@ def find_snapshots(settings: Reconstruct) -> tuple[list[Snapshot], list[str]]:
 
     A folder is a folder of snapshots, whatever its files are; folders in it are not looked into,
     links not followed.
-    Results are called as the file is without suffix; where a pattern finds files of several
-    folders, the folders below the common one are part of the name.
+    Results are called as the file is without suffix, with what is not printable written out; where
+    a pattern finds files of several folders, the folders below the common one are part of the name.
 
     Raises:
         FileNotFoundError: there is no snapshot, or for none of them is there a truth.
@@ -56,7 +57,7 @@ def find_snapshots(settings: Reconstruct) -> tuple[list[Snapshot], list[str]]:
     other = {os.path.abspath(value) for value in named if isinstance(value, str)}  # noqa: PTH100
     files, notes = _list_files("measurement", settings.measurement, other)
     root = Path(os.path.commonpath([file.parent for file in files]))
-    names = [file.relative_to(root).with_suffix("").as_posix() for file in files]
+    names = [printable(file.relative_to(root).with_suffix("").as_posix()) for file in files]
     _check_different("measurement", names)
     for name, file in zip(names, files, strict=True):
         if name.partition("/")[0] == SUMMARY:

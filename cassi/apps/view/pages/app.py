@@ -6,6 +6,7 @@ from typing import Any
 
 import panel as pn
 
+from cassi import links
 from cassi.apps.view.allowed_paths import AllowedPaths
 from cassi.apps.view.cubes import Shown
 from cassi.apps.view.jobs import Jobs
@@ -33,6 +34,7 @@ class Application:
     def __init__(self, folders: Sequence[Path], output: Path) -> None:
         AllowedPaths(folders)
         output.mkdir(parents=True, exist_ok=True)
+        links.guard(output)
         self.output = output.resolve()
         self.allowed = AllowedPaths([*folders, self.output])
         self.jobs = Jobs()
