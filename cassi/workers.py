@@ -21,6 +21,11 @@ WORKER = "CASSI_WORKER"
 """Environment variable: the number of this process among those of a command on its machine."""
 TRIES = 3
 """How often a job is begun whose process ends."""
+_EACH = 5
+"""Threads of a process, and of this one for it: they count as processes do."""
+_NO_ROOM = (
+    "processes: the system lets no more processes start; give a smaller number, or raise ulimit -u"
+)
 _FORKS = multiprocessing.get_context("forkserver")
 _IMPORTED = ["cassi.apps.reconstruct", "cassi.evaluation", "cassi.viz"]
 
@@ -46,6 +51,7 @@ class LocalWorkers(ThreadPoolExecutor):
 
     def __init__(self, count: int) -> None:
         super().__init__(count)
+        _check_room(_EACH * count)
         _prepare()
         self._ends, self._alive = _FORKS.Pipe(duplex=False)
         self._free: SimpleQueue[tuple[int, ProcessPoolExecutor]] = SimpleQueue()
@@ -73,13 +79,40 @@ class LocalWorkers(ThreadPoolExecutor):
         try:
             while True:
                 try:
-                    return pool.submit(job).result()
+                    return _submit(pool, job).result()
                 except BrokenProcessPool:
                     pool, tried = self._pool(number), tried + 1
                     if tried == TRIES or self._alive.closed:
                         raise
         finally:
             self._free.put((number, pool))
+
+
+def _check_room(count: int) -> None:
+    """Raise OSError where the system lets this user start no more so many threads.
+
+    A thread of a pool that cannot start its own ends without a word, and its jobs never do.
+    """
+    ends = threading.Event()
+    threads = [threading.Thread(target=ends.wait, daemon=True) for _ in range(count)]
+    try:
+        for thread in threads:
+            thread.start()
+    except RuntimeError:
+        raise OSError(_NO_ROOM) from None
+    finally:
+        ends.set()
+    for thread in threads:
+        thread.join()
+
+
+def _submit(pool: ProcessPoolExecutor, job: Callable[[], Any]) -> Future[Any]:
+    try:
+        return pool.submit(job)
+    except BrokenProcessPool:
+        raise
+    except (EOFError, OSError, RuntimeError):  # no process, or no thread, was started
+        raise OSError(_NO_ROOM) from None
 
 
 def _begin(number: int, ends: Connection) -> None:

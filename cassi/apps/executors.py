@@ -40,6 +40,9 @@ AHEAD = 1000
 DASK = {
     "distributed.comm.timeouts.connect": "20s",  # as long a lost scheduler is looked for
     "distributed.scheduler.allowed-failures": 2,  # of a cluster that is started here
+    # Nobody else on the machines sees what it does: pages of Dask ask for no certificate.
+    "distributed.scheduler.http.routes": (),
+    "distributed.worker.http.routes": (),
 }
 _LOCAL = "127.0.0.1"
 _ONE_JOB = threading.Lock()
@@ -167,29 +170,51 @@ def _open_cluster(told: Cluster, processes: int | None) -> Iterator[Executor]:
         _find_cluster(told, processes) as place,
         distributed.Client(**{"scheduler_file" if is_file else "address": place}) as client,
     ):
-        said = f"{client.scheduler.address}, dashboard {client.dashboard_link}"
-        print(f"cluster: {said}", flush=True)
+        page = "" if told.address is None else f", dashboard {client.dashboard_link}"
+        print(f"cluster: {client.scheduler.address}{page}", flush=True)
         yield client.get_executor(pure=False, resources=dict(told.resources))
 
 
 def _find_cluster(told: Cluster, processes: int | None) -> Any:
     if told.address is not None:
         return nullcontext(told.address)
+    _load("cryptography")
+    # Dask runs what its clients send, so nobody is a client without the keys of this command.
+    security = _load("distributed").Security.temporary()
     if told.kind == "local":
         return _load("distributed").LocalCluster(
             n_workers=told.workers or processes or free_cores(),
             threads_per_worker=1,
             host=_LOCAL,
-            dashboard_address=f"{_LOCAL}:0",
+            dashboard_address=None,
+            security=security,
             resources=dict(told.resources),
         )
     classes = {name.lower(): made for name, made in vars(_load("dask_jobqueue")).items()}
     try:
-        cluster = classes[f"{told.kind}cluster"](**told.options)
+        cluster = classes[f"{told.kind}cluster"](security=security, **_job_options(told))
     except (TypeError, ValueError) as error:
         raise ValueError(f"cluster.options: {error}") from None
     cluster.adapt(minimum=told.least, maximum=told.workers)
     return cluster
+
+
+def _job_options(told: Cluster) -> dict[str, Any]:
+    """Return the options of a class of dask_jobqueue, with what keeps others out."""
+
+    def chosen(name: str, default: Any) -> Any:
+        usual = _load("dask").config.get(f"jobqueue.{told.kind}.{name.replace('_', '-')}", None)
+        return told.options.get(name) or usual or default
+
+    return {
+        "scheduler_options": {"dashboard": False, "dashboard_address": f"{_LOCAL}:0"},
+        **told.options,
+        "worker_extra_args": [*chosen("worker_extra_args", ()), "--no-dashboard"],
+        # The keys of workers, in files that only this user reads while the command runs.
+        "shared_temp_directory": chosen("shared_temp_directory", "~"),
+        # Without -P a worker would import files of the folder that its job starts in.
+        "python": f"{chosen('python', sys.executable)} -P",
+    }
 
 
 def _load(name: str) -> Any:

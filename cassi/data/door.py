@@ -33,7 +33,8 @@ _ROOT = Path(__file__).resolve().parents[1]
 # The packages stand for themselves, without their `__init__`, which imports torch.
 _PROGRAM = """
 import sys, types
-root, descriptor, sys.path[:] = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
+root, descriptor = sys.argv[1], int(sys.argv[2])
+sys.path += [place for place in sys.argv[3:] if place not in sys.path]
 for name in ("cassi", "cassi.data"):
     sys.modules[name] = types.ModuleType(name)
     sys.modules[name].__path__ = [root + name[5:].replace(".", "/")]
@@ -164,11 +165,10 @@ class _Process:
         self.stop()
         mine, its = socket.socketpair()
         with its:
-            places = [entry for entry in sys.path if Path(entry).is_absolute()]
             debugging = os.environ.get("CASSI_DEBUG", "0") not in ("", "0")
             shown = None if debugging else subprocess.DEVNULL
             self.running = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, str(_ROOT), str(its.fileno()), *places],
+                [sys.executable, "-P", "-c", _PROGRAM, str(_ROOT), str(its.fileno()), *_places()],
                 stdin=subprocess.DEVNULL,
                 stdout=shown,
                 stderr=shown,
@@ -198,6 +198,17 @@ class _Process:
         if self.running is not None:
             self.running.returncode = 0
         self.running, self.link, self.lock = None, None, threading.Lock()
+
+
+def _places() -> list[str]:
+    """Return where modules of this process lie, without the current folder: a stranger's, maybe.
+
+    The process searches them last, so a `types.py` among them never stands for Python's own.
+    """
+    with contextlib.suppress(OSError):  # the folder is gone
+        here = Path.cwd()
+        return [place for place in sys.path if Path(place).is_absolute() and Path(place) != here]
+    return []
 
 
 def _take(descriptor: int | None, shape: list[int]) -> np.ndarray:

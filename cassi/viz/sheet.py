@@ -1,5 +1,6 @@
 """What figures are drawn on: pages measured in pixels, and figures for papers in inches."""
 
+import functools
 import os
 from io import BytesIO
 from pathlib import Path
@@ -107,9 +108,22 @@ def make_figure(width: float, height: float, dpi: int = PAPER_DPI, color: str = 
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    _take_defaults()
     figure = Figure(figsize=(width, height), dpi=dpi, facecolor=color)
     FigureCanvasAgg(figure)
     return figure
+
+
+@functools.cache
+def _take_defaults() -> None:
+    """Forget the settings of a `matplotlibrc`, where Python is to distrust the current folder.
+
+    Matplotlib reads one there first; its `text.usetex` starts programs.
+    """
+    import matplotlib
+
+    if os.environ.get("PYTHONSAFEPATH"):
+        matplotlib.rcdefaults()
 
 
 def save_both(figure: Any, folder: Path, name: str) -> None:

@@ -612,7 +612,7 @@ def describe(settings: Settings) -> dict[str, str]:
         "device": machine,
         "torch": torch.__version__,
         "threads": str(torch.get_num_threads()),
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "kernels": found["forward"] if same else ", ".join(f"{k} {v}" for k, v in found.items()),
         "dtype": str(settings.dtype).removeprefix("torch."),
         "layout": "channels_last" if settings.channels_last else "contiguous",

@@ -61,6 +61,7 @@ def commands(tmp_path, monkeypatch, capsys):
     def choose(name):
         def run(*arguments):
             monkeypatch.chdir(tmp_path)
+            monkeypatch.setenv("PYTHONSAFEPATH", "1")  # the command sets it, and no test after it
             told = "--multirun" in arguments or any("run.dir=" in item for item in arguments)
             chosen = [] if told else [f"hydra.run.dir={tmp_path / 'run'}"]
             monkeypatch.setattr(sys, "argv", [f"cassi-{name}", *arguments, *chosen])

@@ -10,9 +10,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from shared import cubes_in, invert, snapshots_in, stamps, wait_until, workers_of
+from shared import cubes_in, invert, python, snapshots_in, stamps, wait_until, workers_of
 
-from cassi.apps.executors import LostWorker, once, open_executor, run_jobs
+from cassi.apps.executors import LostWorker, _find_cluster, once, open_executor, run_jobs
+from cassi.apps.settings import Cluster
 from cassi.data.record_log import read_records
 
 DASK = ("cluster=dask", "cluster.workers=2")
@@ -282,6 +283,51 @@ def test_a_lost_machine_with_the_scheduler_ends_the_command(reconstruct, day, tm
     assert process.returncode == 0, err
     reconstruct(*day, f"hydra.run.dir={tmp_path / 'whole'}").ok()
     assert cubes_in(folder) == cubes_in(tmp_path / "whole")
+
+
+QUEUE = {"address": None, "workers": 1, "least": 0, "resources": {}}
+STRANGER = """
+import sys, distributed
+security = distributed.Security.temporary() if sys.argv[2] == "other" else None
+address = sys.argv[1] if security else sys.argv[1].replace("tls", "tcp")
+try:
+    distributed.Client(address, security=security, timeout=3)
+except (OSError, TypeError) as error:
+    sys.exit(0)
+sys.exit("connected")
+"""
+
+
+@pytest.mark.slow
+def test_who_has_no_certificate_is_no_client_of_a_cluster():
+    pytest.importorskip("distributed", reason="needs the extra dask")
+    cluster = Cluster(**QUEUE, kind="local", options={})
+    settings = SimpleNamespace(processes=None, cluster=cluster, threads=1)
+    with open_executor(settings) as submit:
+        (address,) = [client.scheduler.address for client in _clients()]
+        assert address.startswith("tls://127.0.0.1:")
+        for kind in ("none", "other"):
+            python("-c", STRANGER, address, kind)
+        assert [found for _, found in run_jobs(submit, abs, [-1])] == [1]
+
+
+def _clients():
+    from distributed import Client
+
+    return list(Client._instances)
+
+
+def test_jobs_of_a_queue_keep_strangers_out(monkeypatch):
+    pytest.importorskip("dask_jobqueue", reason="needs the extra dask")
+    given = {"cores": 1, "memory": "1GiB", "worker_extra_args": ["--lifetime", "1h"]}
+    cluster = Cluster(**QUEUE, kind="slurm", options=given)
+    with _find_cluster(cluster, None) as queue:
+        assert queue.scheduler_address.startswith("tls://")
+        script = queue.job_script()
+    assert f"{sys.executable} -P -m distributed.cli.dask_worker" in script
+    assert "--lifetime 1h --no-dashboard" in script
+    assert "--tls-key ~/.dask-jobqueue.worker.key." in script
+    assert "PRIVATE KEY" not in script
 
 
 def test_torchrun_is_refused(reconstruct, day, monkeypatch):

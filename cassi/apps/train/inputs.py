@@ -1,6 +1,8 @@
 """From settings to what a training is given: data, camera, callbacks, loggers."""
 
+import contextlib
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -239,12 +241,26 @@ def build_loggers(settings: Train, resumed: int | None) -> list[Any]:
     made = []
     for name, node in nodes.items():
         try:
+            if node["_target_"].endswith("WandbLogger"):
+                _prepare_wandb()
             made.append(build(node, **more.get(node["_target_"], {})))
         except ModuleNotFoundError:
             raise ValueError(
                 f"logger: {name} needs a library; install it with pip install 'cassi[{name}]'"
             ) from None
     return made
+
+
+def _prepare_wandb() -> None:
+    """Let it read its settings, and start no git, elsewhere than in the current folder.
+
+    `wandb/settings` there may name the host that gets the user's key, and `.git` there programs.
+    """
+    import wandb
+
+    os.environ.setdefault("WANDB_DISABLE_GIT", "true")
+    with contextlib.chdir("/"):
+        wandb.setup()
 
 
 SERVICES = ("MLFlowLogger", "WandbLogger")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cassi.apps.printing import marked
+from cassi.apps.start import distrust_current_folder
 from cassi.apps.view.one_time_link import SECONDS, OneTimeLink
 
 _PANEL = ("panel", "bokeh", "tornado", "param")
@@ -30,6 +31,7 @@ def read_words(
 
 def run_until_interrupted(name: str, command: Callable[[], Any]) -> None:
     """Run a command; a user's mistake, or a missing panel, is one line and status 2."""
+    distrust_current_folder()
     try:
         command()
     except KeyboardInterrupt:

@@ -1,0 +1,12 @@
+"""What every command does first."""
+
+import os
+
+
+def distrust_current_folder() -> None:
+    """Keep processes that a command starts from importing files of the current folder.
+
+    `python -c` and `python -m` search it before Python's own modules, and it may be a stranger's: a
+    `types.py` there would run. Every Python that is started below this process reads the variable.
+    """
+    os.environ["PYTHONSAFEPATH"] = "1"
