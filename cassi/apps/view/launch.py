@@ -18,14 +18,21 @@ _PANEL = ("panel", "bokeh", "tornado", "param")
 def read_words(
     parser: ArgumentParser, arguments: Sequence[str] | None, folder: str, said: str
 ) -> Namespace:
-    """Read a command line with the flags of a page, and of the folder that it writes into."""
+    """Read a command line with the flags of a page, and of the folder that it writes into.
+
+    Raises:
+        ValueError: there is no such port.
+    """
     said = f"folder {said} ({folder})"
     parser.add_argument("--output", type=Path, default=Path(folder), help=said)
     said = "to listen on; 0, the default, takes a free one"
     parser.add_argument("--port", type=int, default=0, help=said)
     said = "print the address and open no browser"
     parser.add_argument("--no-browser", action="store_true", help=said)
-    return parser.parse_args(arguments)
+    given = parser.parse_args(arguments)
+    if not 0 <= given.port < 2**16:  # the system would take the rest of a division
+        raise ValueError(f"--port: expected 0 to 65535, got {given.port}; 0 takes a free one")
+    return given
 
 
 def run_until_interrupted(name: str, command: Callable[[], Any]) -> None:
