@@ -1,17 +1,19 @@
 """How a command with a page runs: its errors in a line, its page in the browser until Ctrl-C."""
 
+import signal
 import sys
+import threading
 import webbrowser
 from argparse import ArgumentParser, Namespace
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from cassi.apps.printing import marked
 from cassi.apps.view.one_time_link import SECONDS, OneTimeLink
 
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
 _PANEL = ("panel", "bokeh", "tornado", "param")
 
 
@@ -36,8 +38,14 @@ def read_words(
 
 
 def run_until_interrupted(name: str, command: Callable[[], Any]) -> None:
-    """Run a command; a user's mistake, or a missing panel, is one line and status 2."""
+    """Run a command; a user's mistake, or a missing panel, is one line and status 2.
+
+    SIGTERM, and SIGHUP of a terminal that closes, end it as Ctrl-C does.
+    """
+    ending = [each for each in _ENDING if signal.getsignal(each) == signal.SIG_DFL]  # not of nohup
     try:
+        for number in ending:
+            signal.signal(number, _interrupt)
         command()
     except KeyboardInterrupt:
         print(f"{name}: ended")
@@ -51,6 +59,15 @@ def run_until_interrupted(name: str, command: Callable[[], Any]) -> None:
         said = f"{error}; pip install 'cassi[app]'" if missing else describe(error)
         print(f"{name}: {marked('error')} {said}", file=sys.stderr)
         sys.exit(USAGE_ERROR)
+    finally:
+        for number in ending:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _interrupt(number: int, frame: Any) -> NoReturn:
+    for each in _ENDING:  # often one follows the other, and would end the clean-up
+        signal.signal(each, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def show(
@@ -75,9 +92,9 @@ def show(
         at_end.callback(link.close)
         server.guard.link = link
         server.io_loop.call_later(SECONDS, link.close)
-        # Some browsers run in the terminal, and return when they are left.
-        start = partial(webbrowser.open, link.path.as_uri())
-        server.io_loop.run_in_executor(None, start)
+        # Some browsers run in the terminal, and return when they are left; nobody waits for them.
+        start = threading.Thread(target=webbrowser.open, args=[link.path.as_uri()], daemon=True)
+        start.start()
     failures = []
 
     async def loading() -> None:
