@@ -6,7 +6,7 @@ import threading
 import webbrowser
 from argparse import ArgumentParser, Namespace
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -87,11 +87,18 @@ def show(
         load: makes the application while the browser starts; what it raises ends the command.
     """
     print(f"{server.name}: {server.entrance}\nCtrl-C ends it", flush=True)
+    file = at_end.enter_context(ExitStack())
+
+    def enter() -> None:
+        file.close()
+        with suppress(OSError):  # nobody reads what is printed
+            print(f"{server.name}: a browser is in; for another: {server.entrance}", flush=True)
+
+    server.guard.entered = enter
     if not no_browser:
-        link = OneTimeLink(output.resolve(), server.link_address)
-        at_end.callback(link.close)
-        server.guard.link = link
-        server.io_loop.call_later(SECONDS, link.close)
+        link = OneTimeLink(output.resolve(), server.entrance, server.name)
+        file.callback(link.close)
+        server.io_loop.call_later(SECONDS, file.close)
         # Some browsers run in the terminal, and return when they are left; nobody waits for them.
         start = threading.Thread(target=webbrowser.open, args=[link.path.as_uri()], daemon=True)
         start.start()
