@@ -1,6 +1,8 @@
 """Reconstruct, calibrate and save as the commands do, and tell a job how far they are."""
 
+import shlex
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -82,20 +84,34 @@ def save(shown: Shown, folder: Path) -> str:
 
     Args:
         shown: a cube that was reconstructed here.
-        folder: of the results.
+        folder: of the results; it must not be there. Of several that save at once, one makes it.
 
     Returns:
         The command that repeats it.
 
     Raises:
+        FileExistsError: the folder is there.
         OSError: it cannot be written.
         ValueError: the cube was not made here.
     """
     if shown.made is None:
         raise ValueError(f"{shown.name}: expected a cube made here; this one lies in its folder")
     settings, options, result = shown.made
-    write_results(folder, settings, result, lambda stage: write_config(stage, settings, options))
-    return f"cassi-reconstruct --config-dir {folder} --config-name repeat hydra.run.dir=repeated"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        raise FileExistsError(f"{folder}: it is there already; give another name") from None
+    try:
+        write_results(
+            folder, settings, result, lambda stage: write_config(stage, settings, options)
+        )
+    except BaseException:
+        with suppress(OSError):
+            folder.rmdir()
+        raise
+    place = shlex.quote(str(folder))
+    return f"cassi-reconstruct --config-dir {place} --config-name repeat hydra.run.dir=repeated"
 
 
 def say(shown: Shown) -> str:

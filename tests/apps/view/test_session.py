@@ -1,5 +1,7 @@
+import errno
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -159,6 +161,53 @@ def test_the_saved_config_gives_the_same_bits(method, session, tmp_path):
     first, second = (read_cube(tmp_path / each / "cube.tif") for each in ("saved", "again"))
     assert torch.equal(first, second)
     assert torch.equal(first[0], torch.from_numpy(shown.cube))
+
+
+def test_of_two_that_save_under_one_name_one_is_refused(session, tmp_path, monkeypatch):
+    session.say_more(f"{SHORT}\nsolver=gap\noutput.pictures=false")
+    one, two = (
+        runs.reconstruct(session.settings(), [*session.options(), f"seed={seed}"], Job())
+        for seed in (1, 2)
+    )
+    folder, write = tmp_path / "day" / "a name", runs.write_results
+    begun, refused = threading.Event(), threading.Event()
+
+    def fail(*args):
+        begun.set()
+        refused.wait(60)
+        raise OSError(errno.ENOSPC, "no room")
+
+    monkeypatch.setattr(runs, "write_results", fail)
+    with ThreadPoolExecutor(1) as thread:
+        first = thread.submit(runs.save, one, folder)
+        begun.wait(60)
+        with pytest.raises(FileExistsError, match="a name: it is there already; give another name"):
+            runs.save(two, folder)
+        refused.set()
+        with pytest.raises(OSError, match="no room"):
+            first.result()
+    assert not folder.exists()  # what failed does not keep the name
+    monkeypatch.setattr(runs, "write_results", write)
+    assert f"--config-dir '{folder}'" in runs.save(one, folder)
+    before = (folder / f"{NAME}.yaml").read_bytes()
+    with pytest.raises(FileExistsError, match="give another name"):
+        runs.save(two, folder)
+    assert (folder / f"{NAME}.yaml").read_bytes() == before
+
+
+def test_closing_stops_the_job_that_runs():
+    jobs, begun = Jobs(), threading.Event()
+
+    def run(job):
+        begun.set()
+        while True:
+            job.check()
+
+    job = jobs.submit(run)
+    begun.wait(60)
+    jobs.close()
+    jobs._thread.shutdown(wait=True)
+    assert job.status == STOPPED
 
 
 def test_jobs_wait_for_each_other_and_fail_alone():
