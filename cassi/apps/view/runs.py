@@ -54,7 +54,7 @@ def reconstruct(settings: Reconstruct, options: list[str], job: Job) -> Shown:
     result = recover(inputs, reconstructor, settings.seed, False, *more)
     file = settings.measurement or settings.truth
     return Shown(
-        f"{file_paths(file)[0].stem}, {method_of(options)}",
+        f"{file_paths(file)[0].stem}, {method_of(settings, options)}",
         np.ascontiguousarray(result.solution.x[0].cpu().numpy()),
         inputs.wavelengths,
         None if inputs.truth is None else inputs.truth[0].numpy(),
@@ -119,11 +119,12 @@ def say(shown: Shown) -> str:
     return one_line(dict(shown.numbers)) if "iterations" in shown.numbers else shown.name
 
 
-def method_of(options: list[str]) -> str:
-    """Return the name of the method that the options choose."""
+def method_of(settings: Reconstruct, options: list[str]) -> str:
+    """Return the name of the method that the options choose, or that of a network's file."""
+    if path := (settings.model or {}).get("path"):
+        return Path(path).stem
     chosen = dict(option.partition("=")[::2] for option in options)
-    name = chosen.get("model", chosen.get("experiment", DEFAULT)).strip("'\"")
-    return Path(name).stem if "/" in name else name
+    return chosen.get("model", chosen.get("experiment", DEFAULT)).strip("'\"")
 
 
 class _Watch:

@@ -63,6 +63,42 @@ def test_ends_of_the_spectrum_become_wavelengths(session):
     assert session.summarize().inputs.wavelengths is None
 
 
+NAMES = ["${oc.env:HOME}", "${seed}", "a${", r"\${seed}", r"a\b'", "it's, (1)"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_is_a_name(name, session, files, tmp_path):
+    """What Hydra and OmegaConf take for a reference, a quote or an end is a part of it."""
+    folder = session.output / name
+    folder.mkdir()
+    for role in ("mask", "snapshot"):
+        (folder / f"{role}{name}.npy").write_bytes((files / f"{role}.npy").read_bytes())
+    (folder / "camera.yaml").write_text(CAMERA)
+    (folder / "mask.npy").write_bytes((files / "mask.npy").read_bytes())
+    snapshot, mask = (str(folder / f"{role}{name}.npy") for role in ("snapshot", "mask"))
+    session.set_file("measurement", snapshot)
+    session.set_file("mask", mask)
+    assert session.summarize().frame.shape == (64, 78)
+    (folder / f"net{name}.safetensors").touch()
+    session.use_method(str(folder / f"net{name}.safetensors"))
+    session.say_more(f"dark='{folder}/x${{seed}}.npy'" if "'" not in name else "")
+    settings = session.settings()
+    assert (settings.measurement, settings.mask) == (snapshot, mask)
+    assert settings.model == {"path": f"{folder}/net{name}.safetensors"}
+    assert runs.method_of(settings, session.options()) == f"net{name}"
+    assert settings.dark == (f"{folder}/x${{seed}}.npy" if "'" not in name else 0.0)
+    session.set_file("mask", None)
+    session.set_file("camera", folder / "camera.yaml")
+    settings = session.settings()
+    assert settings.mask == str(folder / "mask.npy")
+    write_config(tmp_path, settings, session.options())
+    again = settings_of_file(tmp_path / f"{NAME}.yaml")
+    assert (again.measurement, again.model, again.dark) == (
+        *(settings.measurement, settings.model, settings.dark),
+    )
+    assert again.mask == settings.mask
+
+
 def test_summarizing_draws_no_random_number(session):
     before = torch.random.get_rng_state()
     session.summarize()
