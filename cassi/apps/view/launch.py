@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from cassi.apps.printing import marked
 from cassi.apps.view.one_time_link import SECONDS, OneTimeLink
 
-_ENDING = (signal.SIGTERM, signal.SIGHUP)
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PANEL = ("panel", "bokeh", "tornado", "param")
 
 
@@ -42,12 +42,11 @@ def run_until_interrupted(name: str, command: Callable[[], Any]) -> None:
 
     SIGTERM, and SIGHUP of a terminal that closes, end it as Ctrl-C does.
     """
-    ending = [each for each in _ENDING if signal.getsignal(each) == signal.SIG_DFL]  # not of nohup
+    before = {number: signal.getsignal(number) for number in _ENDING}
     try:
-        for number in ending:
-            signal.signal(number, _interrupt)
-        command()
-    except KeyboardInterrupt:
+        _handle(_interrupt)
+        with suppress(KeyboardInterrupt):
+            command()
         print(f"{name}: ended")
     except Exception as error:
         from cassi.apps.command import USAGE_ERROR  # the first page does not wait for these
@@ -60,13 +59,24 @@ def run_until_interrupted(name: str, command: Callable[[], Any]) -> None:
         print(f"{name}: {marked('error')} {said}", file=sys.stderr)
         sys.exit(USAGE_ERROR)
     finally:
-        for number in ending:
-            signal.signal(number, signal.SIG_DFL)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _handle(handler: Any) -> None:
+    for number in _ENDING:
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
+            signal.signal(number, handler)
+
+
+def _begin_end() -> None:
+    """Let no signal but Ctrl-C end the clean-up: often SIGTERM follows SIGHUP."""
+    _handle(signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _interrupt(number: int, frame: Any) -> NoReturn:
-    for each in _ENDING:  # often one follows the other, and would end the clean-up
-        signal.signal(each, signal.SIG_IGN)
+    _begin_end()
     raise KeyboardInterrupt
 
 
@@ -111,7 +121,13 @@ def show(
             failures.append(error)
             server.io_loop.stop()
 
+    def stop(number: int, frame: Any) -> None:
+        # Raised while a thread starts, an interrupt would leave one that nobody ends.
+        _begin_end()
+        server.io_loop.asyncio_loop.call_soon_threadsafe(server.io_loop.stop)
+
     server.io_loop.add_callback(loading)
+    _handle(stop)
     server.io_loop.start()
     if failures:
         raise failures[0]
