@@ -1,6 +1,7 @@
 """From config nodes to objects, of allowed packages only."""
 
 import inspect
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -163,3 +164,12 @@ def plain(node: Any) -> Any:
     if not OmegaConf.is_config(node):
         return node
     return OmegaConf.to_container(node, resolve=True)
+
+
+def verbatim(value: Any) -> Any:
+    """Return a value whose texts OmegaConf takes as they are: names of files may hold `${`."""
+    if isinstance(value, dict):
+        return {key: verbatim(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [verbatim(item) for item in value]
+    return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value

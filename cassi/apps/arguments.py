@@ -8,6 +8,8 @@ from typing import Any
 
 import yaml
 
+from cassi.config import verbatim
+
 _VALUED = {
     *("--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd"),
     *("--experimental-rerun", "--package", "-p", "--cfg", "-c"),
@@ -22,8 +24,13 @@ _GEOMETRY = ("bands", "step", "axis", "offsets", "detector")
 
 
 def quoted(text: str) -> str:
-    """Return text in quotes, as a value that Hydra takes for this very text."""
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    """Return text in quotes, as a value that Hydra and OmegaConf take for this very text."""
+    return in_quotes(verbatim(text))
+
+
+def in_quotes(text: str) -> str:
+    """Return text in quotes, as Hydra wants them; OmegaConf resolves references in it."""
+    escaped = re.sub(r"(\\+)(?='|\Z)", r"\1\1", text).replace("'", "\\'")
     return f"'{escaped}'"
 
 

@@ -8,6 +8,7 @@ import io
 import os
 import select
 import signal
+import stat
 import sys
 import threading
 import time
@@ -334,6 +335,29 @@ def choose_device(name: str) -> torch.device:
     if device.index is not None:
         return device
     return torch.device("cuda", int(os.environ.get(WORKER, "0")) % count)
+
+
+def compile_privately() -> None:
+    """Have torch's compiler keep its files in a folder of the user's alone.
+
+    Its default is a name below the shared temporary folder that can be guessed. Who makes that
+    folder first chooses the programs that are loaded from it. `TORCHINDUCTOR_CACHE_DIR` wins.
+
+    Raises:
+        OSError: the folder cannot be made, or others can write into it.
+    """
+    name = "TORCHINDUCTOR_CACHE_DIR"
+    home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    folder = home / "cassi-torchinductor"
+    if name in os.environ:
+        return
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    there = folder.lstat()
+    if there.st_uid != os.getuid() or not stat.S_ISDIR(there.st_mode) or there.st_mode & 0o022:
+        raise PermissionError(
+            f"{folder}: expected a folder that its owner, you, alone can write to; set {name}=DIR"
+        )
+    os.environ[name] = str(folder)
 
 
 class Terminated(BaseException):

@@ -4,7 +4,9 @@ import os
 import resource
 import shutil
 import signal
+import stat
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from shared import python
 
 from cassi.apps.command import (
     Terminated,
+    compile_privately,
     end_at_once,
     leave_to_lightning,
     raise_terminated,
@@ -254,3 +257,23 @@ def test_random_kills_lose_nothing_and_what_is_short_is_said_in_one_line():
     counts, last = python("-m", "scripts.checks.limits", *given).splitlines()[-2:]
     assert "12 kills" in counts
     assert last == "10 runs, 0 faults"
+
+
+def test_programs_are_compiled_in_a_folder_of_the_users_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "own")
+    compile_privately()
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "own"
+    assert not (tmp_path / "cache").exists()
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    compile_privately()
+    folder = Path(os.environ.pop("TORCHINDUCTOR_CACHE_DIR"))
+    assert folder.parent == tmp_path / "cache"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    folder.chmod(0o777)
+    with pytest.raises(PermissionError, match="alone can write to; set TORCHINDUCTOR_CACHE_DIR"):
+        compile_privately()
+    folder.rmdir()
+    folder.symlink_to(tmp_path)
+    with pytest.raises(PermissionError, match="alone can write to"):
+        compile_privately()

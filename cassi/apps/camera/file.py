@@ -7,7 +7,6 @@ of measurements that were taken all but the noise.
 
 import copy
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator
 from importlib import resources
 from pathlib import Path
@@ -19,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from cassi.apps.camera.nodes import KINDS, check_described, check_plain
 from cassi.apps.camera.text import LARGEST, parse
 from cassi.checks import did_you_mean, read_regular
+from cassi.config import verbatim
 
 FRAME = ("dark", "flat", "bits", "saturation", "bad_pixels", "window", "scale")
 """What raw frames go through."""
@@ -331,19 +331,10 @@ def with_camera(config: DictConfig, command: str, options: Iterable[str]) -> Dic
     config = copy.deepcopy(config)
     for key, value in placed.items():
         kept = {name: OmegaConf.select(config, name) for name in told if name.startswith(f"{key}.")}
-        OmegaConf.update(config, key, _as_it_is(value), merge=False, force_add=True)
+        OmegaConf.update(config, key, verbatim(value), merge=False, force_add=True)
         for name, own in kept.items():
-            OmegaConf.update(config, name, own, merge=False, force_add=True)
+            OmegaConf.update(config, name, verbatim(own), merge=False, force_add=True)
     return config
-
-
-def _as_it_is(value: Any) -> Any:
-    """Return a value whose texts OmegaConf takes as they are: a path may hold a reference."""
-    if isinstance(value, dict):
-        return {key: _as_it_is(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_as_it_is(item) for item in value]
-    return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
 
 
 def _option(group: str, name: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cassi.apps.command import Run, prepare_process, run_command
+from cassi.apps.command import Run, compile_privately, prepare_process, run_command
 from cassi.apps.pipeline import make_recipe, prepare
 from cassi.apps.reconstructors import rewrite_model_path
 from cassi.apps.results import write_numbers
@@ -115,6 +115,7 @@ def write_file(
                 export_onnx(method, system, file, y, about)
                 return _run_onnx(file, y)
             if format == "aotinductor":
+                compile_privately()
                 export_compiled(export_plain(method, system, y), file, about)
                 model: Any = torch._inductor.aoti_load_package(str(file))
             else:

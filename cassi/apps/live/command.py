@@ -40,7 +40,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Read the command line: flags, `source=`, and settings."""
+    """Read the command line: flags, `source=`, and settings.
+
+    Raises:
+        ValueError: there is no such port.
+    """
     parser = argparse.ArgumentParser("cassi-live", description=_HELP, epilog=_MORE)
     parser.add_argument("settings", nargs="*", metavar="source=… KEY=VALUE")
     said = "a Zarr store for raw frames and cubes"

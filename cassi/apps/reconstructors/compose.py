@@ -15,7 +15,7 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from cassi.apps.arguments import is_training, paper_recipes, quoted, spell
+from cassi.apps.arguments import in_quotes, is_training, paper_recipes, spell
 from cassi.apps.errors import describe
 from cassi.apps.reconstructors.networks import model_node
 from cassi.apps.settings import Reconstruct, read_settings
@@ -80,8 +80,8 @@ def rewrite_model_path(arguments: list[str]) -> list[str]:
     for argument in arguments:
         key, _, value = argument.partition("=")
         if key == "model" and value.strip("'\"").endswith(FILE_SUFFIX):
-            path = value.strip("'\"")
-            result += ["model=file", f"model.path={quoted(path)}"]
+            path = value if value[0] in "'\"" else in_quotes(value)
+            result += ["model=file", f"model.path={path}"]
         elif key == "guide" and not value.startswith("{"):
             result.append(f"guide.file={value}")
         else:

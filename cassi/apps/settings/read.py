@@ -14,6 +14,7 @@ from omegaconf.errors import (
 
 from cassi.apps.camera.file import with_camera
 from cassi.apps.settings.unknown import renamed, unknown_key
+from cassi.config import verbatim
 
 T = TypeVar("T")
 
@@ -61,13 +62,13 @@ def with_value(settings: T, key: str, value: Any) -> T:
     """
     if key.split(".")[0] == "vars":  # what refers to it has its value already
         raise ValueError(f"expected a setting of the command, got {key!r}")
-    node = OmegaConf.create(to_dict(settings))
+    node = OmegaConf.create(verbatim(to_dict(settings)))
     OmegaConf.set_struct(node, True)
     try:
-        OmegaConf.update(node, key, value)
+        OmegaConf.update(node, key, verbatim(value))
     except OmegaConfBaseException:
         raise ValueError(renamed(key) or f"no config value {key!r}") from None
-    replaced: T = _fill(type(settings), OmegaConf.to_container(node))
+    replaced: T = _fill(type(settings), OmegaConf.to_container(node, resolve=True))
     return replaced
 
 
@@ -77,8 +78,8 @@ def to_dict(settings: Any) -> dict[str, Any]:
 
 
 def to_yaml(value: Mapping[str, Any]) -> str:
-    """Write dicts, lists and scalars as a config file."""
-    return OmegaConf.to_yaml(OmegaConf.create(dict(value)))
+    """Write dicts, lists and scalars as a config file that gives these very values."""
+    return OmegaConf.to_yaml(OmegaConf.create(verbatim(dict(value))))
 
 
 def influence(settings: Any, on: str = "files") -> dict[str, Any]:

@@ -12,7 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cassi.apps.command import Run, Terminated, leave_to_lightning, prepare_process, run_command
+from cassi.apps.command import (
+    Run,
+    Terminated,
+    compile_privately,
+    leave_to_lightning,
+    prepare_process,
+    run_command,
+)
 from cassi.apps.printing import marked
 from cassi.apps.reconstructors import build_network, rewrite_model_path
 from cassi.apps.settings import Train, Validation, check_nodes, to_dict
@@ -130,6 +137,7 @@ def make_module(
     validation = data.validation or Validation()
     judge = validation.simulator or data.simulator
     if settings.compile:
+        compile_privately()
         net.compile()
     return build(
         settings.task,

@@ -22,9 +22,9 @@ _MORE = "plugins=[mymod.py] among the folders loads your own networks, priors an
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    given = parse([word for word in words if not word.startswith("plugins=")])
 
     def command() -> None:
+        given = parse([word for word in words if not word.startswith("plugins=")])
         load_plugins(told_plugins(words))
         serve(given)
 
@@ -32,7 +32,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line."""
+    """Read the command line.
+
+    Raises:
+        ValueError: there is no such port.
+    """
     parser = argparse.ArgumentParser("cassi-view", description=_HELP, epilog=_MORE)
     said = "with snapshots, masks, cameras or results, which may be read (the current one)"
     parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help=said)

@@ -72,29 +72,31 @@ class Jobs:
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "reconstruct")
+        self._running = Job()
 
     def submit(self, function: Callable[[Job], Any]) -> Job:
         """Queue a function; an exception becomes the message of its job."""
         job = Job()
-        self._thread.submit(_run, function, job)
+        self._thread.submit(self._run, function, job)
         return job
 
     def close(self) -> None:
-        """Cancel the jobs that wait."""
+        """Cancel the jobs that wait, and stop the one that runs."""
         self._thread.shutdown(wait=False, cancel_futures=True)
+        self._running.stop()
 
-
-def _run(function: Callable[[Job], Any], job: Job) -> None:
-    try:
-        job.check()
-        job.status, job._begun = RUNNING, time.monotonic()
-        job.value = function(job)
-        job.share, job.status = 1.0, DONE
-    except Stopped:
-        job.status = STOPPED
-    except BaseException as error:  # the page shows it and goes on
-        job.message = explain(error)
-        job.status = FAILED
+    def _run(self, function: Callable[[Job], Any], job: Job) -> None:
+        self._running = job
+        try:
+            job.check()
+            job.status, job._begun = RUNNING, time.monotonic()
+            job.value = function(job)
+            job.share, job.status = 1.0, DONE
+        except Stopped:
+            job.status = STOPPED
+        except BaseException as error:  # the page shows it and goes on
+            job.message = explain(error)
+            job.status = FAILED
 
 
 def explain(error: BaseException) -> str:

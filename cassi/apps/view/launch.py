@@ -1,40 +1,54 @@
 """How a command with a page runs: its errors in a line, its page in the browser until Ctrl-C."""
 
+import signal
 import sys
+import threading
 import webbrowser
 from argparse import ArgumentParser, Namespace
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import ExitStack
-from functools import partial
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from cassi.apps.printing import marked
 from cassi.apps.start import distrust_current_folder
 from cassi.apps.view.one_time_link import SECONDS, OneTimeLink
 
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PANEL = ("panel", "bokeh", "tornado", "param")
 
 
 def read_words(
     parser: ArgumentParser, arguments: Sequence[str] | None, folder: str, said: str
 ) -> Namespace:
-    """Read a command line with the flags of a page, and of the folder that it writes into."""
+    """Read a command line with the flags of a page, and of the folder that it writes into.
+
+    Raises:
+        ValueError: there is no such port.
+    """
     said = f"folder {said} ({folder})"
     parser.add_argument("--output", type=Path, default=Path(folder), help=said)
     said = "to listen on; 0, the default, takes a free one"
     parser.add_argument("--port", type=int, default=0, help=said)
     said = "print the address and open no browser"
     parser.add_argument("--no-browser", action="store_true", help=said)
-    return parser.parse_args(arguments)
+    given = parser.parse_args(arguments)
+    if not 0 <= given.port < 2**16:  # the system would take the rest of a division
+        raise ValueError(f"--port: expected 0 to 65535, got {given.port}; 0 takes a free one")
+    return given
 
 
 def run_until_interrupted(name: str, command: Callable[[], Any]) -> None:
-    """Run a command; a user's mistake, or a missing panel, is one line and status 2."""
+    """Run a command; a user's mistake, or a missing panel, is one line and status 2.
+
+    SIGTERM, and SIGHUP of a terminal that closes, end it as Ctrl-C does.
+    """
+    before = {number: signal.getsignal(number) for number in _ENDING}
     distrust_current_folder()
     try:
-        command()
-    except KeyboardInterrupt:
+        _handle(_interrupt)
+        with suppress(KeyboardInterrupt):
+            command()
         print(f"{name}: ended")
     except Exception as error:
         from cassi.apps.command import USAGE_ERROR  # the first page does not wait for these
@@ -46,6 +60,26 @@ def run_until_interrupted(name: str, command: Callable[[], Any]) -> None:
         said = f"{error}; pip install 'cassi[app]'" if missing else describe(error)
         print(f"{name}: {marked('error')} {said}", file=sys.stderr)
         sys.exit(USAGE_ERROR)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _handle(handler: Any) -> None:
+    for number in _ENDING:
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
+            signal.signal(number, handler)
+
+
+def _begin_end() -> None:
+    """Let no signal but Ctrl-C end the clean-up: often SIGTERM follows SIGHUP."""
+    _handle(signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _interrupt(number: int, frame: Any) -> NoReturn:
+    _begin_end()
+    raise KeyboardInterrupt
 
 
 def show(
@@ -65,14 +99,21 @@ def show(
         load: makes the application while the browser starts; what it raises ends the command.
     """
     print(f"{server.name}: {server.entrance}\nCtrl-C ends it", flush=True)
+    file = at_end.enter_context(ExitStack())
+
+    def enter() -> None:
+        file.close()
+        with suppress(OSError):  # nobody reads what is printed
+            print(f"{server.name}: a browser is in; for another: {server.entrance}", flush=True)
+
+    server.guard.entered = enter
     if not no_browser:
-        link = OneTimeLink(output.resolve(), server.link_address)
-        at_end.callback(link.close)
-        server.guard.link = link
-        server.io_loop.call_later(SECONDS, link.close)
-        # Some browsers run in the terminal, and return when they are left.
-        start = partial(webbrowser.open, link.path.as_uri())
-        server.io_loop.run_in_executor(None, start)
+        link = OneTimeLink(output.resolve(), server.entrance, server.name)
+        file.callback(link.close)
+        server.io_loop.call_later(SECONDS, file.close)
+        # Some browsers run in the terminal, and return when they are left; nobody waits for them.
+        start = threading.Thread(target=webbrowser.open, args=[link.path.as_uri()], daemon=True)
+        start.start()
     failures = []
 
     async def loading() -> None:
@@ -82,7 +123,13 @@ def show(
             failures.append(error)
             server.io_loop.stop()
 
+    def stop(number: int, frame: Any) -> None:
+        # Raised while a thread starts, an interrupt would leave one that nobody ends.
+        _begin_end()
+        server.io_loop.asyncio_loop.call_soon_threadsafe(server.io_loop.stop)
+
     server.io_loop.add_callback(loading)
+    _handle(stop)
     server.io_loop.start()
     if failures:
         raise failures[0]

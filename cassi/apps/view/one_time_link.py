@@ -1,70 +1,53 @@
-"""The file by which cassi-view lets the browser in that it starts."""
+"""The file by which a command with a page lets the browser in that it starts."""
 
-import hmac
 import os
-import secrets
 import shutil
 import tempfile
-import time
 from html import escape
 from pathlib import Path
 
 SECONDS = 120.0
-"""For which a link counts: a browser that has to start takes long."""
+"""For which the file lies there: a browser that has to start takes long."""
 _PAGE = """\
 <!doctype html>
 <html lang="en">
 <meta charset="utf-8">
-<title>cassi-view</title>
-<form method="post" action="{address}">
-  <input type="hidden" name="code" value="{code}">
-  <button>Open cassi-view</button>
-</form>
-<script>document.forms[0].submit()</script>
+<title>{name}</title>
+<meta http-equiv="refresh" content="0; url={address}">
+<a href="{address}">Open {name}</a>
 </html>
 """
 
 
 class OneTimeLink:
-    """A file of HTML that lets in the first browser that opens it, for two minutes.
+    """A file of HTML that leads to the address of a server.
 
     All users of a machine can read the command lines of its processes. So the browser is not given
-    the token but the name of this file, which its owner alone can read.
+    the address, which has a code, but the name of this file, which its owner alone can read.
 
     Args:
         output: folder of the results. The file lies there if no other user can change the folder:
             browsers in a sandbox see no hidden folders and no folder of temporary files. Else it
             lies among the temporary files.
-        address: that the code is sent to.
+        address: that the file leads to.
+        name: of the command.
 
     Attributes:
         path: of the file.
-        code: that it sends.
 
     Raises:
         OSError: the file cannot be written.
     """
 
-    def __init__(self, output: Path, address: str) -> None:
-        self.code = secrets.token_urlsafe(24)
-        self._end = time.monotonic() + SECONDS
+    def __init__(self, output: Path, address: str, name: str) -> None:
         self._folder = _make_private_folder(output)
-        self.path = self._folder / "cassi-view.html"
+        self.path = self._folder / f"{name}.html"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         with open(os.open(self.path, flags, 0o600), "w", encoding="utf-8") as stream:  # noqa: PTH123
-            stream.write(_PAGE.format(address=escape(address), code=self.code))
-
-    def redeem(self, given: str) -> bool:
-        """Tell whether a code is the one of this link, in time and for the first time."""
-        counts = hmac.compare_digest(given.encode(), self.code.encode())
-        if not counts or time.monotonic() >= self._end:
-            return False
-        self.close()
-        return True
+            stream.write(_PAGE.format(address=escape(address), name=name))
 
     def close(self) -> None:
-        """Remove the file; its code counts no longer."""
-        self._end = 0.0
+        """Remove the file."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
 

@@ -1,6 +1,8 @@
 """Reconstruct, calibrate and save as the commands do, and tell a job how far they are."""
 
+import shlex
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,7 +54,7 @@ def reconstruct(settings: Reconstruct, options: list[str], job: Job) -> Shown:
     result = recover(inputs, reconstructor, settings.seed, False, *more)
     file = settings.measurement or settings.truth
     return Shown(
-        f"{file_paths(file)[0].stem}, {method_of(options)}",
+        f"{file_paths(file)[0].stem}, {method_of(settings, options)}",
         np.ascontiguousarray(result.solution.x[0].cpu().numpy()),
         inputs.wavelengths,
         None if inputs.truth is None else inputs.truth[0].numpy(),
@@ -82,20 +84,34 @@ def save(shown: Shown, folder: Path) -> str:
 
     Args:
         shown: a cube that was reconstructed here.
-        folder: of the results.
+        folder: of the results; it must not be there. Of several that save at once, one makes it.
 
     Returns:
         The command that repeats it.
 
     Raises:
+        FileExistsError: the folder is there.
         OSError: it cannot be written.
         ValueError: the cube was not made here.
     """
     if shown.made is None:
         raise ValueError(f"{shown.name}: expected a cube made here; this one lies in its folder")
     settings, options, result = shown.made
-    write_results(folder, settings, result, lambda stage: write_config(stage, settings, options))
-    return f"cassi-reconstruct --config-dir {folder} --config-name repeat hydra.run.dir=repeated"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        raise FileExistsError(f"{folder}: it is there already; give another name") from None
+    try:
+        write_results(
+            folder, settings, result, lambda stage: write_config(stage, settings, options)
+        )
+    except BaseException:
+        with suppress(OSError):
+            folder.rmdir()
+        raise
+    place = shlex.quote(str(folder))
+    return f"cassi-reconstruct --config-dir {place} --config-name repeat hydra.run.dir=repeated"
 
 
 def say(shown: Shown) -> str:
@@ -103,11 +119,12 @@ def say(shown: Shown) -> str:
     return one_line(dict(shown.numbers)) if "iterations" in shown.numbers else shown.name
 
 
-def method_of(options: list[str]) -> str:
-    """Return the name of the method that the options choose."""
+def method_of(settings: Reconstruct, options: list[str]) -> str:
+    """Return the name of the method that the options choose, or that of a network's file."""
+    if path := (settings.model or {}).get("path"):
+        return Path(path).stem
     chosen = dict(option.partition("=")[::2] for option in options)
-    name = chosen.get("model", chosen.get("experiment", DEFAULT)).strip("'\"")
-    return Path(name).stem if "/" in name else name
+    return chosen.get("model", chosen.get("experiment", DEFAULT)).strip("'\"")
 
 
 class _Watch:

@@ -1,34 +1,41 @@
-"""The web server: it listens on this machine only and asks for a token."""
+"""The web server: it listens on this machine only, and lets in who has the printed address."""
 
 import asyncio
 import hmac
 import secrets
 from collections.abc import Callable, Mapping
-from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 from urllib.parse import parse_qs
 
 from tornado.httpserver import HTTPServer
-from tornado.httputil import HTTPServerRequest
+from tornado.httputil import HTTPHeaders, HTTPServerRequest, parse_cookie
 from tornado.ioloop import IOLoop
 from tornado.netutil import bind_sockets
 from tornado.routing import Matcher, Router, Rule
-from tornado.web import Application, HTTPError, RequestHandler, stream_request_body
+from tornado.web import (
+    Application,
+    HTTPError,
+    OutputTransform,
+    RequestHandler,
+    stream_request_body,
+)
 
-from cassi.apps.view.one_time_link import OneTimeLink
 from cassi.apps.view.uploads import LARGEST, Inbox
 
 ADDRESS = "127.0.0.1"
-ENTER = "/enter"
-"""Where a one-time link sends its code."""
 _LARGEST = 2**12
 """Bytes of the body of a request that is no upload."""
 _LONGEST_UPLOAD = 24 * 3600
 """Seconds."""
 _SLOWEST = 30
 """Seconds in which the headers of a request, and then its body, must have come."""
+_ENTRY = """\
+<!doctype html>
+<link rel="icon" href="data:,">
+<meta http-equiv="refresh" content="0; url={path}">
+"""
 _WAITING = """\
 <!doctype html>
 <html lang="en">
@@ -39,7 +46,7 @@ _WAITING = """\
 <style>{style}</style>
 <header><h1>{name}</h1></header>
 <main><section aria-label="Start"><p class="lead" role="status">Starting …</p></section></main>
-<script>fetch("/ready").then(() => location.reload())</script>
+<script>fetch("ready").then(() => location.reload())</script>
 </html>
 """
 
@@ -47,19 +54,24 @@ _WAITING = """\
 class Server:
     """A server that listens at once, and shows a page that waits until the application is there.
 
-    The first request has the token in its address, `/?token=…`, and gets a cookie. Every other
-    request needs the cookie, for files, reports and websockets too. A request to another host name
-    is refused: a foreign page can make a name of its own lead to this machine (DNS rebinding).
+    The printed address, `/?code=…`, lets one browser in, once; then there is another code. The
+    browser gets a cookie, and goes to the application, whose paths begin with a random part. Every
+    request there needs the cookie, for files, reports and websockets too.
 
-    Who is refused hears it when the headers have come: no body is kept. Slow senders are cut off.
+    Browsers send cookies to every port of a host, and so to servers of other users of this machine.
+    They send this one to paths with the random part alone, which others do not know. Nor can others
+    name such a path in a link or a frame. What the browser's history keeps, the path and a used
+    code, opens nothing without the cookie.
+
+    A request to another host name is refused: a foreign page can make a name of its own lead to
+    this machine (DNS rebinding). Who is refused hears it when the headers have come: no body is
+    kept. Slow senders are cut off.
 
     Args:
         port: to listen on; 0 takes a free one.
         name: of the command.
 
     Attributes:
-        entrance: the address with the token.
-        link_address: that of one-time links.
         guard: of every request.
 
     Raises:
@@ -71,15 +83,12 @@ class Server:
         self.io_loop, self.name = IOLoop.current(), name
         self.port: int = sockets[0].getsockname()[1]
         self._hosts = {f"{host}:{self.port}" for host in (ADDRESS, "localhost")}
-        token = secrets.token_urlsafe(24)
-        self.guard = Guard(token, self._hosts, f"{name}-{self.port}")
-        address = f"http://{ADDRESS}:{self.port}"
-        self.entrance, self.link_address = f"{address}/?token={token}", f"{address}{ENTER}"
+        self.guard = Guard(self._hosts)
         self._ready = asyncio.Event()
+        self._door = Rule(self.guard, Door, {"guard": self.guard, "name": name})
         waiting = {"ready": self._ready, "name": name}
-        self._door = Rule(self.guard, Door, {"guard": self.guard})
-        rules: Any = [self._door, ("/(ready)?", Waiting, waiting)]
-        self._router = _Switch(Application(rules))
+        rules: Any = [self._door, (f"{self.guard.path}/(ready)?", Waiting, waiting)]
+        self._router = _Switch(Application(rules, transforms=[_Headers]))
         self._http = HTTPServer(
             self._router,
             max_body_size=_LARGEST,
@@ -88,6 +97,11 @@ class Server:
         )
         self._http.add_sockets(sockets)
         self._application: Any = None
+
+    @property
+    def entrance(self) -> str:
+        """The address that lets the next browser in."""
+        return f"http://{ADDRESS}:{self.port}/?code={self.guard.code}"
 
     def open(
         self,
@@ -99,14 +113,16 @@ class Server:
 
         Args:
             page: makes the page of a tab.
-            reports: HTML by random key, served at `/report/KEY`.
-            inboxes: for uploads by random key, which come as `PUT /upload/KEY/DROP?name=…`.
+            reports: HTML by random key, served at `report/KEY`.
+            inboxes: for uploads by random key, which come as `PUT upload/KEY/DROP?name=…`.
         """
+        from bokeh.server.views.ico_handler import IcoHandler
         from panel.io.server import get_server
 
         server: Any = get_server(
             page,
             address=ADDRESS,
+            prefix=self.guard.path,
             websocket_origin="localhost",  # the right ones below
             title=self.name,
             extra_patterns=[
@@ -118,7 +134,10 @@ class Server:
         server._http.stop()  # its requests come by the server that listens already
         server._tornado._websocket_origins.clear()
         server._tornado._websocket_origins.update(self._hosts)
+        icon = (f"{self.guard.path}/favicon.ico", IcoHandler, {"app": server._tornado})
+        server._tornado.add_handlers(".*", [icon])  # Bokeh's own has no prefix
         server._tornado.default_router.rules.insert(0, self._door)
+        server._tornado.add_transform(_Headers)
         server.start()
         self._application = server
         self._router.application = server._tornado
@@ -142,6 +161,21 @@ class _Switch(Router):
         return self.application.find_handler(request, **kwargs)
 
 
+class _Headers(OutputTransform):
+    """Gives every answer, Bokeh's too, what keeps it out of caches and of foreign pages."""
+
+    def transform_first_chunk(
+        self, status_code: int, headers: HTTPHeaders, chunk: bytes, finishing: bool
+    ) -> tuple[int, HTTPHeaders, bytes]:
+        """Add the headers; a report has a policy of its own."""
+        headers.setdefault("Content-Security-Policy", "frame-ancestors 'none'")
+        headers.setdefault("X-Frame-Options", "DENY")
+        headers["Cache-Control"] = "no-store"
+        headers["Referrer-Policy"] = "no-referrer"
+        headers["X-Content-Type-Options"] = "nosniff"
+        return status_code, headers, chunk
+
+
 class Waiting(RequestHandler):
     """The page that waits for the application, and what tells it that it is there."""
 
@@ -151,7 +185,6 @@ class Waiting(RequestHandler):
 
     async def get(self, asked: str | None) -> None:
         """Answer with the page; or, when the application is there, with nothing."""
-        self.set_header("Cache-Control", "no-store")
         if asked:
             await self.ready.wait()
             self.set_status(204)
@@ -169,11 +202,10 @@ class Report(RequestHandler):
         self.reports = reports
 
     def set_default_headers(self) -> None:
-        """Forbid caches, frames in foreign pages, and access to the application."""
+        """Forbid frames in foreign pages, and access to the application."""
         policy = "sandbox allow-scripts allow-downloads; frame-ancestors 'self'"
         self.set_header("Content-Security-Policy", policy)
-        self.set_header("Cache-Control", "no-store")
-        self.set_header("X-Content-Type-Options", "nosniff")
+        self.set_header("X-Frame-Options", "SAMEORIGIN")
 
     def get(self, key: str) -> None:
         """Answer with the page."""
@@ -194,7 +226,7 @@ class Upload(RequestHandler):
         """Look at the headers, and make room for the file."""
         key, drop = self.path_args
         length = self.request.headers.get("Content-Length", "")
-        # A page of another port of this machine counts as the same site, and has the cookie.
+        # A page of another port of this machine counts as the same site.
         foreign = self.request.headers.get("Origin") != f"http://{self.request.host}"
         if foreign or key not in self.inboxes or not length.isdecimal():
             raise HTTPError(403)
@@ -253,85 +285,63 @@ class Guard(Matcher):
     """Matches the requests that go no further than to the `Door`.
 
     Args:
-        token: that the cookie must hold.
         hosts: `name:port` that a request may be addressed to.
-        cookie: its name, with the port: browsers share cookies among the ports of a host.
 
     Attributes:
-        link: that lets a browser in once, if there is one.
+        path: random, in front of all paths of the application.
+        cookie: random, what a browser that was let in sends.
+        cookie_name: random too; no other server of this machine can set one of its name.
+        code: lets the next browser in.
+        entered: called when one came in.
     """
 
-    def __init__(self, token: str, hosts: set[str], cookie: str) -> None:
-        self.token, self.hosts, self.cookie = token, hosts, cookie
-        self.command = cookie.rpartition("-")[0] or cookie
-        self.link: OneTimeLink | None = None
+    def __init__(self, hosts: set[str]) -> None:
+        self.hosts = hosts
+        name, self.cookie, self.code = (secrets.token_urlsafe(24) for _ in range(3))
+        self.path, self.cookie_name = f"/{name}", f"cassi-{name}"
+        self.entered: Callable[[], Any] = lambda: None
 
     def match(self, request: HTTPServerRequest) -> dict[str, Any] | None:
         """Return {} for a request to stop at the door, and None for one to let through."""
-        known = request.host in self.hosts and self._knows(self._cookie(request))
-        return None if known and request.path != ENTER else {}
+        sent = parse_cookie(request.headers.get("Cookie", "")).get(self.cookie_name, "")
+        known = request.host in self.hosts and _equal(sent, self.cookie)
+        return None if known else {}
 
-    def admits(self, request: HTTPServerRequest) -> bool:
-        """Tell whether a request has the token in its address."""
-        given = parse_qs(request.query).get("token", [""])[0]
-        return request.host in self.hosts and request.path == "/" and self._knows(given)
+    def redeem(self, request: HTTPServerRequest) -> bool:
+        """Tell whether a request has the code in its address; then there is another code."""
+        code = parse_qs(request.query).get("code", [""])[0]
+        here = request.host in self.hosts and request.path == "/" and request.method == "GET"
+        if not here or not _equal(code, self.code):
+            return False
+        self.code = secrets.token_urlsafe(24)
+        self.entered()
+        return True
 
-    def awaits(self, request: HTTPServerRequest) -> bool:
-        """Tell whether a request may have the code of the one-time link in its body."""
-        there = request.host in self.hosts and request.path == ENTER
-        return there and request.method == "POST" and self.link is not None
 
-    def redeem(self, code: str) -> bool:
-        """Tell whether a code is that of the one-time link, which ends with it."""
-        return self.link is not None and self.link.redeem(code)
-
-    def _knows(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode(), self.token.encode())
-
-    def _cookie(self, request: HTTPServerRequest) -> str:
-        try:
-            found = SimpleCookie(request.headers.get("Cookie", "")).get(self.cookie)
-        except CookieError:
-            return ""
-        return "" if found is None else found.value
+def _equal(sent: str, secret: str) -> bool:
+    return hmac.compare_digest(sent.encode(), secret.encode())
 
 
 @stream_request_body  # it answers before a body comes
 class Door(RequestHandler):
-    """Answers a request without cookie: with a cookie if it has the token or the code, or 403."""
+    """Answers a request without cookie: with a cookie if it has the code, or 403."""
 
-    def initialize(self, guard: Guard) -> None:
-        """Take the guard."""
-        self.guard, self.body = guard, b""
+    def initialize(self, guard: Guard, name: str) -> None:
+        """Take the guard, and the name of the command."""
+        self.guard, self.name = guard, name
 
     def prepare(self) -> None:
-        """Answer a request of any method, except one whose body may have the code."""
-        if self.request.method == "GET" and self.guard.admits(self.request):
-            self._let_in()
-            self.redirect("/")
-        elif not self.guard.awaits(self.request):
-            self._refuse()
+        """Answer a request of any method."""
+        if not self.guard.redeem(self.request):
+            self.set_status(403)
+            self.set_header("Connection", "close")
+            self.finish(f"403: open the address that {self.name} printed last; each counts once\n")
+            return
+        path = f"{self.guard.path}/"
+        name, value = self.guard.cookie_name, self.guard.cookie
+        self.set_cookie(name, value, httponly=True, samesite="Strict", path=path)
+        # Not a redirect: from a page of another origin, such as a file, it would lack the cookie.
+        self.finish(_ENTRY.format(path=path))
 
     def data_received(self, chunk: bytes) -> None:
-        """Keep what comes, at most the 4 KiB that the server takes."""
-        self.body += chunk
-
-    def post(self) -> None:
-        """Let in who has the code."""
-        code = parse_qs(self.body.decode("latin1")).get("code", [""])[0]
-        if not self.guard.redeem(code):
-            self._refuse()
-            return
-        self._let_in()
-        # The page of the link has another origin, and a redirect from it would lack the cookie.
-        self.finish('<!doctype html><meta http-equiv="refresh" content="0; url=/">')
-
-    def _let_in(self) -> None:
-        token, name = self.guard.token, self.guard.cookie
-        self.set_cookie(name, token, httponly=True, samesite="Strict", path="/")
-        self.set_header("Cache-Control", "no-store")
-
-    def _refuse(self) -> None:
-        self.set_status(403)
-        self.set_header("Connection", "close")
-        self.finish(f"403: open the address that {self.guard.command} printed when it started\n")
+        """Forget what comes."""

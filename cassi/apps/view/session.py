@@ -14,6 +14,7 @@ from cassi.apps.settings import Reconstruct, to_dict
 from cassi.apps.view.allowed_paths import AllowedPaths
 from cassi.apps.view.cubes import Shown
 from cassi.apps.view.input_summary import InputSummary, summarize_inputs
+from cassi.config import verbatim
 
 FILES = ("measurement", "mask", "truth", "camera", "dark", "flat", "bad_pixels")
 """Options that name files."""
@@ -104,13 +105,16 @@ class Session:
             self.set("experiment", method)
 
     def say_more(self, text: str) -> None:
-        """Set further options, one a line; lines that begin with # are ignored."""
+        """Set further options, one a line; lines that begin with # are ignored.
+
+        They refer to nothing: `${` in the name of a file is a part of the name.
+        """
         lines = (line.strip() for line in text.splitlines())
         self.more = [line for line in lines if line and not line.startswith("#")]
 
     def options(self) -> list[str]:
         """Return all options, as on the command line."""
-        return [f"{name}={value}" for name, value in self.values.items()] + self.more
+        return [f"{name}={value}" for name, value in self.values.items()] + verbatim(self.more)
 
     def settings(self) -> Reconstruct:
         """Return the settings that the options make.

@@ -1,6 +1,5 @@
 """Uploads: files dropped into the page, kept so that a run can be repeated."""
 
-import hashlib
 import os
 import secrets
 import shutil
@@ -10,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO
 
-from cassi.data.atomic import atomic_path
+from cassi.data.atomic import atomic_path, digest, digest_content
 
 LARGEST = 2**30
 """Bytes of the files of a drop."""
@@ -42,7 +41,7 @@ class Inbox:
 
         Raises:
             OSError: no file can be made.
-            ValueError: the files of the drop are too many, or too long.
+            ValueError: the files of the drop are too many, or too long, or have the same name.
         """
         if drop != self._drop:
             self.close()
@@ -53,6 +52,8 @@ class Inbox:
                 f"expected at most {LARGEST // 2**20} MiB in {_MOST_FILES} files; put larger files "
                 "into the folder, and choose them there"
             )
+        if name in self._files:
+            raise ValueError(f"expected names that differ, got {name} twice; drop them one by one")
         self.folder.mkdir(parents=True, exist_ok=True)
         self._files[name] = os.fdopen(_open_unnamed(self.folder), "w+b")
         return self._files[name]
@@ -81,7 +82,8 @@ def _open_unnamed(folder: Path) -> int:
 def keep_upload(root: Path, files: Mapping[str, BinaryIO], suffixes: tuple[str, ...]) -> Path:
     """Copy files that were dropped together, such as the two of an ENVI image, into one folder.
 
-    The name of the folder is a checksum of names and contents: the same files are kept once.
+    The name of the folder is the SHA-256 of a list of names and checksums: the same files are kept
+    once, and others never have the same folder.
 
     Args:
         root: in which the folder is made.
@@ -106,21 +108,19 @@ def keep_upload(root: Path, files: Mapping[str, BinaryIO], suffixes: tuple[str, 
             got = ", ".join(files) or "nothing"
             raise ValueError(f"expected a file {' '.join(suffixes)}, got {got}")
         chosen = next((name for name in readable if name.lower().endswith(".hdr")), readable[0])
-        folder = root / _digest(files)[:12]
+        sums = {name: _digest(file) for name, file in files.items()}
+        listed = "".join(f"{sums[name]}  {name}\n" for name in sorted(sums))
+        folder = root / digest_content([listed])
         folder.mkdir(parents=True, exist_ok=True)
         for name, file in files.items():
-            if not (folder / name).exists():
+            kept = folder / name
+            if not kept.exists() or digest(kept) != sums[name]:  # somebody has changed it
                 file.seek(0)
-                with atomic_path(folder / name) as temporary, temporary.open("wb") as copy:
+                with atomic_path(kept) as temporary, temporary.open("wb") as copy:
                     shutil.copyfileobj(file, copy, _BLOCK)
     return folder / chosen
 
 
-def _digest(files: Mapping[str, BinaryIO]) -> str:
-    found = hashlib.sha256()
-    for name in sorted(files):
-        found.update(f"{name}\0".encode())
-        files[name].seek(0)
-        while block := files[name].read(_BLOCK):
-            found.update(block)
-    return found.hexdigest()
+def _digest(file: BinaryIO) -> str:
+    file.seek(0)
+    return digest_content(iter(lambda: file.read(_BLOCK), b""))

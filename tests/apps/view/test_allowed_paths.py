@@ -118,6 +118,30 @@ def test_uploads_are_kept_once_and_together(tmp_path):
     assert keep_upload(tmp_path, one, (".npy",)) != keep_upload(tmp_path, two, (".npy",))
 
 
+def test_other_files_never_have_the_same_folder(tmp_path):
+    one = {"a.npy": b"1", "b.npy": b"2"}
+    other = {"a.npy": b"1b.npy\0002"}  # the same bytes, names and contents in a row
+    paths = [keep_upload(tmp_path, _open(each), (".npy",)) for each in (one, other)]
+    assert [path.read_bytes() for path in paths] == [b"1", b"1b.npy\0002"]
+    assert paths[0] != paths[1]
+    assert len(paths[0].parent.name) == 64  # a part of a checksum can be met on purpose
+
+
+def test_an_upload_that_was_changed_is_kept_again(tmp_path):
+    path = keep_upload(tmp_path, _open({"a.npy": b"mine"}), (".npy",))
+    path.write_bytes(b"other")
+    assert keep_upload(tmp_path, _open({"a.npy": b"mine"}), (".npy",)) == path
+    assert path.read_bytes() == b"mine"
+
+
+def test_two_files_of_one_name_are_no_drop(tmp_path):
+    inbox = Inbox(tmp_path)
+    inbox.begin("1", "a.npy", 1).write(b"1")
+    with pytest.raises(ValueError, match=r"got a\.npy twice"):
+        inbox.begin("1", "a.npy", 1)
+    assert inbox.take("1")["a.npy"].tell() == 1
+
+
 @pytest.mark.parametrize("name", ["../a.npy", ".a.npy", "b/a.npy", "b\\a.npy", "a.exe"])
 def test_names_that_lead_elsewhere_are_refused(name, tmp_path):
     with pytest.raises(ValueError, match="expected"):

@@ -1,13 +1,16 @@
 """What a stranger does with cassi-view, done in a headless Chromium."""
 
 import filecmp
+import http.server
 import os
 import re
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -37,42 +40,56 @@ def output(tmp_path_factory):
     return tmp_path_factory.mktemp("output")
 
 
+class Served:
+    """The command, started: the addresses that it prints, each for one tab.
+
+    Attributes:
+        link: a file with what the browser is given; a program of ours is in place of the browser.
+        printed: lines, as they come.
+    """
+
+    def __init__(self, process, link):
+        self.link, self.printed, self.used = link, [], 0
+        self.reader = threading.Thread(target=lambda: self.printed.extend(process.stdout))
+        self.reader.start()
+
+    def addresses(self):
+        return re.findall(r"http\S+", "".join(self.printed))
+
+    def next_address(self):
+        wait_until(lambda: len(self.addresses()) > self.used, seconds=60)
+        self.used = len(self.addresses())
+        return self.addresses()[-1]
+
+
 @pytest.fixture(scope="module")
 def served(folder, output):
-    """The command, started: the address that it prints, and a file with what the browser is given.
-
-    A program of ours is in place of the browser.
-    """
     program = output.parent / f"{output.name}-browser.sh"
     program.write_text('#!/bin/sh\nprintf "%s\\n" "$1" > "$0.new"\nmv "$0.new" "$0.said"\n')
     program.chmod(0o755)
     command = [sys.executable, "-m", "cassi", "view", str(folder), "--output", str(output)]
     environment = os.environ | {"BROWSER": f"{program} %s"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        served = Served(process, program.with_name(f"{program.name}.said"))
         try:
-            address = re.search(r"http\S+", process.stdout.readline())[0]
-            yield address, program.with_name(f"{program.name}.said")
+            yield served
         finally:
             process.terminate()
+            served.reader.join()
 
 
 @pytest.fixture
-def address(served):
-    return served[0]
-
-
-@pytest.fixture
-def open_view(open_tab, address):
+def open_view(open_tab, served):
     """Opens a tab of the running command."""
 
     def open_view():
         page = open_tab(
-            *(address, "http://127.0.0.1:"),
+            *(served.next_address(), "http://127.0.0.1:"),
             harmless=HARMLESS,
             viewport={"width": 1240, "height": 900},
         )
         page.set_default_timeout(40_000)
-        page.get_by_role("button", name="Take the example").wait_for()
+        page.get_by_role("button", name="Take the example").wait_for(timeout=120_000)
         return page
 
     return open_view
@@ -108,28 +125,68 @@ def _reconstruct(page, method, more):
 @pytest.mark.slow
 def test_a_browser_comes_in_by_the_one_time_link(browser, served):
     """First, as the link expires."""
-    _, said = served
-    wait_until(said.exists, seconds=60)
-    link = said.read_text().strip()
+    wait_until(served.link.exists, seconds=60)
+    link = served.link.read_text().strip()
+    used = served.next_address()
     page = browser.new_page()
     page.goto(link)
-    page.get_by_role("button", name="Take the example").wait_for(timeout=40_000)
+    page.get_by_role("button", name="Take the example").wait_for(timeout=120_000)
     assert page.url.endswith("/")
     page.close()
     assert not Path(link.removeprefix("file://")).exists()
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        urllib.request.urlopen(used)
 
 
-def test_nobody_comes_in_without_the_token(address):
-    door, _, token = address.partition("?token=")
-    tries = {"/": "", "/static/js/bokeh.min.js": "", "/ws": "", f"/?token={token[:-1]}": ""}
-    for path in ("/report/guess", *tries):
+def test_nobody_comes_in_without_the_code(served):
+    wait_until(served.addresses, seconds=60)
+    address = served.addresses()[-1]
+    door, _, code = address.partition("?code=")
+    tries = ("", "static/js/bokeh.min.js", "ws", f"?code={code[:-1]}", "report/guess")
+    for path in tries:
         with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(f"{door.rstrip('/')}{path}")
+            urllib.request.urlopen(f"{door}{path}")
         assert refused.value.code == 403
     elsewhere = urllib.request.Request(address, headers={"Host": "evil.example"})
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(elsewhere)
     assert refused.value.code == 403
+
+
+@pytest.mark.slow
+def test_another_server_of_this_machine_gets_no_cookie_and_no_frame(browser, served):
+    """Browsers send cookies to all ports of a host."""
+    context, asked = browser.new_context(), []
+    page = context.new_page()
+    page.goto(served.next_address())
+    page.get_by_role("button", name="Take the example").wait_for(timeout=120_000)
+    address = page.url
+
+    class Stranger(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.headers)
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(f'<iframe src="{address}"></iframe>'.encode())
+
+        def log_message(self, *args):
+            pass
+
+    (cookie,) = context.cookies()
+    assert address.endswith(f":{urlsplit(address).port}{cookie['path']}")
+    with http.server.HTTPServer(("127.0.0.1", 0), Stranger) as stranger:
+        threading.Thread(target=stranger.serve_forever).start()
+        other = context.new_page()
+        other.goto(f"http://127.0.0.1:{stranger.server_port}/")
+        frame = other.frames[1]
+        assert frame.get_by_role("button").count() == 0
+        assert frame.url.startswith("chrome-error:")
+        other.goto(f"http://127.0.0.1:{stranger.server_port}/report/guess")
+        context.close()
+        stranger.shutdown()
+    assert asked
+    assert [headers["Cookie"] for headers in asked if "Cookie" in headers] == []
 
 
 @pytest.mark.slow
@@ -165,7 +222,7 @@ def test_a_drop_of_200_megabytes_arrives(open_view, output, tmp_path):
 @pytest.mark.release
 def test_the_path_of_a_stranger(open_view, commands, folder, output):
     page = open_view()
-    assert page.url.endswith("/")  # the token does not stay in the address
+    assert page.url.endswith("/")  # the code does not stay in the address
 
     # Drop the snapshot and the mask: two files of the package, one from the folder's own.
     drops = page.locator("input[type=file]")
@@ -195,7 +252,7 @@ def test_the_path_of_a_stranger(open_view, commands, folder, output):
     report = _report(page)
     frame = page.locator("iframe[title=Report]")
     assert frame.get_attribute("sandbox") == "allow-scripts allow-downloads"
-    place = page.url.rstrip("/") + frame.get_attribute("src").partition("#")[0]
+    place = page.url + frame.get_attribute("src").partition("#")[0]
     answer = page.request.get(place)
     assert answer.headers["content-security-policy"].startswith("sandbox allow-scripts")
     assert page.request.get(f"{page.url}report/guess").status == 404

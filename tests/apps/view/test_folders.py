@@ -160,10 +160,6 @@ def test_names_of_results(tmp_path):
     for name in ("", "/etc", "../one", ".one", "a/../../b"):
         with pytest.raises(ValueError, match="expected one below"):
             place(tmp_path, name)
-    (tmp_path / "there").mkdir()
-    (tmp_path / "there" / "metrics.json").write_text("{}")
-    with pytest.raises(FileExistsError, match="another name"):
-        place(tmp_path, "there")
 
 
 def test_a_report_has_the_cubes_of_one_shape(result):

@@ -1,5 +1,7 @@
+import errno
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -59,6 +61,42 @@ def test_ends_of_the_spectrum_become_wavelengths(session):
     assert session.summarize().inputs.wavelengths[-1] == 530
     session.say_wavelengths("")
     assert session.summarize().inputs.wavelengths is None
+
+
+NAMES = ["${oc.env:HOME}", "${seed}", "a${", r"\${seed}", r"a\b'", "it's, (1)"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_is_a_name(name, session, files, tmp_path):
+    """What Hydra and OmegaConf take for a reference, a quote or an end is a part of it."""
+    folder = session.output / name
+    folder.mkdir()
+    for role in ("mask", "snapshot"):
+        (folder / f"{role}{name}.npy").write_bytes((files / f"{role}.npy").read_bytes())
+    (folder / "camera.yaml").write_text(CAMERA)
+    (folder / "mask.npy").write_bytes((files / "mask.npy").read_bytes())
+    snapshot, mask = (str(folder / f"{role}{name}.npy") for role in ("snapshot", "mask"))
+    session.set_file("measurement", snapshot)
+    session.set_file("mask", mask)
+    assert session.summarize().frame.shape == (64, 78)
+    (folder / f"net{name}.safetensors").touch()
+    session.use_method(str(folder / f"net{name}.safetensors"))
+    session.say_more(f"dark='{folder}/x${{seed}}.npy'" if "'" not in name else "")
+    settings = session.settings()
+    assert (settings.measurement, settings.mask) == (snapshot, mask)
+    assert settings.model == {"path": f"{folder}/net{name}.safetensors"}
+    assert runs.method_of(settings, session.options()) == f"net{name}"
+    assert settings.dark == (f"{folder}/x${{seed}}.npy" if "'" not in name else 0.0)
+    session.set_file("mask", None)
+    session.set_file("camera", folder / "camera.yaml")
+    settings = session.settings()
+    assert settings.mask == str(folder / "mask.npy")
+    write_config(tmp_path, settings, session.options())
+    again = settings_of_file(tmp_path / f"{NAME}.yaml")
+    assert (again.measurement, again.model, again.dark) == (
+        *(settings.measurement, settings.model, settings.dark),
+    )
+    assert again.mask == settings.mask
 
 
 def test_summarizing_draws_no_random_number(session):
@@ -159,6 +197,53 @@ def test_the_saved_config_gives_the_same_bits(method, session, tmp_path):
     first, second = (read_cube(tmp_path / each / "cube.tif") for each in ("saved", "again"))
     assert torch.equal(first, second)
     assert torch.equal(first[0], torch.from_numpy(shown.cube))
+
+
+def test_of_two_that_save_under_one_name_one_is_refused(session, tmp_path, monkeypatch):
+    session.say_more(f"{SHORT}\nsolver=gap\noutput.pictures=false")
+    one, two = (
+        runs.reconstruct(session.settings(), [*session.options(), f"seed={seed}"], Job())
+        for seed in (1, 2)
+    )
+    folder, write = tmp_path / "day" / "a name", runs.write_results
+    begun, refused = threading.Event(), threading.Event()
+
+    def fail(*args):
+        begun.set()
+        refused.wait(60)
+        raise OSError(errno.ENOSPC, "no room")
+
+    monkeypatch.setattr(runs, "write_results", fail)
+    with ThreadPoolExecutor(1) as thread:
+        first = thread.submit(runs.save, one, folder)
+        begun.wait(60)
+        with pytest.raises(FileExistsError, match="a name: it is there already; give another name"):
+            runs.save(two, folder)
+        refused.set()
+        with pytest.raises(OSError, match="no room"):
+            first.result()
+    assert not folder.exists()  # what failed does not keep the name
+    monkeypatch.setattr(runs, "write_results", write)
+    assert f"--config-dir '{folder}'" in runs.save(one, folder)
+    before = (folder / f"{NAME}.yaml").read_bytes()
+    with pytest.raises(FileExistsError, match="give another name"):
+        runs.save(two, folder)
+    assert (folder / f"{NAME}.yaml").read_bytes() == before
+
+
+def test_closing_stops_the_job_that_runs():
+    jobs, begun = Jobs(), threading.Event()
+
+    def run(job):
+        begun.set()
+        while True:
+            job.check()
+
+    job = jobs.submit(run)
+    begun.wait(60)
+    jobs.close()
+    jobs._thread.shutdown(wait=True)
+    assert job.status == STOPPED
 
 
 def test_jobs_wait_for_each_other_and_fail_alone():

@@ -47,7 +47,7 @@ class Application:
         return Tab(self).template
 
     def close(self) -> None:
-        """End the thread when its job ends."""
+        """End the thread, and the job that runs."""
         self.jobs.close()
 
 

@@ -24,7 +24,7 @@ export function render({ model }) {
   Object.assign(input, { type: "file", accept: model.accept, multiple: model.multiple });
   bar.hidden = true;
   bar.setAttribute("aria-label", "Upload");
-  let drop = 0;
+  let drop = Date.now();  // a field that is drawn again continues no drop of before
 
   async function take(files) {
     const mine = ++drop;

@@ -58,7 +58,7 @@ class FilesSection:
                 label=f"{title}: drop a file here, or click",
                 accept=",".join((*suffixes, *(() if role == "camera" else _BESIDE))),
                 multiple=role != "camera",
-                address=f"/upload/{self.own[role].key}",
+                address=f"upload/{self.own[role].key}",
                 width=330,
                 margin=(5, 10),
             )

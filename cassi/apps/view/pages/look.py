@@ -16,7 +16,7 @@ from cassi.apps.view.session import Session
 
 # The page may run its scripts and give files to keep; it shares no origin with the application.
 _FRAME = """\
-<iframe title="Report" sandbox="allow-scripts allow-downloads" src="/report/{key}#{name}"
+<iframe title="Report" sandbox="allow-scripts allow-downloads" src="report/{key}#{name}"
   style="width: min(1476px, 100vw - 48px); height: 1000px; border: 0; color-scheme: light">
 </iframe>"""
 

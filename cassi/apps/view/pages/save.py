@@ -7,7 +7,6 @@ from typing import Any
 import panel as pn
 
 from cassi.apps.view.cubes import Shown
-from cassi.apps.view.folders import NUMBERS
 from cassi.apps.view.jobs import explain
 from cassi.apps.view.pages.look import LookSection
 from cassi.apps.view.pages.parts import button, field, heading, say, text
@@ -63,13 +62,10 @@ def place(output: Path, name: str) -> Path:
 
     Raises:
         ValueError: the name is empty, or leads out of the output folder.
-        FileExistsError: the folder has a result.
     """
     name = name.strip()
     folder = output / name
     parts = Path(name).parts
     if not parts or Path(name).is_absolute() or any(part.startswith(".") for part in parts):
         raise ValueError(f"name: expected one below {output}, got {name!r}")
-    if (folder / NUMBERS).exists():
-        raise FileExistsError(f"{folder}: there is a result already; give another name")
     return folder

@@ -1,0 +1,61 @@
+"""How commands with a page begin and end."""
+
+import signal
+
+import numpy as np
+import pytest
+from shared import wait_until
+
+pytest.importorskip("panel", reason="needs panel")
+from cassi.apps.live.command import main as live
+from cassi.apps.view import launch
+from cassi.apps.view.command import main
+
+
+@pytest.mark.parametrize("port", ["-1", "65536", "99999"])
+@pytest.mark.parametrize("command", [main, live])
+def test_a_port_that_there_is_not_is_refused_in_one_line(command, port, capsys):
+    with pytest.raises(SystemExit) as stop:
+        command(["--no-browser", f"--port={port}"])
+    assert stop.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"--port: expected 0 to 65535, got {port}" in line
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("name", ["view", pytest.param("live", marks=pytest.mark.slow)])
+def test_a_signal_ends_the_command_and_its_files(name, number, tmp_path, start):
+    output = tmp_path / "out"
+    np.save(tmp_path / "mask.npy", np.eye(8, dtype=np.float32))
+    words = [f"source={tmp_path}", f"mask={tmp_path}/mask.npy"] if name == "live" else [tmp_path]
+    words = [*map(str, words), "--output", str(output)]
+    command = start(name, *words, fork=False, BROWSER="sleep 100 %s")  # which nobody waits for
+    wait_until(lambda: list(output.glob(f".open-*/cassi-{name}.html")), seconds=60)
+    command.send_signal(number)
+    assert command.communicate(timeout=200)[0].splitlines()[-1] == f"cassi-{name}: ended"
+    assert command.returncode == 0
+    assert list(output.iterdir()) == []
+
+
+def test_what_was_ignored_stays_so_and_handlers_are_put_back():
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)]
+    ended = []
+
+    def command():
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            signal.raise_signal(signal.SIGTERM)  # a second one does not end the clean-up
+            ended.append(True)
+
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        launch.run_until_interrupted("cassi-view", command)
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    finally:
+        for number, handler in zip((signal.SIGTERM, signal.SIGHUP), before, strict=True):
+            signal.signal(number, handler)
+    assert ended
