@@ -124,14 +124,11 @@ class GallerySection:
         try:
             found = await asyncio.to_thread(read, entry, self.session.allowed)
         except Exception as error:
-            say(self.message, explain(error), "error")
+            later(partial(say, self.message, explain(error), "error"))
             return
-        say(self.message, f"{entry.name} is open below")
-        later(
-            partial(self.show, entry.name, found)
-            if entry.is_evaluation
-            else partial(self.done, found)
-        )
+        later(partial(say, self.message, f"{entry.name} is open below"))
+        is_evaluation = entry.is_evaluation
+        later(partial(self.show, entry.name, found) if is_evaluation else partial(self.done, found))
 
     async def _more(self, event: Any) -> None:
         self.most += _PAGE

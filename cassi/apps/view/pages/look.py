@@ -4,6 +4,7 @@ import asyncio
 import secrets
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from html import escape
 from typing import Any
 from urllib.parse import quote
@@ -75,8 +76,10 @@ class LookSection:
     def open_evaluation(self, name: str, page: bytes) -> None:
         """Choose the page of an evaluation, HTML."""
         self.evaluations[name] = page
-        self.cube.value = None
-        self._list(name)
+        if self.cube.value == name:
+            self._show(name, page)
+        else:
+            self._list(name)
 
     def mark_saved(self, shown: Shown) -> None:
         """Count a cube as saved: a reload asks no longer."""
@@ -99,8 +102,6 @@ class LookSection:
 
     async def _choose(self, event: Any) -> None:
         name = event.new
-        if name is None:
-            return
         say(self.message, f"packing {name} …")
         self.changed(self.shown)
         try:
@@ -112,7 +113,7 @@ class LookSection:
                 }
                 page = await asyncio.to_thread(report_on, cubes[name], cubes.values())
         except Exception as error:
-            say(self.message, explain(error), "error")
+            later(partial(say, self.message, explain(error), "error"))
             return
         if name == self.cube.value:  # no other was chosen in the meantime
             later(lambda: self._show(name, page))
