@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tabulate import tabulate
 
 from cassi.apps.results import one_line, reported_numbers, say_warnings
 from cassi.apps.view.allowed_paths import AllowedPaths
@@ -131,7 +132,6 @@ def evaluation_page(entry: Entry, allowed: AllowedPaths) -> bytes:
         OSError: a file is missing or cannot be read, or is not below the folders that may be read.
         ValueError: a file is damaged or too long.
     """
-    import pandas
     from markdown_it import MarkdownIt
 
     if entry.folder is None:
@@ -143,8 +143,9 @@ def evaluation_page(entry: Entry, allowed: AllowedPaths) -> bytes:
         text = allowed.read(means, _LONGEST).decode()
         body = MarkdownIt("commonmark").enable("table").render(text)
     else:
-        rows = pandas.read_csv(io.BytesIO(allowed.read(entry.folder / "sweep.csv", _LONGEST)))
-        body = rows.to_html(index=False, border=0, na_rep="–", float_format="{:.4g}".format)
+        text = allowed.read(entry.folder / "sweep.csv", _LONGEST).decode()
+        rows = list(csv.reader(io.StringIO(text, newline="")))
+        body = tabulate(rows, headers="firstrow", tablefmt="html", floatfmt=".4g")
     pictures = [allowed.read(file, _LARGEST) for file in _pictures(entry.folder)]
     drawn = [f'<img alt="" src="data:image/png;base64,{b64encode(p).decode()}">' for p in pictures]
     page = _PAGE.format(name=escape(entry.name), body=body + "".join(drawn))

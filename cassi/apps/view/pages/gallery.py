@@ -122,7 +122,7 @@ class GallerySection:
         read: Callable[[Entry, AllowedPaths], Any]
         read = evaluation_page if entry.is_evaluation else open_result
         try:
-            found = await asyncio.to_thread(read, entry, self.session.allowed)
+            found: Any = await asyncio.to_thread(read, entry, self.session.allowed)
         except Exception as error:
             later(partial(say, self.message, explain(error), "error"))
             return
