@@ -180,7 +180,8 @@ def test_results_fit_their_cards_and_have_their_whole_names(open_view, output):
     page.get_by_role("button", name=f"Open {output.name}/table").click()
     page.frame_locator("iframe[title=Report]").get_by_text("a report").wait_for()
     page.wait_for_function(f"{SECTION} === document.activeElement")
-    assert page.locator("iframe[title=Report]").bounding_box()["height"] > 3000
+    frame = page.locator("iframe[title=Report]")
+    wait_until(lambda: frame.bounding_box()["height"] > 3000, seconds=20)
     for name in ("of-a-long-day", "table"):
         shutil.rmtree(output / name)
 
@@ -197,11 +198,11 @@ def test_a_run_comes_into_sight_and_is_not_lost(open_view, output):
     report = _report(page)
     page.wait_for_function(f"{SECTION} === document.activeElement")
     page.wait_for_function(f"{SECTION}.getBoundingClientRect().top < innerHeight / 2")
+    html = report.locator("html")
+    fits = "each => each.scrollHeight <= innerHeight && each.offsetHeight > innerHeight - 2"
     for width in (1280, 820):
         page.set_viewport_size({"width": width, "height": 900})
-        page.wait_for_timeout(500)
-        inner = report.locator("html").evaluate("each => [each.scrollHeight, innerHeight]")
-        assert inner[0] <= inner[1]
+        wait_until(lambda: html.evaluate(fits), seconds=20)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     with contextlib.suppress(Error):  # the navigation is called off
         page.reload(timeout=3000)
