@@ -84,6 +84,7 @@ def main() -> None:
                 report.get_by_role("spinbutton", name=label, exact=True).fill(value)
             report.get_by_role("button", name="Add region").click()
         report.get_by_role("button", name="One cube, all marks").click()
+        page.set_viewport_size({"width": 1280, "height": 1700})  # out of sight nothing is drawn
         page.wait_for_timeout(1500)
         page.add_style_tag(content="header { position: static !important }")  # it would lie over it
         page.locator("section[aria-label=Look]").screenshot(path=FOLDER / "view_look.png")

@@ -30,7 +30,7 @@ RUNS = {
     "cassi-calibrate": (FRAME, *CAMERA, "solver.iterations=2", "degree=1", "radius=1"),
     "cassi-camera": (FRAME, *CAMERA),
     "cassi-evaluate": (*SCENES, "processes=2"),
-    "cassi-export": (FRAME, *CAMERA, *SOLVER),
+    "cassi-export": (FRAME, *CAMERA, *SOLVER, "format=torch_export"),
     "cassi-reconstruct": (DAY, *CAMERA, *SOLVER, "processes=2"),
     "cassi-train": (*TRAINING, "logger=csv"),
 }

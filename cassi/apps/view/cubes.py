@@ -1,7 +1,8 @@
 """A cube that is looked at, and the report that shows it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,9 @@ from cassi.apps.results import reported_numbers, say_camera_check, say_warnings
 from cassi.apps.settings import Reconstruct
 from cassi.uncertainty import NORMAL
 from cassi.viz.report import encode_scene, make_report
+
+_SHORT = 12
+"""Letters that names may share at their beginning."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,20 @@ class Shown:
     deviation: np.ndarray | None = None
     numbers: Mapping[str, Any] = field(default_factory=dict)
     made: tuple[Reconstruct, list[str], Result] | None = None
+
+
+def short_names(names: Sequence[str]) -> dict[str, str]:
+    """Return a label for each name: what all begin with, up to a whole word, becomes "…".
+
+    >>> short_names(["runs/2026-11-28/lamp, auto", "runs/2026-11-28/lamp, gap_tv"])
+    {'runs/2026-11-28/lamp, auto': '…auto', 'runs/2026-11-28/lamp, gap_tv': '…gap_tv'}
+    """
+    if len(names) < 2:
+        return {name: name for name in names}
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(min(names), max(names), strict=False))
+    shared = "".join(letter for letter, _ in same)
+    start = max(shared.rfind(mark) for mark in "/_-, ") + 1
+    return {name: f"…{name[start:]}" if start > _SHORT else name for name in names}
 
 
 def report_on(shown: Shown, others: Iterable[Shown]) -> bytes:

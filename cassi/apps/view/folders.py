@@ -3,12 +3,15 @@
 import csv
 import io
 import json
+from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tabulate import tabulate
 
 from cassi.apps.results import one_line, reported_numbers, say_camera_check, say_warnings
 from cassi.apps.view.allowed_paths import AllowedPaths
@@ -17,14 +20,36 @@ from cassi.apps.view.jobs import explain
 from cassi.data.io import WRITE_SUFFIXES, load_cube
 
 NUMBERS, TABLE, PICTURE = "metrics.json", "results.csv", "rgb.png"
+EVALUATION, SWEEP = "results.json", "sweep.json"
+"""What cassi-evaluate writes."""
 DEVIATION = "uncertainty.tif"
-_SIDE = 180  # pixels of a small picture
-_LONGEST, _LARGEST = 2**24, 2**26
-"""Bytes of a text, and of a picture."""
+_SIDE = 240  # pixels of a small picture
+_LONGEST, _LARGEST, _LARGEST_REPORT = 2**24, 2**26, 2**28
+"""Bytes of a text, of a picture, and of a report."""
 _MOST_PIXELS = 2**26
 _DEEPEST = 32
-"""Lists and dicts in each other in metrics.json."""
+"""Lists and dicts in each other in a file of JSON."""
 _LONGEST_REASON = 300
+_POLICY = """\
+<!doctype html>
+<meta http-equiv="Content-Security-Policy" content="default-src 'none';
+  script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:">
+"""
+"""Before a page of somebody else, so that it loads nothing from a network."""
+_PAGE = """\
+<html lang="en">
+<meta charset="utf-8">
+<title>{name}</title>
+<style>
+  :root {{ color-scheme: light dark; font: 14px/1.45 system-ui, sans-serif }}
+  table {{ border-collapse: collapse; display: block; overflow: auto }}
+  th, td {{ padding: 4px 12px; border-bottom: 1px solid #8888; white-space: nowrap }}
+  img {{ max-width: 100%; margin-top: 12px }}
+</style>
+<h1>{name}</h1>
+{body}
+</html>
+"""
 
 
 @dataclass(frozen=True)
@@ -36,34 +61,36 @@ class Entry:
         folder: of its files; None for a snapshot that failed, and for a folder that is damaged.
         said: its numbers, or the reason, in one line.
         warnings: number of warnings about the camera.
+        is_evaluation: cassi-evaluate wrote it; `evaluation_page` shows it.
     """
 
     name: str
     folder: Path | None
     said: str
     warnings: int = 0
+    is_evaluation: bool = False
 
 
 def list_results(allowed: AllowedPaths) -> list[Entry]:
     """Return the results below the folders that may be read, and the failures, sorted by name.
 
-    A folder counts when it has metrics.json, which is written together with the other files. One
-    whose metrics.json is damaged is listed with the reason.
+    A folder counts when it has metrics.json, which is written together with the other files, or the
+    results.json or sweep.json of an evaluation. One with a damaged file is listed with the reason.
     """
     found = []
     places = set()
-    for folder in allowed.find(NUMBERS):
-        name = allowed.name_of(folder)
-        name = folder.name if name == "." else name
-        try:
-            numbers = _read(folder, allowed)
-            if numbers is None:
-                continue
-            said, warned = one_line(dict(numbers)), len(say_warnings(numbers))
-            found.append(Entry(name, folder, said, warned))
-        except Exception as error:  # whatever a file says, the others are listed
-            found.append(_broken(name, error))
-        places.add(folder)
+    readers = {NUMBERS: _list_cube, EVALUATION: _list_evaluation, SWEEP: _list_evaluation}
+    for file, read in readers.items():
+        for folder in allowed.find(file):
+            name = allowed.name_of(folder)
+            name = folder.name if name == "." else name
+            try:
+                entry = read(name, folder, allowed)
+            except Exception as error:  # whatever a file says, the others are listed
+                entry = _broken(name, error)
+            if entry is not None:
+                found.append(entry)
+                places.add(folder)
     for folder in allowed.find(TABLE):
         try:
             for row in _failures(folder / TABLE, allowed):
@@ -98,6 +125,33 @@ def open_result(entry: Entry, allowed: AllowedPaths) -> Shown:
     return Shown(entry.name, values, cube.wavelengths, deviation=deviation, numbers=numbers)
 
 
+def evaluation_page(entry: Entry, allowed: AllowedPaths) -> bytes:
+    """Return the report of an evaluation as HTML; without one its curves and its table.
+
+    Raises:
+        OSError: a file is missing or cannot be read, or is not below the folders that may be read.
+        ValueError: a file is damaged or too long.
+    """
+    from markdown_it import MarkdownIt
+
+    if entry.folder is None:
+        raise ValueError(f"{entry.name}: there is no result")
+    report, means = entry.folder / "report.html", entry.folder / "results.md"
+    if report.exists():
+        return _POLICY.encode() + allowed.read(report, _LARGEST_REPORT)
+    if means.exists():
+        text = allowed.read(means, _LONGEST).decode()
+        body = MarkdownIt("commonmark").enable("table").render(text)
+    else:
+        text = allowed.read(entry.folder / "sweep.csv", _LONGEST).decode()
+        rows = list(csv.reader(io.StringIO(text, newline="")))
+        body = tabulate(rows, headers="firstrow", tablefmt="html", floatfmt=".4g")
+    pictures = [allowed.read(file, _LARGEST) for file in _pictures(entry.folder)]
+    drawn = [f'<img alt="" src="data:image/png;base64,{b64encode(p).decode()}">' for p in pictures]
+    page = _PAGE.format(name=escape(entry.name), body=body + "".join(drawn))
+    return (_POLICY + page).encode()
+
+
 def thumbnail(entry: Entry, allowed: AllowedPaths) -> Any:
     """Return a result's picture, made small, as an image of Pillow; None where it has none."""
     from PIL import Image
@@ -105,7 +159,7 @@ def thumbnail(entry: Entry, allowed: AllowedPaths) -> Any:
     if entry.folder is None:
         return None
     try:
-        content = io.BytesIO(allowed.read(entry.folder / PICTURE, _LARGEST))
+        content = io.BytesIO(allowed.read(_pictures(entry.folder)[0], _LARGEST))
         # Whatever else Pillow would take it for: one of its formats runs a program.
         with Image.open(content, formats=("PNG",)) as image:
             if image.width * image.height > _MOST_PIXELS:
@@ -115,6 +169,48 @@ def thumbnail(entry: Entry, allowed: AllowedPaths) -> Any:
         return None
     small.thumbnail((_SIDE, _SIDE))
     return small
+
+
+def _pictures(folder: Path) -> list[Path]:
+    """Return the pictures of a result, the one that stands for it first."""
+    named = [folder / name for name in (PICTURE, "sweep.png", "cases.png")]
+    return [file for file in named if file.exists()] + sorted(folder.glob("figures/*.png"))
+
+
+def _list_cube(name: str, folder: Path, allowed: AllowedPaths) -> Entry | None:
+    numbers = _read(folder, allowed)
+    if numbers is None:
+        return None
+    return Entry(name, folder, one_line(dict(numbers)), len(say_warnings(numbers)))
+
+
+def _list_evaluation(name: str, folder: Path, allowed: AllowedPaths) -> Entry | None:
+    file = folder / EVALUATION if (folder / EVALUATION).exists() else folder / SWEEP
+    results = _parse(file, allowed)
+    if not isinstance(results, dict) or not {"metrics", "preset"} <= results.keys():
+        return None
+    try:
+        said = _say_sweep(results) if "values" in results else _say_best(results)
+        said.encode()  # half of a surrogate pair is no text
+    except Exception as error:  # anything may stand there
+        raise ValueError(f"{file.name}: it is not what cassi-evaluate writes ({error})") from None
+    return Entry(name, folder, said, is_evaluation=True)
+
+
+def _say_best(results: Mapping[str, Any]) -> str:
+    count = sum(len(rows["scenes"]) for rows in results["metrics"].values())
+    said = f"evaluation: {count} row{'s' * (count != 1)}"
+    psnr = f"psnr/{results['preset']}"
+    means = {method: rows["mean"].get(psnr) for method, rows in results["metrics"].items()}
+    scores = {method: mean for method, mean in means.items() if mean is not None}
+    best = max(scores, key=scores.__getitem__, default=None)
+    return said if best is None else f"{said}, best: {best} with {scores[best]:.2f} dB"
+
+
+def _say_sweep(results: Mapping[str, Any]) -> str:
+    methods = {method: None for rows in results["metrics"].values() for method in rows}
+    points = len(results["values"])
+    return f"evaluation: {points} values of {results['parameter']}, {', '.join(methods)}"
 
 
 def _broken(name: str, error: Exception) -> Entry:
@@ -128,16 +224,9 @@ def _read(folder: Path, allowed: AllowedPaths) -> Mapping[str, Any] | None:
         OSError: it cannot be read, or is not below the folders that may be read.
         ValueError: it is damaged.
     """
-    content = allowed.read(folder / NUMBERS, _LONGEST)
-    try:
-        numbers = json.loads(content)
-    except RecursionError:
-        raise ValueError(f"{NUMBERS}: expected at most {_DEEPEST} levels, got more") from None
-    except ValueError as error:
-        raise ValueError(f"{NUMBERS}: {error}") from None
+    numbers = _parse(folder / NUMBERS, allowed)
     if not isinstance(numbers, dict) or "cube_shape" not in numbers:
         return None
-    _check_depth(numbers)
     try:
         _check(numbers)
     except (KeyError, TypeError, AttributeError, OverflowError, ValueError) as error:
@@ -145,7 +234,21 @@ def _read(folder: Path, allowed: AllowedPaths) -> Mapping[str, Any] | None:
     return numbers
 
 
-def _check_depth(value: Any) -> None:
+def _parse(file: Path, allowed: AllowedPaths) -> Any:
+    """Return what a file of JSON holds.
+
+    Raises:
+        OSError: it cannot be read, or is not below the folders that may be read.
+        ValueError: it is damaged, or has more than 32 levels.
+    """
+    deep = f"{file.name}: expected at most {_DEEPEST} levels, got more"
+    content = allowed.read(file, _LONGEST)
+    try:
+        value = json.loads(content)
+    except RecursionError:
+        raise ValueError(deep) from None
+    except ValueError as error:
+        raise ValueError(f"{file.name}: {error}") from None
     level = [value]
     for _ in range(_DEEPEST):
         level = [
@@ -155,7 +258,8 @@ def _check_depth(value: Any) -> None:
             for inner in (each.values() if isinstance(each, dict) else each)
         ]
     if level:
-        raise ValueError(f"{NUMBERS}: expected at most {_DEEPEST} levels, got more")
+        raise ValueError(deep)
+    return value
 
 
 def _check(numbers: dict[str, Any]) -> None:

@@ -60,9 +60,14 @@ def summarize_inputs(inputs: Inputs) -> InputSummary:
     predicted = predict(y, camera)
     seen = flatten(y[0, :1].float(), None if good is None else good[0, :1])
     agreement = _correlate(seen, flatten(predicted[0, :1].float()))
-    better = find_better_step(y, camera, seen, agreement)
+    # The camera check decides. It sees where light begins and ends, and not how many bands are
+    # between: what it lets pass is compared with other whole steps, of the same sign.
+    better = [] if check.warnings else find_better_step(y, camera, seen, agreement)
     known = camera if isinstance(camera, CodedSystem) else None
-    rows = [*_describe(inputs, camera), ("Seen in the frame", check.note or "nothing")]
+    rows = [
+        *_describe(inputs, camera),
+        ("Seen in the frame", "" if better else check.note or "nothing"),
+    ]
     rows += [("Files", note) for note in inputs.notes]
     return InputSummary(
         inputs,
@@ -186,4 +191,5 @@ def _dispersion(camera: System) -> str:
     span = offsets[-1] - offsets[0]
     step = abs(span) / (len(offsets) - 1)
     way = _WHERE[axis, span >= 0]
-    return f"{step:.4g} pixels per band, longer wavelengths further {way}"
+    unseen = " (as set: no frame shows the direction)" if camera.mask.shape[-3] == 1 else ""
+    return f"{step:.4g} pixels per band, longer wavelengths further {way}{unseen}"

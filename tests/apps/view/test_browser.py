@@ -1,20 +1,25 @@
 """What a stranger does with cassi-view, done in a headless Chromium."""
 
+import contextlib
 import filecmp
 import http.server
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
 import urllib.error
 import urllib.request
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from shared import wait_until
 
 from cassi.apps.inputs import load_inputs
@@ -23,6 +28,8 @@ from cassi.data.bundled import bundled_path
 from cassi.data.io import read_cube, write_cube
 
 pytest.importorskip("panel", reason="needs panel")
+Error = pytest.importorskip("playwright.sync_api", reason="needs playwright").Error
+SECTION = "document.querySelector('section[aria-label=Look]')"
 HARMLESS = ("log: ", "info: ", "debug: ", "could not set initial ranges", "Failed to load resource")
 
 
@@ -202,6 +209,70 @@ def test_sections_fold_away_and_empty_ones_are_no_cards(open_view):
     _see(page, "28 bands of 256 × 256 pixels")
 
 
+@pytest.mark.slow
+def test_results_fit_their_cards_and_have_their_whole_names(open_view, output):
+    """A picture with a truth beside it is twice as wide as others."""
+    names = [f"of-a-long-day/{'with-a-lamp-and-filters-' * 4}{number}" for number in (1, 2)]
+    numbers = {"iterations": 3, "seconds": 1.0, "relative_residual": 0.1}
+    numbers |= {"cube_shape": [8, 64, 64], "files": ["cube.tif"]}
+    for name in names:
+        (output / name).mkdir(parents=True)
+        (output / name / "metrics.json").write_text(json.dumps(numbers))
+        Image.new("RGB", (640, 320), "red").save(output / name / "rgb.png")
+    (output / "table").mkdir()
+    (output / "table" / "results.json").write_text('{"preset": "unit", "metrics": {}}')
+    (output / "table" / "report.html").write_text("<p style='height: 3000px'>a report")
+    page = open_view()
+    for width in (1280, 820):
+        page.set_viewport_size({"width": width, "height": 900})
+        pictures = page.locator("section[aria-label=Results] img")
+        pictures.nth(1).wait_for()
+        boxes = [picture.bounding_box() for picture in pictures.all()]
+        for left, right in pairwise(boxes):
+            assert right["x"] >= left["x"] + left["width"] or right["y"] > left["y"]
+        for name in names:
+            button = page.get_by_role("button", name=name)
+            assert button.evaluate("each => each.scrollWidth <= each.clientWidth")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.get_by_role("button", name=f"Open {output.name}/table").click()
+    page.frame_locator("iframe[title=Report]").get_by_text("a report").wait_for()
+    page.wait_for_function(f"{SECTION} === document.activeElement")
+    frame = page.locator("iframe[title=Report]")
+    wait_until(lambda: frame.bounding_box()["height"] > 3000, seconds=20)
+    for name in ("of-a-long-day", "table"):
+        shutil.rmtree(output / name)
+
+
+@pytest.mark.slow
+def test_a_run_comes_into_sight_and_is_not_lost(open_view, output):
+    page = open_view()
+    asked = []
+    page.on("dialog", lambda dialog: (asked.append(dialog.type), dialog.dismiss()))
+    page.get_by_role("button", name="Take the example").click()
+    _see(page, "28 bands of 256 × 256 pixels")
+    _reconstruct(page, "gap_tv: of the literature", "solver.iterations=3\noutput.report=false")
+    _see(page, "not saved yet: scene, gap_tv")
+    report = _report(page)
+    page.wait_for_function(f"{SECTION} === document.activeElement")
+    page.wait_for_function(f"{SECTION}.getBoundingClientRect().top < innerHeight / 2")
+    html = report.locator("html")
+    fits = "each => each.scrollHeight <= innerHeight && each.offsetHeight > innerHeight - 2"
+    for width in (1280, 820):
+        page.set_viewport_size({"width": width, "height": 900})
+        wait_until(lambda: html.evaluate(fits), seconds=20)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    with contextlib.suppress(Error):  # the navigation is called off
+        page.reload(timeout=3000)
+    assert asked == ["beforeunload"]
+    _fill(page, "Name of the folder", "kept")
+    page.get_by_role("button", name="Save", exact=True).last.click()
+    _see(page, "saved in")
+    page.reload()
+    page.get_by_role("button", name="Take the example").wait_for()
+    assert asked == ["beforeunload"]
+    shutil.rmtree(output / "kept")
+
+
 @pytest.mark.release
 def test_a_drop_of_200_megabytes_arrives(open_view, output, tmp_path):
     large = tmp_path / "large.npy"
@@ -238,7 +309,7 @@ def test_the_path_of_a_stranger(open_view, commands, folder, output):
     _fill(page, "Step, pixels per band", "2")
     _fill(page, "Wavelengths, nm", "450-650")
     _see(page, "450 to 650 nm")
-    _see(page, "nothing speaks against this camera")
+    _see(page, "nothing in the frame speaks against this camera")
 
     # What fails leaves a message, and the page goes on.
     _reconstruct(page, "gap_tv: of the literature", "solver.iteration=6")
@@ -321,7 +392,7 @@ def test_two_tabs_are_apart_and_everything_has_a_name(open_view):
         assert re.search(r'"[^"]+"', snapshot), snapshot
     for slider in first.get_by_role("slider").all():
         assert '"' in slider.aria_snapshot()
-    first.get_by_role("button", name="Take the example").focus()
+    first.get_by_role("combobox", name="Method").focus()
     for _ in range(3):
         first.keyboard.press("Tab")
     assert first.evaluate("document.activeElement !== document.body")
@@ -332,7 +403,7 @@ def test_nothing_is_hard_to_perceive_or_to_reach(open_view):
     """With a first cube the steps before it fold; then the rules of axe-core."""
     page = open_view()
     page.get_by_role("button", name="Take the example").click()
-    _see(page, "nothing speaks against this camera")
+    _see(page, "nothing in the frame speaks against this camera")
     _reconstruct(page, "gap_tv: of the literature", "solver.iterations=3\noutput.report=false")
     _see(page, "done: 3 iterations")
     _report(page)

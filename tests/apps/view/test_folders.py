@@ -12,10 +12,17 @@ import pytest
 from cassi.apps.view import runs
 from cassi.apps.view.allowed_paths import AllowedPaths
 from cassi.apps.view.cubes import report_on
-from cassi.apps.view.folders import DEVIATION, list_results, open_result, thumbnail
+from cassi.apps.view.folders import (
+    DEVIATION,
+    evaluation_page,
+    list_results,
+    open_result,
+    thumbnail,
+)
 from cassi.apps.view.jobs import Job
 from cassi.apps.view.pages.save import place
 from cassi.data.io import write_cube
+from cassi.evaluation import Record, write_results, write_sweep
 
 
 @pytest.fixture
@@ -71,6 +78,67 @@ def test_what_failed_and_what_is_damaged(result):
         open_result(one, allowed)
     (day / "one" / "rgb.png").write_bytes(b"no picture")
     assert thumbnail(one, allowed) is None
+
+
+@pytest.fixture
+def evaluations(tmp_path):
+    """Folders as cassi-evaluate writes them: of scenes with and without a report, and a sweep."""
+    day = tmp_path / "evaluated"
+    records = [
+        Record("", scene, method, "", {"psnr/unit": psnr})
+        for method, psnr in (("gap_tv", 21.0), ("<b>auto", 31.5))
+        for scene in ("toys", "beads")
+    ]
+    more = {"preset": "unit", "settings": {}, "environment": {}}
+    for name in ("reported", "table"):
+        (day / name).mkdir(parents=True)
+        write_results(day / name, records, ["toys", "beads"], ["gap_tv", "<b>auto"], **more)
+    (day / "reported" / "report.html").write_text("<h1>of the command</h1>")
+    (day / "sweep").mkdir()
+    write_sweep(
+        *(day / "sweep", [], {"noise=1": 1.0, "noise=2": 2.0}, ["toys"], ["gap_tv"]),
+        **(more | {"parameter": "noise"}),
+    )
+    (day / "sweep" / "sweep.png").write_bytes(b"curves")
+    return day
+
+
+def test_evaluations_are_listed_and_shown(evaluations):
+    allowed = AllowedPaths([evaluations])
+    entries = {entry.name: entry for entry in list_results(allowed)}
+    assert {name: entry.said for name, entry in entries.items()} == {
+        "reported": "evaluation: 4 rows, best: <b>auto with 31.50 dB",
+        "table": "evaluation: 4 rows, best: <b>auto with 31.50 dB",
+        "sweep": "evaluation: 2 values of noise, gap_tv",
+    }
+    assert all(entry.is_evaluation for entry in entries.values())
+    pages = {name: evaluation_page(entry, allowed).decode() for name, entry in entries.items()}
+    assert pages["reported"].endswith("<h1>of the command</h1>")
+    assert re.search("<td.*31.50", pages["table"])
+    assert re.search("<td.*data:image/png", pages["sweep"], re.DOTALL)
+    assert all("default-src 'none'" in page.partition("<h1>")[0] for page in pages.values())
+
+
+def test_evaluations_that_are_damaged_or_lead_elsewhere(evaluations, tmp_path):
+    allowed = AllowedPaths([evaluations])
+    (entry,) = [entry for entry in list_results(allowed) if entry.name == "reported"]
+    report = evaluations / "reported" / "report.html"
+    report.rename(tmp_path / "report.html")
+    report.symlink_to(tmp_path / "report.html")
+    with pytest.raises(PermissionError, match="not below"):
+        evaluation_page(entry, allowed)
+    good = json.loads((evaluations / "table" / "results.json").read_text())
+    wrong = {"preset": 7}, {"metrics": []}, {"metrics": {"a": {"mean": {"psnr/unit": "high"}}}}
+    for values in (*wrong, {"metrics": {"\ud800": good["metrics"]["gap_tv"]}}):
+        (evaluations / "table" / "results.json").write_text(json.dumps(good | values))
+        found = {each.name: each for each in list_results(allowed)}
+        assert found["sweep"].is_evaluation
+        if values != {"preset": 7}:  # no score is known then
+            assert found["table"].said.startswith("damaged: results.json: it is not what")
+            with pytest.raises(ValueError, match="no result"):
+                evaluation_page(found["table"], allowed)
+    (evaluations / "table" / "results.json").write_text("{}")  # of another program
+    assert "table" not in {each.name for each in list_results(allowed)}
 
 
 NOT_A_RESULT = {

@@ -15,11 +15,13 @@ import panel as pn
 
 from cassi.apps.view import runs
 from cassi.apps.view.allowed_paths import AllowedPaths
+from cassi.apps.view.cubes import Shown
 from cassi.apps.view.jobs import Job, Jobs
 from cassi.apps.view.pages import gallery
 from cassi.apps.view.pages.camera import CameraSection
 from cassi.apps.view.pages.files import FilesSection
 from cassi.apps.view.pages.gallery import GallerySection
+from cassi.apps.view.pages.look import LookSection
 from cassi.apps.view.pages.run import RunSection
 from cassi.apps.view.session import Session
 
@@ -101,7 +103,7 @@ def test_a_camera_is_drawn_and_calibrated(session, jobs, polls, monkeypatch):
     camera = CameraSection(session, jobs, ready.append)
     camera.band.value = 2  # before there is a frame
     camera.fields["system.step"].value = "2"
-    assert said(camera.message) == "nothing speaks against this camera"
+    assert said(camera.message) == "nothing in the frame speaks against this camera"
     assert (camera.band.end, ready[-1]) == (8, camera.summary)
     assert said(camera.frame.caption) == "Frame: mask in red"
     camera._show(replace(camera.summary, mask=None, offsets=None))
@@ -143,7 +145,7 @@ def test_of_many_results_the_page_has_the_first(session, monkeypatch):
     for name in ("one", "two"):
         runs.save(shown, session.output / name)
     opened = []
-    section = GallerySection(session, opened.append)
+    section = GallerySection(session, opened.append, None)
     asyncio.run(section.refresh())
     assert (len(section.cards), section.more.visible) == (1, True)
     asyncio.run(section._more(None))
@@ -160,6 +162,82 @@ def test_of_many_results_the_page_has_the_first(session, monkeypatch):
     monkeypatch.setattr(gallery, "list_results", lambda allowed: 1 / 0)
     asyncio.run(section.refresh())
     assert said(section.message).startswith("error: ZeroDivisionError")
+
+
+def test_the_next_file_is_asked_for(session, jobs):
+    camera = CameraSection(session, jobs, lambda summary: None)
+    mask = session.values.pop("mask")
+    asyncio.run(camera.refresh())
+    assert said(camera.message) == "Now choose its mask, or a camera file."
+    snapshot = session.values.pop("measurement")
+    session.values["mask"] = mask
+    asyncio.run(camera.refresh())
+    assert said(camera.message) == "Now choose the snapshot."
+    session.values["measurement"] = snapshot
+    asyncio.run(camera.refresh())
+    assert "nothing in the frame speaks against" in said(camera.message)
+
+
+def _made(name):
+    cube = np.ones((2, 8, 8), np.float32)
+    return Shown(name, cube, numbers={"iterations": 1}, made=(None, [], None))
+
+
+def test_cubes_are_told_apart_and_count_as_unsaved(session):
+    chosen, reports = [], {}
+    look = LookSection(session, reports, chosen.append)
+    names = [f"2026-11-28 a lamp and filters, {method}" for method in ("auto", "gap_tv")]
+    first, second = (session.add(_made(name)) for name in names)
+    look.open(first)
+    look.open(second)
+    assert list(look.cube.options) == ["…auto", "…gap_tv"]
+    assert said(look.message) == names[1]
+    assert '<p class="pending">not saved yet: ' in look.unsaved.object
+    look.mark_saved(second)
+    assert said(look.unsaved) == f"not saved yet: {names[0]}"
+    look.mark_saved(first)
+    look.mark_saved(first)  # under another name too
+    assert said(look.unsaved) == ""
+    look.open_evaluation("table", b"<h1>table</h1>")
+    assert (chosen[-1], look.shown) == (None, None)
+    (page,) = reports.values()
+    assert page.startswith(b"<h1>table</h1>")
+    look.open_evaluation("table", b"<h1>newer</h1>")
+    (page,) = reports.values()
+    assert page.startswith(b"<h1>newer</h1>")
+
+
+def test_the_gallery_opens_an_evaluation(session):
+    folder = session.output / "evaluated"
+    folder.mkdir()
+    (folder / "results.json").write_text('{"preset": "unit", "metrics": {}}')
+    (folder / "report.html").write_text("<h1>report</h1>")
+    shown = []
+    section = GallerySection(session, None, lambda name, page: shown.append((name, page)))
+    asyncio.run(section.refresh())
+    asyncio.run(section._open(section.known["output/evaluated"], None))
+    ((name, page),) = shown
+    assert (name, page.endswith(b"<h1>report</h1>")) == ("output/evaluated", True)
+
+
+def test_a_run_says_what_the_camera_check_found_in_its_cube(session, jobs, polls, monkeypatch):
+    warned = {"iterations": 1, "seconds": 1.0, "relative_residual": 0.1}
+    warned["warnings"] = [{"about": "direction", "message": "set system.step=-2"}]
+    shown = replace(_made("scene"), numbers=warned)
+    monkeypatch.setattr("cassi.apps.view.pages.run.reconstruct", lambda *_: shown)
+    opened = []
+    run = RunSection(session, jobs, opened.append)
+    run.start.clicks += 1
+    (poll,) = polls
+    run._job.status = "running"
+    poll()
+    assert '<p class="pending">' in run.message.object
+    jobs._thread.submit(int).result()
+    run._job.status = "done"
+    poll()
+    assert "pending" not in run.message.object
+    assert said(run.warnings) == "direction: set system.step=-2"
+    assert opened == [shown]
 
 
 def test_a_run_that_is_stopped_or_never_begins(session, jobs, polls):

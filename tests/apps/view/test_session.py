@@ -11,10 +11,11 @@ from cassi.apps.command import Run
 from cassi.apps.reconstruct import reconstruct as command
 from cassi.apps.reconstructors import compose_settings, settings_of_file
 from cassi.apps.settings import to_dict
-from cassi.apps.view import runs
+from cassi.apps.view import input_summary, runs
 from cassi.apps.view.jobs import DONE, FAILED, STOPPED, Job, Jobs, Stopped
 from cassi.apps.view.repeat import NAME, write_config
 from cassi.apps.view.session import Session, list_methods
+from cassi.calibration import CameraCheck, Finding
 from cassi.data.io import read_cube
 
 SHORT = "solver.iterations=4"
@@ -48,6 +49,19 @@ def test_a_wrong_step_is_seen(session):
         session.summarize()
     session.set("system.step", None)
     assert _row(session.summarize(), "Cube").startswith("8 bands")
+
+
+def test_the_camera_check_decides_before_the_agreement(session, monkeypatch):
+    finding = Finding("mask", "the frame shows it mirrored")
+    monkeypatch.setattr(
+        input_summary, "check_camera", lambda *_: CameraCheck((finding,), "as configured")
+    )
+    session.set("system.step", "1")
+    assert session.summarize().warnings == ["mask: the frame shows it mirrored"]
+    monkeypatch.setattr(input_summary, "check_camera", lambda *_: CameraCheck((), "as configured"))
+    found = session.summarize()
+    assert "set the step to 2" in " ".join(found.warnings)
+    assert "as configured" not in dict(found.rows).values()
 
 
 def test_ends_of_the_spectrum_become_wavelengths(session):

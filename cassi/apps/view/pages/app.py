@@ -57,13 +57,15 @@ class Tab:
     def __init__(self, application: Application) -> None:
         session = Session(application.allowed, application.output)
         self.session = session
-        self.gallery = GallerySection(session, self._open)
+        self.gallery = GallerySection(
+            session, self._open, lambda name, page: self.look.open_evaluation(name, page)
+        )
         self.files = FilesSection(session, application.inboxes, self._read)
         self.run = RunSection(session, application.jobs, self._open)
         self.camera = CameraSection(
             session, application.jobs, lambda found: self.run.allow(found is not None)
         )
-        self.look = LookSection(session, application.reports, lambda shown: self.save.show(shown))
+        self.look = LookSection(session, application.reports, self._chosen)
         self.save = SaveSection(session, self.look)
         page = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
         self.template: Any = _Page(page)
@@ -78,6 +80,12 @@ class Tab:
 
     def _open(self, shown: Shown) -> None:
         self.look.open(self.session.add(shown))
+
+    def _chosen(self, shown: Shown | None) -> None:
+        if shown is None:
+            self.save.view.visible = False
+        else:
+            self.save.show(shown)
 
     def _close(self, context: Any) -> None:
         self.run.close()

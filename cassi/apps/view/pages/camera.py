@@ -1,7 +1,7 @@
 """Section 2: the summary of the inputs, and the values that can be corrected."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from html import escape
 from typing import Any
@@ -63,7 +63,9 @@ class CameraSection:
         )
         self.band.param.watch(lambda event: self._draw_frame(), "value")
         self.message = text("Choose a snapshot and a mask, or take the example.")
-        self.table = pn.pane.HTML("", stylesheets=[TABLE], width=_LEFT, margin=(0, 10))
+        self.table = pn.pane.HTML(
+            "", stylesheets=[TABLE], sizing_mode="stretch_width", margin=(0, 10)
+        )
         self.frame = PictureFigure("Frame")
         self.predicted = PictureFigure("Predicted frame")
         self.calibrate = button("Calibrate", 150)
@@ -89,11 +91,11 @@ class CameraSection:
                 pn.FlexBox(*rest, margin=0),
                 title="Sensor",
                 collapsed=True,
-                width=_LEFT,
+                sizing_mode="stretch_width",
                 margin=10,
                 stylesheets=[CARD],
             ),
-            width=_LEFT + 20,
+            styles={"flex": f"1 1 {_LEFT + 20}px"},
         )
         self.view = pn.Column(
             heading("2 Camera"),
@@ -107,6 +109,10 @@ class CameraSection:
         """Read all inputs again. Of several calls at once only the last one changes the page."""
         self._turn += 1
         turn = self._turn
+        step = _next_step(self.session.values)
+        if step:
+            self._refuse(step, "")
+            return
         say(self.message, "reading …")
         try:
             found = await asyncio.to_thread(self.session.summarize)
@@ -128,9 +134,9 @@ class CameraSection:
         if self.session.values:
             pn.state.execute(self.refresh)
 
-    def _refuse(self, message: str) -> None:
+    def _refuse(self, message: str, kind: str = "error") -> None:
         self.summary, self.pictures.visible, self.table.object = None, False, ""
-        say(self.message, message, "error")
+        say(self.message, message, kind)
         self.ready(None)
 
     def _show(self, found: InputSummary) -> None:
@@ -140,7 +146,7 @@ class CameraSection:
         if found.warnings:
             say(self.message, found.warnings, "warning")
         else:
-            say(self.message, "nothing speaks against this camera", "good")
+            say(self.message, "nothing in the frame speaks against this camera", "good")
         self.band.visible = found.mask is not None and found.offsets is not None
         if found.offsets is not None:
             count = len(found.offsets)
@@ -188,3 +194,12 @@ class CameraSection:
             return
         say(self.estimates, "found; below, “Calibrate first” uses it")
         self.table_of_estimates.object = f"<pre>{escape(job.value)}</pre>"
+
+
+def _next_step(values: Mapping[str, str]) -> str:
+    """Return what to do before there is something to read; "" when there is."""
+    if not values.keys() & {"measurement", "truth"}:
+        return "Now choose the snapshot."
+    if not values.keys() & {"mask", "camera"}:
+        return "Now choose its mask, or a camera file."
+    return ""

@@ -17,7 +17,7 @@ _COLUMNS = ("image", "x", "y", "dw", "dh")
 _LARGEST = 2**22  # pixels sent to the page; more are thinned
 
 
-PAIR = 2 * (_WIDTH + 20)
+PAIR = 2 * (_WIDTH + 40)  # with an axis each
 """Pixels that two pictures take beside each other."""
 
 

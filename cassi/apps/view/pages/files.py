@@ -16,6 +16,7 @@ from cassi.apps.view.uploads import LARGEST, Inbox, keep_upload
 from cassi.data.io import READ_SUFFIXES
 
 _NONE = "none"
+_WIDTH = 240  # pixels of a field; three fit on a tablet
 _ROLES = {"measurement": "Snapshot", "mask": "Mask", "camera": "Camera file"}
 _YAML = (".yaml", ".yml")
 _BESIDE = (".img", ".raw", ".dat", ".bsq", ".bil", ".bip")
@@ -59,20 +60,20 @@ class FilesSection:
                 accept=",".join((*suffixes, *(() if role == "camera" else _BESIDE))),
                 multiple=role != "camera",
                 address=f"upload/{self.own[role].key}",
-                width=330,
+                width=_WIDTH,
                 margin=(5, 10),
             )
             drop.on_msg(partial(self._hear, role))
             names = {_NONE: _NONE} | {
                 name: str(path) for name, path in session.allowed.list_files(suffixes).items()
             }
-            choice = select(f"{title} from the folder", names, 330)
+            choice = select(f"{title} from the folder", names, _WIDTH)
             choice.param.watch(lambda event, role=role: self._chosen(role, event.new), "value")
             self.drops[role], self.lists[role] = drop, choice
         example = button("Take the example", 180)
         example.on_click(lambda event: self._example())
         columns = [
-            pn.Column(self.drops[role], self.lists[role], self.said[role], width=350)
+            pn.Column(self.drops[role], self.lists[role], self.said[role], width=_WIDTH + 20)
             for role in _ROLES
         ]
         self.view = pn.Column(

@@ -8,14 +8,31 @@ from typing import Any
 
 import panel as pn
 
+from cassi.apps.view.allowed_paths import AllowedPaths
 from cassi.apps.view.cubes import Shown
-from cassi.apps.view.folders import Entry, list_results, open_result, thumbnail
+from cassi.apps.view.folders import (
+    Entry,
+    evaluation_page,
+    list_results,
+    open_result,
+    thumbnail,
+)
 from cassi.apps.view.jobs import explain
-from cassi.apps.view.pages.parts import button, heading, later, say, text
+from cassi.apps.view.pages.parts import (
+    OUTLINE,
+    THUMBNAIL,
+    WRAPPED,
+    button,
+    heading,
+    later,
+    say,
+    text,
+)
 from cassi.apps.view.session import Session
 
 _PERIOD = 2000  # ms
-_PAGE = 60  # results on the page, until more are asked for
+_PAGE = 20  # results on the page, until more are asked for
+_WIDTH = 200  # pixels of a picture
 
 
 class GallerySection:
@@ -24,15 +41,21 @@ class GallerySection:
     Args:
         session: of this tab.
         done: called with a cube that was opened.
+        show: called with the name of an evaluation and its page, HTML.
     """
 
-    def __init__(self, session: Session, done: Callable[[Shown], Any]) -> None:
-        self.session, self.done = session, done
+    def __init__(
+        self,
+        session: Session,
+        done: Callable[[Shown], Any],
+        show: Callable[[str, bytes], Any],
+    ) -> None:
+        self.session, self.done, self.show = session, done, show
         self.cards: dict[str, Any] = {}
         self.known: dict[str, Entry] = {}
         self.most = _PAGE
         self.message = text()
-        self.grid = pn.FlexBox(margin=0)
+        self.grid = pn.FlexBox(margin=(0, 5), align_items="stretch")
         self.more = button("Show more", 120)
         self.more.on_click(self._more)
         self.more.visible = False
@@ -79,9 +102,12 @@ class GallerySection:
         parts: list[Any] = []
         if picture is not None:
             said = escape(f"{entry.name} in colour")  # panel writes it into HTML as it is
-            parts.append(pn.pane.PNG(picture, alt_text=said, height=150))
+            size = {"width": _WIDTH, "height": 150, "fixed_aspect": False}
+            parts.append(pn.pane.PNG(picture, alt_text=said, stylesheets=[THUMBNAIL], **size))
         if entry.folder is not None:
-            opens = pn.widgets.Button(name=f"Open {entry.name}", width=190)
+            opens = pn.widgets.Button(
+                name=f"Open {entry.name}", width=_WIDTH, stylesheets=[WRAPPED]
+            )
             opens.on_click(partial(self._open, entry))
             parts.append(opens)
         name = entry.name if entry.folder is None else ""
@@ -89,17 +115,20 @@ class GallerySection:
         kind = "error" if entry.folder is None else ""
         line = text("", kind)
         say(line, [name, entry.said, warned], kind)
-        return pn.Column(*parts, line, width=210)
+        return pn.Column(*parts, line, width=_WIDTH + 20, margin=5, styles=OUTLINE)
 
     async def _open(self, entry: Entry, event: Any) -> None:
         say(self.message, f"reading {entry.name} …")
+        read: Callable[[Entry, AllowedPaths], Any]
+        read = evaluation_page if entry.is_evaluation else open_result
         try:
-            shown = await asyncio.to_thread(open_result, entry, self.session.allowed)
+            found: Any = await asyncio.to_thread(read, entry, self.session.allowed)
         except Exception as error:
-            say(self.message, explain(error), "error")
+            later(partial(say, self.message, explain(error), "error"))
             return
-        say(self.message, f"{entry.name} is open below")
-        later(partial(self.done, shown))
+        later(partial(say, self.message, f"{entry.name} is open below"))
+        is_evaluation = entry.is_evaluation
+        later(partial(self.show, entry.name, found) if is_evaluation else partial(self.done, found))
 
     async def _more(self, event: Any) -> None:
         self.most += _PAGE

@@ -1,45 +1,65 @@
-"""Section 4: the report of the cube that is chosen, in a frame."""
+"""Section 4: look at a cube, or at an evaluation."""
 
 import asyncio
 import secrets
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from html import escape
 from typing import Any
 from urllib.parse import quote
 
 import panel as pn
 
-from cassi.apps.view.cubes import Shown, report_on
+from cassi.apps.view.cubes import Shown, report_on, short_names
 from cassi.apps.view.jobs import explain
-from cassi.apps.view.pages.parts import heading, later, say, select, text
+from cassi.apps.view.pages.parts import PENDING, heading, later, say, select, text
 from cassi.apps.view.session import Session
 
 # The page may run its scripts and give files to keep; it shares no origin with the application.
 _FRAME = """\
-<iframe title="Report" sandbox="allow-scripts allow-downloads" src="report/{key}#{name}"
-  style="width: min(1476px, 100vw - 48px); height: 1000px; border: 0; color-scheme: light">
-</iframe>"""
+<iframe title="Report" sandbox="allow-scripts allow-downloads" src="report/{key}#{name}"></iframe>
+"""
+_STYLE = "iframe { display: block; width: 100%; height: 1000px; border: 0 }"
+# Of another origin, the frame cannot be measured from outside: its page tells `page.html`.
+_HEIGHT = b"""
+<script>
+  new ResizeObserver(([{ target }]) => parent.postMessage({ height: target.offsetHeight }, "*"))
+    .observe(document.documentElement);
+</script>
+"""
 
 
 class LookSection:
-    """The cube that is chosen, beside the others of its shape.
+    """The cube that is chosen beside the others of its shape, or an evaluation.
 
     Args:
         session: of this tab.
         reports: that the server serves, by random key.
-        changed: called when another cube is chosen.
+        changed: called when another cube is chosen, or with None for an evaluation.
     """
 
     def __init__(
-        self, session: Session, reports: dict[str, bytes], changed: Callable[[Shown], Any]
+        self, session: Session, reports: dict[str, bytes], changed: Callable[[Shown | None], Any]
     ) -> None:
         self.session, self.reports, self.changed = session, reports, changed
-        self.cube = select("Cube", [], 330)
+        self.evaluations: dict[str, bytes] = {}
+        self.labels: dict[str, str] = {}
+        self.cube = select("Cube", [], None)
         self.cube.param.watch(self._choose, "value")
-        self.message = text()
-        self.frame = pn.pane.HTML("", margin=0)
-        self.view = pn.Column(heading("4 Look"), self.cube, self.message, self.frame, visible=False)
+        self.message, self.unsaved = text(), text()
+        self.frame = pn.pane.HTML("", margin=0, stylesheets=[_STYLE], sizing_mode="stretch_width")
+        self.view = pn.Column(
+            heading("4 Look"),
+            self.cube,
+            self.unsaved,
+            self.message,
+            self.frame,
+            visible=False,
+            sizing_mode="stretch_width",
+        )
         self._key = ""
+        self._unsaved: list[str] = []
 
     @property
     def shown(self) -> Shown | None:
@@ -48,31 +68,60 @@ class LookSection:
 
     def open(self, shown: Shown) -> None:
         """Choose a cube of the session."""
-        self.cube.param.update(options=list(self.session.results), value=shown.name)
-        self.view.visible = True
+        if shown.made is not None:
+            self._unsaved.append(shown.name)
+        self._say_unsaved()
+        self._list(shown.name)
+
+    def open_evaluation(self, name: str, page: bytes) -> None:
+        """Choose the page of an evaluation, HTML."""
+        self.evaluations[name] = page
+        if self.cube.value == name:
+            self._show(name, page)
+        else:
+            self._list(name)
+
+    def mark_saved(self, shown: Shown) -> None:
+        """Count a cube as saved: a reload asks no longer."""
+        self._unsaved = [name for name in self._unsaved if name != shown.name]
+        self._say_unsaved()
 
     def close(self) -> None:
         """Serve the report of this tab no longer."""
         self.reports.pop(self._key, None)
 
+    def _list(self, name: str) -> None:
+        self.labels = short_names([*self.session.results, *self.evaluations])
+        options = {label: each for each, label in self.labels.items()}
+        self.cube.param.update(options=options, value=name)
+        self.view.visible = True
+
+    def _say_unsaved(self) -> None:
+        names = "; ".join(self._unsaved)
+        say(self.unsaved, f"not saved yet: {names}" if names else "", PENDING)
+
     async def _choose(self, event: Any) -> None:
-        shown = self.shown
-        if shown is None:
-            return
-        say(self.message, f"packing {shown.name} …")
-        self.changed(shown)
+        name = event.new
+        say(self.message, f"packing {name} …")
+        self.changed(self.shown)
         try:
-            others = list(self.session.results.values())
-            page = await asyncio.to_thread(report_on, shown, others)
+            page = self.evaluations.get(name)
+            if page is None:
+                cubes = {
+                    each: replace(cube, name=self.labels[each])
+                    for each, cube in self.session.results.items()
+                }
+                page = await asyncio.to_thread(report_on, cubes[name], cubes.values())
         except Exception as error:
-            say(self.message, explain(error), "error")
+            later(partial(say, self.message, explain(error), "error"))
             return
-        if shown is self.shown:  # no other was chosen in the meantime
-            later(lambda: self._show(shown.name, page))
+        if name == self.cube.value:  # no other was chosen in the meantime
+            later(lambda: self._show(name, page))
 
     def _show(self, name: str, page: bytes) -> None:
         self.close()
         self._key = secrets.token_urlsafe(24)
-        self.reports[self._key] = page
-        self.frame.object = _FRAME.format(key=self._key, name=escape(quote(name)))
-        say(self.message, "")
+        self.reports[self._key] = page + _HEIGHT
+        label = self.labels[name]
+        self.frame.object = _FRAME.format(key=self._key, name=escape(quote(label)))
+        say(self.message, name if label != name else "")

@@ -18,17 +18,29 @@ p { margin: 6px 0; font-size: 14px; overflow-wrap: anywhere }
 p.good::before { content: "✓ "; color: var(--good); font-weight: 700 }
 p.warning, p.error { padding: 6px 10px; border-radius: 6px; border-left: 4px solid var(--warn);
   background: var(--warn-page) }
+p.pending { color: var(--soft) }
 p.error { border-color: var(--bad); background: var(--bad-page); font-weight: 600 }
 """
 BUTTON = """
 .bk-btn.bk-btn { font-size: 14px; border-radius: 6px; border: 1px solid var(--line) !important }
 .bk-btn.bk-btn-primary { color: var(--raised) !important; border-color: var(--accent) !important }
 """
+WRAPPED = """
+.bk-btn.bk-btn { font-size: 14px; border-radius: 6px; border: 1px solid var(--line) !important;
+  white-space: normal; overflow-wrap: anywhere; text-align: left; color: var(--accent) }
+"""
+"""A button that shows its whole name."""
+THUMBNAIL = """
+img { object-fit: contain }
+"""
+OUTLINE = {"border": "1px solid var(--line)", "border-radius": "8px", "background": "var(--page)"}
 SELECT = """
 select.bk-input.bk-input { appearance: auto; background-image: none }
 """
 """The arrow of the browser: Bokeh's own is black in dark mode too."""
 BARS = """
+progress[value]::-webkit-progress-value { background: var(--accent) !important }
+progress[value]::-moz-progress-bar { background: var(--accent) !important }
 progress[value], progress[value]::-webkit-progress-bar, .noUi-target.noUi-target {
   background: var(--page); border-color: var(--line); box-shadow: inset 0 0 0 1px var(--line) }
 """
@@ -38,6 +50,8 @@ CARD = """
   background: none }
 .card-header { background: none; color: var(--ink) }
 """
+PENDING = "pending"
+"""The kind of a line that says what a reload would lose; `page.html` asks before."""
 DROP = """
 .zone { position: relative; display: block; padding: 22px 14px; border: 2px dashed var(--line);
   border-radius: 10px; background: var(--page); color: var(--ink); font-size: 14px;
@@ -66,7 +80,7 @@ def say(place: Any, content: str | Sequence[str], kind: str = "") -> None:
     Args:
         place: a pane made by `text`.
         content: one line, or several.
-        kind: "", "good", "warning" or "error".
+        kind: "", "good", "warning", "error" or PENDING.
     """
     lines = [content] if isinstance(content, str) else content
     role = "alert" if kind == "error" else "status"
@@ -116,6 +130,7 @@ def button(name: str, width: int = 150, primary: bool = False) -> Any:
     return pn.widgets.Button(name=name, width=width, button_type=kind, stylesheets=[BUTTON])
 
 
-def select(name: str, options: Any, width: int) -> Any:
-    """Return a list of which one entry is chosen."""
-    return pn.widgets.Select(name=name, options=options, width=width, stylesheets=[SELECT])
+def select(name: str, options: Any, width: int | None) -> Any:
+    """Return a list of which one entry is chosen; without a width as wide as its section."""
+    size = {"sizing_mode": "stretch_width", "max_width": 900} if width is None else {"width": width}
+    return pn.widgets.Select(name=name, options=options, stylesheets=[SELECT], **size)

@@ -6,9 +6,10 @@ from typing import Any
 
 import panel as pn
 
+from cassi.apps.results import say_warnings
 from cassi.apps.view.cubes import Shown
 from cassi.apps.view.jobs import DONE, STOPPED, Job, Jobs, explain
-from cassi.apps.view.pages.parts import BARS, button, heading, say, select, text
+from cassi.apps.view.pages.parts import BARS, PENDING, button, heading, say, select, text
 from cassi.apps.view.runs import reconstruct
 from cassi.apps.view.runs import say as say_result
 from cassi.apps.view.session import METHODS, SUFFIX, Session, list_methods
@@ -41,10 +42,10 @@ class RunSection:
         self.start.on_click(lambda event: self._start())
         self.stop.on_click(lambda event: self._job.stop() if self._job else None)
         self.bar = pn.indicators.Progress(
-            name="Progress", value=0, max=100, width=420, stylesheets=[BARS]
+            name="Progress", value=0, max=100, width=420, stylesheets=[BARS], visible=False
         )
-        self.message = text()
-        self.picture = pn.pane.PNG(None, alt_text="The cube so far, in colour", width=420)
+        self.message, self.warnings = text(), text()
+        self.picture = pn.pane.PNG(None, alt_text="The cube so far, in colour", width=320)
         left = pn.Column(
             self.method,
             self.calibrate,
@@ -52,6 +53,7 @@ class RunSection:
             pn.Row(self.start, self.stop),
             self.bar,
             self.message,
+            self.warnings,
             width=450,
         )
         self.view = pn.Column(
@@ -86,7 +88,8 @@ class RunSection:
         except Exception as error:
             say(self.message, explain(error), "error")
             return
-        self.start.disabled, self.stop.disabled = True, False
+        self.start.disabled, self.stop.disabled, self.bar.visible = True, False, True
+        say(self.warnings, "")
         self._job = self.jobs.submit(lambda job: reconstruct(settings, options, job))
         self._polling = pn.state.add_periodic_callback(self._poll, period=_PERIOD)
 
@@ -100,13 +103,15 @@ class RunSection:
         if job.picture is not None:
             self.picture.object = Image.fromarray(job.picture)
         if not job.is_over:
-            say(self.message, f"{job.stage} …{job.time_left()}")
+            say(self.message, f"{job.stage} …{job.time_left()}", PENDING)
             return
         self._job = None
+        self.bar.visible = False
         self._polling.stop()
         self.start.disabled, self.stop.disabled = False, True
         if job.status == DONE:
             say(self.message, f"done: {say_result(job.value)}", "good")
+            say(self.warnings, say_warnings(job.value.numbers), "warning")
             self.done(job.value)
         elif job.status == STOPPED:
             say(self.message, "stopped")

@@ -50,6 +50,7 @@ class SaveSection:
         try:
             folder = place(self.session.output, self.name.value_input or self.name.value)
             command = await asyncio.to_thread(save, shown, folder)
+            self.look.mark_saved(shown)
             say(self.message, [f"saved in {folder}", f"to repeat it: {command}"], "good")
         except Exception as error:
             say(self.message, explain(error), "error")
