@@ -50,7 +50,8 @@ class View:
         wavelengths: nm, if known.
         picture: `(H, W, 3)`, uint8.
         number: counts frames that were reconstructed, from 1.
-        delay: seconds from the frame's coming to its cube.
+        came: when the frame was there, seconds since 1970.
+        delay: seconds from then to its cube.
         seconds: that the frame took.
         method: in words.
     """
@@ -60,6 +61,7 @@ class View:
     wavelengths: tuple[float, ...] | None
     picture: np.ndarray
     number: int
+    came: float
     delay: float
     seconds: float
     method: str
@@ -192,6 +194,7 @@ class Live:
             known,
             picture,
             self.done,
+            frame.came,
             time.time() - frame.came,
             seconds,
             self._describe(),

@@ -4,7 +4,7 @@ import sys
 import webbrowser
 from argparse import ArgumentParser, Namespace
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,8 @@ def run_until_interrupted(name: str, command: Callable[[], Any]) -> None:
     try:
         command()
     except KeyboardInterrupt:
-        print(f"{name}: ended")
+        with suppress(OSError):  # the terminal may be gone
+            print(f"{name}: ended", flush=True)
     except Exception as error:
         from cassi.apps.command import USAGE_ERROR  # the first page does not wait for these
         from cassi.apps.errors import describe, is_usage_error

@@ -185,7 +185,7 @@ def test_lines_of_a_kind_are_counted(camera, monkeypatch):
 
 
 def test_no_frame_is_asked_for_in_a_pause(camera):
-    folder, words = camera
+    _, words = camera
     live = Live(make_settings(parse(words)), Still(), say=lambda line: None)
     live.source = SimpleNamespace(poll=lambda: pytest.fail("it was asked"))
     live.paused.set()

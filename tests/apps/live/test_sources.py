@@ -88,10 +88,8 @@ def test_a_message_of_any_json_is_a_frame_or_is_refused():
     for header in (*headers, *ODD):
         text = json.dumps(header).encode()
         for size in (0, 1, 6, 8):
-            try:
+            with contextlib.suppress(ValueError):
                 frames += unpack([text, bytes(size)]).nbytes == size
-            except ValueError:
-                pass
     assert frames == 6  # 1, 6 and 8 bytes: of uint8, uint8 and float64, which come twice
     for parts in ([], [b""], [b"[" * 1000, b""], [b"\xff\xfe", b""], [b"1", b"2", b"3"]):
         with pytest.raises(ValueError, match="message: expected"):

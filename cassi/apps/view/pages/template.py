@@ -24,8 +24,8 @@ class Page(pn.Template):
         sections: Mapping[str, Any],
         late: Collection[str] = (),
     ) -> None:
-        super().__init__(Path(__file__).with_name("page.html").read_text(encoding="utf-8"))
-        self.command = command
+        page = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
+        super().__init__(page)
         words = {"command": command, "lead": lead, "sections": list(sections), "late": late}
         for name, value in words.items():
             self.add_variable(name, value)
@@ -34,4 +34,4 @@ class Page(pn.Template):
 
     def __repr__(self) -> str:
         """Panel writes out every widget for the name of a template, again for each part."""
-        return self.command
+        return "Page"
