@@ -6,10 +6,12 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from cassi.data.formats.labelled import CONVENTIONS, DIMENSIONS, WAVELENGTH
 
@@ -123,7 +125,7 @@ def prepare_store(
         group = zarr.open_group(path, mode="r+", zarr_format=3)
         if json.loads(json.dumps(group.attrs.get("cassi"))) != known:
             raise ValueError(
-                f"output.cube: {path} is for other cubes, {group.attrs.get('cassi')}; remove it, "
+                f"{path} is for other cubes, {group.attrs.get('cassi')}; remove it, "
                 "or choose another name"
             )
         there = set(map(str, group["name"][:]))
@@ -131,6 +133,78 @@ def prepare_store(
         if added:
             _extend(group, [names[i] for i in added], [times[i] for i in added])
     return DayStore(path)
+
+
+class Recording:
+    """Appends frames and cubes to a day store. One process at a time does so.
+
+    Every frame gets a number: the next after those that the store has.
+
+    Args:
+        path: of the store, which may be there; ends in `.zarr`.
+
+    Raises:
+        OSError: it cannot be written.
+        ValueError: another process records into it, it keeps no frames, or zarr is not installed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._count = path.resolve(), -1
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with _zarr():  # without the package nothing begins
+            if path.exists() and "frame" not in DayStore(path).group:
+                raise ValueError(f"{path} keeps no frames; choose another name")
+        self._lock = self.path.with_name(f".{self.path.name}.recording").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.close()
+            raise ValueError(
+                f"another command records into {path}; wait for its end, or choose another name"
+            ) from None
+        except OSError:  # there are no locks
+            pass
+
+    def append(
+        self,
+        name: str,
+        time: float,
+        cube: np.ndarray,
+        picture: np.ndarray,
+        frame: np.ndarray,
+        wavelengths: Sequence[float] | None,
+    ) -> None:
+        """Write a frame and its cube after the others.
+
+        Args:
+            name: of the frame.
+            time: of its coming, seconds since 1970.
+            cube: `(C, H, W)`.
+            picture: of the cube, `(H, W, 3)`, uint8.
+            frame: `(K, H', W')`, as it was read.
+            wavelengths: nm, one per band, if known.
+
+        Raises:
+            OSError: it cannot be written.
+            ValueError: the store is for other cubes.
+        """
+        shape: Any = cube.shape
+        about = {"title": "frames and cubes, by cassi-live"}
+        prepare = partial(prepare_store, self.path, shape=shape, wavelengths=wavelengths)
+        prepare = partial(prepare, about=about, frame=frame.shape)
+        if self._count < 0:
+            self._count = prepare([], []).group["name"].shape[0]
+        self._count += 1
+        name = f"{self._count:06d} {name}"
+        store = prepare([name], [time])
+        small = torch.from_numpy(picture).permute(2, 0, 1).float()
+        small = torch.nn.functional.adaptive_avg_pool2d(small, preview_size(*shape[1:]))
+        preview = small.round().byte().permute(1, 2, 0).numpy()
+        store.write(name, cube, None, preview, frame)
+
+    def close(self) -> None:
+        """Let others record."""
+        self._lock.close()
 
 
 def _create(

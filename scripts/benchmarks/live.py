@@ -20,6 +20,7 @@ import numpy as np
 from cassi.apps.live.engine import Live
 from cassi.apps.live.sources import FolderSource
 from cassi.apps.reconstructors import compose_settings
+from cassi.data.day_store import Recording
 from scripts.benchmarks.spectral_video import BANDS, STEP, first_sequence
 from scripts.benchmarks.tables import Parser, Table
 
@@ -67,7 +68,7 @@ def main() -> None:
         given = [f"mask={folder}/mask.npy", f"system.step={STEP}", f"system.bands={BANDS}"]
         settings = compose_settings([*given, f"threads={options.threads}"])
         said: list[str] = []
-        record = folder / "day.zarr" if options.record else None
+        record = Recording(folder / "day.zarr") if options.record else None
         live = Live(settings, FolderSource(folder / "in"), record, said.append)
         thread = threading.Thread(target=live.run)
         thread.start()

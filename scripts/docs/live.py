@@ -37,7 +37,7 @@ def main() -> None:
                 (folder / "in" / f".{frame.name}").rename(folder / "in" / frame.name)
                 page.get_by_text(f"{count} done").wait_for()
                 page.wait_for_timeout(PAUSE)
-            cut = {"x": 0, "y": 0, "width": 1220, "height": 724}
+            cut = {"x": 0, "y": 0, "width": 1280, "height": 700}
             page.screenshot(path=FILE, clip=cut)
     print(FILE)
 

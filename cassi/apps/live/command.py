@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import shutil
+import signal
 import sys
 import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from cassi import links
 from cassi.apps.arguments import told_plugins
@@ -20,6 +21,7 @@ from cassi.plugins import load_plugins
 if TYPE_CHECKING:
     from cassi.apps.settings import Reconstruct
 
+_ENDS = (signal.SIGTERM, signal.SIGHUP)
 _HELP = "Reconstruct frames as they come, and look at the cubes in a browser on this machine."
 _MORE = (
     "source= is a folder that fills, a video file, zmq://HOST:PORT, or genicam://FILE.cti. "
@@ -33,10 +35,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
 
     def command() -> None:
+        for number in _ENDS:
+            if signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
+                signal.signal(number, _interrupt)
         load_plugins(told_plugins(words))
         serve(parse(words))
 
     run_until_interrupted("cassi-live", command)
+
+
+def _interrupt(number: int, frame: Any) -> NoReturn:
+    """End as Ctrl-C does; a second signal does not disturb what is removed meanwhile."""
+    for each in _ENDS:
+        signal.signal(each, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -94,6 +106,7 @@ def serve(given: argparse.Namespace) -> None:
     from cassi.apps.live.page import make_page
     from cassi.apps.live.sources import open_source
     from cassi.apps.view.server import Server
+    from cassi.data.day_store import Recording
 
     given.output.mkdir(parents=True, exist_ok=True)
     links.guard(given.output)
@@ -103,7 +116,10 @@ def serve(given: argparse.Namespace) -> None:
         at_end.callback(shutil.rmtree, spool, ignore_errors=True)
         source = open_source(given.source, spool)
         at_end.callback(source.close)
-        live = Live(settings, source, given.record)
+        record = None
+        if given.record is not None:
+            record = at_end.enter_context(contextlib.closing(Recording(given.record)))
+        live = Live(settings, source, record)
         pn.extension()
         server = Server(given.port, "cassi-live")
         at_end.callback(server.stop)

@@ -1,25 +1,27 @@
 """Frames in, cubes out: with the method that keeps up."""
 
+import math
+import re
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from cassi.apps.errors import describe_failure
+from cassi.apps.errors import describe_failure, is_usage_error
 from cassi.apps.inputs import Inputs, file_paths, load_shots, make_preprocessing, preprocess
 from cassi.apps.live.sources import Frame, Source
 from cassi.apps.pipeline import make_recipe, prepare
 from cassi.apps.settings import Reconstruct
 from cassi.calibration import check_camera
 from cassi.checks import printable
-from cassi.data.day_store import prepare_store, preview_size
+from cassi.data.day_store import Recording
 from cassi.data.io import Loaded, load_mask, load_measurement
 from cassi.methods import Sequence
 from cassi.solvers import Solver
@@ -33,6 +35,9 @@ one."""
 CHECKED = 50
 """Frames from one check of the camera to the next."""
 _IDLE = 0.02
+_QUIET = 5.0
+"""Seconds from a line to the next of its kind."""
+_KINDS = 16  # of lines: a stranger may choose the words of an error
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,8 @@ class View:
         wavelengths: nm, if known.
         picture: `(H, W, 3)`, uint8.
         number: counts frames that were reconstructed, from 1.
-        delay: seconds from the frame's coming to its cube.
+        came: when the frame was there, seconds since 1970.
+        delay: seconds from then to its cube.
         seconds: that the frame took.
         method: in words.
     """
@@ -55,6 +61,7 @@ class View:
     wavelengths: tuple[float, ...] | None
     picture: np.ndarray
     number: int
+    came: float
     delay: float
     seconds: float
     method: str
@@ -63,12 +70,12 @@ class View:
 class Live:
     """Reconstructs the newest frame of a source, again and again; the others are dropped.
 
-    A broken frame is named and skipped.
+    A broken frame is named and skipped. Whatever else fails ends `run`: `state` says why.
 
     Args:
         settings: of cassi-reconstruct, without a measurement.
         source: of the frames.
-        record: a Zarr store for raw frames and cubes; None keeps nothing.
+        record: keeps raw frames and cubes, if there is one.
         say: is called with a line for each message.
 
     Raises:
@@ -79,20 +86,21 @@ class Live:
         view: of the last cube; None at first.
         dropped: frames that were left out to keep up.
         broken: frames that could not be read.
-        messages: the last lines, for the page.
+        notices: lines for the terminal and the page.
         warnings: of the camera check.
-        is_over: whether `run` has ended.
+        paused: while it is set, no frame is taken.
+        reason: why `run` has ended; "" while it goes on.
     """
 
     def __init__(
         self,
         settings: Reconstruct,
         source: Source,
-        record: Path | None = None,
+        record: Recording | None = None,
         say: Callable[[str], Any] | None = None,
     ) -> None:
         self.settings, self.source, self.record = settings, source, record
-        self.say = _print if say is None else say
+        self.notices = Notices(_print if say is None else say)
         self.recipe = make_recipe(settings)
         self.chain = make_preprocessing(vars(settings), settings.system)
         self.loaded: dict[str, Loaded] = {}
@@ -103,29 +111,43 @@ class Live:
             self.loaded["mask"] = load_shots("mask", load_mask, files, bands=bands, **hints)
         self.view: View | None = None
         self.done, self.dropped, self.broken = 0, 0, 0
-        self.messages: list[str] = []
         self.warnings: list[str] = []
-        self.is_over = False
+        self.paused = threading.Event()
+        self.reason = ""
         self._stop = threading.Event()
         self._inputs: Inputs | None = None
         self._method: Any = None
         self._rung, self._last, self._between = 0, 0.0, 0.0
+
+    @property
+    def state(self) -> str:
+        """What it does, in words."""
+        if self.reason:
+            return f"stopped: {self.reason}"
+        if self.paused.is_set():
+            return "paused"
+        return "running" if self.view else "waits for the first frame"
 
     def stop(self) -> None:
         """End `run` after the present frame."""
         self._stop.set()
 
     def run(self) -> None:
-        """Take frames until told to stop."""
+        """Take frames until told to stop, or until something fails."""
         try:
             while not self._stop.is_set():
-                frames = self.source.poll()
+                frames = [] if self.paused.is_set() else self.source.poll()
                 if frames:
                     self.take(frames)
                 else:
                     time.sleep(_IDLE)
-        finally:
-            self.is_over = True
+                self.notices.flush()
+            self.reason = "the command ends"
+        except Exception as error:
+            self.reason = printable(describe_failure(error))
+            self.notices.add(self.state)
+            if not is_usage_error(error):
+                traceback.print_exc()
 
     def take(self, frames: list[Frame]) -> None:
         """Reconstruct the newest frame that can be read, and count the others."""
@@ -139,14 +161,22 @@ class Live:
         if len(whole) > 1:
             self.dropped += len(whole) - 1
             if self.done:
-                self._tell(f"dropped {len(whole) - 1} frames to keep up, {self.dropped} in all")
+                self.notices.count("dropped", len(whole) - 1, self._say_dropped)
         frame, start = whole[-1], time.perf_counter()
         try:
-            self._reconstruct(frame, start)
+            raw = self._reconstruct(frame, start)
         except (OSError, ValueError) as error:
             self._skip(frame, describe_failure(error))
+            return
+        if self.record is not None and self.view is not None and self._inputs is not None:
+            view = self.view
+            self.record.append(
+                frame.name, frame.came, view.cube, view.picture, raw.numpy(), view.wavelengths
+            )
+        if self.done > 1:
+            self._choose_rung(time.perf_counter() - start)
 
-    def _reconstruct(self, frame: Frame, start: float) -> None:
+    def _reconstruct(self, frame: Frame, start: float) -> Tensor:
         assert frame.path is not None
         raw, y, system = self._read(frame.path)
         assert self._inputs is not None
@@ -164,14 +194,12 @@ class Live:
             known,
             picture,
             self.done,
+            frame.came,
             time.time() - frame.came,
             seconds,
             self._describe(),
         )
-        if self.record is not None:
-            self._keep(frame, raw, cube, picture)
-        if self.done > 1:
-            self._choose_rung(time.perf_counter() - start)
+        return raw
 
     def _read(self, path: Path) -> tuple[Tensor, Tensor, Any]:
         keys, axes = self.settings.keys.measurement, self.settings.axes.measurement
@@ -203,7 +231,7 @@ class Live:
             self._method = method
         self._inputs = inputs
         for note in inputs.notes:
-            self._tell(note)
+            self.notices.add(note)
 
     def _measure_pace(self, frames: list[Frame]) -> None:
         newest = frames[-1].came
@@ -223,35 +251,70 @@ class Live:
             self._rung -= share < FAST and better < SLOW
         if self._rung != before:
             self._method.shorten(LADDER[self._rung])
-            self._tell(f"{LADDER[self._rung]} iterations a frame, to keep up")
+            iterations = LADDER[self._rung]
+            self.notices.count("pace", 1, lambda _: f"{iterations} iterations a frame, to keep up")
 
     def _describe(self) -> str:
         if hasattr(self._method, "shorten"):
             return f"sequence, {LADDER[self._rung]} iterations"
         return type(self._method).__name__
 
-    def _keep(self, frame: Frame, raw: Tensor, cube: Tensor, picture: np.ndarray) -> None:
-        assert self.record is not None
-        assert self._inputs is not None
-        nm, name = self._inputs.wavelengths, f"{self.done:06d} {frame.name}"
-        shape: Any = tuple(cube.shape)
-        about = {"title": "frames and cubes, by cassi-live"}
-        store = prepare_store(
-            self.record, [name], [frame.came], shape, nm, about=about, frame=tuple(raw.shape)
-        )
-        height, width = preview_size(*shape[1:])
-        small = torch.from_numpy(picture).permute(2, 0, 1).float()
-        small = torch.nn.functional.adaptive_avg_pool2d(small, (height, width))
-        preview = small.round().byte().permute(1, 2, 0).numpy()
-        store.write(name, cube.numpy(), None, preview, raw.numpy())
+    def _say_dropped(self, count: int) -> str:
+        return f"dropped {count:,} frame{'s' * (count > 1)} to keep up, {self.dropped:,} in all"
 
     def _skip(self, frame: Frame, problem: str) -> None:
         self.broken += 1
-        self._tell(f"skipped {printable(frame.name)}: {printable(problem)}")
+        what = printable(problem)
+        one, kind = f"skipped {printable(frame.name)}: {what}", what.replace(str(frame.path), "")
+        self.notices.count(
+            re.sub(r"\d+", "", kind),
+            1,
+            lambda count: one if count == 1 else f"skipped {count:,} frames: {what}",
+        )
 
-    def _tell(self, line: str) -> None:
-        self.messages = [*self.messages[-7:], line]
+
+class Notices:
+    """Lines for the terminal and the page: of one kind, one in five seconds says how many.
+
+    Args:
+        say: is called with each line.
+
+    Attributes:
+        lines: the last ones.
+    """
+
+    def __init__(self, say: Callable[[str], Any]) -> None:
+        self.say, self.lines = say, list[str]()
+        self._kinds: dict[str, tuple[int, float, Callable[[int], str]]] = {}
+
+    def add(self, line: str) -> None:
+        """Say a line now."""
+        self.lines = [*self.lines[-7:], line]
         self.say(line)
+
+    def count(self, kind: str, number: int, words: Callable[[int], str]) -> None:
+        """Count what happened, and say it when the last line of its kind is old enough.
+
+        Args:
+            kind: of the line.
+            number: how often it happened.
+            words: make the line of a number.
+        """
+        if kind not in self._kinds and len(self._kinds) >= _KINDS:
+            kind = ""
+        before, last, _ = self._kinds.get(kind, (0, -math.inf, words))
+        self._kinds[kind] = before + number, last, words
+        self.flush()
+
+    def flush(self) -> None:
+        """Say what has been counted for long enough."""
+        now = time.monotonic()
+        for kind, (number, last, words) in list(self._kinds.items()):
+            if now - last >= _QUIET:
+                del self._kinds[kind]
+                if number:
+                    self._kinds[kind] = 0, now, words
+                    self.add(words(number))
 
 
 def _print(line: str) -> None:

@@ -1,26 +1,53 @@
-"""The page of cassi-live: colour picture, a band, spectra of regions, messages."""
+"""The page of cassi-live: the state, the scene in colour, a band, spectra of regions, messages."""
 
-import io
 import re
-from collections.abc import Sequence
+import time
+from html import escape
 from typing import Any
 
 import numpy as np
 import panel as pn
+from bokeh.events import Tap
+from bokeh.models import ColumnDataSource, CustomJS, DataRange1d, Span
 
 from cassi.apps.live.engine import Live, View
-from cassi.apps.view.pages.figures import grey
-from cassi.apps.view.pages.parts import field, heading, say, table, text
-from cassi.viz.points import choose_points, region_spectrum
+from cassi.apps.view.pages.figures import PictureFigure, grey, make_figure
+from cassi.apps.view.pages.parts import BARS, TABLE, button, field, heading, later, say, text
+from cassi.apps.view.pages.template import Page
+from cassi.viz.points import COLORS, choose_points, region_spectrum
 
 PERIOD = 200
 """Milliseconds from one look for a new cube to the next."""
-_COLORS = ("#b3261e", "#00629d", "#2e6b00", "#7a4a00", "#6a1b9a", "#00696b")
-_WIDTH, _HEIGHT, _EDGE = 420, 260, 34
+_PIXELS = 2**19  # of a picture, sent with every frame
+_WIDTH = 348
+_NEAR = 0.03  # of the picture's longer side: a click removes a region as close as this
+_STATE = """
+p { display: inline-flex; align-items: center; gap: 8px; margin: 0; padding: 5px 12px;
+  border-radius: 16px; background: var(--page); font-weight: 600; overflow-wrap: anywhere }
+p::before { content: ""; flex: none; width: 10px; height: 10px; border-radius: 50%;
+  background: var(--soft) }
+p.running::before { background: var(--good) }
+p.paused::before { background: var(--warn) }
+p.stopped { border-radius: 6px; background: var(--bad-page) }
+p.stopped::before { background: var(--bad); border-radius: 0 }
+"""
+_FACTS = """
+dl { display: flex; flex-wrap: wrap; gap: 6px 28px; margin: 0 }
+dt { font-size: 13px; color: var(--soft) }
+dd { margin: 0; font-size: 15px; font-variant-numeric: tabular-nums; overflow-wrap: anywhere }
+"""
+_LEGEND = TABLE + "td { font-variant-numeric: tabular-nums } i { font-style: normal }"
+_LOST = """
+const line = document.createElement("p");
+line.setAttribute("role", "alert");
+line.style.cssText = "margin: 0; color: var(--bad); font-weight: 600";
+line.textContent = "cassi-live has ended: this page shows what came last.";
+document.querySelector("header").append(line);
+"""
 
 
-class Page:
-    """The page of one tab.
+class LiveSection:
+    """What a tab shows of the frames.
 
     Args:
         live: what it shows.
@@ -28,132 +55,207 @@ class Page:
 
     def __init__(self, live: Live) -> None:
         self.live, self.number, self.regions = live, 0, list[tuple[int, int]]()
-        side = {"width": 384, "height": 384}
-        self.picture = pn.pane.PNG(None, alt_text="The scene in colour", **side)
-        self.band_picture = pn.pane.PNG(None, alt_text="The chosen band", **side)
-        self.band = pn.widgets.IntSlider(name="Band", start=1, end=2, value=1, width=384)
-        self.points = field("Regions: row, column; row, column", "128, 128; 40, 200", 384)
-        self.spectra = pn.pane.HTML("", width=_WIDTH)
-        self.facts, self.message, self.check = pn.pane.HTML(""), text(), text()
+        self.state = _pane(_STATE)
+        self.facts = _pane(_FACTS, styles={"flex": "1 1 700px"})
+        self.pause = button("Pause", 100)
+        self.pause.on_click(self._pause)
+        self.picture = PictureFigure("Scene", _PIXELS)
+        self.band_picture = PictureFigure("Band", _PIXELS)
+        self.marks = ColumnDataSource({name: [] for name in ("x", "y", "color", "number")})
+        for each in (self.picture, self.band_picture):
+            self._mark(each.figure)
+        self.band = pn.widgets.IntSlider(
+            name="Band", start=1, end=2, value=1, width=_WIDTH, stylesheets=[BARS]
+        )
+        self.points = field("Regions: row, column; row, column", "128, 128; 40, 200", _WIDTH)
+        self.lines = ColumnDataSource({name: [] for name in ("xs", "ys", "color")})
+        self.place = Span(dimension="height", line_color="#7b8794", line_dash="dashed")
+        self.spectra = self._plot()
+        self.legend, self.caption = _pane(_LEGEND), _pane()
+        self.message, self.check = text(), text()
         self.band.param.watch(lambda event: self._draw(), "value")
         self.points.param.watch(lambda event: self._choose(), "value")
-        self.view = pn.Column(
-            heading("Live"),
-            self.facts,
-            self.check,
-            pn.Row(
-                pn.Column(self.picture),
-                pn.Column(self.band, self.band_picture),
-                pn.Column(self.points, self.spectra),
+        wrapped = {"flex_wrap": "wrap", "align_items": "flex-start", "sizing_mode": "stretch_width"}
+        self.content = pn.FlexBox(
+            pn.Column(self.picture.view, self.points, margin=0),
+            pn.Column(self.band_picture.view, self.band, margin=0),
+            pn.FlexBox(
+                pn.Column(self.caption, pn.pane.Bokeh(self.spectra), margin=0),
+                self.legend,
+                styles={"flex": "1 1 460px"},
+                **wrapped,
             ),
-            self.message,
+            visible=False,
+            **wrapped,
+        )
+        status = pn.FlexBox(self.state, self.pause, self.facts, gap="8px 12px", **wrapped)
+        status.align_items = "center"
+        self.view = pn.Column(
+            heading("Live"), status, self.check, self.content, sizing_mode="stretch_width"
+        )
+        self.messages = pn.Column(
+            heading("Messages"), self.message, sizing_mode="stretch_width", visible=False
         )
         pn.state.add_periodic_callback(self.refresh, PERIOD)
         pn.state.onload(self.refresh)
 
     def refresh(self) -> None:
-        """Show the last cube, if it is a new one."""
+        """Show the state, and the last cube if it is a new one."""
         live, view = self.live, self.live.view
-        say(self.message, live.messages[-4:])
-        if view is None:
-            say(self.message, live.messages[-4:] or "waits for the first frame")
-            return
-        if view.number == self.number:
+        kind = live.state.partition(":")[0]
+        self.state.object = f'<p class="{kind}" role="status">{escape(live.state)}</p>'
+        self.pause.name = "Resume" if live.paused.is_set() else "Pause"
+        self.pause.disabled = kind == "stopped"
+        self.messages.visible = bool(live.notices.lines)
+        say(self.message, live.notices.lines[::-1])
+        self.facts.object = self._list_facts(view)
+        if view is None or view.number == self.number:
             return
         self.number = view.number
         if not self.regions:
-            self.regions = choose_points(view.cube, 3)
-            self.band.end = len(view.cube)
-            self.band.value = len(view.cube) // 2
+            self.band.param.update(end=len(view.cube), value=len(view.cube) // 2)
+            self.content.visible = True
+            self._set_regions(choose_points(view.cube, 3))
         self._draw()
 
-    def _choose(self) -> None:
-        pairs = re.findall(r"(\d+)\s*,\s*(\d+)", self.points.value or "")
+    def _list_facts(self, view: View | None) -> str:
+        live = self.live
+        counts = f"{live.done:,} done, {live.dropped:,} dropped, {live.broken:,} broken"
+        rows = [("Frames", counts)]
+        if view is not None:
+            rows = [
+                ("Last frame", f"{_say_age(time.time() - view.came)} ago"),
+                *rows,
+                ("Delay", f"{view.delay:.2f} s, of them {view.seconds:.2f} s for the cube"),
+                ("Name", view.name),
+                ("Method", view.method),
+            ]
+        return _list(rows)
+
+    def _pause(self, event: Any) -> None:
+        paused = self.live.paused
+        paused.clear() if paused.is_set() else paused.set()
+        self.refresh()
+
+    def _mark(self, figure: Any) -> None:
+        """Draw regions in a picture; a click sets or removes one."""
+        square = {"marker": "square", "size": 13, "fill_color": None, "source": self.marks}
+        figure.scatter("x", "y", line_color="white", line_width=5, **square)
+        figure.scatter("x", "y", line_color="color", line_width=2.5, **square)
+        shift = {"x_offset": 12, "y_offset": -8, "source": self.marks}
+        label = {"background_fill_color": "color", "border_line_color": "white", "padding": 3}
+        letters = {"text_font_size": "12px", "text_font_style": "bold", "text_color": "white"}
+        figure.text("x", "y", text="number", border_radius=4, **label, **letters, **shift)
+        figure.on_event(Tap, lambda event: self._click(int(event.y), int(event.x)))
+
+    def _plot(self) -> Any:
+        plot = make_figure(440, _WIDTH, y_range=DataRange1d(start=0))
+        plot.multi_line("xs", "ys", line_color="color", line_width=2.5, source=self.lines)
+        plot.add_layout(self.place)
+        plot.yaxis.axis_label = "intensity"
+        return plot
+
+    def _click(self, row: int, column: int) -> None:
         view = self.live.view
         if view is None:
             return
         height, width = view.cube.shape[1:]
-        found = [(int(row), int(column)) for row, column in pairs[: len(_COLORS)]]
-        inside = [each for each in found if each[0] < height and each[1] < width]
-        self.regions = inside or choose_points(view.cube, 3)
+        near = _NEAR * max(height, width)
+        others = [
+            each for each in self.regions if max(abs(each[0] - row), abs(each[1] - column)) > near
+        ]
+        if len(others) == len(self.regions) and 0 <= row < height and 0 <= column < width:
+            others = [*others, (row, column)][-len(COLORS) :]
+        self._set_regions(others or choose_points(view.cube, 3))
         self._draw()
 
+    def _choose(self) -> None:
+        view = self.live.view
+        if view is None:
+            return
+        pairs = re.findall(r"(\d{1,9})\s*,\s*(\d{1,9})", self.points.value or "")
+        height, width = view.cube.shape[1:]
+        places = [(int(row), int(column)) for row, column in pairs]
+        inside = [each for each in places if each[0] < height and each[1] < width]
+        self._set_regions(inside[: len(COLORS)] or choose_points(view.cube, 3))
+        self._draw()
+
+    def _set_regions(self, regions: list[tuple[int, int]]) -> None:
+        self.regions = regions
+        self.points.value = "; ".join(f"{row}, {column}" for row, column in regions)
+
     def _draw(self) -> None:
+        later(self._update)
+
+    def _update(self) -> None:
         live, view = self.live, self.live.view
         if view is None:
             return
-        self.picture.object = png(_marked(view.picture, self.regions))
         band = min(self.band.value, len(view.cube)) - 1
-        self.band_picture.object = png(grey(view.cube[band]))
-        self.spectra.object = draw_spectra(view, self.regions)
-        rows = [
-            ("Frame", view.name),
-            ("Delay", f"{view.delay:.2f} s, of them {view.seconds:.2f} s for the cube"),
-            ("Frames", f"{live.done} done, {live.dropped} dropped, {live.broken} broken"),
-            ("Method", view.method),
-            ("Band", _name_band(view, band)),
-        ]
-        self.facts.object = table(rows)
+        self.picture.show(view.picture, "in colour; a click sets or removes a region")
+        self.band_picture.show(grey(view.cube[band]), _name_band(view, band))
+        at = view.wavelengths or tuple(range(1, len(view.cube) + 1))
+        curves = [region_spectrum(view.cube, row, column) for row, column in self.regions]
+        colors = list(COLORS[: len(curves)])
+        self.lines.data = {"xs": [at] * len(curves), "ys": curves, "color": colors}
+        self.marks.data = {
+            "x": [column + 0.5 for _, column in self.regions],
+            "y": [row + 0.5 for row, _ in self.regions],
+            "color": colors,
+            "number": [str(index + 1) for index in range(len(curves))],
+        }
+        self.place.location = at[band]
+        unit = "nm" if view.wavelengths else "band"
+        self.spectra.xaxis.axis_label = "wavelength (nm)" if view.wavelengths else "band"
+        self.caption.object = f'<p style="margin:4px 0">Spectra of {len(curves)} regions</p>'
+        self.legend.object = _legend(self.regions, curves, at, unit)
         say(
             self.check,
             live.warnings or "camera check: nothing found",
-            "warning" * bool(live.warnings),
+            "warning" if live.warnings else "good",
         )
 
 
-def png(picture: np.ndarray) -> bytes:
-    """Return a picture as a PNG."""
-    from PIL import Image
-
-    stream = io.BytesIO()
-    Image.fromarray(picture).save(stream, "PNG", compress_level=1)
-    return stream.getvalue()
+def _pane(style: str = "", **options: Any) -> Any:
+    return pn.pane.HTML("", stylesheets=[style], margin=(0, 10), **options)
 
 
-def _marked(picture: np.ndarray, regions: Sequence[tuple[int, int]]) -> np.ndarray:
-    marked = picture.copy()
-    for (row, column), color in zip(regions, _COLORS, strict=False):
-        rgb = [int(color[i : i + 2], 16) for i in (1, 3, 5)]
-        top, left = max(0, row - 4), max(0, column - 4)
-        square = marked[top : row + 5, left : column + 5]
-        square[:1], square[-1:], square[:, :1], square[:, -1:] = rgb, rgb, rgb, rgb
-    return marked
+def _list(rows: list[tuple[str, str]]) -> str:
+    items = (f"<div><dt>{escape(name)}</dt><dd>{escape(said)}</dd></div>" for name, said in rows)
+    return f"<dl>{''.join(items)}</dl>"
+
+
+def _legend(regions: list[tuple[int, int]], curves: Any, at: Any, unit: str) -> str:
+    rows = "".join(
+        f'<tr><td><i style="color:{color}">■</i> {number}</td><td>{row}</td><td>{column}</td>'
+        f"<td>{curve.mean():.3g}</td><td>{at[int(np.argmax(curve))]:g}</td></tr>"
+        for number, ((row, column), curve, color) in enumerate(
+            zip(regions, curves, COLORS, strict=False), 1
+        )
+    )
+    names = ("Region", "Row", "Column", "Mean", f"Peak, {unit}")
+    head = "".join(f'<th scope="col">{name}</th>' for name in names)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _say_age(seconds: float) -> str:
+    minutes, rest = divmod(int(max(seconds, 0)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{f'{minutes} min ' * (minutes > 0)}{rest} s"
 
 
 def _name_band(view: View, band: int) -> str:
-    if view.wavelengths is None:
-        return f"{band + 1} of {len(view.cube)}"
-    return f"{band + 1} of {len(view.cube)}, {view.wavelengths[band]:g} nm"
-
-
-def draw_spectra(view: View, regions: Sequence[tuple[int, int]]) -> str:
-    """Return the spectra of regions as an SVG."""
-    spectra = [region_spectrum(view.cube, row, column) for row, column in regions]
-    known = view.wavelengths or tuple(range(1, len(view.cube) + 1))
-    first, last = known[0], known[-1]
-    top = max((float(spectrum.max()) for spectrum in spectra), default=1.0) * 1.05 or 1.0
-    wide, high = _WIDTH - 2 * _EDGE, _HEIGHT - 2 * _EDGE
-    lines = []
-    for spectrum, color in zip(spectra, _COLORS, strict=False):
-        places = " ".join(
-            f"{_EDGE + wide * (at - first) / max(last - first, 1e-9):.1f},"
-            f"{_EDGE + high * (1 - max(0.0, float(value)) / top):.1f}"
-            for at, value in zip(known, spectrum, strict=True)
-        )
-        lines.append(f'<polyline points="{places}" fill="none" stroke="{color}" stroke-width="2"/>')
-    base, unit = _EDGE + high, "nm" if view.wavelengths else ""
-    axes = (
-        f'<path d="M{_EDGE} {_EDGE}V{base}H{_EDGE + wide}" fill="none" stroke="#5f6870"/>'
-        f'<text x="{_EDGE}" y="{base + 18}">{first:g} {unit}</text>'
-        f'<text x="{_EDGE + wide}" y="{base + 18}" text-anchor="end">{last:g} {unit}</text>'
-        f'<text x="{_EDGE}" y="{_EDGE - 8}">{top:.3g}</text>'
-    )
-    return (
-        f'<svg role="img" aria-label="Spectra of {len(spectra)} regions" width="{_WIDTH}" '
-        f'height="{_HEIGHT}" font-size="13">{axes}{"".join(lines)}</svg>'
-    )
+    unit = "" if view.wavelengths is None else f", {view.wavelengths[band]:g} nm"
+    return f"{band + 1} of {len(view.cube)}{unit}"
 
 
 def make_page(live: Live) -> Any:
     """Return the page of a tab."""
-    return Page(live).view
+    section = LiveSection(live)
+    pn.state.curdoc.js_on_event("connection_lost", CustomJS(code=_LOST))
+    return Page(
+        "cassi-live",
+        "Frames as they come. Everything stays on this machine.",
+        {"Live": section.view, "Messages": section.messages},
+        late=("Messages",),
+    )

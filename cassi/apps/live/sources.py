@@ -6,15 +6,18 @@ Every frame becomes a file, so that the process for untrusted files reads it (`c
 import json
 import math
 import os
+import sys
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from cassi.apps.live.zmtp import Message, Receiver
 from cassi.data.io import READ_SUFFIXES
 
 LARGEST = 2**28
@@ -43,21 +46,34 @@ class Frame:
     problem: str = ""
 
 
+class _File(NamedTuple):
+    """What a file is known by."""
+
+    time: int
+    name: str
+    inode: int
+    size: int
+
+
 class Source(Protocol):
     """Gives frames."""
 
     def poll(self) -> list[Frame]:
-        """Return the frames that have come since the last call, the oldest first."""
+        """Return the frames that have come since the last call, the oldest first.
+
+        Raises:
+            OSError: there will be no more.
+        """
 
     def close(self) -> None:
         """Take no more."""
 
 
 class FolderSource:
-    """A folder that fills. A file counts when its size has stayed the same for 50 ms.
+    """A folder that fills. A file counts when it has stayed the same for 50 ms.
 
-    The newest file that is there at the start is the first frame. Links and hidden files are left
-    out.
+    The newest file that is there at the start is the first frame. Files are known by name, inode,
+    time and size; a time alone may be wrong. Links and hidden files are left out.
 
     Raises:
         NotADirectoryError: it is no folder.
@@ -67,31 +83,32 @@ class FolderSource:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.waiting: dict[str, tuple[int, float]] = {}
-        found = self._list(-1)
-        self.last = max((stamp for stamp, _, _ in found[:-1]), default=-1)
+        self.known = set(self._list()[:-1])
+        self.waiting: dict[_File, float] = {}
 
     def poll(self) -> list[Frame]:
-        """Return new files in the order of their times."""
-        now, ready = time.monotonic(), []
-        waiting: dict[str, tuple[int, float]] = {}
-        for stamp, name, size in self._list(self.last):
-            known, since = self.waiting.get(name, (-1, now))
-            since = since if known == size else now
-            waiting[name] = size, since
-            if now - since < self.pause:
-                break  # later ones wait for it, so that the order holds
-            ready.append((stamp, name))
-        self.waiting = waiting
-        if ready:
-            self.last = ready[-1][0]
-        return [Frame(Path(name).stem, self.folder / name, stamp / 1e9) for stamp, name in ready]
+        """Return new files in the order of their coming, those of one look in that of their times.
+
+        Raises:
+            OSError: the folder is gone.
+        """
+        now, files = time.time(), self._list()
+        self.known.intersection_update(files)
+        waiting = {file: self.waiting.get(file, now) for file in files if file not in self.known}
+        # A clock that was set back begins anew.
+        ready = [file for file in waiting if not 0 <= now - waiting[file] < self.pause]
+        ready.sort(key=lambda file: waiting[file])
+        self.known.update(ready)
+        self.waiting = {file: since for file, since in waiting.items() if file not in self.known}
+        return [
+            Frame(Path(file.name).stem, self.folder / file.name, waiting[file]) for file in ready
+        ]
 
     def close(self) -> None:
         """Take no more."""
 
-    def _list(self, after: int) -> list[tuple[int, str, int]]:
-        found = []
+    def _list(self) -> list[_File]:
+        files = []
         with os.scandir(self.folder) as entries:
             for entry in entries:
                 suffix = Path(entry.name).suffix.lower()
@@ -101,9 +118,8 @@ class FolderSource:
                     facts = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:  # it was moved away
                     continue
-                if facts.st_mtime_ns > after:
-                    found.append((facts.st_mtime_ns, entry.name, facts.st_size))
-        return sorted(found)
+                files.append(_File(facts.st_mtime_ns, entry.name, facts.st_ino, facts.st_size))
+        return sorted(files)
 
 
 class Spool:
@@ -115,6 +131,7 @@ class Spool:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.count = folder, 0
+        self.paths = deque[Path]()
         folder.mkdir(parents=True, exist_ok=True)
 
     def put(self, frame: np.ndarray) -> Frame:
@@ -122,7 +139,9 @@ class Spool:
         name = f"{self.count:06d}"
         path = self.folder / f"{name}.npy"
         np.save(path, frame, allow_pickle=False)
-        self.folder.joinpath(f"{self.count - _SPOOLED:06d}.npy").unlink(missing_ok=True)
+        self.paths.append(path)
+        if len(self.paths) > _SPOOLED:
+            self.paths.popleft().unlink(missing_ok=True)
         self.count += 1
         return Frame(name, path, time.time())
 
@@ -194,55 +213,52 @@ class SocketSource:
     """A ZeroMQ socket. A message has two parts: `{"dtype": …, "shape": […]}` in JSON, and bytes.
 
     Args:
-        address: `tcp://127.0.0.1:5555`, to listen on.
+        host: to listen on.
+        port: to listen on.
         spool: for the frames.
 
     Raises:
         OSError: the address is taken.
-        ValueError: pyzmq is not installed.
     """
 
-    def __init__(self, address: str, spool: Spool) -> None:
+    def __init__(self, host: str, port: int, spool: Spool) -> None:
+        self.spool = spool
         try:
-            import zmq
-        except ImportError:
-            raise ValueError("source: zmq:// takes pyzmq; pip install pyzmq") from None
-        self.zmq, self.spool = zmq, spool
-        self.socket: Any = zmq.Context.instance().socket(zmq.PULL)
-        self.socket.setsockopt(zmq.RCVHWM, 4)
-        self.socket.setsockopt(zmq.MAXMSGSIZE, LARGEST)
-        self.socket.setsockopt(zmq.LINGER, 0)
-        try:
-            self.socket.bind(address)
-        except zmq.ZMQError as error:
-            raise OSError(f"source: cannot listen on {address}: {error}") from None
+            self.receiver = Receiver(host, port, LARGEST)
+        except OSError as error:
+            text = f"source: cannot listen on tcp://{host}:{port}: {error.strerror or error}"
+            raise OSError(text) from None
+        if not self.receiver.is_private:
+            print(
+                f"source: zmq://{host}:{port} listens beyond this machine; anyone in this network "
+                "can send frames",
+                file=sys.stderr,
+            )
 
     def poll(self) -> list[Frame]:
         """Return what has come."""
-        found: list[Frame] = []
-        while len(found) < 64:
+        frames = []
+        for message in self.receiver.poll():
             try:
-                parts = self.socket.recv_multipart(self.zmq.NOBLOCK)
-            except self.zmq.Again:
-                break
-            try:
-                found.append(self.spool.put(unpack(parts)))
+                frames.append(self.spool.put(unpack(message)))
             except ValueError as error:
-                found.append(self.spool.broken(str(error)))
-        return found
+                frames.append(self.spool.broken(str(error)))
+        return frames
 
     def close(self) -> None:
         """Close the socket, and remove the files."""
-        self.socket.close()
+        self.receiver.close()
         self.spool.close()
 
 
-def unpack(parts: list[bytes]) -> np.ndarray:
+def unpack(parts: Message) -> np.ndarray:
     """Return the frame of a message.
 
     Raises:
         ValueError: it is none.
     """
+    if isinstance(parts, str):
+        raise ValueError(parts)
     if len(parts) != 2 or len(parts[0]) > 1000:
         raise ValueError(f"message: expected a header and bytes, got {len(parts)} parts")
     try:
@@ -253,8 +269,8 @@ def unpack(parts: list[bytes]) -> np.ndarray:
     sides = shape if isinstance(shape, list) else []
     if kind not in KINDS or len(sides) not in (2, 3):
         raise ValueError(f"message: expected one of {', '.join(KINDS)} and 2 or 3 axes")
-    if not all(isinstance(side, int) and 0 < side <= 2**16 for side in sides):
-        raise ValueError("message: expected a shape of whole numbers above 0")
+    if not all(type(side) is int and 0 < side <= 2**16 for side in sides):
+        raise ValueError("message: expected a shape of whole numbers from 1 to 65536")
     wanted = math.prod(sides) * np.dtype(kind).itemsize
     if len(parts[1]) != wanted:
         raise ValueError(f"message: expected {wanted} bytes for this shape, got {len(parts[1])}")
@@ -314,10 +330,10 @@ def open_source(value: str, spool: Path) -> Source:
     """
     kind, found, rest = value.partition("://")
     if found and kind == "zmq":
-        port = rest.rpartition(":")[2]
-        if not (port.isdecimal() and 0 < int(port) < 2**16):  # the library takes the rest of one
+        host, _, port = rest.rpartition(":")
+        if not (host and port.isdecimal() and 0 < int(port[:6]) < 2**16):
             raise ValueError(f"source: expected zmq://HOST:PORT, a port to 65535, got {value}")
-        return SocketSource(f"tcp://{rest}", Spool(spool))
+        return SocketSource(host, int(port), Spool(spool))
     if found and kind == "genicam":
         return CameraSource(Path(rest), Spool(spool))
     if found:

@@ -49,7 +49,8 @@ def run_until_interrupted(name: str, command: Callable[[], Any]) -> None:
         _handle(_interrupt)
         with suppress(KeyboardInterrupt):
             command()
-        print(f"{name}: ended")
+        with suppress(OSError):  # the terminal may be gone
+            print(f"{name}: ended", flush=True)
     except Exception as error:
         from cassi.apps.command import USAGE_ERROR  # the first page does not wait for these
         from cassi.apps.errors import describe, is_usage_error

@@ -1,5 +1,6 @@
 """Frames in, cubes out: broken ones are skipped, old ones dropped, the rest recorded."""
 
+import threading
 import time
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ from cassi.apps.live.command import make_settings, parse
 from cassi.apps.live.engine import LADDER, Live
 from cassi.apps.live.sources import Frame
 from cassi.data.bundled import bundled_path
+from cassi.data.day_store import Recording, prepare_store
 
 
 class Still:
@@ -45,7 +47,8 @@ def test_frames_are_reconstructed_skipped_dropped_and_recorded(camera, tmp_path)
     folder, words = camera
     said = []
     store = tmp_path / "day.zarr"
-    live = Live(make_settings(parse(words)), Still(), store, said.append)
+    record = Recording(store)
+    live = Live(make_settings(parse(words)), Still(), record, said.append)
     live.take([frame(folder, "y")])
     assert live.view.number == 1
     live.take([frame(folder, "broken")])
@@ -79,7 +82,7 @@ def test_a_run_ends_when_it_is_told(camera):
     source = SimpleNamespace(poll=poll)
     live = Live(make_settings(parse([*words, *short])), source, say=said.append)
     live.run()
-    assert live.is_over
+    assert live.state == "stopped: the command ends"
     assert (live.done, live.dropped, live.broken) == (1, 1, 1)
     assert "skipped lost: expected a header" in said
     assert (live.view.name, live.view.method) == ("y", "Solver")
@@ -105,3 +108,90 @@ def test_settings_that_do_not_fit_are_refused(camera):
             make_settings(parse([*words, *more]))
     with pytest.raises(ValueError, match="source"):
         make_settings(parse(words[1:]))
+
+
+def test_a_second_recording_goes_on_after_the_first(camera, tmp_path):
+    zarr = pytest.importorskip("zarr")
+    folder, words = camera
+    settings = make_settings(parse(words))
+    for _ in range(2):
+        record = Recording(tmp_path / "day.zarr")
+        live = Live(settings, Still(), record, say=lambda line: None)
+        live.take([frame(folder, "y")])
+        live.take([frame(folder, "y")])
+        with pytest.raises(ValueError, match="another command records into"):
+            Recording(tmp_path / "day.zarr")
+        record.close()
+    group = zarr.open_group(tmp_path / "day.zarr", mode="r")
+    assert list(group["name"][:]) == ["000001 y", "000002 y", "000003 y", "000004 y"]
+    assert np.isfinite(group["cube"][:]).all()
+
+
+def test_a_store_without_frames_is_left_alone(tmp_path):
+    pytest.importorskip("zarr")
+    prepare_store(tmp_path / "day.zarr", ["a"], [0.0], (2, 3, 4), None)
+    with pytest.raises(ValueError, match="keeps no frames"):
+        Recording(tmp_path / "day.zarr")
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError(2, "gone", "in"), ZeroDivisionError("why")])
+def test_what_ends_the_thread_is_said(camera, capsys, error):
+    def poll():
+        raise error
+
+    _, words = camera
+    said = []
+    live = Live(make_settings(parse(words)), SimpleNamespace(poll=poll), say=said.append)
+    live.run()
+    assert live.state.startswith("stopped: ")
+    assert str(error.args[-1]) in live.state
+    assert said == [live.state]
+    assert ("Traceback" in capsys.readouterr().err) == isinstance(error, ZeroDivisionError)
+
+
+def test_a_recording_that_fails_ends_the_run(camera):
+    """A frame that is not kept is no broken frame."""
+    folder, words = camera
+
+    def append(*values):
+        raise OSError(28, "no space left", "day.zarr")
+
+    source = SimpleNamespace(poll=lambda: [frame(folder, "y")])
+    live = Live(make_settings(parse(words)), source, SimpleNamespace(append=append), lambda line: 0)
+    live.run()
+    assert "no space left" in live.state
+    assert live.broken == 0
+
+
+def test_lines_of_a_kind_are_counted(camera, monkeypatch):
+    _, words = camera
+    said, now = [], [100.0]
+    monkeypatch.setattr("cassi.apps.live.engine.time.monotonic", lambda: now[0])
+    live = Live(make_settings(parse(words)), Still(), say=said.append)
+    for number in range(4001):
+        problem = f"message: expected 4 bytes for this shape, got {number + 5}"
+        live.take([Frame(f"{number:06d}", None, now[0], problem)])
+    assert said == ["skipped 000000: message: expected 4 bytes for this shape, got 5"]
+    now[0] += 6
+    live.notices.flush()
+    assert said[1:] == [
+        "skipped 4,000 frames: message: expected 4 bytes for this shape, got 4005",
+    ]
+    now[0] += 600
+    for kind in "abcdefghijklmnopqrstuvwxyz":
+        live.take([Frame("x", None, now[0], kind)] * 2)
+    assert len(said) < 30
+    assert live.broken == 4001 + 52
+
+
+def test_no_frame_is_asked_for_in_a_pause(camera):
+    _, words = camera
+    live = Live(make_settings(parse(words)), Still(), say=lambda line: None)
+    live.source = SimpleNamespace(poll=lambda: pytest.fail("it was asked"))
+    live.paused.set()
+    thread = threading.Thread(target=live.run)
+    thread.start()
+    assert live.state == "paused"
+    live.stop()
+    thread.join()
+    assert live.state == "stopped: the command ends"

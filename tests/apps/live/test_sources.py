@@ -1,15 +1,19 @@
 """Sources of cassi-live: what a frame is, and what is skipped."""
 
+import contextlib
 import json
 import os
+import socket
 import sys
+import threading
 import time
 import types
 
 import numpy as np
 import pytest
 
-from cassi.apps.live.sources import FolderSource, Spool, open_source, unpack
+from cassi.apps.live import zmtp
+from cassi.apps.live.sources import KINDS, FolderSource, Spool, open_source, unpack
 
 
 def poll(source, seconds=5.0):
@@ -39,6 +43,18 @@ def test_a_folder_gives_new_files_in_the_order_of_their_times(tmp_path):
     assert poll(source, 0.2) == []
 
 
+def test_a_time_in_the_future_hides_no_later_frame(tmp_path):
+    source = FolderSource(tmp_path)
+    for name, stamp in (("future", 4e9), ("b", 5), ("a", 3), ("b", 5)):
+        np.save(tmp_path / ".new.npy", np.ones((2, 2)))
+        os.utime(tmp_path / ".new.npy", (stamp, stamp))
+        (tmp_path / ".new.npy").rename(tmp_path / f"{name}.npy")  # b is replaced in the end
+        (frame,) = poll(source)
+        assert frame.name == name
+        assert frame.came <= time.time()
+    assert poll(source, 0.2) == []
+
+
 @pytest.mark.parametrize(
     ("header", "size", "said"),
     [
@@ -48,6 +64,8 @@ def test_a_folder_gives_new_files_in_the_order_of_their_times(tmp_path):
         (b'{"dtype": "uint8", "shape": [2, -2]}', 4, "whole numbers"),
         (b'{"dtype": "uint8", "shape": [2, 2]}', 5, "expected 4 bytes"),
         (b'{"dtype": "uint8", "shape": [2]}', 2, "2 or 3 axes"),
+        (b'{"dtype": "uint8", "shape": [true, true]}', 1, "whole numbers"),
+        (b'{"dtype": NaN, "shape": [1, 1]}', 1, "expected one of"),
     ],
 )
 def test_a_message_that_is_no_frame_is_refused(header, size, said):
@@ -55,30 +73,145 @@ def test_a_message_that_is_no_frame_is_refused(header, size, said):
         unpack([header, bytes(size)])
 
 
-def test_a_socket_gives_frames_and_names_broken_ones(tmp_path):
-    zmq = pytest.importorskip("zmq")
+ODD = (
+    *(None, True, False, 0, -1, 1.0, 0.5, 2**16, 2**16 + 1, 10**400, float("nan"), float("inf")),
+    *("", "uint8", "float64", "object", "uint16,uint16", "U9999", "\ud800", [], [1], [1, 1], {}),
+    *([[]], [True, True], [1, None], [-1, -1], [2**40, 2**40], [0, 5], ["1", "1"], {"dtype": 1}),
+)
+
+
+def test_a_message_of_any_json_is_a_frame_or_is_refused():
+    headers = [
+        {"dtype": kind, "shape": shape} for kind in (*KINDS, *ODD) for shape in (*ODD, [2, 3, 1])
+    ]
+    frames = 0
+    for header in (*headers, *ODD):
+        text = json.dumps(header).encode()
+        for size in (0, 1, 6, 8):
+            with contextlib.suppress(ValueError):
+                frames += unpack([text, bytes(size)]).nbytes == size
+    assert frames == 6  # 1, 6 and 8 bytes: of uint8, uint8 and float64, which come twice
+    for parts in ([], [b""], [b"[" * 1000, b""], [b"\xff\xfe", b""], [b"1", b"2", b"3"]):
+        with pytest.raises(ValueError, match="message: expected"):
+            unpack(parts)
+
+
+def header_of(frame):
+    return json.dumps({"dtype": str(frame.dtype), "shape": frame.shape}).encode()
+
+
+@pytest.fixture
+def opened(tmp_path):
     source = open_source("zmq://127.0.0.1:39217", tmp_path / "spool")
+    yield source
+    source.close()
+    assert not list((tmp_path / "spool").iterdir())
+
+
+def test_a_socket_gives_frames_and_names_broken_ones(opened, tmp_path):
+    zmq = pytest.importorskip("zmq")
     sender = zmq.Context.instance().socket(zmq.PUSH)
+    sender.setsockopt(zmq.HEARTBEAT_IVL, 50)
     sender.connect("tcp://127.0.0.1:39217")
     frame = np.arange(6, dtype=np.uint16).reshape(2, 3)
     sender.send_multipart([json.dumps({"dtype": "uint16", "shape": [2, 3]}).encode(), frame])
-    (found,) = poll(source)
+    (found,) = poll(opened)
     assert np.array_equal(np.load(found.path), frame)
     sender.send_multipart([b"no header", b""])
-    (broken,) = poll(source)
+    (broken,) = poll(opened)
     with pytest.raises(OSError, match=r"cannot listen on tcp://127\.0\.0\.1:39217"):
         open_source("zmq://127.0.0.1:39217", tmp_path / "spool")
     assert broken.path is None
     assert "JSON" in broken.problem
+    large = np.random.default_rng(0).random((800, 900), np.float32)
+    for message in ([b"a"] * 40, [b""], [header_of(large), large]):
+        sender.send_multipart(message)
+    names = []
+    while not names or names[-1].problem:
+        names += poll(opened)
+    assert [each.problem.partition("got ")[2] for each in names] == ["40 parts", "1 parts", ""]
+    assert np.array_equal(np.load(names[-1].path), large)
     sender.close(0)
-    source.close()
-    assert not list((tmp_path / "spool").iterdir())
+
+
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48)
+READY = b"\x04\x1a\x05READY\x0bSocket-Type\x00\x00\x00\x04PUSH"
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (b"GET / HTTP/1.1\r\n" + bytes(64), "version 3"),
+        (GREETING.replace(b"NULL", b"PLAI"), "without a password"),
+        (GREETING + READY.replace(b"PUSH", b"PAIR"), "a PUSH socket"),
+        (GREETING + READY + b"\x06" + bytes([255] * 8), "a command of at most"),
+        (GREETING + READY + b"\x02" + bytes([255] * 8), "at most 268435456 bytes"),
+        (GREETING + READY + b"\x03" + (2**28 - 9).to_bytes(8, "big")[:7], ""),
+        (GREETING + READY + b"\x01\x00" * 1001, "in 1000 parts, got 0 in 1001"),
+    ],
+)
+def test_who_sends_no_frames_is_cut_off(opened, monkeypatch, data, problem):
+    with socket.create_connection(("127.0.0.1", 39217)) as stranger:
+        stranger.sendall(data)
+        if not problem:  # it never sends the rest
+            poll(opened, 0.2)
+            monkeypatch.setattr(zmtp, "PATIENCE", 0)
+            problem = "nothing more came"
+        assert problem in poll(opened)[0].problem
+        assert opened.receiver.senders == []
+
+
+def test_a_message_of_many_large_parts_is_not_kept(opened, monkeypatch):
+    monkeypatch.setattr(opened.receiver, "largest", 2**20)
+    part = b"\x03" + (2**18).to_bytes(8, "big") + bytes(2**18)
+    with socket.create_connection(("127.0.0.1", 39217)) as stranger:
+        stranger.sendall(GREETING + READY)
+        sending = threading.Thread(target=send_all, args=(stranger, part * 40))
+        sending.start()
+        assert "at most 1048576 bytes" in poll(opened)[0].problem
+        sending.join()
+
+
+def send_all(sender, data):
+    with contextlib.suppress(OSError):
+        sender.sendall(data)
+
+
+def test_strangers_take_no_place_from_a_sender(opened):
+    zmq = pytest.importorskip("zmq")
+    sender = zmq.Context.instance().socket(zmq.PUSH)
+    sender.connect("tcp://127.0.0.1:39217")
+    frame = np.ones((2, 3), np.uint8)
+    sender.send_multipart([header_of(frame), frame])
+    assert poll(opened)[0].path
+    with contextlib.ExitStack() as idle:
+        for _ in range(50):
+            idle.enter_context(socket.create_connection(("127.0.0.1", 39217)))
+        poll(opened, 0.2)
+        assert len(opened.receiver.senders) == zmtp.MOST_SENDERS
+        noise = idle.enter_context(socket.create_connection(("127.0.0.1", 39217)))
+        noise.sendall(GREETING + READY + b"\x00\x01x" * 20_000)
+        sender.send_multipart([header_of(frame), frame])
+        frames = []
+        while not any(each.path for each in frames):
+            frames += poll(opened)
+    sender.close(0)
+
+
+@pytest.mark.parametrize("host", ["*", "0.0.0.0"])
+def test_a_socket_that_others_reach_is_said_to_be_one(tmp_path, capsys, host):
+    open_source(f"zmq://{host}:39217", tmp_path).close()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "anyone in this network can send frames" in line
+    open_source("zmq://localhost:39217", tmp_path).close()
+    assert capsys.readouterr().err == ""
 
 
 def test_few_files_of_a_spool_are_kept(tmp_path):
     spool = Spool(tmp_path)
     for index in range(10):
         spool.put(np.full((2, 2), index))
+        spool.broken("between frames")
     assert len(list(tmp_path.iterdir())) == 4
 
 
@@ -154,7 +287,6 @@ def test_a_camera_of_harvesters(tmp_path, monkeypatch):
     ("value", "library", "package"),
     [
         ("a.mp4", "imageio.v3", "imageio"),
-        ("zmq://127.0.0.1:39218", "zmq", "pyzmq"),
         ("genicam://driver.cti", "harvesters.core", "harvesters"),
     ],
 )
@@ -170,6 +302,8 @@ def test_what_a_source_needs_is_named(tmp_path, monkeypatch, value, library, pac
         ("ftp://there", "expected zmq://"),
         ("nothing.mp4", "no file"),
         ("zmq://127.0.0.1:99999", "a port to 65535"),
+        ("zmq://:5555", "zmq://HOST:PORT"),
+        (f"zmq://127.0.0.1:{'5' * 5000}", "a port to 65535"),
         ("frame.npy", "give its folder"),
     ],
 )

@@ -16,6 +16,7 @@ from cassi.apps.view.pages.gallery import GallerySection
 from cassi.apps.view.pages.look import LookSection
 from cassi.apps.view.pages.run import RunSection
 from cassi.apps.view.pages.save import SaveSection
+from cassi.apps.view.pages.template import Page
 from cassi.apps.view.session import Session
 from cassi.apps.view.uploads import Inbox
 
@@ -67,10 +68,19 @@ class Tab:
         )
         self.look = LookSection(session, application.reports, self._chosen)
         self.save = SaveSection(session, self.look)
-        page = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
-        self.template: Any = _Page(page)
-        for name in ("gallery", "files", "camera", "run", "look", "save"):
-            self.template.add_panel(name, getattr(self, name).view)
+        self.template: Any = Page(
+            "cassi-view",
+            "From a snapshot and its mask to a cube. Everything stays on this machine.",
+            {
+                "Results": self.gallery.view,
+                "Files": self.files.view,
+                "Camera": self.camera.view,
+                "Reconstruct": self.run.view,
+                "Look": self.look.view,
+                "Save": self.save.view,
+            },
+            late=("Results", "Look", "Save"),
+        )
         pn.state.onload(self.gallery.begin)
         pn.state.onload(self.run.list_methods)
         pn.state.on_session_destroyed(self._close)
@@ -91,10 +101,3 @@ class Tab:
         self.run.close()
         self.look.close()
         self.files.close()
-
-
-class _Page(pn.Template):
-    """Panel writes out every widget for the name of a template, again for each of its parts."""
-
-    def __repr__(self) -> str:
-        return "cassi-view"

@@ -14,11 +14,28 @@ from cassi.viz.color import encode
 
 _WIDTH, _TALLEST = 348, 620  # two beside each other fit on a tablet
 _COLUMNS = ("image", "x", "y", "dw", "dh")
-_LARGEST = 2**22  # pixels sent to the page; more are thinned
-
 
 PAIR = 2 * (_WIDTH + 40)  # with an axis each
 """Pixels that two pictures take beside each other."""
+
+
+def make_figure(width: int, height: int, **options: Any) -> Any:
+    """Return a figure whose lines and letters are readable on the page's light and dark."""
+    made: Any = figure(
+        width=width,
+        height=height,
+        tools="pan,wheel_zoom,reset,save",
+        toolbar_location="above",
+        **options,
+    )
+    made.toolbar.logo = None
+    made.background_fill_color = made.border_fill_color = None  # the page's
+    line = "#7b8794"
+    made.axis.major_label_text_color = made.axis.axis_label_text_color = line
+    made.axis.major_tick_line_color = made.axis.axis_line_color = made.outline_line_color = line
+    made.axis.minor_tick_line_color = None
+    made.grid.grid_line_color, made.grid.grid_line_alpha = line, 0.3
+    return made
 
 
 class PictureFigure:
@@ -26,24 +43,13 @@ class PictureFigure:
 
     Args:
         name: of what it shows, for those who do not see it.
+        largest: pixels sent to the page; of more, every second or third is.
     """
 
-    def __init__(self, name: str) -> None:
-        self.figure: Any = figure(
-            width=_WIDTH,
-            height=_WIDTH,
-            tools="pan,wheel_zoom,reset,save",
-            x_range=Range1d(0, 1),
-            y_range=Range1d(1, 0),
-            toolbar_location="above",
-        )
-        self.figure.toolbar.logo = None
+    def __init__(self, name: str, largest: int = 2**22) -> None:
+        self.figure = make_figure(_WIDTH, _WIDTH, x_range=Range1d(0, 1), y_range=Range1d(1, 0))
         self.figure.grid.visible = False
-        self.figure.background_fill_color = self.figure.border_fill_color = None  # the page's
-        line = "#7b8794"  # readable on light and on dark
-        self.figure.axis.major_label_text_color = self.figure.axis.axis_line_color = line
-        self.figure.axis.major_tick_line_color = self.figure.outline_line_color = line
-        self.figure.axis.minor_tick_line_color = None
+        self.largest = largest
         self._data = ColumnDataSource({name: [] for name in _COLUMNS})
         self.figure.image_rgba(**{name: name for name in _COLUMNS}, source=self._data)
         self.caption = pn.pane.HTML("", margin=(0, 10), width=_WIDTH)
@@ -53,7 +59,7 @@ class PictureFigure:
     def show(self, rgb: np.ndarray, caption: str) -> None:
         """Draw a picture, uint8 `(H, W, 3)`; the caption says what it shows."""
         height, width = rgb.shape[:2]
-        every = max(1, round((height * width / _LARGEST) ** 0.5))
+        every = max(1, round((height * width / self.largest) ** 0.5))
         thin = rgb[::every, ::every]
         full = np.full((*thin.shape[:2], 4), 255, np.uint8)
         full[..., :3] = thin

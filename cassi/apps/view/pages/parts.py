@@ -98,10 +98,11 @@ def heading(title: str) -> Any:
     number, _, name = title.rpartition(" ")
     style = """
     h2 { display: flex; align-items: center; gap: 10px; font-size: 19px; margin: 10px 0 6px }
-    span:not(:empty) { width: 26px; font-size: 14px; line-height: 26px; text-align: center;
+    span { width: 26px; font-size: 14px; line-height: 26px; text-align: center;
       border-radius: 50%; background: var(--accent); color: var(--raised) }
     """
-    shown = f"<h2><span>{html.escape(number)}</span> {html.escape(name)}</h2>"
+    circle = f"<span>{html.escape(number)}</span> " * bool(number)
+    shown = f"<h2>{circle}{html.escape(name)}</h2>"
     return pn.pane.HTML(shown, stylesheets=[style], margin=(0, 10))
 
 
