@@ -143,6 +143,9 @@ class Live:
                     time.sleep(_IDLE)
                 self.notices.flush()
             self.reason = "the command ends"
+        except EOFError as end:
+            self.reason = printable(str(end))
+            self.notices.add(self.state)
         except Exception as error:
             self.reason = printable(describe_failure(error))
             self.notices.add(self.state)

@@ -9,14 +9,13 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from cassi.apps.live.video import open_video
 from cassi.apps.live.zmtp import Message, Receiver
 from cassi.data.io import READ_SUFFIXES
 
@@ -157,56 +156,33 @@ class Spool:
 
 
 class VideoSource:
-    """A video file, read by imageio: every frame in turn, none is dropped.
-
-    Colours are summed to one channel.
+    """A video file or a TIFF stack: every frame in turn, none is dropped.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: imageio is not installed, or cannot read it.
+        ValueError: it cannot be read, see `open_video`.
     """
 
     def __init__(self, path: Path, spool: Spool) -> None:
-        try:
-            import imageio.v3 as imageio
-        except ImportError:
-            raise ValueError(
-                "source: a video file takes imageio; pip install 'imageio[pyav]'"
-            ) from None
-        if not path.is_file():
-            raise FileNotFoundError(f"source: no file {path}")
-        self.spool = spool
-        try:
-            found = imageio.imiter(path)
-            self.frames = _each(chain([next(found)], found))
-        except Exception as error:
-            raise ValueError(f"source: imageio cannot read {path}: {error}") from None
+        self.path, self.spool, self.frames = path, spool, open_video(path)
 
     def poll(self) -> list[Frame]:
-        """Return the next frame; none at the end."""
+        """Return the next frame.
+
+        Raises:
+            EOFError: there is none.
+        """
         try:
-            frame = next(self.frames)
+            return [self.spool.put(next(self.frames))]
         except StopIteration:
-            return []
+            raise EOFError(f"{self.path} has no more frames") from None
         except Exception as error:  # of the library: the rest of the file is lost
-            self.frames = _each(())
-            return [self.spool.broken(f"imageio cannot read on: {error}")]
-        return [self.spool.put(frame)]
+            self.frames = iter(())
+            return [self.spool.broken(f"{self.path} cannot be read on: {error}")]
 
     def close(self) -> None:
         """Remove the files."""
         self.spool.close()
-
-
-def _each(found: Iterable[Any]) -> Iterator[np.ndarray]:
-    """Yield frames `(H, W)`; imageio may give all pages of a file at once, and colours last."""
-    for array in map(np.asarray, found):
-        if array.ndim == 3 and array.shape[-1] in (3, 4):
-            yield array[..., :3].astype(np.float32).sum(-1)
-        elif array.ndim > 2:
-            yield from _each(array)
-        else:
-            yield array
 
 
 class SocketSource:

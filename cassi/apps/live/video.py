@@ -18,7 +18,7 @@ _ALONE = {"protocol_whitelist": "file", "format_whitelist": "mov,matroska,avi,mp
 
 
 def open_video(path: Path) -> Iterator[np.ndarray]:
-    """Return the frames `(H, W)` of a file, float32; colours are summed.
+    """Return the frames `(H, W)` of a file; colours are summed, in float32.
 
     Args:
         path: a TIFF stack, by its suffix, or a video.
@@ -62,5 +62,4 @@ def _read_video(path: Path) -> Iterator[np.ndarray]:
 
 def _sum_colours(frame: np.ndarray, axis: int) -> np.ndarray:
     """Sum the colours along their axis, -1 where there are none; a fourth one is alpha."""
-    values = frame.astype(np.float32)
-    return values if axis < 0 else np.moveaxis(values, axis, -1)[..., :3].sum(-1)
+    return frame if axis < 0 else np.moveaxis(frame, axis, -1)[..., :3].sum(-1, dtype=np.float32)

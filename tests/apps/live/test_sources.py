@@ -8,11 +8,13 @@ import sys
 import threading
 import time
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
+import tifffile
 
-from cassi.apps.live import zmtp
+from cassi.apps.live import sources, zmtp
 from cassi.apps.live.sources import KINDS, FolderSource, Spool, open_source, unpack
 
 
@@ -215,34 +217,34 @@ def test_few_files_of_a_spool_are_kept(tmp_path):
     assert len(list(tmp_path.iterdir())) == 4
 
 
-def test_a_video_gives_every_frame(tmp_path):
-    imageio = pytest.importorskip("imageio.v3")
+def test_a_video_gives_every_frame_and_ends(tmp_path):
     frames = np.arange(5 * 16 * 20).astype(np.uint8).reshape(5, 16, 20)
-    imageio.imwrite(tmp_path / "video.tif", frames)
+    tifffile.imwrite(tmp_path / "video.tif", frames, photometric="minisblack")
     source = open_source(str(tmp_path / "video.tif"), tmp_path / "spool")
     for frame in frames:
-        assert np.array_equal(np.load(source.poll()[0].path).squeeze(), frame)
-    assert source.poll() == []
+        shown = np.load(source.poll()[0].path)
+        assert shown.dtype == np.uint8
+        assert np.array_equal(shown, frame)
+    with pytest.raises(EOFError, match=r"video\.tif has no more frames"):
+        source.poll()
     source.close()
     assert not list((tmp_path / "spool").iterdir())
     (tmp_path / "broken.mp4").write_bytes(b"no video")
-    with pytest.raises(ValueError, match=r"imageio cannot read .*broken\.mp4"):
+    with pytest.raises(ValueError, match=r"source: cannot read .*broken\.mp4"):
         open_source(str(tmp_path / "broken.mp4"), tmp_path / "spool")
 
 
 def test_a_video_that_ends_in_an_error_is_read_up_to_there(tmp_path, monkeypatch):
-    imageio = pytest.importorskip("imageio.v3")
-
     def frames(path):
-        yield np.ones((4, 5, 3), np.uint8)
+        yield np.full((4, 5), 3.0, np.float32)
         raise OSError("cut short")
 
-    monkeypatch.setattr(imageio, "imiter", frames)
-    (tmp_path / "a.mp4").touch()
+    monkeypatch.setattr(sources, "open_video", frames)
     source = open_source(str(tmp_path / "a.mp4"), tmp_path / "spool")
     assert np.array_equal(np.load(source.poll()[0].path), np.full((4, 5), 3))
-    assert source.poll()[0].problem == "imageio cannot read on: cut short"
-    assert source.poll() == []
+    assert source.poll()[0].problem == f"{tmp_path / 'a.mp4'} cannot be read on: cut short"
+    with pytest.raises(EOFError):
+        source.poll()
 
 
 def test_a_camera_of_harvesters(tmp_path, monkeypatch):
@@ -286,12 +288,14 @@ def test_a_camera_of_harvesters(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("value", "library", "package"),
     [
-        ("a.mp4", "imageio.v3", "imageio"),
+        ("a.mp4", "av", "cassi"),
         ("genicam://driver.cti", "harvesters.core", "harvesters"),
     ],
 )
 def test_what_a_source_needs_is_named(tmp_path, monkeypatch, value, library, package):
     monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.chdir(tmp_path)
+    Path("a.mp4").touch()
     with pytest.raises(ValueError, match=rf"source: .* takes .*; pip install '?{package}"):
         open_source(value, tmp_path)
 
