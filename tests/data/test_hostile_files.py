@@ -291,7 +291,7 @@ def test_no_such_file(tmp_path, cube):
         (np.zeros((6, 7)), "a cube has 3 axes"),
         (np.zeros((2, 6, 7, 3)), "a cube has 3 axes"),
         (np.full((6, 7, 3), np.inf), "126 values that are NaN or infinite, the first at"),
-        (np.full((6, 7, 3), 1e300), "its largest value 1e+300 is beyond float32"),
+        (np.full((6, 7, 3), 1e300), r"its largest value 1e\+300 is beyond float32"),
     ],
 )
 def test_unsuitable_arrays(tmp_path, array, message):
