@@ -285,7 +285,8 @@ def _load(
     data = data[:, None] if role_name == "mask" and target == "KHW" else data
     data = data.reshape((1,) * (4 - data.ndim) + tuple(data.shape))
     if finite:
-        check_finite(f"{path}: {role_name}", data)
+        remedy = f"{about['missing']}; crop the image, or replace them" if about["missing"] else ""
+        check_finite(f"{path}: {role_name}", data, *filter(None, [remedy]))
 
     wavelengths = None
     if about["wavelengths"] is not None:

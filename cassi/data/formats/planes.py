@@ -35,7 +35,7 @@ def read_planes(folder: Path) -> Iterator[Source]:
     for file in files[1:]:
         if _describe(file) != first:
             raise ValueError(f"expected images alike, {files[0].name} and {file.name} are not")
-    (height, width), scale = first
+    (height, width), scale, missing = first
     named = [_WAVELENGTH.search(file.stem) for file in files]
     told = [found[1] for found in named if found is not None]
     with _READERS[files[0].suffix.lower()](files[0]) as source:
@@ -57,6 +57,7 @@ def read_planes(folder: Path) -> Iterator[Source]:
         wavelengths=(told, "nm") if len(told) == len(files) else None,
         scale=scale,
         image=image,
+        missing=missing,
     )
 
 
@@ -82,10 +83,12 @@ def _in_order(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (0, part) for part in _NUMBER.split(name)]
 
 
-def _describe(file: Path) -> tuple[tuple[int, ...], tuple[float, str] | None]:
+def _describe(
+    file: Path,
+) -> tuple[tuple[int, ...], tuple[float, str] | None, tuple[float, ...]]:
     with _READERS[file.suffix.lower()](file) as source:
         shape = source.shapes.get("", ())
         shape = shape[1:] if len(shape) == 3 and shape[0] == 1 else shape
         if len(shape) != 2:
             raise ValueError(f"{file.name}: expected one image of one channel")
-        return shape, source.scale
+        return shape, source.scale, source.missing

@@ -95,10 +95,17 @@ def read_tiff(path: Path) -> Iterator[Source]:
                 wavelengths=stated_wavelengths(tiff.pages.first.description),
                 scale=scale,
                 image=True,
+                missing=_no_data(tiff.pages.first),
             )
     finally:
         logger.removeHandler(complaints)
         logger.propagate = propagate
+
+
+def _no_data(page: Any) -> tuple[float, ...]:
+    """Return the value that GDAL says stands for none."""
+    tag = page.tags.get("GDAL_NODATA")
+    return () if tag is None else tuple(as_numbers(str(tag.value).strip("\0 ")))
 
 
 def _about(description: str) -> dict[str, Any]:
@@ -184,6 +191,8 @@ def _check_tiff_series(series: Any, stored: int, bits: int = 0) -> None:
             raise ValueError(f"compressed by {name}; use deflate, or install imagecodecs")
         claimed = math.prod(page.chunks) * (page.dtype.itemsize if page.dtype else 1)
         check_size(claimed, stored, compressed=True)
+        if not all(page.databytecounts):
+            raise ValueError("strips or tiles of it were never written; write them")
         for offset, size in zip(page.dataoffsets, page.databytecounts, strict=True):
             check_size(offset + size, stored)
             if compression in _DEFLATE and may_exhaust(size):
@@ -220,6 +229,8 @@ def describe_stack(path: Path) -> dict[str, Any] | None:
         if len(file.series) != 1 or item.dataoffset is None or len(item.shape) != 3:
             return None
         if item.dtype is None or item.dtype.kind != "f" or item.axes[1:] != "YX":
+            return None
+        if _no_data(file.pages.first):
             return None
         check_size(item.dataoffset + item.nbytes, path.stat().st_size)
         found = stated_wavelengths(file.pages.first.description)
