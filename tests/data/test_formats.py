@@ -15,8 +15,8 @@ import zarr
 
 from cassi.data import formats, io
 from cassi.data.formats.labelled import letters
-from cassi.data.scenes import find_scenes, load_scene
 from cassi.data.formats.stacks import open_stack
+from cassi.data.scenes import find_scenes, load_scene
 
 NM = (453.5, 457.5, 462.0, 466.125, 640.0)
 CUBE = torch.rand(5, 7, 4, generator=torch.Generator().manual_seed(0))

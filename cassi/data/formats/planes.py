@@ -1,7 +1,7 @@
 """A folder of images, one a band."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -36,8 +36,7 @@ def read_planes(folder: Path) -> Iterator[Source]:
         if _describe(file) != first:
             raise ValueError(f"expected images alike, {files[0].name} and {file.name} are not")
     (height, width), scale, missing = first
-    named = [_WAVELENGTH.search(file.stem) for file in files]
-    told = [found[1] for found in named if found is not None]
+    stated = wavelengths_of(files)
     with _READERS[files[0].suffix.lower()](files[0]) as source:
         image = source.image
 
@@ -54,11 +53,24 @@ def read_planes(folder: Path) -> Iterator[Source]:
         {"": (len(files), height, width)},
         read,
         axes={"": "CHW"},
-        wavelengths=(told, "nm") if len(told) == len(files) else None,
+        wavelengths=None if stated is None else (stated, "nm"),
         scale=scale,
         image=image,
         missing=missing,
     )
+
+
+def wavelengths_of(pages: Sequence[Path]) -> list[str] | None:
+    """Return the wavelengths (nm) that the names of all pages say; None where one does not."""
+    named = [_WAVELENGTH.search(page.stem) for page in pages]
+    stated = [match[1] for match in named if match is not None]
+    return stated if len(stated) == len(pages) else None
+
+
+def numbered_pages(entries: Iterable[Path]) -> list[Path]:
+    """Return the PNG images whose names end in a number, or in a wavelength."""
+    images = [path for path in entries if path.suffix.lower() == ".png"]
+    return [p for p in images if p.stem[-1:].isdigit() or _WAVELENGTH.search(p.stem)]
 
 
 def has_images(folder: Path) -> bool:
