@@ -192,6 +192,17 @@ def blank(values: np.ndarray, gone: np.ndarray) -> np.ndarray:
     return np.where(gone, np.float32(np.nan), values) if gone.any() else values
 
 
+def drop_opacity(levels: np.ndarray, opacity: np.ndarray) -> np.ndarray:
+    """Return the levels of an image without its opacity.
+
+    Raises:
+        ValueError: its pattern is in the opacity, and the levels are one number.
+    """
+    if np.ptp(levels) == 0 and np.ptp(opacity) > 0:
+        raise ValueError("its pattern is in the opacity, and all its levels are one; save it grey")
+    return levels
+
+
 def write_all(descriptor: int, values: np.ndarray) -> None:
     """Write an array to an open file; an error where the disk is full."""
     rest = np.ascontiguousarray(values).data.cast("B")

@@ -14,7 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from cassi.data.formats import Source, as_numbers, check_expansion, check_size, may_exhaust
+from cassi.data.formats import (
+    Source,
+    as_numbers,
+    check_expansion,
+    check_size,
+    drop_opacity,
+    may_exhaust,
+)
 
 _MOST_PAGES = 1 << 16
 # How strips may be compressed: not at all, PackBits, deflate, deflate. What tifffile leaves to the
@@ -79,6 +86,8 @@ def read_tiff(path: Path) -> Iterator[Source]:
                 array = _unpack(series[name], bits) if bits else series[name].asarray()
                 if complaints.messages:
                     raise ValueError(complaints.messages[0])
+                if _has_opacity(series[name]):
+                    array = drop_opacity(array[..., 0], array[..., 1])
                 return np.asarray(array).reshape(one + array.shape)
 
             # A cube of one band is one page, and no less a cube.
@@ -89,7 +98,10 @@ def read_tiff(path: Path) -> Iterator[Source]:
             full_scale = full_scale if integers else None
             scale = (float(full_scale), "full_scale") if full_scale is not None else None
             yield Source(
-                {name: one + tuple(item.shape) for name, item in series.items()},
+                {
+                    name: one + tuple(item.shape[:-1] if _has_opacity(item) else item.shape)
+                    for name, item in series.items()
+                },
                 read,
                 axes={name: "C" * len(one) + _tiff_axes(item) for name, item in series.items()},
                 wavelengths=stated_wavelengths(tiff.pages.first.description),
@@ -100,6 +112,13 @@ def read_tiff(path: Path) -> Iterator[Source]:
     finally:
         logger.removeHandler(complaints)
         logger.propagate = propagate
+
+
+def _has_opacity(series: Any) -> bool:
+    """Tell whether pixels are a grey level and its opacity; four may be bands called colours."""
+    page = series.keyframe
+    grey = page.samplesperpixel == 2 and series.axes.endswith("S") and series.shape[-1] == 2
+    return bool(grey and page.extrasamples and int(page.extrasamples[-1]) in (1, 2))
 
 
 def _no_data(page: Any) -> tuple[float, ...]:
@@ -252,7 +271,8 @@ def _tiff_axes(series: Any) -> str:
         and series.shape.count(min(series.shape)) == 1
     ):
         return ""
-    return "".join({"Y": "H", "X": "W"}.get(letter, "C") for letter in series.axes)
+    letters = series.axes[:-1] if _has_opacity(series) else series.axes
+    return "".join({"Y": "H", "X": "W"}.get(letter, "C") for letter in letters)
 
 
 def described(ome: bool, wavelengths: Sequence[float] | None) -> dict[str, Any]:

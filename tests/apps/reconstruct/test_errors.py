@@ -25,6 +25,11 @@ def refused(reconstruct, camera, tmp_path):
     return run
 
 
+def test_a_mask_without_a_pattern(refused, tmp_path):
+    np.save(tmp_path / "mask.npy", np.full((12, 17), 0.7, np.float32))
+    assert "mask: expected a pattern, all pixels are 0.7; is this the mask?" in refused()
+
+
 def test_missing_file_names_near_matches(refused):
     assert re.search(r"no file .*mask\.npz; did you mean mask\.npy", refused("mask=mask.npz"))
 
