@@ -99,6 +99,16 @@ class Scene:
         return replace(self, cube=levels.to(torch.uint16))
 
 
+def scored_level(top: float, counts: bool = False) -> float:
+    """Return what scores take for 1 of a truth: its maximum, where that is beyond 1 or in counts.
+
+    Args:
+        top: the maximum of the truth.
+        counts: its integers state no full scale.
+    """
+    return top if top > 0 and (counts or top > 1) else 1.0
+
+
 def as_scenes(cubes: Any, wavelengths: Sequence[float]) -> list[Scene]:
     """Check the cubes of a data set that a user's function made.
 
@@ -286,7 +296,7 @@ def load_scene(
     if top == 0:
         raise ValueError(f"{path}: expected a scene with light in it, all values are 0 or less")
     level = 1.0
-    if scale == "maximum" or (scale == "auto" and (counts or top > 1)):
+    if scale == "maximum" or (scale == "auto" and scored_level(top, counts) != 1):
         if not counts and top > 1 and (cube > 1).double().mean() <= HIGHLIGHTS:
             level = top
         cube = cube.div_(top).clamp_(max=1)
