@@ -1,5 +1,6 @@
 """What is written of a scene whose cube is too large for the memory."""
 
+import itertools
 import math
 import os
 import shutil
@@ -235,9 +236,14 @@ def score_bands(cube: Readable, truth: Readable, level: float | None = None) -> 
 
 def _join(name: str, bands: list[Scores], tops: list[Tensor], angle: float) -> Scores:
     preset = metrics.get_preset(name)
-    levels = [score["psnr"] for score in bands if score["psnr"] is not None]
+    lit = [
+        not (top == 0 and score["psnr"] == math.inf) for score, top in zip(bands, tops, strict=True)
+    ]
+    counted = lit if any(lit) else [True] * len(lit)  # as `metrics.psnr` counts them
+    bands_lit = list(itertools.compress(bands, counted))
+    levels = [score["psnr"] for score in bands_lit if score["psnr"] is not None]
     if preset.peak is None:  # each band was measured against its own
-        prepared = [float(preset.prepare(top.double())) for top in tops]
+        prepared = [float(preset.prepare(t.double())) for t in itertools.compress(tops, counted)]
         best = max(prepared)
         levels = [v + 20 * math.log10(best / p) for v, p in zip(levels, prepared, strict=True)]
     if preset.pool_bands:
