@@ -51,6 +51,12 @@ LARGEST_TEXT = 1 << 26
 """Bytes of a file that describes others: records, manifests, lists of checksums."""
 
 
+def check_fetched(path: Path, head: bytes) -> None:
+    """Raise ValueError where Git LFS has left a pointer in place of a file, of its first bytes."""
+    if head.startswith(b"version https://git-lfs"):
+        raise ValueError(f"{path}: expected the file, got a pointer of Git LFS; run git lfs pull")
+
+
 def read_regular(path: Path, most: int = LARGEST_TEXT, *, follow: bool = True) -> bytes:
     """Return the content of a regular file; no pipe is waited for, no device read.
 
@@ -72,6 +78,7 @@ def read_regular(path: Path, most: int = LARGEST_TEXT, *, follow: bool = True) -
         content = b"" if found.st_size > most else stream.read(most + 1)
     if max(found.st_size, len(content)) > most:
         raise ValueError(f"{path}: expected at most {most} bytes, got more")
+    check_fetched(path, content)
     return content
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from cassi.checks import check_fetched
 from cassi.control_groups import read_limits
 
 # Deflate cannot expand more than 1032 times and MATLAB stores small doubles as bytes (8 times), so
@@ -88,6 +89,8 @@ def check_plain(path: Path, name: str | None = None) -> None:
         )
     if not stat.S_ISREG(mode):
         raise ValueError(f"{name or path.name} is not a regular file")
+    with path.open("rb") as file:
+        check_fetched(path, file.read(64))
 
 
 def check_folder(root: Path) -> int:

@@ -25,7 +25,8 @@ def _envi_pair(path: Path) -> tuple[Path, Path]:
                     check_plain(data)
                     return path, data
         raise ValueError(f"no data file {stem.name}.img (.dat, .raw, …) beside it")
-    for header in (path.with_suffix(".hdr"), path.with_name(path.name + ".hdr")):
+    names = [path.with_suffix(".hdr"), path.with_name(path.name + ".hdr")]
+    for header in (n.with_suffix(s) for n in names for s in (".hdr", ".HDR")):
         if header.is_file() or header.is_symlink():
             check_plain(header)
             return header, path

@@ -17,6 +17,17 @@ DEEPEST = 32
 """Levels of groups in groups that are read."""
 _FILTERS = {1: "gzip", 2: "shuffle", 3: "fletcher32", 32000: "lzf"}
 """What data may be stored by, by HDF5's number."""
+_OTHERS = {
+    4: "szip",
+    5: "nbit",
+    6: "scaleoffset",
+    32001: "blosc",
+    32004: "lz4",
+    32008: "bitshuffle",
+    32013: "zfp",
+    32015: "zstd",
+    32026: "blosc2",
+}
 
 
 def own(group: Any, name: str) -> Any:
@@ -95,8 +106,12 @@ def check_hdf5(item: Any) -> None:
     for number in range(made.get_nfilters()):
         code = made.get_filter(number)[0]
         if code not in _FILTERS:
-            known = ", ".join(_FILTERS.values())
-            raise ValueError(f"{item.name} is stored by the filter {code}; expected {known}")
+            stated = made.get_filter(number)[3].decode("latin1").split(";")[0].strip()
+            known, name = ", ".join(_FILTERS.values()), stated or _OTHERS.get(code, str(code))
+            raise ValueError(
+                f"{item.name} is stored by the filter {name}, expected {known}; write it again "
+                "with h5repack -f GZIP=4 IN OUT"
+            )
     stored = item.id.get_storage_size()
     check_size(item.nbytes, stored, compressed=item.chunks is not None)
     if item.chunks is None:
