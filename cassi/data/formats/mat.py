@@ -85,7 +85,7 @@ def check_mat(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
     Raises:
         ValueError: They do not fit; or it is a file of another version.
     """
-    size, variables = path.stat().st_size, {}
+    size, variables = path.stat().st_size, dict[str, tuple[str, tuple[int, ...]]]()
     with path.open("rb") as file:
         head = file.read(128)
         order = {b"IM": "<", b"MI": ">"}.get(head[126:128])
@@ -107,9 +107,9 @@ def check_mat(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
             kind, claimed = struct.unpack(f"{order}II", found[:8])
             if kind == _MATRIX:
                 check_size(claimed, stored, compressed=True)
-                name, *about = _check_matrix(found[8:], order, claimed)
+                name, words, shape = _check_matrix(found[8:], order, claimed)
                 if name:  # else it belongs to an object
-                    variables[name] = about[0], about[1]
+                    variables[name] = words, shape
             file.seek(start + stored)
     return variables
 
