@@ -60,9 +60,7 @@ def psnr(x: Tensor, truth: Tensor, preset: str | Preset = DEFAULT_PRESET) -> Ten
         mse = mse.mean(dim=1, keepdim=True)
     decibels = 10 * torch.log10(_peak(reference, rule) ** 2 / mse)
     black = torch.stack([not_lit(band) for band in reference.unbind(1)], 1)
-    counted = (
-        ~(black & (mse == 0)) if not rule.pool_bands else torch.ones_like(mse, dtype=torch.bool)
-    )
+    counted = torch.ones_like(mse, dtype=torch.bool) if rule.pool_bands else ~black | (mse > 0)
     counted |= ~counted.any(dim=1, keepdim=True)
     mean = decibels.where(counted, 0).sum(dim=1) / counted.sum(dim=1)
     return _like_input(mean, x)
