@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import difflib
 import math
@@ -50,6 +51,12 @@ LARGEST_TEXT = 1 << 26
 """Bytes of a file that describes others: records, manifests, lists of checksums."""
 
 
+def check_fetched(path: Path, head: bytes) -> None:
+    """Raise ValueError where Git LFS has left a pointer in place of a file, of its first bytes."""
+    if head.startswith(b"version https://git-lfs"):
+        raise ValueError(f"{path}: expected the file, got a pointer of Git LFS; run git lfs pull")
+
+
 def read_regular(path: Path, most: int = LARGEST_TEXT, *, follow: bool = True) -> bytes:
     """Return the content of a regular file; no pipe is waited for, no device read.
 
@@ -71,7 +78,55 @@ def read_regular(path: Path, most: int = LARGEST_TEXT, *, follow: bool = True) -
         content = b"" if found.st_size > most else stream.read(most + 1)
     if max(found.st_size, len(content)) > most:
         raise ValueError(f"{path}: expected at most {most} bytes, got more")
+    check_fetched(path, content)
     return content
+
+
+_SEPARATORS = ";\t,"
+"""Of columns, the surest first: a comma may also be that of a decimal number."""
+
+
+def read_numbers(path: Path, most: int = LARGEST_TEXT) -> list[list[float]]:
+    """Read the lines of numbers of a text file: CSV as spreadsheets of any language save it.
+
+    Columns are separated by semicolons, tabs, commas or blanks. Between the first two kinds a
+    number may have a decimal comma. Lines that begin with # and those of names before the first
+    number are left out. A mark of the byte order may come first.
+
+    Args:
+        path: of the file.
+        most: bytes that it may have.
+
+    Returns:
+        Lines of as many finite numbers each.
+
+    Raises:
+        OSError: it is missing, or may not be read.
+        ValueError: it is too long, has no numbers, or a line that differs, which is named.
+    """
+    content = read_regular(path, most)
+    wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    lines = content.decode("utf-16" if wide else "utf-8-sig", "replace").splitlines()
+    text = {n: line for n, line in enumerate(lines, 1) if line.strip() and line.lstrip()[0] != "#"}
+    numeric = [line for line in text.values() if line.lstrip(' "+-.')[:1].isdecimal()]
+    separator = next((s for s in _SEPARATORS if any(s in line for line in numeric)), None)
+    rows: list[list[float]] = []
+    for number, line in text.items():
+        cells = line.split(separator)
+        if separator in (";", "\t"):
+            cells = [cell.replace(",", ".") for cell in cells]
+        try:
+            row = [float(cell.strip().strip('"')) for cell in cells]
+        except ValueError:
+            row = []
+        if row and all(map(math.isfinite, row)) and len(row) == len(rows[0] if rows else row):
+            rows.append(row)
+        elif rows or any(cell.strip()[:1].isdecimal() for cell in cells):
+            alike = f"{len(rows[0])} numbers" if rows else "numbers"
+            raise ValueError(f"{path}, line {number}: expected {alike}, got {line.strip()[:80]!r}")
+    if not rows:
+        raise ValueError(f"{path}: expected lines of numbers, got none")
+    return rows
 
 
 def whole_number(name: str, value: Any, minimum: int, maximum: int | None = None) -> int:

@@ -1,5 +1,6 @@
 """What stands on the command line, in the form in which Hydra takes it."""
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 from importlib import resources
@@ -66,6 +67,7 @@ def arrange(arguments: list[str]) -> list[str]:
 def spell(options: Iterable[str]) -> list[str]:
     """Return options as Hydra takes them.
 
+    A path may begin with `~`, which a shell leaves as it is behind an equals sign.
     `GROUP=null` leaves a group out. A value inside of `system.offsets` may be new there: a curve's,
     and one inside of `monochromatic`, a frame's. Beside the file of a camera so may any value of
     the system and the noise that it has.
@@ -79,6 +81,8 @@ def spell(options: Iterable[str]) -> list[str]:
 
 def _spell(option: str, inside: tuple[str, ...]) -> str:
     key, equals, value = option.partition("=")
+    if (bare := value.strip("'\"")).startswith("~") and "," not in bare:
+        option = f"{key}={quoted(os.path.expanduser(bare))}"  # noqa: PTH111
     if equals and value == "null" and key.partition("@")[0] in config_groups():
         return f"~{key}"
     own = key.startswith("system.") and key.removeprefix("system.") in _GEOMETRY

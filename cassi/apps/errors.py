@@ -65,6 +65,9 @@ def _find_cause(error: BaseException) -> str | None:
     # On the CPU it is a plain RuntimeError, on a GPU a subclass.
     if kinds & {"MemoryError", "OutOfMemoryError"} or any(text in said for text in _MEMORY):
         return "out of memory; crop the scene, use fewer bands or a smaller batch"
+    if said.startswith("Could not determine home directory"):
+        named = next((word for word in sys.argv[1:] if re.search(r"=['\"]?~[^/]", word)), "a path")
+        return f"{named}: there is no such user; write ./ before a name that begins with ~"
     if said.startswith("DataLoader worker"):
         return (
             "a process that loads data was killed, maybe for want of memory; set data.workers lower"
@@ -82,6 +85,7 @@ def describe(error: BaseException) -> str:
 def _describe(error: BaseException) -> str:
     from hydra.errors import (
         ConfigCompositionException,
+        HydraException,
         MissingConfigException,
         OverrideParseException,
     )
@@ -127,12 +131,16 @@ def _describe(error: BaseException) -> str:
         return f"{'hydra.run.dir: cannot make ' * made}{describe_oserror(error)}"
     if isinstance(error, YAMLError):
         return "the config file is not valid YAML: " + " ".join(str(error).split())
+    if isinstance(error, HydraException) and str(error).startswith(_AMBIGUOUS):
+        option = str(error).splitlines()[0].removeprefix(_AMBIGUOUS).strip(" '")
+        key, _, value = option.partition("=")
+        return f"{option}: a comma lists values; {_QUOTES}, '{key}=\"{value}\"'"
     if isinstance(error, OverrideParseException):
         option = " ".join(error.override.split())
         if "=" not in option:
             return f"expected key=value, got {option}; a file is measurement=FILE"
         opened = any(option.count(a) != option.count(b) for a, b in ("[]", "{}", "()"))
-        signs = "a value with such signs needs quotes of its own, 'KEY=\"VALUE\"'"
+        signs = f"{_QUOTES}, 'KEY=\"VALUE\"'"
         return f"expected key=value, got {option}; {'close the bracket' if opened else signs}"
     if (found := _find_cause(error)) is not None:
         return found
@@ -142,6 +150,8 @@ def _describe(error: BaseException) -> str:
 
 _REGISTERED = ("model", "loss", "prior", "data")
 _MERGING = "Error merging override "
+_AMBIGUOUS = "Ambiguous value for argument "
+_QUOTES = "a value with such signs needs quotes of its own"
 
 
 def _describe_merging(option: str) -> str:

@@ -22,7 +22,7 @@ from cassi.config import build
 from cassi.data import io
 from cassi.data.bundled import bundled_path
 from cassi.data.frames import STEPS, Preprocessing, describe
-from cassi.data.scenes import scene_name
+from cassi.data.scenes import scene_name, scored_level
 from cassi.evaluation.problems import scene_generator
 from cassi.systems import System
 from cassi.systems.dispersion import off_a_prism
@@ -59,6 +59,8 @@ class Inputs:
     """Where light in lines falls, if the search for the mask came upon that."""
     guide: dict[str, Any] | None = None
     """Where a guide's picture lies, and what it does to the error at pixels held out."""
+    level: float = 1.0
+    """What scores take for 1, of the truth and of the cube."""
     bend: float = 0.0
     """Pixels by which the bands may lie elsewhere, behind a prism: nobody gave their places."""
     unit: Unit | None = None
@@ -160,6 +162,11 @@ def load_inputs(
     if bad is not None:
         system = system.weighted(bad_pixels=bad.to(device))
         frame = system.without_bad_pixels(frame)
+    level = 1.0
+    if truth is not None:
+        level = scored_level(truth.data.max().item(), truth.counts)
+        if level != 1:
+            more.append(f"truth: scores are those of truth and cube over its maximum, {level:.6g}")
     known = settings.system.get("offsets") is not None or wavelengths is None
     return Inputs(
         system,
@@ -168,6 +175,7 @@ def load_inputs(
         wavelengths,
         [*notes, *more],
         done,
+        level=level,
         bend=0.0 if known else off_a_prism(getattr(system.plain, "offsets", ()), wavelengths or ()),
     )
 

@@ -432,8 +432,9 @@ class Progress:
         self.rows: list[dict[str, Any]] = []
         self.shown: dict[str, str] = {}
         self.watch, self.last = watch, iterations
-        self.truth = None if inputs.truth is None else inputs.truth.to(inputs.measurement.device)
-        self.system = inputs.system
+        self.system, self.level, self.truth = inputs.system, inputs.level, None
+        if inputs.truth is not None:
+            self.truth = inputs.truth.to(inputs.measurement.device) / inputs.level
         # A log file gets a line now and then, a terminal a moving bar.
         pause = 0.1 if sys.stderr.isatty() else 10.0
         self.bar = tqdm(
@@ -466,7 +467,7 @@ class Progress:
             and self.truth is not None
             and is_sampled(iteration.index, EVERY, self.last)
         ):
-            row["psnr"] = metrics.psnr(x, self.truth).mean().item()
+            row["psnr"] = metrics.psnr(x / self.level, self.truth).mean().item()
             self.shown["PSNR"] = f"{row['psnr']:.2f} dB"
         self.rows.append(row)
         self.bar.set_postfix(self.shown, refresh=False)

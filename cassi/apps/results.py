@@ -5,6 +5,7 @@ import json
 import math
 import platform
 import resource
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from cassi import metrics
 from cassi.apps.inputs import Inputs
+from cassi.apps.printing import marked
 from cassi.apps.settings import Output
 from cassi.calibration import Calibration
 from cassi.data.wavelengths import interpolate_spectra
@@ -24,6 +26,9 @@ from cassi.precision import resolve
 from cassi.solvers import Solution
 from cassi.systems import System
 from cassi.uncertainty import NORMAL, region
+
+_SAME_UNIT = 100.0
+"""Times, that the means of a cube and its truth may differ where both have one unit."""
 
 
 @dataclass(frozen=True)
@@ -208,8 +213,20 @@ def summarize(inputs: Inputs, solution: Solution) -> dict[str, Any]:
     if solve is not None:
         results["conjugate_gradients"] = solve
     if inputs.truth is not None:
-        results["metrics"] = evaluate_all(solution.x[0].cpu(), inputs.truth[0])
+        cube, level = solution.x[0].cpu(), inputs.level
+        results["metrics"] = evaluate_all(cube / level, inputs.truth[0] / level)
+        warn_of_units(cube.mean().item(), inputs.truth.mean().item())
     return results
+
+
+def warn_of_units(cube: float, truth: float) -> None:
+    """Warn where the means of cube and truth are so far apart that they have different units."""
+    if cube > 0 and truth > 0 and not 1 / _SAME_UNIT < truth / cube < _SAME_UNIT:
+        print(
+            f"{marked('warning')} truth: its mean is {truth / cube:.3g} times that of the cube, so "
+            "the scores compare two units; save the truth in that of the measurement",
+            file=sys.stderr,
+        )
 
 
 def describe_solve(system: System) -> dict[str, Any] | None:

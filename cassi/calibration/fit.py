@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cassi.calibration.geometry import Geometry, moved_offsets, placed
 from cassi.calibration.parameters import PARAMETERS, changed, place_of
-from cassi.calibration.windows import Derivatives, Frame, Windows
+from cassi.calibration.windows import Derivatives, Frame, Windows, is_singular
 from cassi.systems import SDCassi
 
 LEAST_WINDOWS = 20
@@ -129,6 +129,11 @@ class PlainScenes:
         steps = [PARAMETERS[key].step(self.system) for key in keys]
         geometry, damping = start, 1e-3
         found = self._derivatives(geometry, keys)
+        if is_singular(found.curvature):
+            raise ValueError(
+                f"calibration: a frame through this mask does not say {', '.join(keys)}; expected "
+                "a mask with a pattern along both axes"
+            )
         objectives = [found.objective]
         for _ in range(iterations):
             curvature, gradient = found.curvature, found.gradient.sum(0)
@@ -166,6 +171,8 @@ class PlainScenes:
         """
         found = self._derivatives(fit.geometry, (*fit.keys, *keys))
         curvature, gradient = found.curvature, found.gradient.sum(0)
+        if is_singular(curvature):
+            return []
         first, asked = len(fit.keys), []
         covariance = _covariance(found)
         for k, key in enumerate(keys, first):  # each by itself beside those of the fit

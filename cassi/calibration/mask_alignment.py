@@ -8,7 +8,7 @@ from torch import Tensor
 
 from cassi.calibration.fit import LEAST_WINDOWS, fit_geometry
 from cassi.calibration.geometry import Geometry, moved_camera
-from cassi.calibration.windows import Frame, Windows
+from cassi.calibration.windows import Frame, Windows, is_singular
 from cassi.plain_scenes import WINDOWS
 from cassi.systems import SDCassi, System, WideCassi
 
@@ -108,6 +108,8 @@ def _asks_for(least: float, windows: Windows) -> bool:
         return False
     shown = windows.derivatives(Geometry(), KEYS)
     gradient = shown.gradient.sum(0)
+    if is_singular(shown.curvature):  # nothing says where a mask of stripes lies along them
+        return False
     step = torch.linalg.solve(shown.curvature, gradient)
     asked = least * max(1.0, MANY / len(windows))
     return float(gradient @ step) > asked * len(windows) * windows.freedom

@@ -40,6 +40,10 @@ def has_one_mask(camera: System) -> TypeGuard[SDCassi]:
     return type(camera) is SDCassi and camera.mask.ndim <= 4 and camera.mask.shape[-3] == 1
 
 
+_MOST_CONDITION = 1e12
+"""Of a curvature in units of its diagonal, beyond which rounding alone decides."""
+
+
 @dataclass(frozen=True)
 class Frame:
     """A frame and what its scene may be: combinations of spectra, each varying linearly.
@@ -329,3 +333,11 @@ def _chosen(count: int, central: bool) -> Tensor:
     """Return which of so many rows or columns of windows are taken."""
     at = torch.arange(count)
     return at[((at + 0.5) / count - 0.5).abs() < 0.3] if central else at
+
+
+def is_singular(curvature: Tensor) -> bool:
+    """Tell whether a combination of parameters changes nothing, of a curvature `(T, T)`."""
+    size = curvature.diagonal().clamp_min(0).sqrt()
+    if not bool((size > 0).all()):
+        return True
+    return float(torch.linalg.cond(curvature / size / size[:, None])) > _MOST_CONDITION

@@ -214,12 +214,12 @@ def _unlisted_paths(root: PathLike | Sequence[PathLike], split: str) -> list[Pat
             f"no folder {folders[split]}; expected {', '.join(SPLITS)} in the data root, or give a "
             "manifest or a list of folders"
         )
-    paths = find_scenes(folders[split])
+    paths = find_scenes(folders[split], within=root)
     if not paths:
         raise ValueError(f"expected scenes, found none in {folders[split]}")
     for judge in SPLITS[SPLITS.index(split) + 1 :]:
         if folders[judge].is_dir():
-            refuse_shared(paths, find_scenes(folders[judge]), split, judge)
+            refuse_shared(paths, find_scenes(folders[judge], within=root), split, judge)
     return paths
 
 

@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.checks import check_readable, did_you_mean, printable
+from cassi.checks import check_fetched, check_readable, did_you_mean, printable
 from cassi.data import door
 from cassi.data.atomic import atomic_path, atomic_paths
 from cassi.data.formats import Writer, envi, hdf5, hyperspy, mat, netcdf, numpy, planes, tiff, zarr
@@ -285,13 +285,16 @@ def _load(
     data = data[:, None] if role_name == "mask" and target == "KHW" else data
     data = data.reshape((1,) * (4 - data.ndim) + tuple(data.shape))
     if finite:
-        check_finite(f"{path}: {role_name}", data)
+        remedy = f"{about['missing']}; crop the image, or replace them" if about["missing"] else ""
+        check_finite(f"{path}: {role_name}", data, *filter(None, [remedy]))
 
     wavelengths = None
     if about["wavelengths"] is not None:
         nm = to_nanometres(*about["wavelengths"])
-        if len(nm) != data.shape[1]:
-            remarks.append(f"wavelengths that do not fit {data.shape[1]} bands ignored")
+        if not len(nm):
+            remarks.append("its wavelengths are no numbers of a length, so they are ignored")
+        elif len(nm) != data.shape[1]:
+            remarks.append(f"its {len(nm)} wavelengths do not fit {data.shape[1]} bands: ignored")
         else:
             if (np.diff(nm) < 0).any():
                 how = "reversed" if (np.diff(nm) <= 0).all() else "sorted"
@@ -318,6 +321,8 @@ def _existing(path: Path, role_name: str) -> Path:
         known = " ".join(filter(None, READ_SUFFIXES))
         raise IsADirectoryError(f"{path} is a folder; expected a file {known}{more}")
     if not path.exists():
+        if path.is_symlink():
+            raise FileNotFoundError(f"no file {path}: it is a link to {path.readlink()}, not there")
         there = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
         raise FileNotFoundError(f"no file {path}{did_you_mean(path.name, there, cutoff=0.7)}")
     if (suffix := path.suffix.lower()) not in READ_SUFFIXES:
@@ -333,8 +338,10 @@ def _existing(path: Path, role_name: str) -> Path:
     check_readable(path)
     # Opening it says in one line if it may not be read.
     with path.open("rb") as file:
-        if not file.read(1):
-            raise ValueError(f"cannot read {path}: the file is empty")
+        head = file.read(64)
+    if not head:
+        raise ValueError(f"cannot read {path}: the file is empty")
+    check_fetched(path, head)
     return path
 
 

@@ -8,6 +8,7 @@ for efficient hyperspectral image reconstruction", CVPR 2022), `simulation/train
 import os
 import random
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from torch.utils.data import Dataset
 
 from cassi.data.augment import turn
 from cassi.data.datasets import check_scenes, load_all
+from cassi.data.formats.listing import list_folder, say_left_out
 from cassi.data.io import load_cube
 from cassi.data.manifest import refuse_shared
 from cassi.data.scenes import Scene
@@ -116,7 +118,7 @@ class Toolbox:
 def list_scenes(root: PathLike, name: str) -> list[Path]:
     """List the scenes in a folder of the toolbox, sorted by name: `scene10` before `scene2`.
 
-    The folder may be a link; links in it are passed over, as `find_scenes` does.
+    The folder may be a link; links in it may lead to files below `root`.
 
     Raises:
         OSError: there is no such folder.
@@ -130,16 +132,21 @@ def list_scenes(root: PathLike, name: str) -> list[Path]:
             f"there is {name}/{first}"
         )
     paths = []
-    for path in sorted(place.iterdir(), key=lambda path: path.name):
+    entries, left_out = list_folder(place, Path(root).expanduser())
+    left_out = {
+        path: why for path, why in left_out.items() if re.fullmatch(folder.pattern, path.name)
+    }
+    for path in sorted(entries, key=lambda path: path.name):
         found = re.fullmatch(folder.pattern, path.name)
-        if found is None or path.is_symlink():
+        if found is None:
             continue
         if folder.most is None or int(found[1]) <= folder.most:
             paths.append(path)
     if not paths:
-        raise ValueError(
-            f"expected scenes such as {first}, found none in {place}; links to files do not count"
-        )
+        more = f"; {say_left_out(left_out)}" if left_out else ""
+        raise ValueError(f"expected scenes such as {first}, found none in {place}{more}")
+    if left_out:
+        warnings.warn(f"{place}: {say_left_out(left_out)}", stacklevel=2)
     return paths
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +16,8 @@ from torch import Tensor
 
 from cassi.checks import printable
 from cassi.data import door
+from cassi.data.formats import planes
+from cassi.data.formats.listing import list_folder, say_left_out
 from cassi.data.formats.tiff import is_ome
 from cassi.data.io import READ_SUFFIXES, check_finite, load_cube
 from cassi.data.wavelengths import checked_wavelengths, resample
@@ -102,6 +105,16 @@ class Scene:
         return replace(self, cube=levels.to(torch.uint16))
 
 
+def scored_level(top: float, counts: bool = False) -> float:
+    """Return what scores take for 1 of a truth: its maximum, where that is beyond 1 or in counts.
+
+    Args:
+        top: the maximum of the truth.
+        counts: its integers state no full scale.
+    """
+    return top if top > 0 and (counts or top > 1) else 1.0
+
+
 def as_scenes(cubes: Any, wavelengths: Sequence[float]) -> list[Scene]:
     """Check the cubes of a data set that a user's function made.
 
@@ -132,16 +145,22 @@ def as_scenes(cubes: Any, wavelengths: Sequence[float]) -> list[Scene]:
     return found
 
 
-def find_scenes(root: str | os.PathLike[str], *, frames: bool = False) -> list[Path]:
+def find_scenes(
+    root: str | os.PathLike[str],
+    *,
+    frames: bool = False,
+    within: str | os.PathLike[str] | None = None,
+) -> list[Path]:
     """List the scenes in a folder and all folders below it.
 
-    A scene is a file that `cassi.data.io` reads, or a folder of PNGs that end in a number, one a
-    band. Hidden files, links, pictures and texts beside them are passed over. The root may be a
-    scene, and a link.
+    A scene is a file that `cassi.data.io` reads, or a folder of PNGs whose names end in a number or
+    in a wavelength (nm), one a band. Hidden files are passed over. A warning names whatever else is
+    no scene, and links that lead out of the tree. The root may be a scene, and a link.
 
     Args:
         root: a folder, or one scene.
         frames: what is looked for is frames of a sensor: each PNG is one.
+        within: the folder that the user named, which links do not lead out of; None for the root.
 
     Returns:
         Files and PNG folders, sorted.
@@ -150,22 +169,48 @@ def find_scenes(root: str | os.PathLike[str], *, frames: bool = False) -> list[P
         FileNotFoundError: there is nothing of that name.
     """
     root = Path(root).expanduser()
-    if root.is_file() or (root.is_dir() and root.suffix.lower() == _STORE):
+    if root.is_file() or (root.is_dir() and _is_store(root.name)):
         return [root]
     if not root.is_dir():
         raise FileNotFoundError(f"no file or folder {root}; expected scenes there")
-    found: set[Path] = set()
-    for folder, inner, files in os.walk(root):
-        linked = {name for name in (*inner, *files) if Path(folder, name).is_symlink()}
-        inner[:], files = ([n for n in names if n not in linked] for names in (inner, files))
-        found |= {Path(folder, name) for name in inner if _is_store(name)}
-        inner[:] = [name for name in inner if not (name.startswith(".") or _is_store(name))]
-        shown = [name for name in files if not name.startswith(".")]
-        if not frames and sum(_PAGE.fullmatch(name) is not None for name in shown) > 1:
-            found.add(Path(folder))
-        suffixes = _SUFFIXES | {".png"} if frames else _SUFFIXES
-        found |= {Path(folder, name) for name in shown if Path(name).suffix.lower() in suffixes}
-    return sorted(found)
+    within = root if within is None else Path(within).expanduser()
+    suffixes = _SUFFIXES | {".png"} if frames else _SUFFIXES
+    scenes: dict[str, Path] = {}  # by where they lie, since links may lead to one twice
+    left_out: dict[Path, str] = {}
+    visited: set[str] = set()
+    pending = [root]
+    while pending:
+        folder = pending.pop(0)
+        place = os.path.realpath(folder)
+        if place in visited:
+            continue
+        visited.add(place)
+        entries, left_out_here = list_folder(folder, within)
+        left_out |= left_out_here
+        pages = [] if frames else planes.numbered_pages(entries)
+        if len(pages) > 1:
+            scenes[place] = folder
+        else:
+            pages = []
+        headers = {path.with_suffix("") for path in entries if path.suffix.lower() == ".hdr"}
+        for path in entries:
+            if _is_store(path.name) or (path.is_file() and path.suffix.lower() in suffixes):
+                scenes.setdefault(os.path.realpath(path), path)
+            elif path.is_dir():
+                # Links come last, so that a folder is known by its own name.
+                pending = [*pending, path] if path.is_symlink() else [path, *pending]
+            elif not pages and not headers & {path, path.with_suffix("")}:
+                left_out[path] = _why_no_scene(path)
+    if left_out:
+        # Not by logging, which Hydra switches off in the commands.
+        warnings.warn(f"{root}: {say_left_out(left_out)}", stacklevel=2)
+    return sorted(scenes.values())
+
+
+def _why_no_scene(path: Path) -> str:
+    if path.suffix.lower() == ".png":
+        return "pages of a scene are several PNGs that end in a number or in nm"
+    return f"unknown suffix {path.suffix!r}"
 
 
 def _is_store(name: str) -> bool:
@@ -222,7 +267,7 @@ def load_scene(
     """
     path = Path(path).expanduser()
     wanted = None if wavelengths is None else checked_wavelengths(wavelengths, len(wavelengths))
-    counts = path.is_dir() and not _is_store(path.name)
+    counts = path.is_dir() and not _is_store(path.name) and not _is_stack(path, wanted)
     source: tuple[float, ...] | None = _CAVE_NM
     if counts:
         cube, note = _read_pages(path)
@@ -257,7 +302,7 @@ def load_scene(
     if top == 0:
         raise ValueError(f"{path}: expected a scene with light in it, all values are 0 or less")
     level = 1.0
-    if scale == "maximum" or (scale == "auto" and (counts or top > 1)):
+    if scale == "maximum" or (scale == "auto" and scored_level(top, counts) != 1):
         if not counts and top > 1 and (cube > 1).double().mean() <= HIGHLIGHTS:
             level = top
         cube = cube.div_(top).clamp_(max=1)
@@ -268,6 +313,13 @@ def load_scene(
         cube = cube.div_(float(scale)).clamp_(max=1)
         note += f", divided by {scale:g}"
     return Scene(_stem(path).removesuffix("_ms"), cube, wanted, note, level)
+
+
+def _is_stack(folder: Path, wanted: Sequence[float] | None) -> bool:
+    """Tell whether pages are not CAVE's: their names say the bands, or there is one for each."""
+    pages = planes.numbered_pages(list_folder(folder)[0])
+    stated = bool(pages) and planes.wavelengths_of(pages) is not None
+    return stated or (wanted is not None and len(pages) == len(wanted) != len(_CAVE_NM))
 
 
 def _read_pages(folder: Path) -> tuple[Tensor, str]:

@@ -2,6 +2,7 @@
 
 import ctypes
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from cassi.data.store import fingerprint
 from cassi.evaluation.jobs import Job
 from cassi.evaluation.problems import Problem
 from cassi.evaluation.records import Record, RecordFolder, Values
+from cassi.metrics.measures import explain_infinite
 from cassi.metrics.scores import evaluate_all
 from cassi.solvers.base import Reconstructor
 from cassi.solvers.statistics import Statistics
@@ -100,7 +102,7 @@ class Runner:
         record = Record(
             *job,
             key=key,
-            metrics=score(measured.cube, problem) | bars,
+            metrics=score(measured.cube, problem, job.scene) | bars,
             timing=timing | {"peak_memory_bytes": measured.peak_memory} | more,
             about={"parameters": _count(method), "flops": self.flops[shape]},
             curve=measured.curve,
@@ -183,8 +185,8 @@ def _count(method: Reconstructor) -> int | None:
 
 
 @torch.no_grad()
-def score(cube: Tensor, problem: Problem) -> Values:
-    """Compute every metric of a cube `(C, H, W)`.
+def score(cube: Tensor, problem: Problem, scene: str = "scene") -> Values:
+    """Compute every metric of a cube `(C, H, W)`; a warning names a scene whose mean is infinite.
 
     Returns:
         `psnr/PRESET` in dB and `ssim/PRESET` for every preset, `sam` in degrees, `rmse` in units of
@@ -194,6 +196,8 @@ def score(cube: Tensor, problem: Problem) -> Values:
     """
     values: Values = {}
     if problem.truth is not None:
+        if (why := explain_infinite(cube, problem.truth)) is not None:
+            warnings.warn(f"{scene}: {why}", stacklevel=2)
         for preset, scores in evaluate_all(cube, problem.truth).items():
             values |= {f"{name}/{preset}": scores[name] for name in ("psnr", "ssim")}
             values |= {n: value for n, value in scores.items() if n not in ("psnr", "ssim")}

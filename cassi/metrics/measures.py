@@ -28,7 +28,8 @@ def psnr(x: Tensor, truth: Tensor, preset: str | Preset = DEFAULT_PRESET) -> Ten
         PSNR = mean_c 10 log10(P² / MSE_c)        or, with pooled bands,
         PSNR = 10 log10(P² / mean_c MSE_c)
 
-    A band that is reproduced exactly has an infinite PSNR, and then so has the mean over bands.
+    A band that is reproduced exactly has an infinite PSNR, and then so has the mean over bands. A
+    black one has no signal: where it is exact, and others are not, it does not count.
 
     Args:
         x: estimate, ``(B, C, H, W)`` or ``(C, H, W)``, reflectance or radiance in [0, 1].
@@ -58,7 +59,25 @@ def psnr(x: Tensor, truth: Tensor, preset: str | Preset = DEFAULT_PRESET) -> Ten
     if rule.pool_bands:
         mse = mse.mean(dim=1, keepdim=True)
     decibels = 10 * torch.log10(_peak(reference, rule) ** 2 / mse)
-    return _like_input(decibels.mean(dim=1), x)
+    black = torch.stack([not_lit(band) for band in reference.unbind(1)], 1)
+    counted = torch.ones_like(mse, dtype=torch.bool) if rule.pool_bands else ~black | (mse > 0)
+    counted |= ~counted.any(dim=1, keepdim=True)
+    mean = decibels.where(counted, 0).sum(dim=1) / counted.sum(dim=1)
+    return _like_input(mean, x)
+
+
+def explain_infinite(x: Tensor, truth: Tensor) -> str | None:
+    """Return why ERGAS of a cube `(C, H, W)` is infinite; None where it is finite."""
+    bands = [b for b, (a, t) in enumerate(zip(x, truth, strict=True), 1) if not t.any() and a.any()]
+    if not bands:
+        return None
+    more = f" (and {len(bands) - 1} more)" if len(bands) > 1 else ""
+    return f"ERGAS is infinite, because band {bands[0]}{more} of the truth is black"
+
+
+def not_lit(bands: Tensor) -> Tensor:
+    """Tell of each band `(…, H, W)` whether all its values are 0."""
+    return (bands == 0).flatten(-2).all(-1)
 
 
 def rmse(x: Tensor, truth: Tensor) -> Tensor:

@@ -1,6 +1,5 @@
 """Positions of bands on a detector: dispersion curves, glasses, and numbers of bands."""
 
-import csv
 import math
 import os
 import warnings
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from cassi.checks import did_you_mean, read_regular
+from cassi.checks import did_you_mean, read_numbers
 
 # Sellmeier coefficients B1 B2 B3, C1 C2 C3 (µm²), relative to air at 20 °C: SCHOTT optical glass
 # catalogue (schott_2017-01-20b.agf). Fused silica: Malitson, J. Opt. Soc. Am. 55, 1205 (1965),
@@ -380,25 +379,10 @@ def _read_pairs(path: Path) -> list[tuple[float, float]]:
     path = path.expanduser()
     if not path.is_file():
         raise FileNotFoundError(f"Curve: no file {path}")
-    content = read_regular(path, _LARGEST_TABLE)
-    try:
-        rows = list(csv.reader(content.decode("utf-8-sig").splitlines()))
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise ValueError(f"Curve: {path} is no CSV file: {error}") from None
-    pairs: list[tuple[float, float]] = []
-    for number, row in enumerate(rows, 1):
-        if not any(cell.strip() for cell in row) or row[0].lstrip().startswith("#"):
-            continue
-        try:
-            wavelength, position = map(float, row)
-        except ValueError:
-            if number > 1 or pairs:
-                raise ValueError(
-                    f"{path}, line {number}: expected 'wavelength,pixel', got {','.join(row)!r}"
-                ) from None
-        else:  # and not the names of the columns
-            pairs.append((wavelength, position))
-    return pairs
+    rows = read_numbers(path, _LARGEST_TABLE)
+    if len(rows[0]) != 2:
+        raise ValueError(f"{path}: expected lines of 'wavelength,pixel', got {rows[0]}")
+    return [(wavelength, position) for wavelength, position in rows]
 
 
 def fitting_dispersions(mask_length: int, detector_length: int) -> list[tuple[int, int]]:

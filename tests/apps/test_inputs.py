@@ -33,6 +33,30 @@ def two_shots(tmp_path):
     return "measurement=[y0.npy,y1.npy]"
 
 
+@pytest.mark.parametrize("blocks", [(), ("memory_budget=1GiB",)])
+def test_a_truth_in_counts_is_scored_as_evaluate_does(reconstruct, results, tmp_path, blocks):
+    truth = io.load_cube(bundled_path("scene.tif")).data[0, ::4, :64, :64]
+    mask = torch.rand(64, 64, generator=torch.Generator().manual_seed(0)).round()
+    np.save(tmp_path / "mask.npy", mask.numpy())
+    found = {}
+    for name, unit in (("unit", 1 / truth.max()), ("counts", 4000 / truth.max())):
+        np.save(tmp_path / f"{name}.npy", (unit * truth).numpy())
+        np.save(tmp_path / f"y{name}.npy", SDCassi(mask, 7, 2)(unit * truth[None])[0, 0].numpy())
+        files = (f"truth={name}.npy", f"measurement=y{name}.npy", "mask=mask.npy")
+        said = reconstruct(*files, "system.step=2", *blocks, *SHORT, f"hydra.run.dir={name}").ok()
+        found[name] = results(folder=name)["metrics"]["matlab-uint8"]
+    assert found["counts"]["psnr"] > 15
+    for metric, value in found["unit"].items():
+        assert found["counts"][metric] == pytest.approx(value, rel=1e-3), metric
+    if not blocks:
+        assert "truth: scores are those of truth and cube over its maximum, 4000" in said.out
+        rows = results("convergence.csv", "counts")
+        assert float(rows[-1]["psnr"]) == pytest.approx(found["counts"]["psnr"], abs=1e-6)
+        files = ("truth=counts.npy", "measurement=yunit.npy", "mask=mask.npy")
+        said = reconstruct(*files, "system.step=2", *SHORT, "hydra.run.dir=mixed").ok()
+        assert "truth: its mean is 3.4e+03 times that of the cube" in said.err
+
+
 def test_a_list_of_files_is_several_shots(reconstruct, calibrate, two_shots, results):
     found = {}
     for mask in ("mask=[mask0.npy,mask1.npy]", "camera=camera.yaml", None):

@@ -48,6 +48,16 @@ def test_finds_how_far_the_mask_is_off(camera, scene, solver):
     assert float(gain.mean()) > 3
 
 
+@pytest.mark.parametrize("axis", [-1, -2])
+def test_stripes_do_not_say_where_they_lie(scene, axis):
+    line = torch.arange(HEIGHT) // 4 % 2
+    mask = (line[None] if axis == -1 else line[:, None]).expand(HEIGHT, WIDTH).float()
+    camera = SDCassi(mask, BANDS, step=2)
+    assert align(camera(scene), camera, lambda _: 1.0) is None
+    with pytest.raises(ValueError, match="expected a mask with a pattern along both axes"):
+        cassi.calibrate(camera(scene), camera)
+
+
 def test_bad_pixels_and_variances_stay(camera, scene, solver):
     bad = torch.rand(camera.measurement_shape, generator=torch.Generator().manual_seed(1)) < 0.05
     known = camera.weighted(torch.full(camera.measurement_shape, 2.0), bad)

@@ -3,6 +3,7 @@
 import json
 import struct
 
+import h5py
 import numpy as np
 import pytest
 import rasterio
@@ -14,6 +15,7 @@ import zarr
 
 from cassi.data import formats, io
 from cassi.data.formats.labelled import letters
+from cassi.data.formats.stacks import open_stack
 from cassi.data.scenes import find_scenes, load_scene
 
 NM = (453.5, 457.5, 462.0, 466.125, 640.0)
@@ -130,6 +132,112 @@ def test_missing_values_are_refused(tmp_path):
     array.to_netcdf(tmp_path / "a.nc", engine="h5netcdf")
     with pytest.raises(ValueError, match="NaN"):
         io.read_cube(tmp_path / "a.nc")
+
+
+def write_bands_scaled(path, cube):
+    stored = (cube * 1000).round().astype(np.uint16)
+    steps = np.float32([1, 2, 3, 4, 5]) / 1000
+    with h5py.File(path, "w") as file:
+        file["cube"] = stored
+        file["cube"].attrs["scale_factor"] = steps
+        file["cube"].attrs["add_offset"] = np.float32(0.25)
+    return stored * steps[:, None, None] + np.float32(0.25)
+
+
+@pytest.mark.parametrize("suffix", [".nc", ".h5"])
+def test_a_scale_of_each_band(tmp_path, suffix):
+    wanted = write_bands_scaled(tmp_path / f"a{suffix}", CUBE.numpy())
+    found = io.load_cube(tmp_path / f"a{suffix}", axes="CHW").data
+    torch.testing.assert_close(found[0], torch.from_numpy(wanted))
+    with h5py.File(tmp_path / f"a{suffix}", "a") as file:
+        file["cube"].attrs["scale_factor"] = np.float32([1, 2, 3])
+    with pytest.raises(ValueError, match="scale_factor: expected one number, or one per band"):
+        io.load_cube(tmp_path / f"a{suffix}")
+
+
+def with_attribute(name, value):
+    def write(path, values):
+        with h5py.File(path, "w") as file:
+            file["cube"] = values
+            file["cube"].attrs[name] = value
+
+    return write
+
+
+def write_no_data(path, values):
+    _, height, width = values.shape
+    about = {"driver": "GTiff", "count": len(values), "dtype": "float32", "nodata": -1}
+    with rasterio.open(path, "w", height=height, width=width, **about) as image:
+        image.write(values)
+
+
+def write_pages(folder, values):
+    folder.mkdir()
+    for band, page in enumerate(values):
+        write_no_data(folder / f"{band}.tif", page[None])
+
+
+def write_store(path, values):
+    data = xarray.Dataset({"cube": (("band", "y", "x"), values)})
+    data["cube"].encoding["_FillValue"] = np.float32(-1)
+    data.to_zarr(path, zarr_format=3, consolidated=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("a.tif", write_no_data),
+        ("pages", write_pages),
+        ("a.zarr", write_store),
+        ("a.nc", with_attribute("_FillValue", np.float32(-1))),
+        ("a.h5", with_attribute("missing_value", np.float32(-1))),
+        ("b.nc", with_attribute("valid_min", np.float32(0))),
+        ("b.h5", with_attribute("valid_range", np.float32([0, 10]))),
+    ],
+)
+def test_values_that_stand_for_none(tmp_path, name, write):
+    values = CUBE.numpy().copy()
+    values[1, 2, 3] = -1
+    write(tmp_path / name, values)
+    with pytest.raises(ValueError, match=r"1 values (that are NaN|are its data ignore value -1)"):
+        io.load_cube(tmp_path / name)
+    assert open_stack(tmp_path / name) is None if name == "a.tif" else True
+
+
+def test_darkness_is_a_value(tmp_path):
+    about = {"driver": "GTiff", "count": 5, "dtype": "uint16", "nodata": 0}
+    with rasterio.open(tmp_path / "a.tif", "w", height=7, width=4, **about) as image:
+        image.write(np.zeros((5, 7, 4), np.uint16))
+    loaded = io.load_cube(tmp_path / "a.tif")
+    assert not loaded.data.any()
+    assert "0 taken for darkness, not for its no-data value" in loaded.note
+
+
+def test_bad_bands_are_refused(tmp_path):
+    io.write_cube(tmp_path / "a.hdr", CUBE, NM)
+    with (tmp_path / "a.hdr").open("a") as file:
+        file.write("bbl = { 1, 0, 1, 1, 0 }\n")
+    with pytest.raises(ValueError, match=r"marks 2 bands as bad \(bbl\), the first is band 2 of 5"):
+        io.load_cube(tmp_path / "a.hdr")
+
+
+def test_parts_that_were_never_written(tmp_path):
+    store = zarr.create_array(
+        tmp_path / "a.zarr", shape=(5, 8, 4), chunks=(1, 8, 4), dtype="f4", fill_value=0
+    )
+    store[:3] = 1
+    with pytest.raises(ValueError, match="2 of its 5 chunks are not there; copy the store again"):
+        io.load_cube(tmp_path / "a.zarr")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("cube", (5, 8, 4), "f4", chunks=(1, 8, 4))[:3] = 1
+    with pytest.raises(ValueError, match="2 of its 5 chunks were never written"):
+        io.load_cube(tmp_path / "a.h5")
+    about = {"driver": "GTiff", "count": 5, "dtype": "float32", "sparse_ok": True, "tiled": True}
+    about |= {"blockxsize": 16, "blockysize": 16}
+    with rasterio.open(tmp_path / "a.tif", "w", height=32, width=16, **about) as image:
+        image.write(np.ones((16, 16), np.float32), 1, window=((0, 16), (0, 16)))
+    with pytest.raises(ValueError, match="strips or tiles of it were never written"):
+        io.load_cube(tmp_path / "a.tif")
 
 
 def test_names_of_dimensions():

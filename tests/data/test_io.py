@@ -3,16 +3,19 @@
 import errno
 import json
 import os
+import struct
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 import scipy.io as scipy_io
+import scipy.sparse
 import tifffile
 import torch
 
 from cassi.data import io
+from cassi.data.formats.curves import read_table
 
 NM = (453.5, 457.5, 462.0, 466.125, 471.5)
 DATA = Path(os.environ.get("CASSI_DATA", Path(__file__).parents[3] / "shared" / "data"))
@@ -147,3 +150,83 @@ def test_published_data(load, name, key, shape):
         assert 0 <= float(loaded.data.min()) <= float(loaded.data.max()) <= 1
     if path.suffix == ".tif":
         assert (loaded.wavelengths[0], loaded.wavelengths[-1]) == (453.5, 648.0)
+
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 123\n"
+
+
+@pytest.mark.parametrize("suffix", [s for s in io.READ_SUFFIXES if s != ".zarr"])
+def test_pointers_of_git_lfs_are_named(tmp_path, suffix):
+    (tmp_path / f"a{suffix}").write_bytes(POINTER)
+    with pytest.raises(ValueError, match="got a pointer of Git LFS; run git lfs pull"):
+        io.load_mask(tmp_path / f"a{suffix}")
+
+
+def test_pointers_beside_and_inside_are_named(tmp_path, cube):
+    io.write_cube(tmp_path / "a.hdr", cube)
+    (tmp_path / "pages").mkdir()
+    files = [tmp_path / "a.img", tmp_path / "curve.csv"]
+    files += [tmp_path / "pages" / f"{band}.png" for band in range(3)]
+    for file in files:
+        file.write_bytes(POINTER)
+    for name in ("a.hdr", "pages"):
+        with pytest.raises(ValueError, match="got a pointer of Git LFS"):
+            io.load_cube(tmp_path / name)
+    with pytest.raises(ValueError, match="got a pointer of Git LFS"):
+        read_table(tmp_path / "curve.csv", "response")
+
+
+def test_a_link_that_leads_nowhere(tmp_path):
+    (tmp_path / "a.npy").symlink_to("b.npy")
+    with pytest.raises(FileNotFoundError, match=r"a\.npy: it is a link to b\.npy, not there$"):
+        io.load_cube(tmp_path / "a.npy")
+
+
+def test_envi_names_in_capitals(tmp_path, cube):
+    io.write_cube(tmp_path / "a.hdr", cube)
+    (tmp_path / "a.hdr").rename(tmp_path / "A.HDR")
+    (tmp_path / "a.img").rename(tmp_path / "A.RAW")
+    for name in ("A.HDR", "A.RAW"):
+        assert torch.equal(io.load_cube(tmp_path / name).data[0], cube.reshape(cube.shape[-3:]))
+
+
+def test_wavelengths_that_are_no_numbers(tmp_path, cube):
+    io.write_cube(tmp_path / "a.hdr", cube)
+    bands = cube.shape[-3]
+    with (tmp_path / "a.hdr").open("a") as file:
+        file.write(f"wavelength = {{ {', '.join(['red'] * bands)} }}\n")
+    loaded = io.load_cube(tmp_path / "a.hdr")
+    assert loaded.wavelengths is None
+    assert "its wavelengths are no numbers of a length, so they are ignored" in loaded.note
+
+
+def test_filters_of_hdf5_have_names(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("cube", data=np.ones((3, 4, 5), np.int32), scaleoffset=0)
+    with pytest.raises(ValueError, match=r"filter scaleoffset, expected gzip.* h5repack -f GZIP"):
+        io.load_cube(tmp_path / "a.h5")
+
+
+def test_matlab_things_beside_the_cube(tmp_path, cube):
+    values = cube.reshape(cube.shape[-3:]).numpy().transpose(1, 2, 0)
+    scipy_io.savemat(tmp_path / "a.mat", {"cube": values})
+    flags, name = struct.pack("<IIII", 6, 8, 17, 0), struct.pack("<I4s", 1 | 3 << 16, b"str\0")
+    with (tmp_path / "a.mat").open("ab") as file:  # a string of MATLAB, an opaque object
+        file.write(struct.pack("<II", 14, len(flags + name)) + flags + name)
+    assert torch.equal(io.load_cube(tmp_path / "a.mat", axes="HWC").data, cube[None])
+    with pytest.raises(ValueError, match="'str' is an object or a string"):
+        io.load_cube(tmp_path / "a.mat", key="str")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"data": {"cube": np.ones((4, 5, 3)), "nm": 5}}, "'data' is a struct array of cube, nm"),
+        ({"mask": scipy.sparse.eye(5).tocsc()}, r"'mask' is a sparse array, save full\("),
+    ],
+)
+def test_matlab_things_that_are_not_read_are_named(tmp_path, content, said):
+    scipy_io.savemat(tmp_path / "a.mat", content)
+    for load in (io.load_cube, io.load_mask):
+        with pytest.raises(ValueError, match=said):
+            load(tmp_path / "a.mat")

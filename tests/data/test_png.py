@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tifffile
 import torch
 from PIL import Image
 
@@ -79,6 +80,27 @@ def test_refused(tmp_path):
             io.read_measurement(tmp_path / name)
         assert "\n" not in str(caught.value)
         assert str(tmp_path / name) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["a.png", "colours.png", "a.tif"])
+def test_opacity_is_no_pattern(tmp_path, name):
+    levels = np.arange(48, dtype=np.uint8).reshape(6, 8)
+    full = np.full_like(levels, 255)
+
+    def save(level, opacity):
+        values = np.dstack([level] * (3 if name == "colours.png" else 1) + [opacity])
+        if name == "a.tif":
+            about = {"photometric": "minisblack", "planarconfig": "contig"}
+            tifffile.imwrite(tmp_path / name, values, extrasamples=["unassalpha"], **about)
+        else:
+            Image.fromarray(values).save(tmp_path / name)
+
+    save(levels, full)
+    grey = torch.from_numpy(levels)[None, None] / 255
+    torch.testing.assert_close(io.read_mask(tmp_path / name), grey)
+    save(full, levels)
+    with pytest.raises(ValueError, match="its pattern is in the opacity"):
+        io.read_mask(tmp_path / name)
 
 
 def test_frames_in_a_folder_are_one_each(tmp_path):

@@ -152,7 +152,50 @@ def test_hidden_files_are_passed_over(tmp_path):
     for name in (".a.npy", "a.npy", ".hidden/b.npy", "c/d.npy", "mask.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"x")
-    assert find_scenes(tmp_path) == [tmp_path / "a.npy", tmp_path / "c" / "d.npy"]
+    with pytest.warns(UserWarning, match=r"skipped 1 .*: mask\.txt \(unknown suffix '\.txt'\)"):
+        assert find_scenes(tmp_path) == [tmp_path / "a.npy", tmp_path / "c" / "d.npy"]
+
+
+def test_links_are_followed_within_the_folder(tmp_path):
+    root = tmp_path / "root"
+    for name in ("root/.store/a.npy", "root/b.npy", "root/in/c.npy", "other/d.npy"):
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_bytes(b"x")
+    targets = {"a": root / ".store/a.npy", "b2": root / "b.npy", "d": tmp_path / "other/d.npy"}
+    for name, target in (*targets.items(), ("none", root / "none")):
+        (root / f"{name}.npy").symlink_to(target)
+    (root / "again").symlink_to(".")
+    (root / "0in").symlink_to("in")
+    with pytest.warns(UserWarning, match="skipped") as caught:
+        scenes = find_scenes(root)
+    assert scenes == [root / "a.npy", root / "b.npy", root / "in/c.npy"]
+    said = str(caught[0].message)
+    assert said.startswith(f"{root}: skipped 4 ")
+    for part in (
+        "b2.npy (a link to b.npy)",
+        f"d.npy (its link leads out of {root})",
+        "none.npy (its link leads nowhere)",
+    ):
+        assert part in said
+    assert find_scenes(tmp_path / "other", within=tmp_path) == [tmp_path / "other/d.npy"]
+
+
+@pytest.mark.parametrize("name", ["a_{nm}nm.png", "{nm}.png"])
+def test_pages_of_any_number_are_a_scene(tmp_path, levels, name):
+    (tmp_path / "a").mkdir()
+    for band, nm in enumerate(BANDS):
+        Image.fromarray(levels[band]).save(tmp_path / "a" / name.format(nm=int(nm)))
+    assert find_scenes(tmp_path) == [tmp_path / "a"]
+    scene = load_scene(tmp_path / "a", BANDS)
+    wanted = torch.from_numpy(levels[: len(BANDS)].astype(np.float32))
+    torch.testing.assert_close(scene.cube, wanted / wanted.max())
+    assert scene.wavelengths == BANDS
+
+
+def test_one_picture_is_no_scene(tmp_path, levels):
+    Image.fromarray(levels[0]).save(tmp_path / "a.png")
+    with pytest.warns(UserWarning, match=r"a\.png \(pages of a scene are several PNGs"):
+        assert find_scenes(tmp_path) == []
 
 
 def test_compact_keeps_half_a_step():

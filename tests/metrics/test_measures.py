@@ -9,6 +9,7 @@ import torch
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
 from cassi import metrics
+from cassi.metrics.measures import explain_infinite
 
 PRESETS = metrics.list_presets()
 DEFINED = [name for name, preset in metrics.PRESETS.items() if preset.ssim]
@@ -184,6 +185,21 @@ def test_one_exact_band():
     x, truth = _bands(0.5, 0.6), _bands(0.5, 0.5)
     assert metrics.psnr(x, truth, "unit").item() == math.inf
     assert math.isfinite(metrics.psnr(x, truth, "global").item())
+
+
+def test_an_exact_black_band_does_not_count():
+    x, truth = _bands(0.5, 0.6, 0.0), _bands(0.4, 0.5, 0.0)
+    assert metrics.psnr(x, truth, "unit").item() == pytest.approx(20)
+    assert metrics.psnr(_bands(0.1, 0.6), _bands(0.0, 0.5), "unit").item() == pytest.approx(20)
+    assert metrics.psnr(x, truth, "global").item() == pytest.approx(-10 * math.log10(0.02 / 3))
+    assert metrics.psnr(_bands(0.0, 0.5), _bands(0.0, 0.5), "unit").item() == math.inf
+
+
+def test_the_black_band_of_an_infinite_ergas_is_named():
+    x, truth = _bands(0.5, 0.1), _bands(0.5, 0.0)
+    said = explain_infinite(x, truth)
+    assert said == "ERGAS is infinite, because band 2 of the truth is black"
+    assert explain_infinite(truth, truth) is None
 
 
 def test_differences_below_a_level_vanish_only_where_rounded():

@@ -257,5 +257,5 @@ def test_programs_and_services_are_named_again(option: str, tmp_path: Path) -> N
 
 def test_curve(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("1," + "2" * 200_000)
-    with pytest.raises(ValueError, match="is no CSV file"):
+    with pytest.raises(ValueError, match="line 1: expected numbers, got"):
         Curve(file=str(tmp_path / "a.csv"))

@@ -1,9 +1,11 @@
 """Dispersion: curves against published indices and geometry, and what fits a detector."""
 
 import math
+import re
 
 import pytest
 
+from cassi.data.formats.curves import read_table
 from cassi.systems import Curve, Linear, Polynomial, Prism, fitting_dispersions, infer_bands
 from cassi.systems.dispersion import SELLMEIER, refractive_index
 
@@ -104,6 +106,41 @@ def test_polynomial_and_linear():
     assert Linear(-2).offsets([1, 2, 3]) == (4, 2, 0)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\ufeff450,3\n550,33.5\n",
+        "\ufeffWavelength;Pixel\n450;3\n550;33,5\n",
+        "measured on the bench\nnm\tpixel\n450\t3\n550\t33,5\n",
+        "# a, b; c\nnm pixel\n450 3\n550   33.5\n",
+        '"450","3"\r\n"550","33.5"\r\n',
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_tables_of_spreadsheets(tmp_path, text, encoding):
+    file = tmp_path / "curve.csv"
+    file.write_bytes(text.removeprefix("\ufeff" * (encoding == "utf-16")).encode(encoding))
+    assert Curve(file=file).points == ((450, 3), (550, 33.5))
+    assert read_table(file, "response").tolist() == [[450, 3], [550, 33.5]]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("450;3\n550;x\n", "line 2: expected 2 numbers, got '550;x'"),
+        ("a,b\n\n450,3\n550,3,1\n", "line 4: expected 2 numbers, got '550,3,1'"),
+        ("450,n/a\n550,3\n", "line 1: expected numbers, got '450,n/a'"),
+        ("a,b\n", "expected lines of numbers, got none"),
+    ],
+)
+def test_lines_that_are_no_numbers_are_named(tmp_path, text, said):
+    file = tmp_path / "curve.csv"
+    file.write_text(text)
+    for read in (lambda: Curve(file=file), lambda: read_table(file, "response")):
+        with pytest.raises(ValueError, match=re.escape(said)):
+            read()
+
+
 def test_table_from_a_file(tmp_path):
     file = tmp_path / "curve.csv"
     file.write_text("wavelength,pixel\n# calibration\n450, 3\n\n550, 33\n650, 53\n")
@@ -111,7 +148,7 @@ def test_table_from_a_file(tmp_path):
     assert curve.positions([450, 500, 600, 650]) == (3, 18, 43, 53)
     assert hash(curve) == hash(Curve(curve.points))
     file.write_text("450,3\n550,x\n")
-    with pytest.raises(ValueError, match=r"line 2: expected 'wavelength,pixel', got '550,x'"):
+    with pytest.raises(ValueError, match=r"line 2: expected 2 numbers, got '550,x'"):
         Curve(file=file)
     with pytest.raises(FileNotFoundError, match="no file"):
         Curve(file=tmp_path / "none.csv")

@@ -20,11 +20,14 @@ from cassi.config import build
 from cassi.data.formats.curves import read_curves
 from cassi.data.io import load_cube
 from cassi.systems import (
+    DDCassi,
     Dispersion,
     Linear,
     MaskPattern,
     OpenMask,
+    SDCassi,
     System,
+    WideCassi,
     check_mask,
     infer_bands,
     spaced_offsets,
@@ -60,6 +63,21 @@ class Fitted:
     notes: list[str]
 
 
+def _check_pattern(node: Node, mask: Tensor) -> None:
+    """Refuse a mask of one number where nothing else codes the scene.
+
+    Raises:
+        ValueError: a camera with a disperser alone has such a mask.
+    """
+    kind = str(node.get("_target_", "")).rpartition(".")[2]
+    coded = kind in (SDCassi.__name__, WideCassi.__name__, DDCassi.__name__)
+    if coded and mask.numel() > 1 and bool((mask == mask.flatten()[0]).all()):
+        raise ValueError(
+            f"mask: expected a pattern, all pixels are {float(mask.flatten()[0]):.4g}; is this the "
+            "mask? Save its transmission as the grey level"
+        )
+
+
 def make_camera(
     node: Node,
     mask: Any,
@@ -88,7 +106,9 @@ def make_camera(
     notes: list[str] = []
     if truth is not None:
         bands = bands or len(truth)
-    if not isinstance(mask, Tensor):
+    if isinstance(mask, Tensor):
+        _check_pattern(node, mask)
+    else:
         size = None if measurement is None else measurement.shape[-2:]
         mask = draw_mask(mask, node, truth, wavelengths, size, bands)
         notes.append(f"mask: drawn, {tuple(mask.shape)}, mean {mask.mean():.3f}")

@@ -498,7 +498,7 @@ def recover_together(
     system = batch[0].system
     y = torch.cat([inputs.measurement for inputs in batch])
     rows: list[list[dict[str, Any]]] = [[] for _ in batch]
-    truths = [None if i.truth is None else i.truth.to(y.device) for i in batch]
+    truths = [None if i.truth is None else i.truth.to(y.device) / i.level for i in batch]
     norms = y.flatten(1).norm(dim=1).clamp_min(torch.finfo(y.dtype).tiny)
 
     def follow(iteration: Iteration, x: Tensor) -> None:
@@ -512,7 +512,7 @@ def recover_together(
             }
             truth = truths[index]
             if truth is not None and is_sampled(iteration.index, EVERY, reconstructor.iterations):
-                row["psnr"] = metrics.psnr(x[index : index + 1], truth).mean().item()
+                row["psnr"] = metrics.psnr(x[[index]] / batch[index].level, truth).mean().item()
             own.append(row)
 
     solution = reconstructor.run(y, system, callback=follow, objective=False)

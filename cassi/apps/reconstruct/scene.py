@@ -1,5 +1,6 @@
 """What is written of a scene whose cube is too large for the memory."""
 
+import itertools
 import math
 import os
 import shutil
@@ -19,6 +20,7 @@ from cassi.apps.reconstruct.journal import Record
 from cassi.apps.settings import Reconstruct
 from cassi.data.atomic import atomic_folder
 from cassi.data.formats.stacks import Stack, open_stack
+from cassi.data.scenes import scored_level
 from cassi.metrics.scores import evaluate_all
 from cassi.solvers.base import Reconstructor
 from cassi.uncertainty import score, sparsification
@@ -80,7 +82,9 @@ def finish(
     small = shrink(stack)
     numbers |= check(inputs, small[None], reconstructor)
     if reference is not None:
-        numbers["metrics"] = score_bands(stack, reference)
+        numbers["metrics"] = score_bands(
+            stack, reference, None if truth is not None else inputs.level
+        )
     if bars:
         numbers["uncertainty"] = summarize_uncertainty(stack, bars[0], records, plan, reference)
         said = dict.fromkeys(w for record in records for w in record["uncertainty"]["warnings"])
@@ -203,30 +207,43 @@ def read(cube: Readable, bands: slice = slice(None), rows: slice = slice(None)) 
     return cube.read(bands, rows)
 
 
-def score_bands(cube: Readable, truth: Readable) -> dict[str, Scores]:
+def score_bands(cube: Readable, truth: Readable, level: float | None = None) -> dict[str, Scores]:
     """Compute every metric under every preset with one band, or a few rows, in memory.
 
     The metrics are means over bands (PSNR, SSIM), of squares over bands (RMSE, ERGAS) or over
     pixels (SAM); they come out as `metrics.evaluate` gives them, to rounding. A preset whose peak
     is the truth's maximum has the maximum of all bands, as there. A metric of the user's own needs
     the whole cube, and is left out.
+
+    Args:
+        cube: estimate `(C, H, W)`.
+        truth: reference, same shape.
+        level: what counts as 1 of both; None finds it, see `cassi.data.scenes.scored_level`.
     """
+    bands = [slice(band, band + 1) for band in range(cube.shape[0])]
+    if level is None:
+        level = scored_level(max(float(read(truth, band).max()) for band in bands))
     rows: dict[str, list[Scores]] = {name: [] for name in metrics.list_presets()}
     tops = []
-    for band in range(cube.shape[0]):
-        x, t = (torch.from_numpy(read(c, slice(band, band + 1))) for c in (cube, truth))
+    for band in bands:
+        x, t = (torch.from_numpy(read(c, band)) / level for c in (cube, truth))
         tops.append(t.max())
         for name, scores in evaluate_all(x, t, own=False).items():
             rows[name].append(scores)
     angle = _spectral_angle(cube, truth)
-    return {name: _join(name, bands, tops, angle) for name, bands in rows.items()}
+    return {name: _join(name, scores, tops, angle) for name, scores in rows.items()}
 
 
 def _join(name: str, bands: list[Scores], tops: list[Tensor], angle: float) -> Scores:
     preset = metrics.get_preset(name)
-    levels = [score["psnr"] for score in bands if score["psnr"] is not None]
+    lit = [
+        not (top == 0 and score["psnr"] == math.inf) for score, top in zip(bands, tops, strict=True)
+    ]
+    counted = lit if any(lit) else [True] * len(lit)  # as `metrics.psnr` counts them
+    bands_lit = list(itertools.compress(bands, counted))
+    levels = [score["psnr"] for score in bands_lit if score["psnr"] is not None]
     if preset.peak is None:  # each band was measured against its own
-        prepared = [float(preset.prepare(top.double())) for top in tops]
+        prepared = [float(preset.prepare(t.double())) for t in itertools.compress(tops, counted)]
         best = max(prepared)
         levels = [v + 20 * math.log10(best / p) for v, p in zip(levels, prepared, strict=True)]
     if preset.pool_bands:

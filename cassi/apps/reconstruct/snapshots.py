@@ -1,6 +1,7 @@
 """Which snapshots a command reconstructs: those of a folder, or those that a pattern finds."""
 
 import glob
+import itertools
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -10,6 +11,8 @@ from typing import Any, NamedTuple
 
 from cassi.apps.settings import Reconstruct
 from cassi.checks import printable
+from cassi.data.formats.listing import choose_links, list_folder, say_left_out
+from cassi.data.formats.planes import has_images
 from cassi.data.io import READ_SUFFIXES
 
 SUMMARY = "results.csv"
@@ -43,8 +46,8 @@ def is_many(value: Any) -> bool:
 def find_snapshots(settings: Reconstruct) -> tuple[list[Snapshot], list[str]]:
     """List the snapshots of a command, in the order of their names, and say what was left out.
 
-    A folder is a folder of snapshots, whatever its files are; folders in it are not looked into,
-    links not followed.
+    A folder is a folder of snapshots, whatever its files are; folders in it are not looked into.
+    Links are followed that do not lead out of it.
     Results are called as the file is without suffix, with what is not printable written out; where
     a pattern finds files of several folders, the folders below the common one are part of the name.
 
@@ -78,32 +81,39 @@ def settings_of_snapshot(settings: Reconstruct, snapshot: Snapshot) -> Reconstru
 def _list_files(role: str, value: str, other: set[str]) -> tuple[list[Path], list[str]]:
     path = Path(value).expanduser()
     if path.is_dir():
-        with os.scandir(path) as entries:  # it tells links without a look at each
-            listed = {e.path: e.is_symlink() for e in entries if not e.name.startswith(".")}
+        entries, left_out = list_folder(path)
     else:
-        listed = {str(entry): entry.is_symlink() for entry in _match(path)}
-    links = {Path(os.path.abspath(entry)): is_link for entry, is_link in listed.items()}  # noqa: PTH100
-    found = sorted(links)
+        matched = {entry: entry.is_symlink() for entry in sorted(_match(path))}
+        entries, left_out = choose_links(matched, _fixed_part(path))
+    found = sorted(Path(os.path.abspath(entry)) for entry in entries)  # noqa: PTH100
     # Of the two files of an ENVI image, the header stands for both.
     headers = {f for f in found if f.suffix == ".hdr"}
     if headers:
         found = [
             f for f in found if not headers & ({f.with_suffix(".hdr"), Path(f"{f}.hdr")} - {f})
         ]
-    # What came with a folder could lead to any file of the machine.
-    own = [f for f in found if not links[f]]
-    files = [f for f in own if f.suffix.lower() in READ_SUFFIXES and str(f) not in other]
-    kept = set(files)
-    skipped = [f.name for f in found if f not in kept]
+    files = [f for f in found if _can_be(role, f) and str(f) not in other]
+    for file in sorted({*found} - {*files}):
+        unknown = "a folder" if file.is_dir() else f"unknown suffix {file.suffix!r}"
+        left_out[file] = "named elsewhere" if str(file) in other else unknown
     if not files:
         wanted = "snapshot" if role == "measurement" else "cube"
         raise FileNotFoundError(
             f"{role}: no {wanted} in {value}; expected files {' '.join(READ_SUFFIXES)}"
+            + (f"; {say_left_out(left_out)}" if left_out else "")
         )
-    if not skipped:
-        return files, []
-    some = ", ".join(skipped[:5]) + (", …" if len(skipped) > 5 else "")
-    return files, [f"{role}: skipped {len(skipped)} that cannot be one: {some}"]
+    return files, [f"{role}: {say_left_out(left_out)}"] if left_out else []
+
+
+def _can_be(role: str, path: Path) -> bool:
+    if path.suffix.lower() in READ_SUFFIXES:
+        return True
+    return role == "truth" and path.is_dir() and has_images(path)
+
+
+def _fixed_part(pattern: Path) -> Path:
+    """Return the folder that a pattern names before its first part with * ? or [ ]."""
+    return Path(*itertools.takewhile(lambda part: not glob.has_magic(part), pattern.parts))
 
 
 def _match(pattern: Path) -> list[Path]:
@@ -111,8 +121,8 @@ def _match(pattern: Path) -> list[Path]:
     parts = pattern.parts
     if "**" not in parts:
         return [Path(entry) for entry in glob.glob(str(pattern))]  # noqa: PTH207
-    fixed = next(i for i, part in enumerate(parts) if glob.has_magic(part))
-    root, below = Path(*parts[:fixed]), [*parts[fixed:], *["*"] * (parts[-1] == "**")]
+    root = _fixed_part(pattern)
+    below = [*parts[len(root.parts) :], *["*"] * (parts[-1] == "**")]
     asked = {part for part in below if part.startswith(".")}
     return [
         path

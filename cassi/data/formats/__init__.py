@@ -1,10 +1,11 @@
 """What the readers and writers of all file formats share."""
 
 import functools
+import math
 import os
 import stat
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from cassi.checks import check_fetched
 from cassi.control_groups import read_limits
 
 # Deflate cannot expand more than 1032 times and MATLAB stores small doubles as bytes (8 times), so
@@ -38,6 +40,7 @@ class Source:
         scale: What values are to be divided by, and the name the file gives it. None: nothing is
             stated, and integers of an image are divided by the maximum of their type.
         image: Whether integers are grey levels of an image rather than plain numbers.
+        missing: Stored values that stand for no value. A 0 of an image is taken for darkness.
     """
 
     shapes: dict[str, tuple[int, ...]]
@@ -47,6 +50,7 @@ class Source:
     wavelengths: tuple[Any, str] | None = None
     scale: tuple[float, str] | None = None
     image: bool = False
+    missing: tuple[float, ...] = ()
 
 
 Reader = Callable[[Path], AbstractContextManager[Source]]
@@ -85,6 +89,8 @@ def check_plain(path: Path, name: str | None = None) -> None:
         )
     if not stat.S_ISREG(mode):
         raise ValueError(f"{name or path.name} is not a regular file")
+    with path.open("rb") as file:
+        check_fetched(path, file.read(64))
 
 
 def check_folder(root: Path) -> int:
@@ -164,6 +170,40 @@ def check_expansion(deflated: bytes | memoryview, claimed: int, window: int = 15
             if total > claimed:
                 raise ValueError(f"its compressed data hold more than the {claimed} bytes claimed")
             rest = expand.unconsumed_tail
+
+
+def find_missing(
+    stored: np.ndarray, missing: Iterable[float], valid: tuple[float, float] = (-math.inf, math.inf)
+) -> np.ndarray:
+    """Tell which values of an array stand for no value, bool of its shape.
+
+    Args:
+        stored: as they are in the file.
+        missing: values that stand for none.
+        valid: the range of the others.
+    """
+    gone = np.zeros(stored.shape, bool)
+    for value in missing:
+        gone |= stored == value
+    for beyond, limit in ((np.less, valid[0]), (np.greater, valid[1])):
+        gone |= beyond(stored, limit) if math.isfinite(limit) else False
+    return gone
+
+
+def blank(values: np.ndarray, gone: np.ndarray) -> np.ndarray:
+    """Return values with NaN where there are none."""
+    return np.where(gone, np.float32(np.nan), values) if gone.any() else values
+
+
+def drop_opacity(levels: np.ndarray, opacity: np.ndarray) -> np.ndarray:
+    """Return the levels of an image without its opacity.
+
+    Raises:
+        ValueError: its pattern is in the opacity, and the levels are one number.
+    """
+    if np.ptp(levels) == 0 and np.ptp(opacity) > 0:
+        raise ValueError("its pattern is in the opacity, and all its levels are one; save it grey")
+    return levels
 
 
 def write_all(descriptor: int, values: np.ndarray) -> None:

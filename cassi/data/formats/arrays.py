@@ -12,8 +12,10 @@ from cassi.data.formats import (
     Source,
     as_numbers,
     blaming,
+    blank,
     check_memory,
     envi,
+    find_missing,
     hdf5,
     hyperspy,
     mat,
@@ -97,7 +99,11 @@ def read_array(
             listed = _listed_wavelengths(source, shape[order.index("C")]) if "C" in order else None
         with blaming(str(path)):
             unscaled = array.dtype.kind in "iu" and source.scale is None
+            dark = [value for value in source.missing if source.image and value == 0]
+            gone = find_missing(array.reshape(shape), set(source.missing) - set(dark))
+            remarks = ["0 taken for darkness, not for its no-data value"] if dark else []
             array, remark, full = scale_integers(array.reshape(shape), source, role, counts)
+            array = blank(array, gone)
             check_float32(array)
     target = "".join(letter for letter in "KCHW" if letter in order)
     about = {
@@ -105,11 +111,17 @@ def read_array(
         "axes": order,
         "shape": shape,
         "wavelengths": listed,
-        "remarks": [remark] if remark else [],
+        "remarks": [remark, *remarks] if remark else remarks,
+        "missing": _count_missing(source, int(gone.sum())),
         "counts": unscaled,
         "full_scale": full,
     }
     return array.transpose([order.index(letter) for letter in target]), about
+
+
+def _count_missing(source: Source, number: int) -> str:
+    stated = ", ".join(f"{value:g}" for value in source.missing if value)
+    return f"{number} values are its data ignore value {stated}" if number else ""
 
 
 def _listed_wavelengths(source: Source, bands: int) -> tuple[list[float], str] | None:

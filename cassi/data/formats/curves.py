@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
+from cassi.checks import read_numbers
+
 _MOST = 1 << 20  # bytes of a table
 _BEYOND = 10.0  # nm, that a band may lie beside a curve
 
@@ -12,8 +14,7 @@ _BEYOND = 10.0  # nm, that a band may lie beside a curve
 def read_table(path: Path, name: str) -> np.ndarray:
     """Read a table of numbers, `(lines, columns)`, float64.
 
-    The first line may hold names; lines that begin with # are left out. `.npy` holds one or two
-    dimensions.
+    Lines are those of `cassi.checks.read_numbers`. `.npy` holds one or two dimensions.
 
     Args:
         path: of the file.
@@ -30,9 +31,9 @@ def read_table(path: Path, name: str) -> np.ndarray:
     if path.stat().st_size > _MOST:
         raise ValueError(f"{name}: {path} is larger than {_MOST} bytes")
     try:
-        table = _npy(path) if path.suffix.lower() == ".npy" else _csv(path)
-    except ValueError:
-        table = np.empty(0)
+        table = _npy(path) if path.suffix.lower() == ".npy" else np.array(read_numbers(path, _MOST))
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
     if table.ndim != 2 or not np.isfinite(table).all():
         raise ValueError(f"{name}: expected lines of as many finite numbers in {path}")
     return table
@@ -118,19 +119,3 @@ def _places(path: Path, name: str, wavelengths: Sequence[float] | None) -> np.nd
 
 def _npy(path: Path) -> np.ndarray:
     return np.atleast_2d(np.load(path, allow_pickle=False).astype(np.float64))
-
-
-def _csv(path: Path) -> np.ndarray:
-    lines = path.read_text(errors="replace").splitlines()
-    rows = [line.split(",") for line in lines if line.strip() and not line.startswith("#")]
-    if rows and not _is_number(rows[0][0]):
-        rows = rows[1:]  # names of the columns
-    return np.array([[float(value) for value in row] for row in rows], np.float64)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

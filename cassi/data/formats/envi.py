@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from cassi.data.formats import Source, check_plain
+from cassi.data.formats import Source, as_numbers, check_plain
 
 _LARGEST_HEADER, _MOST_LINES = 1 << 20, 10_000
 DATA_SUFFIXES = (".img", ".dat", ".raw", ".bsq", ".bil", ".bip", ".hyspex", ".bin", "")
@@ -25,7 +25,8 @@ def _envi_pair(path: Path) -> tuple[Path, Path]:
                     check_plain(data)
                     return path, data
         raise ValueError(f"no data file {stem.name}.img (.dat, .raw, …) beside it")
-    for header in (path.with_suffix(".hdr"), path.with_name(path.name + ".hdr")):
+    names = [path.with_suffix(".hdr"), path.with_name(path.name + ".hdr")]
+    for header in (n.with_suffix(s) for n in names for s in (".hdr", ".HDR")):
         if header.is_file() or header.is_symlink():
             check_plain(header)
             return header, path
@@ -63,10 +64,14 @@ def read_envi(path: Path) -> Iterator[Source]:
         raise ValueError(f"the header promises {claimed} bytes, {data_path.name} has {stored}")
 
     def read(_: str) -> np.ndarray:
-        values = np.asarray(image.open_memmap(interleave="bip"))
-        _check_ignored(values, header.get("data ignore value"))
-        return values
+        return np.asarray(image.open_memmap(interleave="bip"))
 
+    bad = [band for band, good in enumerate(as_numbers(header.get("bbl", [])), 1) if not good]
+    if bad:
+        raise ValueError(
+            f"its header marks {len(bad)} bands as bad (bbl), the first is band {bad[0]} of "
+            f"{shape[2]}; save it without them"
+        )
     factor = float(header.get("reflectance scale factor", 1.0))
     values = header.get("wavelength")
     yield Source(
@@ -76,18 +81,8 @@ def read_envi(path: Path) -> Iterator[Source]:
         wavelengths=(values, str(header.get("wavelength units", ""))) if values else None,
         scale=(factor, "reflectance scale factor") if factor != 1.0 else None,
         image=True,
+        missing=tuple(as_numbers(header.get("data ignore value", []))),
     )
-
-
-def _check_ignored(values: np.ndarray, stated: Any) -> None:
-    """Refuse a cube that has pixels without a value; 0 is taken for darkness."""
-    if stated is None or not float(stated):
-        return
-    count = int((values == float(stated)).sum())
-    if count:
-        raise ValueError(
-            f"{count} values are its data ignore value {stated}; crop the image, or replace them"
-        )
 
 
 # What red, green and blue of a picture are taken from, nm.

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from cassi.data.formats import Source, as_text, check_expansion, check_size, may_exhaust
+from cassi.data.formats.labelled import PACKING, unpack
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 """How such a file begins."""
@@ -16,6 +17,17 @@ DEEPEST = 32
 """Levels of groups in groups that are read."""
 _FILTERS = {1: "gzip", 2: "shuffle", 3: "fletcher32", 32000: "lzf"}
 """What data may be stored by, by HDF5's number."""
+_OTHERS = {
+    4: "szip",
+    5: "nbit",
+    6: "scaleoffset",
+    32001: "blosc",
+    32004: "lz4",
+    32008: "bitshuffle",
+    32013: "zfp",
+    32015: "zstd",
+    32026: "blosc2",
+}
 
 
 def own(group: Any, name: str) -> Any:
@@ -44,7 +56,7 @@ def read_hdf5(path: Path, *, matlab: bool = False) -> Iterator[Source]:
     def attribute(item: Any, name: str) -> Any:
         # Text of variable length lies in a heap; in a damaged one HDF5 2.0 was seen to loop.
         if name not in item.attrs or item.attrs.get_id(name).dtype.kind == "O":
-            return ""
+            return None
         return item.attrs[name]
 
     with h5py.File(path, "r") as file:
@@ -55,7 +67,7 @@ def read_hdf5(path: Path, *, matlab: bool = False) -> Iterator[Source]:
                 raise ValueError(f"groups lie in groups more than {DEEPEST} deep")
             if not isinstance(item, h5py.Dataset) or name.startswith("#"):
                 return
-            kind = as_text(attribute(item, "MATLAB_class"))
+            kind = as_text(attribute(item, "MATLAB_class") or "")
             if matlab or kind:
                 turned.add(name)
             if kind in {"char", "cell", "struct", "function_handle"}:
@@ -68,7 +80,7 @@ def read_hdf5(path: Path, *, matlab: bool = False) -> Iterator[Source]:
                 others[name] = "kept in other files"
             else:
                 shapes[name] = item.shape[::-1] if name in turned else item.shape
-                axes[name] = as_text(attribute(item, "axes"))
+                axes[name] = as_text(attribute(item, "axes") or "")
                 if np.size(values := attribute(item, "wavelengths")) > 1:
                     wavelengths = (values, "")
 
@@ -77,7 +89,7 @@ def read_hdf5(path: Path, *, matlab: bool = False) -> Iterator[Source]:
         def read(name: str) -> np.ndarray:
             item = file[name]
             check_hdf5(item)
-            array = np.asarray(item[()])
+            array = unpack(np.asarray(item[()]), {name: attribute(item, name) for name in PACKING})
             return array.T if name in turned else array
 
         yield Source(shapes, read, others, axes, wavelengths)
@@ -94,12 +106,23 @@ def check_hdf5(item: Any) -> None:
     for number in range(made.get_nfilters()):
         code = made.get_filter(number)[0]
         if code not in _FILTERS:
-            known = ", ".join(_FILTERS.values())
-            raise ValueError(f"{item.name} is stored by the filter {code}; expected {known}")
+            stated = made.get_filter(number)[3].decode("latin1").split(";")[0].strip()
+            known, name = ", ".join(_FILTERS.values()), stated or _OTHERS.get(code, str(code))
+            raise ValueError(
+                f"{item.name} is stored by the filter {name}, expected {known}; write it again "
+                "with h5repack -f GZIP=4 IN OUT"
+            )
     stored = item.id.get_storage_size()
     check_size(item.nbytes, stored, compressed=item.chunks is not None)
     if item.chunks is None:
         return
+    expected = math.prod(
+        -(-size // chunk) for size, chunk in zip(item.shape, item.chunks, strict=True)
+    )
+    if (written := item.id.get_num_chunks()) < expected:
+        raise ValueError(
+            f"{item.name}: {expected - written} of its {expected} chunks were never written"
+        )
     size = math.prod(item.chunks) * item.dtype.itemsize
     check_size(size, stored, compressed=True)
     if item.compression == "gzip":

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from cassi.data.formats import Source, as_text
+from cassi.data.formats import Source, as_numbers, as_text, blank, find_missing
 from cassi.data.formats.selection import WAVELENGTH_NAMES
 
 DIMENSIONS = ("wavelength", "y", "x")
@@ -19,6 +19,11 @@ WAVELENGTH = {
 }
 """Attributes of the coordinate."""
 FWHM = {"units": "nm", "long_name": "full width at half maximum of the band"}
+PACKING = (
+    *("scale_factor", "add_offset", "_FillValue", "missing_value"),
+    *("valid_min", "valid_max", "valid_range"),
+)
+"""Attributes that say what stored values stand for."""
 _LARGEST_COORDINATE = 1 << 16
 _LETTERS = {
     **dict.fromkeys((*WAVELENGTH_NAMES, "band", "channel", "c", "spectral", "spectrum"), "C"),
@@ -53,7 +58,7 @@ def as_source(arrays: Mapping[str, Labelled]) -> Source:
     """Return what readers make of the arrays of a file, by name.
 
     The wavelengths are those of the coordinate that is called so, in the unit that it states;
-    values are unpacked as `scale_factor`, `add_offset` and `_FillValue` say.
+    values are unpacked as the attributes `PACKING` say.
     """
     shapes, axes, others = {}, {}, {}
     wavelengths = None
@@ -67,7 +72,13 @@ def as_source(arrays: Mapping[str, Labelled]) -> Source:
         elif len(array.shape) > 1:
             shapes[name] = array.shape
             axes[name] = letters(array.dimensions)
-    return Source(shapes, lambda name: unpack(arrays[name]), others, axes, wavelengths)
+    return Source(
+        shapes,
+        lambda name: unpack(arrays[name].read(), arrays[name].attributes, axes[name]),
+        others,
+        axes,
+        wavelengths,
+    )
 
 
 def letters(dimensions: Sequence[str]) -> str:
@@ -80,19 +91,35 @@ def letters(dimensions: Sequence[str]) -> str:
     return "".join(found) if all(found) and len(set(found)) == len(found) else ""
 
 
-def unpack(array: Labelled) -> np.ndarray:
-    """Return the values that an array stands for; missing ones are NaN."""
-    values, about = array.read(), array.attributes
-    scale, offset = (_number(about.get(name)) for name in ("scale_factor", "add_offset"))
-    missing = [_number(about.get(name)) for name in ("_FillValue", "missing_value")]
-    gone = np.zeros(values.shape, bool)
-    for value in missing:
-        gone |= False if value is None else values == value
-    if scale is not None or offset is not None:
-        values = values * (1.0 if scale is None else scale) + (0.0 if offset is None else offset)
-    return np.where(gone, np.nan, values) if gone.any() else values
+def unpack(values: np.ndarray, about: Mapping[str, Any], axes: str = "") -> np.ndarray:
+    """Return the values that stored ones stand for, by the attributes `PACKING`; missing are NaN.
+
+    Args:
+        values: as they are stored.
+        about: attributes of the array.
+        axes: one letter for each of its axes, where they are known.
+
+    Raises:
+        ValueError: an attribute fits neither the array nor its bands.
+    """
+    stated = {name: as_numbers(about[name]) for name in PACKING if about.get(name) is not None}
+    missing = [value for name in ("_FillValue", "missing_value") for value in stated.get(name, [])]
+    valid = [*stated.get("valid_min", [-np.inf])[:1], *stated.get("valid_max", [np.inf])[:1]]
+    gone = find_missing(values, missing, tuple(stated.get("valid_range", valid)))
+    for name, apply in (("scale_factor", np.multiply), ("add_offset", np.add)):
+        if name in stated:
+            values = apply(values, _along_bands(name, stated[name], values.shape, axes))
+    return blank(values, gone)
 
 
-def _number(value: Any) -> float | None:
-    found = np.asarray(value) if value is not None else np.empty(0)
-    return float(found.reshape(-1)[0]) if found.size == 1 and found.dtype.kind in "iuf" else None
+def _along_bands(name: str, stated: np.ndarray, shape: tuple[int, ...], axes: str) -> Any:
+    """Return a number for all values, or numbers in a shape that meets the axis of the bands."""
+    if stated.size == 1:
+        return float(stated[0])
+    fitting = [axis for axis, size in enumerate(shape) if size == stated.size]
+    banded = [axis for axis in fitting if axes[axis : axis + 1] == "C"] or fitting
+    if len(banded) != 1:
+        raise ValueError(
+            f"{name}: expected one number, or one per band, got {stated.size} for shape {shape}"
+        )
+    return stated.reshape([-1 if axis == banded[0] else 1 for axis in range(len(shape))])

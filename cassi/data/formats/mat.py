@@ -13,12 +13,19 @@ import numpy as np
 from cassi.data.formats import LONGEST_TEXT, Source, as_text, check_size
 from cassi.data.formats.hdf5 import SIGNATURE, read_hdf5
 
-_INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
-_MATLAB_NUMBERS = {"double", "single", "logical", *_INTEGERS}
 _MATRIX, _COMPRESSED = 14, 15
 _OPAQUE = 17
-_NEVER_READ = {1, 2, 3, 5, 16}  # cell, struct, object, sparse, function
-_CHAR, _COMPLEX = 4, 0x0800  # a class of arrays, and a flag
+_STRUCT, _CHAR, _COMPLEX = 2, 4, 0x0800  # classes of arrays, and a flag
+_OTHERS = {
+    1: "a cell array",
+    _STRUCT: "a struct array",
+    3: "an object",
+    _CHAR: "a char array",
+    5: "a sparse array, save full(…) of it",
+    16: "a function",
+    _OPAQUE: "an object or a string",
+}
+"""What is not read, by the class of the array."""
 # Of what numbers are written as; scipy looks others up in a table that ends before them.
 _NUMBERS, _TEXTS = {1, 2, 3, 4, 5, 6, 7, 9, 12, 13}, {16, 17, 18}
 # Flags, axes and name of an array come first; MATLAB's names have at most 63 letters.
@@ -36,24 +43,21 @@ def read_mat(path: Path) -> Iterator[Source]:
             yield source
         return
 
-    from scipy.io import loadmat, whosmat
+    from scipy.io import loadmat
 
-    complex_names = check_mat(path)
     shapes, others, letters = {}, {}, 0
-    for name, shape, kind in whosmat(path, appendmat=False):
-        if name in complex_names:
-            others[name] = "an array of complex numbers"
-        elif kind in _MATLAB_NUMBERS:
-            shapes[name] = tuple(shape)
+    for name, (kind, shape) in check_mat(path).items():
+        if kind == "":
+            shapes[name] = shape
         else:
-            others[name] = f"a {kind} array"
+            others[name] = kind
             letters = math.prod(shape) if name == "axes" else letters
 
     def read(name: str) -> np.ndarray:
         return np.asarray(loadmat(path, appendmat=False, variable_names=[name])[name])
 
     axes = {}
-    if "cube" in shapes and others.get("axes") == "a char array" and letters <= LONGEST_TEXT:
+    if "cube" in shapes and others.get("axes") == _OTHERS[_CHAR] and letters <= LONGEST_TEXT:
         axes["cube"] = as_text(read("axes"))
     yield Source(shapes, read, others, axes)
 
@@ -68,19 +72,20 @@ def write_mat(path: Path, cube: np.ndarray, wavelengths: tuple[float, ...] | Non
     savemat(str(path), content, appendmat=False, do_compression=True)
 
 
-def check_mat(path: Path) -> set[str]:
+def check_mat(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Refuse a file whose arrays claim more than it can hold.
 
     Sizes stand in it three times: in the tag of an element, in the axes of its array, and in the
     tag of the numbers. They are compared with each other and with the file.
 
     Returns:
-        The names of complex arrays, whose second half is not looked at: not to be read.
+        What each variable is, in words, "" for numbers that can be read; and its shape. Of complex
+        arrays the second half is not looked at: not to be read.
 
     Raises:
         ValueError: They do not fit; or it is a file of another version.
     """
-    size, complex_names = path.stat().st_size, set()
+    size, variables = path.stat().st_size, dict[str, tuple[str, tuple[int, ...]]]()
     with path.open("rb") as file:
         head = file.read(128)
         order = {b"IM": "<", b"MI": ">"}.get(head[126:128])
@@ -102,22 +107,22 @@ def check_mat(path: Path) -> set[str]:
             kind, claimed = struct.unpack(f"{order}II", found[:8])
             if kind == _MATRIX:
                 check_size(claimed, stored, compressed=True)
-                name = _check_matrix(found[8:], order, claimed)
-                if name is not None:
-                    complex_names.add(name)
+                name, words, shape = _check_matrix(found[8:], order, claimed)
+                if name:  # else it belongs to an object
+                    variables[name] = words, shape
             file.seek(start + stored)
-    return complex_names
+    return variables
 
 
-def _check_matrix(head: bytes, order: str, claimed: int) -> str | None:
-    # Returns the name of a complex array.
+def _check_matrix(head: bytes, order: str, claimed: int) -> tuple[str, str, tuple[int, ...]]:
+    """Return the name of an array, what it is in words, "" for real numbers, and its shape."""
     if claimed == 0:
-        return None  # an empty array needs no more
+        return "", "empty", ()  # an empty array needs no more
     found, at = _element(head, 0, order)
     flags = struct.unpack(f"{order}I", found[:4])[0] if len(found) >= 4 else 0
     kind = flags & 0xFF
-    if kind == _OPAQUE:
-        return None  # it has no axes
+    if kind == _OPAQUE:  # it has no axes
+        return _element(head, at, order)[0].decode("latin1"), _OTHERS[kind], ()
     axes, at = _element(head, at, order)
     name, at = _element(head, at, order)
     if len(axes) % 4 or not 8 <= len(axes) <= 4 * 32:
@@ -125,8 +130,9 @@ def _check_matrix(head: bytes, order: str, claimed: int) -> str | None:
     shape = struct.unpack(f"{order}{len(axes) // 4}i", axes)
     if min(shape) < 0:
         raise ValueError(f"expected sizes of at least 0, got {shape}")
-    if kind in _NEVER_READ:
-        return None
+    said = name.decode("latin1")
+    if kind in _OTHERS and kind != _CHAR:
+        return said, _OTHERS[kind] + (_fields(head, at, order) if kind == _STRUCT else ""), shape
     # Real and imaginary part, of eight bytes an element at most.
     elements = math.prod(shape)
     if claimed > 16 * elements + at + 16:
@@ -140,7 +146,20 @@ def _check_matrix(head: bytes, order: str, claimed: int) -> str | None:
         written &= 0xFFFF if written >> 16 else 0xFFFFFFFF
         if written not in (_NUMBERS | _TEXTS if kind == _CHAR else _NUMBERS):
             raise ValueError(f"expected numbers in an array, got data of type {written}")
-    return name.decode("latin1") if flags & _COMPLEX else None
+    words = "an array of complex numbers" if flags & _COMPLEX else _OTHERS.get(kind, "")
+    return said, words, shape
+
+
+def _fields(head: bytes, at: int, order: str) -> str:
+    """Name the fields of a struct, where they stand in the head of its array."""
+    try:
+        length, at = _element(head, at, order)
+        names, _ = _element(head, at, order)
+        each = struct.unpack(f"{order}i", length)[0]
+        fields = [names[i : i + each].split(b"\0")[0] for i in range(0, len(names), max(each, 1))]
+    except (ValueError, struct.error):
+        return ""
+    return f" of {', '.join(name.decode('latin1') for name in fields[:8])}"
 
 
 def _element(head: bytes, at: int, order: str) -> tuple[bytes, int]:

@@ -13,12 +13,13 @@ from cassi.data.formats.labelled import (
     CONVENTIONS,
     DIMENSIONS,
     FWHM,
+    PACKING,
     WAVELENGTH,
     Labelled,
     as_source,
 )
 
-_ATTRIBUTES = ("units", "scale_factor", "add_offset", "_FillValue", "missing_value")
+_ATTRIBUTES = ("units", *PACKING)
 # What the libraries call a dimension without a coordinate.
 _BARE = "This is a netCDF dimension but not a netCDF variable."
 

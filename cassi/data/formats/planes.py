@@ -1,7 +1,7 @@
 """A folder of images, one a band."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -35,9 +35,8 @@ def read_planes(folder: Path) -> Iterator[Source]:
     for file in files[1:]:
         if _describe(file) != first:
             raise ValueError(f"expected images alike, {files[0].name} and {file.name} are not")
-    (height, width), scale = first
-    named = [_WAVELENGTH.search(file.stem) for file in files]
-    told = [found[1] for found in named if found is not None]
+    (height, width), scale, missing = first
+    stated = wavelengths_of(files)
     with _READERS[files[0].suffix.lower()](files[0]) as source:
         image = source.image
 
@@ -54,10 +53,24 @@ def read_planes(folder: Path) -> Iterator[Source]:
         {"": (len(files), height, width)},
         read,
         axes={"": "CHW"},
-        wavelengths=(told, "nm") if len(told) == len(files) else None,
+        wavelengths=None if stated is None else (stated, "nm"),
         scale=scale,
         image=image,
+        missing=missing,
     )
+
+
+def wavelengths_of(pages: Sequence[Path]) -> list[str] | None:
+    """Return the wavelengths (nm) that the names of all pages say; None where one does not."""
+    named = [_WAVELENGTH.search(page.stem) for page in pages]
+    stated = [match[1] for match in named if match is not None]
+    return stated if len(stated) == len(pages) else None
+
+
+def numbered_pages(entries: Iterable[Path]) -> list[Path]:
+    """Return the PNG images whose names end in a number, or in a wavelength."""
+    images = [path for path in entries if path.suffix.lower() == ".png"]
+    return [p for p in images if p.stem[-1:].isdigit() or _WAVELENGTH.search(p.stem)]
 
 
 def has_images(folder: Path) -> bool:
@@ -82,10 +95,12 @@ def _in_order(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (0, part) for part in _NUMBER.split(name)]
 
 
-def _describe(file: Path) -> tuple[tuple[int, ...], tuple[float, str] | None]:
+def _describe(
+    file: Path,
+) -> tuple[tuple[int, ...], tuple[float, str] | None, tuple[float, ...]]:
     with _READERS[file.suffix.lower()](file) as source:
         shape = source.shapes.get("", ())
         shape = shape[1:] if len(shape) == 3 and shape[0] == 1 else shape
         if len(shape) != 2:
             raise ValueError(f"{file.name}: expected one image of one channel")
-        return shape, source.scale
+        return shape, source.scale, source.missing

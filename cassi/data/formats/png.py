@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from cassi.data.formats import Source, check_memory, check_plain, check_size
+from cassi.data.formats import Source, check_memory, check_plain, check_size, drop_opacity
 
 _DEPTH = 24  # byte of the header that holds the bits of a channel
 
@@ -42,7 +42,10 @@ def read_levels(image: Any, path: Path) -> np.ndarray:
         depth = file.read(_DEPTH + 1)[_DEPTH]
     values = np.asarray(image)
     if values.ndim == 3:
-        values = values[..., : 3 if values.shape[2] > 2 else 1]  # the last one is opacity
+        colours = 3 if values.shape[2] > 2 else 1
+        if values.shape[2] > colours:
+            drop_opacity(values[..., :colours], values[..., colours])
+        values = values[..., :colours]
         if depth == 16 or (values != values[..., :1]).any():  # Pillow drops 8 of 16 bits
             raise ValueError(
                 "expected a grey image or equal colour channels, got colours; save it in grey"

@@ -90,6 +90,9 @@ def find_key(
     ]
     if len(fitting) == 1:
         return fitting[0]
+    if not shapes and others:
+        listed = ", ".join(f"{name!r} is {what}" for name, what in list(others.items())[:_SHOWN])
+        there = f"{there}, {listed}"
     found = "more than one array" if fitting else "no array"
     raise ValueError(f"{found} there could be the {role.name}: {there}; pass key=")
 

@@ -14,7 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from cassi.data.formats import Source, as_numbers, check_expansion, check_size, may_exhaust
+from cassi.data.formats import (
+    Source,
+    as_numbers,
+    check_expansion,
+    check_size,
+    drop_opacity,
+    may_exhaust,
+)
 
 _MOST_PAGES = 1 << 16
 # How strips may be compressed: not at all, PackBits, deflate, deflate. What tifffile leaves to the
@@ -79,6 +86,8 @@ def read_tiff(path: Path) -> Iterator[Source]:
                 array = _unpack(series[name], bits) if bits else series[name].asarray()
                 if complaints.messages:
                     raise ValueError(complaints.messages[0])
+                if _has_opacity(series[name]):
+                    array = drop_opacity(array[..., 0], array[..., 1])
                 return np.asarray(array).reshape(one + array.shape)
 
             # A cube of one band is one page, and no less a cube.
@@ -89,16 +98,33 @@ def read_tiff(path: Path) -> Iterator[Source]:
             full_scale = full_scale if integers else None
             scale = (float(full_scale), "full_scale") if full_scale is not None else None
             yield Source(
-                {name: one + tuple(item.shape) for name, item in series.items()},
+                {
+                    name: one + tuple(item.shape[:-1] if _has_opacity(item) else item.shape)
+                    for name, item in series.items()
+                },
                 read,
                 axes={name: "C" * len(one) + _tiff_axes(item) for name, item in series.items()},
                 wavelengths=stated_wavelengths(tiff.pages.first.description),
                 scale=scale,
                 image=True,
+                missing=_no_data(tiff.pages.first),
             )
     finally:
         logger.removeHandler(complaints)
         logger.propagate = propagate
+
+
+def _has_opacity(series: Any) -> bool:
+    """Tell whether pixels are a grey level and its opacity; four may be bands called colours."""
+    page = series.keyframe
+    grey = page.samplesperpixel == 2 and series.axes.endswith("S") and series.shape[-1] == 2
+    return bool(grey and page.extrasamples and int(page.extrasamples[-1]) in (1, 2))
+
+
+def _no_data(page: Any) -> tuple[float, ...]:
+    """Return the value that GDAL says stands for none."""
+    tag = page.tags.get("GDAL_NODATA")
+    return () if tag is None else tuple(as_numbers(str(tag.value).strip("\0 ")))
 
 
 def _about(description: str) -> dict[str, Any]:
@@ -184,6 +210,8 @@ def _check_tiff_series(series: Any, stored: int, bits: int = 0) -> None:
             raise ValueError(f"compressed by {name}; use deflate, or install imagecodecs")
         claimed = math.prod(page.chunks) * (page.dtype.itemsize if page.dtype else 1)
         check_size(claimed, stored, compressed=True)
+        if not all(page.databytecounts):
+            raise ValueError("strips or tiles of it were never written; write them")
         for offset, size in zip(page.dataoffsets, page.databytecounts, strict=True):
             check_size(offset + size, stored)
             if compression in _DEFLATE and may_exhaust(size):
@@ -221,6 +249,8 @@ def describe_stack(path: Path) -> dict[str, Any] | None:
             return None
         if item.dtype is None or item.dtype.kind != "f" or item.axes[1:] != "YX":
             return None
+        if _no_data(file.pages.first):
+            return None
         check_size(item.dataoffset + item.nbytes, path.stat().st_size)
         found = stated_wavelengths(file.pages.first.description)
         return {
@@ -241,7 +271,8 @@ def _tiff_axes(series: Any) -> str:
         and series.shape.count(min(series.shape)) == 1
     ):
         return ""
-    return "".join({"Y": "H", "X": "W"}.get(letter, "C") for letter in series.axes)
+    letters = series.axes[:-1] if _has_opacity(series) else series.axes
+    return "".join({"Y": "H", "X": "W"}.get(letter, "C") for letter in letters)
 
 
 def described(ome: bool, wavelengths: Sequence[float] | None) -> dict[str, Any]:

@@ -1,10 +1,12 @@
 """Zarr: a folder of chunks. Written plainly, in parts if need be; read by the package zarr."""
 
+import base64
 import importlib.util
 import itertools
 import json
 import math
 import os
+import struct
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -235,8 +237,10 @@ def read_zarr(path: Path) -> Iterator[Source]:
             stated: Any = array.attrs.get("_ARRAY_DIMENSIONS")  # of Zarr 2
             dimensions = getattr(array.metadata, "dimension_names", None) or stated or ()
             attributes = dict(array.attrs)
-            fill = attributes.pop("_FillValue", None)
-            attributes |= {} if isinstance(fill, str) or fill is None else {"_FillValue": fill}
+            fill = attributes.get("_FillValue", (array.fill_value or None) if stated else None)
+            if isinstance(fill, str):  # as xarray writes that of fractions
+                fill = struct.unpack("<d", base64.b64decode(fill))[0]
+            attributes["_FillValue"] = fill
             arrays[name] = Labelled(
                 tuple(map(int, array.shape)),
                 array.dtype.kind,
@@ -250,11 +254,16 @@ def read_zarr(path: Path) -> Iterator[Source]:
 def _reading(array: Any, folder: Path) -> Any:
     def read() -> np.ndarray:
         chunk = math.prod(array.chunks) * array.dtype.itemsize
-        stored = 0
+        stored, written = 0, 0
         for file, size in _files(folder):
             if file.name not in ("zarr.json", ".zarray", ".zattrs"):
-                stored += size
+                stored, written = stored + size, written + 1
                 _check_chunk(file, size, chunk)
+        if written < array.nchunks:
+            raise ValueError(
+                f"{array.nchunks - written} of its {array.nchunks} chunks are not there; copy the "
+                "store again, or write it with write_empty_chunks=True"
+            )
         check_memory(array.size * array.dtype.itemsize)
         check_size(array.size * array.dtype.itemsize, stored, compressed=True)
         check_size(chunk, stored, compressed=True)

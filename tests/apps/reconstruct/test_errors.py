@@ -25,6 +25,25 @@ def refused(reconstruct, camera, tmp_path):
     return run
 
 
+def test_a_mask_without_a_pattern(refused, tmp_path):
+    np.save(tmp_path / "mask.npy", np.full((12, 17), 0.7, np.float32))
+    assert "mask: expected a pattern, all pixels are 0.7; is this the mask?" in refused()
+
+
+def test_names_with_signs_of_the_shell(refused, reconstruct, camera, tmp_path, monkeypatch):
+    said = refused("measurement=~nobody-here/y.npy")
+    assert "~nobody-here/y.npy': there is no such user" in said
+    said = refused("measurement=a,b/y.npy")
+    assert """needs quotes of its own, 'measurement="a,b/y.npy"'""" in said
+    monkeypatch.setenv("HOME", str(tmp_path))
+    measurement = f"measurement=~/{camera.measurement.name}"
+    for place in ("~/one", '"~/two"'):
+        given = (measurement, *camera.given("mask"), *TINY, f"hydra.run.dir={place}")
+        reconstruct(*given).ok()
+    assert (tmp_path / "one" / "cube.tif").exists()
+    assert (tmp_path / "two" / "cube.tif").exists()
+
+
 def test_missing_file_names_near_matches(refused):
     assert re.search(r"no file .*mask\.npz; did you mean mask\.npy", refused("mask=mask.npz"))
 

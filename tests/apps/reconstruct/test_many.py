@@ -8,6 +8,7 @@ import signal
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from shared import cubes_in, read_rows, snapshots_in, stamps, wait_until
 
 import cassi
@@ -119,7 +120,7 @@ def test_a_pattern_over_folders(reconstruct, day, tmp_path):
         (["solver.iterations=0"], "iterations"),
         (["measurement=double"], "measurement: 2 files are called x; expected different names"),
         (["measurement=table"], "results.csv is the table of all results; rename "),
-        (["measurement=linked"], "measurement: no snapshot in linked"),
+        (["measurement=linked"], "a.npy (its link leads out of linked)"),
     ],
 )
 def test_what_is_wrong_with_all_is_one_line(reconstruct, day, tmp_path, options, said):
@@ -133,6 +134,23 @@ def test_what_is_wrong_with_all_is_one_line(reconstruct, day, tmp_path, options,
     outcome = reconstruct(*day, *options)
     assert said in outcome.refusal
     assert {path.name for path in (tmp_path / "run").iterdir()} <= {".hydra"}
+
+
+def test_links_and_pages_below_the_folder_count(reconstruct, day, camera, tmp_path):
+    hidden = tmp_path / "day" / ".store"
+    hidden.mkdir()
+    (tmp_path / "day" / "a.npy").rename(hidden / "a.npy")
+    (tmp_path / "day" / "a.npy").symlink_to(hidden / "a.npy")
+    (tmp_path / "truths" / "a.npz").unlink(missing_ok=True)
+    pages = tmp_path / "truths" / "a"
+    pages.mkdir()
+    for band, page in enumerate(255 * camera.cube[0].numpy()):
+        Image.fromarray(page.round().astype(np.uint8)).save(pages / f"{band}.png")
+    outcome = reconstruct(*day, f"truth={tmp_path / 'truths'}").ok()
+    assert "skipped 1 that cannot be one: readme.txt (unknown suffix '.txt')" in outcome.out
+    table = snapshots_in(tmp_path / "run")
+    assert list(table) == list(NAMES)
+    assert {name: bool(row["psnr"]) for name, row in table.items()} == dict.fromkeys(NAMES, True)
 
 
 def test_a_mask_among_the_snapshots_is_none_of_them(reconstruct, day, camera, tmp_path):
