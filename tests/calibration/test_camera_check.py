@@ -165,6 +165,28 @@ def test_light(mask):
     assert "set dark=" in dark[0].message
 
 
+@pytest.mark.parametrize("beside", [0, 12], ids=["one band", "no band"])
+@pytest.mark.parametrize("axis", [-1, -2])
+def test_a_dark_level_that_was_forgotten(mask, axis, beside):
+    """It is said first, as other warnings come from it."""
+    places = {"offsets": [beside / 2 + 2.0 * band for band in range(BANDS)], "axis": axis}
+    system = SDCassi(mask, BANDS, detector=SIDE + 2 * BANDS - 2 + beside, **places)
+    y = system(scene())
+    for level, said in ((0.0, False), (0.02, False), (0.3, True), (0.5, True)):
+        found = check_camera(y + level * y.median(), system).warnings
+        assert (found[:1] != () and found[0].about == "dark") is said
+        assert not said or "set dark=auto or dark=FILE" in found[0].message
+        assert "window=" not in " ".join(each.message for each in found if said)
+
+
+def test_an_edge_that_many_bands_reach_is_not_dark():
+    y = SDCassi(torch.ones(SIDE, SIDE), BANDS, step=2)
+    assert "dark" not in kinds(y(scene()) + 1, y)  # no code, and so no contrast
+    masks = uniform(BANDS, SIDE, SIDE, seed=2).round()
+    frames = SDCassi(masks, BANDS, step=0)
+    assert "dark" not in kinds(frames(scene()) + 1, frames)
+
+
 def test_bands_beside_the_detector(mask):
     offsets = [2.0 * band for band in range(BANDS)]
     system = SDCassi(mask, BANDS, offsets=offsets, detector=SIDE + 10)
