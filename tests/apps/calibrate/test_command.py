@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from cassi import read_camera
+from cassi.apps import pipeline
 from cassi.apps.calibrate.results import camera_values
 from cassi.apps.reconstructors import compose_settings
 from cassi.apps.settings import Calibrate
@@ -14,6 +15,7 @@ from cassi.calibration import Geometry, moved_camera
 from cassi.data.atomic import SUMS, check_sums
 from cassi.evaluation import Twin
 from cassi.systems import SDCassi, TiltedCassi
+from cassi.systems.photographed import is_design
 
 BANDS, HEIGHT, WIDTH = 6, 80, 80
 SHIFT, ROTATION, DISPERSION = (0.6, -0.4), 0.1, 0.03
@@ -221,6 +223,28 @@ def test_calibration_is_refused_in_one_line(reconstruct, bench, arguments, said)
     refusal = reconstruct("mask=mask.npy", "calibrate=true", *arguments).refusal
     assert "calibrate" in refusal
     assert said in refusal
+
+
+@pytest.mark.parametrize("design", [True, False], ids=["design", "photograph"])
+def test_a_raw_frames_design_stays_one_as_it_is_moved(calibrate, bench, tmp_path, design):
+    mask = np.load(tmp_path / "mask.npy")
+    mask = (mask > 0.5).astype(np.float32) if design else mask
+    offsets = [0.5 + 2 * band for band in range(BANDS)]
+    camera = SDCassi(torch.from_numpy(mask), BANDS, offsets=offsets)
+    scene = 0.2 + torch.linspace(0, 0.5, HEIGHT).view(-1, 1).expand(1, BANDS, -1, WIDTH)
+    y = Twin(shift=SHIFT).expose(scene, camera)[0, 0].numpy()
+    np.save(tmp_path / "mask.npy", mask)
+    np.save(tmp_path / "raw.npy", y + 0.1)
+    place = (f"system.offsets={offsets}", f"system.detector={y.shape[1]}")
+    files = (f"mask={tmp_path}/mask.npy", f"measurement={tmp_path}/raw.npy", *place, "dark=0.1")
+    settings = compose_settings([*files, "calibrate=true", "output.progress=false"])
+    inputs = pipeline.read(settings, pipeline.make_recipe(settings))
+    inputs = pipeline.find_camera(inputs, settings)
+    assert isinstance(inputs.system, SDCassi) is design
+    assert not is_design(inputs.system.mask)
+    calibrate(*files, *QUICK).ok()
+    written = (tmp_path / "run" / "camera.yaml").read_text()
+    assert ("photographed: false" in written) is design
 
 
 def test_the_file_of_a_tilted_camera_is_read_back(tmp_path):
