@@ -248,12 +248,11 @@ def in_unit(result: Result) -> Result:
     if unit is None or unit.name is None:
         return result
     x, found, truth = result.solution.x, result.uncertainty, inputs.truth
-    response = unit.source.of(x)
-    surfaces = inputs.wavelengths if unit.name == "reflectance" else None
+    unit = replace(unit, wavelengths=inputs.wavelengths)  # a network may know them
+    response = unit.response(x)
     numbers = result.numbers | {"unit": unit.name}
     if found is not None:
-        std = response.scene_std(x, found.std, surfaces)
-        pattern = response.scene_pattern(x, found.pattern, found.std, std, surfaces)
+        std, pattern = unit.errors(x, found.std, found.pattern, response)
         found = replace(found, std=std, pattern=pattern)
         told = describe_uncertainty(found)
         size = {key: told[key] for key in ("mean", "rms")}
@@ -263,7 +262,7 @@ def in_unit(result: Result) -> Result:
     return replace(
         result,
         inputs=inputs,
-        solution=replace(result.solution, x=response.scene(x, surfaces)),
+        solution=replace(result.solution, x=unit.scene(x, response)),
         numbers=numbers,
         uncertainty=found,
     )
@@ -363,7 +362,7 @@ def conclude(
     numbers = results.summarize(inputs, solution)
     numbers |= results.environment(device, ops.backend(device))
     numbers |= {"preprocessing": inputs.preprocessing, "inputs": inputs.notes}
-    response = None if inputs.unit is None else inputs.unit.source.of(solution.x)
+    response = None if inputs.unit is None else inputs.unit.response(solution.x)
     if response is not None:
         numbers["response"] = describe(response)
     numbers |= check(inputs, solution.x, reconstructor, response)
