@@ -149,6 +149,35 @@ def test_frames_through_filters_make_a_camera(calibrate, reconstruct, results, b
     assert offsets == pytest.approx(list(true.offsets), abs=0.3)
 
 
+def test_a_filter_has_a_width(calibrate, results, tmp_path):
+    """Under a lamp that rises steeply the middle of its light is not that of the filter."""
+    mask = torch.rand(HEIGHT, WIDTH, generator=torch.Generator().manual_seed(1))
+    bands, light = np.arange(500, 601, 10), np.arange(495, 606)
+    places = [3 + 0.3 * (nm - 500) for nm in light]
+    true = SDCassi(mask, len(light), offsets=places, detector=WIDTH + 36)
+    lamp = torch.from_numpy(np.exp((light - 500) / 40)).float()
+    seen = {"white": torch.ones(len(light))}
+    for nm in (510, 550, 590):
+        seen[str(nm)] = torch.from_numpy(np.exp2(-4 * ((light - nm) / 10.0) ** 2)).float()
+    for name, part in seen.items():
+        y = true((lamp * part).view(1, -1, 1, 1).expand(1, -1, HEIGHT, WIDTH))
+        np.save(tmp_path / f"{name}.npy", y[0, 0].numpy() / float(y.mean()))
+    # The mask is the frame of the middle filter, and lies as much further.
+    shift, off = 10**2 / (8 * np.log(2)) / 40, {}
+    for width in ("", ", fwhm: 10"):
+        filters = [f"{{file: {nm}.npy, wavelength: {nm}{width}}}" for nm in (510, 550, 590)]
+        wavelengths = f"wavelengths={bands.tolist()}"
+        given = (f"monochromatic=[{','.join(filters)}]", wavelengths, "white=white.npy")
+        calibrate(*given).ok()
+        found = np.array(results("calibration.json")["offsets"])
+        off[width] = np.abs(found - (3 + 0.3 * (bands - 500 - shift))).mean()
+    assert off[", fwhm: 10"] < 0.06
+    assert off[""] > 0.1
+    assert "fwhm: expected white=FILE" in calibrate(*given[:2]).refusal
+    wrong = given[0].replace("fwhm: 10", "fwhm: 0")
+    assert "fwhm: expected a width in nm > 0" in calibrate(wrong, *given[1:]).refusal
+
+
 def test_a_list_of_filters_is_checked(calibrate, bench):
     frame = "{file: single.npy, wavelength: 500}"
     assert "of each filter" in calibrate("monochromatic=[]").refusal
