@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -80,6 +81,9 @@ UNSHOWN = (
     "does (cassi-calibrate 'monochromatic=[{file: FILE, wavelength: NM}]')."
 )
 _CUBE = 2**24  # values of a cube
+_TO_CALIBRATE = re.compile(
+    r",? or (by )?calibrate=true( if it is 2 pixels at most)?| \(calibrate=true\)"
+)
 
 Image = Callable[[Tensor], Tensor]
 POSES: dict[str, tuple[str, Image]] = {
@@ -177,9 +181,22 @@ def check_camera(
     found = _check_detector(y, plain, good) + _check_light(y, good)
     if isinstance(plain, CodedSystem):
         found = _with_bands(found + _check_mask(y, plain, good), y, system, bands)
-    if x is not None:
+    if x is not None and not shows_another_mask(found):
         found += check_spectra(x, plain, wavelengths)
     return found
+
+
+def shows_another_mask(found: CameraCheck) -> bool:
+    """Tell whether a frame shows another mask than the camera's: then its cube has no spectra."""
+    return any(each.about == "mask" for each in found.warnings)
+
+
+def of_calibrated(found: CameraCheck) -> CameraCheck:
+    """Return what was found without the advice to calibrate, of a camera that was calibrated."""
+    warnings = tuple(
+        replace(each, message=_TO_CALIBRATE.sub("", each.message)) for each in found.warnings
+    )
+    return replace(found, warnings=warnings)
 
 
 def check_spectra(
@@ -613,7 +630,9 @@ def _step(
             f"system.detector={system.measurement_shape[system.axis]}, or multiply the distances "
             f"of system.offsets by {step / pitch:.3f}"
         )
-    more = f", the first band {first:+.1f} pixels off" if abs(first - min(offsets)) > 1 else ""
+    off = first - min(offsets)
+    lowest = "first" if sign > 0 else "last"
+    more = f", the {lowest} band {off:+.1f} pixels off" if abs(off) > 1 else ""
     inside = step < pitch and (
         first > min(offsets) or first + step * (len(offsets) - 1) < max(offsets)
     )

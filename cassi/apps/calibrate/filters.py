@@ -15,6 +15,7 @@ from cassi.apps.camera.response import by_auto
 from cassi.apps.camera.system import nominal_offsets
 from cassi.apps.command import Run, choose_device, prepare_process
 from cassi.apps.inputs import file_path, load_inputs, read_frame
+from cassi.apps.pipeline import say as say_check
 from cassi.apps.results import environment
 from cassi.apps.settings import Calibrate
 from cassi.calibration import Response, check_camera, find_white
@@ -214,4 +215,6 @@ def _look(settings: Calibrate, folder: Path) -> None:
     options = [f"camera={quoted(str(folder / 'camera.yaml'))}", "measurement=frame"]
     with_camera = compose_settings(options)
     inputs = load_inputs(replace(with_camera, measurement=file), torch.device("cpu"))
-    print(*check_camera(inputs.measurement, inputs.system).lines(), sep="\n")
+    check = check_camera(inputs.measurement, inputs.system)
+    warnings = [vars(each) for each in check.warnings]
+    say_check({"warnings": warnings, "camera_check": {"note": check.note}})
