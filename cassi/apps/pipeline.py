@@ -123,7 +123,8 @@ def _aligned(inputs: Inputs) -> Inputs:
 def _calibrated(inputs: Inputs, settings: Reconstruct) -> Inputs:
     start, nominal = time.perf_counter(), inputs.system.plain
     # A mask of two values is grey once it is moved.
-    sharp = hasattr(nominal, "mask") and is_photograph(settings, inputs.preprocessing, nominal.mask)
+    mask: Any = getattr(nominal, "mask", None)
+    sharp = mask is not None and is_photograph(settings, inputs.preprocessing, mask)
     chosen = build_solver(settings) if settings.model is None else None
     solver = chosen if isinstance(chosen, Solver) else None
     y, system, wavelengths = inputs.measurement, inputs.system, inputs.wavelengths or ()

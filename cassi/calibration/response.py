@@ -273,7 +273,7 @@ class Patch:
 def find_white(
     y: Tensor,
     system: System,
-    reflectance: float | Sequence[float] = 1.0,
+    reflectance: float | Sequence[float] | Tensor = 1.0,
     reconstruct: Callable[[Tensor, System], Tensor] | None = None,
 ) -> White:
     r"""Find the response in a frame of an even white surface that fills the field.
