@@ -3,13 +3,14 @@
 import os
 import warnings
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
 
 from cassi import camera_search
+from cassi.calibration.response import Unit
 from cassi.guide_search import place_guide, takes_guide
 from cassi.methods.video import for_frames
 from cassi.models.inference import prepare
@@ -57,6 +58,7 @@ def reconstruct(
     uncertainty: Literal[False] = ...,
     align: bool = ...,
     guide: Any = ...,
+    unit: str | None = ...,
 ) -> Tensor: ...
 
 
@@ -71,6 +73,7 @@ def reconstruct(
     uncertainty: Literal[True],
     align: bool = ...,
     guide: Any = ...,
+    unit: str | None = ...,
 ) -> Reconstruction: ...
 
 
@@ -84,6 +87,7 @@ def reconstruct(
     uncertainty: bool = False,
     align: bool = True,
     guide: Any = None,
+    unit: str | None = None,
 ) -> Tensor | Reconstruction:
     """Reconstruct a cube as `cassi-reconstruct` does: the same defaults, the same bits.
 
@@ -108,15 +112,18 @@ def reconstruct(
             is panchromatic. It is registered, and refused with a warning where it does not help;
             see `cassi.guide_search.place_guide`. For "auto" and "self_supervised". The measurement
             of a `cassi.Stacked` of one camera and one `cassi.Guide` has it already.
+        unit: "reflectance" or "radiance" of the scene, as `output.unit=`, with a camera of
+            `cassi.read_camera` whose file has `response:`. Its white frame corrects y in any case.
 
     Returns:
-        Cube `(B, C, H, W)` on the device of y, in the unit in which A x = y. With `uncertainty` a
-        `Reconstruction` with that cube as `x`.
+        Cube `(B, C, H, W)` on the device of y, in the unit in which A x = y, or that of `unit`.
+        With `uncertainty` a `Reconstruction` with that cube as `x`.
 
     Raises:
         OSError: a file of weights is missing.
         TypeError: measurement and camera are in the wrong order, or are none.
-        ValueError: the method is unknown, or does not fit measurement and camera.
+        ValueError: the method is unknown, or does not fit measurement and camera. Or a unit is
+            asked for, and the camera has no response.
 
     >>> from cassi.systems import SDCassi
     >>> system = SDCassi(torch.rand(16, 20), bands=3, step=1)
@@ -128,6 +135,7 @@ def reconstruct(
         y, system, guide = _unstacked(y, system)
     if bad_pixels is not None:
         system = system.weighted(bad_pixels=bad_pixels)
+    known, wavelengths = _unit(system, unit), None
     y = seen(y, system)
     with _own_random_numbers(y):
         if not hasattr(method, "run") and isinstance(method, nn.Module):
@@ -138,17 +146,57 @@ def reconstruct(
             from cassi.apps.reconstructors import Recipe, settings_named
 
             recipe = Recipe(settings_named(method), y.device)
-            method, _ = recipe.make(system.cube_shape[0])
+            method, card = recipe.make(system.cube_shape[0])
+            wavelengths = None if card is None else card.wavelengths
             method = method if guide is not None else _fit_to_axis(method, system)
         found = camera_search.align(y, system) if align else None
         system = system if found is None else found.system
         if guide is not None:
             system = _guided(y, system, method, guide, uncertainty)
+        if known is not None:
+            from cassi.apps.camera.response import by_auto
+
+            y, known, _ = known.measured(y, system, by_auto)
         torch.manual_seed(seed)
+        made: Tensor | Reconstruction
         if uncertainty:
-            return _with_uncertainty(y, system, method, seed)
-        x: Tensor = method.run(y, system).checked().x
-    return x
+            made = _with_uncertainty(y, system, method, seed)
+        else:
+            made = method.run(y, system).checked().x
+    if known is None or unit is None:
+        return made
+    return _in_unit(made, replace(known, wavelengths=known.wavelengths or wavelengths))
+
+
+def _unit(system: Any, name: str | None) -> Unit | None:
+    """Return the unit of a camera of a file that has a response, under another name."""
+    if name not in (None, "reflectance", "radiance"):
+        raise ValueError(f"unit: expected None, reflectance or radiance, got {name!r}")
+    unit: Unit | None = getattr(system, "unit", None)
+    if unit is None and name is not None:
+        raise ValueError(
+            f"unit: expected None, as this camera has no response, got {name!r}; set response: in "
+            "the camera's file, and read the frame by cassi.read_camera(FILE).read"
+        )
+    return None if unit is None else replace(unit, name=name)
+
+
+def _in_unit(made: Tensor | Reconstruction, unit: Unit) -> Tensor | Reconstruction:
+    """Return cubes, or a reconstruction, in a unit, sample by sample."""
+    cubes = made if isinstance(made, Tensor) else made.x
+    responses = [unit.response(x) for x in cubes.split(1)]
+    each = list(zip(cubes.split(1), responses, strict=True))
+    scene = torch.cat([unit.scene(x, response) for x, response in each])
+    if isinstance(made, Tensor):
+        return scene
+    errors = [
+        unit.errors(x, std, pattern, response)
+        for (x, response), std, pattern in zip(
+            each, made.std.split(1), made.pattern.split(1), strict=True
+        )
+    ]
+    std, pattern = (torch.cat(parts) for parts in zip(*errors, strict=True))
+    return replace(made, x=scene, std=std, pattern=pattern)
 
 
 def _fit_to_axis(method: Any, system: Any) -> Any:
@@ -261,13 +309,14 @@ def read_camera(path: str | os.PathLike[str]) -> Any:
 
     `camera.system` is the camera A, and `camera.wavelengths` are its bands in nm.
     `y, system = camera.read("frame.tif")` makes a measurement of a raw frame. Then
-    `cassi.reconstruct(y, system)` computes what `cassi-reconstruct camera=FILE` does.
+    `cassi.reconstruct(y, system)` computes what `cassi-reconstruct camera=FILE` does, and
+    `cassi.reconstruct(y, system, unit="reflectance")` what `output.unit=reflectance` does.
 
     Args:
         path: a YAML file, as cassi-calibrate writes one: `mask`, `system`, `wavelengths`, what raw
             frames go through (`dark`, `flat`, `saturation`, `bad_pixels`, `window`, `scale`), the
-            sensor's `noise`, and `keys`, `axes` of mask and measurement. Paths in it are relative
-            to the file, else to the current folder.
+            sensor's `noise`, the `response`, and `keys`, `axes` of mask and measurement. Paths in
+            it are relative to the file, else to the current folder.
 
     Returns:
         A `cassi.apps.camera.camera.Camera` with `system`, `wavelengths`, `preprocessing`, `noise`.

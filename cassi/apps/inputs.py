@@ -26,14 +26,10 @@ from cassi.data.scenes import scene_name, scored_level
 from cassi.evaluation.problems import scene_generator
 from cassi.systems import System
 from cassi.systems.dispersion import off_a_prism
-from cassi.systems.photographed import photographed
+from cassi.systems.photographed import is_design, photographed
 
 _EXPOSED = 0.25
 """Of full scale: a frame that stays below says nothing of what fills a pixel."""
-_PHOTOGRAPH = (
-    "taken as a photograph, bands between pixels keep its contrast; if it is known from its "
-    "design, set photographed=false"
-)
 
 
 @dataclass(frozen=True)
@@ -145,12 +141,10 @@ def load_inputs(
     system, notes = camera.system, [*notes, *camera.notes]
     if measured is not None and frame is not None:
         more += describe_white(chain, frame, system, camera.mask, measured.full_scale)
-        by = is_photograph(settings, done)
+        by = is_photograph(settings, done, camera.mask)
         if (by or is_raw(done)) and (sharp := photographed(system)) is not system:
             system = sharp if by else system
-            more.append(
-                f"mask: {_PHOTOGRAPH if by else 'taken as a design, as photographed=false says'}"
-            )
+            more.append(f"mask: {_describe_mask(by, is_design(camera.mask))}")
     if truth is not None:
         _check_shape("truth", files, "(C, H, W)", truth.data, system.cube_shape)
     if frame is None:
@@ -185,9 +179,29 @@ def is_raw(done: Mapping[str, Any] | None) -> bool:
     return bool((done or {}).get("dark", {}).get("level", 0))
 
 
-def is_photograph(settings: Snapshots, done: Mapping[str, Any] | None) -> bool:
-    """Tell whether a mask is taken as a photograph: as settings say, else of a sensor's frame."""
-    return is_raw(done) if settings.photographed == "auto" else settings.photographed
+def is_photograph(settings: Snapshots, done: Mapping[str, Any] | None, mask: Tensor) -> bool:
+    """Tell whether a mask, as it was read, is taken as a photograph.
+
+    Settings say it. Else the grey mask of a sensor's frame is one, and one of two values is not.
+    """
+    if settings.photographed != "auto":
+        return bool(settings.photographed)
+    return is_raw(done) and not is_design(mask)
+
+
+def _describe_mask(is_photo: bool, two_values: bool) -> str:
+    """Say as what a mask is taken whose bands fall between pixels, and how to take it otherwise."""
+    if is_photo:
+        return (
+            "taken as a photograph, bands between pixels keep its contrast; if it is known from "
+            "its design, set photographed=false"
+        )
+    if two_values:
+        return (
+            "taken as a design, as it has two values; if this sensor photographed it, set "
+            "photographed=true"
+        )
+    return "taken as a design, as photographed=false says"
 
 
 def good_pixels(inputs: Inputs) -> Tensor | None:

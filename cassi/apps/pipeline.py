@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +27,7 @@ from cassi.apps.settings import UNCERTAINTY, Reconstruct
 from cassi.calibration import Alignment, CameraCheck, Finding, Response, check_camera, check_spectra
 from cassi.calibration.band_check import AWAY
 from cassi.calibration.bend import Bend
+from cassi.calibration.camera_check import of_calibrated, shows_another_mask
 from cassi.calibration.lines import comes_in_lines
 from cassi.calibration.response import describe
 from cassi.camera_search import bend, calibrate_on, calibrate_prism, find_place
@@ -49,6 +51,8 @@ if TYPE_CHECKING:
 
 EVERY = 10
 """Iterations from one objective and PSNR to the next; each takes as long as an iteration."""
+_FAR_MOVED = 1.5
+"""Pixels from which on a mask was not drifting, but lay elsewhere in its file."""
 _FRAMES = "each band has its own mask and none is moved, as for the frames of a video"
 
 
@@ -118,7 +122,9 @@ def _aligned(inputs: Inputs) -> Inputs:
 
 def _calibrated(inputs: Inputs, settings: Reconstruct) -> Inputs:
     start, nominal = time.perf_counter(), inputs.system.plain
-    sharp = is_photograph(settings, inputs.preprocessing)
+    # A mask of two values is grey once it is moved.
+    mask: Any = getattr(nominal, "mask", None)
+    sharp = mask is not None and is_photograph(settings, inputs.preprocessing, mask)
     chosen = build_solver(settings) if settings.model is None else None
     solver = chosen if isinstance(chosen, Solver) else None
     y, system, wavelengths = inputs.measurement, inputs.system, inputs.wavelengths or ()
@@ -247,12 +253,11 @@ def in_unit(result: Result) -> Result:
     if unit is None or unit.name is None:
         return result
     x, found, truth = result.solution.x, result.uncertainty, inputs.truth
-    response = unit.source.of(x)
-    surfaces = inputs.wavelengths if unit.name == "reflectance" else None
+    unit = replace(unit, wavelengths=inputs.wavelengths)  # a network may know them
+    response = unit.response(x)
     numbers = result.numbers | {"unit": unit.name}
     if found is not None:
-        std = response.scene_std(x, found.std, surfaces)
-        pattern = response.scene_pattern(x, found.pattern, found.std, std, surfaces)
+        std, pattern = unit.errors(x, found.std, found.pattern, response)
         found = replace(found, std=std, pattern=pattern)
         told = describe_uncertainty(found)
         size = {key: told[key] for key in ("mean", "rms")}
@@ -262,7 +267,7 @@ def in_unit(result: Result) -> Result:
     return replace(
         result,
         inputs=inputs,
-        solution=replace(result.solution, x=response.scene(x, surfaces)),
+        solution=replace(result.solution, x=unit.scene(x, response)),
         numbers=numbers,
         uncertainty=found,
     )
@@ -362,7 +367,7 @@ def conclude(
     numbers = results.summarize(inputs, solution)
     numbers |= results.environment(device, ops.backend(device))
     numbers |= {"preprocessing": inputs.preprocessing, "inputs": inputs.notes}
-    response = None if inputs.unit is None else inputs.unit.source.of(solution.x)
+    response = None if inputs.unit is None else inputs.unit.response(solution.x)
     if response is not None:
         numbers["response"] = describe(response)
     numbers |= check(inputs, solution.x, reconstructor, response)
@@ -494,7 +499,10 @@ def check(
     y, system = inputs.measurement, inputs.system
     found = check_camera(y, system, bands=inputs.bands)
     white = response is not None and inputs.unit is not None and inputs.unit.name != "radiance"
-    found += check_spectra(x, system.plain, inputs.wavelengths, response if white else None)
+    if not shows_another_mask(found):
+        found += check_spectra(x, system.plain, inputs.wavelengths, response if white else None)
+    found = found if inputs.calibration is None else of_calibrated(found)
+    found += _check_move(inputs)
     found += _check_line(inputs, found)
     found += _check_axis(inputs, reconstructor)
     found += _check_weights(y, system, reconstructor)
@@ -526,6 +534,20 @@ def _shows_frames(inputs: Inputs) -> bool:
 
 
 _LINES = 256  # of a frame, that tell of its light
+
+
+def _check_move(inputs: Inputs) -> CameraCheck:
+    """Warn of a mask that was moved by more than a mask drifts."""
+    moved = inputs.alignment or {}
+    down, right = moved.get("down", 0.0), moved.get("right", 0.0)
+    if math.hypot(down, right) < _FAR_MOVED:
+        return CameraCheck()
+    message = (
+        f"the mask was {down:+.1f} px down and {right:+.1f} px right of its file, and was moved "
+        "there: move it in its file, or keep the camera that cassi-calibrate finds, if this is the "
+        "camera's mask"
+    )
+    return CameraCheck((Finding("shift", message),))
 
 
 def _check_line(inputs: Inputs, found: CameraCheck) -> CameraCheck:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -63,6 +64,9 @@ UNUSED = 0.02
 """Share of the light that may lie where no band falls."""
 LOST = 0.1
 """Share of a band's light that may fall beside the detector."""
+EDGE, EVEN = 0.03, 0.25
+"""A dark level that was not subtracted: of the typical light, and of the bright pixels of the edge.
+Of 18 real frames and 8 cameras drawn by `lab.py` it is 0 without it, and 0.035 to 0.7 with it."""
 LEAST = 48
 """Pixels of each side of a frame, to look for a mask in it."""
 _MOST = 2**20  # pixels that are looked at
@@ -78,6 +82,9 @@ UNSHOWN = (
     "does (cassi-calibrate 'monochromatic=[{file: FILE, wavelength: NM}]')."
 )
 _CUBE = 2**24  # values of a cube
+_TO_CALIBRATE = re.compile(
+    r",? or (by )?calibrate=true( if it is 2 pixels at most)?| \(calibrate=true\)"
+)
 
 Image = Callable[[Tensor], Tensor]
 POSES: dict[str, tuple[str, Image]] = {
@@ -100,7 +107,7 @@ class Finding:
     """One thing that speaks against a camera.
 
     Attributes:
-        about: mask, step, shift, curve, direction, detector, light, spectra or weights.
+        about: dark, mask, step, shift, curve, direction, detector, light, spectra or weights.
         message: what is seen, and the value to set.
     """
 
@@ -172,14 +179,27 @@ def check_camera(
     """
     y = as_measurement(y, system)
     plain, good = system.plain, system.good_pixels
-    found = _check_light(y, good) + _check_detector(y, plain, good)
+    found = _check_detector(y, plain, good) + _check_light(y, good)
     if isinstance(plain, CodedSystem):
         scaled = system.without_bad_pixels(y)
         scaled = scaled / unit_of(scaled).amax()
         found = _with_bands(found + _check_mask(scaled, plain, good), scaled, system, bands)
-    if x is not None:
+    if x is not None and not shows_another_mask(found):
         found += check_spectra(x, plain, wavelengths)
     return found
+
+
+def shows_another_mask(found: CameraCheck) -> bool:
+    """Tell whether a frame shows another mask than the camera's: then its cube has no spectra."""
+    return any(each.about == "mask" for each in found.warnings)
+
+
+def of_calibrated(found: CameraCheck) -> CameraCheck:
+    """Return what was found without the advice to calibrate, of a camera that was calibrated."""
+    warnings = tuple(
+        replace(each, message=_TO_CALIBRATE.sub("", each.message)) for each in found.warnings
+    )
+    return replace(found, warnings=warnings)
 
 
 def check_spectra(
@@ -319,7 +339,7 @@ def _check_light(y: Tensor, good: Tensor | None) -> CameraCheck:
 
 
 def _check_detector(y: Tensor, system: System, good: Tensor | None) -> CameraCheck:
-    """Find bands that fall beside the detector, and light where no band falls."""
+    """Find a dark level at the edges, bands beside the detector, and light where no band falls."""
     warnings = []
     axis = system.part_axis
     if axis is not None:  # the cube is never whole in memory
@@ -347,13 +367,54 @@ def _check_detector(y: Tensor, system: System, good: Tensor | None) -> CameraChe
     # Noise averages out.
     total = y.sum().clamp_min(torch.finfo(y.dtype).tiny)
     unused = max(float(torch.where(reached, 0, y).sum() / total), 0.0)
-    if unused > UNUSED and not lost:
+    dark = _find_dark(y, white, system, good) if isinstance(system, CodedSystem) else 0.0
+    if dark > EDGE:
+        message = (
+            f"the unlit edge of the frame is at {dark:.1%} of its typical light: set dark=auto or "
+            "dark=FILE; further warnings may come from it"
+        )
+        warnings.insert(0, Finding("dark", message))
+    elif unused > UNUSED and not lost:
         message = (
             f"{unused:.1%} of the light lies where no band falls: system.bands or system.offsets "
             "do not reach as far as the light, or system.detector is too large; window= cuts it off"
         )
         warnings.append(Finding("detector", message))
-    return CameraCheck(tuple(warnings), "", {"unused": unused, "lost_bands": lost})
+    numbers = {"edge": dark, "unused": unused, "lost_bands": lost}
+    return CameraCheck(tuple(warnings), "", numbers)
+
+
+def _find_dark(y: Tensor, white: Tensor, system: CodedSystem, good: Tensor | None) -> float:
+    """Return the level of a frame's edges that the light of their code does not explain.
+
+    One band at most reaches an edge. What it brings has the contrast of the mask there: from a
+    white scene w₀ at its dark pixels and w₁ at its bright ones. Of y₀ and y₁ in the frame, that
+    leaves y₀ − (y₁ − y₀) w₀/(w₁ − w₀). A scene only adds contrast.
+
+    Args:
+        y: measurement.
+        white: that of a white scene, `(1, K, H', W')`.
+        system: the camera.
+        good: pixels that count; None: all.
+
+    Returns:
+        A share of the frame's median, 0 where the edges have contrast, or many bands reach them.
+    """
+    shares = torch.tensor([0.05, 0.95], device=y.device)
+    counts = torch.ones_like(y, dtype=torch.bool) if good is None else good.expand_as(y)
+    typical = float(y[counts].median())
+    length, width = y.shape[system.axis], max(1, abs(system.step))
+    levels = []
+    for first in (0, length - width):
+        there, light, edge = (
+            each.narrow(system.axis, first, width) for each in (counts, white.expand_as(y), y)
+        )
+        if int(there.sum()) < LEAST or float(light.median()) > 0.5 * float(white.median()):
+            continue
+        (w0, w1), (y0, y1) = (each[there].quantile(shares).tolist() for each in (light, edge))
+        level = y0 - (y1 - y0) * w0 / (w1 - w0) if w1 > w0 else y0 * (w1 == 0)
+        levels.append(level if level > EVEN * y1 else 0.0)
+    return max(min(levels, default=0.0) / max(typical, torch.finfo(y.dtype).tiny), 0.0)
 
 
 def _check_mask(y: Tensor, system: CodedSystem, good: Tensor | None) -> CameraCheck:
@@ -573,7 +634,9 @@ def _step(
             f"system.detector={system.measurement_shape[system.axis]}, or multiply the distances "
             f"of system.offsets by {step / pitch:.3f}"
         )
-    more = f", the first band {first:+.1f} pixels off" if abs(first - min(offsets)) > 1 else ""
+    off = first - min(offsets)
+    lowest = "first" if sign > 0 else "last"
+    more = f", the {lowest} band {off:+.1f} pixels off" if abs(off) > 1 else ""
     inside = step < pitch and (
         first > min(offsets) or first + step * (len(offsets) - 1) < max(offsets)
     )

@@ -240,11 +240,11 @@ def find_ends(correlation: Correlation, mask: Tensor, offsets: Sequence[float], 
 
 
 def find_bright_end(
-    correlation: Correlation, mask: Tensor, offsets: Sequence[float]
+    correlation: Correlation, mask: Tensor, offsets: Sequence[float], reach: int = 2
 ) -> tuple[float, float]:
     """Find where light ends at the brighter end of the bands, whose distance is known.
 
-    Both ends are moved alike, by up to two pixels, to where the profile fits best (`find_ends`).
+    Both ends are moved alike to where the profile fits best (`find_ends`).
     Where light breaks off from its mean level, that is known to a tenth of a pixel, and worse in
     proportion where it has faded.
 
@@ -252,6 +252,7 @@ def find_bright_end(
         correlation: of the frame.
         mask: `(K, H, W)`.
         offsets: of the bands, pixels, at least two different ones.
+        reach: pixels by which the ends may be off.
 
     Returns:
         Where it ends, half a band beyond the outermost one, and its standard error, pixels.
@@ -260,7 +261,7 @@ def find_bright_end(
     low, high = math.floor(first) - REACH - _OWN, math.ceil(last) + REACH + _OWN
     parts, own = correlation.profile(mask, 0, low, high)
     profiles = torch.cat(_means(parts)).mT
-    shifts = torch.arange(-2, 2 + _SHIFT, _SHIFT, dtype=own.dtype, device=own.device)
+    shifts = torch.arange(-reach, reach + _SHIFT, _SHIFT, dtype=own.dtype, device=own.device)
     fits = [_Profile(own, low, high, blur) for blur in _BLURS]
     misfits = [fit.misfits(profiles, first + shifts, last + shifts) for fit in fits]
     fit, misfit = min(zip(fits, misfits, strict=True), key=lambda pair: float(pair[1][:, 0].min()))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
@@ -169,6 +170,27 @@ def find_filtered_camera(
     return FilteredCamera(mask, columns[0] + found, errors, rows, columns[0], places, curves)
 
 
+def centroid(
+    wavelength: float, fwhm: float, bands: Sequence[float], light: Sequence[float]
+) -> float:
+    r"""Return the mean wavelength of the light that a filter lets through, nm.
+
+        ∫ λ S T dλ / ∫ S T dλ,  T = exp(−4 ln 2 (λ − λ₀)²/w²)
+
+    Where lamp and sensor S rise steeply, that is a nanometre from the filter's middle λ₀.
+
+    Args:
+        wavelength: of the filter's middle, nm.
+        fwhm: w, nm.
+        bands: nm, increasing.
+        light: of each band, of a white frame.
+    """
+    at = wavelength + 2 * fwhm * np.linspace(-1, 1, 801)
+    density = np.asarray(light) / np.gradient(np.asarray(bands, dtype=float))
+    seen = np.interp(at, bands, density) * np.exp2(-4 * ((at - wavelength) / fwhm) ** 2)
+    return float((at * seen).sum() / seen.sum())
+
+
 def _check_order(places: Sequence[Place]) -> None:
     """Raise ValueError unless light moves one way with its wavelength; warn if red moves more."""
     sign = 1 if places[-1].along > places[0].along else -1
@@ -209,7 +231,7 @@ def _place_ends(
     y, good = (each[None, None, rows[0] : rows[1]] for each in light)
     step = (ends[1] - ends[0]) / (len(bands) - 1)
     offsets = [ends[0] + step * band for band in range(len(bands))]
-    end, error = find_bright_end(Correlation(y, good), mask[None].float(), offsets)
+    end, error = find_bright_end(Correlation(y, good), mask[None].float(), offsets, _FITS)
     red = abs(end - ends[1]) < abs(end - ends[0])
     last, inner = (bands[-1], bands[-2]) if red else (bands[0], bands[1])
     return [*outer, Place(last + (last - inner) / 2, end - first, 0.0, error)]

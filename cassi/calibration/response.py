@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -195,15 +195,47 @@ class White:
         return said
 
     def corrected(self, y: Tensor, good: Tensor | None) -> Tensor:
-        """Return a measurement `(1, K, H', W')` without stray light, times the gain.
+        """Return measurements `(B, K, H', W')` without stray light, times the gain.
 
         Args:
-            y: measurement; its mean says how much light is stray.
+            y: measurements; the mean of each says how much light is stray.
             good: pixels that count; None: all.
         """
-        mean = y.mean() if good is None else y[good.expand_as(y)].mean()
-        y = y - self.stray * mean
+        good = torch.ones_like(y, dtype=torch.bool) if good is None else good.expand_as(y)
+        mean = torch.stack([one[there].mean() for one, there in zip(y, good, strict=True)])
+        y = y - self.stray * mean.view(-1, 1, 1, 1)
         return y if self.gain is None else y * self.gain
+
+
+@dataclass(frozen=True)
+class WhiteFrame:
+    """A measured frame of an even white surface; what it shows depends on the camera.
+
+    Args:
+        y: measurement `(1, K, H', W')`.
+        good: pixels of it that count.
+        reflectance: of the surface, a number or one per band.
+    """
+
+    y: Tensor
+    good: Tensor
+    reflectance: float | Tensor = 1.0
+
+    def fit(
+        self, like: Tensor, system: System, reconstruct: Callable[[Tensor, System], Tensor]
+    ) -> White:
+        """Return what the frame shows of a camera; see `find_white`.
+
+        Args:
+            like: a snapshot, of the device and precision to compute in.
+            system: the camera.
+            reconstruct: (y, camera) → cube.
+        """
+        good, known = self.good.to(like.device), system.good_pixels
+        good = good if known is None else good & known
+        camera = system.unweighted.weighted(bad_pixels=~good)
+        y = camera.without_bad_pixels(self.y.to(like))
+        return find_white(y, camera, self.reflectance, reconstruct)
 
 
 @dataclass(frozen=True)
@@ -246,7 +278,7 @@ class Patch:
 def find_white(
     y: Tensor,
     system: System,
-    reflectance: float | Sequence[float] = 1.0,
+    reflectance: float | Sequence[float] | Tensor = 1.0,
     reconstruct: Callable[[Tensor, System], Tensor] | None = None,
 ) -> White:
     r"""Find the response in a frame of an even white surface that fills the field.
@@ -365,10 +397,46 @@ class Unit:
     Attributes:
         name: reflectance, radiance, or None for what the camera counts.
         source: the response.
+        wavelengths: nm, one per band, if known.
     """
 
     name: str | None
-    source: Source
+    source: Source | WhiteFrame
+    wavelengths: Sequence[float] | None = None
+
+    def measured(
+        self, y: Tensor, system: System, reconstruct: Callable[[Tensor, System], Tensor]
+    ) -> tuple[Tensor, Unit, str]:
+        """Fit a white frame through the camera that a snapshot is reconstructed with.
+
+        Returns:
+            The snapshot as the frame corrects it, the unit with its response, and what was done.
+        """
+        if not isinstance(self.source, WhiteFrame):
+            return y, self, ""
+        white = self.source.fit(y, system, reconstruct)
+        y = system.without_bad_pixels(white.corrected(y, system.good_pixels))
+        return y, replace(self, source=white.response), str(white)
+
+    def response(self, x: Tensor) -> Response:
+        """Return the response, of a cube `(1, C, H, W)` where a patch of it is white."""
+        assert not isinstance(self.source, WhiteFrame)  # `measured` comes first
+        return self.source.of(x)
+
+    def scene(self, x: Tensor, response: Response) -> Tensor:
+        """Return a cube in the unit."""
+        return response.scene(x, self._surfaces)
+
+    def errors(
+        self, x: Tensor, std: Tensor, pattern: Tensor, response: Response
+    ) -> tuple[Tensor, Tensor]:
+        """Return standard errors of a cube in the unit, and their pattern."""
+        scaled = response.scene_std(x, std, self._surfaces)
+        return scaled, response.scene_pattern(x, pattern, std, scaled, self._surfaces)
+
+    @property
+    def _surfaces(self) -> Sequence[float] | None:
+        return self.wavelengths if self.name == "reflectance" else None
 
 
 def describe(response: Response) -> dict[str, Any]:

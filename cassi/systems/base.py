@@ -30,8 +30,11 @@ class System(nn.Module, ABC):
             no influence on any result.
         part_axis: axis along which a cube may be cut, -2 or -1, because the camera mixes nothing
             along it; None if there is no such axis.
+        unit: of its cubes, where a camera's file says what the camera makes of white, a
+            `cassi.calibration.response.Unit`. Operators do not look at it.
     """
 
+    unit: Any = None
     part_axis: int | None = None
     conjugate: ConjugateGradients = ConjugateGradients()
     last_solve: SolveReport | None = None
@@ -120,7 +123,9 @@ class System(nn.Module, ABC):
 
     def weighted(self, variance: Any = None, bad_pixels: Any = None) -> Weighted:
         """Return the camera with a noise variance for each detector pixel; see `Weighted`."""
-        return Weighted(self, variance, bad_pixels)
+        system = Weighted(self, variance, bad_pixels)
+        system.unit = self.unit
+        return system
 
     def around(self, camera: System) -> System:
         """Return another camera with what this one knows of its sensor, such as bad pixels."""

@@ -19,6 +19,9 @@ _SHARP = 0.5
 """A neighbour takes this times f(1 − f), f the fraction of a pixel. Masks drawn on a grid four
 times as fine are predicted best by 0.44 to 0.54, and densely sampled ones by 0.25."""
 
+_ROUNDED = 1 / 255
+"""Of the contrast: values of a design that differ by less are one."""
+
 _DARK = 1e-3
 """Of the median of AAᵀ's diagonal: a pixel with less is left out. At the ends of the bands only one
 band falls on a pixel. Where that is dark, noise over the code is far more than the scene."""
@@ -207,13 +210,22 @@ def _beyond(mask: Tensor) -> Tensor:
 def photographed(camera: System) -> System:
     """Return a camera whose mask is a photograph; itself where that makes no difference.
 
-    It does for an `SDCassi` with bands between pixels, and a mask of more than two values: one of
-    two is a design.
+    It does for an `SDCassi` with bands between pixels.
     """
     if type(camera) is not SDCassi or all(offset.is_integer() for offset in camera.offsets):
         return camera
-    mask = camera.mask
-    if mask.requires_grad or bool(((mask == mask.amin()) | (mask == mask.amax())).all()):
+    if camera.mask.requires_grad:
         return camera
     where: dict[str, Any] = {"offsets": camera.offsets, "axis": camera.axis}
-    return PhotographedCassi(mask, camera.bands, detector=camera.detector, **where)
+    return PhotographedCassi(camera.mask, camera.bands, detector=camera.detector, **where)
+
+
+def is_design(mask: Tensor) -> bool:
+    """Tell whether a mask is a design: it has two values. A sensor's blur makes grey ones.
+
+    Args:
+        mask: `(…, H, W)`. Each image may have two values of its own, rounded to 8 bits.
+    """
+    low, high = mask.amin((-2, -1), keepdim=True), mask.amax((-2, -1), keepdim=True)
+    away = torch.minimum(mask - low, high - mask)
+    return bool((away <= _ROUNDED * (high - low)).all())

@@ -54,7 +54,12 @@ def test_fits(system, detector, wavelengths):
     ("system", "detector", "wavelengths", "message"),
     [
         (_system(SD, offsets=[0, 1.5, 2.5]), 8, None, "expected 9 pixels .* system.detector=8"),
-        (_system(SD, offsets=[0, 1], detector=7), 8, None, "got 8: system.detector says"),
+        (
+            _system(SD, offsets=[0, 1], detector=7),
+            8,
+            None,
+            "got 8: system.detector says so; set system.detector=8",
+        ),
         (_system(SD, offsets=CURVE), 9, None, "expected the number of bands"),
         (_system(SD, offsets=CURVE, bands=3), 9, None, "expected wavelengths for a dispersion"),
         (_system(SD, offsets=[0, 1.5]), 9, NM, "expected 3 values, one per band, got 2"),

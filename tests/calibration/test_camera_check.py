@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
 import cassi
-from cassi.calibration.camera_check import POSES, _ends_of_bands, check_camera, check_spectra
+from cassi.calibration.camera_check import (
+    POSES,
+    _ends_of_bands,
+    check_camera,
+    check_spectra,
+    of_calibrated,
+)
 from cassi.calibration.correlation import Ends
 from cassi.calibration.response import Response
 from cassi.calibration.spectra import comb, direction, read_statistics
@@ -165,6 +173,28 @@ def test_light(mask):
     assert "set dark=" in dark[0].message
 
 
+@pytest.mark.parametrize("beside", [0, 12], ids=["one band", "no band"])
+@pytest.mark.parametrize("axis", [-1, -2])
+def test_a_dark_level_that_was_forgotten(mask, axis, beside):
+    """It is said first, as other warnings come from it."""
+    places = {"offsets": [beside / 2 + 2.0 * band for band in range(BANDS)], "axis": axis}
+    system = SDCassi(mask, BANDS, detector=SIDE + 2 * BANDS - 2 + beside, **places)
+    y = system(scene())
+    for level, said in ((0.0, False), (0.02, False), (0.3, True), (0.5, True)):
+        found = check_camera(y + level * y.median(), system).warnings
+        assert (found[:1] != () and found[0].about == "dark") is said
+        assert not said or "set dark=auto or dark=FILE" in found[0].message
+        assert "window=" not in " ".join(each.message for each in found if said)
+
+
+def test_an_edge_that_many_bands_reach_is_not_dark():
+    y = SDCassi(torch.ones(SIDE, SIDE), BANDS, step=2)
+    assert "dark" not in kinds(y(scene()) + 1, y)  # no code, and so no contrast
+    masks = uniform(BANDS, SIDE, SIDE, seed=2).round()
+    frames = SDCassi(masks, BANDS, step=0)
+    assert "dark" not in kinds(frames(scene()) + 1, frames)
+
+
 def test_bands_beside_the_detector(mask):
     offsets = [2.0 * band for band in range(BANDS)]
     system = SDCassi(mask, BANDS, offsets=offsets, detector=SIDE + 10)
@@ -222,6 +252,41 @@ def test_combs():
     assert comb(x) > 0.05
     (warning,) = check_spectra(x[None], SDCassi(torch.ones(SIDE, SIDE), BANDS)).warnings
     assert warning.about == "spectra"
+
+
+def test_another_mask_says_nothing_of_the_direction(mask):
+    system = SDCassi(mask.flip(-1), BANDS, step=2)
+    y = SDCassi(mask, BANDS, step=2)(scene())
+    reverse = scene().flip(1)
+    about = kinds(y, system, x=reverse, wavelengths=[450 + 10 * band for band in range(BANDS)])
+    assert about == {"mask"}
+
+
+def test_a_first_band_counts_from_where_the_camera_has_it(mask):
+    """It once counted from the detector's first pixel."""
+    places = [10 + 2.4 * band for band in range(BANDS)]
+    y = SDCassi(mask, BANDS, offsets=places, detector=SIDE + 60)(scene())
+    for bands, name in ((places, "first"), (places[::-1], "last")):
+        start, sign = (14.0, 2.0) if name == "first" else (44.0, -2.0)
+        nominal = [start + sign * band for band in range(BANDS)]
+        found = check_camera(y, SDCassi(mask, BANDS, offsets=nominal, detector=SIDE + 60))
+        (message,) = [each.message for each in found.warnings if each.about == "step"]
+        off = float(re.search(rf"the {name} band ([+-][\d.]+) pixels off", message)[1])
+        assert off == pytest.approx(min(bands) - 14, abs=0.7)
+
+
+def test_a_calibrated_camera_is_not_to_be_calibrated(mask):
+    y = SDCassi(mask, BANDS, step=2)(scene())
+    for system in (
+        SDCassi(mask, BANDS, step=2.2, detector=y.shape[-1]),
+        SDCassi(mask.roll(3, -2), BANDS, step=2),
+    ):
+        found = check_camera(y, system)
+        (message,) = [each.message for each in found.warnings if each.about in ("step", "shift")]
+        (left,) = [each.message for each in of_calibrated(found).warnings]
+        assert "calibrate=true" in message
+        assert "calibrate=true" not in left
+        assert left == message[: len(left)]
 
 
 def test_it_is_public():

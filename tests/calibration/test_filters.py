@@ -6,8 +6,14 @@ import pytest
 import torch
 from torch.nn.functional import avg_pool2d
 
-from cassi.calibration.filters import Place, find_field, find_filtered_camera, fit_curves
-from cassi.systems import Prism
+from cassi.calibration.filters import (
+    Place,
+    centroid,
+    find_field,
+    find_filtered_camera,
+    fit_curves,
+)
+from cassi.systems import Prism, SDCassi
 
 BANDS = [450 + 10 * band for band in range(21)]
 FILTERS = (470.0, 550.0, 630.0)
@@ -124,3 +130,28 @@ def test_red_and_blue_exchanged_are_warned_of(frames):
     good = [torch.ones_like(each, dtype=torch.bool) for each in frames]
     with pytest.warns(UserWarning, match=r"red light moves more.*two files exchanged"):
         find_filtered_camera(frames[::-1], good, FILTERS, BANDS)
+
+
+@pytest.mark.parametrize("beside", [0, 2, 3])
+@pytest.mark.parametrize("step", [1.9, -1.9])
+def test_one_filter_finds_bands_beside_dark_pixels(step, beside):
+    """With a step alone nobody says how many pixels of the detector lie before the bands."""
+    mask = (torch.rand(96, 96, generator=torch.Generator().manual_seed(0)) > 0.5).float()
+    span = abs(step) * (len(BANDS) - 1)
+    ends = (0.0, span) if step > 0 else (span, 0.0)
+    true = [beside + ends[0] + step * band for band in range(len(BANDS))]
+    camera = {"detector": 96 + math.ceil(span) + beside}
+    even = torch.ones(1, len(BANDS), 96, 96)
+    light = SDCassi(mask, len(BANDS), offsets=true, **camera)(even)[0, 0]
+    middle = len(BANDS) // 2
+    single = SDCassi(mask, 1, offsets=[true[middle]], **camera)(even[:, :1])[0, 0]
+    good = torch.ones_like(light, dtype=torch.bool)
+    found = find_filtered_camera([single], [good], [BANDS[middle]], BANDS, ends, (light, good))
+    assert found.offsets.tolist() == pytest.approx(true, abs=0.7)
+
+
+def test_the_middle_of_what_a_filter_lets_through():
+    rising = [nm - 400.0 for nm in BANDS]
+    sigma = 10 / (8 * math.log(2)) ** 0.5
+    assert centroid(500, 10, BANDS, rising) == pytest.approx(500 + sigma**2 / 100, abs=1e-3)
+    assert centroid(500, 10, BANDS, [2.0] * len(BANDS)) == pytest.approx(500)

@@ -125,6 +125,44 @@ def test_hot_pixels_by_dark_frame(save, constant):
     assert torch.equal(y, expected)
 
 
+def test_hot_pixels_of_a_dark_frame_without_asking(save):
+    """A dead column, which a dark frame shows as well, is called dead."""
+    frame = torch.rand(1, 1, 40, 50, generator=seeded()) + 1
+    dark = 0.2 + 0.01 * torch.rand(40, 50, generator=seeded(1))
+    dark[5, 6], dark[20, 30], dark[:, 11] = 0.9, 0.6, 0.0
+    y = frame + dark
+    y[..., 11] = 0
+    for bad_pixels in ("auto", ["auto", [1, 1]]):
+        made = Preprocessing(dark=save("dark", dark), bad_pixels=bad_pixels).prepare(y)
+        about = made.done["bad_pixels"]
+        assert (about["found"], about["columns"], about["rows"]) == (2, [11], [])
+        assert made.bad[0, 0, [5, 20], [6, 30]].all()
+        assert int(made.bad.sum()) == 42 + (bad_pixels != "auto")
+    kept = Preprocessing(dark=save("dark", dark), bad_pixels=None).prepare(y)
+    assert kept.bad is None
+    listed = Preprocessing(dark=save("dark", dark), bad_pixels=[[1, 1]]).prepare(y)
+    assert listed.done["bad_pixels"]["found"] is None
+    noisy = Preprocessing(
+        dark=save("dark", 0.2 + 0.01 * torch.rand(40, 50, generator=seeded(1)))
+    ).prepare(frame + 0.2)
+    assert noisy.bad is None
+
+
+@pytest.mark.parametrize(
+    ("top", "hint"),
+    [
+        (65100.5, "set bits=16"),
+        (9000.5, "set more bits: bits=14, or bits=16 where the camera shifts counts to the left"),
+        (70000.5, "set more bits"),
+    ],
+)
+def test_a_mean_of_frames_whose_counts_are_shifted_to_the_left(top, hint):
+    frame = top * torch.rand(1, 1, 12, 14, generator=torch.Generator().manual_seed(0))
+    frame[..., 3, 3] = top
+    with pytest.raises(ValueError, match=f"{hint}$"):
+        Preprocessing(bits=12).prepare(frame)
+
+
 def test_dead_pixels_by_flat_field(save):
     flat = 1 + 0.01 * torch.randn(40, 50, generator=seeded())
     flat[3, 4] = 0

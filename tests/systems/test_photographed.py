@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import avg_pool2d, pad
 
 from cassi.systems import PhotographedCassi, SDCassi, Weighted
-from cassi.systems.photographed import photographed
+from cassi.systems.photographed import is_design, photographed
 
 PLACES = [1.0, 2.5, 4.25, 5.75]
 
@@ -57,9 +57,18 @@ def test_a_part_is_that_of_the_whole(axis):
     torch.testing.assert_close(part, camera(x).narrow(cut, 2, 3))
 
 
-def test_designs_and_other_cameras_stay_as_they_are():
-    design = SDCassi(grey(5, 6) > 0.5, 4, offsets=PLACES)
-    assert photographed(design) is design
+def test_designs_have_two_values():
+    design = (grey(2, 1, 5, 6) > 0.5).float()
+    assert is_design(design)
+    assert is_design(0.1 + torch.tensor([0.5, 0.8]).view(2, 1, 1, 1) * design)  # of each shot
+    assert is_design((design * 254 + grey(2, 1, 5, 6).round()) / 255)  # rounded
+    assert not is_design(design + 0.02 * grey(2, 1, 5, 6))
+    assert not is_design(grey(5, 6))
+
+
+def test_other_cameras_stay_as_they_are():
+    whole = SDCassi(grey(5, 6), 4, offsets=[0, 1, 2, 4])
+    assert photographed(whole) is whole
     found = photographed(SDCassi(grey(5, 6), 4, offsets=PLACES))
     assert type(found) is PhotographedCassi
     assert type(found.plain) is SDCassi

@@ -21,6 +21,7 @@ from cassi.camera_search import find_camera
 from cassi.data.synthetic.twin import Twin
 from cassi.evaluation import scene_generator
 from cassi.systems import SDCassi, WideCassi
+from cassi.systems.photographed import is_design
 
 
 def main() -> None:
@@ -49,6 +50,12 @@ def calibrate_camera(settings: Calibrate, run: Run) -> float:
         problem.frames, problem.system, solver, watch=announce("calibrate"), **numbers
     )
     gain = None if settings.white is None else lights[0].level
+    if (
+        settings.white is None
+        and settings.photographed == "auto"
+        and is_design(problem.system.mask)
+    ):
+        settings = replace(settings, photographed=False)  # its values are grey once it is moved
     result = {
         **summarize_calibration(found),
         "gain": gain,

@@ -15,10 +15,11 @@ from cassi.apps.camera.response import by_auto
 from cassi.apps.camera.system import nominal_offsets
 from cassi.apps.command import Run, choose_device, prepare_process
 from cassi.apps.inputs import file_path, load_inputs, read_frame
+from cassi.apps.pipeline import say as say_check
 from cassi.apps.results import environment
 from cassi.apps.settings import Calibrate
-from cassi.calibration import check_camera, find_white
-from cassi.calibration.filters import FilteredCamera, find_filtered_camera
+from cassi.calibration import Response, check_camera, find_white
+from cassi.calibration.filters import FilteredCamera, centroid, find_filtered_camera
 from cassi.systems import SDCassi
 
 _ENOUGH = 3
@@ -45,17 +46,21 @@ def calibrate_by_filters(settings: Calibrate, run: Run) -> float:
     good = [_turn(ok, axis) for _, ok, _ in loaded]
     nanometres = [each.wavelength for each in filters]
     known = () if len(filters) >= _ENOUGH else _ends(settings, wavelengths, axis)
-    found = find_filtered_camera(frames, good, nanometres, wavelengths, *known)
-    system = _system(found, axis, frames[0].shape[-1], loaded[0][0])
+
+    def find(nanometres: list[float]) -> tuple[FilteredCamera, SDCassi, Response | None]:
+        found = find_filtered_camera(frames, good, nanometres, wavelengths, *known)
+        system = _system(found, axis, frames[0].shape[-1], loaded[0][0])
+        return found, system, _response(settings, system, found.rows)
+
+    found, system, response = find(nanometres)
+    if response is not None and any(each.fwhm for each in filters):
+        light = response.values.tolist()
+        nanometres = [
+            centroid(each.wavelength, each.fwhm, wavelengths, light) if each.fwhm else at
+            for each, at in zip(filters, nanometres, strict=True)
+        ]
+        found, system, response = find(nanometres)
     window = _window(settings, found, axis, frames[0].shape)
-    first, last = found.rows
-    response = None
-    if settings.white is not None:
-        y, ok, _ = _read(settings, settings.white)
-        white = y.narrow(-3 - axis, first, last - first)[None, None]
-        ok = ok.narrow(-3 - axis, first, last - first)[None, None]
-        camera = system.weighted(bad_pixels=~ok)
-        response = find_white(torch.where(ok, white, 0), camera, reconstruct=by_auto).response
     gain = None if response is None else float(response.values.mean())
     values = camera_values(settings, system, gain, wavelengths)
     if window is not None:
@@ -114,6 +119,17 @@ def _read(settings: Calibrate, file: str) -> tuple[Tensor, Tensor, str]:
     return y[0, 0], good[0, 0], note
 
 
+def _response(settings: Calibrate, system: SDCassi, rows: tuple[int, int]) -> Response | None:
+    """Return what a camera makes of white, where there is a frame of it."""
+    if settings.white is None:
+        return None
+    y, ok, _ = _read(settings, settings.white)
+    first, last = rows
+    y, ok = (each.narrow(-3 - system.axis, first, last - first)[None, None] for each in (y, ok))
+    camera = system.weighted(bad_pixels=~ok)
+    return find_white(torch.where(ok, y, 0), camera, reconstruct=by_auto).response
+
+
 def _turn(image: Tensor, axis: int) -> Tensor:
     return image.mT if axis == -2 else image
 
@@ -161,7 +177,7 @@ def say(numbers: dict[str, Any]) -> str:
     lines = [f"{'filter':>8}  {'px from the reference':>22}   standard error"]
     for place in numbers["places"]:
         lines.append(
-            f"{place['wavelength']:5g} nm  {place['along']:22.3f}   {place['error']:.3f}"
+            f"{place['wavelength']:5.4g} nm  {place['along']:22.3f}   {place['error']:.3f}"
             + (f", {place['across']:+.2f} across" if abs(place["across"]) > 0.1 else "")
         )
     curves = ", ".join(
@@ -199,4 +215,6 @@ def _look(settings: Calibrate, folder: Path) -> None:
     options = [f"camera={quoted(str(folder / 'camera.yaml'))}", "measurement=frame"]
     with_camera = compose_settings(options)
     inputs = load_inputs(replace(with_camera, measurement=file), torch.device("cpu"))
-    print(*check_camera(inputs.measurement, inputs.system).lines(), sep="\n")
+    check = check_camera(inputs.measurement, inputs.system)
+    warnings = [vars(each) for each in check.warnings]
+    say_check({"warnings": warnings, "camera_check": {"note": check.note}})

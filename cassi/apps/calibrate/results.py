@@ -72,6 +72,8 @@ def camera_values(
         node["_target_"] = settings.system["_target_"]
         node["band_width"] = settings.system.get("band_width")
     camera: dict[str, Any] = {"mask": "mask.npy", "system": node}
+    if settings.photographed != "auto":
+        camera["photographed"] = settings.photographed
     for group in ("keys", "axes"):
         if (name := getattr(settings, group).measurement) is not None:
             camera[group] = {"measurement": name}

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from cassi.apps.arguments import quoted
 from cassi.apps.camera.file import load_camera
+from cassi.apps.camera.response import read_unit
 from cassi.apps.camera.system import Fitted, make_camera
 from cassi.apps.inputs import file_paths, load_inputs, load_shots, make_preprocessing
 from cassi.apps.reconstructors import compose_settings
@@ -53,7 +54,8 @@ class Camera:
 
         Returns:
             The measurement `(1, K, H', W')`, and the camera that took it: the system, or one that
-            leaves out the pixels of this frame that are bad or saturated.
+            leaves out the pixels of this frame that are bad or saturated. It knows the response
+            of the camera's file.
 
         Raises:
             OSError: there is no such file.
@@ -65,6 +67,8 @@ class Camera:
             files = [os.fspath(each) for each in path]
         settings = replace(self.settings, measurement=files)
         inputs = load_inputs(settings, torch.device("cpu"), self.system.cube_shape[0])
+        if settings.response is not None:
+            inputs.system.unit, _ = read_unit(inputs, settings)
         return inputs.measurement, inputs.system
 
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from cassi.apps.inputs import Inputs, file_path, read_frame
 from cassi.apps.settings import Reconstruct
-from cassi.calibration import Patch, Response, White, find_white
-from cassi.calibration.response import Source, Unit
+from cassi.calibration import Patch, Response
+from cassi.calibration.response import Source, Unit, WhiteFrame
 from cassi.checks import did_you_mean, is_number
 from cassi.data.formats.curves import read_curve
 from cassi.methods.auto import auto
@@ -29,22 +29,27 @@ def add_unit(inputs: Inputs, settings: Reconstruct) -> Inputs:
     """
     if settings.response is None:
         return inputs
-    source, note = read_response(settings.response, inputs, settings)
-    y, system = inputs.measurement, inputs.system
-    if isinstance(source, White):
-        y = system.without_bad_pixels(source.corrected(y, system.good_pixels))
-        source, note = source.response, note + str(source)
-    unit, notes = Unit(settings.output.unit, source), [*inputs.notes, f"response: {note}"]
+    unit, note = read_unit(inputs, settings)
+    y, unit, done = unit.measured(inputs.measurement, inputs.system, by_auto)
+    notes = [*inputs.notes, f"response: {note}{done}"]
     return replace(inputs, measurement=y, unit=unit, notes=notes)
 
 
-def read_response(given: Any, inputs: Inputs, settings: Reconstruct) -> tuple[Source | White, str]:
+def read_unit(inputs: Inputs, settings: Reconstruct) -> tuple[Unit, str]:
+    """Return the unit of a cube, before its white frame is fitted, and how it was understood."""
+    source, note = read_response(settings.response, inputs, settings)
+    return Unit(settings.output.unit, source, inputs.wavelengths), note
+
+
+def read_response(
+    given: Any, inputs: Inputs, settings: Reconstruct
+) -> tuple[Source | WhiteFrame, str]:
     """Return a response as settings give it, and how it was understood.
 
     Args:
         given: a file of numbers; a list of numbers; `{white: FILE, reflectance: …}`, a frame of a
-            white surface; or `{patch: [top, left, height, width], reflectance: …}`, one in the
-            scene.
+            white surface, or a list of them, one per shot; or
+            `{patch: [top, left, height, width], reflectance: …}`, one in the scene.
         inputs: with the camera that is used.
         settings: of the command, for what raw frames go through.
     """
@@ -61,11 +66,15 @@ def read_response(given: Any, inputs: Inputs, settings: Reconstruct) -> tuple[So
         patch.check(*inputs.system.cube_shape[1:])  # before minutes of work, not after them
         return patch, f"of a patch in the scene, {list(place)}"
     y, good, note = read_frame(settings, given["white"])
-    y, known = y.to(inputs.measurement), inputs.system.good_pixels
-    good = good if known is None else good & known.cpu()
-    camera = inputs.system.unweighted.weighted(bad_pixels=~good.to(y.device))
-    y = camera.without_bad_pixels(y)
-    return find_white(y, camera, reflectance, by_auto), f"of {note}"
+    shots = inputs.system.measurement_shape[0]
+    if y.shape[1] != shots:
+        names = ", ".join(f"FILE{shot + 1}" for shot in range(shots))
+        files = f"white: [{names}]" if shots > 1 else "white: FILE"
+        raise ValueError(
+            f"response: expected {shots} white frames, one per shot, got {y.shape[1]}; set "
+            f"response={{{files}}}"
+        )
+    return WhiteFrame(y, good, reflectance), f"of {note}"
 
 
 def by_auto(y: Tensor, system: System) -> Tensor:

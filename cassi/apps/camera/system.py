@@ -438,9 +438,13 @@ def _stated_bands(
     extra = dispersed(system, bands, wavelengths)  # checks the offsets too
     got, detector = measurement.shape[axis], system.get("detector")
     if is_dual(system):
-        expected, why = system.get("width") or got, "system.width says"
+        expected = system.get("width") or got
+        why = f"system.width says so; set system.width={got}"
     elif detector is not None:
-        expected, why = detector, "system.detector says"
+        expected = detector
+        why = f"system.detector says so; set system.detector={got} if the bands begin where they do"
+        if got > expected:
+            why += f", or window=[top,left,height,width] to the {expected} pixels that it means"
     else:
         expected = mask.shape[axis] + extra
         why = f"a mask of {mask.shape[axis]} and bands up to {extra} pixels apart say; set "

@@ -350,10 +350,11 @@ class Export(Reconstruct):
 
 @dataclass(frozen=True, kw_only=True)
 class Monochromatic:
-    """A frame of light of one wavelength, nm."""
+    """A frame of light of one wavelength, nm, through a filter of a width at half its maximum."""
 
     file: str
     wavelength: Any
+    fwhm: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -386,7 +387,16 @@ class Calibrate(Snapshots):
                 "monochromatic: expected {file: FILE, wavelength: NM} of each filter, got "
                 f"{given}"
             )
-        return [each for each in made if each is not None]
+        found = [each for each in made if each is not None]
+        widths = [each.fwhm for each in found if each.fwhm is not None]
+        if widths and (self.white is None or not isinstance(given, list)):
+            raise ValueError(
+                "monochromatic.fwhm: expected white=FILE and a list of filters with it: the light "
+                "of the lamp within a filter is that of the white frame"
+            )
+        if any(not is_number(width) or width <= 0 for width in widths):
+            raise ValueError(f"monochromatic.fwhm: expected a width in nm > 0, got {widths}")
+        return found
 
 
 def _one_wavelength(values: Any) -> Monochromatic | None:
@@ -402,10 +412,11 @@ def _one_wavelength(values: Any) -> Monochromatic | None:
             raise ValueError(
                 f"no config value 'monochromatic.{key}'{near or f'; there is {names}'}"
             )
-    file, wavelength = (values.get(name) for name in names)
-    if file is None:
+    if values.get("file") is None:
         return None
-    return Monochromatic(file=str(file), wavelength=wavelength)
+    return Monochromatic(
+        file=str(values["file"]), wavelength=values.get("wavelength"), fwhm=values.get("fwhm")
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from cassi.data.frames.pixels import (
     edge_level,
     find_dead_lines,
     find_hot_in_snapshot,
+    find_lines,
     find_outliers,
     repair,
 )
@@ -24,8 +25,11 @@ STEPS = ("bits", "dark", "flat", "bad_pixels", "saturation", "window", "scale")
 """Config values of what is done to a frame, in this order."""
 MOST_OUTLIERS = 0.1
 """Of the pixels; where more stand out, they are no outliers."""
+HOT = 8.0
+"""Robust standard deviations of a dark frame: from there on a pixel is hot, without being asked."""
 MOST_CLIPPED = 0.25
 """Share of the pixels that may have a frame's maximum and be taken for clipped."""
+_CONVERTERS = (8, 10, 12, 14, 16)  # bits
 _OUT_OF_RANGE = 1000
 """Times its maximum, a level that is in another unit than the frame."""
 
@@ -97,9 +101,10 @@ class Preprocessing:
         bad_pixels: pixels to leave out: a file of the raw frame's size that is not zero there; a
             pair [row, column]; a threshold in robust standard deviations, by which hot pixels are
             found in the dark frame and the flat field if these are files (`find_outliers`), else
-            in the frame itself (`find_hot_in_snapshot`; 8 suits grey masks, 12 binary ones); or a
-            list of those. With them, or "auto", dead rows and columns are left out too, see
-            `find_dead_lines`; None leaves nothing out.
+            in the frame itself (`find_hot_in_snapshot`; 8 suits grey masks, 12 binary ones);
+            "auto", hot pixels of a dark frame that is a file, beyond 8 of these; or a list of
+            those. With each of them dead rows and columns are left out too, see `find_dead_lines`;
+            None leaves nothing out.
         saturation: level of the raw frame from which on pixels are saturated, and left out. "auto"
             is full scale where a pixel reaches it, else the level of `clipped_level`. None is no
             level.
@@ -161,6 +166,9 @@ class Preprocessing:
         hot = self._find_hot(size)
         known = listed if hot is None else listed | hot
         lines = [] if self.bad_pixels is None else find_dead_lines(frame, ~known)
+        if hot is not None:  # what a dark frame shows of a dead line is no hot pixel
+            lines = sorted({*lines, *find_lines(hot, ~listed)})
+            hot = hot & ~_lines_mask(lines, size)
         known = known | _lines_mask(lines, size)
         remedy = "leave them out by bad_pixels=FILE, not zero there, or bad_pixels=[row,column]"
         check_finite(name, torch.where(known, 0, frame), remedy)
@@ -187,7 +195,7 @@ class Preprocessing:
         if "flat" in self._files:
             y, done["flat"] = self._flatten(y, dark["level"], known)
         y = _fill(y, left_out)  # dark frame and flat field have values of their own there
-        found = None
+        found = None if hot is None else int((hot & ~listed).sum())
         for threshold in self._thresholds():
             if hot is None:
                 images = y.reshape(-1, *size)
@@ -273,7 +281,12 @@ class Preprocessing:
         if top > full:
             unused = 16 - self.bits
             aligned = unused > 0 and top < 65536 and not (values % 2**unused).any()
-            hint = f"all multiples of {2**unused}; set bits=16" if aligned else "set more bits"
+            enough = next((bits for bits in _CONVERTERS if top < 2**bits), None)
+            hint = "set bits=16" if enough == 16 else "set more bits"
+            if aligned:
+                hint = f"all multiples of {2**unused}; set bits=16"
+            elif enough is not None and enough < 16:  # a mean of frames has no multiples
+                hint += f": bits={enough}, or bits=16 where the camera shifts counts to the left"
             raise ValueError(f"{wanted}, got up to {top:g}, {hint}")
         if 0 < top <= 1 < full and bool((values % 1).any()):
             raise ValueError(f"{wanted}, got fractions up to {top:.4g}; leave bits=null")
@@ -356,7 +369,12 @@ class Preprocessing:
         for threshold in self._thresholds():
             for values in smooth.values():
                 bad |= find_outliers(values, threshold)
-        return bad if smooth else None
+        auto = self.bad_pixels if isinstance(self.bad_pixels, list | tuple) else [self.bad_pixels]
+        if not self._thresholds() and "auto" in auto and "dark" in smooth:
+            bad = find_outliers(smooth["dark"], HOT)
+            # Of many, the dark frame knows the level.
+            return bad if 0 < int(bad.sum()) <= MOST_OUTLIERS * bad.numel() else None
+        return bad if smooth and self._thresholds() else None
 
     def _flatten(self, y: Tensor, dark: float, bad: Tensor) -> tuple[Tensor, dict[str, Any]]:
         light, good = self._light(dark), ~bad

@@ -50,6 +50,16 @@ def find_dead_lines(frame: Tensor, good: Tensor) -> list[tuple[str, int]]:
     return found
 
 
+def find_lines(bad: Tensor, usable: Tensor) -> list[tuple[str, int]]:
+    """Return the rows and columns of which 99 % of the usable pixels are bad, both `(H', W')`."""
+    found = []
+    for kind, across in (("rows", -1), ("columns", -2)):
+        count = usable.sum(across)
+        full = ((bad & usable).sum(across) >= STUCK * count) & (count >= _SHORTEST_LINE)
+        found += [(kind, at) for at in full.nonzero().flatten().tolist()]
+    return found
+
+
 def edge_level(measurement: Tensor, step: float, axis: int = -1) -> float:
     """Estimate a sensor's dark level from the edges of one snapshot.
 

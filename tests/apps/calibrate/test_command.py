@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from cassi import read_camera
+from cassi.apps import pipeline
 from cassi.apps.calibrate.results import camera_values
 from cassi.apps.reconstructors import compose_settings
 from cassi.apps.settings import Calibrate
@@ -14,6 +15,7 @@ from cassi.calibration import Geometry, moved_camera
 from cassi.data.atomic import SUMS, check_sums
 from cassi.evaluation import Twin
 from cassi.systems import SDCassi, TiltedCassi
+from cassi.systems.photographed import is_design
 
 BANDS, HEIGHT, WIDTH = 6, 80, 80
 SHIFT, ROTATION, DISPERSION = (0.6, -0.4), 0.1, 0.03
@@ -147,6 +149,35 @@ def test_frames_through_filters_make_a_camera(calibrate, reconstruct, results, b
     assert offsets == pytest.approx(list(true.offsets), abs=0.3)
 
 
+def test_a_filter_has_a_width(calibrate, results, tmp_path):
+    """Under a lamp that rises steeply the middle of its light is not that of the filter."""
+    mask = torch.rand(HEIGHT, WIDTH, generator=torch.Generator().manual_seed(1))
+    bands, light = np.arange(500, 601, 10), np.arange(495, 606)
+    places = [3 + 0.3 * (nm - 500) for nm in light]
+    true = SDCassi(mask, len(light), offsets=places, detector=WIDTH + 36)
+    lamp = torch.from_numpy(np.exp((light - 500) / 40)).float()
+    seen = {"white": torch.ones(len(light))}
+    for nm in (510, 550, 590):
+        seen[str(nm)] = torch.from_numpy(np.exp2(-4 * ((light - nm) / 10.0) ** 2)).float()
+    for name, part in seen.items():
+        y = true((lamp * part).view(1, -1, 1, 1).expand(1, -1, HEIGHT, WIDTH))
+        np.save(tmp_path / f"{name}.npy", y[0, 0].numpy() / float(y.mean()))
+    # The mask is the frame of the middle filter, and lies as much further.
+    shift, off = 10**2 / (8 * np.log(2)) / 40, {}
+    for width in ("", ", fwhm: 10"):
+        filters = [f"{{file: {nm}.npy, wavelength: {nm}{width}}}" for nm in (510, 550, 590)]
+        wavelengths = f"wavelengths={bands.tolist()}"
+        given = (f"monochromatic=[{','.join(filters)}]", wavelengths, "white=white.npy")
+        calibrate(*given).ok()
+        found = np.array(results("calibration.json")["offsets"])
+        off[width] = np.abs(found - (3 + 0.3 * (bands - 500 - shift))).mean()
+    assert off[", fwhm: 10"] < 0.06
+    assert off[""] > 0.1
+    assert "fwhm: expected white=FILE" in calibrate(*given[:2]).refusal
+    wrong = given[0].replace("fwhm: 10", "fwhm: 0")
+    assert "fwhm: expected a width in nm > 0" in calibrate(wrong, *given[1:]).refusal
+
+
 def test_a_list_of_filters_is_checked(calibrate, bench):
     frame = "{file: single.npy, wavelength: 500}"
     assert "of each filter" in calibrate("monochromatic=[]").refusal
@@ -221,6 +252,28 @@ def test_calibration_is_refused_in_one_line(reconstruct, bench, arguments, said)
     refusal = reconstruct("mask=mask.npy", "calibrate=true", *arguments).refusal
     assert "calibrate" in refusal
     assert said in refusal
+
+
+@pytest.mark.parametrize("design", [True, False], ids=["design", "photograph"])
+def test_a_raw_frames_design_stays_one_as_it_is_moved(calibrate, bench, tmp_path, design):
+    mask = np.load(tmp_path / "mask.npy")
+    mask = (mask > 0.5).astype(np.float32) if design else mask
+    offsets = [0.5 + 2 * band for band in range(BANDS)]
+    camera = SDCassi(torch.from_numpy(mask), BANDS, offsets=offsets)
+    scene = 0.2 + torch.linspace(0, 0.5, HEIGHT).view(-1, 1).expand(1, BANDS, -1, WIDTH)
+    y = Twin(shift=SHIFT).expose(scene, camera)[0, 0].numpy()
+    np.save(tmp_path / "mask.npy", mask)
+    np.save(tmp_path / "raw.npy", y + 0.1)
+    place = (f"system.offsets={offsets}", f"system.detector={y.shape[1]}")
+    files = (f"mask={tmp_path}/mask.npy", f"measurement={tmp_path}/raw.npy", *place, "dark=0.1")
+    settings = compose_settings([*files, "calibrate=true", "output.progress=false"])
+    inputs = pipeline.read(settings, pipeline.make_recipe(settings))
+    inputs = pipeline.find_camera(inputs, settings)
+    assert isinstance(inputs.system, SDCassi) is design
+    assert not is_design(inputs.system.mask)
+    calibrate(*files, *QUICK).ok()
+    written = (tmp_path / "run" / "camera.yaml").read_text()
+    assert ("photographed: false" in written) is design
 
 
 def test_the_file_of_a_tilted_camera_is_read_back(tmp_path):

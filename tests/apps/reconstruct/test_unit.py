@@ -74,6 +74,27 @@ def test_all_ways_to_a_response(folder):
     assert b'"unit": "reflectance"' in (folder / "patch" / "report.html").read_bytes()
 
 
+def test_every_shot_has_a_white_frame(folder):
+    """One for two shots would be taken for the light of both, and the rest for stray light."""
+    masks = (torch.rand(2, 1, 48, 48, generator=torch.Generator().manual_seed(1)) > 0.5).float()
+    camera = cassi.SDCassi(masks, bands=4, step=2)
+    light = torch.tensor(LIGHT)[:, None, None].expand(4, 48, 48)[None]
+    for shot in range(2):
+        np.save(folder / f"mask{shot}.npy", masks[shot, 0].numpy())
+        for name, scene in (("white", light), ("frame", 0.5 * light)):
+            np.save(folder / f"{name}{shot}.npy", camera(scene)[0, shot].numpy())
+    kept = ("output.unit=reflectance", "output.pictures=false")
+    names = {name: f"[{folder}/{name}0.npy,{folder}/{name}1.npy]" for name in ("frame", "mask")}
+    given = (f"measurement={names['frame']}", f"mask={names['mask']}", *kept)
+    white = f"{folder}/white0.npy"
+    cube, _ = _run(folder, "two", *given, f"response={{white: [{white},{folder}/white1.npy]}}")
+    torch.testing.assert_close(cube, torch.full_like(cube, 0.5), rtol=0.02, atol=0)
+    with pytest.raises(ValueError, match=r"2 white frames, one per shot, got 1; set response="):
+        _run(folder, "one", *given, f"response={{white: {white}}}")
+    with pytest.raises(ValueError, match=r"1 white frames, .* got 2; set response={white: FILE}"):
+        _run(folder, "one", *kept, f"response={{white: [{white},{folder}/white1.npy]}}")
+
+
 def test_error_bars_have_the_unit_of_the_cube(folder):
     _, before = _run(folder, "plain", "uncertainty=true", "output.pictures=false")
     given = (f"response={LIGHT}", "output.unit=radiance", "output.pictures=false")
@@ -114,3 +135,34 @@ def test_a_camera_file_has_a_response(folder):
     settings = compose_settings([f"camera={folder}/camera.yaml"])
     assert settings.response == {"white": str(folder / "white.npy")}
     assert cassi.read_camera(folder / "camera.yaml").system.bands == 4
+
+
+@pytest.mark.parametrize("response", ["white: white.npy", "patch: [22, 22, 8, 8]"])
+def test_python_gives_the_bits_of_the_command(folder, response):
+    """A white frame corrects the snapshot, whatever the unit."""
+    white = np.load(folder / "white.npy") + 0.3  # stray light
+    np.save(folder / "white.npy", white)
+    np.save(folder / "frame.npy", np.load(folder / "frame.npy") + 0.1)
+    (folder / "camera.yaml").write_text(
+        f"mask: mask.npy\nsystem: {{step: 2}}\nwavelengths: {NM}\nresponse: {{{response}}}\n"
+    )
+    y, system = cassi.read_camera(folder / "camera.yaml").read(folder / "frame.npy")
+    for name in (None, "reflectance", "radiance"):
+        options = ["output.pictures=false", f"output.unit={'null' if name is None else name}"]
+        if name is not None:
+            options.append("uncertainty=true")
+        cube, _ = _run(folder, str(name), f"camera={folder}/camera.yaml", *options)
+        made = cassi.reconstruct(y, system, uncertainty=name is not None, unit=name)
+        assert torch.equal(made if name is None else made.x, cube[None])
+        if name is not None:
+            std = io.load_cube(folder / name / "uncertainty.tif").data
+            torch.testing.assert_close(made.std, std)
+    assert system.weighted(variance=torch.ones(y.shape)).unit is system.unit
+
+
+def test_a_unit_needs_a_response(folder):
+    y, system = torch.zeros(1, 1, 48, 54), cassi.SDCassi(torch.rand(48, 48), bands=4, step=2)
+    with pytest.raises(ValueError, match="unit: expected None, as this camera has no response"):
+        cassi.reconstruct(y, system, unit="reflectance")
+    with pytest.raises(ValueError, match="expected None, reflectance or radiance, got 'percent'"):
+        cassi.reconstruct(y, system, unit="percent")

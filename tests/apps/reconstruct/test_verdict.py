@@ -54,6 +54,16 @@ def test_a_wrong_camera(reconstruct, files, results, budget):
     assert page.count('<p class="warning" role="note">mask: the frame shows it mirrored') == 1
 
 
+def test_a_mask_that_was_moved_far_is_warned_of(reconstruct, files, results):
+    np.save(files / "moved.npy", np.roll(np.load(files / "mask.npy"), 2, 0))
+    given = ("measurement=day/a.npy", *QUICK, "output.pictures=false")
+    outcome = reconstruct("mask=moved.npy", *given).ok()
+    assert "camera: the mask moved" in outcome.out
+    (warning,) = results()["warnings"]
+    assert warning["about"] == "shift"
+    assert "warning: shift: the mask was -2.0 px down and" in outcome.err
+
+
 def test_a_wrong_camera_of_many(reconstruct, files, results):
     outcome = reconstruct(
         "measurement=day", "mask=mirrored.npy", *QUICK, "output.pictures=false"
