@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tabulate import tabulate
 
@@ -20,22 +20,41 @@ from cassi.plugins import parts
 MEAN = "mean"
 UNKNOWN = "–"
 
-_COLUMNS = (  # heading, unit, digits, where the value is
-    ("PSNR", "dB", 2, "psnr/{preset}"),
-    ("SSIM", "", 4, "ssim/{preset}"),
-    ("SAM", "°", 2, "sam"),
-    ("RMSE", "", 4, "rmse"),
-    ("ERGAS", "%", 2, "ergas"),
-    ("residual", "", 4, "residual"),
-    *((f"in {level} % bars", "%", 1, f"coverage/{level}") for level in (50, 80, 90, 95)),
-    ("width", "", 4, "width"),
-    ("NLL", "", 2, "nll"),
-    ("AUSE", "", 2, "ause"),
-    ("time", "s", 2, "seconds"),
-    ("least time", "s", 2, "least_seconds"),
-    ("memory", "MiB", 0, "peak_memory_bytes"),
-    ("parameters", "M", 2, "parameters"),
-    ("operations", "GFLOP", 2, "flops"),
+
+class Column(NamedTuple):
+    """A column of a table.
+
+    Attributes:
+        heading: without the unit.
+        unit: "" for none.
+        digits: behind the point.
+        value: name of the value, with `{preset}` where it depends on that.
+        better: "higher" or "lower"; None where no value is the best.
+    """
+
+    heading: str
+    unit: str
+    digits: int
+    value: str
+    better: str | None = None
+
+
+_COLUMNS = (
+    Column("PSNR", "dB", 2, "psnr/{preset}", "higher"),
+    Column("SSIM", "", 4, "ssim/{preset}", "higher"),
+    Column("SAM", "°", 2, "sam", "lower"),
+    Column("RMSE", "", 4, "rmse", "lower"),
+    Column("ERGAS", "%", 2, "ergas", "lower"),
+    Column("residual", "", 4, "residual"),
+    *(Column(f"in {level} % bars", "%", 1, f"coverage/{level}") for level in (50, 80, 90, 95)),
+    Column("width", "", 4, "width"),
+    Column("NLL", "", 2, "nll"),
+    Column("AUSE", "", 2, "ause"),
+    Column("time", "s", 2, "seconds"),
+    Column("least time", "s", 2, "least_seconds"),
+    Column("memory", "MiB", 0, "peak_memory_bytes"),
+    Column("parameters", "M", 2, "parameters"),
+    Column("operations", "GFLOP", 2, "flops"),
 )
 _UNITS = {f"coverage/{level}": 0.01 for level in (50, 80, 90, 95)}
 _UNITS |= {"peak_memory_bytes": 2**20, "parameters": 1e6, "flops": 1e9}
@@ -251,24 +270,22 @@ def markdown_means(means: Mapping[str, Values], preset: str, *, marked: bool = F
 
 
 BEST, SECOND = 0, 1
-_LARGE, _SMALL = ("PSNR", "SSIM"), ("SAM", "RMSE", "ERGAS")
-"""Headings of what is better the larger, or the smaller, it is."""
 
 
 def _marked(
     means: Mapping[str, Values],
-    columns: Sequence[tuple[str, str, int, str]],
+    columns: Sequence[Column],
     preset: str,
     marks: Mapping[int, str],
 ) -> list[list[str]]:
     """Return the cells of every method; equal ones, as they are shown, have the same mark."""
     table = [[_cell(values, column, preset) for column in columns] for values in means.values()]
-    for place, (title, *_) in enumerate(columns):
+    for place, column in enumerate(columns):
         cells = [row[place] for row in table]
         known = sorted(
-            {v for v in map(_as_number, cells) if v is not None}, reverse=title in _LARGE
+            {v for v in map(_as_number, cells) if v is not None}, reverse=column.better == "higher"
         )
-        if title not in _LARGE + _SMALL or len(known) < 2:
+        if column.better is None or len(known) < 2:
             continue
         for row, cell in zip(table, cells, strict=True):
             value = _as_number(cell)
@@ -395,29 +412,29 @@ def _escaped(text: str) -> str:
     return "".join(special.get(c, f"\\{c}" if c in "#$%&_{}" else c) for c in printable(text))
 
 
-def _used(rows: Any, preset: str) -> list[tuple[str, str, int, str]]:
+def _used(rows: Any, preset: str) -> list[Column]:
     rows = list(rows)
     return [
         column
         for column in _columns()
-        if any(row.get(column[3].format(preset=preset)) is not None for row in rows)
+        if any(row.get(column.value.format(preset=preset)) is not None for row in rows)
     ]
 
 
-def _columns() -> list[tuple[str, str, int, str]]:
+def _columns() -> list[Column]:
     """Return every column; the user's own metrics stand before the residual."""
-    own = [(n, p.about["unit"], p.about["digits"], n) for n, p in parts("metric").items()]
-    place = [column[0] for column in _COLUMNS].index("residual")
+    own = [Column(heading=name, value=name, **p.about) for name, p in parts("metric").items()]
+    place = [column.heading for column in _COLUMNS].index("residual")
     return [*_COLUMNS[:place], *own, *_COLUMNS[place:]]
 
 
-def _title(column: tuple[str, str, int, str]) -> str:
-    return f"{column[0]} ({column[1]})" if column[1] else column[0]
+def _title(column: Column) -> str:
+    return f"{column.heading} ({column.unit})" if column.unit else column.heading
 
 
-def _cell(values: Values, column: tuple[str, str, int, str], preset: str) -> str:
-    value = values.get(column[3].format(preset=preset))
-    return number(None if value is None else value / _UNITS.get(column[3], 1), column[2])
+def _cell(values: Values, column: Column, preset: str) -> str:
+    value = values.get(column.value.format(preset=preset))
+    return number(None if value is None else value / _UNITS.get(column.value, 1), column.digits)
 
 
 def number(value: float | None, digits: int) -> str:
