@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -233,7 +233,7 @@ def warm_up(method: Reconstructor, problem: Problem) -> int | None:
     from torch.utils.flop_counter import FlopCounterMode
 
     counter = FlopCounterMode(display=False)
-    counter.mod_tracker = _NoModules()
+    counter.mod_tracker = cast(Any, _NoModules())
     grey = problem.y.new_full((1, *system.cube_shape), 0.5)
     try:
         with counter:

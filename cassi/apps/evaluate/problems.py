@@ -99,7 +99,8 @@ def repeated_points(
 
     A point that cannot be prepared is left to its runs, which record why.
     """
-    said, earlier = [], {}
+    said: list[str] = []
+    earlier: dict[str, str] = {}
     for point in points:
         try:
             digest = prepare(point, scene).digest

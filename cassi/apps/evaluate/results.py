@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from hydra.experimental.callback import Callback
@@ -226,45 +226,39 @@ class MergeJobs(Callback):
         jobs = sorted((path.parent for path in root.glob("*/records")), key=_number)
         sources = {job: RecordFolder(job / "records") for job in jobs}
         found = [(job, record) for job, source in sources.items() for record in source.all()]
-        if not found:
+        for leaving in (("scenes", "reconstructors"), ()):
+            cases = _differences(jobs, leaving)
+            names = {job: ", ".join(f"{k}={v}" for k, v in c.items()) for job, c in cases.items()}
+            if len({(names[job], record.job) for job, record in found}) == len(found) > 0:
+                break
+        else:  # nothing is there, or nobody says what differs
             return
-        cases = _differences(jobs, ("scenes", "reconstructors"))
-        if not any(cases.values()) and len({record.job for _, record in found}) < len(found):
-            cases = _differences(jobs)  # two reconstructors have one name
-        swept = any(cases.values())
+        swept = any(names.values())
         file = jobs[0] / ".hydra" / "config.yaml"
         if swept and file.is_file():  # the config of the multirun has no value of what differs
-            config = OmegaConf.merge({"hydra": None}, OmegaConf.load(file))
+            config = cast(DictConfig, OmegaConf.load(file))
         mine = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
         settings = read_settings(mine, Evaluate, _options(jobs[0]))
         records = RecordFolder(root / "records", keep_cubes=settings.cubes and not swept)
-        named = {job: ", ".join(f"{k}={v}" for k, v in case.items()) for job, case in cases.items()}
-        points = dict.fromkeys(sweep_points(settings))
+        points = list(sweep_points(settings))
+        scenes = list(dict.fromkeys(record.scene for _, record in found))
         if swept:
-            settings = replace(
-                settings,
-                sweep=None,
-                scenes=None,
-                benchmark=Protocol(
-                    name="multirun", cases={named[job]: case for job, case in cases.items()}
-                ),
-            )
-            found = [
-                (job, replace(record, point=", ".join(filter(None, (named[job], record.point)))))
-                for job, record in found
-            ]
-            points = dict.fromkeys(record.point for _, record in found)
-        for job, record in found:
-            records.write(record) if swept else records.copy(record, sources[job])
-        scenes = dict.fromkeys(record.scene for _, record in found)
+            protocol = Protocol(name="multirun", cases={names[job]: cases[job] for job in jobs})
+            settings = replace(settings, sweep=None, scenes=None, benchmark=protocol)
         benchmark = load_benchmark(settings)
-        known = [name for name in benchmark.scenes if name in scenes]
-        listed = [*known, *(name for name in scenes if swept and name not in known)]
-        if not swept:
-            settings = replace(settings, scenes=listed)
+        scenes.sort(key=[*benchmark.scenes, *scenes].index)
+        if swept:
+            named = [(", ".join(filter(None, (names[job], r.point))), r) for job, r in found]
+            points = list(dict.fromkeys(point for point, _ in named))
+            for point, record in named:
+                records.write(replace(record, point=point))
+        else:
+            for job, record in found:
+                records.copy(record, sources[job])
+            settings = replace(settings, scenes=scenes)
             benchmark = load_benchmark(settings)
         methods = list(dict.fromkeys(record.method for _, record in found))
-        plan = Plan(list(points), listed, methods, swept or settings.sweep is not None)
+        plan = Plan(points, scenes, methods, swept or settings.sweep is not None)
         device = choose_device(settings.device)
         results = Results(settings, root, benchmark, plan, records, device)
         if results.finish()[1]:
