@@ -97,24 +97,30 @@ def register_prior(name: str, **settings: Any) -> Callable[[Made], Made]:
     return _enter("prior", name, settings)
 
 
-def register_metric(name: str, unit: str = "", digits: int = 4) -> Callable[[Made], Made]:
+def register_metric(
+    name: str, unit: str = "", digits: int = 4, better: str | None = None
+) -> Callable[[Made], Made]:
     """Give a metric a name, the heading of its column in tables.
 
     Args:
         name: a Python name that no other metric has.
         unit: for tables, "" for none.
         digits: behind the point in tables.
+        better: "higher" or "lower": which values are better; tables mark the best. None marks none.
 
     Returns:
         A decorator of a function; called with the estimate and the truth, cubes `(C, H, W)`, it
         gives one number.
 
     Raises:
-        ValueError: the name is taken, or none of Python.
+        ValueError: the name is taken, or none of Python; or `better` is something else.
     """
     if name in _TAKEN:
         raise ValueError(f"register_metric: the name {name!r} is taken by a column of cassi's own")
-    return _enter("metric", name, {}, {"unit": str(unit), "digits": int(digits)})
+    if better not in ("higher", "lower", None):
+        raise ValueError(f"register_metric: better: expected higher or lower, got {better!r}")
+    about = {"unit": str(unit), "digits": int(digits), "better": better}
+    return _enter("metric", name, {}, about)
 
 
 def register_dataset(
@@ -337,6 +343,20 @@ def needed(names: Iterable[Any]) -> str | None:
     safe = [n for n in names if isinstance(n, str) and re.fullmatch(r"[\w.-]{1,100}", n)]
     loaded = {plugin.name for plugin in _LOADED.values()}
     return f"plugins=[{','.join(safe)}]" if set(safe) - loaded else None
+
+
+def place_of(make: Callable[..., Any], error: BaseException | None = None) -> str:
+    """Return " (FILE, line N)" of a part: where it is defined, or where in its file an error arose.
+
+    It is "" for what has no file.
+    """
+    made = inspect.unwrap(make)
+    code = getattr(made, "__code__", None) or getattr(type(made).__call__, "__code__", None)
+    if code is None:
+        return ""
+    frames = traceback.extract_tb(None if error is None else error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == code.co_filename]
+    return f" ({code.co_filename}, line {lines[-1] if lines else code.co_firstlineno})"
 
 
 def plugin_lines(error: BaseException) -> list[traceback.FrameSummary]:

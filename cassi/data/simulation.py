@@ -222,8 +222,8 @@ class FixedMask:
         if tuple(self.mask.shape[-2:]) != (height, width):
             raise ValueError(
                 f"expected cubes of the mask's size {tuple(self.mask.shape[-2:])}, got "
-                f"{(height, width)}; change data.crop, or take MaskCrops with "
-                "data.simulator.masks._target_=cassi.data.simulation.MaskCrops"
+                f"{(height, width)}; take MaskCrops with "
+                "data.simulator.masks._target_=cassi.data.simulation.MaskCrops, or change data.crop"
             )
         return self.mask[None].to(device)
 

@@ -1,5 +1,6 @@
 """Do the jobs that are not done yet, and measure what each costs."""
 
+import contextlib
 import ctypes
 import time
 import warnings
@@ -7,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -63,7 +64,7 @@ class Runner:
     explain: Callable[[Exception], str] = str
     seen: dict[View, tuple[Problem, float] | Exception] = field(default_factory=dict)
     problem: tuple[str, str, Problem | Exception] | None = None
-    flops: dict[tuple[str, tuple[int, ...]], int | None] = field(default_factory=dict)
+    flops: dict[tuple[str, type, tuple[int, ...]], int | None] = field(default_factory=dict)
 
     def run(self, job: Job) -> Record:
         """Return the record of a job, of an earlier run where that is valid."""
@@ -84,10 +85,10 @@ class Runner:
     def _do(
         self, job: Job, key: str, method: Reconstructor, problem: Problem, more: Values
     ) -> Record:
-        shape = (job.method, tuple(problem.y.shape))
+        camera = (job.method, type(problem.system), tuple(problem.y.shape))
         with torch.no_grad():
-            if shape not in self.flops:
-                self.flops[shape] = warm_up(method, problem)
+            if camera not in self.flops:
+                self.flops[camera] = warm_up(method, problem)
             statistics = Statistics(lambda: [(problem.y, problem.system)])
             told = statistics if self.uncertainty else None
             measured = measure(method, problem, self.points, told, self.repeats, self.seed)
@@ -104,7 +105,7 @@ class Runner:
             key=key,
             metrics=score(measured.cube, problem, job.scene) | bars,
             timing=timing | {"peak_memory_bytes": measured.peak_memory} | more,
-            about={"parameters": _count(method), "flops": self.flops[shape]},
+            about={"parameters": _count(method), "flops": self.flops[camera]},
             curve=measured.curve,
         )
         self.records.write(record, measured.cube)
@@ -221,20 +222,36 @@ class Measured:
 def warm_up(method: Reconstructor, problem: Problem) -> int | None:
     """Run once what the first run pays for: kernels, caches, allocations.
 
-    A solver does one iteration; a network the whole cube, while its operations are counted.
+    A solver does one iteration; a network the whole cube, while its operations are counted. It
+    recovers a grey scene, so that the count of a camera does not depend on the scene.
 
     Returns:
         Floating-point operations of the network, two per multiply-add, those of matrix products,
-        convolutions and attention only, as `torch.utils.flop_counter` counts; None for a solver.
+        convolutions and attention only, as `torch.utils.flop_counter` counts; None for a solver,
+        and for a network that cannot be counted.
     """
+    system = problem.system
     if method.network is None:
-        method.run(problem.y, problem.system, callback=lambda *_: True)
+        method.run(problem.y, system, callback=lambda *_: True)
         return None
     from torch.utils.flop_counter import FlopCounterMode
 
-    with FlopCounterMode(display=False) as counter:
-        method.run(problem.y, problem.system)
-    return int(counter.get_total_flops())
+    counter = FlopCounterMode(display=False)
+    counter.mod_tracker = cast(Any, _NoModules())
+    grey = problem.y.new_full((1, *system.cube_shape), 0.5)
+    try:
+        with counter:
+            method.run(system(grey), system)
+        return int(counter.get_total_flops())
+    except Exception:  # of the counter, or of a network that fails on this scene only
+        method.run(problem.y, system)
+        return None
+
+
+class _NoModules(contextlib.nullcontext[None]):
+    """In the place of torch's hooks in modules, which need gradients of what modules are given."""
+
+    parents = ("Global",)
 
 
 def measure(

@@ -8,34 +8,54 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tabulate import tabulate
 
 from cassi.checks import printable
 from cassi.data.atomic import atomic_path
+from cassi.data.synthetic.twin import Twin
 from cassi.evaluation.records import Record, Values
 from cassi.plugins import parts
 
 MEAN = "mean"
 UNKNOWN = "–"
 
-_COLUMNS = (  # heading, unit, digits, where the value is
-    ("PSNR", "dB", 2, "psnr/{preset}"),
-    ("SSIM", "", 4, "ssim/{preset}"),
-    ("SAM", "°", 2, "sam"),
-    ("RMSE", "", 4, "rmse"),
-    ("ERGAS", "%", 2, "ergas"),
-    ("residual", "", 4, "residual"),
-    *((f"in {level} % bars", "%", 1, f"coverage/{level}") for level in (50, 80, 90, 95)),
-    ("width", "", 4, "width"),
-    ("NLL", "", 2, "nll"),
-    ("AUSE", "", 2, "ause"),
-    ("time", "s", 2, "seconds"),
-    ("least time", "s", 2, "least_seconds"),
-    ("memory", "MiB", 0, "peak_memory_bytes"),
-    ("parameters", "M", 2, "parameters"),
-    ("operations", "GFLOP", 2, "flops"),
+
+class Column(NamedTuple):
+    """A column of a table.
+
+    Attributes:
+        heading: without the unit.
+        unit: "" for none.
+        digits: behind the point.
+        value: name of the value, with `{preset}` where it depends on that.
+        better: "higher" or "lower"; None where no value is the best.
+    """
+
+    heading: str
+    unit: str
+    digits: int
+    value: str
+    better: str | None = None
+
+
+_COLUMNS = (
+    Column("PSNR", "dB", 2, "psnr/{preset}", "higher"),
+    Column("SSIM", "", 4, "ssim/{preset}", "higher"),
+    Column("SAM", "°", 2, "sam", "lower"),
+    Column("RMSE", "", 4, "rmse", "lower"),
+    Column("ERGAS", "%", 2, "ergas", "lower"),
+    Column("residual", "", 4, "residual"),
+    *(Column(f"in {level} % bars", "%", 1, f"coverage/{level}") for level in (50, 80, 90, 95)),
+    Column("width", "", 4, "width"),
+    Column("NLL", "", 2, "nll"),
+    Column("AUSE", "", 2, "ause"),
+    Column("time", "s", 2, "seconds"),
+    Column("least time", "s", 2, "least_seconds"),
+    Column("memory", "MiB", 0, "peak_memory_bytes"),
+    Column("parameters", "M", 2, "parameters"),
+    Column("operations", "GFLOP", 2, "flops"),
 )
 _UNITS = {f"coverage/{level}": 0.01 for level in (50, 80, 90, 95)}
 _UNITS |= {"peak_memory_bytes": 2**20, "parameters": 1e6, "flops": 1e9}
@@ -105,7 +125,7 @@ def write_results(
     texts = {
         "results.csv": _csv(records, means),
         "results.md": "\n".join(part.removesuffix("\n") for part in page) + "\n",
-        "results.tex": latex(means, preset, len(scenes), str(settings.get("data") or "")),
+        "results.tex": latex(means, preset, len(scenes), settings),
         "timing.json": strict_json(
             {"environment": environment, "timing": _tree(records, means, timed=True)}
         ),
@@ -247,28 +267,26 @@ def markdown_means(means: Mapping[str, Values], preset: str, *, marked: bool = F
     marks = {BEST: "**{}**", SECOND: "<u>{}</u>"} if marked else {}
     table = _marked(means, columns, preset, marks)
     rows = [[name, *cells] for name, cells in zip(means, table, strict=True)]
-    return markdown([["method", *map(_title, columns)], *rows])
+    return _markdown_split([["method", *map(_title, columns)], *rows])
 
 
 BEST, SECOND = 0, 1
-_LARGE, _SMALL = ("PSNR", "SSIM"), ("SAM", "RMSE", "ERGAS")
-"""Headings of what is better the larger, or the smaller, it is."""
 
 
 def _marked(
     means: Mapping[str, Values],
-    columns: Sequence[tuple[str, str, int, str]],
+    columns: Sequence[Column],
     preset: str,
     marks: Mapping[int, str],
 ) -> list[list[str]]:
     """Return the cells of every method; equal ones, as they are shown, have the same mark."""
     table = [[_cell(values, column, preset) for column in columns] for values in means.values()]
-    for place, (title, *_) in enumerate(columns):
+    for place, column in enumerate(columns):
         cells = [row[place] for row in table]
         known = sorted(
-            {v for v in map(_as_number, cells) if v is not None}, reverse=title in _LARGE
+            {v for v in map(_as_number, cells) if v is not None}, reverse=column.better == "higher"
         )
-        if title not in _LARGE + _SMALL or len(known) < 2:
+        if column.better is None or len(known) < 2:
             continue
         for row, cell in zip(table, cells, strict=True):
             value = _as_number(cell)
@@ -305,7 +323,8 @@ def _markdown_scenes(records: Sequence[Record], preset: str) -> str:
             )
         rows.append([scene, *cells])
     known = any(f"psnr/{preset}" in record.metrics for record in records)
-    text = f"\n{'PSNR (dB)' if known else 'Relative residual'} by scene\n\n{markdown(rows)}"
+    text = f"\n{'PSNR (dB)' if known else 'Relative residual'} by scene\n\n"
+    text += _markdown_split(rows)
     told = (f"{r.method}, {r.scene}: {r.error}" for r in records if r.error)
     failed = [f"- {plain_markdown(line)}" for line in told]
     return text + ("\n" + "\n".join(["Failed:", "", *failed]) + "\n" if failed else "")
@@ -350,42 +369,100 @@ def plain_cell(value: Any) -> Any:
     return text
 
 
-def latex(means: Mapping[str, Values], preset: str, scenes: int, data: str = "") -> str:
+def latex(
+    means: Mapping[str, Values], preset: str, scenes: int, settings: Mapping[str, Any]
+) -> str:
     """Return a table environment of LaTeX, which needs the package booktabs.
 
     Args:
         means: of `average`.
         preset: of PSNR and SSIM.
         scenes: how many the means are over.
-        data: name of the data set, for caption and label.
+        settings: of the evaluation; caption and label say data, camera, noise, and cases.
     """
     columns = _used(means.values(), preset)
     table = _marked(means, columns, preset, {BEST: r"\textbf{{{}}}", SECOND: r"\underline{{{}}}"})
+    titles = [_escaped(_title(column)).replace("°", r"$^\circ$") for column in columns]
+    rows = [[_escaped(name), *cells] for name, cells in zip(means, table, strict=True)]
+    data, condition = str(settings.get("data") or ""), conditions(settings)
     of = f" of {_escaped(data)}" if data else ""
     over = f"{scenes} scene{'' if scenes == 1 else 's'}{of}"
-    label = re.sub(r"[^A-Za-z0-9]+", "-", f"cassi-{data}").strip("-")
-    body = [
-        " & ".join([_escaped(name), *cells]).replace(UNKNOWN, "--") + r" \\"
-        for name, cells in zip(means, table, strict=True)
-    ]
-    titles = [_escaped(_title(column)).replace("°", r"$^\circ$") for column in columns]
+    over = ", ".join([over, *(_escaped(f"{k} {v}") for k, v in condition.items())])
+    cases = "; ".join(settings.get("cases") or ())
+    label = "-".join(["cassi", data, *condition.values(), cases])
     lines = [
         r"% \usepackage{booktabs}",
         r"\begin{table}[t]",
         r"  \centering",
-        rf"  \caption{{Means over {over}. PSNR and SSIM by the preset {_escaped(preset)}. "
+        rf"  \caption{{Means over {over}. {f'Cases: {_escaped(cases)}. ' if cases else ''}"
+        rf"PSNR and SSIM by the preset {_escaped(preset)}. "
         r"The best is bold, the second underlined.}",
-        rf"  \label{{tab:{label}}}",
-        rf"  \begin{{tabular}}{{l{'r' * len(columns)}}}",
-        r"    \toprule",
-        f"    {' & '.join(['method', *titles])} " r"\\",
-        r"    \midrule",
-        *(f"    {line}" for line in body),
-        r"    \bottomrule",
-        r"  \end{tabular}",
-        r"\end{table}",
+        rf"  \label{{tab:{re.sub('[^A-Za-z0-9]+', '-', label).strip('-')}}}",
     ]
-    return "\n".join(lines) + "\n"
+    for number, (head, *body) in enumerate(_split([["method", *titles], *rows], LATEX_WIDTH)):
+        lines += [
+            *([r"  \par\medskip"] if number else []),
+            rf"  \begin{{tabular}}{{l{'r' * (len(head) - 1)}}}",
+            r"    \toprule",
+            f"    {' & '.join(head)} " r"\\",
+            r"    \midrule",
+            *(f"    {' & '.join(cells)}".replace(UNKNOWN, "--") + r" \\" for cells in body),
+            r"    \bottomrule",
+            r"  \end{tabular}",
+        ]
+    return "\n".join([*lines, r"\end{table}"]) + "\n"
+
+
+LATEX_WIDTH, MARKDOWN_WIDTH = 80, 150
+"""Characters of a row: LaTeX's article class prints about 80 in a line, with space for columns."""
+_MARKUP = re.compile(r"\\[a-z]+|[{}$]|\*\*|</?u>")
+
+
+def _split(rows: Sequence[Sequence[str]], width: int) -> list[list[list[str]]]:
+    """Split a table that is too wide into several, each with the first column."""
+    first, *others = (
+        max(len(_MARKUP.sub("", row[place])) for row in rows) + 3 for place in range(len(rows[0]))
+    )
+    groups: list[list[int]] = [[]]
+    used = first
+    for place, needed in enumerate(others, 1):
+        if groups[-1] and used + needed > width:
+            groups.append([])
+            used = first
+        groups[-1].append(place)
+        used += needed
+    return [[[row[0], *(row[place] for place in group)] for row in rows] for group in groups]
+
+
+def _markdown_split(rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join(markdown(part) for part in _split(rows, MARKDOWN_WIDTH))
+
+
+def conditions(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return what the measurements of all rows have in common: camera, mask, noise, ….
+
+    What a case changes is left out.
+
+    >>> conditions({"noise": {"_target_": "cassi.WhiteNoise", "snr_db": 30}, "seed": 0})
+    {'noise': 'WhiteNoise(snr_db=30)'}
+    """
+    cases = (settings.get("cases") or {}).values()
+    changed = {key.partition(".")[0] for case in cases for key in case or ()}
+    names = [n for n in ("system", "mask", "noise", "twin", "guide") if n not in changed]
+    return {name: _brief(settings[name]) for name in names if settings.get(name) is not None}
+
+
+def _brief(value: Any) -> str:
+    if not isinstance(value, Mapping):
+        return str(value)
+    kind = str(value.get("_target_", "")).rpartition(".")[2]
+    usual = {} if kind else asdict(Twin())  # of a twin only the defects count
+    values = (
+        f"{key}={_brief(item)}"
+        for key, item in value.items()
+        if key != "_target_" and item is not None and not (key in usual and item == usual[key])
+    )
+    return f"{kind}({', '.join(values)})"
 
 
 def _escaped(text: str) -> str:
@@ -395,29 +472,29 @@ def _escaped(text: str) -> str:
     return "".join(special.get(c, f"\\{c}" if c in "#$%&_{}" else c) for c in printable(text))
 
 
-def _used(rows: Any, preset: str) -> list[tuple[str, str, int, str]]:
+def _used(rows: Any, preset: str) -> list[Column]:
     rows = list(rows)
     return [
         column
         for column in _columns()
-        if any(row.get(column[3].format(preset=preset)) is not None for row in rows)
+        if any(row.get(column.value.format(preset=preset)) is not None for row in rows)
     ]
 
 
-def _columns() -> list[tuple[str, str, int, str]]:
+def _columns() -> list[Column]:
     """Return every column; the user's own metrics stand before the residual."""
-    own = [(n, p.about["unit"], p.about["digits"], n) for n, p in parts("metric").items()]
-    place = [column[0] for column in _COLUMNS].index("residual")
+    own = [Column(heading=name, value=name, **p.about) for name, p in parts("metric").items()]
+    place = [column.heading for column in _COLUMNS].index("residual")
     return [*_COLUMNS[:place], *own, *_COLUMNS[place:]]
 
 
-def _title(column: tuple[str, str, int, str]) -> str:
-    return f"{column[0]} ({column[1]})" if column[1] else column[0]
+def _title(column: Column) -> str:
+    return f"{column.heading} ({column.unit})" if column.unit else column.heading
 
 
-def _cell(values: Values, column: tuple[str, str, int, str], preset: str) -> str:
-    value = values.get(column[3].format(preset=preset))
-    return number(None if value is None else value / _UNITS.get(column[3], 1), column[2])
+def _cell(values: Values, column: Column, preset: str) -> str:
+    value = values.get(column.value.format(preset=preset))
+    return number(None if value is None else value / _UNITS.get(column.value, 1), column.digits)
 
 
 def number(value: float | None, digits: int) -> str:

@@ -9,7 +9,7 @@ from torch import Tensor
 from cassi.metrics.measures import check_pair, ergas, explain_undefined, psnr, rmse, sam, ssim
 from cassi.metrics.presets import DEFAULT_PRESET, PRESETS, Preset, SSIMRule, get_preset
 from cassi.plugins import METRICS as METRICS
-from cassi.plugins import parts
+from cassi.plugins import parts, place_of
 
 Scores = dict[str, float | None]
 """Metric name to value, None where the metric is not defined. First come those of `METRICS`, in the
@@ -32,7 +32,7 @@ def evaluate(x: Tensor, truth: Tensor, preset: str | Preset = DEFAULT_PRESET) ->
     Raises:
         TypeError: a cube is not a floating-point tensor.
         ValueError: cubes that do not match, are not finite or are several; an unknown preset; or a
-            metric of the user's gives no number.
+            metric of the user's fails or gives no number.
 
     Example:
         >>> truth = torch.full((4, 16, 16), 0.5)
@@ -86,14 +86,25 @@ def _one(x: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def own_scores(cube: Tensor, reference: Tensor) -> Scores:
-    """Return what each metric of the user's gives for a cube `(C, H, W)` and its truth."""
+    """Return what each metric of the user's gives for a cube `(C, H, W)` and its truth.
+
+    Raises:
+        ValueError: one fails, or gives no number; names its file and line.
+    """
     found: Scores = {}
     for name, part in parts("metric").items():
-        value = part.make(cube, reference)
+        try:
+            value = part.make(cube, reference)
+        except Exception as error:
+            said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            raise ValueError(f"metric {name}{place_of(part.make, error)}: {said}") from error
         try:
             found[name] = float(value)
         except (TypeError, ValueError, RuntimeError):
-            raise ValueError(f"metric {name}: expected one number, got {value!r:.80}") from None
+            got = " ".join(f"{value!r:.80}".split())
+            raise ValueError(
+                f"metric {name}{place_of(part.make)}: expected one number, got {got}"
+            ) from None
     return found
 
 

@@ -95,7 +95,7 @@ def test_texts_of_tables():
     assert cells(markdown([["scene", *NAMES]])) == ["scene", *SHOWN]
     rows = [["scene", "dB"], *([name, "1"] for name in NAMES)]
     assert cells(markdown(rows))[2::2] == SHOWN
-    table = latex({name: {"sam": 1.0} for name in NAMES}, "", 1, "|".join(NAMES))
+    table = latex({name: {"sam": 1.0} for name in NAMES}, "", 1, {"data": "|".join(NAMES)})
     assert "\x1b" not in table
     assert not re.search(r"\\\\\s*[\[*]", table)
     assert len(table.splitlines()) == 12 + len(NAMES)

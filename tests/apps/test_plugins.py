@@ -12,6 +12,7 @@ import cassi
 from cassi import plugins
 from cassi.apps.view import command as view
 from cassi.config import build
+from cassi.evaluation.tables import markdown_means
 from cassi.models import registry
 from cassi.models.load import read_card
 
@@ -55,7 +56,7 @@ class Loss(nn.Module):
 def prior(x, sigma, factor=1.0):
     return factor * x
 
-@cassi.register_metric("own_metric", unit="%", digits=1)
+@cassi.register_metric("own_metric", unit="%", digits=1, better="lower")
 def metric(x, truth):
     assert x.ndim == truth.ndim == 3
     return 100 * (x - truth).abs().mean()
@@ -286,6 +287,37 @@ def test_a_cell_may_run_again():
     assert scores.compute()["again"] == 0
     with pytest.raises(ValueError, match="is taken by"):
         cassi.register_metric("again")(lambda x, truth: 1.0)
+
+
+def test_an_error_of_a_metric_names_its_file_and_line(mine):
+    """Also in Python, where no command describes errors."""
+    cube = torch.rand(3, 16, 16)
+    start = "import cassi\n\n@cassi.register_metric('own_error')\n"
+    for number, (body, said) in enumerate([
+        ("(x, truth):\n    y = x\n    return y.matmul(y[0, 0, :1])", ", line 6): RuntimeError: "),
+        ("(x, truth):\n    return cassi.metrics.psnr(x[0, 0], truth)", ", line 5): ValueError: "),
+        ("(x, truth):\n    return x", ", line 3): expected one number, got "),
+        ("(x):\n    return 0.0", ", line 3): TypeError: "),
+    ]):  # fmt: skip
+        file = mine / f"own_{number}.py"
+        file.write_text(f"{start}def measure{body}\n")
+        plugins._PARTS["metric"].clear()
+        plugins.load_plugins([str(file)])
+        with pytest.raises(ValueError, match=r"^metric own_error \(") as refused:
+            cassi.metrics.evaluate(cube, cube, "unit")
+        assert f"({file}{said}" in str(refused.value)
+        assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("better", ["higher", "lower", None])
+def test_tables_mark_the_best_by_the_direction_of_a_metric(better):
+    cassi.register_metric("own", better=better)(lambda x, truth: 0.0)
+    table = markdown_means({"a": {"own": 1.0}, "b": {"own": 2.0}}, "unit", marked=True)
+    best = {"higher": "**2.0000**", "lower": "**1.0000**"}.get(better)
+    assert ("**" in table) == (best is not None)
+    assert best is None or best in table
+    with pytest.raises(ValueError, match="better: expected higher or lower, got 'max'"):
+        cassi.register_metric("other", better="max")
 
 
 @pytest.mark.parametrize("command", ["train", "evaluate", "reconstruct"])

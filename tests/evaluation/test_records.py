@@ -2,11 +2,13 @@
 
 import json
 import math
+from dataclasses import asdict
 
 import pytest
 import torch
 from scipy.stats import wilcoxon
 
+from cassi.data.synthetic.twin import Twin
 from cassi.evaluation import Job, Record, RecordFolder, write_results
 from cassi.evaluation.tables import average, signed_rank
 
@@ -152,6 +154,49 @@ def test_tables_mark_the_best_and_say_how_sure_that_is(tmp_path, count):
         assert latex.count(rf"\begin{{{name}}}") == latex.count(rf"\end{{{name}}}") == 1
     widths = {line.count("&") for line in latex.splitlines() if line.endswith(r"\\")}
     assert len(widths) == 1
+
+
+def _latex(tmp_path, rows, **settings):
+    told = {"preset": "unit", "settings": {"data": "cave_test", **settings}, "environment": {}}
+    methods = list(dict.fromkeys(row.method for row in rows))
+    write_results(tmp_path, rows, ["one"], methods, **told)
+    return (tmp_path / "results.tex").read_text()
+
+
+def test_captions_and_labels_say_the_condition(tmp_path):
+    noise = [{"_target_": "cassi.data.simulation.WhiteNoise", "snr_db": snr} for snr in (20, 30)]
+    system = {"_target_": "cassi.systems.SDCassi", "step": 2, "offsets": None}
+    twin = asdict(Twin(shift=[0.0, 1.0]))
+    plain, *others = (
+        _latex(tmp_path, [record()], **settings)
+        for settings in (
+            {"system": system},
+            *({"system": system, "noise": one} for one in noise),
+            {"system": system, "mask": "my_mask.tif", "twin": twin},
+            {"system": system, "noise": noise[0], "cases": {"a": {"noise": noise[1]}, "b": None}},
+        )
+    )
+    assert "of cave\\_test, system SDCassi(step=2). PSNR" in plain
+    assert "SDCassi(step=2), noise WhiteNoise(snr\\_db=20). PSNR" in others[0]
+    assert "mask my\\_mask.tif, twin (shift={[}0.0, 1.0])." in others[2]
+    assert "SDCassi(step=2). Cases: a; b. PSNR" in others[3]
+    labels = [line for text in (plain, *others) for line in text.splitlines() if "label" in line]
+    assert len(set(labels)) == len(labels) == 5
+
+
+def test_wide_tables_are_split(tmp_path):
+    values = dict.fromkeys(("sam", "rmse", "ergas", "width", "nll", "ause", "coverage/90"), 1.0)
+    names = [f"a method of a long name ({number})" for number in range(12)]
+    table = _latex(tmp_path, [record(method=name, metrics=values) for name in names])
+    parts = table.split(r"\begin{tabular}")[1:]
+    assert len(parts) > 1
+    for part in parts:
+        assert all(f"{name} &" in part for name in names)
+        assert len({line.count("&") for line in part.splitlines() if line.endswith(r"\\")}) == 1
+    page = (tmp_path / "results.md").read_text()
+    assert max(map(len, page.splitlines()[2:])) < 170
+    by_scene = page.partition("PSNR (dB) by scene")[2]
+    assert all(by_scene.count(name) == 1 for name in names)
 
 
 def test_equal_methods_differ_by_chance():

@@ -95,6 +95,62 @@ def test_operations_of_a_network_are_counted(item):
     assert warm_up(method, problem) == 2 * 12 * 14 * 3 * 3 * 9
 
 
+class Unrolled(torch.nn.Module):
+    """Stages that are given parts of one parameter, as unrolled networks have them."""
+
+    def __init__(self):
+        super().__init__()
+        self.rho = torch.nn.Parameter(torch.ones(2))
+        self.conv = torch.nn.Conv2d(3, 3, 3, padding=1)
+        self.stage = Scaled()
+
+    def forward(self, x):
+        for rho in self.rho:
+            x = self.stage(self.conv(x), rho)
+        return x
+
+
+class Scaled(torch.nn.Module):
+    def forward(self, x, rho):
+        return rho * x
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+def test_stages_with_parts_of_a_parameter_are_counted(item, mode):
+    net = Unrolled()
+    method = Function(mode()(lambda y, system: net(system.pinv(y)).detach()), network=net)
+    with torch.no_grad():
+        assert warm_up(method, problem_of(item)) == 2 * (2 * 12 * 14 * 3 * 3 * 9)
+
+
+def test_a_network_that_cannot_be_counted_is_evaluated(item, tmp_path, monkeypatch):
+    def refuse(*_):
+        raise AssertionError("torch cannot count this")
+
+    monkeypatch.setattr("torch.utils.flop_counter.FlopCounterMode._count_flops", refuse)
+    net = torch.nn.Conv2d(3, 3, 3, padding=1)
+    method = Function(lambda y, system: net(system.pinv(y)), network=net)
+    problem = problem_of(item)
+    told = (lambda *_: problem, {"a": method}, {"a": "as it is"}, RecordFolder(tmp_path))
+    record = Runner(*told, settings={}, explain=describe_failure).run(Job("", "one", "a"))
+    assert record.error is None
+    assert record.about == {"parameters": 3 * 3 * 9 + 3, "flops": None}
+
+
+def test_operations_do_not_depend_on_the_scene(item):
+    net = torch.nn.Conv2d(3, 3, 3, padding=1)
+
+    def run(y, system):
+        x = system.pinv(y)
+        for _ in range(1 + int(100 * x.std())):
+            x = net(x)
+        return x
+
+    plain = Item("plain", torch.full_like(item.truth, 0.5), None, item.mask, None, "")
+    counts = {warm_up(Function(run, network=net), problem_of(scene)) for scene in (item, plain)}
+    assert len(counts) == 1
+
+
 @pytest.mark.parametrize(
     ("run", "said"),
     [

@@ -20,7 +20,13 @@ from cassi.apps.command import (
     run_command,
 )
 from cassi.apps.errors import describe_failure
-from cassi.apps.evaluate.problems import find_bands, load_benchmark, preparation, sweep_points
+from cassi.apps.evaluate.problems import (
+    find_bands,
+    load_benchmark,
+    preparation,
+    repeated_points,
+    sweep_points,
+)
 from cassi.apps.evaluate.results import Plan, Results
 from cassi.apps.evaluate.rows import (
     add_rows,
@@ -31,7 +37,7 @@ from cassi.apps.evaluate.rows import (
 )
 from cassi.apps.executors import LostWorker, once, open_executor, run_jobs
 from cassi.apps.folders import check_shares
-from cassi.apps.printing import is_quiet
+from cassi.apps.printing import is_quiet, marked
 from cassi.apps.settings import Evaluate, Reconstruct
 from cassi.checks import printable
 from cassi.data.benchmarks import Benchmark
@@ -87,6 +93,9 @@ def evaluate(settings: Evaluate, run: Run) -> float:
     with open_executor(settings) as submit:
         made = once(make, given)
         plan, records = made.plan, made.runner.records
+        if plan.swept:
+            for line in repeated_points(made.runner.prepare, plan.points, plan.scenes[0]):
+                print(f"{marked('warning')} {printable(line)}", file=sys.stderr)
         methods = list(given.reconstructors)
         results = Results(settings, run.folder, made.benchmark, plan, records, made.device, methods)
         jobs = share.take(plan.jobs())

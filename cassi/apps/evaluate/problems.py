@@ -62,23 +62,55 @@ def _cases(settings: Evaluate) -> dict[str, Evaluate]:
         raise ValueError(
             "benchmark: expected a twin, of which the published figures are; give twin=none"
         )
-    return {
-        name: _changed(settings, values or {}, f"benchmark.cases.{name}.", CASES)
-        for name, values in protocol.cases.items()
-    }
+    cases = {}
+    for name, values in protocol.cases.items():
+        place = f"benchmark.cases.{name}"
+        if settings.twin is None and isinstance(values, dict) and values.get("twin") is not None:
+            raise ValueError(
+                f"{place}.twin: expected a twin of all cases beside it; give twin=none"
+            )
+        cases[name] = _changed(settings, {} if values is None else values, place, CASES)
+    return cases
 
 
-def _changed(settings: Any, values: Mapping[str, Any], place: str, known: Sequence[str]) -> Any:
+def _changed(settings: Any, values: Any, place: str, known: Sequence[str]) -> Any:
     """Return settings, or a part of them, with other values; an object is replaced whole."""
+    if not isinstance(values, dict):
+        raise ValueError(f"{place}: expected values of {', '.join(known)} by name, got {values!r}")
     made = {}
     for key, value in values.items():
         if key not in known:
-            raise ValueError(f"no config value {place + key!r}{did_you_mean(key, known)}")
+            near = did_you_mean(key, known) or f"; there is {', '.join(known)}"
+            raise ValueError(f"no config value {f'{place}.{key}'!r}{near}")
         now = getattr(settings, key)
-        if is_dataclass(now) and isinstance(value, dict):
-            value = _changed(now, value, f"{place}{key}.", list(vars(now)))
-        made[key] = value
-    return replace(settings, **made)
+        made[key] = (
+            _changed(now, value, f"{place}.{key}", list(vars(now))) if is_dataclass(now) else value
+        )
+    try:
+        return replace(settings, **made)
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from None
+
+
+def repeated_points(
+    prepare: Callable[[str, str], Problem], points: Sequence[str], scene: str
+) -> list[str]:
+    """Say which points give every method what an earlier point has given it.
+
+    A point that cannot be prepared is left to its runs, which record why.
+    """
+    said: list[str] = []
+    earlier: dict[str, str] = {}
+    for point in points:
+        try:
+            digest = prepare(point, scene).digest
+        except Exception:
+            continue
+        if digest in earlier:
+            same = f"{point!r} changes nothing: its camera and measurement of {scene}"
+            said.append(f"{same} are those of {earlier[digest]!r}")
+        earlier.setdefault(digest, point)
+    return said
 
 
 def find_bands(prepare: Callable[[str, str], Problem], point: str, scenes: Sequence[str]) -> int:
@@ -115,9 +147,10 @@ def preparation(
         )
     for settings in points.values():
         _check_twin(settings, benchmark)
+    scenes = _scenes_of(points, benchmark)
 
     def prepare(point: str, scene: str) -> Problem:
-        settings, item = points[point], benchmark.load(scene)
+        settings, item = points[point], scenes[point].load(scene)
         known = None if item.wavelengths is None or item.truth is not None else item.wavelengths
         camera = make_camera(
             settings.system,
@@ -140,6 +173,25 @@ def preparation(
         )
 
     return prepare
+
+
+def _scenes_of(points: Mapping[str, Evaluate], benchmark: Benchmark) -> dict[str, Benchmark]:
+    """Return the scenes of each point, with its own mask, and frames corrected for its camera."""
+    loaded: dict[str, Benchmark] = {}
+    scenes = {}
+    for point, settings in points.items():
+        drawn, simulated = isinstance(settings.mask, dict), benchmark.measurements is None
+        if (settings.benchmark is None and settings.sweep is None) or (drawn and simulated):
+            scenes[point] = benchmark
+            continue
+        key = repr((None if drawn else settings.mask, None if simulated else settings.system))
+        if key not in loaded:
+            try:
+                loaded[key] = load_benchmark(settings)
+            except (OSError, ValueError) as error:
+                raise ValueError(f"{point}: {error}" if point else str(error)) from None
+        scenes[point] = loaded[key]
+    return scenes
 
 
 def _guide(
@@ -191,6 +243,8 @@ def load_benchmark(settings: Evaluate) -> Benchmark:
         found["cubes"] = bundled_path("scene.tif")
         found["mask"] = found.get("mask") or bundled_path("mask.tif")
     if settings.mask is not None and not isinstance(settings.mask, dict):
+        if not isinstance(settings.mask, str):
+            raise ValueError(f"mask: expected a file, or a mask to draw, got {settings.mask!r}")
         found |= {"mask": settings.mask, "mask_checksum": None}
     manifest, split = found.pop("manifest", None), found.pop("split", "test")
     if manifest is not None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from hydra.experimental.callback import Callback
@@ -17,7 +17,7 @@ from cassi.apps.evaluate.pictures import Pictures, make_layout
 from cassi.apps.evaluate.problems import load_benchmark, sweep_points
 from cassi.apps.evaluate.rows import row_name
 from cassi.apps.results import environment
-from cassi.apps.settings import Evaluate, read_settings
+from cassi.apps.settings import Evaluate, Protocol, read_settings
 from cassi.data.atomic import SUMS, write_sums
 from cassi.data.benchmarks import Benchmark
 from cassi.evaluation import Job, Record, RecordFolder, write_results, write_sweep
@@ -67,7 +67,8 @@ class Results:
         plan: what is evaluated.
         records: what was found.
         device: where methods ran.
-        methods: the reconstructors, each of which may have several rows.
+        methods: the reconstructors, each of which may have several rows; none of a multirun, whose
+            rows alone are known.
     """
 
     settings: Evaluate
@@ -120,7 +121,7 @@ class Results:
             if any(curves.values()):
                 save_curves(root, "sweep", curves, settings.sweep.label, self._title())
             print(f"{len(found)} runs -> {root / 'sweep.csv'}")
-        elif plan.swept and settings.twin is not None:
+        elif plan.swept and settings.twin is not None and self.methods:
             self._write_benchmark(found, more, timed=True)
         elif plan.swept:
             rows = [row_name(method, p) for p in plan.points for method in plan.methods]
@@ -137,7 +138,7 @@ class Results:
             print(f"{len(found)} runs -> {root / 'results.md'}")
         else:
             print(write_results(root, found, plan.scenes, plan.methods, **more), end="")
-            if settings.benchmark is not None and settings.twin is not None:
+            if settings.benchmark is not None and settings.twin is not None and self.methods:
                 self._write_benchmark(found, more)
             reported = self._write_report()
             if not settings.cubes:
@@ -192,48 +193,92 @@ class Results:
         if self.benchmark.measurements is None:
             return {}
         scenes = dict.fromkeys(record.scene for record in found if not record.error)
-        return {"preprocessing": {s: self.benchmark.load(s).preprocessing for s in scenes}}
+        known = [scene for scene in scenes if scene in self.benchmark.files]
+        return {"preprocessing": {s: self.benchmark.load(s).preprocessing for s in known}}
 
 
 def _describe(settings: Evaluate) -> dict[str, Any]:
     """Return what decides the numbers, without where files lie and how many processes there are."""
     names = ("system", "noise", "seed", "threads", "reconstructors")
     values = {name: getattr(settings, name) for name in names}
-    if settings.benchmark is not None and settings.twin is None:
+    if settings.benchmark is not None:
         values["cases"] = settings.benchmark.cases
     if settings.mask is not None:  # in place of the data set's own
         drawn = isinstance(settings.mask, dict)
         values["mask"] = settings.mask if drawn else Path(str(settings.mask)).name
     if settings.twin is not None:
         values |= {"twin": asdict(settings.twin), "knowledge": settings.knowledge}
+    if settings.guide.response is not None:
+        values["guide"] = asdict(settings.guide)
     return values | {"data": settings.data.name}
 
 
 class MergeJobs(Callback):
     """Writes into the folder of a multirun what a single run would have written.
 
-    Jobs that differ in scenes and reconstructors make one table. Others, of which two have the same
-    method on the same scene, have their own tables only.
+    Jobs that differ in scenes and reconstructors alone make the table of all. Of others each is a
+    case, whose rows say what differs.
     """
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
         """Put the records of all jobs together."""
         root = Path(config.hydra.sweep.dir).resolve()
-        sources = [RecordFolder(path) for path in sorted(root.glob("*/records"))]
-        found = [(record, source) for source in sources for record in source.all()]
-        if not found or len({record.job for record, _ in found}) < len(found):
+        jobs = sorted((path.parent for path in root.glob("*/records")), key=_number)
+        sources = {job: RecordFolder(job / "records") for job in jobs}
+        found = [(job, record) for job, source in sources.items() for record in source.all()]
+        for leaving in (("scenes", "reconstructors"), ()):
+            cases = _differences(jobs, leaving)
+            names = {job: ", ".join(f"{k}={v}" for k, v in c.items()) for job, c in cases.items()}
+            if len({(names[job], record.job) for job, record in found}) == len(found) > 0:
+                break
+        else:  # nothing is there, or nobody says what differs
             return
+        swept = any(names.values())
+        file = jobs[0] / ".hydra" / "config.yaml"
+        if swept and file.is_file():  # the config of the multirun has no value of what differs
+            config = cast(DictConfig, OmegaConf.load(file))
         mine = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-        settings = read_settings(mine, Evaluate)
-        records = RecordFolder(root / "records", keep_cubes=settings.cubes)
-        for record, source in found:
-            records.copy(record, source)
-        scenes = {record.scene for record, _ in found}
-        listed = [name for name in load_benchmark(settings).scenes if name in scenes]
-        settings = replace(settings, scenes=listed)
-        methods = list(dict.fromkeys(record.method for record, _ in found))
-        plan = Plan(list(sweep_points(settings)), listed, methods, settings.sweep is not None)
+        settings = read_settings(mine, Evaluate, _options(jobs[0]))
+        records = RecordFolder(root / "records", keep_cubes=settings.cubes and not swept)
+        points = list(sweep_points(settings))
+        scenes = list(dict.fromkeys(record.scene for _, record in found))
+        if swept:
+            protocol = Protocol(name="multirun", cases={names[job]: cases[job] for job in jobs})
+            settings = replace(settings, sweep=None, scenes=None, benchmark=protocol)
+        benchmark = load_benchmark(settings)
+        scenes.sort(key=[*benchmark.scenes, *scenes].index)
+        if swept:
+            named = [(", ".join(filter(None, (names[job], r.point))), r) for job, r in found]
+            points = list(dict.fromkeys(point for point, _ in named))
+            for point, record in named:
+                records.write(replace(record, point=point))
+        else:
+            for job, record in found:
+                records.copy(record, sources[job])
+            settings = replace(settings, scenes=scenes)
+            benchmark = load_benchmark(settings)
+        methods = list(dict.fromkeys(record.method for _, record in found))
+        plan = Plan(points, scenes, methods, swept or settings.sweep is not None)
         device = choose_device(settings.device)
-        results = Results(settings, root, load_benchmark(settings), plan, records, device)
+        results = Results(settings, root, benchmark, plan, records, device)
         if results.finish()[1]:
             sys.exit(FAILED)
+
+
+def _number(job: Path) -> tuple[int, str]:
+    return len(job.name), job.name
+
+
+def _options(job: Path) -> list[str]:
+    file = job / ".hydra" / "overrides.yaml"
+    return list(OmegaConf.load(file)) if file.is_file() else []
+
+
+def _differences(jobs: Sequence[Path], leaving: Sequence[str] = ()) -> dict[Path, dict[str, str]]:
+    """Return the options of each job, by name, in which jobs differ."""
+    told = {job: [str(option).partition("=")[::2] for option in _options(job)] for job in jobs}
+    common = set.intersection(*(set(options) for options in told.values()))
+    return {
+        job: {k: v for k, v in options if (k, v) not in common and k not in leaving}
+        for job, options in told.items()
+    }

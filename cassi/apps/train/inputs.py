@@ -13,7 +13,7 @@ import torch
 from cassi.apps.camera.system import find_offsets
 from cassi.apps.command import end_at_once
 from cassi.apps.settings import Data, Train, Validation, to_dict
-from cassi.checks import whole_number
+from cassi.checks import is_list, whole_number
 from cassi.config import build
 from cassi.data.bundled import bundled_path
 from cassi.data.datasets import TrainingCrops, WholeScenes, load_split
@@ -97,6 +97,7 @@ def load_data(settings: Train) -> Any:
     batch_size = whole_number("data.batch_size", data.batch_size, 1, 2**20)
     wavelengths = data_wavelengths(data)
     validation = data.validation or Validation()
+    _check_crops(settings, validation, wavelengths)
     scenes = load_scenes(data, "train", wavelengths)
     judges = load_scenes(data, "validation", wavelengths)
     steps = whole_number("trainer.max_steps", settings.trainer.get("max_steps"), -1)
@@ -122,6 +123,23 @@ def load_data(settings: Train) -> Any:
         pool=data.pool,
         reuse=data.reuse,
     )
+
+
+def _check_crops(settings: Train, validation: Validation, wavelengths: tuple[float, ...]) -> None:
+    """Refuse crops that the mask does not fit before the scenes are read, which takes long."""
+    if settings.task["_target_"].endswith(".Denoising"):  # has no camera
+        return
+    data = settings.data
+    judge, block = validation.simulator or data.simulator, validation.downsample
+    for node, crop, side in ((data.simulator, data.crop, 1), (judge, validation.crop, block)):
+        sizes = [crop, crop] if isinstance(crop, int) else crop
+        # What is no size, and a missing file, are refused with the scenes.
+        if not is_list(sizes, 2) or not is_list([side], 1) or side == 0:
+            continue
+        with contextlib.suppress(OSError):
+            masks = build_simulator(node, wavelengths).masks
+            for source in getattr(masks, "sources", [masks]):
+                source.draw(1, *(size // side for size in sizes), torch.Generator())
 
 
 def describe_highlights(data: Any) -> list[str]:

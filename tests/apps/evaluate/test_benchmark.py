@@ -3,11 +3,14 @@
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import cassi
+from cassi.apps.evaluate.problems import CASES
 from cassi.calibration import Geometry, moved_camera
 from cassi.calibration.geometry import anchored_camera
 from cassi.data.synthetic.twin import Twin
@@ -15,6 +18,7 @@ from cassi.evaluation.protocols import shares
 from scripts.docs import leaderboard
 
 PLAIN = ("report=false", "figures=false", "progress=false")
+GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "evaluation.md"
 GAP = "{name: gap, method: gap_tv, overrides: {solver.iterations: 8}}"
 
 
@@ -156,3 +160,64 @@ def test_a_camera_is_given_the_coordinates_of_the_scene(axis, tilt):
         assert (moved_camera(nominal, found)(x) - twin.expose(x, nominal)).abs().max() > 0.01
         same = anchored_camera(nominal, found, pivot)
         torch.testing.assert_close(same(x), twin.expose(x, nominal), atol=2e-3, rtol=0)
+
+
+def cases(*named):
+    return "+benchmark={name: mine, cases: {" + ", ".join(named) + "}}"
+
+
+def test_a_case_has_its_own_mask_file(evaluate, data, results, tmp_path):
+    other = np.random.default_rng(1).uniform(0.1, 1, (16, 18))
+    np.save(tmp_path / "other.npy", other)
+    options = (*data, *PLAIN, f"reconstructors=[{GAP}]", "scenes=[one]")
+    outcome = evaluate(*options, cases("usual: {}", "other: {mask: other.npy}")).ok()
+    assert "changes nothing" not in outcome.err
+    rows = results("results.json")["metrics"]
+    evaluate(*options, cases("other: {mask: other.npy}"), "hydra.run.dir=single").ok()
+    evaluate(*options, "mask=other.npy", "hydra.run.dir=alone").ok()
+    alone = results("results.json", "alone")["metrics"]
+    assert (
+        rows["gap (other)"] == alone["gap"] == results("results.json", "single")["metrics"]["gap"]
+    )
+    assert rows["gap (other)"] != rows["gap (usual)"]
+
+
+@pytest.mark.parametrize("same", ["seed: 3", "noise: null", "mask: mask.npy", "guide: {noise: 1}"])
+def test_a_case_that_changes_nothing_is_said(evaluate, data, tmp_path, same):
+    options = (*data, *PLAIN, f"reconstructors=[{GAP}]", "scenes=[one]")
+    outcome = evaluate(*options, cases("usual: {}", f"same: {{{same}}}")).ok()
+    assert "'same' changes nothing: its camera and measurement of one are those of 'usual'" in (
+        outcome.err
+    )
+
+
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [
+        ("{mask: nothere.npy}", "a: mask: no file or folder nothere.npy"),
+        ("{mask: 5}", "mask: expected a file, or a mask to draw, got 5"),
+        ("5", "benchmark.cases.a: expected values of guide, mask, noise, seed, system, twin"),
+        ("{guide: null}", "benchmark.cases.a.guide: expected values of response, noise by name"),
+        ("{guide: {response: rgb}}", "benchmark.cases.a.guide: "),
+        ("{twin: {shift: [0, 1]}}", "benchmark.cases.a.twin: expected a twin of all cases"),
+        ("{align: false}", "there is guide, mask, noise, seed, system, twin"),
+    ],
+)
+def test_a_case_that_cannot_be_applied_is_refused(evaluate, data, case, said):
+    options = (*data, *PLAIN, f"reconstructors=[{GAP}]")
+    assert said in evaluate(*options, cases("usual: {}", f"a: {case}")).refusal
+
+
+def test_a_benchmark_of_ones_own_lies_in_a_folder_of_ones_own(evaluate, data, results, tmp_path):
+    np.save(tmp_path / "other.npy", np.random.default_rng(1).uniform(0.1, 1, (16, 18)))
+    guide = GUIDE.read_text().split("```yaml\n")[1].split("```")[0]
+    (tmp_path / "mine" / "benchmark").mkdir(parents=True)
+    text = guide.replace("other.tif", "other.npy").replace("[gap_tv, auto]", f"[{GAP}]")
+    (tmp_path / "mine" / "benchmark" / "masks.yaml").write_text(text)
+    evaluate(*data, *PLAIN, "--config-dir", "mine", "benchmark=masks").ok()
+    rows = results("results.json")["metrics"]
+    assert sorted(rows) == ["gap (another)", "gap (in noise)", "gap (measured)"]
+
+
+def test_the_guide_lists_what_a_case_may_change():
+    assert f"A case may change {', '.join(f'`{name}`' for name in CASES)}." in GUIDE.read_text()

@@ -170,6 +170,40 @@ def test_a_multirun_makes_one_table(name, evaluate, data, results, tmp_path):
     assert one["about"] == both["about"]
 
 
+def test_a_multirun_over_conditions_makes_one_table_that_says_what_differs(
+    evaluate, data, results, tmp_path
+):
+    np.save(tmp_path / "other.npy", np.random.default_rng(1).uniform(0.1, 1, (16, 18)))
+    many = ("--multirun", f"hydra.sweep.dir={tmp_path / 'many'}", "noise.snr_db=20,30")
+    varied = (f"mask={tmp_path / 'mask.npy'},other.npy", f"reconstructors=[{SHORT}],[{OTHER}]")
+    evaluate(*data[:2], *data[3:], *PLAIN, "noise=white", *many, *varied, "scenes=[one],[two]").ok()
+    metrics = results("results.json", "many")["metrics"]
+    assert len(metrics) == 8
+    assert all(list(rows["scenes"]) == ["one", "two"] for rows in metrics.values())
+    options = (*data[:2], *data[3:], *PLAIN, "noise=white", "mask=other.npy", "noise.snr_db=30")
+    evaluate(*options, reconstructors(OTHER), "scenes=[one,two]").ok()
+    alone = results("results.json")["metrics"]["longer"]
+    assert metrics["longer (noise.snr_db=30, mask=other.npy)"] == alone
+    table = (tmp_path / "many" / "results.tex").read_text()
+    assert r"gap (noise.snr\_db=20, mask=other.npy)" in table
+    assert "WhiteNoise" not in table.partition("Cases: ")[0]  # the levels of noise differ
+    assert "noise WhiteNoise(snr\\_db=30)." in (tmp_path / "run" / "results.tex").read_text()
+
+
+def test_a_multirun_over_twins_or_reconstructors_of_one_name(evaluate, data, results, tmp_path):
+    many = ("--multirun", f"hydra.sweep.dir={tmp_path / 'many'}", "scenes=[one]")
+    knows = "knowledge=[nominal,told]"
+    evaluate(*data, *PLAIN, *many, reconstructors(SHORT), "twin=none,shifted", knows).ok()
+    rows = ["gap", "gap (told)"]
+    assert list(results("results.json", "many")["metrics"]) == sorted(
+        f"{row} (twin={twin})" for row in rows for twin in ("none", "shifted")
+    )
+    again = ("--multirun", f"hydra.sweep.dir={tmp_path / 'again'}", "scenes=[one]")
+    longer = OTHER.replace("longer", "gap")
+    evaluate(*data, *PLAIN, *again, f"reconstructors=[{SHORT}],[{longer}]").ok()
+    assert len(results("results.json", "again")["metrics"]) == 2
+
+
 def test_a_sweep_makes_a_table_and_a_plot(evaluate, data, results, tmp_path):
     options = (*data, *PLAIN, reconstructors(SHORT), "sweep=mask_shift", "sweep.values=[0,0.5]")
     evaluate(*options, "scenes=[one,two]").ok()

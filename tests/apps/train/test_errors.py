@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from cassi.apps.train import inputs
+
 TINY = (
     *("model=gap_net", "model.stages=1", "data.crop=16", "data.validation.crop=16"),
     *("trainer.max_steps=1", "trainer.enable_progress_bar=false", "trainer.accelerator=cpu"),
@@ -59,6 +61,18 @@ def refused(train, tmp_path):
 )
 def test_wrong_values(refused, overrides, said):
     assert said in refused(*overrides)
+
+
+@pytest.mark.parametrize("option", ["data.crop=30", "data.validation.crop=30"])
+def test_a_crop_that_the_mask_does_not_fit_is_refused_before_scenes_are_read(
+    refused, monkeypatch, option
+):
+    def read(*_):
+        raise AssertionError("scenes are read")
+
+    monkeypatch.setattr(inputs, "load_scenes", read)
+    whole = "data.simulator.masks._target_=cassi.data.simulation.FixedMask"
+    assert "(30, 30); take MaskCrops with data.sim" in refused("data.crop=256", whole, option)
 
 
 def test_options_of_a_stranger(refused, tmp_path):

@@ -19,6 +19,9 @@ TINY = (
 )
 
 
+CROPS = "data.simulator.masks._target_=cassi.data.simulation.MaskCrops"
+
+
 @pytest.fixture
 def root(tmp_path):
     return write_toolbox(tmp_path / "datasets", side=40, crop=32)
@@ -97,7 +100,8 @@ def test_captures_are_evaluated_under_their_published_names(evaluate, results, r
     ("options", "said"),
     [
         (["data.root=nowhere"], "no folder nowhere/cave_1024_28; data.root=DIR is the folder"),
-        (["data.crop=40"], "size: expected less than 40"),
+        (["data.crop=40", CROPS], "size: expected less than 40"),
+        (["data.crop=40"], "take MaskCrops with data.simulator.masks._target_="),
         (["data.crop=30"], "take MaskCrops with data.simulator.masks._target_="),
         (["data.scale=65536"], "data.scale: expected auto, data=mst has scales of its own"),
         (["data.augment.mix=0.5"], "data.augment is null"),
