@@ -60,6 +60,7 @@ def run_command(name, arguments, folder, outputs, environment):
         os.dup2(opened, number)
         os.close(opened)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # of tests below nohup it is ignored
     faulthandler.register(signal.SIGUSR2)
     torch.set_num_threads(1)
     sys.argv = [f"cassi-{name}", *arguments]

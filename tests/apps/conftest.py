@@ -139,6 +139,12 @@ def server():
     return context
 
 
+def heed_signals():
+    """In the background SIGINT is ignored, and below nohup SIGHUP; a child would inherit that."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @pytest.fixture
 def start(server, tmp_path_factory):
     """Start a command beside the test, in one thread: in a fork, or as a Python of its own.
@@ -158,8 +164,7 @@ def start(server, tmp_path_factory):
                 stderr=subprocess.PIPE,
                 text=True,
                 env=os.environ | environment,
-                # In the background SIGINT is ignored, and a child would inherit that.
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+                preexec_fn=heed_signals,
             )
         folder = tmp_path_factory.mktemp("started")
         files = (folder / "out", folder / "err")
