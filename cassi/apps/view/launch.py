@@ -99,6 +99,13 @@ def show(
         no_browser: open none.
         load: makes the application while the browser starts; what it raises ends the command.
     """
+
+    def stop(number: int, frame: Any) -> None:
+        # An interrupt that is raised would leave a thread that starts, or a file just made.
+        _begin_end()
+        server.io_loop.asyncio_loop.call_soon_threadsafe(server.io_loop.stop)
+
+    _handle(stop)
     print(f"{server.name}: {server.entrance}\nCtrl-C ends it", flush=True)
     file = at_end.enter_context(ExitStack())
 
@@ -124,13 +131,7 @@ def show(
             failures.append(error)
             server.io_loop.stop()
 
-    def stop(number: int, frame: Any) -> None:
-        # Raised while a thread starts, an interrupt would leave one that nobody ends.
-        _begin_end()
-        server.io_loop.asyncio_loop.call_soon_threadsafe(server.io_loop.stop)
-
     server.io_loop.add_callback(loading)
-    _handle(stop)
     server.io_loop.start()
     if failures:
         raise failures[0]
