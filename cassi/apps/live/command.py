@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from cassi import links
 from cassi.apps.arguments import told_plugins
-from cassi.apps.view.launch import Words, read_words, run_until_interrupted, show
+from cassi.apps.view.launch import Words, make_output, read_words, run_until_interrupted, show
 from cassi.plugins import load_plugins
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def serve(given: argparse.Namespace) -> None:
     from cassi.apps.view.server import Server
     from cassi.data.day_store import Recording
 
-    given.output.mkdir(parents=True, exist_ok=True)
+    make_output(given.output)
     links.guard(given.output)
     prepare_process(settings)
     with contextlib.ExitStack() as at_end:

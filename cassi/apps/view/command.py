@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cassi.apps.arguments import told_plugins
 from cassi.apps.view.allowed_paths import AllowedPaths
-from cassi.apps.view.launch import Words, read_words, run_until_interrupted, show
+from cassi.apps.view.launch import Words, make_output, read_words, run_until_interrupted, show
 from cassi.checks import reading_only
 from cassi.plugins import load_plugins
 
@@ -55,7 +55,7 @@ def serve(given: argparse.Namespace) -> None:
 
     folders = given.folders or [Path()]
     AllowedPaths(folders)
-    given.output.mkdir(parents=True, exist_ok=True)
+    make_output(given.output)
     with contextlib.ExitStack() as at_end:
         server = Server(given.port)
         at_end.callback(server.stop)

@@ -50,6 +50,21 @@ def read_words(
     return parser.parse_args(arguments)
 
 
+def make_output(folder: Path) -> None:
+    """Make the folder of `--output`.
+
+    Raises:
+        OSError: it cannot be made, as in a current folder that is read-only.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        from cassi.data.atomic import describe_oserror  # the help does not wait for it
+
+        reason = describe_oserror(error)
+        raise OSError(f"--output: cannot make {reason}; give --output DIR") from None
+
+
 def run_until_interrupted(name: str, command: Callable[[], Any]) -> None:
     """Run a command; a user's mistake, or a missing panel, is one line and status 2.
 

@@ -40,6 +40,19 @@ def test_a_mistake_on_the_command_line_is_one_line(command, words, said, capsys)
     assert said in line
 
 
+@pytest.mark.parametrize("command", [main, live])
+def test_a_current_folder_without_room_for_results_is_named(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "outputs").write_bytes(b"")
+    np.save("mask.npy", np.eye(8, dtype=np.float32))
+    with pytest.raises(SystemExit) as stop:
+        command(["--no-browser", *(["source=.", "mask=mask.npy"] if command is live else [])])
+    assert stop.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "--output: cannot make outputs" in line
+    assert line.endswith("; give --output DIR")
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("name", ["view", pytest.param("live", marks=pytest.mark.slow)])
 def test_a_signal_ends_the_command_and_its_files(name, number, tmp_path, start):
