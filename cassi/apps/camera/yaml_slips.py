@@ -8,7 +8,7 @@ _TAB = re.compile(r"[^#'\"]*\t")
 _NO_BLANK = re.compile(r"(?:^|[{,])\s*([A-Za-z_][\w.]*):([^\s:/,}][^\s,}]*)")
 
 
-def find_slip(text: str, error: Exception) -> str | None:
+def find_slip(text: str, error: BaseException) -> str | None:
     """Return the line of a text that an error is about, and what is wrong there; None if unknown.
 
     `key:value` is a valid text, so it counts only where the error quotes it, or where the rest is
