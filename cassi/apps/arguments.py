@@ -138,12 +138,26 @@ def told_plugins(arguments: Sequence[str]) -> list[str]:
     return _plugins_of_config(arguments)
 
 
+def named_configs(arguments: Sequence[str], groups: bool = True) -> list[Path]:
+    """Return the user's config files that a command line names.
+
+    Args:
+        arguments: of a command.
+        groups: also those that options choose from a group, as `experiment=NAME`.
+    """
+    chosen = [word.lstrip("+").replace("=", "/", 1) for word in arguments if "=" in word and groups]
+    names = [_flag(arguments, "--config-name", "-cn") or "", *chosen]
+    files = [
+        folder / f"{name.removesuffix('.yaml')}.yaml"
+        for folder in config_folders(arguments)
+        for name in names
+        if name
+    ]
+    return [file for file in files if file.is_file()]
+
+
 def _plugins_of_config(arguments: Sequence[str]) -> list[str]:
-    named = _flag(arguments, "--config-name", "-cn")
-    for folder in config_folders(arguments):
-        file = folder / f"{str(named).removesuffix('.yaml')}.yaml"
-        if named is None or not file.is_file():
-            continue
+    for file in named_configs(arguments, groups=False):
         try:
             values: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
         except (yaml.YAMLError, UnicodeDecodeError):

@@ -1,5 +1,6 @@
 """A failure in one line: what was expected, what came, what to do."""
 
+import contextlib
 import os
 import re
 import sys
@@ -10,10 +11,12 @@ from cassi.apps.arguments import (
     config_folders,
     config_groups,
     is_training,
+    named_configs,
     paper_recipes,
 )
+from cassi.apps.camera.yaml_slips import find_slip
 from cassi.apps.settings import RENAMED, unknown_key
-from cassi.checks import did_you_mean, printable, raised_here
+from cassi.checks import did_you_mean, printable, raised_here, read_regular
 from cassi.data.atomic import describe_oserror
 from cassi.plugins import plugin_lines
 
@@ -79,7 +82,19 @@ def _find_cause(error: BaseException) -> str | None:
 
 def describe(error: BaseException) -> str:
     """Say in one line what was expected, what came and what to do."""
-    return printable(_describe(error))
+    said = _describe(error)
+    return printable(_describe_slip(error, said) or said)
+
+
+def _describe_slip(error: BaseException, said: str) -> str | None:
+    """Say where a config of the user's has a tab, or no blank behind a colon, that led to this."""
+    mark = getattr(error, "problem_mark", None)  # of YAML
+    cause = ValueError(said) if mark is None else error
+    for file in named_configs(sys.argv[1:]) if mark is None else [Path(mark.name)]:
+        with contextlib.suppress(OSError, ValueError):
+            if (slip := find_slip(read_regular(file).decode(), cause)) is not None:
+                return f"{_NOT_YAML * (mark is not None)}{file}, {slip}"
+    return None
 
 
 def _describe(error: BaseException) -> str:
@@ -130,7 +145,7 @@ def _describe(error: BaseException) -> str:
         made = any(frame.name == "run_job" and "hydra" in frame.filename for frame in frames[-4:])
         return f"{'hydra.run.dir: cannot make ' * made}{describe_oserror(error)}"
     if isinstance(error, YAMLError):
-        return "the config file is not valid YAML: " + " ".join(str(error).split())
+        return _NOT_YAML + " ".join(str(error).split())
     if isinstance(error, HydraException) and str(error).startswith(_AMBIGUOUS):
         option = str(error).splitlines()[0].removeprefix(_AMBIGUOUS).strip(" '")
         key, _, value = option.partition("=")
@@ -149,6 +164,7 @@ def _describe(error: BaseException) -> str:
 
 
 _REGISTERED = ("model", "loss", "prior", "data")
+_NOT_YAML = "the config file is not valid YAML: "
 _MERGING = "Error merging override "
 _AMBIGUOUS = "Ambiguous value for argument "
 _QUOTES = "a value with such signs needs quotes of its own"

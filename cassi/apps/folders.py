@@ -18,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf, read_write
 from cassi import links
 from cassi.apps.arguments import quoted
 from cassi.checks import printable
+from cassi.data.atomic import describe_oserror
 from cassi.shares import ALL, Share, find_share
 
 _PATIENCE = 2.0
@@ -172,11 +173,20 @@ def may_hold(hydra: Any) -> bool:
 
 
 def _reserve(config: DictConfig, place: DictConfig) -> Path:
-    """Return the folder of a run or a sweep; a new one where its name is the time."""
+    """Return the folder of a run or a sweep; a new one where its name is the time.
+
+    Raises:
+        Taken: it cannot be made, as in a current folder that is read-only.
+    """
     folder = Path(place.dir)
     raw: Any = OmegaConf.to_container(place, resolve=False)
     if "${now:" in raw["dir"]:
-        folder = _make_new(folder)
+        try:
+            folder = _make_new(folder)
+        except OSError as error:
+            option = "hydra.run.dir" if place is config.hydra.run else "hydra.sweep.dir"
+            reason = describe_oserror(error)
+            raise Taken(f"{option}: cannot make {reason}; give {option}=DIR") from None
         with read_write(config.hydra):
             place.dir = str(folder)
     return folder

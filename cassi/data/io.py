@@ -11,7 +11,7 @@ suffix            read  write  what is written
 .h5 .hdf5         yes   yes    ``cube`` (C, H, W), ``wavelengths``
 .hdr + raw file   yes   yes    ENVI, band sequential, wavelengths in the header
 .nc               yes   yes    netCDF 4: ``cube(wavelength, y, x)``; the classic format is read
-.zarr             yes   yes    a folder, Zarr 3: as .nc; more of Zarr 2 and 3 is read with zarr
+.zarr             yes   yes    a folder, Zarr 3: as .nc; those of others take ``cassi[xarray]``
 .hspy             yes   yes    HyperSpy: a signal of spectra (H, W, C)
 .png              yes   no     one grey image: a mask, a measurement, a frame
 a folder          yes   no     a cube: PNG or TIFF images, one a band, ``scene_550nm.png``

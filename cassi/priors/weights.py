@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cassi.checks import check_readable, read_regular
+from cassi.checks import check_fetched, check_readable, read_regular
 
 _PLAIN = (
     "state_dict",
@@ -85,11 +85,16 @@ def load_weights(
         MisfitError: a `ValueError`: names or shapes do not fit.
     """
     file = Path(path).expanduser()
-    plain, average = _find(read_file(file))
+    content = read_file(file)
+    plain, average = _find(content)
     if plain is None and average is None:
+        parts = content.items() if isinstance(content, Mapping) else ()
+        named = [key for key, part in parts if _find(part) != (None, None)]
+        there = f"got them under {', '.join(map(repr, named[:SHOWN]))}" if named else "got none"
+        chosen = f"torch.load({str(file)!r})[{named[0]!r}]" if named else "network.state_dict()"
         raise ValueError(
-            f"weights {file}: expected names and tensors, got none; write the file by "
-            "torch.save(network.state_dict(), FILE)"
+            f"weights {file}: expected names and tensors, {there}; write the file by "
+            f"torch.save({chosen}, FILE)"
         )
     if ema and average is None:
         raise ValueError(f"weights {file}: it holds no moving average; leave out ema=True")
@@ -117,7 +122,7 @@ def read_file(file: Path) -> Any:
     """
     if not file.is_file():
         raise FileNotFoundError(f"weights: no file {file}")
-    check_readable(file)
+    _check_fetched(file)
     if file.suffix == ".safetensors":
         from safetensors import SafetensorError
         from safetensors.torch import load_file
@@ -139,8 +144,9 @@ def read_file(file: Path) -> Any:
         if needs := re.search(r"GLOBAL (\S+)", text):
             raise ValueError(
                 f"weights {file}: holds a Python object ({needs[1]}), and to make one may run any "
-                "code; if you trust the file, where its code is at hand, run torch.save(torch.load("
-                f"{file.name!r}, weights_only=False).state_dict(), 'weights.pth')"
+                "code; if you trust the file, where its code is at hand, run "
+                "from cassi.priors.weights import find_weights; torch.save(find_weights(torch.load("
+                f"{str(file)!r}, weights_only=False)), {f'{file.stem}_weights.pth'!r})"
             ) from None
         reason = text.splitlines()[0] if text else type(error).__name__
         raise ValueError(
@@ -148,14 +154,42 @@ def read_file(file: Path) -> Any:
         ) from None
 
 
+def find_weights(content: Any) -> dict[str, Any]:
+    """Return the weights in what `torch.load` makes of a file, for a file of them alone.
+
+    Args:
+        content: a network, or a checkpoint as in `load_weights` that may hold networks and any
+            other objects.
+
+    Returns:
+        The weights as `state_dict`, their moving average as `ema`, as far as there are such.
+
+    Raises:
+        ValueError: there are none.
+    """
+    plain, average = _find(content)
+    if plain is None and average is None:
+        names = list(content) if isinstance(content, Mapping) else type(content).__name__
+        raise ValueError(f"expected a network or its weights, got {names}; give the one of them")
+    found = {"state_dict": plain, "ema": average}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _check_fetched(file: Path) -> None:
+    check_readable(file)
+    with file.open("rb") as stream:
+        check_fetched(file, stream.read(64))
+
+
 def check_header(file: Path) -> None:
     """Refuse a safetensors file whose header is too long to be one of weights.
 
     Raises:
         OSError: it cannot be read.
-        ValueError: the header is longer than 16 MiB, or than the file.
+        ValueError: the header is longer than 16 MiB, or than the file; or Git LFS has left a
+            pointer in place of the file.
     """
-    check_readable(file)
+    _check_fetched(file)
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
     if length > min(_LARGEST_HEADER, file.stat().st_size):
@@ -189,6 +223,8 @@ def _harmless() -> list[Any]:
 
 def _find(content: Any) -> tuple[Mapping[str, Tensor] | None, Any]:
     """Return the weights of a file and their moving average, each None where it has none."""
+    if callable(state := getattr(content, "state_dict", None)):  # a network, or torch_ema's average
+        return _find(state())
     if _is_list(content):
         return None, content
     if not isinstance(content, Mapping):

@@ -107,7 +107,7 @@ def test_only_masks_of_the_detectors_size_are_moved_back():
 
 @pytest.mark.parametrize(
     ("moved", "said"),
-    [(0, "; set system.step=0 where"), (1, "set system.step=1, by which"), (-3, "step=-3, by")],
+    [(0, "alike; set system.step=0 where"), (1, "; set system.step=1$"), (-3, "step=-3$")],
 )
 def test_masks_that_the_step_does_not_move_are_refused(moved, said):
     """Masks of the detector's size, with light everywhere: of frames, or of another step."""
@@ -119,6 +119,20 @@ def test_masks_that_the_step_does_not_move_are_refused(moved, said):
         move_back(_system(SD), masks, 24, None)
     move_back(_system(SD, step=moved or 2), masks if moved else masks[:, :1], 24, None)
     move_back(_system(SD, step=2), torch.ones_like(masks), 24, None)
+
+
+def test_masks_that_move_along_the_other_axis_are_refused_with_the_remedy():
+    """Or by nothing at all, which smooth masks that move may look like along one axis."""
+    random = torch.Generator().manual_seed(0)
+    wide = torch.rand(1, 1, 48, 24, generator=random)
+    masks = torch.cat([wide[:, :, 9 - 2 * band : 33 - 2 * band] for band in range(4)], 1)
+    with pytest.raises(ValueError, match=r"along the rows; set system.axis=-2 system.step=2$"):
+        move_back(_system(SD, step=1), masks, 24, None)
+    assert move_back(_system(SD, axis=-2, step=2), masks, 24, None)[1]["detector"] == 24
+    still = masks[:, :1].expand(-1, 4, -1, -1)
+    with pytest.raises(ValueError, match=r"do not move; set system.step=0$"):
+        move_back(_system(SD), still, 24, None)
+    assert move_back(_system(SD, step=0), still, 24, None) == (still, {}, None)
 
 
 @pytest.mark.parametrize("side", [0.0, 0.2])

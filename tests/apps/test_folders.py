@@ -33,6 +33,21 @@ def test_commands_of_one_second_have_folders_of_their_own(start, camera, tmp_pat
     assert all((folder / "cube.tif").is_file() for folder in made)
 
 
+@pytest.mark.parametrize("words", [(), ("--multirun", "seed=0,1")], ids=["run", "sweep"])
+def test_a_current_folder_that_takes_no_results_is_said_in_one_line(
+    words, start, camera, tmp_path, monkeypatch
+):
+    """As a read-only one: here a file is in the way, which stops root too."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "outputs").write_bytes(b"")
+    running = start("reconstruct", *words, *camera.given(), *QUICK)
+    _, said = running.communicate(timeout=200)
+    assert running.returncode == 2
+    (line,) = said.splitlines()
+    option = "hydra.sweep.dir" if words else "hydra.run.dir"
+    assert re.search(rf"error: {option}: cannot make outputs\S*: .*; give {option}=DIR$", line)
+
+
 def test_a_name_that_is_taken_gets_a_number(tmp_path):
     names = [folders._make_new(tmp_path / "day" / "12-30-01").name for _ in range(3)]
     assert names == ["12-30-01", "12-30-01_2", "12-30-01_3"]

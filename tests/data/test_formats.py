@@ -2,6 +2,7 @@
 
 import json
 import struct
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -16,6 +17,7 @@ import zarr
 from cassi.data import formats, io
 from cassi.data.formats.labelled import letters
 from cassi.data.formats.stacks import open_stack
+from cassi.data.formats.zarr import read_zarr
 from cassi.data.scenes import find_scenes, load_scene
 
 NM = (453.5, 457.5, 462.0, 466.125, 640.0)
@@ -123,6 +125,25 @@ def test_what_xarray_writes(tmp_path, name):
     assert torch.equal(loaded.data[0], torch.from_numpy(counts).float() * 0.5)
     assert loaded.wavelengths == NM
     assert loaded.axes == "HWC"
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_plain_store_of_others_takes_the_package_that_the_page_names(
+    version, tmp_path, monkeypatch
+):
+    """Uncompressed, one array in a group, no consolidated metadata."""
+    path = tmp_path / "a.zarr"
+    group = zarr.open_group(path, mode="w", zarr_format=version)
+    group.create_array("scene", data=CUBE.numpy(), chunks=(1, 7, 4), compressors=None)
+    assert torch.equal(io.load_cube(path, axes="CHW").data[0], CUBE)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"package zarr .*: pip install 'cassi\[xarray\]'$"):
+        read_zarr(path).__enter__()
+    io.write_cube(tmp_path / "own.zarr", CUBE, NM)
+    with read_zarr(tmp_path / "own.zarr") as source:
+        assert source.shapes == {"cube": (5, 7, 4)}
+    page = Path(__file__).parents[2] / "docs" / "guides" / "files.md"
+    assert "except to read Zarr stores of others: `pip install 'cassi[xarray]'`" in page.read_text()
 
 
 def test_missing_values_are_refused(tmp_path):

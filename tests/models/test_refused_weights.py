@@ -16,7 +16,7 @@ from torch import nn
 import cassi
 from cassi.apps.train.files import add_earlier_options, checkpoint_folder, save_options
 from cassi.models.load import create_model, load_model, load_published
-from cassi.priors.weights import SHOWN, load_weights, read_file
+from cassi.priors.weights import SHOWN, find_weights, load_weights, read_file
 from cassi.systems import Curve
 
 BANDS = 4
@@ -62,17 +62,61 @@ def test_a_malicious_pickle_is_refused_and_not_run(old: bool, where: str, tmp_pa
     assert witness.exists()  # it would have done harm
 
 
-def test_a_pickled_network_is_refused_with_the_way_to_convert_it(tmp_path: Path) -> None:
+class Options:
+    """An object of the authors' code beside the weights."""
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda net: net,
+        nn.DataParallel,
+        lambda net: {"model": net, "optimizer": torch.optim.Adam(net.parameters())},
+        lambda net: {"state_dict": net.state_dict(), "options": Options()},
+        lambda net: {"epoch": 3, "checkpoint": Options(), "ema": list(net.parameters())},
+    ],
+    ids=["network", "parallel", "network in a dict", "object beside weights", "average"],
+)
+def test_a_pickled_object_is_refused_with_the_way_to_convert_it(
+    make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     net = _net()
-    file = _save(net, tmp_path)
-    with pytest.raises(ValueError, match=r"weights_only=False\)\.state_dict\(\)") as caught:
+    content = make(net)
+    file = _save(content, tmp_path)
+    with pytest.raises(ValueError, match="Python object") as caught:
         _load(file)
-    assert "\n" not in str(caught.value)
-    assert "cassi.models.published.gap_net.GAPNet" in str(caught.value)
-    torch.save(torch.load(file, weights_only=False).state_dict(), file)
+    message = str(caught.value)
+    assert "\n" not in message
+    monkeypatch.chdir(tmp_path)
+    exec(message.rpartition("is at hand, run ")[2], {"torch": torch})
+    converted = _load(Path("weights_weights.pth"))
     assert all(
-        torch.equal(a, b) for a, b in zip(_load(file).parameters(), net.parameters(), strict=True)
+        torch.equal(a, b) for a, b in zip(converted.parameters(), net.parameters(), strict=True)
     )
+
+
+def test_weights_under_a_name_of_the_authors_are_found_by_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = _save({"epoch": 3, "generator": _net().state_dict()}, tmp_path)
+    with pytest.raises(
+        ValueError, match="got them under 'generator'; write the file by "
+    ) as caught:
+        _load(file)
+    converted = tmp_path / "converted.pth"
+    exec(str(caught.value).rpartition(" by ")[2], {"torch": torch, "FILE": converted})
+    _load(converted)
+    with pytest.raises(ValueError, match=r"expected a network or its weights, got .*'generator'"):
+        find_weights(torch.load(file))
+
+
+@pytest.mark.parametrize("suffix", [".pth", ".ckpt", ".safetensors"])
+def test_pointers_of_git_lfs_are_named(suffix: str, tmp_path: Path) -> None:
+    file = tmp_path / f"weights{suffix}"
+    file.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 123\n")
+    for read in (_load, load_model) if suffix == ".safetensors" else (_load,):
+        with pytest.raises(ValueError, match=f"weights{suffix}: expected the file, got a pointer"):
+            read(file)
 
 
 @pytest.mark.parametrize("content", [{}, [], {"epoch": 3}, {"model": {"a": 1}}, "words"], ids=str)

@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from cassi.apps.camera.nodes import KINDS, check_described, check_plain
 from cassi.apps.camera.text import LARGEST, parse
+from cassi.apps.camera.yaml_slips import find_slip
 from cassi.checks import did_you_mean, read_regular
 from cassi.config import verbatim
 
@@ -56,7 +57,7 @@ def check_camera(values: Any, path: Path) -> Values:
         ValueError: it is no camera, or there is a key that a camera does not have.
     """
     if not isinstance(values, dict) or all(value is None for value in values.values()):
-        got = type(values).__name__ if values and not isinstance(values, dict) else "nothing"
+        got = repr(values)[:80] if values and not isinstance(values, dict) else "nothing"
         raise ValueError(
             f"camera: expected a file with mask: FILE, system: {{…}} and so on, got {got} in {path}"
         )
@@ -293,9 +294,15 @@ def load_camera(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         values = parse(content.decode())
     except _NOT_YAML as error:
-        reason = " ".join(str(error).split())
+        slip = find_slip(content.decode(errors="replace"), error)
+        reason = slip or " ".join(str(error).split())
         raise ValueError(f"camera: {file} is not valid YAML: {reason}") from None
-    camera = check_camera(values, file)
+    try:
+        camera = check_camera(values, file)
+    except ValueError as error:
+        if (slip := find_slip(content.decode(), error)) is None:
+            raise
+        raise ValueError(f"camera: {file}, {slip}") from None
     if "noise" in camera and "_target_" not in camera["noise"]:
         camera["noise"] = _option("noise", "sensor") | camera["noise"]
         check_camera({"noise": camera["noise"]}, file)

@@ -331,13 +331,20 @@ def _check_copies(mask: Tensor, step: int, axis: int) -> None:
     """Refuse masks per band that light passes everywhere and that the step does not move."""
     if likeness_of_bands(mask, step, axis) > _UNLIKE:
         return
-    found = max(range(-_STEPS, _STEPS + 1), key=lambda other: likeness_of_bands(mask, other, axis))
-    moved = f"system.step={found}, by which they are moved, or "
-    alike = likeness_of_bands(mask, found, axis) > _ALIKE
+    moves = [(other, to) for to in (axis, -3 - axis) for other in range(-_STEPS, _STEPS + 1)]
+    likeness = {move: likeness_of_bands(mask, *move) for move in moves}
+    moved, to = max(moves, key=likeness.__getitem__)
+    if likeness[moved, to] <= _ALIKE:
+        hint = "they are not alike; set system.step=0 where the bands are frames of a video"
+    elif moved == 0:
+        hint = "they do not move; set system.step=0"
+    else:
+        turn = f"system.axis={to} " * (to != axis)
+        hint = f"they move along the {'rows' if to == -2 else 'columns'}; " * (to != axis)
+        hint += f"set {turn}system.step={moved}"
     raise ValueError(
         "mask: expected each band's to be that of the band before it on the detector, moved by "
-        f"system.step={step}; set {moved * alike}system.step=0 "
-        "where the bands are frames of a video"
+        f"system.step={step}; {hint}"
     )
 
 

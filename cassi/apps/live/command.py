@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from cassi import links
 from cassi.apps.arguments import told_plugins
-from cassi.apps.view.launch import read_words, run_until_interrupted, show
+from cassi.apps.view.launch import Words, make_output, read_words, run_until_interrupted, show
 from cassi.plugins import load_plugins
 
 if TYPE_CHECKING:
@@ -55,9 +55,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Read the command line: flags, `source=`, and settings.
 
     Raises:
-        ValueError: there is no such port.
+        ValueError: there is no such port or flag.
     """
-    parser = argparse.ArgumentParser("cassi-live", description=_HELP, epilog=_MORE)
+    parser = Words("cassi-live", description=_HELP, epilog=_MORE)
     parser.add_argument("settings", nargs="*", metavar="source=… KEY=VALUE")
     said = "a Zarr store for raw frames and cubes"
     parser.add_argument("--record", type=Path, metavar="FILE.zarr", help=said)
@@ -108,7 +108,7 @@ def serve(given: argparse.Namespace) -> None:
     from cassi.apps.view.server import Server
     from cassi.data.day_store import Recording
 
-    given.output.mkdir(parents=True, exist_ok=True)
+    make_output(given.output)
     links.guard(given.output)
     prepare_process(settings)
     with contextlib.ExitStack() as at_end:

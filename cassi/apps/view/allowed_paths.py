@@ -9,6 +9,7 @@ from typing import Any
 from cassi.checks import read_regular
 from cassi.data.bundled import bundled_path
 from cassi.data.formats.envi import DATA_SUFFIXES
+from cassi.data.formats.listing import list_folder
 
 _DEEPEST = 6
 """Folders below one that was given."""
@@ -117,10 +118,13 @@ class AllowedPaths:
                 raise ValueError(f"{value}: expected a regular file or a folder")
 
     def list_files(self, suffixes: Iterable[str], most: int = 1000) -> dict[str, Path]:
-        """Return at most so many files by the name to show, sorted by folder and name."""
+        """Return at most so many files by the name to show, sorted by folder and name.
+
+        Links are followed that do not lead out of a folder, as in folders of snapshots.
+        """
         wanted = tuple(suffixes)
         found: dict[str, Path] = {}
-        for folder, names in self._walk():
+        for folder, names, _ in self._walk():
             for name in sorted(names):
                 if name.lower().endswith(wanted) and len(found) < most and is_text(folder / name):
                     found[self.name_of(folder / name)] = folder / name
@@ -134,15 +138,34 @@ class AllowedPaths:
         return name if is_text(name) else os.fsencode(name).decode("utf-8", "replace")
 
     def find(self, name: str) -> list[Path]:
-        """Return the folders that hold a file of that name, sorted."""
-        return sorted(folder for folder, names in self._walk() if name in names)
+        """Return the folders that hold a file of that name, or a link that is refused, sorted."""
+        return sorted(
+            folder for folder, names, left_out in self._walk() if name in (*names, *left_out)
+        )
 
-    def _walk(self) -> Iterator[tuple[Path, list[str]]]:
+    def _walk(self) -> Iterator[tuple[Path, list[str], list[str]]]:
+        """Yield each folder once, the names of its files, and those of the links left out.
+
+        A folder goes by its own name before that of a link.
+        """
+        visited: set[str] = set()
         for root in self.folders:
-            for place, folders, names in os.walk(root):
-                deep = len(Path(place).relative_to(root).parts) >= _DEEPEST
-                folders[:] = [] if deep else sorted(n for n in folders if not n.startswith("."))
-                yield Path(place), [name for name in names if not name.startswith(".")]
+            own, linked = [root], list[Path]()
+            while own or linked:
+                place = (own or linked).pop()
+                if (real := os.path.realpath(place)) in visited:
+                    continue
+                visited.add(real)
+                try:
+                    inside, left_out = list_folder(place, root)
+                except OSError:  # the others are listed
+                    continue
+                folders = [path for path in inside if path.is_dir()]
+                files = [path.name for path in inside if path not in folders]
+                yield place, files, [path.name for path in left_out]
+                if len(place.relative_to(root).parts) < _DEEPEST:
+                    own += [path for path in reversed(folders) if not path.is_symlink()]
+                    linked += [path for path in reversed(folders) if path.is_symlink()]
 
 
 def is_text(name: str | Path) -> bool:

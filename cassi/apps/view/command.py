@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cassi.apps.arguments import told_plugins
 from cassi.apps.view.allowed_paths import AllowedPaths
-from cassi.apps.view.launch import read_words, run_until_interrupted, show
+from cassi.apps.view.launch import Words, make_output, read_words, run_until_interrupted, show
 from cassi.checks import reading_only
 from cassi.plugins import load_plugins
 
@@ -35,9 +35,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line.
 
     Raises:
-        ValueError: there is no such port.
+        ValueError: there is no such port or flag.
     """
-    parser = argparse.ArgumentParser("cassi-view", description=_HELP, epilog=_MORE)
+    parser = Words("cassi-view", description=_HELP, epilog=_MORE)
     said = "with snapshots, masks, cameras or results, which may be read (the current one)"
     parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help=said)
     return read_words(parser, arguments, "outputs/view", "of results and uploads")
@@ -55,7 +55,7 @@ def serve(given: argparse.Namespace) -> None:
 
     folders = given.folders or [Path()]
     AllowedPaths(folders)
-    given.output.mkdir(parents=True, exist_ok=True)
+    make_output(given.output)
     with contextlib.ExitStack() as at_end:
         server = Server(given.port)
         at_end.callback(server.stop)

@@ -4,7 +4,7 @@ import signal
 import sys
 import threading
 import webbrowser
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -18,24 +18,51 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PANEL = ("panel", "bokeh", "tornado", "param")
 
 
+class Words(ArgumentParser):
+    """A command line whose mistakes are errors as all others are: one line, and no usage."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise ValueError with what argparse says."""
+        raise ValueError(f"{message}; {self.prog} --help lists all")
+
+
+def _port(text: str) -> int:
+    # The system would take the rest of a division.
+    if not text.isdecimal() or not 0 <= (port := int(text)) < 2**16:
+        raise ArgumentTypeError(f"expected 0 to 65535, got {text}; 0 takes a free one")
+    return port
+
+
 def read_words(
     parser: ArgumentParser, arguments: Sequence[str] | None, folder: str, said: str
 ) -> Namespace:
     """Read a command line with the flags of a page, and of the folder that it writes into.
 
     Raises:
-        ValueError: there is no such port.
+        ValueError: there is no such port or flag.
     """
     said = f"folder {said} ({folder})"
     parser.add_argument("--output", type=Path, default=Path(folder), help=said)
     said = "to listen on; 0, the default, takes a free one"
-    parser.add_argument("--port", type=int, default=0, help=said)
+    parser.add_argument("--port", type=_port, default=0, help=said)
     said = "print the address and open no browser"
     parser.add_argument("--no-browser", action="store_true", help=said)
-    given = parser.parse_args(arguments)
-    if not 0 <= given.port < 2**16:  # the system would take the rest of a division
-        raise ValueError(f"--port: expected 0 to 65535, got {given.port}; 0 takes a free one")
-    return given
+    return parser.parse_args(arguments)
+
+
+def make_output(folder: Path) -> None:
+    """Make the folder of `--output`.
+
+    Raises:
+        OSError: it cannot be made, as in a current folder that is read-only.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        from cassi.data.atomic import describe_oserror  # the help does not wait for it
+
+        reason = describe_oserror(error)
+        raise OSError(f"--output: cannot make {reason}; give --output DIR") from None
 
 
 def run_until_interrupted(name: str, command: Callable[[], Any]) -> None:

@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from cassi.apps.arguments import quoted
@@ -158,9 +159,15 @@ class Session:
         return load_inputs(settings, torch.device("cpu"), settings.bands)
 
     def add(self, shown: Shown) -> Shown:
-        """Keep a result; its name gets a number if it is taken."""
+        """Keep a result; its name gets a number where another one has it.
+
+        Returns:
+            The result under that name; what is there already where this one has been opened before.
+        """
         name, number = shown.name, 2
-        while name in self.results:
+        while (other := self.results.get(name)) is not None:
+            if _is_same(other, shown):
+                return other
             name, number = f"{shown.name} ({number})", number + 1
         shown = replace(shown, name=name)
         self.results[name] = shown
@@ -173,6 +180,12 @@ class Session:
             if key.split(".")[0].split("@")[0] == "hydra":
                 raise ValueError(f"{key}: expected settings of cassi-reconstruct alone")
             self.allowed.check(value.strip("'\""))
+
+
+def _is_same(one: Shown, other: Shown) -> bool:
+    """Tell whether both were read from the same files, which may have been written again since."""
+    read = one.made is None and other.made is None
+    return read and one.numbers == other.numbers and np.array_equal(one.cube, other.cube)
 
 
 def list_methods() -> dict[str, str]:

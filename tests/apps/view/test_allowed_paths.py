@@ -78,11 +78,30 @@ def test_files_inside_of_settings_are_looked_at(folders):
 
 def test_lists_name_files_from_the_folder_that_was_given(folders):
     inner, outer = folders
-    assert list(AllowedPaths([inner]).list_files([".npy"])) == ["link.npy", "deep/a.npy"]
+    assert list(AllowedPaths([inner]).list_files([".npy"])) == ["deep/a.npy"]
     both = AllowedPaths([inner, outer]).list_files([".npy"])
-    assert list(both) == ["inner/link.npy", "inner/deep/a.npy", "outer/secret.npy"]
+    assert list(both) == ["inner/deep/a.npy", "outer/secret.npy"]
     assert AllowedPaths([inner]).find("a.npy") == [inner / "deep"]
     assert len(AllowedPaths([inner, outer]).list_files([".npy"], most=1)) == 1
+
+
+def test_lists_treat_links_as_folders_of_snapshots_do(folders):
+    """Those out of the folder are left out; what two names lead to is listed once."""
+    inner, outer = folders
+    (inner / ".store").mkdir()
+    (inner / ".store" / "key").write_bytes(b"")
+    (inner / "annexed.npy").symlink_to(".store/key")
+    (inner / "again.npy").symlink_to("annexed.npy")
+    (inner / "broken.npy").symlink_to("gone.npy")
+    (inner / "deep" / "a.json").write_bytes(b"")
+    (inner / "alias").symlink_to("deep")
+    (inner / "deep" / "circle").symlink_to("..")
+    (inner / "elsewhere").symlink_to(outer)
+    allowed = AllowedPaths([inner])
+    assert list(allowed.list_files([".npy"])) == ["again.npy", "deep/a.npy"]
+    assert allowed.find("a.json") == [inner / "deep"]
+    assert allowed.find("broken.npy") == [inner]  # of a result it is said why
+    assert AllowedPaths([inner, inner / "deep"]).find("a.json") == [inner / "deep"]
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path):

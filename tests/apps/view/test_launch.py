@@ -22,6 +22,37 @@ def test_a_port_that_there_is_not_is_refused_in_one_line(command, port, capsys):
     assert f"--port: expected 0 to 65535, got {port}" in line
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--port", "abc"], "--port: expected 0 to 65535, got abc"),
+        (["--port"], "--port: expected one argument"),
+        (["--prt=1"], "unrecognized arguments: --prt=1"),
+        (["--output"], "--output: expected one argument"),
+    ],
+)
+@pytest.mark.parametrize("command", [main, live])
+def test_a_mistake_on_the_command_line_is_one_line(command, words, said, capsys):
+    with pytest.raises(SystemExit) as stop:
+        command(["--no-browser", *words])
+    assert stop.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
+@pytest.mark.parametrize("command", [main, live])
+def test_a_current_folder_without_room_for_results_is_named(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "outputs").write_bytes(b"")
+    np.save("mask.npy", np.eye(8, dtype=np.float32))
+    with pytest.raises(SystemExit) as stop:
+        command(["--no-browser", *(["source=.", "mask=mask.npy"] if command is live else [])])
+    assert stop.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "--output: cannot make outputs" in line
+    assert line.endswith("; give --output DIR")
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("name", ["view", pytest.param("live", marks=pytest.mark.slow)])
 def test_a_signal_ends_the_command_and_its_files(name, number, tmp_path, start):

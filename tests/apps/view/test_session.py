@@ -12,6 +12,7 @@ from cassi.apps.reconstruct import reconstruct as command
 from cassi.apps.reconstructors import compose_settings, settings_of_file
 from cassi.apps.settings import to_dict
 from cassi.apps.view import input_summary, runs
+from cassi.apps.view.cubes import Shown
 from cassi.apps.view.jobs import DONE, FAILED, STOPPED, Job, Jobs, Stopped
 from cassi.apps.view.repeat import NAME, write_config
 from cassi.apps.view.session import Session, list_methods
@@ -292,3 +293,13 @@ def test_results_of_one_name_stay_apart(session):
     shown = runs.reconstruct(session.settings(), session.options(), Job())
     names = [session.add(shown).name for _ in range(3)]
     assert names == ["snapshot, auto", "snapshot, auto (2)", "snapshot, auto (3)"]
+
+
+def test_a_result_that_is_opened_again_is_listed_once(session):
+    """Unless its files have been written again since."""
+    cube = np.ones((2, 3, 4), np.float32)
+    first = session.add(Shown("day/one", cube, numbers={"psnr": 1.0}))
+    other = session.add(Shown("day/one", 2 * cube, numbers={"psnr": 1.0}))
+    assert session.add(Shown("day/one", cube.copy(), numbers={"psnr": 1.0})) is first
+    assert session.add(Shown("day/one", 2 * cube, numbers={"psnr": 1.0})) is other
+    assert list(session.results) == ["day/one", "day/one (2)"]
