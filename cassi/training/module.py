@@ -1,6 +1,7 @@
 """The step of a training, as Lightning's Trainer takes it."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -111,6 +112,13 @@ class Training(LightningModule):
         if self.plugins:
             checkpoint["plugins"] = self.plugins
 
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Let the best checkpoint be that of this run's folder, which may have been moved."""
+        for callback in self.trainer.checkpoint_callbacks:
+            state = checkpoint["callbacks"].get(callback.state_key)
+            if state and callback.dirpath:
+                find_beside(state, Path(callback.dirpath))
+
     def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
         """Return the loss of a batch of cubes `(B, C, H, W)` in [0, 1].
 
@@ -216,6 +224,23 @@ class Training(LightningModule):
             picture = draw(x.detach().cpu(), truth.detach().cpu())
             for take in takers:
                 take(name, picture, self.trainer.global_step)
+
+
+def find_beside(state: dict[str, Any], folder: Path) -> None:
+    """Let the paths in the state of a `ModelCheckpoint` be those of the same files in a folder.
+
+    Lightning stores absolute paths, and forgets the best score where the folder is another one.
+    That is right where the best checkpoint is not in the folder.
+    """
+
+    def moved(path: str) -> str:
+        return path and str(folder / Path(path).name)
+
+    if not Path(moved(state["best_model_path"])).is_file():
+        return
+    best = {moved(path): score for path, score in state["best_k_models"].items()}
+    paths = {key: moved(state[key]) for key in state if key.endswith("_model_path")}
+    state.update(paths, best_k_models=best, dirpath=str(folder))
 
 
 def begin_batch(net: Any, y: Tensor, system: Any) -> tuple[Tensor, Tensor | None]:

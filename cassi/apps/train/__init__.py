@@ -67,6 +67,7 @@ def train(settings: Train, run: Run) -> float:
         content = files.read_checkpoint(start)
         files.check_plugins(content)
         resumed = content["global_step"]
+        files.check_steps(start, folder, resumed, settings.trainer["max_steps"])
 
     wavelengths = inputs.data_wavelengths(settings.data)
     net, card = build_network(settings.model, len(wavelengths))
@@ -103,9 +104,11 @@ def train(settings: Train, run: Run) -> float:
     best = max((c.best_model_score for c in _selectors(trainer)), default=best)
     score = float("nan") if best is None else float(best)
     if trainer.is_global_zero:
-        summary = {"val_psnr": round(score, 4), "parameters": count, "steps": trainer.global_step}
+        summary = {"parameters": count, "steps": trainer.global_step}
+        summary |= {} if best is None else {"val_psnr": round(score, 4)}
         written = files.export(folder, settings, card, summary)
-        print(f"{trainer.global_step} steps, best validation PSNR {score:.2f} dB -> {written[0]}")
+        said = "not validated" if best is None else f"best validation PSNR {score:.2f} dB"
+        print(f"{trainer.global_step} steps, {said} -> {written[0]}")
     return score
 
 

@@ -93,6 +93,14 @@ def check_plugins(content: Mapping[str, Any]) -> None:
         raise ValueError(f"ckpt: this training needs {missing}; give it again, it is a program")
 
 
+def check_steps(start: Path, folder: Path, done: int, wanted: int) -> None:
+    """Raise ValueError where a checkpoint of another folder leaves nothing to train in this one."""
+    if start.resolve().parent != checkpoint_folder(folder).resolve() and 0 < wanted <= done:
+        raise ValueError(
+            f"trainer.max_steps: expected more than the {done} steps of {start}, got {wanted}"
+        )
+
+
 def network_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the network's weights of a checkpoint's `state_dict`."""
     return {

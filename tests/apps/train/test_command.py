@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import tempfile
 from pathlib import Path
@@ -17,7 +18,7 @@ from cassi.apps.train import dry_run
 from cassi.apps.train.files import add_earlier_options, read_checkpoint
 from cassi.apps.train.inputs import build_simulator
 from cassi.data.datasets import TrainingCrops
-from cassi.models.load import load_model
+from cassi.models.load import load_model, read_card
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
 RECIPES = sorted(file.stem for file in (CONF / "experiment").glob("train_*.yaml"))
@@ -159,6 +160,39 @@ def test_a_folder_that_holds_a_training_is_not_overwritten(train, tmp_path):
     # A finished training gives its result again, a longer one goes on.
     assert "1 steps" in train("ckpt=last").out
     assert "3 steps" in train("ckpt=last", "trainer.max_steps=3").out
+
+
+STILL = (*TINY, "optimizer.lr=0", "scheduler=constant", "data.steps_per_epoch=1", "data.workers=0")
+"""No step is better than the first."""
+
+
+def test_a_moved_training_keeps_its_best_checkpoint(train, tmp_path):
+    """Also one that is only copied."""
+    train(*STILL, "trainer.max_steps=2", f"hydra.run.dir={tmp_path / 'a'}").ok()
+    card = read_card(tmp_path / "a" / "model.safetensors")
+    shutil.copytree(tmp_path / "a", tmp_path / "copy")
+    train("ckpt=last", f"hydra.run.dir={tmp_path / 'copy'}").ok()
+    assert read_card(tmp_path / "copy" / "model.safetensors") == card
+    (tmp_path / "a").rename(tmp_path / "b")
+    train("ckpt=last", "trainer.max_steps=4", f"hydra.run.dir={tmp_path / 'b'}").ok()
+    further = read_card(tmp_path / "b" / "model.safetensors").training
+    assert further == card.training | {"steps": 4}
+    assert further["step"] == 1
+
+
+def test_a_checkpoint_of_another_folder_goes_on_there_or_says_that_it_is_done(train, tmp_path):
+    train(*STILL, "trainer.max_steps=2", f"hydra.run.dir={tmp_path / 'a'}").ok()
+    last = tmp_path / "a" / "checkpoints" / "last.ckpt"
+    line = train(*STILL, "trainer.max_steps=2", f"ckpt={last}").refusal
+    assert "trainer.max_steps: expected more than the 2 steps of" in line
+    train(*STILL, "trainer.max_steps=3", f"ckpt={last}").ok()
+    assert read_card(tmp_path / "run" / "model.safetensors").training["step"] == 3
+
+
+def test_a_training_without_validation_has_no_score(train, tmp_path):
+    out = train(*STILL, "trainer.max_steps=1", "+trainer.limit_val_batches=0").ok().out
+    assert "1 steps, not validated -> " in out
+    assert "val_psnr" not in read_card(tmp_path / "run" / "model.safetensors").training
 
 
 def test_training_goes_on_from_exported_weights(train, tmp_path):
