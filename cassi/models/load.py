@@ -1,6 +1,5 @@
 """Networks made by name, with the weights of their authors' files or of our own."""
 
-import hashlib
 import json
 import math
 import os
@@ -8,7 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,12 +16,11 @@ from cassi.models.inference import prepare
 from cassi.models.registry import Card as Card
 from cassi.models.registry import find_model, list_models, plugins_of
 from cassi.plugins import needed
-from cassi.priors.weights import MisfitError, check_header, load_weights
+from cassi.priors.weights import CHECKSUM, MisfitError, digest_tensors, load_weights, read_metadata
 
 # Of numbers of bands, stages and channels that a file may ask for, and of weights it need not hold.
 _LARGEST_NUMBER, _HARMLESS = 4096, 1 << 20
 
-_CHECKSUM = "sha256"
 _USE = ("refined", "precision")  # settings of how a shipped network is used
 
 
@@ -187,7 +185,7 @@ def save_model(
     if half:
         tensors = {key: _halve(value) for key, value in tensors.items()}
     # What follows the header does not depend on the metadata in it.
-    metadata[_CHECKSUM] = _digest_tensors(BytesIO(save(tensors, metadata)))
+    metadata[CHECKSUM] = digest_tensors(BytesIO(save(tensors, metadata)))
     # Python's own writing says of a full disk what it is.
     Path(path).write_bytes(save(tensors, metadata))
 
@@ -206,15 +204,11 @@ def read_card(path: str | os.PathLike[str]) -> Card:
         ValueError: it is not one that `save_model` wrote, or it is damaged; or its network is the
             user's own, and what registers it is not loaded.
     """
-    from safetensors import SafetensorError, safe_open
-
     file = Path(path).expanduser()
     if not file.is_file():
         raise FileNotFoundError(f"model: no file {file}")
-    check_header(file)
+    metadata = read_metadata(file)
     try:
-        with safe_open(file, framework="pt") as content:
-            metadata = content.metadata() or {}
         model = json.loads(metadata["model"])
         wavelengths = json.loads(metadata["wavelengths"])
         card = Card(
@@ -225,8 +219,6 @@ def read_card(path: str | os.PathLike[str]) -> Card:
             training=dict(json.loads(metadata.get("training", "{}"))),
             plugins=tuple(map(str, json.loads(metadata.get("plugins", "[]")))),
         )
-    except SafetensorError as error:
-        raise ValueError(f"model {file}: not a safetensors file ({error})") from None
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
         raise ValueError(
             f"model {file}: it does not say what network it holds; give model=NAME "
@@ -240,9 +232,6 @@ def read_card(path: str | os.PathLike[str]) -> Card:
             f"model {file}: expected a network whose settings are at most {_LARGEST_NUMBER}, "
             f"got {largest}"
         )
-    with file.open("rb") as stream:
-        if metadata.get(_CHECKSUM) not in (None, _digest_tensors(stream)):
-            raise ValueError(f"model {file}: it is damaged, its checksum does not fit")
     return card
 
 
@@ -281,12 +270,3 @@ def _check_claim(file: Path, card: Card) -> None:
     claimed = sum(value.numel() for value in state.values())
     if claimed > 2 * stored + _HARMLESS:
         raise ValueError(f"model {file}: its network has {claimed} weights, the file {stored}")
-
-
-def _digest_tensors(stream: BinaryIO) -> str:
-    # The format: the header's length in 8 bytes, the header, all tensors.
-    stream.seek(int.from_bytes(stream.read(8), "little"), os.SEEK_CUR)
-    found = hashlib.sha256()
-    while block := stream.read(2**20):
-        found.update(block)
-    return found.hexdigest()

@@ -20,6 +20,7 @@ from cassi.apps.command import (
     prepare_process,
     run_command,
 )
+from cassi.apps.folders import is_new
 from cassi.apps.printing import marked
 from cassi.apps.reconstructors import build_network, rewrite_model_path
 from cassi.apps.settings import Train, Validation, check_nodes, to_dict
@@ -51,6 +52,8 @@ def train(settings: Train, run: Run) -> float:
     """
     _check_extra(settings)
     _check_nodes(settings)
+    if settings.ckpt == "last" and is_new(run.folder):
+        raise ValueError(files.name_folder(run.folder))
     folder = Path(settings.folder) if settings.dry_run else run.folder
     prepare_process(settings)
     torch.manual_seed(settings.seed)

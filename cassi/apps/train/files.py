@@ -30,6 +30,14 @@ def checkpoint_folder(folder: Path) -> Path:
     return folder / "checkpoints"
 
 
+def name_folder(folder: Path) -> str:
+    """Say which folder `ckpt=last` needs, beside a new one that is named after the time."""
+    trainings = folder.parents[1].glob("*/*/checkpoints/last.ckpt")
+    newest = max(trainings, key=lambda last: last.stat().st_mtime, default=None)
+    place = "DIR" if newest is None else newest.parents[1]
+    return f"ckpt=last: expected the folder of a training, got none; give hydra.run.dir={place}"
+
+
 def find_start(ckpt: Any, folder: Path) -> Path | None:
     """Return the checkpoint to go on from, or None to start anew.
 

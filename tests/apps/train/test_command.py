@@ -189,6 +189,17 @@ def test_a_checkpoint_of_another_folder_goes_on_there_or_says_that_it_is_done(tr
     assert read_card(tmp_path / "run" / "model.safetensors").training["step"] == 3
 
 
+def test_the_last_training_needs_its_folder(train, tmp_path):
+    line = train("ckpt=last", "hydra.run.dir=outputs/train/${now:%Y}/a").refusal
+    assert line.endswith(
+        "ckpt=last: expected the folder of a training, got none; give hydra.run.dir=DIR"
+    )
+    place = "outputs/train/2026-01-02/03-04-05"
+    train(*STILL, "trainer.max_steps=1", f"hydra.run.dir={place}").ok()
+    line = train(*STILL, "ckpt=last", "hydra.run.dir=outputs/train/${now:%Y}/b").refusal
+    assert line.endswith(f"got none; give hydra.run.dir={tmp_path / place}")
+
+
 def test_a_training_without_validation_has_no_score(train, tmp_path):
     out = train(*STILL, "trainer.max_steps=1", "+trainer.limit_val_batches=0").ok().out
     assert "1 steps, not validated -> " in out
