@@ -16,7 +16,7 @@ from cassi.apps.settings import Train, to_dict, to_yaml
 from cassi.checks import read_regular
 from cassi.data.atomic import atomic_folder, atomic_path
 from cassi.models.load import Card, save_model
-from cassi.plugins import needed
+from cassi.plugins import loaded_names, needed
 from cassi.training.tensors import read_tensors
 
 PREFIX = "net."
@@ -95,9 +95,12 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def check_plugins(content: Mapping[str, Any]) -> None:
-    """Raise ValueError where a checkpoint is of a training with plugins that are not loaded."""
+    """Raise ValueError where a checkpoint is of a training with plugins, and none is loaded.
+
+    Files may have new names by now: what the settings name of them has been found.
+    """
     names = content.get("plugins")
-    if isinstance(names, list) and (missing := needed(names)) is not None:
+    if not loaded_names() and isinstance(names, list) and (missing := needed(names)) is not None:
         raise ValueError(f"ckpt: this training needs {missing}; give it again, it is a program")
 
 
