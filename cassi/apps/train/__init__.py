@@ -90,7 +90,8 @@ def train(settings: Train, run: Run) -> float:
     module = make_module(settings, net, wavelengths, data.scenes.scales)
     module.configure_optimizers()  # refuses wrong values before anything is written
     trainer = make_trainer(settings, folder, resumed)
-    inputs.tell_settings(trainer.loggers, settings)
+    if first:
+        inputs.open_services(trainer.loggers, settings, folder)
     count = sum(p.numel() for p in net.parameters() if p.requires_grad)
     if first:
         scenes = f"{len(data.samples.scenes)} training and {len(data.scenes)} validation scenes"
@@ -170,7 +171,7 @@ def make_trainer(
     from lightning.fabric.utilities.exceptions import MisconfigurationException
 
     callbacks = [*inputs.build_callbacks(settings), *more]
-    loggers = inputs.build_loggers(settings, resumed)
+    loggers = inputs.build_loggers(settings, resumed, folder)
     try:
         return build(
             settings.trainer,

@@ -1,6 +1,7 @@
 """What a training leaves in its folder, and how another run goes on from there."""
 
 import contextlib
+import json
 import re
 import warnings
 from collections.abc import Mapping, Sequence
@@ -157,6 +158,24 @@ def _read_best(folder: Path, last: dict[str, Any]) -> dict[str, Any]:
     except ValueError as error:
         warnings.warn(f"{error}; the last weights are written instead", stacklevel=3)
         return last
+
+
+RUN_IDS = "services.json"
+
+
+def read_run_ids(folder: Path) -> dict[str, str]:
+    """Return the names that services gave a run, by kind of logger; {} where none is told."""
+    with contextlib.suppress(OSError, ValueError, TypeError, AttributeError, RecursionError):
+        ids = json.loads(read_regular(checkpoint_folder(folder) / RUN_IDS, 1 << 12))
+        return {kind: i for kind, i in ids.items() if re.fullmatch(r"[\w-]{1,64}", i)}
+    return {}
+
+
+def write_run_ids(folder: Path, ids: Mapping[str, str]) -> None:
+    """Keep the names that services gave a run beside its checkpoints."""
+    checkpoint_folder(folder).mkdir(parents=True, exist_ok=True)
+    with atomic_path(checkpoint_folder(folder) / RUN_IDS) as temporary:
+        temporary.write_text(json.dumps(dict(ids)), encoding="utf-8")
 
 
 OPTIONS = "options.yaml"
