@@ -200,6 +200,25 @@ def test_the_last_training_needs_its_folder(train, tmp_path):
     assert line.endswith(f"got none; give hydra.run.dir={tmp_path / place}")
 
 
+def test_the_bar_shows_the_steps_of_the_whole_training(train, tmp_path):
+    """A resumed one begins where the earlier ended."""
+    shown = ("trainer.enable_progress_bar=true", "callbacks.progress.refresh_rate=1")
+    lines = train(*STILL, "trainer.max_steps=2", *shown).ok().out.replace("\r", "\n")
+    resumed = ("ckpt=last", "trainer.max_steps=4", f"hydra.run.dir={tmp_path / 'run'}")
+    lines += train(*resumed).ok().out.replace("\r", "\n")
+    steps = [int(done) for done in re.findall(r"steps: .* (\d)/[24] \[", lines)]
+    assert steps == sorted(steps)
+    assert set(steps) == {0, 1, 2, 3, 4}
+    assert re.search(r"\d/4 \[\d\d:\d\d<\d\d:\d\d, .*loss=0\.\d+, val_psnr=[\d.]{4,5}\]", lines)
+
+
+def test_an_error_has_a_line_of_its_own_behind_the_bar(train):
+    shown = ("trainer.enable_progress_bar=true", "optimizer.lr=1e30", "trainer.max_steps=9")
+    outcome = train(*TINY, "data.steps_per_epoch=3", *shown)
+    assert "not finite" in outcome.refusal
+    assert outcome.out.endswith("]\n")
+
+
 def test_a_training_without_validation_has_no_score(train, tmp_path):
     out = train(*STILL, "trainer.max_steps=1", "+trainer.limit_val_batches=0").ok().out
     assert "1 steps, not validated -> " in out
