@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from io import BytesIO
 from pathlib import Path
@@ -20,6 +20,7 @@ from cassi.priors.weights import CHECKSUM, MisfitError, digest_tensors, load_wei
 
 # Of numbers of bands, stages and channels that a file may ask for, and of weights it need not hold.
 _LARGEST_NUMBER, _HARMLESS = 4096, 1 << 20
+_MOST_BANDS = 512  # for which a file of weights is tried
 
 _USE = ("refined", "precision")  # settings of how a shipped network is used
 
@@ -89,7 +90,7 @@ def make_network(
     except TypeError as error:
         raise ValueError(f"model {name}: {error}") from None
     if weights is not None:
-        _load_into(network, weights, ema)
+        _load_into(network, weights, ema, lambda count: _shapes(name, count, **settings))
     return network
 
 
@@ -131,27 +132,49 @@ def load_published(
     return create_model(name, bands=bands, weights=path, ema=ema, **settings)
 
 
-def _load_into(network: nn.Module, path: str | os.PathLike[str], ema: bool | None) -> None:
+def _load_into(
+    network: nn.Module,
+    path: str | os.PathLike[str],
+    ema: bool | None,
+    shapes: Callable[[int], dict[str, torch.Size]],
+) -> None:
+    """Load weights; of those of another network say whose they are.
+
+    Args:
+        network: changed in place.
+        path: of the file.
+        ema: which weights.
+        shapes: those of the same network for another number of bands.
+    """
     try:
         load_weights(network, path, ema=ema)
     except MisfitError as error:
         bands = int(getattr(network, "bands", 28))
+        sizes = {
+            size for shape in error.shapes.values() for size in shape if 1 < size < _MOST_BANDS
+        }
+        if fitting := [count for count in sorted(sizes) if shapes(count) == error.shapes]:
+            raise ValueError(
+                f"weights {path}: made for {fitting[0]} bands, but the camera has {bands}"
+            ) from None
         known = list_models(shipped=False)
-        fitting = [other for other in known if _shapes(other, bands) == error.shapes]
-        hint = f"; they fit {' and '.join(fitting)}" if fitting else ""
+        others = [other for other in known if _known_shapes(other, bands) == error.shapes]
+        hint = f"; they fit {' and '.join(others)}" if others else ""
         raise ValueError(f"{error}{hint}") from None
     network.eval()
 
 
-@cache
-def _shapes(name: str, bands: int) -> dict[str, torch.Size]:
+def _shapes(name: str, bands: int, **settings: Any) -> dict[str, torch.Size]:
     """Return the shapes of a network's weights, made without memory."""
     try:
         with torch.device("meta"):
-            state = make_network(name, bands).state_dict()
+            state = make_network(name, bands, **settings).state_dict()
     except (ValueError, RuntimeError, NotImplementedError):
         return {}  # not for these bands, or it computes something of its weights
     return {key: value.shape for key, value in state.items()}
+
+
+_known_shapes = cache(_shapes)
 
 
 def save_model(

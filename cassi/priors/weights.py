@@ -84,7 +84,8 @@ def load_weights(
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the file is not of these kinds, or has no weights of the kind `ema` requires.
+        ValueError: the file is not of these kinds, has no weights of the kind `ema` requires, or
+            holds NaN.
         MisfitError: a `ValueError`: names or shapes do not fit.
     """
     file = Path(path).expanduser()
@@ -108,6 +109,7 @@ def load_weights(
         if key.endswith(_DISPENSABLE):
             state.setdefault(key, value)
     check_fit(state, network, f"weights {file}: not those of")
+    _check_finite(state, expected, file)
     network.load_state_dict(state)
 
 
@@ -329,6 +331,16 @@ def check_fit(state: Mapping[str, Tensor], network: nn.Module, what: str) -> Non
             f"{what} this {type(network).__name__}: {'; '.join(parts)}",
             {key: value.shape for key, value in state.items()},
         )
+
+
+def _check_finite(state: Mapping[str, Tensor], expected: Mapping[str, Tensor], file: Path) -> None:
+    """Raise ValueError where weights are not finite, which those of the new network are."""
+    for key in expected:
+        if not state[key].isfinite().all() and expected[key].isfinite().all():
+            kind = "hold NaN" if state[key].isnan().any() else "are not finite"
+            raise ValueError(
+                f"weights {file}: the weights {kind}, first in {key}; take those of an earlier step"
+            )
 
 
 def _list_names(
