@@ -117,8 +117,8 @@ class Training(LightningModule):
         """Let the best checkpoint be that of this run's folder, which may have been moved."""
         for callback in self.trainer.checkpoint_callbacks:
             state = checkpoint["callbacks"].get(callback.state_key)
-            if state and callback.dirpath:
-                find_beside(state, Path(callback.dirpath))
+            if state and (folder := getattr(callback, "dirpath", None)):
+                find_beside(state, Path(folder))
 
     def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
         """Return the loss of a batch of cubes `(B, C, H, W)` in [0, 1].

@@ -15,10 +15,10 @@ from scipy.io import savemat
 from shared import before_a_push, wait_until
 
 from cassi.apps.train import dry_run
-from cassi.apps.train.files import add_earlier_options, read_checkpoint
+from cassi.apps.train.files import add_earlier_options, network_weights, read_checkpoint
 from cassi.apps.train.inputs import build_simulator
 from cassi.data.datasets import TrainingCrops
-from cassi.models.load import load_model, read_card
+from cassi.models.load import create_model, load_model, read_card
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
 RECIPES = sorted(file.stem for file in (CONF / "experiment").glob("train_*.yaml"))
@@ -217,6 +217,27 @@ def test_an_error_has_a_line_of_its_own_behind_the_bar(train):
     outcome = train(*TINY, "data.steps_per_epoch=3", *shown)
     assert "not finite" in outcome.refusal
     assert outcome.out.endswith("]\n")
+
+
+def test_early_stopping_as_the_guide_has_it(train):
+    guide = (CONF.parent / "docs" / "guides" / "training.md").read_text()
+    option = re.search(r"'(\+callbacks\.stop=.*)'", guide)[1].replace("patience: 10", "patience: 2")
+    assert "\n3 steps, best" in train(*STILL, "trainer.max_steps=9", option).ok().out
+
+
+def test_what_the_files_of_a_moving_average_hold(train, tmp_path):
+    options = ("callbacks=ema", "callbacks.ema.decay=0.5", "optimizer.lr=1e-3")
+    train(*STILL, *options, "trainer.max_steps=3").ok()
+    folder = tmp_path / "run"
+    last, best = (read_checkpoint(folder / "checkpoints" / f"{n}.ckpt") for n in ("last", "best"))
+    average, plain = (network_weights(last[k]) for k in ("state_dict", "current_model_state"))
+    assert not equal(average, plain)
+    for ema, weights in ((None, average), (False, plain)):
+        file = folder / "checkpoints" / "last.ckpt"
+        net = create_model("gap_net", bands=28, stages=1, weights=file, ema=ema)
+        assert equal(dict(net.state_dict()), weights)
+    assert equal(load_file(folder / "ema.safetensors"), average)
+    assert equal(load_file(folder / "model.safetensors"), network_weights(best["state_dict"]))
 
 
 def test_a_training_without_validation_has_no_score(train, tmp_path):
