@@ -70,13 +70,13 @@ def train(settings: Train, run: Run) -> float:
         content = files.read_checkpoint(start)
         files.check_plugins(content)
         resumed = content["global_step"]
-        files.check_steps(start, folder, resumed, settings.trainer["max_steps"])
 
     wavelengths = inputs.data_wavelengths(settings.data)
     net, card = build_network(settings.model, len(wavelengths))
     card = replace(card, wavelengths=wavelengths)
     if start is not None:
         check_fit(files.network_weights(content["state_dict"]), net, f"ckpt: {start} is not of")
+        files.check_steps(start, folder, content["global_step"], settings.trainer["max_steps"])
     data = inputs.load_data(settings)
     if first and (said := _doubt_precision(settings)) is not None:
         print(f"{marked('warning')} {said}", file=sys.stderr)
