@@ -3,6 +3,7 @@
 import importlib
 import sys
 
+from cassi.apps.start import print_version
 from cassi.checks import did_you_mean
 
 COMMANDS = {
@@ -23,10 +24,7 @@ def main() -> None:
     """Run the command that the first argument names, with the others, as `cassi-COMMAND` does."""
     name, *rest = sys.argv[1:] or ["--help"]
     if name in ("--version", "-V"):
-        import cassi
-
-        print(f"cassi {cassi.__version__}")
-        return
+        print_version()
     if name in ("--help", "-h", "help"):
         width = max(map(len, COMMANDS))
         print("Usage: cassi COMMAND [KEY=VALUE …], or cassi-COMMAND; cassi --version\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import difflib
+import inspect
 import math
 import opcode
 import os
@@ -236,6 +237,67 @@ def raised_here(error: BaseException) -> bool:
         return True
     code = place.tb_frame.f_code
     return code.co_filename.startswith(PACKAGE) and code.co_code[place.tb_lasti] == _RAISE
+
+
+def check_cube(network: Any, x: Any, shape: tuple[int, ...], trained: bool = False) -> None:
+    """Refuse what a network, perhaps the user's own, returns in place of a cube.
+
+    Args:
+        network: the function that returned it.
+        x: what it returned.
+        shape: expected, (B, C, H, W).
+        trained: gradients are to pass.
+
+    Raises:
+        ValueError: it is no tensor, of another shape, or detached; names file and line.
+    """
+    if (got := _misfit(x, shape, trained)) is None:
+        return
+    listed = isinstance(x, list | tuple)
+    stages = "; stages are for a method outputs(y, system) and loss=multi_stage" if listed else ""
+    raise ValueError(
+        f"{describe_place(network)}: expected the network to return a tensor {shape}, (B, C, H, W),"
+        f" got {got}{stages}"
+    )
+
+
+def check_loss(loss: Any, value: Any, trained: bool = True) -> None:
+    """Refuse what a loss, perhaps the user's own, returns in place of one number.
+
+    Args:
+        loss: the function or module that returned it.
+        value: what it returned.
+        trained: gradients are to pass.
+
+    Raises:
+        ValueError: it is no tensor, not one number, or detached; names file and line.
+    """
+    if (got := _misfit(value, (), trained)) is not None:
+        mean = "; return its mean()" if getattr(value, "ndim", 0) else ""
+        place = describe_place(loss)
+        raise ValueError(f"{place}: expected the loss to be one number, a tensor, got {got}{mean}")
+
+
+def _misfit(x: Any, shape: tuple[int, ...], trained: bool) -> str | None:
+    import torch
+
+    if not isinstance(x, torch.Tensor):
+        return f"{type(x).__module__}.{type(x).__name__}".removeprefix("builtins.")
+    if x.shape != shape:
+        return str(tuple(x.shape))
+    if trained and torch.is_grad_enabled() and not x.requires_grad:
+        return "a detached one, through which no gradient passes"
+    return None
+
+
+def describe_place(made: Any) -> str:
+    """Return the name of a function, or of what a module computes, with its file and line."""
+    made = getattr(made, "func", made)  # of a partial
+    if not hasattr(made, "__qualname__"):
+        made = getattr(type(made), "forward", type(made).__call__)
+    code = getattr(inspect.unwrap(made), "__code__", None)
+    place = f" ({Path(code.co_filename).name}, line {code.co_firstlineno})" if code else ""
+    return f"{made.__qualname__}{place}"
 
 
 def clipped_level(values: Tensor) -> float | None:

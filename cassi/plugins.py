@@ -36,7 +36,7 @@ class Part:
     """Something that a plugin registered.
 
     Attributes:
-        make: a class, or a function that is the part itself.
+        make: a class of parts, or what is the part itself.
         settings: arguments by default, which a user may set.
         about: what else is known of it.
     """
@@ -134,9 +134,10 @@ def register_dataset(
         settings: arguments that differ from the function's own defaults.
 
     Returns:
-        A decorator of a function; called with "train", "validation" or "test", it gives the cubes
-        of that split by name: arrays or tensors `(C, H, W)` in [0, 1]. Further arguments with
-        defaults are settings, `data.source.ARGUMENT=VALUE`.
+        A decorator of a function or a class; called with "train", "validation" or "test", it gives
+        the cubes of that split, by name or by number (a list, a `torch.utils.data.Dataset`): arrays
+        or tensors `(C, H, W)` in [0, 1]. Further arguments with defaults are settings,
+        `data.source.ARGUMENT=VALUE`. Of a class with `__call__` an object is what is called.
 
     Raises:
         ValueError: the name is taken, or none of Python.
@@ -183,7 +184,7 @@ def node_of(kind: str, name: str) -> dict[str, Any]:
     """Return the config node from which `make` makes a part, with all its settings."""
     part = _PARTS[kind][name]
     # The first arguments are what it is called with.
-    called = {"loss": 2, "prior": 2, "dataset": 1}[kind] * (not inspect.isclass(part.make))
+    called = {"loss": 2, "prior": 2, "dataset": 1}[kind] * (not _makes_parts(kind, part.make))
     listed = list(inspect.signature(part.make).parameters.values())[called:]
     known = {p.name: p.default for p in listed if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
     missing = inspect.Parameter.empty
@@ -212,13 +213,23 @@ def make(kind: str, name: str, **settings: Any) -> Any:
         near = did_you_mean(name, known) or "; name the file that registers it, plugins=[FILE.py]"
         raise ValueError(f"no {kind} named {name!r}{near}")
     part = known[name]
-    if not inspect.isclass(part.make):
+    if not _makes_parts(kind, part.make):
         return functools.partial(part.make, **settings) if settings else part.make
     try:
         inspect.signature(part.make).bind(**settings)
     except TypeError as error:
         raise ValueError(f"{kind} {name}: {error}") from None
     return part.make(**settings)
+
+
+def _makes_parts(kind: str, made: Any) -> bool:
+    """Tell a class whose objects are called from what is itself called.
+
+    Of a data set's class an object may be a split: making it is the call.
+    """
+    if not inspect.isclass(made) or kind != "dataset":
+        return inspect.isclass(made)
+    return any("__call__" in vars(base) for base in inspect.getmro(made))
 
 
 def load_plugins(names: Iterable[str]) -> None:

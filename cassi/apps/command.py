@@ -30,7 +30,7 @@ from cassi.apps.memory import keep_freed_memory, use_huge_pages
 from cassi.apps.printing import Failure, marked, note_folder, printed, take_flags
 from cassi.apps.reconstructors import store_parts
 from cassi.apps.settings import read_settings
-from cassi.apps.start import distrust_current_folder
+from cassi.apps.start import distrust_current_folder, print_version
 from cassi.checks import printable
 from cassi.data import door
 from cassi.plugins import load_plugins, plugin_lines
@@ -83,6 +83,8 @@ def run_command(
         rewrite: makes the arguments that Hydra is given of those of the command.
     """
     distrust_current_folder()
+    if "--version" in sys.argv[1:]:
+        print_version()  # Hydra's own flag prints Hydra's
     import hydra
 
     # Hydra otherwise prints its own account of an error, over many lines, and exits with status 1.

@@ -277,6 +277,11 @@ def hold_alone(folder: Path) -> None:
         hold(folder)
 
 
+def is_new(folder: Path) -> bool:
+    """Tell whether a folder, or that of its sweep, is named after the time: nothing was in it."""
+    return not _new.isdisjoint([folder.resolve(), *folder.resolve().parents])
+
+
 def check_shares(folder: Path, share: Share) -> None:
     """Raise ValueError where shares of one work have a folder each, named after the time."""
     if share.count > 1 and folder.resolve() in _new:

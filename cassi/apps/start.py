@@ -1,6 +1,15 @@
 """What every command does first."""
 
 import os
+import sys
+
+
+def print_version() -> None:
+    """Print the version of the package, and end the process."""
+    import cassi
+
+    print(f"cassi {cassi.__version__}")
+    sys.exit()
 
 
 def distrust_current_folder() -> None:

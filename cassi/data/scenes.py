@@ -119,17 +119,27 @@ def as_scenes(cubes: Any, wavelengths: Sequence[float]) -> list[Scene]:
     """Check the cubes of a data set that a user's function made.
 
     Args:
-        cubes: arrays or tensors `(C, H, W)` in [0, 1], by name.
+        cubes: arrays or tensors `(C, H, W)` in [0, 1], by name or by number.
         wavelengths: of the C bands, nm.
 
     Raises:
-        ValueError: it is no such mapping; or a cube has other bands, or values outside.
+        ValueError: there are none; or one is no cube, has other bands, or values outside.
     """
-    if not isinstance(cubes, Mapping) or not cubes:
-        raise ValueError(f"data.source: expected cubes by name, a dict, got {type(cubes).__name__}")
+    count = len(cubes) if hasattr(cubes, "__getitem__") and hasattr(cubes, "__len__") else 0
+    if not count:
+        raise ValueError(
+            "data.source: expected cubes by name or number, as a dict or list, got "
+            f"{type(cubes).__name__} without any"
+        )
     found = []
-    for name, values in cubes.items():
-        cube = torch.as_tensor(values).detach().to("cpu", torch.float32).contiguous()
+    for name in cubes if isinstance(cubes, Mapping) else range(count):
+        values = cubes[name]
+        try:
+            cube = torch.as_tensor(values).detach().to("cpu", torch.float32).contiguous()
+        except (TypeError, ValueError, RuntimeError):
+            raise ValueError(
+                f"data.source: expected {name} as an array (C, H, W), got {type(values).__name__}"
+            ) from None
         if cube.ndim != 3 or len(cube) != len(wavelengths):
             raise ValueError(
                 f"data.source: expected {name} as ({len(wavelengths)}, H, W), one band for each of "

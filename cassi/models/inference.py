@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
+from cassi.checks import check_cube
 from cassi.methods.auto import auto
 from cassi.models.registry import Card
 from cassi.precision import autocast, check_precision, warn_if_slow
@@ -249,6 +250,7 @@ class Inference(nn.Module):
             y, system = fill_in(y, system), system.unweighted
         with autocast(self.precision, y.device):
             x: Tensor = self.network(y, system, **more)
+        check_cube(self.network, x, (len(y), *system.cube_shape))
         return x.float()
 
     @torch.no_grad()

@@ -1,14 +1,13 @@
 """Networks made by name, with the weights of their authors' files or of our own."""
 
-import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,12 +16,12 @@ from cassi.models.inference import prepare
 from cassi.models.registry import Card as Card
 from cassi.models.registry import find_model, list_models, plugins_of
 from cassi.plugins import needed
-from cassi.priors.weights import MisfitError, check_header, load_weights
+from cassi.priors.weights import CHECKSUM, MisfitError, digest_tensors, load_weights, read_metadata
 
 # Of numbers of bands, stages and channels that a file may ask for, and of weights it need not hold.
 _LARGEST_NUMBER, _HARMLESS = 4096, 1 << 20
+_MOST_BANDS = 512  # for which a file of weights is tried
 
-_CHECKSUM = "sha256"
 _USE = ("refined", "precision")  # settings of how a shipped network is used
 
 
@@ -91,7 +90,7 @@ def make_network(
     except TypeError as error:
         raise ValueError(f"model {name}: {error}") from None
     if weights is not None:
-        _load_into(network, weights, ema)
+        _load_into(network, weights, ema, lambda count: _shapes(name, count, **settings))
     return network
 
 
@@ -133,27 +132,49 @@ def load_published(
     return create_model(name, bands=bands, weights=path, ema=ema, **settings)
 
 
-def _load_into(network: nn.Module, path: str | os.PathLike[str], ema: bool | None) -> None:
+def _load_into(
+    network: nn.Module,
+    path: str | os.PathLike[str],
+    ema: bool | None,
+    shapes: Callable[[int], dict[str, torch.Size]],
+) -> None:
+    """Load weights; of those of another network say whose they are.
+
+    Args:
+        network: changed in place.
+        path: of the file.
+        ema: which weights.
+        shapes: those of the same network for another number of bands.
+    """
     try:
         load_weights(network, path, ema=ema)
     except MisfitError as error:
         bands = int(getattr(network, "bands", 28))
+        sizes = {
+            size for shape in error.shapes.values() for size in shape if 1 < size < _MOST_BANDS
+        }
+        if fitting := [count for count in sorted(sizes) if shapes(count) == error.shapes]:
+            raise ValueError(
+                f"weights {path}: made for {fitting[0]} bands, but the camera has {bands}"
+            ) from None
         known = list_models(shipped=False)
-        fitting = [other for other in known if _shapes(other, bands) == error.shapes]
-        hint = f"; they fit {' and '.join(fitting)}" if fitting else ""
+        others = [other for other in known if _known_shapes(other, bands) == error.shapes]
+        hint = f"; they fit {' and '.join(others)}" if others else ""
         raise ValueError(f"{error}{hint}") from None
     network.eval()
 
 
-@cache
-def _shapes(name: str, bands: int) -> dict[str, torch.Size]:
+def _shapes(name: str, bands: int, **settings: Any) -> dict[str, torch.Size]:
     """Return the shapes of a network's weights, made without memory."""
     try:
         with torch.device("meta"):
-            state = make_network(name, bands).state_dict()
+            state = make_network(name, bands, **settings).state_dict()
     except (ValueError, RuntimeError, NotImplementedError):
         return {}  # not for these bands, or it computes something of its weights
     return {key: value.shape for key, value in state.items()}
+
+
+_known_shapes = cache(_shapes)
 
 
 def save_model(
@@ -187,7 +208,7 @@ def save_model(
     if half:
         tensors = {key: _halve(value) for key, value in tensors.items()}
     # What follows the header does not depend on the metadata in it.
-    metadata[_CHECKSUM] = _digest_tensors(BytesIO(save(tensors, metadata)))
+    metadata[CHECKSUM] = digest_tensors(BytesIO(save(tensors, metadata)))
     # Python's own writing says of a full disk what it is.
     Path(path).write_bytes(save(tensors, metadata))
 
@@ -206,15 +227,11 @@ def read_card(path: str | os.PathLike[str]) -> Card:
         ValueError: it is not one that `save_model` wrote, or it is damaged; or its network is the
             user's own, and what registers it is not loaded.
     """
-    from safetensors import SafetensorError, safe_open
-
     file = Path(path).expanduser()
     if not file.is_file():
         raise FileNotFoundError(f"model: no file {file}")
-    check_header(file)
+    metadata = read_metadata(file)
     try:
-        with safe_open(file, framework="pt") as content:
-            metadata = content.metadata() or {}
         model = json.loads(metadata["model"])
         wavelengths = json.loads(metadata["wavelengths"])
         card = Card(
@@ -225,8 +242,6 @@ def read_card(path: str | os.PathLike[str]) -> Card:
             training=dict(json.loads(metadata.get("training", "{}"))),
             plugins=tuple(map(str, json.loads(metadata.get("plugins", "[]")))),
         )
-    except SafetensorError as error:
-        raise ValueError(f"model {file}: not a safetensors file ({error})") from None
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
         raise ValueError(
             f"model {file}: it does not say what network it holds; give model=NAME "
@@ -240,9 +255,6 @@ def read_card(path: str | os.PathLike[str]) -> Card:
             f"model {file}: expected a network whose settings are at most {_LARGEST_NUMBER}, "
             f"got {largest}"
         )
-    with file.open("rb") as stream:
-        if metadata.get(_CHECKSUM) not in (None, _digest_tensors(stream)):
-            raise ValueError(f"model {file}: it is damaged, its checksum does not fit")
     return card
 
 
@@ -281,12 +293,3 @@ def _check_claim(file: Path, card: Card) -> None:
     claimed = sum(value.numel() for value in state.values())
     if claimed > 2 * stored + _HARMLESS:
         raise ValueError(f"model {file}: its network has {claimed} weights, the file {stored}")
-
-
-def _digest_tensors(stream: BinaryIO) -> str:
-    # The format: the header's length in 8 bytes, the header, all tensors.
-    stream.seek(int.from_bytes(stream.read(8), "little"), os.SEEK_CUR)
-    found = hashlib.sha256()
-    while block := stream.read(2**20):
-        found.update(block)
-    return found.hexdigest()

@@ -1,13 +1,14 @@
 """Weights of networks, from files that can hold nothing but tensors."""
 
 import argparse
+import hashlib
 import os
 import re
 import zipfile
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +36,8 @@ _DISPENSABLE = "num_batches_tracked"
 """Written since torch 0.4.1; nothing is computed from it."""
 _LARGEST_HEADER, _LARGEST_OLD = 1 << 24, 1 << 29
 """Bytes: of the header of a safetensors file; of a file of torch before 1.6, read as a whole."""
+CHECKSUM = "sha256"
+"""Key, in the metadata of a safetensors file, of the checksum of its tensors."""
 SHOWN = 4
 """Names that a message gives of each kind."""
 
@@ -81,7 +84,8 @@ def load_weights(
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the file is not of these kinds, or has no weights of the kind `ema` requires.
+        ValueError: the file is not of these kinds, has no weights of the kind `ema` requires, or
+            holds NaN.
         MisfitError: a `ValueError`: names or shapes do not fit.
     """
     file = Path(path).expanduser()
@@ -110,6 +114,7 @@ def load_weights(
         if key.endswith(_DISPENSABLE):
             state.setdefault(key, value)
     check_fit(state, network, f"weights {file}: not those of")
+    _check_finite(state, expected, file)
     network.load_state_dict(state)
 
 
@@ -124,14 +129,10 @@ def read_file(file: Path) -> Any:
         raise FileNotFoundError(f"weights: no file {file}")
     _check_fetched(file)
     if file.suffix == ".safetensors":
-        from safetensors import SafetensorError
         from safetensors.torch import load_file
 
-        check_header(file)
-        try:
-            return load_file(file)
-        except SafetensorError as error:
-            raise ValueError(f"weights {file}: not a safetensors file ({error})") from None
+        read_metadata(file)
+        return load_file(file)
     try:
         # What torch wrote before 1.6 claims lengths that only a file in memory does not believe.
         source = file if _is_archive(file) else BytesIO(read_regular(file, _LARGEST_OLD))
@@ -198,15 +199,51 @@ def check_header(file: Path) -> None:
         )
 
 
+def read_metadata(file: Path) -> dict[str, str]:
+    """Read the texts beside the tensors of a safetensors file; its checksum, if any, must fit.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no such file, or damaged.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    check_header(file)
+    try:
+        with safe_open(file, framework="pt") as content:
+            metadata: dict[str, str] = content.metadata() or {}
+    except SafetensorError as error:
+        raise ValueError(f"weights {file}: not a safetensors file ({error})") from None
+    with file.open("rb") as stream:
+        if metadata.get(CHECKSUM) not in (None, digest_tensors(stream)):
+            raise ValueError(f"weights {file}: it is damaged, its checksum does not fit")
+    return metadata
+
+
+def digest_tensors(stream: BinaryIO) -> str:
+    """Return the checksum of what follows the header of a safetensors file."""
+    # The format: the header's length in 8 bytes, the header, all tensors.
+    stream.seek(int.from_bytes(stream.read(8), "little"), os.SEEK_CUR)
+    digest = hashlib.sha256()
+    while block := stream.read(2**20):
+        digest.update(block)
+    return digest.hexdigest()
+
+
 def _is_archive(file: Path) -> bool:
-    """Refuse an archive that claims more than the file holds; torch compresses nothing."""
+    """Refuse an archive that claims more than the file holds, or whose sums do not fit.
+
+    torch compresses nothing, and does not look at the sums.
+    """
     if not zipfile.is_zipfile(file):
         return False
     with zipfile.ZipFile(file) as archive:
         members = archive.infolist()
-    claimed = sum(member.file_size for member in members)
-    if claimed > file.stat().st_size or any(member.compress_type for member in members):
-        raise ValueError(f"it claims {claimed} bytes of data or is compressed")
+        claimed = sum(member.file_size for member in members)
+        if claimed > file.stat().st_size or any(member.compress_type for member in members):
+            raise ValueError(f"it claims {claimed} bytes of data or is compressed")
+        if (damaged := archive.testzip()) is not None:
+            raise ValueError(f"it is damaged at {damaged}")
     return True
 
 
@@ -330,6 +367,16 @@ def check_fit(state: Mapping[str, Tensor], network: nn.Module, what: str) -> Non
             f"{what} this {type(network).__name__}: {'; '.join(parts)}",
             {key: value.shape for key, value in state.items()},
         )
+
+
+def _check_finite(state: Mapping[str, Tensor], expected: Mapping[str, Tensor], file: Path) -> None:
+    """Raise ValueError where weights are not finite, which those of the new network are."""
+    for key in expected:
+        if not state[key].isfinite().all() and expected[key].isfinite().all():
+            kind = "hold NaN" if state[key].isnan().any() else "are not finite"
+            raise ValueError(
+                f"weights {file}: the weights {kind}, first in {key}; take those of an earlier step"
+            )
 
 
 def _list_names(

@@ -2,12 +2,13 @@
 
 import contextlib
 import os
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint, WeightAveraging
+from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar, WeightAveraging
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
@@ -117,6 +118,69 @@ class LastCheckpoint(ModelCheckpoint):
         if trainer.is_global_zero:
             keep_previous(Path(filepath))
         super()._save_checkpoint(trainer, filepath)
+
+
+class StepProgressBar(ProgressBar):
+    """Shows the steps of the whole training, the time that is left, loss and score.
+
+    The time counts validations: it follows from the mean rate of this run.
+
+    Args:
+        refresh_rate: steps after which it is drawn again.
+
+    Raises:
+        ValueError: refresh_rate is below 1.
+    """
+
+    def __init__(self, refresh_rate: int = 10) -> None:
+        super().__init__()
+        if refresh_rate < 1:
+            raise ValueError(f"refresh_rate: expected at least 1, got {refresh_rate}")
+        self.refresh_rate, self._enabled = refresh_rate, True
+        self._bar: Any = None
+
+    def disable(self) -> None:
+        """Show nothing, as all processes but the first."""
+        self._enabled = False
+
+    def enable(self) -> None:
+        """Show it again."""
+        self._enabled = True
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Begin at the step of a run that goes on."""
+        from tqdm import tqdm
+
+        steps = trainer.max_steps if trainer.max_steps > 0 else None
+        self._bar = tqdm(
+            desc="steps", total=steps, initial=trainer.global_step, smoothing=0, miniters=1,
+            file=sys.stdout, disable=not self._enabled, dynamic_ncols=True, unit=" steps",
+        )  # fmt: skip
+
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        """Show the step, now and then."""
+        if trainer.global_step % self.refresh_rate == 0:
+            self._show(trainer)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Show the new score."""
+        self._show(trainer)
+
+    def on_exception(self, *_: Any) -> None:
+        """End the line, so that the error has one of its own."""
+        self.teardown()
+
+    def teardown(self, *_: Any, **__: Any) -> None:
+        """End the line."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def _show(self, trainer: Trainer) -> None:
+        if self._bar is not None:
+            self._bar.n = trainer.global_step
+            said = {key: f"{float(v):.4g}" for key, v in trainer.progress_bar_metrics.items()}
+            self._bar.set_postfix(said)
 
 
 def log_ahead(trainer: Trainer) -> list[MetricsTable]:

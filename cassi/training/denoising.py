@@ -45,9 +45,10 @@ class Denoising(Training):
         noise = torch.randn(truth.shape, generator=generator).to(truth)
         return truth, truth + sigma * noise, sigma
 
-    def _reconstruct(self, y: Tensor, system: Any) -> Tensor:
-        x: Tensor = self.net.denoise(y, system)  # type: ignore[operator]
-        return x
+    @property
+    def network(self) -> Any:
+        """What is trained, `(x + σn, σ) -> x`."""
+        return self.net.denoise
 
-    def _outputs(self, y: Tensor, system: Any, place: int) -> Tensor:
-        return self._reconstruct(y, system)
+    def _outputs(self, y: Tensor, system: Any, place: int) -> Any:
+        return self.network(y, system)

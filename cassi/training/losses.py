@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from cassi.checks import check_loss
+
 
 class RMSE(nn.Module):
     """Root mean square error, of each cube or of the whole batch.
@@ -96,12 +98,17 @@ class MultiStage(nn.Module):
         self.base = RMSE() if base is None else base
 
     def forward(self, outputs: Sequence[Tensor] | Tensor, truth: Tensor) -> Tensor:
-        """Compare cubes `(B, C, H, W)`, the last stage first, with the truth."""
+        """Compare cubes `(B, C, H, W)`, the last stage first, with the truth.
+
+        Raises:
+            ValueError: the loss of a stage is not one number.
+        """
         cubes = [outputs] if isinstance(outputs, Tensor) else list(outputs)
-        terms = [
-            weight * self.base(x, truth) for weight, x in zip(self.weights, cubes, strict=False)
-        ]
-        return torch.stack(terms).sum()
+        terms = [self.base(x, truth) for _, x in zip(self.weights, cubes, strict=False)]
+        for term in terms:
+            check_loss(self.base, term, trained=False)
+        weights = zip(self.weights, terms, strict=False)
+        return torch.stack([weight * term for weight, term in weights]).sum()
 
 
 def _check(x: Tensor, truth: Tensor) -> None:

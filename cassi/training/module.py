@@ -1,6 +1,7 @@
 """The step of a training, as Lightning's Trainer takes it."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from cassi import metrics
+from cassi.checks import check_cube, check_loss
 from cassi.solvers import relative_noise
 from cassi.training.data import check_reuse, place_of
 from cassi.training.loggers import taker_of
@@ -111,11 +113,18 @@ class Training(LightningModule):
         if self.plugins:
             checkpoint["plugins"] = self.plugins
 
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Let the best checkpoint be that of this run's folder, which may have been moved."""
+        for callback in self.trainer.checkpoint_callbacks:
+            state = checkpoint["callbacks"].get(callback.state_key)
+            if state and (folder := getattr(callback, "dirpath", None)):
+                find_beside(state, Path(folder))
+
     def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
         """Return the loss of a batch of cubes `(B, C, H, W)` in [0, 1].
 
         Raises:
-            ValueError: the network returns something of another shape.
+            ValueError: the network or the loss returns something else than it should.
         """
         # Not the number of optimizer steps: with accumulated gradients that stands still.
         loop = self.trainer.fit_loop.epoch_loop
@@ -129,13 +138,13 @@ class Training(LightningModule):
             batch = merge_bands(batch, self.bands[place % len(self.bands)])
         truth, y, system = self._measure(self.simulate, batch, seed)
         outputs = self._outputs(y, system, place)
-        if isinstance(outputs, Tensor) and outputs.shape != truth.shape:
-            # A loss of the user's own would broadcast it.
-            raise ValueError(
-                f"{type(self.net).__name__}: expected the network to return {tuple(truth.shape)}, "
-                f"(B, C, H, W), got {tuple(outputs.shape)}"
-            )
+        stages: Any = isinstance(self.loss, MultiStage) and getattr(self.net, "outputs", None)
+        staged = stages and isinstance(outputs, list | tuple)
+        for cube in outputs if staged else [outputs]:
+            # A loss of the user's own would broadcast another shape.
+            check_cube(stages or self.network, cube, truth.shape, trained=True)
         loss: Tensor = self.loss(outputs, truth)
+        check_loss(self.loss, loss)
         self.log("loss", loss.detach(), prog_bar=True, on_step=True, batch_size=len(batch))
         return loss
 
@@ -152,12 +161,14 @@ class Training(LightningModule):
         """Reconstruct one scene `(1, C, H, W)` from the same measurement every time.
 
         Raises:
-            ValueError: the result is not finite: there is nothing left to train.
+            ValueError: the result is no cube, or not finite: there is nothing left to train.
         """
         seed = combine_seeds(self.seed, batch_idx)
         seed_generators(seed, self.device)
         truth, y, system = self._measure(self.validate, batch, seed)
-        x = self._reconstruct(y, system).float()
+        x = self.network(y, system)
+        check_cube(self.network, x, truth.shape)
+        x = x.float()
         if not x.isfinite().all():
             raise ValueError(
                 f"the network's output is not finite after step {self.trainer.global_step}; lower "
@@ -192,9 +203,10 @@ class Training(LightningModule):
             y, system = simulate(truth, generator)
         return truth, y, system
 
-    def _reconstruct(self, y: Tensor, system: Any) -> Tensor:
-        x: Tensor = self.net(y, system)
-        return x
+    @property
+    def network(self) -> Any:
+        """What is trained, `(y, system) -> x`."""
+        return self.net
 
     def _outputs(self, y: Tensor, system: Any, place: int) -> Any:
         net: Any = self.net
@@ -206,7 +218,7 @@ class Training(LightningModule):
             return cubes if isinstance(self.loss, MultiStage) else cubes[0]
         if isinstance(self.loss, MultiStage) and hasattr(self.net, "outputs"):
             return net.outputs(y, system)
-        return self._reconstruct(y, system)
+        return self.network(y, system)
 
     def _show(self, x: Tensor, truth: Tensor) -> None:
         if not self.pictures or not self.trainer.is_global_zero:
@@ -216,6 +228,23 @@ class Training(LightningModule):
             picture = draw(x.detach().cpu(), truth.detach().cpu())
             for take in takers:
                 take(name, picture, self.trainer.global_step)
+
+
+def find_beside(state: dict[str, Any], folder: Path) -> None:
+    """Let the paths in the state of a `ModelCheckpoint` be those of the same files in a folder.
+
+    Lightning stores absolute paths, and forgets the best score where the folder is another one.
+    That is right where the best checkpoint is not in the folder.
+    """
+
+    def moved(path: str) -> str:
+        return path and str(folder / Path(path).name)
+
+    if not Path(moved(state["best_model_path"])).is_file():
+        return
+    best = {moved(path): score for path, score in state["best_k_models"].items()}
+    paths = {key: moved(state[key]) for key in state if key.endswith("_model_path")}
+    state.update(paths, best_k_models=best, dirpath=str(folder))
 
 
 def begin_batch(net: Any, y: Tensor, system: Any) -> tuple[Tensor, Tensor | None]:

@@ -246,7 +246,11 @@ def test_damaged_weights_are_refused(tmp_path):
     net = create_model("gap_net", bands=4, stages=1)
     save_model(file, net.state_dict(), Card("gap_net", 4, {"stages": 1}))
     load_model(file)
-    damage(file)
+    torch.save(net.state_dict(), old := tmp_path / "model.pth")
+    for path in (file, old):
+        damage(path)
+        with pytest.raises(ValueError, match="it is damaged"):
+            create_model("gap_net", bands=4, stages=1, weights=path)
     with pytest.raises(ValueError, match="it is damaged"):
         load_model(file)
 

@@ -196,12 +196,21 @@ def test_a_resumed_training_names_it_again(mine, train, start, monkeypatch):
     resumed = ("ckpt=last", f"hydra.run.dir={mine / 'run'}")
     assert "give it again" in train(*resumed).refusal
     assert "going on after step 2" in train(*resumed, told[0], "trainer.max_steps=3").ok().out
+    # The file may have another name by now.
+    monkeypatch.setattr(plugins, "_LOADED", {})
+    monkeypatch.setattr(plugins, "_PARTS", {kind: {} for kind in plugins.KINDS})
+    monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
+    for name in ("own_net", "own_wide"):
+        registry._ENTRIES.pop(name)
+    (mine / "mine.py").rename(mine / "mymod.py")
+    train(*resumed, "plugins=[mymod.py]", "trainer.max_steps=4").ok()
+    (mine / "mymod.py").rename(mine / "mine.py")
     # Under another's options the checkpoint itself says what it needs.
     monkeypatch.setattr(plugins, "_LOADED", {})
     monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
     registry._ENTRIES.pop("own_net")
     line = train(*TINY, f"ckpt={mine / 'run' / 'checkpoints' / 'last.ckpt'}", "hydra.run.dir=new")
-    assert "this training needs plugins=[mine.py]" in line.refusal
+    assert "this training needs plugins=[mymod.py]" in line.refusal
 
 
 def test_weights_name_what_they_need(mine, train, reconstruct, monkeypatch):
@@ -263,6 +272,99 @@ def test_an_error_of_a_network_shows_its_own_lines(mine, train, line, status, sa
     assert outcome.err.count("File ") == (status == 1)
     assert "lightning" not in outcome.err
     assert (line in outcome.err) == (status == 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "returned", "said"),
+    [
+        ([], "[x, x]", r"Own_returned.forward \(mymod.py, line 22\).*got list; stages"),
+        ([], "x.detach().numpy()", r"\(mymod.py, line 22\): expected .*got numpy.ndarray$"),
+        ([], "x.detach()", r"\(mymod.py, line 22\): expected .*got a detached one"),
+        ([], "x[:, :1]", r"\(mymod.py, line 22\): .*got \(1, 1, 16, 16\)$"),
+        ([], "x if self.training else [x]", r"\(mymod.py, line 22\): .*got list; stages"),
+        (["loss=multi_stage"], "[x, x]", r"Own_returned.forward .*got list; stages are for"),
+        (["loss=own_vector"], "x", r"own_vector \(mymod.py, line 5\): .* got \(1, 16\); .*mean"),
+        (["loss=own_int"], "x", r"OwnInt.forward \(mymod.py, line 12\): .* got int$"),
+        (["loss=multi_stage", "+loss.base={_target_: mymod.OwnInt}"], "x", "got int"),
+    ],
+)  # fmt: skip
+def test_what_a_network_or_loss_returns_is_named_with_its_line(
+    mine, train, options, returned, said
+):
+    (mine / "mymod.py").write_text(
+        "import torch\nimport cassi\n\n\n@cassi.register_loss('own_vector')\n"
+        "def own_vector(x, truth):\n    return (x - truth).abs().mean((1, 2))\n\n\n"
+        "@cassi.register_loss('own_int')\nclass OwnInt(torch.nn.Module):\n"
+        "    def forward(self, x, truth):\n        return 1\n\n\n"
+        "@cassi.register_model('own_returned')\nclass Own_returned(torch.nn.Module):\n"
+        "    def __init__(self, bands):\n        super().__init__()\n"
+        "        self.a = torch.nn.Conv2d(bands, bands, 1)\n\n"
+        f"    def forward(self, y, system):\n        x = self.a(system.pinv(y))\n"
+        f"        return {returned}\n"
+    )
+    line = train(*TINY, "plugins=[mymod.py]", "model=own_returned", *options).refusal
+    assert re.search(said, line)
+    assert not (mine / "run" / "model.safetensors").exists()
+
+
+def test_what_a_network_returns_in_a_reconstruction_is_named(mine, reconstruct):
+    (mine / "mymod.py").write_text(
+        "import torch\nimport cassi\n\n\n@cassi.register_model('own_pair')\n"
+        "class OwnPair(torch.nn.Module):\n    def __init__(self, bands):\n"
+        "        super().__init__()\n        self.bands = bands\n\n"
+        "    def forward(self, y, system):\n        return [system.pinv(y)] * 2\n"
+    )
+    line = reconstruct("plugins=[mymod.py]", "model=own_pair", "model.weights=random").refusal
+    assert "OwnPair.forward (mymod.py, line 11): expected the network to return a tensor" in line
+
+
+SPLITS = """
+import numpy as np
+import torch
+import cassi
+
+class Cubes:
+    def __init__(self, split, count=1):
+        self.cubes = np.random.default_rng(len(split)).random((count, 3, 24, 24), np.float32)
+
+@cassi.register_dataset("own_split", wavelengths=[450, 550, 650])
+class Split(Cubes, torch.utils.data.Dataset):
+    def __len__(self):
+        return len(self.cubes)
+
+    def __getitem__(self, index):
+        return self.cubes[index]
+
+@cassi.register_dataset("own_pairs", wavelengths=[450, 550, 650])
+class Pairs(Split):
+    def __getitem__(self, index):
+        return self.cubes[index], "a label"
+
+@cassi.register_dataset("own_called", wavelengths=[450, 550, 650])
+class Called:
+    def __init__(self, count=1):
+        self.count = count
+
+    def __call__(self, split):
+        return list(Cubes(split, self.count).cubes)
+"""
+
+
+def test_a_data_set_is_a_class_too(mine, train, evaluate, results):
+    (mine / "splits.py").write_text(SPLITS)
+    told = "plugins=[splits.py]"
+    for name in ("own_split", "own_called"):
+        options = (f"data={name}", "data.source.count=2", f"hydra.run.dir={mine / name}")
+        assert "2 training and 2 valid" in train(*TINY, told, "model=gap_net", *options).ok().out
+    line = train(*TINY, told, "model=gap_net", "data=own_pairs").refusal
+    assert "expected 0 as an array (C, H, W), got tuple" in line
+    few = (
+        "figures=false",
+        "report=false",
+        "reconstructors=[{method: gap_tv, overrides: {solver.iterations: 2}}]",
+    )
+    evaluate(told, "data=own_split", *few, f"hydra.run.dir={mine / 'run'}").ok()
+    assert {row["scene"] for row in results("results.csv")} == {"0", "mean"}
 
 
 def test_a_file_is_not_loaded_under_the_name_of_a_loaded_module(mine, tmp_path):

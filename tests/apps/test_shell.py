@@ -27,7 +27,13 @@ def call(monkeypatch, capsys):
 def test_version(call):
     for flag in ("--version", "-V"):
         status, said = call(flag)
-        assert (status, said.out) == (0, f"cassi {cassi.__version__}\n")
+        assert (status or 0, said.out) == (0, f"cassi {cassi.__version__}\n")
+
+
+@pytest.mark.parametrize("name", door.COMMANDS)
+def test_every_command_says_its_version(call, name):
+    status, said = call(name, "--version")
+    assert (status or 0, said.out) == (0, f"cassi {cassi.__version__}\n")
 
 
 def test_help_lists_every_command(call):

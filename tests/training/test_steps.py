@@ -285,7 +285,11 @@ class Narrow(Dropping):
 
 def test_a_cube_of_another_shape_is_not_broadcast(monkeypatch):
     monkeypatch.setattr(RMSE, "forward", lambda self, x, truth: (x - truth).abs().mean())
-    with pytest.raises(ValueError, match=r"Narrow: .* \(2, 3, 8, 8\), .* got \(2, 1, 8, 8\)"):
+    place, shapes = (
+        r"Narrow.forward \(test_steps.py, line \d+\)",
+        r"\(2, 3, 8, 8\), .* got \(2, 1, 8, 8\)",
+    )
+    with pytest.raises(ValueError, match=f"{place}: .* {shapes}"):
         fit(1, net=Narrow())
 
 

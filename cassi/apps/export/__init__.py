@@ -2,7 +2,6 @@
 
 import json
 import logging
-import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -35,8 +34,7 @@ PASSES = 5
 
 def main() -> None:
     """Run the command."""
-    sys.argv[1:] = rewrite_model_path(sys.argv[1:])
-    run_command("cassi-export", Export, export_method)
+    run_command("cassi-export", Export, export_method, rewrite_model_path)
 
 
 @torch.no_grad()

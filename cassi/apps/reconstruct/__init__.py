@@ -26,13 +26,12 @@ from cassi.apps.settings import Reconstruct
 
 def main() -> None:
     """Run the command."""
-    sys.argv[1:] = rewrite_model_path(sys.argv[1:])
     job = reconstruct
     if asked(sys.argv[1:], HYDRA_INFO):
         sys.argv[1:], into = write_nothing(sys.argv[1:])
         job = functools.partial(show, into=into)
         functools.update_wrapper(job, reconstruct)
-    run_command("cassi-reconstruct", Reconstruct, job)
+    run_command("cassi-reconstruct", Reconstruct, job, rewrite_model_path)
 
 
 def show(settings: Reconstruct, run: Run, into: str) -> float:

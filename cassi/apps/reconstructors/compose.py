@@ -75,6 +75,9 @@ def rewrite_model_path(arguments: list[str]) -> list[str]:
     """Turn `model=FILE.safetensors` into options of the group: `model=file model.path=FILE`.
 
     `guide=FILE` becomes `guide.file=FILE` in the same way.
+
+    Raises:
+        ValueError: `model` is a file that does not say which network it holds.
     """
     result: list[str] = []
     for argument in arguments:
@@ -82,6 +85,11 @@ def rewrite_model_path(arguments: list[str]) -> list[str]:
         if key == "model" and value.strip("'\"").endswith(FILE_SUFFIX):
             path = value if value[0] in "'\"" else in_quotes(value)
             result += ["model=file", f"model.path={path}"]
+        elif key == "model" and (file := Path(value.strip("'\""))).suffix:
+            exported = file.parent.parent / "model.safetensors"
+            whole = file.parent.name == "checkpoints" and exported.is_file()
+            given = exported if whole else f"NAME model.weights={file}"
+            raise ValueError(f"model: expected NAME or FILE.safetensors; give model={given}")
         elif key == "guide" and not value.startswith("{"):
             result.append(f"guide.file={value}")
         else:

@@ -20,6 +20,7 @@ from cassi.apps.command import (
     prepare_process,
     run_command,
 )
+from cassi.apps.folders import is_new
 from cassi.apps.printing import marked
 from cassi.apps.reconstructors import build_network, rewrite_model_path
 from cassi.apps.settings import Train, Validation, check_nodes, to_dict
@@ -51,6 +52,8 @@ def train(settings: Train, run: Run) -> float:
     """
     _check_extra(settings)
     _check_nodes(settings)
+    if settings.ckpt == "last" and is_new(run.folder):
+        raise ValueError(files.name_folder(run.folder))
     folder = Path(settings.folder) if settings.dry_run else run.folder
     prepare_process(settings)
     torch.manual_seed(settings.seed)
@@ -73,6 +76,7 @@ def train(settings: Train, run: Run) -> float:
     card = replace(card, wavelengths=wavelengths)
     if start is not None:
         check_fit(files.network_weights(content["state_dict"]), net, f"ckpt: {start} is not of")
+        files.check_steps(start, folder, content["global_step"], settings.trainer["max_steps"])
     data = inputs.load_data(settings)
     if first and (said := _doubt_precision(settings)) is not None:
         print(f"{marked('warning')} {said}", file=sys.stderr)
@@ -86,7 +90,8 @@ def train(settings: Train, run: Run) -> float:
     module = make_module(settings, net, wavelengths, data.scenes.scales)
     module.configure_optimizers()  # refuses wrong values before anything is written
     trainer = make_trainer(settings, folder, resumed)
-    inputs.tell_settings(trainer.loggers, settings)
+    if first:
+        inputs.open_services(trainer.loggers, settings, folder)
     count = sum(p.numel() for p in net.parameters() if p.requires_grad)
     if first:
         scenes = f"{len(data.samples.scenes)} training and {len(data.scenes)} validation scenes"
@@ -103,9 +108,11 @@ def train(settings: Train, run: Run) -> float:
     best = max((c.best_model_score for c in _selectors(trainer)), default=best)
     score = float("nan") if best is None else float(best)
     if trainer.is_global_zero:
-        summary = {"val_psnr": round(score, 4), "parameters": count, "steps": trainer.global_step}
+        summary = {"parameters": count, "steps": trainer.global_step}
+        summary |= {} if best is None else {"val_psnr": round(score, 4)}
         written = files.export(folder, settings, card, summary)
-        print(f"{trainer.global_step} steps, best validation PSNR {score:.2f} dB -> {written[0]}")
+        said = "not validated" if best is None else f"best validation PSNR {score:.2f} dB"
+        print(f"{trainer.global_step} steps, {said} -> {written[0]}")
     return score
 
 
@@ -164,7 +171,7 @@ def make_trainer(
     from lightning.fabric.utilities.exceptions import MisconfigurationException
 
     callbacks = [*inputs.build_callbacks(settings), *more]
-    loggers = inputs.build_loggers(settings, resumed)
+    loggers = inputs.build_loggers(settings, resumed, folder)
     try:
         return build(
             settings.trainer,

@@ -1,6 +1,7 @@
 """What a training leaves in its folder, and how another run goes on from there."""
 
 import contextlib
+import json
 import re
 import warnings
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from cassi.apps.settings import Train, to_dict, to_yaml
 from cassi.checks import read_regular
 from cassi.data.atomic import atomic_folder, atomic_path
 from cassi.models.load import Card, save_model
-from cassi.plugins import needed
+from cassi.plugins import loaded_names, needed
 from cassi.training.tensors import read_tensors
 
 PREFIX = "net."
@@ -28,6 +29,14 @@ PREVIOUS = "previous.ckpt"
 def checkpoint_folder(folder: Path) -> Path:
     """Return where the checkpoints of a run lie."""
     return folder / "checkpoints"
+
+
+def name_folder(folder: Path) -> str:
+    """Say which folder `ckpt=last` needs, beside a new one that is named after the time."""
+    trainings = folder.parents[1].glob("*/*/checkpoints/last.ckpt")
+    newest = max(trainings, key=lambda last: last.stat().st_mtime, default=None)
+    place = "DIR" if newest is None else newest.parents[1]
+    return f"ckpt=last: expected the folder of a training, got none; give hydra.run.dir={place}"
 
 
 def find_start(ckpt: Any, folder: Path) -> Path | None:
@@ -87,10 +96,21 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def check_plugins(content: Mapping[str, Any]) -> None:
-    """Raise ValueError where a checkpoint is of a training with plugins that are not loaded."""
+    """Raise ValueError where a checkpoint is of a training with plugins, and none is loaded.
+
+    Files may have new names by now: what the settings name of them has been found.
+    """
     names = content.get("plugins")
-    if isinstance(names, list) and (missing := needed(names)) is not None:
+    if not loaded_names() and isinstance(names, list) and (missing := needed(names)) is not None:
         raise ValueError(f"ckpt: this training needs {missing}; give it again, it is a program")
+
+
+def check_steps(start: Path, folder: Path, done: int, wanted: int) -> None:
+    """Raise ValueError where a checkpoint of another folder leaves nothing to train in this one."""
+    if start.resolve().parent != checkpoint_folder(folder).resolve() and 0 < wanted <= done:
+        raise ValueError(
+            f"trainer.max_steps: expected more than the {done} steps of {start}, got {wanted}"
+        )
 
 
 def network_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -138,6 +158,24 @@ def _read_best(folder: Path, last: dict[str, Any]) -> dict[str, Any]:
     except ValueError as error:
         warnings.warn(f"{error}; the last weights are written instead", stacklevel=3)
         return last
+
+
+RUN_IDS = "services.json"
+
+
+def read_run_ids(folder: Path) -> dict[str, str]:
+    """Return the names that services gave a run, by kind of logger; {} where none is told."""
+    with contextlib.suppress(OSError, ValueError, TypeError, AttributeError, RecursionError):
+        ids = json.loads(read_regular(checkpoint_folder(folder) / RUN_IDS, 1 << 12))
+        return {kind: i for kind, i in ids.items() if re.fullmatch(r"[\w-]{1,64}", i)}
+    return {}
+
+
+def write_run_ids(folder: Path, ids: Mapping[str, str]) -> None:
+    """Keep the names that services gave a run beside its checkpoints."""
+    checkpoint_folder(folder).mkdir(parents=True, exist_ok=True)
+    with atomic_path(checkpoint_folder(folder) / RUN_IDS) as temporary:
+        temporary.write_text(json.dumps(dict(ids)), encoding="utf-8")
 
 
 OPTIONS = "options.yaml"

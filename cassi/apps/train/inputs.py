@@ -3,7 +3,7 @@
 import contextlib
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from cassi.apps.camera.system import find_offsets
 from cassi.apps.command import end_at_once
 from cassi.apps.settings import Data, Train, Validation, to_dict
+from cassi.apps.train.files import read_run_ids, write_run_ids
 from cassi.checks import is_list, whole_number
 from cassi.config import build
 from cassi.data.bundled import bundled_path
@@ -248,25 +249,54 @@ def build_plugins() -> list[Any]:
     return [AtomicCheckpoints(), *slurm]
 
 
-def build_loggers(settings: Train, resumed: int | None) -> list[Any]:
-    """Make the loggers; the table of numbers goes on from the step of a resumed run.
+def build_loggers(settings: Train, resumed: int | None, folder: Path) -> list[Any]:
+    """Make the loggers; of a resumed run they go on where they were.
 
     Raises:
         ValueError: the library of one is not installed.
     """
     nodes = {name: node for name, node in settings.logger.items() if node is not None}
-    more = {"cassi.training.loggers.MetricsTable": {"resumed": resumed}}
+    ids = {} if resumed is None else read_run_ids(folder)
     made = []
     for name, node in nodes.items():
-        try:
-            if node["_target_"].endswith("WandbLogger"):
+        kind = node["_target_"].rpartition(".")[2]
+        more: dict[str, Any] = {"resumed": resumed} if kind == "MetricsTable" else {}
+        if kind in ids and node.get(RUN_ID[kind]) is None:
+            more[RUN_ID[kind]] = ids[kind]
+        with _said_in_a_line(name):
+            if kind == "WandbLogger":
                 _prepare_wandb()
-            made.append(build(node, **more.get(node["_target_"], {})))
-        except ModuleNotFoundError:
-            raise ValueError(
-                f"logger: {name} needs a library; install it with pip install 'cassi[{name}]'"
-            ) from None
+                # It has read its settings: what Lightning writes into the environment is too late.
+                more |= {"mode": "offline"} if node.get("offline") else {}
+            if kind == "MLFlowLogger" and not node.get("tracking_uri"):
+                more |= _local_store(Path(node["save_dir"]))
+            made.append(build(node, **more))
     return made
+
+
+@contextlib.contextmanager
+def _said_in_a_line(name: str) -> Iterator[None]:
+    """Raise ValueError where a service's library is missing, or refuses what it is asked for."""
+    try:
+        yield
+    except ModuleNotFoundError:
+        raise ValueError(
+            f"logger: {name} needs a library; install it with pip install 'cassi[{name}]'"
+        ) from None
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in ("mlflow", "wandb"):
+            raise
+        raise ValueError(f"logger: {name}: {' '.join(str(error).split())}") from None
+
+
+def _local_store(folder: Path) -> dict[str, str]:
+    """Return where MLflow keeps runs without a server; it writes no plain files any more."""
+    import alembic  # noqa: F401  mlflow-skinny comes without these
+    import sqlalchemy  # noqa: F401
+
+    folder.mkdir(parents=True, exist_ok=True)
+    store = f"sqlite:///{folder.resolve()}/mlflow.db"
+    return {"tracking_uri": store, "artifact_location": folder.resolve().as_uri()}
 
 
 def _prepare_wandb() -> None:
@@ -281,15 +311,30 @@ def _prepare_wandb() -> None:
         wandb.setup()
 
 
-SERVICES = ("MLFlowLogger", "WandbLogger")
-"""Loggers that keep the settings of a run beside its numbers."""
+RUN_ID = {"MLFlowLogger": "run_id", "WandbLogger": "id"}
+"""Services that compare runs, and their argument that names the run to go on with."""
 
 
-def tell_settings(loggers: Sequence[Any], settings: Train) -> None:
-    """Let services that compare runs know the settings; a run's folder has them in model.yaml."""
+def open_services(loggers: Sequence[Any], settings: Train, folder: Path) -> None:
+    """Let services that compare runs know the settings; a run's folder has them in model.yaml.
+
+    The names that the services give the run are kept for those that resume it.
+
+    Raises:
+        ValueError: a service takes nothing: it says why.
+    """
+    ids = earlier = read_run_ids(folder)
     for logger in loggers:
-        if type(logger).__name__ in SERVICES:
-            logger.log_hyperparams(to_dict(settings))
+        if (kind := type(logger).__name__) not in RUN_ID:
+            continue
+        with _said_in_a_line(kind):
+            logger.experiment  # noqa: B018  it is made now
+            ids = ids | {kind: logger.version}
+            # Of a run that goes on MLflow takes no other values.
+            if kind != "MLFlowLogger" or ids[kind] != earlier.get(kind):
+                logger.log_hyperparams(to_dict(settings))
+    if ids != earlier:
+        write_run_ids(folder, ids)
 
 
 def make_pictures(wavelengths: tuple[float, ...]) -> dict[str, Any]:

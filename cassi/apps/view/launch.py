@@ -10,6 +10,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+import cassi
 from cassi.apps.printing import marked
 from cassi.apps.start import distrust_current_folder
 from cassi.apps.view.one_time_link import SECONDS, OneTimeLink
@@ -47,6 +48,7 @@ def read_words(
     parser.add_argument("--port", type=_port, default=0, help=said)
     said = "print the address and open no browser"
     parser.add_argument("--no-browser", action="store_true", help=said)
+    parser.add_argument("--version", action="version", version=f"cassi {cassi.__version__}")
     return parser.parse_args(arguments)
 
 

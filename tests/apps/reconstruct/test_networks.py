@@ -63,7 +63,14 @@ def test_weights_for_a_network_by_name(reconstruct, camera, network, tmp_path):
         (["model=w.safetensors"], "does not say what network it holds"),
         (["model=words.safetensors"], "not a safetensors file"),
         (["model=other.safetensors"], "made for 7 bands, but the camera has 5"),
-        (["model=infinite.safetensors"], "not finite"),
+        (["model=infinite.safetensors"], "the weights are not finite, first in "),
+        (["model=nan.safetensors"], "nan.safetensors: the weights hold NaN, first in "),
+        (["model=best.ckpt"], "or FILE.safetensors; give model=NAME model.weights=best.ckpt"),
+        (["model=run/checkpoints/best.ckpt"], "; give model=run/model.safetensors"),
+        (
+            ["model=gap_net", "model.stages=1", "model.weights=other.pth"],
+            "weights other.pth: made for 7 bands, but the camera has 5",
+        ),
     ],
 )
 def test_refusals(reconstruct, camera, network, tmp_path, overrides, said):
@@ -73,6 +80,11 @@ def test_refusals(reconstruct, camera, network, tmp_path, overrides, said):
     save_file({"a": torch.ones(1)}, tmp_path / "w.safetensors")
     (tmp_path / "words.safetensors").write_text("words")
     save_model(tmp_path / "other.safetensors", state, Card("gap_net", 7, {"stages": 1}))
+    torch.save(create_model("gap_net", bands=7, stages=1).state_dict(), tmp_path / "other.pth")
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "run" / "model.safetensors").touch()
+    broken = {key: torch.full_like(value, torch.nan) for key, value in state.items()}
+    save_model(tmp_path / "nan.safetensors", broken, Card("gap_net", 5, {"stages": 1}))
     broken = {key: torch.full_like(value, torch.inf) for key, value in state.items()}
     save_model(tmp_path / "infinite.safetensors", broken, Card("gap_net", 5, {"stages": 1}))
     outcome = reconstruct(*overrides, *camera.given(), *TINY, "wavelengths=[450,500,550,600,650]")

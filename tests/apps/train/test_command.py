@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import tempfile
 from pathlib import Path
@@ -14,10 +15,10 @@ from scipy.io import savemat
 from shared import before_a_push, wait_until
 
 from cassi.apps.train import dry_run
-from cassi.apps.train.files import add_earlier_options, read_checkpoint
+from cassi.apps.train.files import add_earlier_options, network_weights, read_checkpoint
 from cassi.apps.train.inputs import build_simulator
 from cassi.data.datasets import TrainingCrops
-from cassi.models.load import load_model
+from cassi.models.load import create_model, load_model, read_card
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
 RECIPES = sorted(file.stem for file in (CONF / "experiment").glob("train_*.yaml"))
@@ -159,6 +160,90 @@ def test_a_folder_that_holds_a_training_is_not_overwritten(train, tmp_path):
     # A finished training gives its result again, a longer one goes on.
     assert "1 steps" in train("ckpt=last").out
     assert "3 steps" in train("ckpt=last", "trainer.max_steps=3").out
+
+
+STILL = (*TINY, "optimizer.lr=0", "scheduler=constant", "data.steps_per_epoch=1", "data.workers=0")
+"""No step is better than the first."""
+
+
+def test_a_moved_training_keeps_its_best_checkpoint(train, tmp_path):
+    """Also one that is only copied."""
+    train(*STILL, "trainer.max_steps=2", f"hydra.run.dir={tmp_path / 'a'}").ok()
+    card = read_card(tmp_path / "a" / "model.safetensors")
+    shutil.copytree(tmp_path / "a", tmp_path / "copy")
+    train("ckpt=last", f"hydra.run.dir={tmp_path / 'copy'}").ok()
+    assert read_card(tmp_path / "copy" / "model.safetensors") == card
+    (tmp_path / "a").rename(tmp_path / "b")
+    train("ckpt=last", "trainer.max_steps=4", f"hydra.run.dir={tmp_path / 'b'}").ok()
+    further = read_card(tmp_path / "b" / "model.safetensors").training
+    assert further == card.training | {"steps": 4}
+    assert further["step"] == 1
+
+
+def test_a_checkpoint_of_another_folder_goes_on_there_or_says_that_it_is_done(train, tmp_path):
+    train(*STILL, "trainer.max_steps=2", f"hydra.run.dir={tmp_path / 'a'}").ok()
+    last = tmp_path / "a" / "checkpoints" / "last.ckpt"
+    line = train(*STILL, "trainer.max_steps=2", f"ckpt={last}").refusal
+    assert "trainer.max_steps: expected more than the 2 steps of" in line
+    train(*STILL, "trainer.max_steps=3", f"ckpt={last}").ok()
+    assert read_card(tmp_path / "run" / "model.safetensors").training["step"] == 3
+
+
+def test_the_last_training_needs_its_folder(train, tmp_path):
+    line = train("ckpt=last", "hydra.run.dir=outputs/train/${now:%Y}/a").refusal
+    assert line.endswith(
+        "ckpt=last: expected the folder of a training, got none; give hydra.run.dir=DIR"
+    )
+    place = "outputs/train/2026-01-02/03-04-05"
+    train(*STILL, "trainer.max_steps=1", f"hydra.run.dir={place}").ok()
+    line = train(*STILL, "ckpt=last", "hydra.run.dir=outputs/train/${now:%Y}/b").refusal
+    assert line.endswith(f"got none; give hydra.run.dir={tmp_path / place}")
+
+
+def test_the_bar_shows_the_steps_of_the_whole_training(train, tmp_path):
+    """A resumed one begins where the earlier ended."""
+    shown = ("trainer.enable_progress_bar=true", "callbacks.progress.refresh_rate=1")
+    lines = train(*STILL, "trainer.max_steps=2", *shown).ok().out.replace("\r", "\n")
+    resumed = ("ckpt=last", "trainer.max_steps=4", f"hydra.run.dir={tmp_path / 'run'}")
+    lines += train(*resumed).ok().out.replace("\r", "\n")
+    steps = [int(done) for done in re.findall(r"steps: .* (\d)/[24] \[", lines)]
+    assert steps == sorted(steps)
+    assert set(steps) == {0, 1, 2, 3, 4}
+    assert re.search(r"\d/4 \[\d\d:\d\d<\d\d:\d\d, .*loss=0\.\d+, val_psnr=[\d.]{4,5}\]", lines)
+
+
+def test_an_error_has_a_line_of_its_own_behind_the_bar(train):
+    shown = ("trainer.enable_progress_bar=true", "optimizer.lr=1e30", "trainer.max_steps=9")
+    outcome = train(*TINY, "data.steps_per_epoch=3", *shown)
+    assert "not finite" in outcome.refusal
+    assert outcome.out.endswith("]\n")
+
+
+def test_early_stopping_as_the_guide_has_it(train):
+    guide = (CONF.parent / "docs" / "guides" / "training.md").read_text()
+    option = re.search(r"'(\+callbacks\.stop=.*)'", guide)[1].replace("patience: 10", "patience: 2")
+    assert "\n3 steps, best" in train(*STILL, "trainer.max_steps=9", option).ok().out
+
+
+def test_what_the_files_of_a_moving_average_hold(train, tmp_path):
+    options = ("callbacks=ema", "callbacks.ema.decay=0.5", "optimizer.lr=1e-3")
+    train(*STILL, *options, "trainer.max_steps=3").ok()
+    folder = tmp_path / "run"
+    last, best = (read_checkpoint(folder / "checkpoints" / f"{n}.ckpt") for n in ("last", "best"))
+    average, plain = (network_weights(last[k]) for k in ("state_dict", "current_model_state"))
+    assert not equal(average, plain)
+    for ema, weights in ((None, average), (False, plain)):
+        file = folder / "checkpoints" / "last.ckpt"
+        net = create_model("gap_net", bands=28, stages=1, weights=file, ema=ema)
+        assert equal(dict(net.state_dict()), weights)
+    assert equal(load_file(folder / "ema.safetensors"), average)
+    assert equal(load_file(folder / "model.safetensors"), network_weights(best["state_dict"]))
+
+
+def test_a_training_without_validation_has_no_score(train, tmp_path):
+    out = train(*STILL, "trainer.max_steps=1", "+trainer.limit_val_batches=0").ok().out
+    assert "1 steps, not validated -> " in out
+    assert "val_psnr" not in read_card(tmp_path / "run" / "model.safetensors").training
 
 
 def test_training_goes_on_from_exported_weights(train, tmp_path):

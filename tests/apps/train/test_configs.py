@@ -82,7 +82,7 @@ def make(tmp_path, monkeypatch):
         if "model=gap_net" not in options:  # which has neither a prior nor a start of its own
             train.make_module(settings, create_model("cassi_net", stages=1), wavelengths)
         callbacks = inputs.build_callbacks(settings)
-        loggers = inputs.build_loggers(settings, None)
+        loggers = inputs.build_loggers(settings, None, tmp_path)
         build(settings.trainer, callbacks=callbacks, logger=loggers)
         return settings
 

@@ -28,15 +28,49 @@ def test_wandb_offline(train, tmp_path, monkeypatch):
     assert not (tmp_path / "run" / "tensorboard").exists()
 
 
-def test_mlflow_in_files(train, tmp_path, monkeypatch):
-    pytest.importorskip("mlflow", exc_type=ImportError)
-    pytest.importorskip("sqlparse")  # of its file store
+def test_a_resumed_training_goes_on_in_the_same_run_of_wandb(train, tmp_path, monkeypatch):
+    """Each sitting is a folder of its own, which `wandb sync` sends to the run of their name."""
+    wandb = pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    options = ("logger=[csv,wandb]", "logger.wandb.offline=true")
+    train(*TINY, *options).ok()
+    wandb.finish()
+    begun, init = [], wandb.init
+    monkeypatch.setattr(wandb, "init", lambda **given: begun.append(given) or init(**given))
+    train("ckpt=last", "trainer.max_steps=3", *options, f"hydra.run.dir={tmp_path / 'run'}").ok()
+    wandb.finish()
+    (name,) = {f.name.rpartition("-")[2] for f in (tmp_path / "run/wandb").glob("offline-run-*")}
+    assert [(given["id"], given["resume"]) for given in begun] == [(name, "allow")]
+
+
+def test_what_a_service_refuses_is_one_line(train, monkeypatch):
+    wandb = pytest.importorskip("wandb")
+
+    def refuse(**_):
+        raise wandb.errors.UsageError("no API key\nconfigured")
+
+    monkeypatch.setattr(wandb, "init", refuse)
+    assert train(*TINY, "logger=wandb").refusal.endswith("WandbLogger: no API key configured")
+
+
+def test_mlflow_without_a_server(train, tmp_path, monkeypatch):
+    """A resumed training goes on in the same run."""
+    mlflow = pytest.importorskip("mlflow")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     train(*TINY, "logger=[csv,mlflow]").ok()
-    store = tmp_path / "run" / "mlruns"
-    assert list(store.rglob("metrics/val_psnr"))
-    assert list(store.rglob("params/model*name"))
-    assert len(list(store.rglob("artifacts/*/*.png"))) == 4
+    folder = tmp_path / "run"
+    resumed = ("ckpt=last", f"hydra.run.dir={folder}", "logger=[csv,mlflow]")
+    train(*resumed, "trainer.max_steps=3").ok()
+    client = mlflow.MlflowClient(f"sqlite:///{folder}/mlruns/mlflow.db")
+    (experiment,) = client.search_experiments(filter_string="name = 'cassi'")
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert run.data.params["model/name"] == "gap_net"
+    scores = client.get_metric_history(run.info.run_id, "val_psnr")
+    assert len({score.step for score in scores}) == len(scores) == 3
+    assert len(list((folder / "mlruns").rglob("artifacts/*/*.png"))) == 6
+    assert {file.name for file in tmp_path.iterdir()} == {"run"}
+    line = train(*TINY, "logger=mlflow", "logger.mlflow.tracking_uri=file:x", "hydra.run.dir=b")
+    assert "logger: mlflow: The filesystem tracking backend" in line.refusal
 
 
 def test_how_each_kind_takes_a_picture():
