@@ -24,7 +24,6 @@ from cassi.calibration.correlation import Correlation, Ends, Peak, find_ends
 from cassi.calibration.response import Response
 from cassi.calibration.spectra import Statistics, comb, strangeness
 from cassi.checks import clipped_level
-from cassi.solvers.statistics import unit_of
 from cassi.systems import BlurredCassi, DDCassi, SDCassi, System, WideCassi
 from cassi.systems.arguments import as_measurement
 from cassi.systems.band_positions import find_places
@@ -181,9 +180,7 @@ def check_camera(
     plain, good = system.plain, system.good_pixels
     found = _check_detector(y, plain, good) + _check_light(y, good)
     if isinstance(plain, CodedSystem):
-        scaled = system.without_bad_pixels(y)
-        scaled = scaled / unit_of(scaled).amax()
-        found = _with_bands(found + _check_mask(scaled, plain, good), scaled, system, bands)
+        found = _with_bands(found + _check_mask(y, plain, good), y, system, bands)
     if x is not None and not shows_another_mask(found):
         found += check_spectra(x, plain, wavelengths)
     return found
@@ -222,7 +219,6 @@ def check_spectra(
     if wavelengths is None and getattr(system, "codes_frames", False):
         return CameraCheck()  # the bands are frames, which have no spectra
     warnings = []
-    x = x / unit_of(x)
     share = comb(x[0])
     offsets = system.offsets if isinstance(system, CodedSystem) else ()
     whole = all(float(offset).is_integer() for offset in offsets)

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from cassi.checks import check_cube
-from cassi.methods.auto import auto
 from cassi.models.registry import Card
 from cassi.precision import autocast, check_precision, warn_if_slow
 from cassi.solvers import (
@@ -29,7 +28,6 @@ from cassi.solvers.function import one_iteration
 from cassi.solvers.heldout import Lines, draw_seen, weighted_mean
 from cassi.solvers.linear_system import is_camera, seen
 from cassi.solvers.refine import VISIBLE
-from cassi.solvers.statistics import root_mean_square
 
 SHARES = ((1.0,), (0.2, 0.8), (0.2, 0.2, 0.6), (0.1, 0.08, 0.3, 0.52))
 """Of one to four cubes in their mean: the start's, the network's and those of the solvers that
@@ -39,11 +37,6 @@ BRIGHTNESS = (*SHARES[:3], (0.0, 0.0, 0.25, 0.75))
 the last cube has the least of it."""
 TRUST = 6.0
 """In what held-out pixels say of the weights of a scene, see `Lines.weigh`."""
-NEARER = (0.5, 0.75)
-"""Of `Lines.nearer` for the start's cube: up to the first the mean of the cubes stays as it is,
-from the second on the cube of `auto` takes its place. On ten scenes of CAVE's training set it is at
-most 0.41, on six pages of text under two coloured lights 0.49 to 1.29. There the mean was up to
-1.8 dB below `auto`."""
 HELDOUT = 0.01
 """Share of the detector pixels that the cubes are made without, to find the shares of a scene."""
 
@@ -174,14 +167,11 @@ class Inference(nn.Module):
             lines = Lines(y, system, draw_seen(y, system, HELDOUT))
         seen_by = lines.camera if lines else system
         cubes, noise = self._recover_all(seen(y, seen_by), seen_by, statistics)
-        weights = turn = None
+        weights = None
         if lines is not None and statistics is not None:
             find = partial(self._weigh, statistics, lines, cubes)
-            weights, turn = statistics.remember(self.solvers, find)
+            weights = statistics.remember(self.solvers, find)
         x = weighted_mean(cubes, SHARES[len(cubes) - 1], weights)
-        if turn is not None and self.start is not None and bool((turn > 0).any()):
-            untrained = auto(noise=self.start.noise).run(y, system, statistics=statistics).x
-            x = torch.lerp(x, untrained, turn.to(x).view(-1, 1, 1, 1))
         # A cube that is not finite is for the caller to report.
         if not bool(x.isfinite().all()):
             return x, noise
@@ -204,21 +194,15 @@ class Inference(nn.Module):
                 cubes.append(method.run(y, system, x0=cubes[-1], statistics=statistics).x)
         return cubes, noise
 
-    def _weigh(self, whole: Statistics, lines: Lines, cubes: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the weights of the cubes, of the whole scene also where y is a part of it.
-
-        And how much of `auto`'s cube takes the place of their mean: all of it where the start's
-        predicts held-out pixels clearly better, as on pages of text under coloured light.
-        """
+    def _weigh(self, whole: Statistics, lines: Lines, cubes: list[Tensor]) -> Tensor:
+        """Return the weights of the cubes, of the whole scene also where y is a part of it."""
         y, camera = whole.brightest()
         y = seen(y, camera)
         if y.shape != lines.y.shape or not torch.equal(y, lines.y):
             lines = Lines(y, camera, draw_seen(y, camera, HELDOUT))
             cubes = self._recover_all(seen(y, lines.camera), lines.camera, whole)[0]
         at = len(cubes) - 1
-        weights = lines.weigh(cubes, SHARES[at], BRIGHTNESS[at], TRUST)
-        near = lines.nearer(weighted_mean(cubes, SHARES[at], weights), cubes[0])
-        return weights, ((near - NEARER[0]) / (NEARER[1] - NEARER[0])).clamp(0, 1)
+        return lines.weigh(cubes, SHARES[at], BRIGHTNESS[at], TRUST)
 
     @torch.no_grad()
     def _look(self, statistics: Statistics, start: Solver, found: StoppingPoint | None) -> Solver:
@@ -234,7 +218,7 @@ class Inference(nn.Module):
         lines, shown = found.lines, statistics.noise.to(found.x)
         y, camera = lines.camera.without_bad_pixels(lines.y), lines.camera
         x = self._recover(y, camera, statistics=statistics, start=found.x, noise=shown)
-        size = root_mean_square(lines.y.flatten()[None])[0] / statistics.size.mean()
+        size = lines.y.square().mean().sqrt() / statistics.size.mean()
         level, share = torch.stack((shown.mean(), size.to(shown.dtype))).tolist()
         missed = lines.error(x) * share
         return start if missed >= level else replace(start, noise=missed, heldout=0.0)

@@ -10,7 +10,6 @@ from torch import Tensor
 from cassi.solvers.heldout import Lines, hold_out
 from cassi.solvers.linear_system import Camera
 from cassi.solvers.schedules import Schedule
-from cassi.solvers.statistics import root_mean_square
 
 TOLERANCE = 0.01
 """How far the held-out error may be above its least, relative: it contains noise, which hides that
@@ -152,7 +151,7 @@ def find_stopping_point(
         run: reconstructs the lines.
     """
     lines = hold_out(y, system, LINES, share)
-    size = float(root_mean_square(lines.y.flatten()[None]))
+    size = float(lines.y.square().mean().sqrt())
 
     def look(factor: float) -> StoppingPoint:
         monitor = HeldOutMonitor(lines, math.ceil(iterations / COARSE))

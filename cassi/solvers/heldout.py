@@ -102,24 +102,6 @@ class Lines:
         change = torch.linalg.solve_ex(gram, (told @ missed[..., None])[..., 0])[0].T
         return mean + torch.cat((change, -change.sum(0, keepdim=True)))
 
-    def nearer(self, x: Tensor, other: Tensor) -> Tensor:
-        """Return how far towards another cube held-out pixels are predicted best, `(B,)`.
-
-            argmin_s ‖(y − A(x + s (x' − x)))_H‖²
-
-        Above 1/2 the other cube is the nearer one. Noise of y does not change this on average: no
-        cube was given these pixels. 0 where both predict the same.
-        """
-        chosen = self.heldout.to(x.device)
-
-        def at(value: Tensor) -> Tensor:
-            return torch.where(chosen, value, 0).flatten(1).double()
-
-        image = self.system(x)
-        way, missed = at(self.system(other) - image), at(self._seen - image)
-        length = way.square().sum(1)
-        return (way * missed).sum(1) / torch.where(length > 0, length, torch.inf)
-
     def error(self, x: Tensor) -> float:
         """Return the `heldout_error` of a cube, the root mean square of a batch."""
         errors = self.errors(x).tolist()

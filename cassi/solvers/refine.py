@@ -7,7 +7,7 @@ from torch import Tensor
 
 from cassi.checks import whole_number
 from cassi.solvers.linear_system import LinearSystem, begin_system
-from cassi.solvers.statistics import Statistics, noise_damping, relative_noise, unit_of
+from cassi.solvers.statistics import Statistics, noise_damping, relative_noise
 
 VISIBLE = 0.03
 """Noise below this, relative to the root mean square of y (30 dB), is ignored and all of y is
@@ -54,8 +54,6 @@ def refine(
     1966, for the stopping rule (discrepancy principle).
     """
     whole_number("iterations", iterations, 1)
-    unit = unit_of(y)
-    x, y = x / unit, y / unit
     size = y.flatten(1).norm(dim=1).clamp_min(torch.finfo(y.dtype).tiny)
     share = relative_noise(y, system, noise, statistics)
     rho = noise_damping(y, system, share, statistics)
@@ -70,7 +68,7 @@ def refine(
             break
         stepped = no_closer(x, running.data_step(x, y, rho), y, system, floor)
         x = torch.where((left <= wanted).view(-1, 1, 1, 1), x, stepped)
-    return x * unit
+    return x
 
 
 def no_closer(x: Tensor, stepped: Tensor, y: Tensor, system: LinearSystem, noise: Tensor) -> Tensor:

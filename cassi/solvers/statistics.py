@@ -110,16 +110,13 @@ class Statistics:
     @cached_property
     def size(self) -> Tensor:
         """The root mean square of y, `(B,)`, > 0."""
-        return root_mean_square(torch.cat([y for y, _ in self.parts()], self.axis))
+        return _root_mean_square(torch.cat([y for y, _ in self.parts()], self.axis))
 
     @cached_property
     def noise(self) -> Tensor:
         """The noise relative to the root mean square of y, `(B,)`; see `noise_level`."""
         whole = torch.cat([y for y, _ in self.parts()], self.axis)
-        unit, parts = unit_of(whole), self.parts
-        scaled = [(y / unit, system) for y, system in parts()]
-        noise = _noise_of_parts(scaled, self.axis, whole.shape)
-        return noise / root_mean_square(whole / unit)
+        return _noise_of_parts(self.parts(), self.axis, whole.shape) / _root_mean_square(whole)
 
     @cached_property
     def gain(self) -> Tensor:
@@ -208,9 +205,8 @@ def noise_level(y: Tensor, system: LinearSystem, statistics: Statistics | None =
         `(B,)`, in the unit of y; 0 where the measurement has fewer than 20 windows.
     """
     if statistics is not None:
-        return statistics.noise.to(y) * root_mean_square(y)
-    unit = unit_of(y)
-    return _noise_of_parts([(y / unit, system)], -2, y.shape) * unit.flatten()
+        return statistics.noise.to(y) * _root_mean_square(y)
+    return _noise_of_parts([(y, system)], -2, y.shape)
 
 
 def relative_noise(
@@ -228,7 +224,7 @@ def relative_noise(
         statistics: of the whole measurement, where y is a part of it.
     """
     if isinstance(noise, str):
-        return noise_level(y, system, statistics) / root_mean_square(y)
+        return noise_level(y, system, statistics) / _root_mean_square(y)
     return torch.as_tensor(noise, dtype=y.dtype, device=y.device).expand(len(y))
 
 
@@ -322,7 +318,7 @@ class AboveNoise:
             rho: ρ of the data step, a number > 0 or `(B,)`.
         """
         sigma, seen = self.schedule, torch.where(noise > UNSEEN, noise, 0)
-        least = self.share * seen * root_mean_square(y) / torch.as_tensor(rho).sqrt()
+        least = self.share * seen * _root_mean_square(y) / torch.as_tensor(rho).sqrt()
         if not bool(least.any()):
             return sigma
         if len(least) == 1:
@@ -395,21 +391,9 @@ def _gain_sum(y: Tensor, system: LinearSystem) -> Tensor:
     return system(system.adjoint(torch.ones_like(y))).flatten(1).sum(1)
 
 
-def unit_of(y: Tensor) -> Tensor:
-    """Return the power of two next to the largest |y| of each sample, `(B, …)` → `(B, 1, 1, 1)`.
-
-    Squares of y in this unit stay within float32, and a division by it changes no digit.
-    """
-    largest = y.abs().flatten(1).amax(1)
-    exponent = largest.to(torch.promote_types(y.dtype, torch.float32)).frexp().exponent - 1
-    return torch.ldexp(torch.ones_like(largest), exponent).view(-1, 1, 1, 1)
-
-
-def root_mean_square(y: Tensor) -> Tensor:
-    """Return the root mean square of each sample, `(B, K, H', W')` → `(B,)`, > 0."""
-    unit = unit_of(y)
-    size = (y / unit).square().flatten(1).mean(1).sqrt() * unit.flatten()
-    return size.clamp_min(torch.finfo(y.dtype).tiny)
+def _root_mean_square(y: Tensor) -> Tensor:
+    """Return the root mean square of each sample, `(B, …)` → `(B,)`, > 0."""
+    return y.square().flatten(1).mean(1).sqrt().clamp_min(torch.finfo(y.dtype).tiny)
 
 
 @torch.no_grad()

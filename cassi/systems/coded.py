@@ -6,9 +6,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
-from torch.autograd.forward_ad import unpack_dual
 
-from cassi.ops._recording import is_forward, is_wrapped
+from cassi.ops._recording import is_wrapped
 from cassi.systems.base import System
 
 
@@ -29,7 +28,7 @@ class CodedSystem(System):
     axis: int
     detector: int
     _offsets: tuple[float, ...]
-    _made_of: Sequence[Tensor | None] = ()
+    _made_of: Sequence[tuple[Tensor | None, int]] = ()
 
     @property
     def offsets(self) -> tuple[float, ...]:
@@ -71,50 +70,31 @@ class CodedSystem(System):
         self.register_load_state_dict_post_hook(_refresh)
 
     def _note_sources(self) -> None:
-        sources = self._sources()
-        copies = [None if value is None else value.detach().clone() for value in sources]
-        self._made_of = () if any(map(_is_passing, sources)) else copies
+        self._made_of = _versions(self._sources())
 
     def _is_current(self) -> bool:
-        """Tell whether the sources have the values that were noted last.
-
-        Values are compared, not versions: `mask.data.copy_` and inference mode count none.
-        """
-        now = self._sources()
-        if len(now) != len(self._made_of) or any(map(_is_passing, now)):
-            return False
-        return all(map(_is_same, self._made_of, now))
+        """Tell whether the sources are those noted last, and have not been changed since."""
+        now = _versions(self._sources())
+        return len(now) == len(self._made_of) and all(
+            a is b and m == n for (a, m), (b, n) in zip(self._made_of, now, strict=True)
+        )
 
     def _notice(self) -> None:
         """Derive again where a source was changed in place, or replaced.
 
-        Except in a compiled graph and in a recorded one, where no value can be read. There the mask
-        is followed all the same, and dispersion, kernels and maps are constants.
+        Except in a compiled graph, where it is a constant.
         """
-        sources = [value for value in self._sources() if value is not None]
-        if torch.compiler.is_compiling() or (
-            any(value.is_cuda for value in sources) and torch.cuda.is_current_stream_capturing()
-        ):
+        if torch.compiler.is_compiling() or self._is_current():
             return
-        if any(map(is_wrapped, sources)):
+        if any(value is not None and is_wrapped(value) for value in self._sources()):
             self.refresh()
             return
         with temporarily_clear_interpreter_stack():  # what is kept belongs to no transform
-            if not self._is_current():
-                self.refresh()
+            self.refresh()
 
 
-def _is_passing(value: Tensor | None) -> bool:
-    """Tell whether a value is of one call alone: mapped, or with a tangent."""
-    if value is None or is_wrapped(value):
-        return value is not None
-    return is_forward() and unpack_dual(value).tangent is not None
-
-
-def _is_same(a: Tensor | None, b: Tensor | None) -> bool:
-    if a is None or b is None:
-        return a is b
-    return (a.dtype, a.device) == (b.dtype, b.device) and torch.equal(a, b)
+def _versions(values: Sequence[Tensor | None]) -> list[tuple[Tensor | None, int]]:
+    return [(v, 0 if v is None or v.is_inference() else v._version) for v in values]
 
 
 def _refresh(system: Any, _: Any) -> None:
