@@ -115,6 +115,21 @@ def test_error_bars_hold_what_smoothing_takes_of_a_strong_colour():
     assert float(response.scene_std(white, torch.zeros_like(x), nm.tolist()).max()) < 1e-3
 
 
+def test_error_bars_hold_sharp_colours():
+    nm, random = torch.linspace(450, 650, 28), torch.Generator().manual_seed(0)
+    response = Response(torch.linspace(0.05, 1, 28) ** 1.5, torch.zeros(28))
+    low, high, middle, width = torch.rand(4, 400, generator=random)
+    rise = torch.sigmoid((nm[:, None] - 450 - 200 * middle) / (5 + 10 * width))
+    truth = (0.1 + 0.8 * (low + (high - low) * rise))[..., None]
+    size = 0.005 * response.values.square().mean().sqrt()
+    noise = torch.randn(truth.shape, generator=random)
+    x = response.values[:, None, None] * truth + size * noise
+    away = (response.scene(x, nm.tolist()) - truth).abs()
+    held = away < 1.645 * response.scene_std(x, size.expand_as(x), nm.tolist())
+    assert float(held.float().mean()) > 0.9
+    assert float(held.float().mean((1, 2)).min()) > 0.75
+
+
 def test_error_bars_of_a_mean_do_not_alternate_between_bands():
     light, nm = torch.linspace(0.5, 2, 18), torch.linspace(455, 645, 18).tolist()
     response = Response(light, torch.zeros(18))
