@@ -256,8 +256,8 @@ def check_cube(network: Any, x: Any, shape: tuple[int, ...], trained: bool = Fal
     listed = isinstance(x, list | tuple)
     stages = "; stages are for a method outputs(y, system) and loss=multi_stage" if listed else ""
     raise ValueError(
-        f"{describe_place(network)}: expected the network to return a tensor {shape}, (B, C, H, W),"
-        f" got {got}{stages}"
+        f"{describe_place(network)}: expected the network to return a tensor {tuple(shape)}, "
+        f"(B, C, H, W), got {got}{stages}"
     )
 
 

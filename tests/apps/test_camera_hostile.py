@@ -139,7 +139,7 @@ def test_a_command_has_the_same_list():
 
 
 def test_bands_too_far_apart(show, tmp_path):
-    np.save(tmp_path / "m.npy", np.ones((8, 8)))
+    np.save(tmp_path / "m.npy", np.eye(8))
     (tmp_path / "camera.yaml").write_text("mask: m.npy\nsystem: {step: 1e6, bands: 8}\n")
     assert "pixels along the dispersion" in show("camera=camera.yaml").refusal
 

@@ -5,7 +5,7 @@ import re
 from yaml import MarkedYAMLError
 
 _TAB = re.compile(r"[^#'\"]*\t")
-_NO_BLANK = re.compile(r"(?:^|[{,])\s*([A-Za-z_][\w.]*):([^\s:/,}][^\s,}]*)")
+_NO_BLANK = re.compile(r"(?:^|(?<!\$)[{,])\s*([A-Za-z_][\w.]*):([^\s:/,}][^\s,}]*)")
 
 
 def find_slip(text: str, error: BaseException) -> str | None:

@@ -151,7 +151,7 @@ def test_nan(refused, camera, tmp_path, role):
     ("role", "values", "said"),
     [
         ("measurement", np.zeros((12, 21)), "only zeros"),
-        ("mask", np.ones((11, 17)), "expected a height of 12 as the measurement's, got 11"),
+        ("mask", 1 - np.eye(11, 17), "expected a height of 12 as the measurement's, got 11"),
         ("truth", np.ones((5, 10, 17)), "truth: expected (C, H, W) = (5, 12, 17)"),
     ],
 )
