@@ -439,7 +439,7 @@ def test_every_recipe_makes_a_step(train, name, tmp_path, monkeypatch):
     mask = np.random.default_rng(0).random((64, 64), np.float32)
     savemat(tmp_path / "tsa" / "mask.mat", {"mask": mask})
     small = ("data=bundled", "data.crop=32", "data.validation.crop=64", "data.batch_size=2")
-    options = (*small, "data.workers=0", *TINY[3:], f"paths.data_dir={tmp_path}")
+    options = (*small, "data.workers=0", *TINY[4:], f"paths.data_dir={tmp_path}")
     outcome = train("--dry-run", f"experiment={name}", *options).ok()
     assert "steps of 2 crops of 32×32" in outcome.out
     assert sorted(file.name for file in tmp_path.iterdir()) == ["spectra", "tsa"]
