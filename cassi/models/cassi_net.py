@@ -293,7 +293,7 @@ class CassiNet(nn.Module):
             x = x.float()
             mean = x.detach().abs().mean(1).flatten(1)
             level = upper_quantile(mean[:, :: 1 + mean.shape[1] // 2**20], 0.999)
-            level = level.clamp_min(1e-30).view(-1, 1, 1, 1)
+            level = torch.where(level > 0, level, 1).view(-1, 1, 1, 1)
             dark = x.new_zeros(x[:, :1].shape)
             prior = _Components(self, torch.zeros_like(x), dark, 0.0, None, precision)
             prior.net = self.nets[0]

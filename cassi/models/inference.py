@@ -28,6 +28,7 @@ from cassi.solvers.function import one_iteration
 from cassi.solvers.heldout import Lines, draw_seen, weighted_mean
 from cassi.solvers.linear_system import is_camera, seen
 from cassi.solvers.refine import VISIBLE
+from cassi.solvers.statistics import root_mean_square
 
 SHARES = ((1.0,), (0.2, 0.8), (0.2, 0.2, 0.6), (0.1, 0.08, 0.3, 0.52))
 """Of one to four cubes in their mean: the start's, the network's and those of the solvers that
@@ -218,7 +219,7 @@ class Inference(nn.Module):
         lines, shown = found.lines, statistics.noise.to(found.x)
         y, camera = lines.camera.without_bad_pixels(lines.y), lines.camera
         x = self._recover(y, camera, statistics=statistics, start=found.x, noise=shown)
-        size = lines.y.square().mean().sqrt() / statistics.size.mean()
+        size = root_mean_square(lines.y.flatten()[None])[0] / statistics.size.mean()
         level, share = torch.stack((shown.mean(), size.to(shown.dtype))).tolist()
         missed = lines.error(x) * share
         return start if missed >= level else replace(start, noise=missed, heldout=0.0)
