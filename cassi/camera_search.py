@@ -35,8 +35,9 @@ from cassi.calibration.windows import has_one_mask
 from cassi.methods.auto import auto
 from cassi.solvers import Solver
 from cassi.solvers.heldout import measure_heldout
+from cassi.solvers.linear_system import seen
 from cassi.solvers.schedules import as_schedule
-from cassi.solvers.statistics import relative_noise
+from cassi.solvers.statistics import relative_noise, unit_of
 from cassi.systems import DDCassi, SDCassi, System, TiltedCassi, WideCassi
 from cassi.systems.dispersion import off_a_prism
 from cassi.systems.tilted import Shift
@@ -66,7 +67,7 @@ def find_place(y: Tensor, system: System) -> Alignment | Bands | None:
         y: measurement `(B, K, H', W')`, all samples by one camera.
         system: the nominal camera.
     """
-    method = auto()
+    method, y = auto(), _scaled(y, system)
     found = align_mask(y, system, lambda camera: measure_heldout(y, camera, method).error)
     bands = None if found is None else find_bands(y, system)
     return found if bands is None or bands.away < AWAY else bands
@@ -118,9 +119,10 @@ def calibrate_on(
             f"calibrate: expected SDCassi, WideCassi or DDCassi, got {type(nominal).__name__}"
         )
     good = None if system.good_pixels is None else system.good_pixels.expand_as(y)
-    y = system.without_bad_pixels(y)
+    y = _scaled(y, system)
     frames = [Frame.snapshot(y, nominal.bands, good, shift=shift)]
     if white is not None:
+        white = white / unit_of(white)
         frames.append(Frame.snapshot(white, nominal.bands, shift=shift))
     torch.manual_seed(seed)
     found, camera, lights = find_camera(frames, nominal, solver or auto(), seed=seed, **settings)
@@ -135,10 +137,16 @@ def _calibrate_dual(
     y: Tensor, system: System, nominal: DDCassi, radius: int
 ) -> tuple[Calibration, SDCassi]:
     good = None if system.good_pixels is None else system.good_pixels.expand_as(y)
-    frame = Frame.snapshot(system.without_bad_pixels(y), nominal.bands, good)
+    frame = Frame.snapshot(_scaled(y, system), nominal.bands, good)
     found = calibrate_dual(frame, nominal, lambda camera: _misses(y, system, camera), radius)
     assert isinstance(found.system, SDCassi)
     return found, found.system
+
+
+def _scaled(y: Tensor, system: System) -> Tensor:
+    """Return what the camera sees, all samples in one unit in which squares stay finite."""
+    y = seen(y, system)
+    return y / unit_of(y).amax()
 
 
 _CLOSE = 0.02
@@ -200,8 +208,8 @@ def calibrate_prism(
     if not has_one_mask(narrow):
         return None
     shift = settings.get("shift", Frame.shift)
-    seen, good = system.without_bad_pixels(y), None if good is None else good.expand_as(y)
-    frame = Frame.snapshot(seen, narrow.bands, good, shift=shift)
+    y, good = _scaled(y, system), None if good is None else good.expand_as(y)
+    frame = Frame.snapshot(y, narrow.bands, good, shift=shift)
     valley = find_valley(frame, narrow, wavelengths, settings.get("radius", 2))
     if valley is None:
         return None
@@ -253,7 +261,7 @@ def bend(
     """
     nominal, good = system.plain, system.good_pixels
     assert isinstance(nominal, SDCassi)
-    y, good = system.without_bad_pixels(y), None if good is None else good.expand_as(y)
+    y, good = _scaled(y, system), None if good is None else good.expand_as(y)
     axis = nominal.axis
     across, along = found.geometry.split_shift(axis)
     aside, key = ("down", "right") if axis == -1 else ("right", "down")

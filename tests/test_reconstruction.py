@@ -1,9 +1,12 @@
 """What the commands do, as functions: the same bits."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
 from hydra import initialize_config_module
+from scipy.io import savemat
 
 import cassi
 from cassi.apps.calibrate import calibrate_camera
@@ -12,7 +15,7 @@ from cassi.apps.inputs import load_inputs
 from cassi.apps.reconstruct import reconstruct
 from cassi.apps.reconstructors import compose_settings, names, settings_named, settings_of
 from cassi.apps.settings import Calibrate
-from cassi.data.io import load_mask, read_cube
+from cassi.data.io import load_mask, load_measurement, read_cube
 from cassi.data.sensor import Sensor
 from cassi.data.simulation import WhiteNoise
 from cassi.evaluation import Twin
@@ -53,6 +56,64 @@ def test_a_name_gives_the_bits_of_the_command(scene, tmp_path, method, options):
     reconstruct(settings, Run(tmp_path / "run", is_multirun=False))
     x = cassi.reconstruct(y, system, method)
     assert torch.equal(x, read_cube(tmp_path / "run" / "cube.tif"))
+
+
+UNITS = pytest.mark.parametrize("unit", [2.0**-100, 2.0**100], ids=["tiny", "huge"])
+
+
+@pytest.fixture(scope="module")
+def noisy():
+    """A scene of 96 x 96 pixels in noise, which windows and held-out pixels look at."""
+    random = torch.Generator().manual_seed(0)
+    down, right = torch.meshgrid(torch.linspace(0, 5, 96), torch.linspace(0, 6, 96), indexing="ij")
+    bands = [0.5 + 0.4 * torch.sin(right + 0.3 * band) * down.cos() for band in range(6)]
+    system = cassi.SDCassi((torch.rand(96, 96, generator=random) > 0.5).float(), bands=6, step=1)
+    y = system(torch.stack(bands)[None])
+    return system, (y + 0.02 * y.mean() * torch.randn(y.shape, generator=random)).double()
+
+
+@UNITS
+@pytest.mark.parametrize("method", ["auto", "gap_tv", "twist", "admm_tv", "pretrained"])
+def test_the_unit_of_a_measurement_changes_no_digit(noisy, method, unit):
+    system, y = noisy
+    x = cassi.reconstruct(y, system, method)
+    assert torch.equal(cassi.reconstruct(unit * y, system, method), unit * x)
+
+
+@UNITS
+def test_the_unit_changes_no_digit_of_error_bars(noisy, unit):
+    system, y = noisy
+    one, other = (cassi.reconstruct(c * y, system, uncertainty=True) for c in (1.0, unit))
+    assert torch.equal(other.std, unit * one.std)
+    assert other.warnings == one.warnings
+    assert other.sources[0] == pytest.approx({k: unit * v for k, v in one.sources[0].items()})
+
+
+@UNITS
+def test_a_file_in_any_unit(noisy, tmp_path, monkeypatch, unit):
+    monkeypatch.chdir(tmp_path)
+    system, y = noisy
+    np.save("mask.npy", system.mask[0, 0].numpy())
+    reports = []
+    for number, c in enumerate((1.0, unit)):
+        np.save("y.npy", c * y[0].numpy())
+        camera = ["mask=mask.npy", "system.bands=6", "system.step=1"]
+        settings = compose_settings(["measurement=y.npy", *camera, "heldout=0.05"])
+        reconstruct(settings, Run(tmp_path / str(number), is_multirun=False))
+        numbers = json.loads((tmp_path / str(number) / "metrics.json").read_text())
+        numbers["camera_check"].pop("seconds")
+        reports.append([numbers[key] for key in ("relative_residual", "heldout", "camera_check")])
+    assert torch.equal(read_cube("1/cube.tif"), unit * read_cube("0/cube.tif"))
+    assert reports[0] == reports[1]
+
+
+@pytest.mark.parametrize("largest", [1e39, 1e-40])
+def test_values_beyond_float32_are_refused(tmp_path, largest):
+    for path in (tmp_path / "y.npy", tmp_path / "y.mat"):
+        values = np.full((8, 9), largest)
+        np.save(path, values) if path.suffix == ".npy" else savemat(path, {"y": values})
+        with pytest.raises(ValueError, match=r"beyond float32.* in another unit"):
+            load_measurement(path)
 
 
 def test_auto_is_video_where_the_bands_are_frames(tmp_path, monkeypatch, capsys):

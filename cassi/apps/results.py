@@ -198,9 +198,8 @@ def save_map(
 def summarize(inputs: Inputs, solution: Solution) -> dict[str, Any]:
     """Collect the numbers of metrics.json that belong to the reconstruction itself."""
     y = inputs.measurement
-    residual = (y - inputs.system(solution.x)).norm() / y.norm().clamp_min(
-        torch.finfo(y.dtype).tiny
-    )
+    size = y.double().norm().clamp_min(torch.finfo(torch.float64).tiny)
+    residual = (y - inputs.system(solution.x)).double().norm() / size
     results: dict[str, Any] = {
         "seconds": solution.history[-1].seconds,
         "iterations": len(solution.history),

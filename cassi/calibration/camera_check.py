@@ -24,6 +24,7 @@ from cassi.calibration.correlation import Correlation, Ends, Peak, find_ends
 from cassi.calibration.response import Response
 from cassi.calibration.spectra import Statistics, comb, strangeness
 from cassi.checks import clipped_level
+from cassi.solvers.statistics import unit_of
 from cassi.systems import BlurredCassi, DDCassi, SDCassi, System, WideCassi
 from cassi.systems.arguments import as_measurement
 from cassi.systems.band_positions import find_places
@@ -180,7 +181,9 @@ def check_camera(
     plain, good = system.plain, system.good_pixels
     found = _check_detector(y, plain, good) + _check_light(y, good)
     if isinstance(plain, CodedSystem):
-        found = _with_bands(found + _check_mask(y, plain, good), y, system, bands)
+        scaled = system.without_bad_pixels(y)
+        scaled = scaled / unit_of(scaled).amax()
+        found = _with_bands(found + _check_mask(scaled, plain, good), scaled, system, bands)
     if x is not None and not shows_another_mask(found):
         found += check_spectra(x, plain, wavelengths)
     return found

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
+from cassi.solvers.statistics import root_mean_square
+
 FILE = Path(__file__).with_name("spectra.json")
 """Made by scripts/data/spectra.py of CAVE's training scenes."""
 LEAST = 8
@@ -64,7 +66,7 @@ def moments(x: Tensor, wavelengths: Tensor, at: Tensor) -> tuple[Tensor, Tensor]
     part = (at - wavelengths[right - 1]) / (wavelengths[right] - wavelengths[right - 1])
     spectra = torch.lerp(spectra[right - 1], spectra[right], part[:, None])
     light = spectra.mean(0)
-    chosen = light > _LIT * light.mean().clamp_min(1e-30)
+    chosen = light > _LIT * light.mean().clamp_min(torch.finfo(light.dtype).tiny)
     if not bool(chosen.any()):
         return at.new_zeros(len(at)), at.new_zeros(len(at), len(at))
     # A tenth: dark bands are uncertain, and no less likely than half-dark ones.
@@ -180,5 +182,4 @@ def comb(x: Tensor) -> float:
     signs = torch.ones(len(bends), 1, 1, dtype=x.dtype, device=x.device)
     signs[1::2] = -1
     alternating = (bends * signs).mean(0) / 2
-    size = x.square().mean().sqrt().clamp_min(torch.finfo(x.dtype).tiny)
-    return float(alternating.square().mean().sqrt() / size)
+    return float(root_mean_square(alternating[None]) / root_mean_square(x[None]))

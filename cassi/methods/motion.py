@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn.functional import grid_sample, pad
 
 from cassi.priors.subspace import spectral_basis, to_subspace
+from cassi.solvers.statistics import unit_of
 
 COMPONENTS = 4
 """Spectral components that motion is found with."""
@@ -38,6 +39,8 @@ def find_motion(x: Tensor, y: Tensor, system: Any, motion: Tensor | None = None)
         M `(2, 3)`: the scene at (u, v) was at M (u, v, 1) in x; u down, v right, −1 to 1 from the
         first pixel to the last.
     """
+    unit = unit_of(y)
+    x, y = x / unit, y / unit
     basis = spectral_basis(x, COMPONENTS)
     components, side = to_subspace(x, basis), max(x.shape[-2:])
     found = _guess(components, y, system, basis) if motion is None else motion

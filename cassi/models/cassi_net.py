@@ -23,6 +23,7 @@ from cassi.solvers import (
     relative_noise,
     signal_level,
 )
+from cassi.solvers.linear_system import begin_system, seen
 from cassi.solvers.statistics import check_noise, upper_quantile
 
 
@@ -238,12 +239,15 @@ class CassiNet(nn.Module):
             prior = _Components(self, x, light, crowding, system, precision)
             algorithm = ADMM()
             cubes: list[Tensor] = []
-            state: Any = algorithm.init(y, system, x)
+            y, running = seen(y, system), system
+            if getattr(system, "is_closed", False):  # a `WarmStart` would solve to other digits
+                running = begin_system(system)
+            state: Any = algorithm.init(y, running, x)
             for k, (sigma, rho) in enumerate(
                 zip(self.log_sigma.exp(), self.log_rho.exp(), strict=True)
             ):
                 prior.net = self.nets[k % len(self.nets)]
-                state = algorithm.step(state, y, system, prior, sigma + share, rho + damping)
+                state = algorithm.step(state, y, running, prior, sigma + share, rho + damping)
                 cubes.insert(0, state.x * level)
         return cubes
 
@@ -293,7 +297,7 @@ class CassiNet(nn.Module):
             x = x.float()
             mean = x.detach().abs().mean(1).flatten(1)
             level = upper_quantile(mean[:, :: 1 + mean.shape[1] // 2**20], 0.999)
-            level = level.clamp_min(1e-30).view(-1, 1, 1, 1)
+            level = torch.where(level > 0, level, 1).view(-1, 1, 1, 1)
             dark = x.new_zeros(x[:, :1].shape)
             prior = _Components(self, torch.zeros_like(x), dark, 0.0, None, precision)
             prior.net = self.nets[0]

@@ -10,6 +10,7 @@ from torch import Tensor
 from cassi.solvers.heldout import Lines, hold_out
 from cassi.solvers.linear_system import Camera
 from cassi.solvers.schedules import Schedule
+from cassi.solvers.statistics import root_mean_square
 
 TOLERANCE = 0.01
 """How far the held-out error may be above its least, relative: it contains noise, which hides that
@@ -151,7 +152,7 @@ def find_stopping_point(
         run: reconstructs the lines.
     """
     lines = hold_out(y, system, LINES, share)
-    size = float(lines.y.square().mean().sqrt())
+    size = float(root_mean_square(lines.y.flatten()[None]))
 
     def look(factor: float) -> StoppingPoint:
         monitor = HeldOutMonitor(lines, math.ceil(iterations / COARSE))

@@ -56,9 +56,9 @@ def one_iteration(
     x: Tensor, y: Tensor, system: Camera, seconds: float, callback: Callback | None
 ) -> Solution:
     """Return a cube as a solution of one iteration, and call the callback with it."""
-    size = y.norm().clamp_min(torch.finfo(y.dtype).tiny)
+    size = y.norm(dtype=torch.float64).clamp_min(torch.finfo(torch.float64).tiny)
     fits = tuple(x.shape[1:]) == tuple(system.cube_shape)
-    residual = float((y - system(x)).norm() / size) if fits else float("nan")
+    residual = float((y - system(x)).norm(dtype=torch.float64) / size) if fits else float("nan")
     step = Iteration(index=1, residual=residual, change=1.0, seconds=seconds, sigma=0.0)
     if callback is not None:
         callback(step, x)

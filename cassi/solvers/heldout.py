@@ -65,7 +65,7 @@ class Lines:
         shares: Sequence[float],
         usual: Sequence[float],
         trust: float,
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
         r"""Return the weights w of the `weighted_mean` x(w) that predicts the held-out pixels.
 
             argmin_w ‖(y − A x(w))_H‖² / ‖(y − A x(v))_H‖² + ‖w − v‖² / t,   Σ w_i = 1
@@ -74,6 +74,13 @@ class Lines:
         usual weights do. The pixels do not show all of an error: that is why t does not grow with
         their number.
 
+        Beside them, how far from x(w) towards the first cube held-out pixels are predicted best:
+
+            argmin_s ‖(y − A(x(w) + s (x_1 − x(w))))_H‖²
+
+        Above 1/2 the first cube is the nearer one. Noise of y does not change this on average: no
+        cube was given these pixels.
+
         Args:
             cubes: x_i `(B, C, H, W)` each, all reconstructed without these pixels.
             shares: s_i of the `weighted_mean`, of sum 1.
@@ -81,7 +88,7 @@ class Lines:
             trust: t > 0; the larger, the further w may be from v.
 
         Returns:
-            `(M, B)`, of sum 1.
+            w `(M, B)`, of sum 1, and s `(B,)`.
 
         Source: Breiman, "Stacked regressions", Machine Learning 24, 1996.
         """
@@ -91,16 +98,21 @@ class Lines:
             return torch.where(chosen, self.system(x), 0).flatten(1).double()
 
         mean = torch.tensor(usual, dtype=torch.float64, device=chosen.device)[:, None]
-        missed = torch.where(chosen, self._seen, 0).flatten(1).double()
-        missed = missed - seen_there(weighted_mean(cubes, shares, mean))
+        light = torch.where(chosen, self._seen, 0).flatten(1).double()
+        missed = light - seen_there(weighted_mean(cubes, shares, mean))
         grey = [x.mean(1, keepdim=True) for x in cubes]
         ways = [seen_there((one - grey[-1]).expand_as(cubes[0])) for one in grey[:-1]]
         told = torch.stack(ways, 1) if ways else missed[:, None][:, :0]  # (B, M − 1, N)
-        level = (missed.square().sum(1) / trust).clamp_min(torch.finfo(torch.float64).tiny)
+        tiny = torch.finfo(torch.float64).tiny
+        level = (missed.square().sum(1) / trust).clamp_min(tiny)
         norm = (torch.eye(len(ways)) + 1).to(told)  # ‖w − v‖², of all weights but the last
         gram = told @ told.mT + level[:, None, None] * norm
-        change = torch.linalg.solve_ex(gram, (told @ missed[..., None])[..., 0])[0].T
-        return mean + torch.cat((change, -change.sum(0, keepdim=True)))
+        change = torch.linalg.solve_ex(gram, (told @ missed[..., None])[..., 0])[0]
+        missed = missed - (change[:, None] @ told)[:, 0]  # by x(w)
+        way = seen_there(cubes[0]) - light + missed
+        nearest = (way * missed).sum(1) / way.square().sum(1).clamp_min(tiny)
+        change = change.T
+        return mean + torch.cat((change, -change.sum(0, keepdim=True))), nearest
 
     def error(self, x: Tensor) -> float:
         """Return the `heldout_error` of a cube, the root mean square of a batch."""

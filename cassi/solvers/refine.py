@@ -54,7 +54,7 @@ def refine(
     1966, for the stopping rule (discrepancy principle).
     """
     whole_number("iterations", iterations, 1)
-    size = y.flatten(1).norm(dim=1).clamp_min(torch.finfo(y.dtype).tiny)
+    size = _lengths(y).clamp_min(torch.finfo(torch.float64).tiny)
     share = relative_noise(y, system, noise, statistics)
     rho = noise_damping(y, system, share, statistics)
     # Small enough to lose no digits, large enough for pixels that no light reaches.
@@ -63,7 +63,7 @@ def refine(
     floor = torch.where(share < visible, 0, share)
     running = begin_system(system)
     for _ in range(iterations):
-        left = (y - system(x)).flatten(1).norm(dim=1) / size
+        left = _lengths(y - system(x)) / size
         if bool((left <= wanted).all()):
             break
         stepped = no_closer(x, running.data_step(x, y, rho), y, system, floor)
@@ -91,9 +91,14 @@ def no_closer(x: Tensor, stepped: Tensor, y: Tensor, system: LinearSystem, noise
     return torch.where(t < 1, torch.lerp(x, stepped, t), stepped)
 
 
+def _lengths(y: Tensor) -> Tensor:
+    """Return the norm of each sample, `(B, …)` → `(B,)`, float64, which holds all squares."""
+    return torch.linalg.vector_norm(y.flatten(1), dim=1, dtype=torch.float64)
+
+
 def _way(near: Tensor, far: Tensor, y: Tensor, noise: Tensor) -> Tensor:
     """Return t of `no_closer`, `(B, 1, 1, 1)`, from the residuals of both cubes."""
-    bound = (noise * y.flatten(1).norm(dim=1)).double().square()
+    bound = (noise * _lengths(y)).square()
 
     def inner(a: Tensor, b: Tensor) -> Tensor:
         return (a.double() * b.double()).flatten(1).sum(1)

@@ -43,6 +43,7 @@ from cassi.solvers.statistics import (
     check_noise,
     damped_schedule,
     relative_noise,
+    root_mean_square,
     signal_level,
 )
 
@@ -136,7 +137,7 @@ class Solver:
         seeming, point = noise, None
         if statistics is not None and noise is not None and self._stops_early(noise, system):
             whole, shown = statistics, noise
-            size = measured.square().flatten(1).mean(1).sqrt()
+            size = root_mean_square(measured)
             point = whole.remember(self, lambda: self._find_stopping_point(whole, shown))
             count = min(count, point.count + LAST)
             seeming = noise * point.factor

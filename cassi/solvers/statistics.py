@@ -104,19 +104,26 @@ class Statistics:
         return self._level(_DARK)
 
     def _level(self, lit: float) -> Tensor:
-        flats = torch.cat([_flat_field(y, system) for y, system in self.parts()], self.axis)
-        return _brightness_level(torch.cat([y for y, _ in self.parts()], self.axis), flats, lit)
+        flats = self._joined([_flat_field(y, system) for y, system in self.parts()])
+        return _brightness_level(self._whole(), flats, lit)
+
+    def _whole(self) -> Tensor:
+        return self._joined([y for y, _ in self.parts()])
+
+    def _joined(self, parts: list[Tensor]) -> Tensor:
+        return parts[0] if len(parts) == 1 else torch.cat(parts, self.axis)
 
     @cached_property
     def size(self) -> Tensor:
         """The root mean square of y, `(B,)`, > 0."""
-        return _root_mean_square(torch.cat([y for y, _ in self.parts()], self.axis))
+        return root_mean_square(self._whole())
 
     @cached_property
     def noise(self) -> Tensor:
         """The noise relative to the root mean square of y, `(B,)`; see `noise_level`."""
-        whole = torch.cat([y for y, _ in self.parts()], self.axis)
-        return _noise_of_parts(self.parts(), self.axis, whole.shape) / _root_mean_square(whole)
+        size = self.size.view(-1, 1, 1, 1)
+        scaled = [(y / size, system) for y, system in self.parts()]
+        return _noise_of_parts(scaled, self.axis, self._whole().shape)
 
     @cached_property
     def gain(self) -> Tensor:
@@ -205,8 +212,9 @@ def noise_level(y: Tensor, system: LinearSystem, statistics: Statistics | None =
         `(B,)`, in the unit of y; 0 where the measurement has fewer than 20 windows.
     """
     if statistics is not None:
-        return statistics.noise.to(y) * _root_mean_square(y)
-    return _noise_of_parts([(y, system)], -2, y.shape)
+        return statistics.noise.to(y) * root_mean_square(y)
+    size = root_mean_square(y)
+    return _noise_of_parts([(y / size.view(-1, 1, 1, 1), system)], -2, y.shape) * size
 
 
 def relative_noise(
@@ -224,7 +232,10 @@ def relative_noise(
         statistics: of the whole measurement, where y is a part of it.
     """
     if isinstance(noise, str):
-        return noise_level(y, system, statistics) / _root_mean_square(y)
+        if statistics is not None:
+            return statistics.noise.to(y)
+        size = root_mean_square(y).view(-1, 1, 1, 1)
+        return _noise_of_parts([(y / size, system)], -2, y.shape)
     return torch.as_tensor(noise, dtype=y.dtype, device=y.device).expand(len(y))
 
 
@@ -318,7 +329,7 @@ class AboveNoise:
             rho: ρ of the data step, a number > 0 or `(B,)`.
         """
         sigma, seen = self.schedule, torch.where(noise > UNSEEN, noise, 0)
-        least = self.share * seen * _root_mean_square(y) / torch.as_tensor(rho).sqrt()
+        least = self.share * seen * root_mean_square(y) / torch.as_tensor(rho).sqrt()
         if not bool(least.any()):
             return sigma
         if len(least) == 1:
@@ -391,16 +402,33 @@ def _gain_sum(y: Tensor, system: LinearSystem) -> Tensor:
     return system(system.adjoint(torch.ones_like(y))).flatten(1).sum(1)
 
 
-def _root_mean_square(y: Tensor) -> Tensor:
-    """Return the root mean square of each sample, `(B, …)` → `(B,)`, > 0."""
-    return y.square().flatten(1).mean(1).sqrt().clamp_min(torch.finfo(y.dtype).tiny)
+def unit_of(y: Tensor) -> Tensor:
+    """Return the power of two next to the largest |y| of each sample, `(B, …)` → `(B, 1, 1, 1)`.
+
+    Squares of y in this unit stay within float32, and a division by it changes no digit.
+    """
+    largest = torch.linalg.vector_norm(y.flatten(1), torch.inf, dim=1)
+    largest = largest.clamp_min(torch.finfo(y.dtype).tiny)
+    return (largest / 2 / largest.frexp().mantissa).view(-1, 1, 1, 1)
+
+
+def root_mean_square(y: Tensor) -> Tensor:
+    """Return the root mean square of each sample, `(B, …)` → `(B,)`, > 0.
+
+    The squares are float64: those of 1e20 or of 1e-23 are beyond float32.
+    """
+    length = torch.linalg.vector_norm(y.flatten(1), dim=1, dtype=torch.float64)
+    return (length / y[0].numel() ** 0.5).to(y.dtype).clamp_min(torch.finfo(y.dtype).tiny)
 
 
 @torch.no_grad()
 def _noise_of_parts(
     parts: Iterable[tuple[Tensor, LinearSystem]], axis: int, shape: Sequence[int]
 ) -> Tensor:
-    """Estimate the noise, `(B,)` in the unit of y, of a measurement of that shape in parts."""
+    """Estimate the noise, `(B,)` in the unit of y, of a measurement of that shape in parts.
+
+    Squares of y must stay within float32.
+    """
     down, across = shape[-2] // SIDE, shape[-1] // SIDE
     chosen = torch.arange(0, down * across, down * across // WINDOWS + 1)
     places = torch.stack((chosen // max(1, across), chosen % max(1, across)), 1)

@@ -97,7 +97,7 @@ class System(nn.Module, ABC):
         """Return the camera for one run of a solver.
 
         With conjugate gradients it is a `WarmStart`, which starts every data step where the last
-        one ended. Otherwise it is the camera itself.
+        one ended. Otherwise it is the camera itself, or a copy that has its gram of this moment.
         """
         return self if self.is_closed else WarmStart(self)
 
@@ -488,7 +488,7 @@ class _Zeroed(Weighted):
 
     def __init__(self, camera: Weighted) -> None:
         nn.Module.__init__(self)
-        self.system = camera.system
+        self.system = camera.system.begin()
         self._weigh(camera.good, camera.variance)
         self.conjugate, self.part_axis = camera.conjugate, camera.part_axis
         self._damping = lru_cache(1)(super().damping)

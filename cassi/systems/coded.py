@@ -6,8 +6,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch.autograd.forward_ad import unpack_dual
 
-from cassi.ops._recording import is_wrapped
+from cassi.ops._recording import is_forward, is_tracked, is_transformed, is_wrapped
 from cassi.systems.base import System
 
 
@@ -28,7 +29,8 @@ class CodedSystem(System):
     axis: int
     detector: int
     _offsets: tuple[float, ...]
-    _made_of: Sequence[tuple[Tensor | None, int]] = ()
+    _made_of: Sequence[Tensor | None] = ()
+    _is_begun = False
 
     @property
     def offsets(self) -> tuple[float, ...]:
@@ -57,6 +59,28 @@ class CodedSystem(System):
         """Turn an image, a view, so that the dispersion is along its last axis, or back."""
         return value if self.axis == -1 else value.mT
 
+    def begin(self) -> Any:
+        """Return the camera for one run of a solver.
+
+        With a closed form it is a copy, which keeps what it derives from the sources as they are
+        now, and looks at them no more. Under transforms, with gradients and in a compiled graph it
+        is the camera itself. Without a closed form it is a `WarmStart`.
+        """
+        sources = self._sources()
+        if torch.compiler.is_compiling() or is_transformed() or is_tracked(*sources):
+            return super().begin()
+        if not self.is_closed:
+            return super().begin()
+        run = object.__new__(type(self))
+        vars(run).update(vars(self))
+        run._hold()
+        return run
+
+    def _hold(self) -> None:
+        """Derive what a run needs; see `begin`."""
+        self._notice()
+        self._is_begun = True
+
     def refresh(self) -> None:
         """Derive from `_sources` again what depends on them."""
 
@@ -70,31 +94,54 @@ class CodedSystem(System):
         self.register_load_state_dict_post_hook(_refresh)
 
     def _note_sources(self) -> None:
-        self._made_of = _versions(self._sources())
+        sources = self._sources()
+        copies = [None if value is None else value.detach().clone() for value in sources]
+        self._made_of = () if any(map(_is_passing, sources)) else copies
 
     def _is_current(self) -> bool:
-        """Tell whether the sources are those noted last, and have not been changed since."""
-        now = _versions(self._sources())
-        return len(now) == len(self._made_of) and all(
-            a is b and m == n for (a, m), (b, n) in zip(self._made_of, now, strict=True)
-        )
+        """Tell whether the sources have the values that were noted last.
+
+        Values are compared, not versions: `mask.data.copy_` and inference mode count none.
+        """
+        now = self._sources()
+        if len(now) != len(self._made_of) or any(map(_is_passing, now)):
+            return False
+        return all(map(_is_same, self._made_of, now))
 
     def _notice(self) -> None:
         """Derive again where a source was changed in place, or replaced.
 
-        Except in a compiled graph, where it is a constant.
+        Except in a compiled graph and in a recorded one, where no value can be read. There the mask
+        is followed all the same, and dispersion, kernels and maps are constants.
         """
-        if torch.compiler.is_compiling() or self._is_current():
+        sources = [value for value in self._sources() if value is not None]
+        if (
+            self._is_begun
+            or torch.compiler.is_compiling()
+            or (
+                any(value.is_cuda for value in sources) and torch.cuda.is_current_stream_capturing()
+            )
+        ):
             return
-        if any(value is not None and is_wrapped(value) for value in self._sources()):
+        if any(map(is_wrapped, sources)):
             self.refresh()
             return
         with temporarily_clear_interpreter_stack():  # what is kept belongs to no transform
-            self.refresh()
+            if not self._is_current():
+                self.refresh()
 
 
-def _versions(values: Sequence[Tensor | None]) -> list[tuple[Tensor | None, int]]:
-    return [(v, 0 if v is None or v.is_inference() else v._version) for v in values]
+def _is_passing(value: Tensor | None) -> bool:
+    """Tell whether a value is of one call alone: mapped, or with a tangent."""
+    if value is None or is_wrapped(value):
+        return value is not None
+    return is_forward() and unpack_dual(value).tangent is not None
+
+
+def _is_same(a: Tensor | None, b: Tensor | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    return (a.dtype, a.device) == (b.dtype, b.device) and torch.equal(a, b)
 
 
 def _refresh(system: Any, _: Any) -> None:

@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 
 from cassi import ops
 from cassi.ops._checks import canonical_mask
-from cassi.ops._recording import is_wrapped
+from cassi.ops._recording import is_tracked, is_wrapped
 from cassi.systems.arguments import check_shape
 from cassi.systems.base import System
 from cassi.systems.sd_cassi import CoupledCassi, SDCassi, add_lines, solve_lines
@@ -107,7 +107,7 @@ class PhotographedCassi(CoupledCassi):
 
     def add_gram_product(self, v: Tensor, y: Tensor) -> Tensor:
         """Return v + A Aᵀ y: `(B, K, H', W')` twice → `(B, K, H', W')`."""
-        if self.mask.requires_grad or is_wrapped(self.mask):
+        if self._is_derived():
             return super().add_gram_product(v, y)
         return self.turn(add_lines(self.turn(v), self.turn(y), self._grams()))
 
@@ -139,9 +139,18 @@ class PhotographedCassi(CoupledCassi):
     def _sources(self) -> tuple[Tensor]:
         return (self.mask,)
 
+    def _hold(self) -> None:
+        self._grams()
+        super()._hold()
+
+    def _is_derived(self) -> bool:
+        """Tell whether nothing is kept: the mask may have a gradient, or values of each call."""
+        is_compiling = torch.compiler.is_compiling()
+        return is_compiling or is_tracked(self.mask) or is_wrapped(self.mask)
+
     def _current(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return the code of each band on the detector, the taps and starts of bands."""
-        if self.mask.requires_grad or is_wrapped(self.mask):
+        if self._is_derived():
             return self._make_codes()
         self._notice()
         return self._codes
@@ -175,7 +184,7 @@ class PhotographedCassi(CoupledCassi):
         return back.unflatten(0, (samples, shots))
 
     def _grams(self) -> Tensor:
-        if self.mask.requires_grad or is_wrapped(self.mask):
+        if self._is_derived():
             return self._make_gram()
         self._notice()
         if self._gram is None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from cassi import ops
-from cassi.ops._checks import canonical_mask, damping
+from cassi.ops._checks import canonical_mask, check_bands, damping
 from cassi.ops._library import call, kernels
 from cassi.ops._recording import is_tracked, is_transformed, is_wrapped
 from cassi.systems.arguments import (
@@ -27,29 +27,15 @@ from cassi.systems.coded import CodedSystem
 from cassi.systems.conjugate import ConjugateGradients
 
 _DATA_STEP, _GRAM_SOLVE = kernels.data_step.default, kernels.gram_solve.default
+_GRAM = kernels.gram.default
 
 
-class Operands:
-    """Mask and gram of a camera as operators take them, and the tensors that are known to fit.
+class Checked:
+    """Kinds of tensors that have passed all checks of a camera, and the last damping."""
 
-    Args:
-        source: the camera's buffer; a change of it makes these operands old.
-        mask: dispersion along the last axis.
-        gram: its gram.
-    """
-
-    def __init__(self, source: Tensor, mask: Tensor, gram: Tensor) -> None:
-        self.source = source
-        self.version = None if source.is_inference() else source._version  # as `_versions` has it
-        self.mask = canonical_mask(mask.detach())
-        self.gram = gram if gram.ndim == 5 else gram[None]
+    def __init__(self) -> None:
         self._known: set[tuple[Any, ...]] = set()
         self._damping: tuple[float, torch.dtype, Tensor] | None = None  # of the last number
-
-    def is_current(self) -> bool:
-        """Tell whether they are those of the mask as it is, without a gradient."""
-        same = self.version is None or self.source._version == self.version
-        return same and not self.source.requires_grad
 
     def know(self, rho: Any, *given: Tensor) -> bool:
         """Tell whether tensors like these have passed all checks."""
@@ -60,10 +46,10 @@ class Operands:
             type(rho) is float or not isinstance(rho, Tensor) or rho.device == given[0].device
         )
 
-    def note(self, *given: Tensor) -> None:
+    def note(self, mask: Tensor, *given: Tensor) -> None:
         """Remember that tensors like these have passed all checks."""
         if all(type(value) is Tensor and value.ndim == 4 for value in given):
-            self._known.add(_kind(given))
+            self._known.add(_kind((mask, *given)))
 
     def damping(self, rho: Any, like: Tensor, y: Tensor) -> Tensor:
         """Return ρ as `cassi.ops._checks.damping`; on a CPU the tensor of the last number is kept.
@@ -128,9 +114,9 @@ class SDCassi(CodedSystem):
     (1, 4, 10)
     """
 
-    gram: Tensor
     shifts: Tensor | None
-    _kept: Operands | None = None
+    _gram: Tensor | None
+    _held: tuple[Tensor | None, Tensor] | None = None
     _taps: Tensor
     _starts: Tensor
 
@@ -151,6 +137,7 @@ class SDCassi(CodedSystem):
         if offsets is None and (detector is not None or isinstance(step, float)):
             offsets = spaced_offsets(bands, step)
         self.bands, self.step, self.axis = bands, round(step), axis
+        self._checked = Checked()
         _register(self, "mask", as_mask(mask), mask)
         width = self.mask.shape[axis]
         if offsets is None:
@@ -167,7 +154,7 @@ class SDCassi(CodedSystem):
                 self.step = round((shifts[-1] - shifts[0]).item() / max(bands - 1, 1))
                 _register(self, "shifts", shifts, offsets)
         # Derived from mask and shifts: refreshed, not stored, with the state dict.
-        self.register_buffer("gram", None, persistent=False)
+        self.register_buffer("_gram", None, persistent=False)
         self.register_buffer("_taps", None, persistent=False)
         self.register_buffer("_starts", None, persistent=False)
         self._derive()
@@ -235,11 +222,16 @@ class SDCassi(CodedSystem):
         mask = self._coded()
         return self.turn(ops.adjoint_subspace(self.turn(y), basis, mask, self.step))
 
+    @property
+    def gram(self) -> Tensor:
+        """A Aᵀ of the present mask, without a gradient; dispersion along the last axis."""
+        return self._current_gram().detach()
+
     def add_gram_product(self, v: Tensor, y: Tensor) -> Tensor:
         """Return v + A Aᵀ y: `(B, K, H', W')` twice → `(B, K, H', W')`."""
-        gram = self._current_gram()
-        if gram is None or is_wrapped(gram):
+        if is_tracked(self.mask, self.shifts) or is_wrapped(self.mask):
             return super().add_gram_product(v, y)
+        gram = self._current_gram()
         if gram.shape[-4] != gram.shape[-3]:
             return self.turn(add_lines(self.turn(v), self.turn(y), gram))
         gram, turned = gram.to(y.dtype), self.turn(y)
@@ -254,62 +246,60 @@ class SDCassi(CodedSystem):
         At every detector pixel by itself, in the Moore–Penrose sense, where bands move by whole
         pixels. Along every detector row otherwise, see `cassi.ops.band_solve`.
         """
-        operands = self._operands()
-        if operands is not None and operands.know(rho, r):
+        mask, checked = self._plain_mask(), self._checked
+        if mask is not None and checked.know(rho, mask, r):
             r, rho = self.turn(r), self._turn_damping(rho)
-            return self.turn(call(_GRAM_SOLVE, r, operands.gram, operands.damping(rho, r, r)))
+            gram = self._plain_gram(mask)
+            return self.turn(call(_GRAM_SOLVE, r, gram, checked.damping(rho, r, r)))
         if tuple(r.shape[-3:]) != self.measurement_shape:
             refuse_shape("y", r, self.measurement_shape)
-        gram = self._current_gram()
-        gram = self._gram() if gram is None else gram
-        turned, rho = self.turn(r), self._turn_damping(rho)
+        gram, turned, rho = self._current_gram(), self.turn(r), self._turn_damping(rho)
         if gram.shape[-4] != gram.shape[-3]:
             return self.turn(solve_lines(turned, gram, rho, self.offsets))
         z = ops.gram_solve(turned, gram, rho)
-        if operands is not None:
-            operands.note(r)
+        if mask is not None:
+            checked.note(mask, r)
         return self.turn(z)
 
     def data_step(self, v: Tensor, y: Tensor, rho: float | Tensor = 0.0) -> Tensor:
         """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖² in closed form, see `System.data_step`."""
-        operands = self._operands()
-        if operands is not None and operands.know(rho, v, y):
+        mask, checked = self._plain_mask(), self._checked
+        if mask is not None and checked.know(rho, mask, v, y):
             v, y, rho = self.turn(v), self.turn(y), self._turn_damping(rho)
-            weight = operands.damping(rho, v, y)
-            x = call(_DATA_STEP, v, y, operands.mask, operands.gram, weight, self.step)
-            return self.turn(x)
+            gram, weight = self._plain_gram(mask), checked.damping(rho, v, y)
+            return self.turn(call(_DATA_STEP, v, y, mask, gram, weight, self.step))
         if self.shifts is not None:
             return super().data_step(v, y, rho)
-        mask, gram = self.turn(self.mask), self._current_gram()
-        x = ops.data_step(
-            self.turn(v), self.turn(y), mask, self.step, self._turn_damping(rho), gram
-        )
-        if operands is not None:
-            operands.note(v, y)
+        v, y, coded = self.turn(v), self.turn(y), self.turn(self.mask)
+        held = None if self._held is None else self._held[1]
+        x = ops.data_step(v, y, coded, self.step, self._turn_damping(rho), held)
+        if mask is not None:
+            checked.note(mask, v, y)
         return self.turn(x)
 
     def _coded(self) -> Tensor:
         """Return the mask as operators take it, dispersion along the last axis."""
-        operands = self._operands()
-        return self.turn(self.mask) if operands is None else operands.mask
+        mask = self._plain_mask()
+        return self.turn(self.mask) if mask is None else mask
 
-    def _operands(self) -> Operands | None:
-        """Return mask and gram as operators take them; None where they may have a gradient."""
-        if torch.compiler.is_compiling() or is_transformed():
-            return None  # before the version of the mask, which a compiler cannot guard on
-        kept = self._kept
-        if kept is None or kept.source is not self._buffers.get("mask") or not kept.is_current():
-            if self.shifts is not None or "mask" not in self._buffers:
-                return None
-            gram = self._current_gram()
-            if gram is None:
-                return None
-            kept = self._kept = Operands(self.mask, self.turn(self.mask), gram)
-        return kept
+    def _plain_mask(self) -> Tensor | None:
+        """Return the mask as kernels take it; None where it may have a gradient, or offsets."""
+        if self._held is not None:
+            return self._held[0]
+        if torch.compiler.is_compiling() or is_transformed() or self.shifts is not None:
+            return None
+        return None if is_tracked(self.mask) else canonical_mask(self.turn(self.mask.detach()))
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy needs: not the views of mask and gram."""
-        return {name: value for name, value in self.__dict__.items() if name != "_kept"}
+    def _plain_gram(self, mask: Tensor) -> Tensor:
+        """Return the gram of a `_plain_mask`, `(1|B, K, K, H, W')`."""
+        if self._held is not None:
+            return self._held[1]
+        return call(_GRAM, mask, self.bands, self.step)
+
+    def _hold(self) -> None:
+        mask = self._plain_mask()
+        self._held = mask, self._current_gram() if mask is None else self._plain_gram(mask)
+        super()._hold()
 
     def ratio_inverse(self, y: Tensor) -> Tensor:
         """Divide y by band count and mask, see `cassi.ops.ratio_inverse`.
@@ -324,13 +314,14 @@ class SDCassi(CodedSystem):
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Compute gram and taps from the present mask and shifts."""
+        """Compute taps, and gram where bands fall between pixels, of present mask and shifts."""
         if self.shifts is None:
+            check_bands(canonical_mask(self.mask), self.bands)
             self._offsets = ops.step_offsets(self.bands, self.step)
-        else:
-            self._offsets = tuple(self.shifts.tolist())
-            self._taps, self._starts = self._linear_taps()
-        self.gram = self._gram()
+            return
+        self._offsets = tuple(self.shifts.tolist())
+        self._taps, self._starts = self._linear_taps()
+        self._gram = self._spread_gram(self._taps, self._starts)
         self._note_sources()
 
     def _spread(self) -> tuple[Tensor, Tensor]:
@@ -346,11 +337,21 @@ class SDCassi(CodedSystem):
             taps = taps[:, :1]  # no band is spread
         return taps.to(torch.promote_types(self.mask.dtype, torch.float32)), starts
 
-    def _current_gram(self) -> Tensor | None:
-        if is_tracked(self.mask, self.shifts):
-            return None  # it has a gradient of its own
+    def _current_gram(self) -> Tensor:
+        """Return the gram of the present mask, with a gradient where that has one.
+
+        At whole pixels it takes a tenth of a data step, and is kept for one run alone, see `begin`.
+        Between pixels it takes twenty times as long as the solution, and is derived again where the
+        mask has changed.
+        """
+        if self._held is not None:
+            return self._held[1]
+        if self.shifts is None:
+            return ops.gram(self.turn(self.mask), self.bands, self.step)
+        if is_tracked(self.mask, self.shifts) or torch.compiler.is_compiling():
+            return self._spread_gram(*self._spread())
         self._notice()
-        return self.gram
+        return cast(Tensor, self._gram)
 
     def _sources(self) -> tuple[Tensor, Tensor | None]:
         return self.mask, self.shifts
@@ -375,12 +376,9 @@ class SDCassi(CodedSystem):
             f"axis={self.axis}"
         )
 
-    def _gram(self) -> Tensor:  # dispersion along the last axis, see the two operators
-        mask = self.turn(self.mask)
-        if self.shifts is None:
-            return ops.gram(mask, self.bands, self.step)  # ([B,] K, K, H, W')
-        gram = ops.gram_taps(mask, *self._linear_taps(), self.detector)  # (1|B, T·K, K, H, W')
-        return gram.to(self._taps) if gram.shape[1] == gram.shape[2] else gram
+    def _spread_gram(self, taps: Tensor, starts: Tensor) -> Tensor:  # (1|B, T·K, K, H, W')
+        gram = ops.gram_taps(self.turn(self.mask), taps, starts, self.detector)
+        return gram.to(taps) if gram.shape[1] == gram.shape[2] else gram
 
     def _turn_damping(self, rho: float | Tensor) -> float | Tensor:
         # One value per sample is the same both ways, of any shape.

@@ -16,7 +16,7 @@ from cassi.solvers.heldout import (
     draw_heldout,
     heldout_error,
 )
-from cassi.solvers.statistics import UNSEEN, Statistics
+from cassi.solvers.statistics import UNSEEN, Statistics, root_mean_square, unit_of
 from cassi.systems import SDCassi, WideCassi
 from cassi.systems.base import System
 from cassi.uncertainty.mask_shift import MaskShift, find_mask_shift, measure_shifted
@@ -129,7 +129,7 @@ def bootstrap(trial: Trial, x: Tensor, probed: Probe | None = None) -> Bootstrap
         axis = system.part_axis or -2
         count = y.shape[axis]
         first, stop = brightest_lines(y, system, max(LEAST, int(LOOKED_AT * count)))
-        noise = float(residual.square().mean().sqrt())
+        noise = float(root_mean_square(residual))
         heldout, response = _probe(trial, (first, stop), noise, mask_shift)
         missed = _missed(again - system(mirrored), system(repeated).flip(axes), held)
         probed = Probe(heldout, missed, response, mask_shift)
@@ -138,6 +138,8 @@ def bootstrap(trial: Trial, x: Tensor, probed: Probe | None = None) -> Bootstrap
 
 def _missed(residual: Tensor, error: Tensor, held: Tensor) -> float:
     """Return `missed` of `Probe`, from what is left of y, the error of y, and the pixels."""
+    unit = unit_of(error)
+    residual, error = residual / unit, error / unit
     usual = avg_pool2d(error.square(), _AROUND, 1, _AROUND // 2, count_include_pad=False).sqrt()
     ratio = (residual.abs() / usual)[held & (usual > 0)]
     return float(ratio.quantile(_MOST)) if len(ratio) else 1.0
@@ -158,7 +160,7 @@ def _probe(
         `heldout` and `response` of `Probe`.
     """
     whole = trial.system.without_bad_pixels(trial.y)
-    size = float(whole.square().mean().sqrt())
+    size = float(root_mean_square(whole))
     system, y = _cut(trial.system, lines, whole)
     held = draw_heldout(y.shape[1:], SHARE, trial.seed).to(y.device)
     camera = system.weighted(bad_pixels=held)
@@ -168,7 +170,7 @@ def _probe(
     if added > UNSEEN * size:
         random = torch.Generator().manual_seed(trial.seed + 2)
         noisy = y + added * torch.randn(y.shape, generator=random).to(y)
-        response = float((trial.run(noisy, camera) - x).square().mean().sqrt()) / added
+        response = float(root_mean_square(trial.run(noisy, camera) - x)) / added
     error = heldout_error(x, y, system, held)
     return float(error.square().mean().sqrt()), response
 
@@ -189,5 +191,5 @@ def mirror_axes(x: Tensor, system: System) -> tuple[int, ...]:
     """
     across = system.part_axis or -2
     y, mirrored = system(x), system(x.flip(across)).flip(across)
-    changed = float((y - mirrored).norm()) > _CHANGED * float(y.norm())
+    changed = float((y - mirrored).double().norm()) > _CHANGED * float(y.double().norm())
     return (across,) if changed else (-2, -1)

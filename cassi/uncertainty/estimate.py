@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
 from cassi.solvers.base import Reconstructor
-from cassi.solvers.statistics import Statistics, signal_level
+from cassi.solvers.statistics import Statistics, root_mean_square, signal_level
 from cassi.systems.base import System
 from cassi.uncertainty.bootstrap import BootstrapResult, Probe, Trial, bootstrap
 from cassi.uncertainty.error_model import ErrorModel, load_error_model
@@ -126,7 +126,7 @@ def _split(result: BootstrapResult, total: float) -> dict[str, float]:
     What is left of the measurement is noise, but for what a shift of the mask changes of it; the
     method answers to both as to noise that is drawn anew. The rest is what A does not see.
     """
-    left = float(result.residual.square().mean())
+    left = float(root_mean_square(result.residual)) ** 2
     moved = result.probed.mask_shift.change**2 if result.probed.mask_shift.is_significant else 0.0
     model = min(result.probed.response * moved**0.5, total)
     noise = result.probed.response * max(left - moved, 0.0) ** 0.5

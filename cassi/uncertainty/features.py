@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cassi.solvers.statistics import root_mean_square
 from cassi.systems.base import System
 from cassi.uncertainty.bootstrap import BootstrapResult
 
@@ -75,7 +76,7 @@ class Features:
             "mean over bands": _log(mean),
         }
         missed, mask_shift = max(result.probed.heldout, _LEAST), result.probed.mask_shift
-        noise = float(result.residual.square().mean().sqrt())
+        noise = float(root_mean_square(result.residual))
         moved = mask_shift.change if mask_shift.is_significant else 0.0
         changed = [result.probed.response * size / level for size in (noise, moved)]
         self.numbers = {

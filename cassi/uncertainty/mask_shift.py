@@ -136,7 +136,7 @@ def _fit(
     rest = (y - system(x)).flatten().double()
     gram = design.mT @ design
     scale = float(gram[0, 0] * gram[1, 1])
-    dark = float(rest.square().mean()) <= _DARK**2 * float(y.square().mean())
+    dark = float(rest.square().mean()) <= _DARK**2 * float(y.double().square().mean())
     if dark or float(torch.linalg.det(gram)) <= _SINGULAR * scale:
         return (0.0, 0.0), (0.0, 0.0), 0.0
     shift = torch.linalg.solve(gram, design.mT @ rest)

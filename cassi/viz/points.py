@@ -99,7 +99,8 @@ def correlation(estimate: np.ndarray, truth: np.ndarray) -> float | None:
     """Computes r = Σ(e−ē)(t−t̄) / (‖e−ē‖ ‖t−t̄‖) of two spectra (C,); None where one is flat."""
     e, t = estimate - estimate.mean(), truth - truth.mean()
     norm = float(np.linalg.norm(e) * np.linalg.norm(t))
-    return float(e @ t) / norm if norm > 1e-12 else None
+    whole = float(np.linalg.norm(estimate) * np.linalg.norm(truth))
+    return float(e @ t) / norm if norm > 1e-12 * whole else None
 
 
 def _cells(cube: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -111,7 +112,7 @@ def _cells(cube: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
     for band in range(bands):
         tiles = cube[band, : rows * size, : columns * size].reshape(rows, size, columns, size)
         mean[band] = tiles.mean(axis=(1, 3))
-        variance += tiles.var(axis=(1, 3))
+        variance += tiles.var(axis=(1, 3), dtype=np.float64)
     return mean, np.sqrt(variance / bands)
 
 

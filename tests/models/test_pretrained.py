@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image, ImageDraw, ImageFont
 
 import cassi
 from cassi.apps.reconstructors import Recipe, settings_of, understand
@@ -29,6 +31,21 @@ def test_beats_total_variation_with_a_mask_never_seen(bundled):
     solved = cassi.solve(y, system, prior=cassi.TV())
     x = cassi.create_model("pretrained", system)(y, system)
     assert psnr(x, truth).mean() > psnr(solved, truth).mean() + 1
+
+
+def test_a_page_of_text_under_coloured_lights_is_no_worse_than_by_auto():
+    page = Image.new("L", (128, 128), 255)
+    lines = "\n".join(["sphinx of black quartz, judge my vow", "PACK MY BOX WITH FIVE JUGS"] * 6)
+    ImageDraw.Draw(page).text((2, 2), lines, font=ImageFont.load_default(9), fill=20)
+    nm = torch.linspace(450, 650, 28)[:, None, None]
+    across = torch.sigmoid((torch.arange(128) - 60) / 8)
+    lights = torch.sigmoid((nm - 540) / 15), torch.sigmoid((530 - nm) / 15)
+    light = lights[0] * across + lights[1] * (1 - across)
+    truth = (torch.from_numpy(np.array(page)) / 255 * light)[None]
+    system = cassi.SDCassi(cassi.read_mask(bundled_path("mask.tif"))[..., :128, :128], 28, step=2)
+    y = system(truth)
+    x, plain = (cassi.reconstruct(y, system, method) for method in ("pretrained", "auto"))
+    assert psnr(x, truth).mean() > psnr(plain, truth).mean() - 0.1
 
 
 def test_is_consistent_with_the_measurement(bundled):

@@ -213,18 +213,20 @@ def test_cubes_are_weighed_by_the_pixels_they_did_not_see(system, truth):
     shares = (0.2, 0.2, 0.6)
     # Of independent errors the best weights are as their inverse squares: 4 : 1 : 4 of 9.
     cubes = [truth + size * error for size, error in zip((0.1, 0.2, 0.1), errors, strict=True)]
-    found = lines.weigh(cubes, shares, shares, 1e6)
+    found, nearest = lines.weigh(cubes, shares, shares, 1e6)
     torch.testing.assert_close(
         found[:, 0], torch.tensor([4.0, 1, 4]).double() / 9, atol=0.1, rtol=0
     )
+    assert nearest.item() < 0.5  # their mean is nearer to the truth than the first of them
+    assert lines.weigh([truth, *cubes[1:]], shares, shares, 1.0)[1].item() > 0.8
     usual = (0.1, 0.1, 0.8)
-    near = lines.weigh(cubes, shares, usual, 0.1)
+    near, _ = lines.weigh(cubes, shares, usual, 0.1)
     assert (near[:, 0] - torch.tensor(usual)).abs().max() < 0.15
     # Cubes that do not differ are weighed as told; samples of a batch each by their own pixels.
-    torch.testing.assert_close(
-        lines.weigh([truth] * 3, shares, usual, 0.2)[:, 0].float(), torch.tensor(usual)
-    )
+    same, _ = lines.weigh([truth] * 3, shares, usual, 0.2)
+    torch.testing.assert_close(same[:, 0].float(), torch.tensor(usual))
     batch = Lines(torch.cat((y, y)), system, lines.heldout)
-    both = batch.weigh([torch.cat((one, truth)) for one in cubes], shares, shares, 1e6)
+    both, _ = batch.weigh([torch.cat((one, truth)) for one in cubes], shares, shares, 1e6)
     torch.testing.assert_close(both[:, :1], found)
-    torch.testing.assert_close(lines.weigh([truth], (1.0,), (1.0,), 0.2), torch.ones(1, 1).double())
+    alone, _ = lines.weigh([truth], (1.0,), (1.0,), 0.2)
+    torch.testing.assert_close(alone, torch.ones(1, 1).double())

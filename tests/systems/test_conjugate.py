@@ -263,6 +263,6 @@ def test_runs_do_not_depend_on_each_other():
     assert torch.equal(solver.run(y, system, objective=True).x, first)
 
 
-def test_a_closed_form_remembers_nothing():
-    camera = SDCassi(_rand(4, 5) + 0.5, bands=2)
+def test_a_closed_form_with_gradients_keeps_nothing():
+    camera = SDCassi(torch.nn.Parameter(_rand(4, 5) + 0.5), bands=2)
     assert camera.begin() is camera

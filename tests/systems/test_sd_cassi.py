@@ -84,7 +84,7 @@ def test_operands_are_kept_of_a_camera_made_in_inference_mode():
         system = SDCassi(torch.rand(5, 7), bands=3, step=2)
         v, y = torch.rand(1, 3, 5, 7), torch.rand(1, 1, 5, 11)
         first = system.data_step(v, y, 0.1)
-        assert system._operands().know(0.1, v, y)
+        assert system._checked.know(0.1, system._plain_mask(), v, y)
         assert torch.equal(system.data_step(v, y, 0.1), first)
     assert torch.equal(system.data_step(v, y, 0.1), first)
 

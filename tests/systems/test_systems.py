@@ -293,6 +293,83 @@ def test_compiles_whole(name):
         torch.testing.assert_close(a, b, rtol=1e-13, atol=1e-13)
 
 
+def _by_data(values, others):
+    for value, other in zip(values, others, strict=True):
+        value.data.copy_(other)
+
+
+def _by_replacement(values, others):
+    for value, other in zip(values, others, strict=True):
+        value.data = other.clone()
+
+
+def _in_inference(values, others):
+    with torch.inference_mode():
+        for value, other in zip(values, others, strict=True):
+            value.copy_(other)
+
+
+CHANGES = {
+    "in place": lambda values, others: [a.copy_(b) for a, b in zip(values, others, strict=True)],
+    "data": _by_data,
+    "replaced data": _by_replacement,
+    "inference": _in_inference,
+}
+
+
+def _twin(name):
+    """Return a camera of other values, and the values."""
+    twin = EXAMPLES[name]()
+    state = {k: v * 0.5 if v.is_floating_point() else v for k, v in twin.state_dict().items()}
+    twin.load_state_dict(state)
+    return twin, list(twin.state_dict().values())
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("name", [*systems_of_each_class(), "sd_offsets", "sd_two_shots"])
+def test_a_camera_follows_its_values(name, change):
+    system, (twin, values) = EXAMPLES[name](), _twin(name)
+    x, y = _pair(system)
+    for _ in range(2):  # the second passes checks that the first has made
+        _all_outputs(system, x, y), system.add_gram_product(y, y)
+    own = dict(system.named_buffers(remove_duplicate=False)) | dict(system.named_parameters())
+    CHANGES[change]([own[key] for key in system.state_dict()], values)
+    for a, b in zip(_all_outputs(system, x, y), _all_outputs(twin, x, y), strict=True):
+        assert torch.equal(a, b)
+    assert torch.equal(system.add_gram_product(y, y), twin.add_gram_product(y, y))
+
+
+@pytest.mark.parametrize("name", [*systems_of_each_class(), "sd_offsets", "sd_two_shots"])
+def test_a_compiled_camera_follows_its_mask(name):
+    system, twin = EXAMPLES[name](), EXAMPLES[name]()
+    if "mask" not in system.state_dict():
+        pytest.skip("a system without a mask of its own")
+    twin.load_state_dict(twin.state_dict() | {"mask": 0.5 * twin.mask})
+    x, y = _pair(system)
+    function = _all_outputs if system.is_closed else lambda s, x, y: (s(x), s.adjoint(y))
+    torch._dynamo.reset()
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    compiled(system, x, y)
+    system.mask.copy_(twin.mask)
+    for a, b in zip(compiled(system, x, y), function(twin, x, y), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", [*systems_of_each_class(), "sd_offsets", "sd_two_shots"])
+def test_a_run_has_the_camera_of_its_begin(name):
+    system = EXAMPLES[name]()
+    if not system.is_closed or "mask" not in system.state_dict():
+        pytest.skip("a run of another kind")
+    v, y = _pair(system)
+    for factor in (1.0, 0.5):
+        system.mask.data.mul_(factor)
+        run = system.begin()
+        for _ in range(2):  # the second passes checks that the first has made
+            for a, b in zip(_all_outputs(run, v, y), _all_outputs(system, v, y), strict=True):
+                assert torch.equal(a, b)
+            assert torch.equal(run.add_gram_product(y, y), system.add_gram_product(y, y))
+
+
 def test_dot_test_sees_a_wrong_adjoint():
     class Wrong(cassi.systems.SDCassi):
         def adjoint(self, y):

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from cassi import viz
-from cassi.viz.points import region_spectrum
+from cassi.viz.points import correlation, region_spectrum
 
 
 def test_points_are_deterministic_distinct_and_inside(cube):
@@ -85,3 +85,10 @@ def test_the_spectra_as_a_table(cube, wavelengths, tmp_path):
     assert (
         (tmp_path / "b.csv").read_text().startswith("band,row 12.5 column 30.25,row 36 column 52")
     )
+
+
+@pytest.mark.parametrize("unit", [1e-30, 1.0, 1e30])
+def test_correlation_in_any_unit(unit):
+    truth, flat = unit * np.array([1.0, 2.0, 4.0]), unit * np.ones(3)
+    assert correlation(2 * truth, truth) == pytest.approx(1)
+    assert correlation(flat, truth) is None

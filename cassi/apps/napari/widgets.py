@@ -127,7 +127,7 @@ def spectra_of(
     found = {}
     for label in np.unique(flat[flat != 0]).tolist():
         inside = cube[:, flat == label]
-        found[int(label)] = inside.mean(1), inside.std(1), inside.shape[1]
+        found[int(label)] = inside.mean(1), inside.std(1, dtype=np.float64), inside.shape[1]
     if not found:
         raise ValueError("expected a region: draw one into a Labels layer")
     return found

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from cassi.apps.arguments import config_groups
 from cassi.apps.settings import Train, to_dict, to_yaml
-from cassi.checks import read_regular
+from cassi.checks import check_fetched, read_regular
 from cassi.data.atomic import atomic_folder, atomic_path
 from cassi.models.load import Card, save_model
 from cassi.plugins import loaded_names, needed
@@ -84,8 +84,10 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
     Raises:
         OSError: there is no such file.
-        ValueError: it is none, or it is damaged.
+        ValueError: it is none, or it is damaged, or Git LFS has left a pointer in its place.
     """
+    with path.open("rb") as file:
+        check_fetched(path, file.read(64))
     try:
         content = read_tensors(path)
         return {key: content[key] for key in ("state_dict", "global_step", *content)}

@@ -45,6 +45,8 @@ FOLDERS = (".zarr",)
 _CONVERTERS = (8, 10, 12, 14)
 """Bits of the sensors whose frames lie in files of 16."""
 _MOST_WAVELENGTHS = 1 << 16
+_LEAST = 1e-31
+"""Of the largest value: a ten-millionth of it has all its digits in float32."""
 
 
 def read_array(
@@ -102,6 +104,7 @@ def read_array(
             remarks = ["0 taken for darkness, not for its no-data value"] if dark else []
             array, remark, full = scale_integers(array.reshape(shape), source, role, counts)
             array = blank(array, gone)
+            check_float32(array)
     target = "".join(letter for letter in "KCHW" if letter in order)
     about = {
         "key": key,
@@ -171,6 +174,21 @@ def scale_integers(
     if role_name == "measurement" and top == 65535 and fewer is not None:
         remark += f", none above {largest}: of a camera of {fewer} bits? then set bits={fewer}"
     return array / np.float32(top), remark, 1.0
+
+
+def check_float32(array: np.ndarray) -> None:
+    """Raise ValueError where numbers are too large or small for the digits of float32."""
+    if array.dtype.kind != "f" or array.dtype.itemsize <= 4:
+        return
+    largest = max(
+        (float(np.max(np.abs(part), where=np.isfinite(part), initial=0)) for part in array),
+        default=0.0,
+    )
+    if largest > float(np.finfo(np.float32).max) or 0 < largest < _LEAST:
+        raise ValueError(
+            f"its largest value {largest:.2g} is beyond float32, which computes from {_LEAST:.0e} "
+            f"to 3e+38; save it in another unit, such as divided by {largest:.0e}"
+        )
 
 
 def to_float32(array: np.ndarray) -> np.ndarray:

@@ -42,7 +42,8 @@ def compress(
         ``planes``, k JPEG files in base64.
     """
     bands, height, width = cube.shape
-    spectra = cube.reshape(bands, -1).astype(np.float32)
+    scale = 2.0 ** np.frexp(peak)[1]  # squares of radiances of 1e20 are beyond float32
+    spectra, peak = (cube.reshape(bands, -1) / scale).astype(np.float32), peak / scale
     mean = _short(spectra.mean(axis=1))
     spectra -= mean[:, None].astype(np.float32)
     # eigh in float64: small components would otherwise be those of rounding.
@@ -61,10 +62,10 @@ def compress(
             break
         step *= max(1.1, size / budget)
     return {
-        "mean": mean.tolist(),
+        "mean": (scale * mean).tolist(),
         "basis": basis[:kept].tolist(),
-        "low": [low for low, _, _ in packed],
-        "step": [unit for _, unit, _ in packed],
+        "low": [scale * low for low, _, _ in packed],
+        "step": [scale * unit for _, unit, _ in packed],
         "planes": [base64.b64encode(data).decode("ascii") for _, _, data in packed],
     }
 

@@ -92,6 +92,8 @@ def test_a_checkpoint_of_another_network(train, refused, tmp_path):
 def test_what_is_no_checkpoint(refused, tmp_path):
     (tmp_path / "a.ckpt").write_text("words")
     assert "is no checkpoint of cassi-train" in refused("ckpt=a.ckpt")
+    (tmp_path / "a.ckpt").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:abc\n")
+    assert "a.ckpt: expected the file, got a pointer of Git LFS" in refused("ckpt=a.ckpt")
 
 
 @pytest.mark.parametrize(
