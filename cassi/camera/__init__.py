@@ -1,0 +1,1 @@
+"""Questions to the camera: how probable is a frame under it?"""

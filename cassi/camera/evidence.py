@@ -1,0 +1,317 @@
+r"""How probable is a frame under a camera? The log evidence of small windows of the detector.
+
+In a window of N pixels, band c of the scene is x_c(p) = a·b_c(p), a Gaussian process over bands and
+pixels with the covariance
+
+    ⟨b_c(p) b_d(q)⟩ = K_cd [(1 − r) + r·exp(−|p − q|/ℓ)]
+
+So the window's pixels y = Σ_c T_c b_c + noise are N(0, a² S), with T_c the mask of band c where it
+falls on the detector. S = B Bᵀ + D: the columns of B are the strongest products of a spectral and a
+spatial component, and stray light; the diagonal D has noise and all weaker products. The amplitude
+a of each window is profiled:
+
+    log p(y) = −N/2 · log(yᵀ S⁻¹ y / N) − ½ log det S
+
+The second moment K of the spectra is that of ordinary scenes, K₀, to begin with. Light, sensor and
+scene differ, so K is estimated from the frame under each camera by expectation maximisation, with
+an inverse Wishart prior that weighs K₀ like `TRUST` windows. A camera is so compared with
+another one beside the spectra that suit it, and pays for spectra that no scene has.
+
+Source: O'Hagan and Kingman, "Curve fitting and optimal design for prediction", Journal of the Royal
+Statistical Society B 40 (1978), for Gaussian processes; Dempster, Laird and Rubin, "Maximum
+likelihood from incomplete data via the EM algorithm", ibid. 39 (1977).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import grid_sample
+
+from cassi.systems.coded import CodedSystem
+
+MOMENT = Path(__file__).with_name("moment.json")
+"""Second moment of spectra, made by scripts/data/spectra.py of CAVE's training scenes."""
+WINDOW = (8, 32)
+"""Pixels across and along the dispersion. Shorter ones tell spectra and code apart worse."""
+WINDOWS = 48
+"""Windows that a frame is judged by: time rises with them, and standard errors fall."""
+ROUGH, LENGTH = 0.15, 30.0
+"""Share r of the variance within a window, and its length ℓ, pixels."""
+TRUST = 30.0
+"""Windows that K₀ weighs."""
+UPDATES = 3
+"""Steps of expectation maximisation."""
+WHITE = 0.05
+"""Share of K₀ without any relation between bands: light in lines."""
+STRAY, TEXTURE, NOISE = 0.03, 1 / 300, 0.005
+"""Light without code and variance that no smooth scene explains, of a window's; noise, of the
+frame's root mean square."""
+_PAIRS = 24  # products of components beyond the constant ones
+_LIT = 0.05  # of the median energy, in a window that is looked at
+
+
+class Pose(NamedTuple):
+    """How a mask lies beside its file: pixels down, pixels right along the dispersion, radians."""
+
+    down: float = 0.0
+    right: float = 0.0
+    rotation: float = 0.0
+    magnification: float = 1.0
+
+
+_NONE = Pose()
+
+
+@dataclass(frozen=True)
+class Optics:
+    """What falls where, dispersion along the last axis.
+
+    Attributes:
+        masks: transmission, `(K, 1|C, H, W)`; interpolated linearly between its pixels.
+        offsets: of the bands, pixels `(C,)`, float64.
+        pose: of the masks.
+    """
+
+    masks: Tensor
+    offsets: Tensor
+    pose: Pose = _NONE
+
+    def moved(self, down: float, right: float) -> Optics:
+        """Return the same with the mask lower and further along the dispersion."""
+        pose = self.pose._replace(down=self.pose.down + down, right=self.pose.right + right)
+        return replace(self, pose=pose)
+
+
+class Verdict(NamedTuple):
+    """Log evidence.
+
+    Attributes:
+        windows: of each window, nats `(W,)`.
+        prior: of the second moment of the spectra, nats.
+    """
+
+    windows: Tensor
+    prior: float
+
+    @property
+    def total(self) -> float:
+        """Sum, nats."""
+        return float(self.windows.sum()) + self.prior
+
+    def over(self, other: Verdict) -> tuple[float, float]:
+        """Return by how many nats this is more, and that over its standard error.
+
+        The standard error is that of a sum of differences between windows. It holds what the model
+        misses: a difference that a few windows make is not sure.
+        """
+        apart = self.windows - other.windows
+        total = float(apart.sum()) + self.prior - other.prior
+        error = float(apart.std()) * len(apart) ** 0.5
+        return total, total / max(error, 1e-9)
+
+
+def spectra_moment(wavelengths: Sequence[float]) -> Tensor:
+    """Return K₀, the second moment of spectra of root mean square 1, `(C, C)` float64.
+
+    Args:
+        wavelengths: nm, one per band. Beyond those of the statistics spectra stay as they are.
+    """
+    values = json.loads(MOMENT.read_text())
+    at, factor = values["wavelengths"], np.asarray(values["factor"])
+    rows = np.stack([np.interp(wavelengths, at, row) for row in factor])
+    moment = torch.from_numpy(rows.T @ rows)
+    bands = len(moment)
+    level = moment.diagonal().mean()
+    white = torch.eye(bands, dtype=moment.dtype)
+    return ((1 - WHITE) * moment / level + WHITE * white).contiguous()
+
+
+class Evidence:
+    """Windows of a frame, ready to be asked for.
+
+    Args:
+        y: frame `(B, K, H', W')`, one camera's.
+        system: a camera with that detector. Where its bands fall is not looked at.
+        good: bool, `(1|B, K, H', W')`, pixels that count; None: all.
+        wavelengths: nm, one per band; None: even ones over visible light.
+        count: windows.
+
+    Raises:
+        ValueError: no window is lit.
+    """
+
+    def __init__(
+        self,
+        y: Tensor,
+        system: CodedSystem,
+        good: Tensor | None = None,
+        wavelengths: Sequence[float] | None = None,
+        count: int = WINDOWS,
+    ) -> None:
+        turned = system.turn(y).double()
+        lit = torch.ones_like(turned, dtype=torch.bool)
+        if good is not None:
+            lit = system.turn(good).expand_as(turned)
+        bands = system.bands
+        self.moment = spectra_moment(wavelengths or np.linspace(450, 650, bands).tolist())
+        rows, columns = (min(n, have) for n, have in zip(WINDOW, turned.shape[-2:], strict=True))
+        self.shape = rows, columns
+        cut = torch.where(lit, turned, 0).unfold(2, rows, rows).unfold(3, columns, columns)
+        kept = lit.unfold(2, rows, rows).unfold(3, columns, columns).flatten(-2)
+        energy = cut.square().mean((-2, -1))  # (B, K, R, Q)
+        usable = (energy > _LIT * energy.median()) & (kept.double().mean(-1) > 0.5)
+        at = torch.nonzero(usable)
+        if not len(at):
+            raise ValueError("evidence: expected a frame with light, no window has any")
+        at = at[_spread(len(at), count)]
+        self.y = cut[tuple(at.T)].flatten(1)  # (W, N)
+        self.good = kept[tuple(at.T)]
+        self.shot = at[:, 1]
+        self.corner = at[:, 2:] * torch.tensor([rows, columns])
+        self.power = float(energy[usable].mean())
+        down, along = torch.meshgrid(
+            torch.arange(rows, dtype=torch.float64),
+            torch.arange(columns, dtype=torch.float64),
+            indexing="ij",
+        )
+        self.down, self.along = down.flatten(), along.flatten()
+        apart = torch.hypot(self.down[:, None] - self.down, self.along[:, None] - self.along)
+        share, maps = torch.linalg.eigh(torch.exp(-apart / LENGTH))
+        share = share.flip(0).clamp_min(0)
+        self.share = share / len(share)  # of the variance within a window
+        self.maps = maps.flip(1) * share.sqrt()
+
+    def codes(self, optics: Optics) -> Tensor:
+        """Return the mask of each band on the windows' pixels, `(W, C, N)`.
+
+        A mask pixel at (r, c) falls at R(r, c) + (down, right + offset), with R a rotation and
+        magnification about the middle.
+        """
+        pose, masks = optics.pose, optics.masks
+        height, width = (length - 1 for length in masks.shape[-2:])
+        down = (self.corner[:, :1] + self.down)[:, None] - height / 2 - pose.down
+        along = (self.corner[:, 1:] + self.along)[:, None] - width / 2 - pose.right
+        along = along - optics.offsets[:, None]  # (W, C, N)
+        cosine, sine = (f(pose.rotation) / pose.magnification for f in (math.cos, math.sin))
+        place = torch.stack(
+            (
+                (cosine * along - sine * down) / (width / 2),
+                (cosine * down + sine * along) / (height / 2),
+            ),
+            -1,
+        )
+        place = place.transpose(0, 1).to(masks.dtype)  # (C, W, N, 2)
+        bands = len(place)
+        found = masks.new_zeros(place.shape[:3])
+        for shot in self.shot.unique().tolist():
+            chosen = self.shot == shot
+            image = masks[shot][:, None].expand(bands, -1, -1, -1)
+            found[:, chosen] = grid_sample(image, place[:, chosen], align_corners=True)[:, 0]
+        return found.transpose(0, 1) * self.good[:, None]
+
+    @torch.no_grad()
+    def __call__(self, optics: Optics, updates: int = UPDATES) -> Verdict:
+        """Return the log evidence of a camera.
+
+        Args:
+            optics: of the camera.
+            updates: of the second moment of the spectra; 0 leaves that of ordinary scenes.
+        """
+        codes = self.codes(optics).double()
+        first = _factor(self.moment)
+        factor, light = first, torch.ones_like(first[:, :1])
+        for _ in range(updates):
+            factor, light = self._learn(codes, factor, first)
+        windows, *_ = self._evaluate(codes, factor)
+        return Verdict(windows, _prior(factor @ factor.mT, light * first))
+
+    def _evaluate(self, codes: Tensor, factor: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return nats of each window, amplitude², inverse and mean of the constant components."""
+        spectral = codes.mT @ factor  # (W, N, C)
+        strength = factor.square().sum(0)
+        product = (self.share[:, None] * strength).flatten()
+        top = product.argsort(descending=True)[:_PAIRS]
+        place, which = top // len(strength), top % len(strength)
+        kept = torch.zeros_like(product).index_fill(0, top, 1.0).unflatten(0, (-1, len(strength)))
+        explained = self.maps.square() @ kept  # (N, C)
+        pixels = self.good.sum(1)
+        power = spectral.square()
+        level = power.sum((1, 2)) / pixels
+        dark = level < 1e-9 * level.amax().clamp_min(1e-30)
+        level = level.clamp_min(1e-9 * level.amax().clamp_min(1e-30))
+        seen = (self.y.square().sum(1) / pixels).clamp_min(1e-9 * self.power)
+        columns = torch.cat(
+            [
+                (1 - ROUGH) ** 0.5 * spectral,
+                ROUGH**0.5 * spectral[..., which] * self.maps[:, place],
+                STRAY * level.sqrt()[:, None, None] * self.good[..., None],
+            ],
+            -1,
+        )
+        rest = ROUGH * (power * (1 - explained).clamp_min(0)).sum(-1)
+        rest = rest + (level * (TEXTURE + NOISE**2 * self.power / seen))[:, None]
+        rest = torch.where(self.good, rest, 1.0)
+        over = columns / rest[..., None]
+        inner = over.mT @ columns
+        inner.diagonal(dim1=1, dim2=2).add_(1.0)
+        chol = torch.linalg.cholesky_ex(inner).L
+        right = over.mT @ self.y[..., None]
+        mean = torch.cholesky_solve(right, chol)[..., 0]
+        square = (self.y.square() / rest).sum(1) - (right[..., 0] * mean).sum(1)
+        amplitude = square.clamp_min(1e-30) / pixels
+        logs = torch.where(self.good, rest.log(), 0).sum(1) / 2
+        nats = -pixels / 2 * amplitude.log() - logs
+        nats = nats - chol.diagonal(dim1=1, dim2=2).log().sum(1)
+        return torch.where(dark, 0.0, nats), amplitude, chol, mean
+
+    def _learn(self, codes: Tensor, factor: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+        """Take one step of expectation maximisation.
+
+        The light is free: λ_c² = S_cc/K₀_cc, with the mean S of the windows' second moments. Then
+        K = (TRUST·λK₀λ + W·S)/(TRUST + W).
+
+        Returns:
+            A factor of the second moment of the spectra, and λ `(C, 1)`.
+        """
+        bands = factor.shape[1]
+        _, amplitude, chol, mean = self._evaluate(codes, factor)
+        spread = torch.cholesky_inverse(chol)[:, :bands, :bands].sum(0)
+        mean = mean[:, :bands] / amplitude.sqrt()[:, None]
+        seen = factor @ (spread + mean.mT @ mean) @ factor.mT
+        light = (seen.diagonal() / len(codes) / self.moment.diagonal()).sqrt()[:, None]
+        known = light * first
+        found = (TRUST * known @ known.mT + seen) / (TRUST + len(codes))
+        return _factor(found), light
+
+
+def _spread(many: int, count: int) -> Tensor:
+    """Return `count` of `many` numbers, evenly spread and not in step with any period."""
+    if many <= count:
+        return torch.arange(many)
+    gap = many / count
+    golden = (torch.arange(count) * 0.618034) % 1
+    return ((torch.arange(count) + golden) * gap).long().clamp_max(many - 1)
+
+
+def _factor(moment: Tensor) -> Tensor:
+    """Return F with F Fᵀ = K, the strongest column first."""
+    values, vectors = torch.linalg.eigh(moment)
+    return vectors.flip(1) * values.flip(0).clamp_min(0).sqrt()
+
+
+def _prior(moment: Tensor, first: Tensor) -> float:
+    """Return the log of the inverse Wishart prior, over that of its mode, nats."""
+    inverse = torch.linalg.inv(first)
+    ratio = inverse @ moment @ inverse.mT
+    bands = len(ratio)
+    value = torch.linalg.inv(ratio).trace() + torch.logdet(ratio) - bands
+    return float(-TRUST / 2 * value)
