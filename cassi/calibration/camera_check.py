@@ -23,6 +23,7 @@ from cassi.calibration.band_check import (
 from cassi.calibration.correlation import Correlation, Ends, Peak, find_ends
 from cassi.calibration.response import Response
 from cassi.calibration.spectra import Statistics, comb, strangeness
+from cassi.camera.evidence import UPDATES, Evidence, Optics, Verdict
 from cassi.checks import clipped_level
 from cassi.solvers.statistics import unit_of
 from cassi.systems import BlurredCassi, DDCassi, SDCassi, System, WideCassi
@@ -36,13 +37,10 @@ STEP = 0.05
 """Pixels per band by which the step must be off: real cameras' nominal ones are, by up to 0.04."""
 SHIFT = 0.75
 """Pixels by which the mask must be off across the dispersion; along it 1 more than half."""
-FITS = 2.0
-"""By which factor the profile of the light must fit better. With 20 right cameras that were drawn
-(`scripts/benchmarks/lab.py`) it is 1.0 to 1.9, and 2.1 with one."""
-LINES = 0.0125
-"""Misfit, beyond twice that of bands of any brightness: light in lines, which end nowhere."""
-ERRORS = 3
-"""Standard errors that a step or shift must be off."""
+SURE = 3.0
+"""Standard errors by which a frame must be more probable under another camera."""
+WIDER = (0.95, 1.05)
+"""Steps that must be surely less probable than the camera's, to say that the frame shows it."""
 REVERSED = -0.1
 """Of `direction`: below it spectra are taken to be in reverse."""
 ORDINARY = 6.0
@@ -151,8 +149,9 @@ def check_camera(
     r"""Ask a measurement whether its camera can be right.
 
     The correlation of a frame with its mask is the mean spectrum along the dispersion, and chance
-    elsewhere (`Correlation`). So it tells whether the mask is the camera's and which way up, where
-    it lies, and between which offsets light falls: the step, up to about 0.02 pixels per band.
+    elsewhere (`Correlation`). So it proposes which way up the mask may be, where it may lie, and
+    between which offsets light may fall. What is proposed is a camera. It is warned of where the
+    frame is surely more probable under it (`cassi.camera.evidence`).
 
     **It cannot tell the sign of the step.** With one mask for all bands and the bands in reverse,
     y = Σ_c S(o(c)) [m·x_c] is the same frame of the same cube in reverse. What then speaks is the
@@ -445,7 +444,12 @@ def _check_mask(y: Tensor, system: CodedSystem, good: Tensor | None) -> CameraCh
         "chance": chance,
         "mask_shift": [given.down + given.fraction, float(given.along)],
     }
-    if pose and best.score > CLEARLY * max(given.score, chance):
+    referee = _Referee(y, system, good)
+    own = referee.given
+    if pose and referee.prefers(
+        [replace(own, masks=system.turn(POSES[pose][1](mask)).float()).moved(best.down, 0.0)],
+        [own, own.moved(given.down, 0.0)],
+    ):
         numbers["pose"] = pose
         moved = "" if abs(best.down) < 2 else f", {_moved(best.down, 0, system.axis)}"
         message = (
@@ -466,8 +470,52 @@ def _check_mask(y: Tensor, system: CodedSystem, good: Tensor | None) -> CameraCh
             "focus, and of the frame's scale?"
         )
         return CameraCheck((Finding("mask", message),), "", {"mask": numbers})
-    found = _check_place(system, search, given, numbers)
+    found = _check_place(system, search, given, numbers, referee)
     return CameraCheck(found.warnings, found.note, {"mask": numbers} | found.numbers)
+
+
+class _Referee:
+    """Decides between the camera and another one: by how probable the frame is under both.
+
+    Args:
+        y: measurement.
+        system: the camera.
+        good: pixels that count; None: all.
+    """
+
+    def __init__(self, y: Tensor, system: CodedSystem, good: Tensor | None) -> None:
+        mask = system.mask.detach()
+        mask = mask[0] if mask.ndim == 5 else mask
+        self.evidence = Evidence(y, system, good)
+        offsets = torch.tensor(system.offsets, dtype=torch.float64, device=y.device)
+        self.given = Optics(system.turn(mask).float(), offsets)
+        self._known: dict[Any, Verdict] = {}
+
+    def prefers(self, others: Sequence[Optics], beside: Sequence[Optics]) -> bool:
+        """Tell whether the frame is surely more probable under one of these than beside them.
+
+        That is asked with the spectra of ordinary scenes, and with those that suit each camera.
+        """
+        for updates in (0, UPDATES):
+            best, least = (
+                max((self._ask(each, updates) for each in cameras), key=lambda v: v.total)
+                for cameras in (others, beside)
+            )
+            nats, errors = best.over(least)
+            if nats <= 0 or errors < SURE:
+                return False
+        return True
+
+    def near(self, camera: Optics, reach: float) -> list[Optics]:
+        """Return a camera with its bands moved by up to so many pixels along the dispersion."""
+        steps = round(2 * reach)
+        return [camera.moved(0.0, step / 2) for step in range(-steps, steps + 1)]
+
+    def _ask(self, camera: Optics, updates: int) -> Verdict:
+        key = (id(camera.masks), tuple(camera.offsets.tolist()), camera.pose, updates)
+        if key not in self._known:
+            self._known[key] = self.evidence(camera, updates)
+        return self._known[key]
 
 
 def repeats(mask: Tensor) -> bool:
@@ -541,6 +589,12 @@ def _with_bands(found: CameraCheck, y: Tensor, system: System, bands: Bands | No
         unshown = "" if bands.shown else f" {UNSHOWN}"
         numbers = found.numbers | {"curve_shown": bands.shown}
         return CameraCheck(found.warnings, found.note + unshown, numbers)
+    assert isinstance(system.plain, CodedSystem)
+    referee = _Referee(y, system.plain, system.good_pixels)
+    own = referee.given
+    moved = replace(own, offsets=own.offsets.new_tensor(bands.offsets))
+    if not referee.prefers(referee.near(moved, 0.5), referee.near(own, 1.0)):
+        return found
     message = (
         f"light falls in lines up to {bands.away:.1f} pixels from where the camera has its bands: "
         f"set system.offsets={say_offsets(bands.offsets)}, or calibrate=true, or find them by "
@@ -552,7 +606,11 @@ def _with_bands(found: CameraCheck, y: Tensor, system: System, bands: Bands | No
 
 
 def _check_place(
-    system: CodedSystem, search: _MaskSearch, given: Peak, numbers: dict[str, Any]
+    system: CodedSystem,
+    search: _MaskSearch,
+    given: Peak,
+    numbers: dict[str, Any],
+    referee: _Referee,
 ) -> CameraCheck:
     """Ask where the mask lies, and between which offsets there is light."""
     warnings = []
@@ -563,7 +621,8 @@ def _check_place(
     shared = search.mask.shape[1] == 1 and type(system) in (SDCassi, BlurredCassi, WideCassi)
     if not (shared and bands >= LEAST_BANDS and span >= LEAST_SPAN):
         # Along the dispersion, coloured light lies elsewhere than white one.
-        if abs(down) >= SHIFT:
+        own = referee.given
+        if abs(down) >= SHIFT and referee.prefers([own.moved(down, 0.0)], [own]):
             warnings.append(_shift(system, down, 0.0))
         return CameraCheck(tuple(warnings), note, {})
     ends = find_ends(search.correlation, search.cut(lambda m: m)[:, 0], offsets, given.down)
@@ -584,21 +643,37 @@ def _check_place(
         "step_error": error,
         "misfit": ends.misfits[1],
         "misfit_nominal": ends.misfits[0],
-        "misfit_free": ends.free,
     }
-    nominal, found = ends.misfits
-    better = nominal > FITS * found and found < min(0.3, 2 * ends.free + LINES)
-    off = better and abs(along) > max(1.0, ERRORS * sum(ends.errors) / 2)
-    stretched = better and abs(step - pitch) > max(STEP, ERRORS * error)
+    sign = -1 if offsets[0] > offsets[-1] else 1
+    middle = sum(ends.nominal) / 2
+
+    own = referee.given
+
+    def scaled(factor: float) -> Optics:
+        places = middle + factor * (own.offsets - middle)
+        return replace(own, offsets=places).moved(down, 0.0)
+
+    here = scaled(1.0)
+    others = [
+        each
+        for share in (0.98, 1.0, 1.02)
+        for each in referee.near(scaled(share * step / pitch).moved(0.0, along), 1.0)
+    ]
+    apart = abs(step - pitch) > STEP
+    stretched = apart and referee.prefers(others, referee.near(here, 2.0))
+    farther = referee.near(here.moved(0.0, along), 0.5)
+    off = abs(along) > 1.0 and referee.prefers(farther, referee.near(here, 0.5))
     if stretched:
         warnings.append(_step(system, offsets, ends, step, low + step / 2))
-    if abs(down) >= SHIFT or (off and not stretched):
+    moved = abs(down) >= SHIFT and referee.prefers([here], [own])
+    if moved or (off and not stretched):
         warnings.append(_shift(system, down, along if off else 0.0))
-    if not stretched and abs(step - pitch) > max(STEP, ERRORS * error):
-        note += " Dispersion: not measured, light does not end where it fits better."
+    if stretched:
+        note += f" Dispersion: {sign * step:.2f} px per band, not {sign * pitch:.4g} as configured."
+    elif all(referee.prefers([here], referee.near(scaled(factor), 0.5)) for factor in WIDER):
+        note += f" Dispersion: {sign * pitch:.4g} px per band, as configured."
     else:
-        agrees = f"not {pitch:.4g} as configured" if stretched else "as configured"
-        note += f" Dispersion: {step:.2f} ± {max(error, 0.01):.2f} px per band, {agrees}."
+        note += " Dispersion: this light does not show it."
     return CameraCheck(tuple(warnings), note, {"light_between": light})
 
 

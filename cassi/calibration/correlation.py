@@ -25,7 +25,6 @@ _SPECTRA = 10
 _PENALTY = 0.003  # on cosine k, times 1 + k: as `cassi.calibration.windows`
 _NEAR = 0.05  # of the width, from an end, where light is looked at
 _RISE = 0.15  # of the width: within it cosines rise to where light breaks off
-_FREE = 1e-3  # of the mask's own correlation, squared: so that bands within a pixel do not cancel
 _STARTS = 4  # of the search for the ends
 _SHIFT = 1 / 16  # pixels, from one to the next of these
 _END = 0.1  # pixels, standard error of where bright light ends: a spectrum is not as smooth
@@ -64,8 +63,6 @@ class Ends:
         misfits: relative square of the profile that a smooth spectrum leaves: between the nominal
             ends, and between these.
         levels: light at both ends, over its mean: where it fades, an end is none of the camera.
-        free: misfit that is left where every band is, as the camera has them, with light of any
-            brightness: what light in lines leaves, of whose ends nothing is known.
     """
 
     first: float
@@ -75,7 +72,6 @@ class Ends:
     nominal: tuple[float, float]
     misfits: tuple[float, float]
     levels: tuple[float, float]
-    free: float
 
 
 def flatten(image: Tensor, good: Tensor | None = None) -> Tensor:
@@ -235,7 +231,6 @@ def find_ends(correlation: Correlation, mask: Tensor, offsets: Sequence[float], 
         nominal,
         (plain / squares, max(float(fit.misfits(profiles[:, :1], *pair[1:].mT)), 0.0) / squares),
         levels,
-        min(each.free_misfit(profiles[:, :1], offsets) for each in fits[: len(_BLURS)]) / squares,
     )
 
 
@@ -326,17 +321,6 @@ class _Profile:
         """Return what is left of profiles `(D, N)` between ends `(E,)`: squares `(E, N)`."""
         right, solved = self._solve(profiles, first, last)
         return profiles.square().sum(0) - (right * solved).sum(1)
-
-    def free_misfit(self, profile: Tensor, offsets: Sequence[float]) -> float:
-        """Return what is left of a profile `(D, 1)` by bands of any brightness at the offsets."""
-        design = self._mask_at(torch.tensor(list(offsets), **self.where))
-        design = torch.cat([design, torch.ones_like(design[:1])])
-        normal = design @ design.mT
-        size = normal.diagonal().mean()
-        right = design @ profile
-        ridge = _FREE * size * torch.eye(len(normal), **self.where)
-        solved = torch.linalg.solve(normal + ridge, right)
-        return max(float((profile - design.mT @ solved).square().sum()), 0.0)
 
     def edges(
         self, profile: Tensor, first: float, last: float
