@@ -398,11 +398,13 @@ class Unit:
         name: reflectance, radiance, or None for what the camera counts.
         source: the response.
         wavelengths: nm, one per band, if known.
+        white: what a white frame showed, once `measured` has fitted it.
     """
 
     name: str | None
     source: Source | WhiteFrame
     wavelengths: Sequence[float] | None = None
+    white: White | None = None
 
     def measured(
         self, y: Tensor, system: System, reconstruct: Callable[[Tensor, System], Tensor]
@@ -415,8 +417,14 @@ class Unit:
         if not isinstance(self.source, WhiteFrame):
             return y, self, ""
         white = self.source.fit(y, system, reconstruct)
-        y = system.without_bad_pixels(white.corrected(y, system.good_pixels))
-        return y, replace(self, source=white.response), str(white)
+        unit = replace(self, source=white.response, white=white)
+        return unit.corrected(y, system), unit, str(white)
+
+    def corrected(self, y: Tensor, system: System) -> Tensor:
+        """Return a snapshot `(B, K, H', W')`, corrected by the fitted white frame."""
+        if self.white is None:
+            return y
+        return system.without_bad_pixels(self.white.corrected(y, system.good_pixels))
 
     def response(self, x: Tensor) -> Response:
         """Return the response, of a cube `(1, C, H, W)` where a patch of it is white."""

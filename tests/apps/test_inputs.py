@@ -104,7 +104,20 @@ def test_every_step_is_in_metrics(reconstruct, camera, results, tmp_path):
     assert "1 pixels left out" in outcome.out
 
 
-@pytest.mark.parametrize("name", NOISES)
+def test_a_multirun_compares_noise_with_none(reconstruct, camera, tmp_path):
+    many = ("--multirun", f"hydra.sweep.dir={tmp_path / 'many'}", "noise=none,white")
+    given = (*camera.given("truth", "mask"), *SHORT)
+    reconstruct(*given, *many).ok()
+    reconstruct(*given).ok()
+    alone = io.read_cube(tmp_path / "run" / "cube.tif")
+    none, white = (
+        io.read_cube(tmp_path / "many" / f"noise={name}" / "cube.tif") for name in ("none", "white")
+    )
+    assert torch.equal(none, alone)
+    assert not torch.equal(white, alone)
+
+
+@pytest.mark.parametrize("name", [name for name in NOISES if name != "none"])
 def test_every_noise_in_a_simulated_measurement(name, reconstruct, camera, results, tmp_path):
     def cube(*options):
         chosen = (*camera.given("truth", "mask"), *SHORT, *options)

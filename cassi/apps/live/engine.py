@@ -46,7 +46,7 @@ class View:
 
     Attributes:
         name: of the frame.
-        cube: `(C, H, W)`, float32.
+        cube: `(C, H, W)`, float32, in the unit of `output.unit`.
         wavelengths: nm, if known.
         picture: `(H, W, 3)`, uint8.
         number: counts frames that were reconstructed, from 1.
@@ -183,7 +183,10 @@ class Live:
         assert frame.path is not None
         raw, y, system = self._read(frame.path)
         assert self._inputs is not None
-        cube = self._method.run(y, system).checked().x[0].float().cpu()
+        x, unit = self._method.run(y, system).checked().x, self._inputs.unit
+        if unit is not None and unit.name is not None:
+            x = unit.scene(x, unit.response(x))
+        cube = x[0].float().cpu()
         known = self._inputs.wavelengths
         picture = srgb(cube.numpy(), known, self.settings.output.illuminant)
         seconds = time.perf_counter() - start
@@ -222,6 +225,8 @@ class Live:
         if bad is not None:
             system = system.weighted(bad_pixels=bad.to(y.device))
             y = system.without_bad_pixels(y)
+        if self._inputs.unit is not None:
+            y = self._inputs.unit.corrected(y, system)
         return loaded.data[0], y, system
 
     def _begin(self, path: Path, frame: Loaded) -> None:
@@ -232,7 +237,8 @@ class Live:
             self._method = Sequence(method).begin() if isinstance(method, Solver) else method
         except TypeError:  # no method on spectral components: each frame by itself
             self._method = method
-        self._inputs = inputs
+        unit = inputs.unit and replace(inputs.unit, wavelengths=inputs.wavelengths)
+        self._inputs = replace(inputs, unit=unit)
         for note in inputs.notes:
             self.notices.add(note)
 

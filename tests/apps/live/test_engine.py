@@ -2,6 +2,7 @@
 
 import threading
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,6 +13,7 @@ import cassi
 from cassi.apps.live.command import make_settings, parse
 from cassi.apps.live.engine import LADDER, Live
 from cassi.apps.live.sources import Frame
+from cassi.apps.pipeline import make_recipe, prepare, recover
 from cassi.data.bundled import bundled_path
 from cassi.data.day_store import Recording, prepare_store
 
@@ -64,6 +66,30 @@ def test_frames_are_reconstructed_skipped_dropped_and_recorded(camera, tmp_path)
     group = zarr.open_group(store, mode="r")
     assert np.array_equal(group["frame"][1, 0], np.load(folder / "y.npy"))
     assert np.array_equal(group["cube"][1], live.view.cube)
+
+
+@pytest.mark.parametrize("unit", ["reflectance", "null"])
+@pytest.mark.parametrize("kind", ["white", "patch"])
+def test_every_frame_has_the_cube_and_the_unit_of_cassi_reconstruct(camera, kind, unit):
+    folder, words = camera
+    mask = torch.from_numpy(np.load(folder / "mask.npy"))
+    y = np.load(folder / "y.npy")
+    light = torch.linspace(0.5, 1.5, 28)[:, None, None].expand(28, 64, 64)[None]
+    white = cassi.SDCassi(mask, bands=28, step=1)(light)[0, 0].numpy()
+    pixels = 1 + 0.05 * np.random.default_rng(0).standard_normal(y.shape).astype(np.float32)
+    np.save(folder / "white.npy", white * pixels)
+    for name, level in (("bright", 1.0), ("dim", 0.3)):
+        np.save(folder / f"{name}.npy", level * y * pixels)
+    response = {"white": f"{{white: {folder}/white.npy}}", "patch": "{patch: [8, 8, 16, 16]}"}[kind]
+    short = ["experiment=gap_tv", "solver.iterations=3", "align=false", "output.progress=false"]
+    nm = f"wavelengths={list(range(450, 730, 10))}"
+    more = [nm, *short, f"response={response}", f"output.unit={unit}", "bad_pixels=[[3,4]]"]
+    live = Live(make_settings(parse([*words, *more])), Still(), say=lambda line: None)
+    for name in ("bright", "dim"):
+        live.take([frame(folder, name)])
+        settings = replace(live.settings, measurement=f"{folder}/{name}.npy")
+        alone = recover(*prepare(settings, make_recipe(settings)), 0, False).solution.x[0].numpy()
+        np.testing.assert_allclose(live.view.cube, alone, rtol=1e-4, atol=1e-5)
 
 
 def test_a_run_ends_when_it_is_told(camera):
