@@ -59,6 +59,8 @@ class Inputs:
     """What scores take for 1, of the truth and of the cube."""
     bend: float = 0.0
     """Pixels by which the bands may lie elsewhere, behind a prism: nobody gave their places."""
+    photographed: bool = False
+    """Whether the mask is a photograph by the sensor of the measurement."""
     unit: Unit | None = None
     """In which unit the cube is written; None for what the camera counts."""
 
@@ -138,7 +140,7 @@ def load_inputs(
         wavelengths=wavelengths,
         stated=given,
     )
-    system, notes = camera.system, [*notes, *camera.notes]
+    system, notes, by = camera.system, [*notes, *camera.notes], False
     if measured is not None and frame is not None:
         more += describe_white(chain, frame, system, camera.mask, measured.full_scale)
         by = is_photograph(settings, done, camera.mask)
@@ -169,6 +171,7 @@ def load_inputs(
         wavelengths,
         [*notes, *more],
         done,
+        photographed=by,
         level=level,
         bend=0.0 if known else off_a_prism(getattr(system.plain, "offsets", ()), wavelengths or ()),
     )
