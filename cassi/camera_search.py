@@ -1,6 +1,7 @@
 """Find the camera from a measurement: with the right one, held-out pixels are predicted best."""
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -25,12 +26,12 @@ from cassi.calibration.combine import PLAIN
 from cassi.calibration.dual import calibrate_dual
 from cassi.calibration.fit import SURE, PlainScenes
 from cassi.calibration.geometry import Geometry, moved_camera, placed, placed_camera
-from cassi.calibration.lines import SHADES
-from cassi.calibration.mask import Light
+from cassi.calibration.lines import SHADES, comes_in_lines
 from cassi.calibration.mask_alignment import KEYS
 from cassi.calibration.parameters import FURTHER, PARAMETERS
-from cassi.calibration.prism import bent_camera, find_valley
+from cassi.calibration.prism import Valley, bent_camera, find_valley
 from cassi.calibration.search import NOMINAL
+from cassi.calibration.selection import Stage
 from cassi.calibration.windows import has_one_mask
 from cassi.methods.auto import auto
 from cassi.solvers import Solver
@@ -78,69 +79,97 @@ def calibrate_on(
     system: System,
     solver: Solver | None = None,
     *,
-    white: Tensor | None = None,
-    seed: int = 0,
+    known: Sequence[Frame] = (),
+    prism: Sequence[float] = (),
     shift: Shift = Frame.shift,
+    seed: int = 0,
     **settings: Any,
-) -> tuple[Calibration, SDCassi | TiltedCassi]:
-    """Calibrate a camera on its own snapshots.
+) -> Calibration:
+    """Calibrate a camera on its own snapshots: what both commands and `cassi.calibrate` do.
+
+    Where only the step was told (`prism`), a bend of the dispersion is searched that light in lines
+    shows; else, where the frames do not tell the dispersion, it takes the likeliest bend. A mask
+    that is moved alone takes the place of what was found if it predicts pixels held out better.
+    Frames of known light then give the mask pixel by pixel.
 
     Args:
         y: snapshots `(B, 1, H', W')` of any scenes.
         system: the nominal camera, a `SDCassi`, `WideCassi` or `DDCassi`, its bad pixels left out
             or not.
         solver: predicts the held-out pixels; None: `cassi.methods.auto`.
-        white: `(1, 1, H', W')`, a frame of a white, evenly lit scene; or None, as for a `DDCassi`.
-        seed: of what the solver draws, and of which pixels are held out.
+        known: frames of even scenes in known light; none for a `DDCassi`.
+        prism: nm, one per band, of a sensor's frames whose user told the step alone: bands at even
+            distances may be those of a prism. Empty where their places were told.
         shift: interpolates bands, see `Frame`.
+        seed: of what the solver draws, and of which pixels are held out.
         settings: of `cassi.calibration.calibrate`.
 
     Returns:
-        What was found, and the camera with all its pixels.
+        What was found, the camera with all its pixels among it.
 
     Raises:
         ValueError: it is another camera, or the frames are too dark or small.
     """
-    nominal = system.plain if isinstance(system, System) else system
+    began, nominal = time.perf_counter(), system.plain if isinstance(system, System) else system
     if type(nominal) is DDCassi:
-        if white is not None:
-            raise ValueError("calibrate: expected no white frame for a DDCassi; leave white out")
+        if known:
+            raise ValueError(
+                "calibrate: expected no frame of known light for a DDCassi; leave white out"
+            )
         return _calibrate_dual(y, system, nominal, settings.get("radius", 2))
     if isinstance(nominal, WideCassi):  # where the bands lie does not depend on their width
-        narrow = system.around(nominal.narrow())
-        found, camera = calibrate_on(
-            y, narrow, solver, white=white, seed=seed, shift=shift, **settings
-        )
-        if isinstance(camera, SDCassi):
-            camera = WideCassi.like(camera, nominal.band_width)
-        return found, camera
-    if type(nominal) is not SDCassi:
+        system = system.around(nominal.narrow())
+    narrow = system.plain if isinstance(system, System) else system
+    if type(narrow) is not SDCassi:
         raise ValueError(
             f"calibrate: expected SDCassi, WideCassi or DDCassi, got {type(nominal).__name__}"
         )
     good = None if system.good_pixels is None else system.good_pixels.expand_as(y)
-    y = _scaled(y, system)
-    frames = [Frame.snapshot(y, nominal.bands, good, shift=shift)]
-    if white is not None:
-        white = white / unit_of(white)
-        frames.append(Frame.snapshot(white, nominal.bands, shift=shift))
+    y, solver = _scaled(y, system), solver or auto()
+    units = [unit_of(frame.y) for frame in known]
+    known = [replace(f, y=f.y / u, shift=shift) for f, u in zip(known, units, strict=True)]
+    frames = [Frame.snapshot(y, narrow.bands, good, shift=shift), *known]
     torch.manual_seed(seed)
-    found, camera, lights = find_camera(frames, nominal, solver or auto(), seed=seed, **settings)
-    away = max(abs(a - b) for a, b in zip(camera.offsets, nominal.offsets, strict=True))
-    aligned = None if lights or away > AWAY else align(y, system)
-    if aligned is not None and _misses(y, system, camera) * (1 - _CLOSE) > aligned.after:
-        return _as_aligned(found, aligned, nominal)
-    return found, camera
+    is_told = not prism or any(frame.points for frame in known)
+    most = 0.0 if is_told else off_a_prism(narrow.offsets, prism)
+    valley = None
+    if most >= AWAY and has_one_mask(narrow):
+        valley = find_valley(frames[0], narrow, prism, settings.get("radius", 2))
+    start, told = narrow, valley is not None
+    if valley is not None:
+        start = bent_camera(narrow, prism, valley.bend, valley.shift)
+    found = calibrate(frames, start, by_solver(solver), seed=seed, told=told, **settings)
+    away = max(abs(a - b) for a, b in zip(found.system.offsets, start.offsets, strict=True))
+    if not known and away <= AWAY:
+        found = _or_aligned(found, y, system.around(start), start)
+    if valley is not None:
+        found = _from_valley(found, valley, y, system, narrow, most)
+    elif most >= AWAY and not found.told and isinstance(found.system, SDCassi):
+        found = bend(found, y, system, prism)
+    taken = next(stage for stage in reversed(found.stages) if stage.taken)
+    if (found.model, found.geometry) != (taken.model, taken.geometry):
+        seconds = time.perf_counter() - began
+        last = Stage(found.model, found.geometry, found.after, True, seconds)
+        found = replace(found, stages=[*found.stages, last])
+    camera = found.system
+    lights = [fit_light(frame, camera) for frame in known]
+    if lights:
+        across = camera.across if isinstance(camera, TiltedCassi) else None
+        camera = placed_camera(narrow, refine_mask(lights, camera), camera.offsets, across)
+    if isinstance(nominal, WideCassi) and isinstance(camera, SDCassi):
+        camera = WideCassi.like(camera, nominal.band_width)
+    if most and found.told and comes_in_lines(y, system.around(camera)):
+        most = 0.0
+    elif found.bend is not None and not found.told:
+        most = 2 * found.bend.most
+    levels = tuple(each.level * float(u) for each, u in zip(lights, units, strict=True))
+    return replace(found, system=camera, levels=levels, away=most)
 
 
-def _calibrate_dual(
-    y: Tensor, system: System, nominal: DDCassi, radius: int
-) -> tuple[Calibration, SDCassi]:
+def _calibrate_dual(y: Tensor, system: System, nominal: DDCassi, radius: int) -> Calibration:
     good = None if system.good_pixels is None else system.good_pixels.expand_as(y)
     frame = Frame.snapshot(_scaled(y, system), nominal.bands, good)
-    found = calibrate_dual(frame, nominal, lambda camera: _misses(y, system, camera), radius)
-    assert isinstance(found.system, SDCassi)
-    return found, found.system
+    return calibrate_dual(frame, nominal, lambda camera: _misses(y, system, camera), radius)
 
 
 def _scaled(y: Tensor, system: System) -> Tensor:
@@ -159,117 +188,79 @@ def _misses(y: Tensor, system: System, camera: System) -> float:
     return measure_heldout(y, system.around(camera), auto()).error
 
 
-def _as_aligned(
-    found: Calibration, aligned: Alignment, nominal: SDCassi
-) -> tuple[Calibration, SDCassi | TiltedCassi]:
-    """Return a calibration whose camera is the aligned one.
+def _or_aligned(found: Calibration, y: Tensor, system: System, start: SDCassi) -> Calibration:
+    """Return a calibration, or one whose mask is moved alone where that predicts better.
 
     Along the dispersion a fraction of a pixel goes into bands that fall between pixels: a mask that
     is interpolated, and spread by them, is blurred twice.
     """
-    geometry = placed(aligned.geometry, nominal)
+    aligned = align(y, system)
+    if aligned is None or _misses(y, system, found.system) * (1 - _CLOSE) <= aligned.after:
+        return found
+    geometry = placed(aligned.geometry, start)
     model = tuple(key for key in KEYS if PARAMETERS[key].distance(geometry) > 0)
-    errors = {
-        key: found.errors.get(key, math.inf) for key in {**found.errors, **dict.fromkeys(model)}
-    }
-    camera = moved_camera(nominal, geometry)
-    kept = replace(found, geometry=geometry, model=model, errors=errors, system=camera)
-    return replace(kept, before=aligned.before, after=aligned.after), camera
+    errors = found.errors | {key: math.inf for key in model if key not in found.errors}
+    return found.superseded(
+        "the mask moved alone predicts held-out pixels better",
+        geometry=geometry,
+        model=model,
+        errors=errors,
+        system=moved_camera(start, geometry),
+        before=aligned.before,
+        after=aligned.after,
+    )
 
 
 _PLACED = 0.1
 """Pixels, error of where light in lines has the bands of a prism."""
 
 
-def calibrate_prism(
-    y: Tensor,
-    system: System,
-    wavelengths: Sequence[float],
-    solver: Solver | None = None,
-    **settings: Any,
-) -> tuple[Calibration, SDCassi | TiltedCassi, Bend] | None:
-    """Calibrate a camera with even bands where light in lines shows the bend of a prism.
-
-    The bent camera is calibrated: its step, and where mask and bands lie.
-
-    Args:
-        y: snapshots `(B, 1, H', W')`, as a sensor sees them.
-        system: the nominal camera, with even bands.
-        wavelengths: nm, one per band.
-        solver: as for `calibrate_on`.
-        settings: of `calibrate_on`.
-
-    Returns:
-        What was found, with the shift from the nominal camera, the camera, and the bend; None where
-        no bend is shown.
-    """
-    nominal, good = system.plain, system.good_pixels
-    narrow = nominal.narrow() if isinstance(nominal, WideCassi) else nominal
-    if not has_one_mask(narrow):
-        return None
-    shift = settings.get("shift", Frame.shift)
-    y, good = _scaled(y, system), None if good is None else good.expand_as(y)
-    frame = Frame.snapshot(y, narrow.bands, good, shift=shift)
-    valley = find_valley(frame, narrow, wavelengths, settings.get("radius", 2))
-    if valley is None:
-        return None
-    bent = bent_camera(narrow, wavelengths, valley.bend, valley.shift)
-    if isinstance(nominal, WideCassi):
-        bent = WideCassi.like(bent, nominal.band_width)
-    found, camera = calibrate_on(y, system.around(bent), solver, told=True, **settings)
+def _from_valley(
+    found: Calibration, valley: Valley, y: Tensor, system: System, narrow: SDCassi, most: float
+) -> Calibration:
+    """Return the calibration of a bent camera with its shift from the even one, and the bend."""
     across, along = found.geometry.split_shift(narrow.axis)
-    geometry = found.geometry.with_shift(across, along + valley.shift, narrow.axis)
-    key = "right" if narrow.axis == -1 else "down"
-    found = replace(
+    places = tuple(found.system.offsets)
+    return replace(
         found,
-        geometry=geometry,
-        model=tuple(dict.fromkeys((*found.model, key))),
-        before=_misses(y, system, nominal),
-        after=_misses(y, system, camera),
+        geometry=found.geometry.with_shift(across, along + valley.shift, narrow.axis),
+        model=tuple(dict.fromkeys((*found.model, "right" if narrow.axis == -1 else "down"))),
+        before=_misses(y, system, narrow),
+        after=_misses(y, system, found.system),
+        bend=Bend(valley.bend, _PLACED / most, valley.shift, _PLACED, places, _PLACED),
     )
-    most = off_a_prism(narrow.offsets, wavelengths)
-    likely = Bend(
-        *(valley.bend, _PLACED / most, valley.shift, _PLACED),
-        *(tuple(camera.offsets), _PLACED),
-    )
-    return found, camera, likely
 
 
 def bend(
-    found: Calibration,
-    camera: SDCassi,
-    y: Tensor,
-    system: System,
-    wavelengths: Sequence[float],
-) -> tuple[Calibration, SDCassi, Bend | None]:
+    found: Calibration, y: Tensor, system: System, wavelengths: Sequence[float]
+) -> Calibration:
     """Bend the dispersion of a calibrated camera whose frame does not tell it.
 
     The bend is the likeliest for the light, and the bands are shifted to where light ends and where
-    plain scenes in light of all wavelengths fit best. A mask
-    was moved beside a wrong curve, and made up for it. So it is put back, unless pixels held out
-    are predicted better by a fifth with it where calibration put it, both bent alike.
+    plain scenes in light of all wavelengths fit best. A mask was moved beside a wrong curve, and
+    made up for it. So it is put back, unless those plain scenes are sure that it lies elsewhere.
 
     Args:
-        found: the calibration.
-        camera: that it found, with even bands.
+        found: the calibration, its camera an `SDCassi` with even bands.
         y: the snapshots.
-        system: the nominal camera, with the same bands.
+        system: the nominal camera, an `SDCassi` with the same bands.
         wavelengths: nm, one per band.
 
     Returns:
-        The calibration with this shift, its camera, and the bend; None where nothing is likelier.
+        The calibration with this shift, its camera and the bend; as it was where no bend is
+        likelier.
     """
-    nominal, good = system.plain, system.good_pixels
+    nominal, good, camera = system.plain, system.good_pixels, found.system
     assert isinstance(nominal, SDCassi)
+    assert isinstance(camera, SDCassi)
     y, good = _scaled(y, system), None if good is None else good.expand_as(y)
     axis = nominal.axis
     across, along = found.geometry.split_shift(axis)
     aside, key = ("down", "right") if axis == -1 else ("right", "down")
-    narrow = nominal.narrow() if isinstance(nominal, WideCassi) else nominal
     likely = likely_bend(found.light, camera.offsets, wavelengths, find_end(y, camera, good))
     if likely is None:
-        return found, camera, None
-    scenes = PlainScenes([Frame.snapshot(y, narrow.bands, good, SHADES)], narrow)
+        return found
+    scenes = PlainScenes([Frame.snapshot(y, nominal.bands, good, SHADES)], nominal)
     likely = _placed(likely, scenes, replace(found.geometry, whole=0), key)
     model = (aside, "rotation", *(each for each in found.model if each in FURTHER))
     start = replace(found.geometry, whole=0).with_shift(across, 0.0, axis)
@@ -281,20 +272,17 @@ def bend(
     shift = along + likely.shift
     first = nominal.offsets[0] + shift - likely.offsets[0]
     offsets = [first + value for value in likely.offsets]
-    bent = placed_camera(narrow, moved_camera(narrow, geometry).mask, offsets, None)
-    assert isinstance(bent, SDCassi)
-    if isinstance(nominal, WideCassi):
-        bent = WideCassi.like(bent, nominal.band_width)
-    found = replace(
-        found,
+    bent = placed_camera(nominal, moved_camera(nominal, geometry).mask, offsets, None)
+    return found.superseded(
+        "beside even bands the mask makes up for a bend, which this light makes likely",
         geometry=geometry.with_shift(geometry.split_shift(axis)[0], shift, axis),
         model=(*model, key),
         errors=errors | {key: likely.shift_error},
         system=bent,
         before=_misses(y, system, nominal),
         after=_misses(y, system, bent),
+        bend=likely,
     )
-    return found, bent, likely
 
 
 _SHARED = 0.1
@@ -322,29 +310,6 @@ def _placed(likely: Bend, scenes: PlainScenes, start: Geometry, key: str) -> Ben
         shift_error=math.hypot(trust**0.5 * error, apart / 2),
         offsets=tuple(value + more for value in likely.offsets),
     )
-
-
-def find_camera(
-    frames: Sequence[Frame], nominal: SDCassi, solver: Solver, **settings: Any
-) -> tuple[Calibration, SDCassi | TiltedCassi, list[Light]]:
-    """Calibrate a camera, and refine its mask where there are frames of known light.
-
-    Args:
-        frames: the snapshots, then those of known light.
-        nominal: the camera as it is thought to be.
-        solver: that predicts pixels which were withheld from it.
-        settings: `radius`, `degree`, `gain`, `seed` and `watch` of `cassi.calibration.calibrate`.
-
-    Returns:
-        What was found, the camera, and the spectra of the frames of known light.
-    """
-    found = calibrate(frames, nominal, by_solver(solver), **settings)
-    system = found.system
-    lights = [fit_light(frame, system) for frame in frames[1:]]
-    if lights:
-        across = system.across if isinstance(system, TiltedCassi) else None
-        system = placed_camera(nominal, refine_mask(lights, system), system.offsets, across)
-    return found, system, lights
 
 
 _FIRST, _MORE = 80, 30

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from cassi import camera_search
+from cassi.calibration import Frame
 from cassi.calibration.response import Unit
 from cassi.guide_search import place_guide, takes_guide
 from cassi.methods.video import for_frames
@@ -18,6 +19,7 @@ from cassi.solvers import Function, Statistics
 from cassi.solvers.linear_system import check_order, seen
 from cassi.systems import Guide, Stacked
 from cassi.systems.arguments import as_cube, as_measurement
+from cassi.systems.photographed import PhotographedCassi, photographed, sharp_taps
 from cassi.uncertainty import estimate
 
 
@@ -288,8 +290,8 @@ def calibrate(
             pixels of a `cassi.systems.Weighted` camera are left out too.
 
     Returns:
-        The calibrated `cassi.SDCassi`, or a `cassi.systems.TiltedCassi` where the axis of
-        dispersion is tilted.
+        The calibrated camera, of the nominal one's kind, or a `cassi.systems.TiltedCassi` where
+        the axis of dispersion is tilted.
 
     Raises:
         TypeError: measurement and camera are in the wrong order.
@@ -300,8 +302,12 @@ def calibrate(
     if bad_pixels is not None:
         system = system.weighted(bad_pixels=bad_pixels)
     asked: dict[str, Any] = {"radius": radius, "degree": degree, "gain": gain}
+    known = [] if white is None else [Frame.snapshot(white, system.cube_shape[0])]
+    if isinstance(system.unweighted, PhotographedCassi):
+        asked["shift"] = sharp_taps
     with _own_random_numbers(y):
-        return camera_search.calibrate_on(y, system, white=white, seed=seed, **asked)[1]
+        found = camera_search.calibrate_on(y, system, known=known, seed=seed, **asked).system
+    return photographed(found) if "shift" in asked else found
 
 
 def read_camera(path: str | os.PathLike[str]) -> Any:

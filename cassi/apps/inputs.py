@@ -26,7 +26,7 @@ from cassi.data.scenes import scene_name, scored_level
 from cassi.evaluation.problems import scene_generator
 from cassi.systems import System
 from cassi.systems.dispersion import off_a_prism
-from cassi.systems.photographed import is_design, photographed
+from cassi.systems.photographed import has_two_levels, is_design, photographed
 
 _EXPOSED = 0.25
 """Of full scale: a frame that stays below says nothing of what fills a pixel."""
@@ -59,6 +59,8 @@ class Inputs:
     """What scores take for 1, of the truth and of the cube."""
     bend: float = 0.0
     """Pixels by which the bands may lie elsewhere, behind a prism: nobody gave their places."""
+    photographed: bool = False
+    """Whether the mask is a photograph by the sensor of the measurement."""
     unit: Unit | None = None
     """In which unit the cube is written; None for what the camera counts."""
 
@@ -138,13 +140,13 @@ def load_inputs(
         wavelengths=wavelengths,
         stated=given,
     )
-    system, notes = camera.system, [*notes, *camera.notes]
+    system, notes, by = camera.system, [*notes, *camera.notes], False
     if measured is not None and frame is not None:
         more += describe_white(chain, frame, system, camera.mask, measured.full_scale)
         by = is_photograph(settings, done, camera.mask)
         if (by or is_raw(done)) and (sharp := photographed(system)) is not system:
             system = sharp if by else system
-            more.append(f"mask: {_describe_mask(by, is_design(camera.mask))}")
+            more.append(f"mask: {_describe_mask(by, camera.mask)}")
     if truth is not None:
         _check_shape("truth", files, "(C, H, W)", truth.data, system.cube_shape)
     if frame is None:
@@ -169,6 +171,7 @@ def load_inputs(
         wavelengths,
         [*notes, *more],
         done,
+        photographed=by,
         level=level,
         bend=0.0 if known else off_a_prism(getattr(system.plain, "offsets", ()), wavelengths or ()),
     )
@@ -189,14 +192,20 @@ def is_photograph(settings: Snapshots, done: Mapping[str, Any] | None, mask: Ten
     return is_raw(done) and not is_design(mask)
 
 
-def _describe_mask(is_photo: bool, two_values: bool) -> str:
+def _describe_mask(is_photo: bool, mask: Tensor) -> str:
     """Say as what a mask is taken whose bands fall between pixels, and how to take it otherwise."""
+    if is_photo and not is_design(mask) and has_two_levels(mask):
+        return (
+            "grey with two levels, which looks like a design averaged over pixels; taken as a "
+            "photograph, which is averaged likewise: bands between pixels keep its contrast. "
+            "photographed=false interpolates it linearly; compare both by heldout=0.05"
+        )
     if is_photo:
         return (
-            "taken as a photograph, bands between pixels keep its contrast; if it is known from "
-            "its design, set photographed=false"
+            "taken as a photograph, bands between pixels keep its contrast; if it is a design "
+            "that was not averaged over pixels, set photographed=false"
         )
-    if two_values:
+    if is_design(mask):
         return (
             "taken as a design, as it has two values; if this sensor photographed it, set "
             "photographed=true"

@@ -19,29 +19,37 @@ from cassi.apps import results
 from cassi.apps.camera.guide import add_guide, describe_guide
 from cassi.apps.camera.response import add_unit
 from cassi.apps.command import announce, choose_device
-from cassi.apps.inputs import Inputs, is_photograph, load_inputs, name_scene
+from cassi.apps.inputs import Inputs, load_inputs, name_scene
 from cassi.apps.printing import is_quiet, marked
 from cassi.apps.reconstructors import Recipe, build_solver
 from cassi.apps.results import describe_solve
-from cassi.apps.settings import UNCERTAINTY, Reconstruct
-from cassi.calibration import Alignment, CameraCheck, Finding, Response, check_camera, check_spectra
+from cassi.apps.settings import UNCERTAINTY, Reconstruct, Snapshots
+from cassi.calibration import (
+    Alignment,
+    Calibration,
+    CameraCheck,
+    Finding,
+    Frame,
+    Response,
+    check_camera,
+    check_spectra,
+)
 from cassi.calibration.band_check import AWAY
-from cassi.calibration.bend import Bend
 from cassi.calibration.camera_check import of_calibrated, shows_another_mask
 from cassi.calibration.lines import comes_in_lines
 from cassi.calibration.response import describe
-from cassi.camera_search import bend, calibrate_on, calibrate_prism, find_place
+from cassi.camera_search import calibrate_on, find_place
 from cassi.data.atomic import atomic_folder
 from cassi.data.io import Loaded, write_cube
 from cassi.guide_search import takes_guide
 from cassi.methods.video import for_frames
 from cassi.ops import linear_taps
 from cassi.priors import Subspace
-from cassi.solvers import Iteration, Solution, Solver, Statistics, relative_noise
+from cassi.solvers import Iteration, Solution, Statistics, relative_noise
 from cassi.solvers.base import Callback, Reconstructor, is_sampled, wants_cube
 from cassi.solvers.heldout import brightest, measure_heldout
 from cassi.solvers.linear_system import seen
-from cassi.systems import SDCassi, System
+from cassi.systems import System
 from cassi.systems.photographed import photographed, sharp_taps
 from cassi.uncertainty import Uncertainty, estimate, score
 from cassi.uncertainty.estimate import DARK, dark_share
@@ -93,7 +101,7 @@ def find_camera(inputs: Inputs, settings: Reconstruct) -> Inputs:
         ValueError: the camera cannot be calibrated, or the measurement is too dark or small.
     """
     if settings.calibrate:
-        inputs = _calibrated(inputs, settings)
+        inputs, _ = calibrated(inputs, settings, announce("calibrate", settings.output.progress))
     elif settings.align and settings.memory_budget is None:
         inputs = _aligned(inputs)
     if settings.guide.file is not None:
@@ -120,41 +128,43 @@ def _aligned(inputs: Inputs) -> Inputs:
     return replace(inputs, system=found.system, alignment=numbers, notes=notes)
 
 
-def _calibrated(inputs: Inputs, settings: Reconstruct) -> Inputs:
+def calibrated(
+    inputs: Inputs,
+    settings: Snapshots,
+    watch: Callable[[str], None],
+    known: Sequence[Frame] = (),
+    **asked: Any,
+) -> tuple[Inputs, Calibration]:
+    """Calibrate a camera on its measurement: for cassi-calibrate, and for `calibrate=true`.
+
+    Args:
+        inputs: the snapshots and the nominal camera.
+        settings: of the command.
+        watch: is told what is being tried.
+        known: frames of known light.
+        asked: settings of `cassi.calibration.calibrate`.
+
+    Returns:
+        The inputs with the camera and what is written of it, and what was found.
+    """
     start, nominal = time.perf_counter(), inputs.system.plain
-    # A mask of two values is grey once it is moved.
-    mask: Any = getattr(nominal, "mask", None)
-    sharp = mask is not None and is_photograph(settings, inputs.preprocessing, mask)
-    chosen = build_solver(settings) if settings.model is None else None
-    solver = chosen if isinstance(chosen, Solver) else None
-    y, system, wavelengths = inputs.measurement, inputs.system, inputs.wavelengths or ()
-    ways: dict[str, Any] = {
-        "seed": settings.seed,
-        "shift": sharp_taps if sharp else linear_taps,
-        "watch": announce("calibrate", settings.output.progress),
-    }
-    straight = inputs.is_raw and inputs.bend >= AWAY
-    shown = calibrate_prism(y, system, wavelengths, solver, **ways) if straight else None
-    likely: Bend | None = None
-    if shown is not None:
-        found, camera, likely = shown
-    else:
-        found, camera = calibrate_on(y, system, solver, **ways)
-    clear = found.told and (not inputs.is_raw or comes_in_lines(y, system.around(camera)))
-    off = 0.0 if clear else inputs.bend
-    if not found.told and straight and isinstance(camera, SDCassi):
-        found, camera, likely = bend(found, camera, y, system, wavelengths)
-    numbers = results.summarize_calibration(found)
-    if likely is not None:
-        numbers["bend"] = asdict(likely)
-        off = off if found.told else 2 * likely.most
-    numbers |= {
-        "offsets": {"nominal": nominal.offsets, "calibrated": camera.offsets},
-        "seconds": time.perf_counter() - start,
-    }
+    found = calibrate_on(
+        inputs.measurement,
+        inputs.system,
+        build_solver(settings) if getattr(settings, "model", None) is None else None,
+        known=known,
+        prism=(inputs.wavelengths or ()) if inputs.is_raw and inputs.bend else (),
+        shift=sharp_taps if inputs.photographed else linear_taps,
+        seed=settings.seed,
+        watch=watch,
+        **asked,
+    )
+    numbers = results.summarize_calibration(found, nominal)
+    numbers["seconds"] = time.perf_counter() - start
+    camera = photographed(found.system) if inputs.photographed else found.system
     notes = [*inputs.notes, "camera: calibrated on the measurement"]
-    system = inputs.system.around(photographed(camera) if sharp else camera)
-    return replace(inputs, system=system, calibration=numbers, notes=notes, bend=off)
+    inputs = replace(inputs, system=inputs.system.around(camera), notes=notes)
+    return replace(inputs, calibration=numbers, bend=found.away), found
 
 
 def fit(inputs: Inputs, recipe: Recipe) -> tuple[Inputs, Reconstructor]:

@@ -288,13 +288,15 @@ def one_line(results: dict[str, Any]) -> str:
     return text
 
 
-def summarize_calibration(found: Calibration) -> dict[str, Any]:
-    """Return estimates, held-out errors and models as they stand in a JSON file."""
-    return {
+def summarize_calibration(found: Calibration, nominal: System) -> dict[str, Any]:
+    """Return what was found, from a nominal camera on, as it stands in a JSON file."""
+    numbers = {
         "estimates": [asdict(estimate) for estimate in found.estimates()],
         "heldout_error": {"nominal": found.before, "calibrated": found.after},
         "model": list(found.model),
+        "dropped": list(found.dropped),
         "dispersion_told": found.told,
+        "offsets": {"nominal": nominal.offsets, "calibrated": found.system.offsets},
         "models": [
             {
                 "model": list(stage.model),
@@ -306,6 +308,7 @@ def summarize_calibration(found: Calibration) -> dict[str, Any]:
         ],
         "windows": found.windows.windows,
     }
+    return numbers if found.bend is None else numbers | {"bend": asdict(found.bend)}
 
 
 def say_estimates(numbers: dict[str, Any]) -> str:
@@ -314,6 +317,7 @@ def say_estimates(numbers: dict[str, Any]) -> str:
     for entry in numbers["estimates"]:
         error = entry["standard_error"]
         said = f"{error:.4f}" if math.isfinite(error) else "unknown"
+        said += ", taken" if entry["in_model"] else ""
         said += f", {entry['note']}" if entry["note"] else ""
         lines.append(f"{entry['name']:28}{entry['nominal']:9.4f}{entry['value']:10.4f}   {said}")
     bend, told = numbers.get("bend"), numbers["dispersion_told"]
@@ -330,6 +334,7 @@ def say_estimates(numbers: dict[str, Any]) -> str:
             "band; this light does not. A frame through one filter of a wavelength in the middle "
             "does: cassi-calibrate 'monochromatic=[{file: FILE, wavelength: NM}]'"
         )
+    lines += [f"dropped: {each}" for each in numbers["dropped"]]
     before, after = (numbers["heldout_error"][key] for key in ("nominal", "calibrated"))
     lines.append(f"{'held-out error':28}{before:9.4f}{after:10.4f}")
     return "\n".join(lines)

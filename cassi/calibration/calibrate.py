@@ -2,10 +2,12 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
+from cassi.calibration.bend import Bend
 from cassi.calibration.comparison import UNTOLD, Comparison
 from cassi.calibration.fit import Fit, PlainScenes, Watch, silent
 from cassi.calibration.geometry import Geometry, moved_camera
@@ -15,7 +17,7 @@ from cassi.calibration.parameters import FURTHER, PARAMETERS, PLACE
 from cassi.calibration.search import farthest_bend, fit_curves, fit_places, with_richer
 from cassi.calibration.selection import Selection, Stage
 from cassi.calibration.windows import Frame
-from cassi.systems import SDCassi, System, TiltedCassi
+from cassi.systems import DDCassi, SDCassi, System, TiltedCassi, WideCassi
 
 FITTED = 0.2
 """Share of the pixels that are withheld to fit the camera to."""
@@ -52,7 +54,8 @@ class Calibration:
         geometry: how far the camera is off; what is not in the model is nominal.
         model: keys of the parameters that differ from the nominal ones.
         errors: standard error of every parameter that was estimated, those beside the model too.
-        system: the calibrated camera; `TiltedCassi` with a tilt, `DDCassi` of a dual disperser.
+        system: the calibrated camera with all its pixels, of the nominal one's kind; `TiltedCassi`
+            with a tilt.
         stages: every model that was tried, the nominal one first.
         before: held-out error of the nominal camera, from a reconstruction of its own.
         after: held-out error of the calibrated one.
@@ -60,12 +63,17 @@ class Calibration:
         told: whether the frames tell the dispersion; if not, it is as it was given.
         light: mean of each band in the cube that predicts withheld pixels.
         searched: how far either way each parameter was searched, by key.
+        dropped: models that were taken and are not the result's, each with the reason.
+        bend: of the dispersion, where the step alone was told, and light shows or suggests one.
+        away: pixels by which the bands may lie elsewhere, behind a prism.
+        levels: mean light of each frame of known light, in its unit: what a band of value 1 gives
+            under a mask of 1.
     """
 
     geometry: Geometry
     model: tuple[str, ...]
     errors: dict[str, float]
-    system: SDCassi | TiltedCassi
+    system: SDCassi | TiltedCassi | WideCassi | DDCassi
     stages: list[Stage]
     before: float
     after: float
@@ -73,6 +81,17 @@ class Calibration:
     told: bool = True
     light: tuple[float, ...] = ()
     searched: dict[str, float] = field(default_factory=dict)
+    dropped: tuple[str, ...] = ()
+    bend: Bend | None = None
+    away: float = 0.0
+    levels: tuple[float, ...] = ()
+
+    def superseded(self, reason: str, **changes: Any) -> "Calibration":
+        """Return a result with these changes in place of the model taken, dropped for a reason."""
+        stages = [replace(stage, taken=not stage.model) for stage in self.stages]
+        names = ", ".join(PARAMETERS[key].name for key in self.model)
+        dropped = (*self.dropped, f"{names}: {reason}") if names else self.dropped
+        return replace(self, stages=stages, dropped=dropped, **changes)
 
     def estimates(self) -> list[Value]:
         """Return all that was estimated, with units for people: the blur's standard deviation."""
@@ -183,11 +202,7 @@ def calibrate(
             # A curve in lines that plain scenes are sure of need not predict better.
             kept = compare.is_sure(geometry, Geometry()) and not compare.is_better(before, after)
         selection.note(model, geometry, after, kept)
-        if told is None and not kept:
-            return select(False)
-        if not kept:
-            model, geometry, after = (), Geometry(), before
-        return Calibration(
+        found = Calibration(
             geometry,
             model,
             selection.errors,
@@ -200,6 +215,20 @@ def calibrate(
             tuple(after.cube.mean((0, 2, 3)).tolist()),
             {"down": radius, "right": radius, "dispersion_2": farthest_bend(system)},
         )
+        if kept:
+            return found
+        found = found.superseded(
+            "held-out pixels are not predicted better by enough",
+            geometry=Geometry(),
+            model=(),
+            system=moved_camera(system, Geometry()),
+            after=before.error,
+            light=tuple(before.cube.mean((0, 2, 3)).tolist()),
+        )
+        if told is None:
+            again = select(False)
+            return replace(again, dropped=(*found.dropped, *again.dropped))
+        return found
 
     return select(shown)
 

@@ -112,6 +112,6 @@ def _even(
         if mask.shape[1] > 1:
             mask = mask[:, at.round().long()]
     along, across = places.to(mask.device).unbind()
-    parts = line_parts(along, across, mask.dtype)
+    parts = line_parts(along, across, mask.dtype, frame.shift)
     scene = spectrum.to(mask).view(1, -1, 1, 1).expand(1, -1, *mask.shape[-2:]).contiguous()
     return forward_parts(scene, mask, parts, system.measurement_shape[system.axis])[0]

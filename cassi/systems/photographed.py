@@ -22,6 +22,12 @@ times as fine are predicted best by 0.44 to 0.54, and densely sampled ones by 0.
 _ROUNDED = 1 / 255
 """Of the contrast: values of a design that differ by less are one."""
 
+_PEAKED = 2.5
+"""Times as many values of a Gaussian lie within its standard deviation as in the next one."""
+
+_CLIPPED = 0.01
+"""Share of the pixels: users clip the brightest of a photograph, usually half as many."""
+
 _DARK = 1e-3
 """Of the median of AAᵀ's diagonal: a pixel with less is left out. At the ends of the bands only one
 band falls on a pixel. Where that is dark, noise over the code is far more than the scene."""
@@ -233,3 +239,20 @@ def is_design(mask: Tensor) -> bool:
     low, high = mask.amin((-2, -1), keepdim=True), mask.amax((-2, -1), keepdim=True)
     away = torch.minimum(mask - low, high - mask)
     return bool((away <= _ROUNDED * (high - low)).all())
+
+
+def has_two_levels(mask: Tensor) -> bool:
+    """Tell whether a grey mask has two values that repeat, as a design averaged over pixels has.
+
+    A pixel within one element has one of two values, to the rounding of 8 bits. Noise, blur and
+    vignetting spread those of a photograph over more than that. So at both levels more values must
+    lie within the rounding than of a Gaussian as wide, against the next interval, and more than are
+    clipped.
+
+    Args:
+        mask: `(…, H, W)`, each image with levels of its own.
+    """
+    low, high = mask.amin((-2, -1), keepdim=True), mask.amax((-2, -1), keepdim=True)
+    away = torch.stack((mask - low, high - mask)) / (high - low)
+    at, near = ((away <= k * _ROUNDED).float().mean((-2, -1)) for k in (1, 2))
+    return bool(((at > _CLIPPED) & (at > _PEAKED * (near - at))).all())

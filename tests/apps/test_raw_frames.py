@@ -164,6 +164,11 @@ def test_a_mask_is_a_photograph_of_a_sensor(cube, frame, tmp_path, mask, offsets
     assert ("mask: taken as a design, as photographed=false says" in outcome.out) is taken
     if mask == "mask.npy":
         assert "mask: taken as a design, as it has two values; if this sensor" in outcome.out
+    if taken:
+        np.save(tmp_path / "grey.npy", np.tile([0, 0, 0.5, 1], (12, 5))[:, :17])
+        _, outcome = cube(frame, *where)
+        assert "mask: grey with two levels" in outcome.out
+        assert "photographed=false" in outcome.out
     if not dark or mask == "mask.npy":
         _, outcome = cube(frame, *where, "photographed=true")
         assert "mask: taken as a photograph" in outcome.out

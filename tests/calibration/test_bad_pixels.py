@@ -87,14 +87,16 @@ def test_in_python(bench, monkeypatch):
     camera, y, good = bench
     given = []
 
-    def find_camera(frames, system, solver, **settings):
+    def calibrate(frames, system, *_, **settings):
         given.append((frames[0], system))
-        return None, system, []
+        raise InterruptedError
 
-    monkeypatch.setattr("cassi.camera_search.find_camera", find_camera)
+    monkeypatch.setattr("cassi.camera_search.calibrate", calibrate)
     spoilt = torch.where(good, y, torch.nan)
-    cassi.calibrate(spoilt, camera, bad_pixels=~good)
-    cassi.calibrate(spoilt, camera.weighted(bad_pixels=~good))
+    with pytest.raises(InterruptedError):
+        cassi.calibrate(spoilt, camera, bad_pixels=~good)
+    with pytest.raises(InterruptedError):
+        cassi.calibrate(spoilt, camera.weighted(bad_pixels=~good))
     for frame, system in given:
         assert system is camera
         assert torch.equal(frame.good, good)

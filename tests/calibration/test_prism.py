@@ -7,7 +7,7 @@ import torch
 from cassi.apps.results import say_estimates, summarize_calibration
 from cassi.calibration.prism import bent_camera, find_valley
 from cassi.calibration.windows import Frame
-from cassi.camera_search import calibrate_prism
+from cassi.camera_search import calibrate_on
 from cassi.systems import SDCassi, WideCassi
 from tests.shared import smooth_scene, uniform
 
@@ -36,19 +36,19 @@ def test_light_of_all_wavelengths_shows_none():
     scene = smooth_scene(BANDS, 96, 96).repeat_interleave(SHADES, 1) / SHADES
     y = frame_of(SDCassi(NOMINAL.mask, len(fine), offsets=places, detector=133), scene)
     assert find_valley(Frame.snapshot(y, BANDS), NOMINAL, WAVELENGTHS, 2) is None
-    assert calibrate_prism(y, NOMINAL, WAVELENGTHS) is None
 
 
 def test_a_bent_camera_is_calibrated():
     true = bent_camera(NOMINAL, WAVELENGTHS, 0.6, 0.3)
     y = frame_of(true, smooth_scene(BANDS, 96, 96))
     given = WideCassi(NOMINAL.mask, BANDS, step=2.02, detector=133)
-    found, camera, bend = calibrate_prism(y, given, WAVELENGTHS)
+    found = calibrate_on(y, given, prism=WAVELENGTHS)
+    camera, bend = found.system, found.bend
     assert type(camera) is WideCassi
     assert camera.offsets == pytest.approx(true.offsets, abs=0.1)
     assert bend.value == pytest.approx(0.6, abs=0.1)
     assert found.told
     assert found.after < found.before
     assert found.geometry.shift[1] == pytest.approx(bend.offsets[0], abs=0.2)
-    said = say_estimates(summarize_calibration(found) | {"bend": vars(bend)})
+    said = say_estimates(summarize_calibration(found, given))
     assert "of the bend of a prism, as light in lines shows" in said

@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import avg_pool2d, pad
 
 from cassi.systems import PhotographedCassi, SDCassi, Weighted
-from cassi.systems.photographed import is_design, photographed
+from cassi.systems.photographed import has_two_levels, is_design, photographed
 
 PLACES = [1.0, 2.5, 4.25, 5.75]
 
@@ -64,6 +64,18 @@ def test_designs_have_two_values():
     assert is_design((design * 254 + grey(2, 1, 5, 6).round()) / 255)  # rounded
     assert not is_design(design + 0.02 * grey(2, 1, 5, 6))
     assert not is_design(grey(5, 6))
+
+
+def test_designs_averaged_over_pixels_have_two_levels():
+    fine = grey(40, 40).gt(0.5).float().repeat_interleave(7, -1).repeat_interleave(7, -2)
+    averaged = avg_pool2d(fine[None], 4)  # elements of 1.75 pixels
+    assert not is_design(averaged)
+    assert has_two_levels(averaged)
+    assert has_two_levels((255 * averaged).round())
+    noise = 0.005 * torch.randn(averaged.shape, generator=torch.Generator().manual_seed(2))
+    assert not has_two_levels(averaged + noise)
+    assert not has_two_levels((averaged + noise).clamp(max=1))  # the brightest clipped
+    assert not has_two_levels(grey(70, 70))
 
 
 def test_other_cameras_stay_as_they_are():

@@ -1,9 +1,7 @@
 """cassi-calibrate: measurements and the nominal camera in, the camera as it is out."""
 
-import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,14 +11,13 @@ from cassi.apps.calibrate.filters import calibrate_by_filters
 from cassi.apps.calibrate.results import camera_values, write_calibration
 from cassi.apps.command import Run, announce, choose_device, prepare_process, run_command
 from cassi.apps.inputs import Inputs, good_pixels, load_inputs
-from cassi.apps.reconstructors import build_solver
-from cassi.apps.results import environment, say_estimates, summarize_calibration
+from cassi.apps.pipeline import calibrated
+from cassi.apps.results import environment, say_estimates
 from cassi.apps.settings import Calibrate
 from cassi.calibration import Calibration, Frame
-from cassi.camera_search import find_camera
 from cassi.data.synthetic.twin import Twin
 from cassi.evaluation import scene_generator
-from cassi.systems import SDCassi, WideCassi
+from cassi.systems import SDCassi, System, WideCassi
 from cassi.systems.photographed import is_design
 
 
@@ -39,53 +36,36 @@ def calibrate_camera(settings: Calibrate, run: Run) -> float:
         return calibrate_by_filters(settings, run)
     device = choose_device(settings.device)
     prepare_process(settings)
-    torch.manual_seed(settings.seed)
-    solver = build_solver(settings)
-    problem = load_frames(settings, device)
-    print(*problem.notes, sep="\n")
-    start = time.perf_counter()
-    names = ("radius", "degree", "gain", "seed")
-    numbers = {name: getattr(settings, name) for name in names}
-    found, system, lights = find_camera(
-        problem.frames, problem.system, solver, watch=announce("calibrate"), **numbers
-    )
-    gain = None if settings.white is None else lights[0].level
-    if (
-        settings.white is None
-        and settings.photographed == "auto"
-        and is_design(problem.system.mask)
-    ):
+    inputs, known = load_frames(settings, device)
+    print(*inputs.notes, sep="\n")
+    nominal = _narrow(inputs.system)
+    asked = {name: getattr(settings, name) for name in ("radius", "degree", "gain")}
+    calibrated_inputs, found = calibrated(inputs, settings, announce("calibrate"), known, **asked)
+    gain = None if settings.white is None else found.levels[0]
+    if settings.photographed == "auto" and is_design(nominal.mask):
         settings = replace(settings, photographed=False)  # its values are grey once it is moved
-    result = {
-        **summarize_calibration(found),
-        "gain": gain,
-        "offsets": {"nominal": problem.system.offsets, "calibrated": system.offsets},
-        "seconds": time.perf_counter() - start,
-    }
+    result = {**(calibrated_inputs.calibration or {}), "gain": gain}
+    said = say_estimates(result)
     write_calibration(
         run.folder,
-        system.mask.clamp(0, 1),  # more contrast may pass 1
-        camera_values(settings, system, gain, problem.wavelengths),
-        lambda path: _draw(path, found, problem.system),
-        result | environment(device, ops.backend(device)) | {"inputs": problem.notes},
+        found.system.mask.clamp(0, 1),  # more contrast may pass 1
+        camera_values(settings, found.system, gain, inputs.wavelengths),
+        lambda path: _draw(path, found, nominal),
+        result | environment(device, ops.backend(device)) | {"inputs": inputs.notes},
+        said,
     )
-    print(say(result), f"-> {run.folder}", sep="\n")
+    level = "unknown, brightness is the scene's; give white=FILE"
+    level = level if gain is None else f"{gain:.5g}, divided out by camera.yaml's scale"
+    print(said, f"gain: {level}", f"{result['seconds']:.1f} s", f"-> {run.folder}", sep="\n")
     return found.after
 
 
-@dataclass(frozen=True)
-class Problem:
-    """What a calibration starts from."""
-
-    frames: list[Frame]
-    """Snapshots first, then a white and a monochromatic frame where they are given."""
-    system: SDCassi
-    wavelengths: tuple[float, ...] | None
-    notes: list[str]
-
-
-def load_frames(settings: Calibrate, device: torch.device) -> Problem:
+def load_frames(settings: Calibrate, device: torch.device) -> tuple[Inputs, list[Frame]]:
     """Read everything that settings name.
+
+    Returns:
+        The snapshots with the nominal camera, and a white and monochromatic frames where they are
+        given.
 
     Raises:
         OSError: a file is missing or cannot be read.
@@ -101,31 +81,25 @@ def load_frames(settings: Calibrate, device: torch.device) -> Problem:
         several = [files]  # a mask each: the shots of one snapshot
     if not several:
         raise ValueError("measurement: expected at least one file, got an empty list")
-    inputs = [read_inputs(file) for file in several]
-    first = inputs[0]
-    system, notes = first.system.plain, list(first.notes)
-    if isinstance(system, WideCassi):  # where the bands lie does not depend on their width
-        system = system.narrow()
-    if type(system) is not SDCassi:  # the others move other things
-        raise ValueError(f"system: expected SDCassi, got {type(system).__name__}")
+    first, *others = (read_inputs(file) for file in several)
+    system, notes = first.system, [*first.notes, *(each.notes[0] for each in others)]
+    nominal, every = _narrow(system), (first, *others)
+    y = torch.cat([each.measurement for each in every])
     if settings.twin is not None:
         if files is not None or first.truth is None or settings.noise is not None:
             raise ValueError(
                 "twin: expected a truth alone, without measurement and noise; give truth=FILE"
             )
         random = scene_generator(settings.seed, "calibration")
-        y = settings.twin.measure(first.truth.to(device), system, random)
-        good = good_pixels(first)
+        y = settings.twin.measure(first.truth.to(device), nominal, random)
         notes.append(f"measurement: simulated by a camera that is off: {_defects(settings.twin)}")
-    else:
-        y = torch.cat([each.measurement for each in inputs])
-        goods = [good_pixels(each) for each in inputs]
-        whole = torch.ones_like(y[:1], dtype=torch.bool)
-        found = [whole if good is None else good for good in goods]
-        good = torch.cat(found) if any(good is not None for good in goods) else None
-    for each in inputs[1:]:
-        notes.append(each.notes[0])
-    frames = [Frame.snapshot(y, system.bands, good)]
+    elif others:
+        goods = [good_pixels(each) for each in every]
+        if any(good is not None for good in goods):
+            whole = torch.ones_like(y[:1], dtype=torch.bool)
+            bad = ~torch.cat([whole if each is None else each for each in goods])
+            system = system.unweighted.weighted(bad_pixels=bad)
+    known = []
 
     def read(role: str, file: str) -> tuple[Tensor, Tensor | None]:
         found = read_inputs(file)
@@ -133,13 +107,22 @@ def load_frames(settings: Calibrate, device: torch.device) -> Problem:
         return found.measurement, good_pixels(found)
 
     if settings.white is not None:
-        y, good = read("white", settings.white)
-        frames.append(Frame.snapshot(y, system.bands, good))
+        light, good = read("white", settings.white)
+        known.append(Frame.snapshot(light, system.cube_shape[0], good))
     for single in settings.filters:
         place = _place(single.wavelength, first.wavelengths)
-        y, good = read("monochromatic", single.file)
-        frames.append(Frame.monochromatic(y, place, good))
-    return Problem(frames, system, first.wavelengths, notes)
+        light, good = read("monochromatic", single.file)
+        known.append(Frame.monochromatic(light, place, good))
+    return replace(first, system=system, measurement=y, notes=notes), known
+
+
+def _narrow(system: System) -> SDCassi:
+    """Return the camera of narrow bands; ValueError for one that a calibration cannot write."""
+    camera = system.plain
+    camera = camera.narrow() if isinstance(camera, WideCassi) else camera
+    if type(camera) is not SDCassi:
+        raise ValueError(f"system: expected SDCassi or WideCassi, got {type(camera).__name__}")
+    return camera
 
 
 def _defects(twin: Twin) -> str:
@@ -175,13 +158,3 @@ def _draw(path: Path, found: Calibration, nominal: SDCassi) -> None:
         for entry in found.stages
     ]
     save_calibration(path, models, found.standings(nominal))
-
-
-def say(numbers: dict[str, Any]) -> str:
-    """Say before and after in a table."""
-    lines = [say_estimates(numbers)]
-    if numbers["gain"] is None:
-        lines.append("gain: unknown, brightness is the scene's; give white=FILE")
-    else:
-        lines.append(f"gain: {numbers['gain']:.5g}, divided out by camera.yaml's scale")
-    return "\n".join([*lines, f"{numbers['seconds']:.1f} s"])

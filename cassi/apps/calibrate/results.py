@@ -26,6 +26,7 @@ def write_calibration(
     camera: dict[str, Any],
     draw: Callable[[Path], None],
     numbers: dict[str, Any],
+    said: str = "",
 ) -> None:
     """Write mask, camera, picture and numbers, all or none.
 
@@ -35,12 +36,14 @@ def write_calibration(
         camera: as `camera_values` returns it.
         draw: writes the picture to a path.
         numbers: of calibration.json.
+        said: of the calibration, for the top of the camera's file.
     """
     while mask.ndim > 2 and len(mask) == 1:
         mask = mask[0]
     with atomic_folder(folder) as stage:
         np.save(stage / "mask.npy", mask.cpu().numpy())
-        (stage / "camera.yaml").write_text(HEADER.format(folder=folder) + to_yaml(camera))
+        top = HEADER.format(folder=folder) + "".join(f"# {line}\n" for line in said.splitlines())
+        (stage / "camera.yaml").write_text(top + to_yaml(camera))
         draw(stage / "calibration.png")
         write_numbers(stage / "calibration.json", numbers)
 

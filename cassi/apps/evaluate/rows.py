@@ -26,9 +26,9 @@ def see_calibrated(problem: Problem) -> Problem:
     No snapshot tells a shift of the mask alone from one of mask and scene, so that a cube may come
     out displaced; of a twin it is known.
     """
-    found, system = calibrate_on(problem.y, problem.system)
+    found = calibrate_on(problem.y, problem.system)
     if problem.true is None or type(problem.system) is not SDCassi:
-        return replace(problem, system=system)
+        return replace(problem, system=found.system)
     return replace(
         problem, system=anchored_camera(problem.system, found.geometry, problem.true.pivot)
     )

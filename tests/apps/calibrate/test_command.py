@@ -227,6 +227,43 @@ def test_a_snapshot_calibrates_its_own_camera(reconstruct, results, bench):
     assert all(entry["standard_error"] > 0 for entry in found["calibration"]["estimates"][:2])
 
 
+@pytest.mark.parametrize("raw", [False, True])
+def test_both_commands_find_one_camera(calibrate, reconstruct, results, bench, tmp_path, raw):
+    """Behind a prism, of which the step alone is told, and in light of one line per band."""
+    files = ["measurement=first.npy", "mask=mask.npy", "solver.iterations=3"]
+    if raw:
+        np.save(tmp_path / "raw.npy", np.load(tmp_path / "first.npy") + 0.1)
+        nanometres = np.linspace(420, 720, BANDS).tolist()
+        files += ["measurement=raw.npy", "dark=0.1", f"wavelengths={nanometres}"]
+    alone = calibrate(*files).ok()
+    numbers = results("calibration.json")
+    saved = read_camera(tmp_path / "run" / "camera.yaml").system.plain
+    done = reconstruct(*files, "calibrate=true", "output.pictures=false").ok()
+    found = results("metrics.json")["calibration"]
+    same = ("estimates", "heldout_error", "model", "dropped", "offsets", "dispersion_told")
+    assert {key: numbers[key] for key in same} == {key: found[key] for key in same}
+    assert numbers.get("bend") == found.get("bend")
+    assert ("bend" in found) is raw
+    table = alone.out[alone.out.index("before") : alone.out.index("gain:")]
+    assert table in done.out
+    taken = [entry for entry in found["estimates"] if entry["in_model"]]
+    assert table.count(", taken") == len(taken) > 0
+    assert [each["model"] for each in found["models"] if each["taken"]][-1] == found["model"]
+    settings = compose_settings([*files, "calibrate=true", "output.progress=false"])
+    inputs = pipeline.find_camera(pipeline.read(settings, pipeline.make_recipe(settings)), settings)
+    used = inputs.system.plain
+    assert torch.equal(saved.mask, used.mask.clamp(0, 1))
+    assert saved.offsets == pytest.approx(used.offsets, abs=1e-6)
+    assert used.offsets == tuple(found["offsets"]["calibrated"])
+
+
+def test_two_frames_leave_out_the_bad_pixels_of_each(calibrate, results, bench, tmp_path):
+    level = f"saturation={float(np.quantile(np.load(tmp_path / 'first.npy'), 0.99))}"
+    calibrate("measurement=[first.npy,second.npy]", "mask=mask.npy", level, *QUICK).ok()
+    place = [entry["value"] for entry in results("calibration.json")["estimates"][:4]]
+    assert place == pytest.approx([*SHIFT, ROTATION, DISPERSION], abs=0.03)
+
+
 def test_the_mask_is_moved_without_asking(reconstruct, results, bench):
     files = ("measurement=first.npy", "mask=mask.npy", "solver.iterations=20")
     done = reconstruct(*files, "output.pictures=false").ok()

@@ -42,7 +42,7 @@ def finds(monkeypatch):
             frames.append(y)
             camera = moved_camera(system, geometry)
             nothing = Fit(geometry, {}, torch.zeros(0, 0), [], 0)
-            return Calibration(geometry, (), {}, camera, [], 1.0, 0.5, nothing), camera
+            return Calibration(geometry, (), {}, camera, [], 1.0, 0.5, nothing)
 
         monkeypatch.setattr(rows, "calibrate_on", find)
         return frames
