@@ -39,6 +39,8 @@ SHIFT = 0.75
 """Pixels by which the mask must be off across the dispersion; along it 1 more than half."""
 SURE = 3.0
 """Standard errors by which a frame must be more probable under another camera."""
+FARTHEST = 3.0
+"""Pixels along the dispersion, at which bands are looked for beside the ends of the light."""
 WIDER = (0.95, 1.05)
 """Steps that must be surely less probable than the camera's, to say that the frame shows it."""
 REVERSED = -0.1
@@ -506,6 +508,10 @@ class _Referee:
                 return False
         return True
 
+    def chance(self, camera: Optics) -> float:
+        """Return the log evidence with the spectra of ordinary scenes, nats."""
+        return self._ask(camera, 0).total
+
     def near(self, camera: Optics, reach: float) -> list[Optics]:
         """Return a camera with its bands moved by up to so many pixels along the dispersion."""
         steps = round(2 * reach)
@@ -661,6 +667,9 @@ def _check_place(
     ]
     apart = abs(step - pitch) > STEP
     stretched = apart and referee.prefers(others, referee.near(here, 2.0))
+    around = [*referee.near(here, FARTHEST), *referee.near(here.moved(0.0, along), 0.5)]
+    place = max(around, key=referee.chance).pose.right
+    along = place if abs(place) > 1.0 else along
     farther = referee.near(here.moved(0.0, along), 0.5)
     off = abs(along) > 1.0 and referee.prefers(farther, referee.near(here, 0.5))
     if stretched:
