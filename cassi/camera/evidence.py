@@ -42,7 +42,7 @@ MOMENT = Path(__file__).with_name("moment.json")
 """Second moment of spectra, made by scripts/data/spectra.py of CAVE's training scenes."""
 WINDOW = (8, 32)
 """Pixels across and along the dispersion. Shorter ones tell spectra and code apart worse."""
-WINDOWS = 48
+WINDOWS = 24
 """Windows that a frame is judged by: time rises with them, and standard errors fall."""
 ROUGH, LENGTH = 0.15, 30.0
 """Share r of the variance within a window, and its length ℓ, pixels."""
