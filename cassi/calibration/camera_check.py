@@ -424,6 +424,10 @@ def _check_mask(y: Tensor, system: CodedSystem, good: Tensor | None) -> CameraCh
         return CameraCheck()
     if repeats(mask) or float(mask.std()) < 1e-3 * float(mask.abs().mean()) + 1e-30:
         return CameraCheck()  # nothing that could be seen
+    try:
+        referee = _Referee(y, system, good)
+    except ValueError:
+        return CameraCheck()  # no window has light and good pixels
     offsets = system.offsets
     search = _MaskSearch(system, y, good, mask, offsets)
     given = search.find(lambda m: m)
@@ -446,10 +450,9 @@ def _check_mask(y: Tensor, system: CodedSystem, good: Tensor | None) -> CameraCh
         "chance": chance,
         "mask_shift": [given.down + given.fraction, float(given.along)],
     }
-    referee = _Referee(y, system, good)
     own = referee.given
     if pose and referee.prefers(
-        [replace(own, masks=system.turn(POSES[pose][1](mask)).float()).moved(best.down, 0.0)],
+        [replace(own, masks=system.turn(POSES[pose][1](mask)).float().cpu()).moved(best.down, 0.0)],
         [own, own.moved(given.down, 0.0)],
     ):
         numbers["pose"] = pose
@@ -489,8 +492,8 @@ class _Referee:
         mask = system.mask.detach()
         mask = mask[0] if mask.ndim == 5 else mask
         self.evidence = Evidence(y, system, good)
-        offsets = torch.tensor(system.offsets, dtype=torch.float64, device=y.device)
-        self.given = Optics(system.turn(mask).float(), offsets)
+        offsets = torch.tensor(system.offsets, dtype=torch.float64)
+        self.given = Optics(system.turn(mask).float().cpu(), offsets)
         self._known: dict[Any, Verdict] = {}
 
     def prefers(self, others: Sequence[Optics], beside: Sequence[Optics]) -> bool:

@@ -76,7 +76,7 @@ class Optics:
     """What falls where, dispersion along the last axis.
 
     Attributes:
-        masks: transmission, `(K, 1|C, H, W)`; interpolated linearly between its pixels.
+        masks: transmission, `(K, 1|C, H, W)` on the CPU; interpolated linearly between pixels.
         offsets: of the bands, pixels `(C,)`, float64.
         pose: of the masks.
     """
@@ -115,6 +115,8 @@ class Verdict(NamedTuple):
         """
         apart = self.windows - other.windows
         total = float(apart.sum()) + self.prior - other.prior
+        if len(apart) < 2:  # nothing tells how sure one window is
+            return total, 0.0
         error = float(apart.std()) * len(apart) ** 0.5
         return total, total / max(error, 1e-9)
 
@@ -136,7 +138,7 @@ def spectra_moment(wavelengths: Sequence[float]) -> Tensor:
 
 
 class Evidence:
-    """Windows of a frame, ready to be asked for.
+    """Windows of a frame, ready to be asked for, on the CPU: small matrices in float64.
 
     Args:
         y: frame `(B, K, H', W')`, one camera's.
@@ -157,10 +159,10 @@ class Evidence:
         wavelengths: Sequence[float] | None = None,
         count: int = WINDOWS,
     ) -> None:
-        turned = system.turn(y).double()
+        turned = system.turn(y).double().cpu()
         lit = torch.ones_like(turned, dtype=torch.bool)
         if good is not None:
-            lit = system.turn(good).expand_as(turned)
+            lit = system.turn(good).cpu().expand_as(turned)
         bands = system.bands
         self.moment = spectra_moment(wavelengths or np.linspace(450, 650, bands).tolist())
         rows, columns = (min(n, have) for n, have in zip(WINDOW, turned.shape[-2:], strict=True))

@@ -340,3 +340,9 @@ def test_bright_light_ends_where_it_breaks_off(mask):
 def test_faint_light_far_outside_the_bands_may_be_chance(level, believed):
     ends = Ends(-18.0, 28.5, (0.1, 0.1), 0.1, (-1.0, 28.6), (0.02, 0.01), (level, 3.9))
     assert _ends_of_bands(ends, 28.0) == (-18.0 if believed else -1.0, 28.5)
+
+
+def test_a_black_frame_shows_no_mask(mask):
+    camera = SDCassi(mask, BANDS, step=2)
+    found = check_camera(torch.zeros(1, *camera.measurement_shape), camera)
+    assert not {"mask", "step", "shift", "curve"} & {each.about for each in found.warnings}

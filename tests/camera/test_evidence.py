@@ -126,3 +126,12 @@ def test_a_dark_frame_is_refused(mask):
     camera = SDCassi(mask, BANDS, STEP)
     with pytest.raises(ValueError, match="no window"):
         Evidence(torch.zeros(1, 1, *camera.measurement_shape[1:]), camera)
+
+
+def test_one_window_is_never_sure(mask):
+    camera = SDCassi(mask, BANDS, STEP)
+    evidence = Evidence(frame(camera), camera, wavelengths=NM, count=1)
+    right = optics(camera)
+    nats, errors = evidence(right).over(evidence(right.moved(2.0, 0.0)))
+    assert nats > 0
+    assert errors == 0
