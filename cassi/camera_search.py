@@ -33,6 +33,9 @@ from cassi.calibration.prism import Valley, bent_camera, find_valley
 from cassi.calibration.search import NOMINAL
 from cassi.calibration.selection import Stage
 from cassi.calibration.windows import has_one_mask
+from cassi.camera.found import can_be_placed, find_light
+from cassi.camera.names import APART, Names, name_bands
+from cassi.camera.place import Place
 from cassi.methods.auto import auto
 from cassi.solvers import Solver
 from cassi.solvers.heldout import measure_heldout
@@ -87,10 +90,11 @@ def calibrate_on(
 ) -> Calibration:
     """Calibrate a camera on its own snapshots: what both commands and `cassi.calibrate` do.
 
-    Where only the step was told (`prism`), a bend of the dispersion is searched that light in lines
-    shows; else, where the frames do not tell the dispersion, it takes the likeliest bend. A mask
-    that is moved alone takes the place of what was found if it predicts pixels held out better.
-    Frames of known light then give the mask pixel by pixel.
+    Where only the step was told (`prism`), the light along the dispersion is found first. Where it
+    comes in one line per band, the dispersion is fitted, and a bend is searched that lines show.
+    Other light does not tell it: it takes the likeliest bend. A mask that is moved alone takes the
+    place of what was found if it predicts pixels held out better. Frames of known light then give
+    the mask pixel by pixel.
 
     Args:
         y: snapshots `(B, 1, H', W')` of any scenes.
@@ -132,13 +136,17 @@ def calibrate_on(
     torch.manual_seed(seed)
     is_told = not prism or any(frame.points for frame in known)
     most = 0.0 if is_told else off_a_prism(narrow.offsets, prism)
+    light = None if known else _find_light(y, narrow, good, prism)
+    lines = light is None or light[1].told == "lines"
     valley = None
-    if most >= AWAY and has_one_mask(narrow):
+    if lines and most >= AWAY and has_one_mask(narrow):
         valley = find_valley(frames[0], narrow, prism, settings.get("radius", 2))
     start, told = narrow, valley is not None
     if valley is not None:
         start = bent_camera(narrow, prism, valley.bend, valley.shift)
-    found = calibrate(frames, start, by_solver(solver), seed=seed, told=told, **settings)
+    found = calibrate(
+        frames, start, by_solver(solver), seed=seed, told=told, lines=lines, **settings
+    )
     away = max(abs(a - b) for a, b in zip(found.system.offsets, start.offsets, strict=True))
     if not known and away <= AWAY:
         found = _or_aligned(found, y, system.around(start), start)
@@ -163,7 +171,27 @@ def calibrate_on(
     elif found.bend is not None and not found.told:
         most = 2 * found.bend.most
     levels = tuple(each.level * float(u) for each, u in zip(lights, units, strict=True))
-    return replace(found, system=camera, levels=levels, away=most)
+    spectrum, names = light or (None, None)
+    return replace(found, system=camera, levels=levels, away=most, spectrum=spectrum, names=names)
+
+
+def _find_light(
+    y: Tensor, camera: SDCassi, good: Tensor | None, wavelengths: Sequence[float]
+) -> tuple[Place, Names] | None:
+    """Return the light of a sensor's frame along the dispersion, and what it tells of the bands.
+
+    Where it does not come in one line per band, the frame does not tell its dispersion, and a fit
+    would make one up. None where that cannot be seen: no wavelengths, bands too close to be
+    seen as lines, a mask per band, a frame too dark.
+    """
+    gaps = torch.tensor(camera.offsets).diff().abs()
+    if not wavelengths or not can_be_placed(camera) or len(gaps) < 2 or gaps.max() < APART:
+        return None
+    try:
+        found = find_light(y, camera, good, wavelengths)
+    except ValueError:  # no window is lit
+        return None
+    return found, name_bands(found.offsets, found.light, camera.offsets, wavelengths)
 
 
 def _calibrate_dual(y: Tensor, system: System, nominal: DDCassi, radius: int) -> Calibration:

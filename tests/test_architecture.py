@@ -23,7 +23,7 @@ PARTS = {
     "data": {"systems", "ops", "checks", "control_groups", "links"},
     "calibration": {"ops", "systems", "solvers", "plain_scenes", "camera"},
     "camera": {"systems"},
-    "camera_search": {"calibration", "methods", "solvers", "systems"},
+    "camera_search": {"calibration", "camera", "methods", "solvers", "systems"},
     "guide_search": {"methods", "priors", "solvers", "systems"},
     "metrics": {"checks", "plugins"},
     "training": {"ops", "systems", "solvers", "data", "metrics"},

@@ -308,6 +308,12 @@ def summarize_calibration(found: Calibration, nominal: System) -> dict[str, Any]
         ],
         "windows": found.windows.windows,
     }
+    if found.spectrum is not None and found.names is not None:
+        numbers["light"] = {
+            "offsets": found.spectrum.offsets.tolist(),
+            "power": found.spectrum.light.tolist(),
+            "bands": asdict(found.names),
+        }
     return numbers if found.bend is None else numbers | {"bend": asdict(found.bend)}
 
 
@@ -334,6 +340,13 @@ def say_estimates(numbers: dict[str, Any]) -> str:
             "band; this light does not. A frame through one filter of a wavelength in the middle "
             "does: cassi-calibrate 'monochromatic=[{file: FILE, wavelength: NM}]'"
         )
+    if "light" in numbers:
+        bands = numbers["light"]["bands"]
+        first, last = (
+            f"{bands['offsets'][at]:.2f} ± {bands['errors'][at]:.2f} px" for at in (0, -1)
+        )
+        told = f"by {bands['told']} of the light" if bands["told"] else "the light tells nothing"
+        lines.append(f"bands by the light alone: first {first}, last {last}, {told}")
     lines += [f"dropped: {each}" for each in numbers["dropped"]]
     before, after = (numbers["heldout_error"][key] for key in ("nominal", "calibrated"))
     lines.append(f"{'held-out error':28}{before:9.4f}{after:10.4f}")

@@ -17,6 +17,8 @@ from cassi.calibration.parameters import FURTHER, PARAMETERS, PLACE
 from cassi.calibration.search import farthest_bend, fit_curves, fit_places, with_richer
 from cassi.calibration.selection import Selection, Stage
 from cassi.calibration.windows import Frame
+from cassi.camera.names import Names
+from cassi.camera.place import Place
 from cassi.systems import DDCassi, SDCassi, System, TiltedCassi, WideCassi
 
 FITTED = 0.2
@@ -66,6 +68,8 @@ class Calibration:
         dropped: models that were taken and are not the result's, each with the reason.
         bend: of the dispersion, where the step alone was told, and light shows or suggests one.
         away: pixels by which the bands may lie elsewhere, behind a prism.
+        spectrum: the light along the dispersion, of a sensor's frame.
+        names: offsets of the bands by that light alone.
         levels: mean light of each frame of known light, in its unit: what a band of value 1 gives
             under a mask of 1.
     """
@@ -84,6 +88,8 @@ class Calibration:
     dropped: tuple[str, ...] = ()
     bend: Bend | None = None
     away: float = 0.0
+    spectrum: Place | None = None
+    names: Names | None = None
     levels: tuple[float, ...] = ()
 
     def superseded(self, reason: str, **changes: Any) -> "Calibration":
@@ -141,6 +147,7 @@ def calibrate(
     gain: float = 0.02,
     seed: int = 0,
     told: bool = False,
+    lines: bool = True,
     watch: Watch = silent,
 ) -> Calibration:
     """Find how far a camera is from its nominal model.
@@ -164,6 +171,7 @@ def calibrate(
         gain: by which share the held-out error must fall for a further parameter.
         seed: of the draws of withheld pixels.
         told: the frames show that the dispersion is right but for its step and shift.
+        lines: light may come in one line per band; other light does not tell the dispersion.
         watch: is told what is being tried, every few seconds.
 
     Raises:
@@ -174,12 +182,12 @@ def calibrate(
     began = time.perf_counter()
     scenes = PlainScenes(frames, system, watch=watch)
     curve = [f"dispersion_{order}" for order in range(2, min(degree, system.bands - 1) + 1)]
-    shown: bool | None = True
+    shown: bool | None = lines or told
     places = fit_places(scenes, radius)
     moved: list[Fit] = []
     if told:
         curve, moved = [], [scenes.fit(places[0].geometry)]
-    elif system.bands > 1:
+    elif lines and system.bands > 1:
         shown = compare_moved(scenes, places[0].geometry) != 0
         if shown:  # else a search of curves would be in vain
             moved = fit_curves(scenes, radius, bool(curve), places[0])

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -121,8 +121,8 @@ class Verdict(NamedTuple):
         return total, total / max(error, 1e-9)
 
 
-def spectra_moment(wavelengths: Sequence[float]) -> Tensor:
-    """Return K₀, the second moment of spectra of root mean square 1, `(C, C)` float64.
+def ordinary_moment(wavelengths: Sequence[float]) -> Tensor:
+    """Return the second moment of ordinary spectra of root mean square 1, `(C, C)` float64.
 
     Args:
         wavelengths: nm, one per band. Beyond those of the statistics spectra stay as they are.
@@ -131,14 +131,84 @@ def spectra_moment(wavelengths: Sequence[float]) -> Tensor:
     at, factor = values["wavelengths"], np.asarray(values["factor"])
     rows = np.stack([np.interp(wavelengths, at, row) for row in factor])
     moment = torch.from_numpy(rows.T @ rows)
-    bands = len(moment)
-    level = moment.diagonal().mean()
-    white = torch.eye(bands, dtype=moment.dtype)
-    return ((1 - WHITE) * moment / level + WHITE * white).contiguous()
+    return moment / moment.diagonal().mean()
 
 
-class Evidence:
-    """Windows of a frame, ready to be asked for, on the CPU: small matrices in float64.
+def spectra_moment(wavelengths: Sequence[float]) -> Tensor:
+    """Return K₀: the second moment of ordinary spectra, and light in lines.
+
+    Args:
+        wavelengths: nm, one per band.
+    """
+    moment = ordinary_moment(wavelengths)
+    white = torch.eye(len(moment), dtype=moment.dtype)
+    return ((1 - WHITE) * moment + WHITE * white).contiguous()
+
+
+class Windows:
+    """Windows of frames, on the CPU: small matrices in float64.
+
+    Args:
+        y: frames `(B, K, H', W')` of one camera.
+        system: a camera with that detector. Where its bands fall is not looked at.
+        good: bool, `(1|B, K, H', W')`, pixels that count; None: all.
+        count: windows that are chosen, evenly spread.
+        preferred: corners `(W, 2)` and shape of windows → which of them are chosen first.
+
+    Raises:
+        ValueError: no window is lit.
+    """
+
+    def __init__(
+        self,
+        y: Tensor,
+        system: CodedSystem,
+        good: Tensor | None = None,
+        count: int = WINDOWS,
+        preferred: Callable[[Tensor, tuple[int, int]], Tensor] | None = None,
+    ) -> None:
+        turned = system.turn(y).double().cpu()
+        lit = torch.ones_like(turned, dtype=torch.bool)
+        if good is not None:
+            lit = system.turn(good).cpu().expand_as(turned)
+        rows, columns = (min(n, have) for n, have in zip(WINDOW, turned.shape[-2:], strict=True))
+        self.shape = rows, columns
+        cut = torch.where(lit, turned, 0).unfold(2, rows, rows).unfold(3, columns, columns)
+        kept = lit.unfold(2, rows, rows).unfold(3, columns, columns).flatten(-2)
+        energy = cut.square().mean((-2, -1))  # (B, K, R, Q)
+        usable = (energy > _LIT * energy.median()) & (kept.double().mean(-1) > 0.5)
+        at = torch.nonzero(usable)
+        if not len(at):
+            raise ValueError("evidence: expected a frame with light, no window has any")
+        corner = at[:, 2:] * torch.tensor([rows, columns])
+        first = torch.ones(len(at), dtype=torch.bool)
+        if preferred is not None:
+            first = preferred(corner, self.shape)
+        chosen, others = torch.nonzero(first)[:, 0], torch.nonzero(~first)[:, 0]
+        chosen = chosen[_spread(len(chosen), count)]
+        others = others[_spread(len(others), count - len(chosen))]
+        chosen = torch.cat([chosen, others])
+        at = at[chosen]
+        self.y = cut[tuple(at.T)].flatten(1)  # (W, N)
+        self.good = kept[tuple(at.T)]
+        self.shot = at[:, 1]
+        self.corner = corner[chosen]
+        self.power = float(energy[usable].mean())
+        down, along = torch.meshgrid(
+            torch.arange(rows, dtype=torch.float64),
+            torch.arange(columns, dtype=torch.float64),
+            indexing="ij",
+        )
+        self.down, self.along = down.flatten(), along.flatten()
+        apart = torch.hypot(self.down[:, None] - self.down, self.along[:, None] - self.along)
+        share, maps = torch.linalg.eigh(torch.exp(-apart / LENGTH))
+        share = share.flip(0).clamp_min(0)
+        self.share = share / len(share)  # of the variance within a window
+        self.maps = maps.flip(1) * share.sqrt()
+
+
+class Evidence(Windows):
+    """Windows of a frame, ready to be asked how probable they are under a camera.
 
     Args:
         y: frame `(B, K, H', W')`, one camera's.
@@ -159,38 +229,9 @@ class Evidence:
         wavelengths: Sequence[float] | None = None,
         count: int = WINDOWS,
     ) -> None:
-        turned = system.turn(y).double().cpu()
-        lit = torch.ones_like(turned, dtype=torch.bool)
-        if good is not None:
-            lit = system.turn(good).cpu().expand_as(turned)
+        super().__init__(y, system, good, count)
         bands = system.bands
         self.moment = spectra_moment(wavelengths or np.linspace(450, 650, bands).tolist())
-        rows, columns = (min(n, have) for n, have in zip(WINDOW, turned.shape[-2:], strict=True))
-        self.shape = rows, columns
-        cut = torch.where(lit, turned, 0).unfold(2, rows, rows).unfold(3, columns, columns)
-        kept = lit.unfold(2, rows, rows).unfold(3, columns, columns).flatten(-2)
-        energy = cut.square().mean((-2, -1))  # (B, K, R, Q)
-        usable = (energy > _LIT * energy.median()) & (kept.double().mean(-1) > 0.5)
-        at = torch.nonzero(usable)
-        if not len(at):
-            raise ValueError("evidence: expected a frame with light, no window has any")
-        at = at[_spread(len(at), count)]
-        self.y = cut[tuple(at.T)].flatten(1)  # (W, N)
-        self.good = kept[tuple(at.T)]
-        self.shot = at[:, 1]
-        self.corner = at[:, 2:] * torch.tensor([rows, columns])
-        self.power = float(energy[usable].mean())
-        down, along = torch.meshgrid(
-            torch.arange(rows, dtype=torch.float64),
-            torch.arange(columns, dtype=torch.float64),
-            indexing="ij",
-        )
-        self.down, self.along = down.flatten(), along.flatten()
-        apart = torch.hypot(self.down[:, None] - self.down, self.along[:, None] - self.along)
-        share, maps = torch.linalg.eigh(torch.exp(-apart / LENGTH))
-        share = share.flip(0).clamp_min(0)
-        self.share = share / len(share)  # of the variance within a window
-        self.maps = maps.flip(1) * share.sqrt()
 
     def codes(self, optics: Optics) -> Tensor:
         """Return the mask of each band on the windows' pixels, `(W, C, N)`.
@@ -229,7 +270,7 @@ class Evidence:
             updates: of the second moment of the spectra; 0 leaves that of ordinary scenes.
         """
         codes = self.codes(optics).double()
-        first = _factor(self.moment)
+        first = strongest(self.moment)
         factor, light = first, torch.ones_like(first[:, :1])
         for _ in range(updates):
             factor, light = self._learn(codes, factor, first)
@@ -292,19 +333,19 @@ class Evidence:
         light = (seen.diagonal() / len(codes) / self.moment.diagonal()).sqrt()[:, None]
         known = light * first
         found = (TRUST * known @ known.mT + seen) / (TRUST + len(codes))
-        return _factor(found), light
+        return strongest(found), light
 
 
 def _spread(many: int, count: int) -> Tensor:
     """Return `count` of `many` numbers, evenly spread and not in step with any period."""
     if many <= count:
         return torch.arange(many)
-    gap = many / count
+    gap = many / max(count, 1)
     golden = (torch.arange(count) * 0.618034) % 1
     return ((torch.arange(count) + golden) * gap).long().clamp_max(many - 1)
 
 
-def _factor(moment: Tensor) -> Tensor:
+def strongest(moment: Tensor) -> Tensor:
     """Return F with F Fᵀ = K, the strongest column first."""
     values, vectors = torch.linalg.eigh(moment)
     return vectors.flip(1) * values.flip(0).clamp_min(0).sqrt()

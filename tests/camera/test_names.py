@@ -1,0 +1,74 @@
+"""Offsets of bands by the light along the dispersion: its ends and its lines."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from cassi.camera.names import name_bands
+from cassi.systems.dispersion import prism_places
+
+BANDS = 16
+NM = np.linspace(450, 650, BANDS).tolist()
+AT = torch.arange(-4, 40, 0.5, dtype=torch.float64)
+
+
+def spectrum(places, width):
+    """Lines at places, each a Gaussian, on a little stray light."""
+    power = sum(torch.exp(-0.5 * ((AT - place) / width) ** 2) for place in places)
+    power = power + 1e-3
+    return power / power.mean()
+
+
+def flat(first, last):
+    power = ((first <= AT) & (last >= AT)).double() + 1e-3
+    return power / power.mean()
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_abrupt_ends_are_half_a_band_beyond(sign):
+    true = 2.0 * np.arange(BANDS) + 0.7
+    nominal = true - 0.7
+    power, at, start = flat(-0.3, 31.7)[:76], AT[:76], nominal
+    if sign < 0:  # the first band last on the detector
+        power, at, start, true = power.flip(0), at.flip(0), nominal[::-1], true[::-1]
+    found = name_bands(at, power, start.tolist(), NM)
+    assert found.told == "ends"
+    assert found.offsets == pytest.approx(true.tolist(), abs=0.3)
+    assert max(found.errors[0], found.errors[-1]) < 0.3
+    assert max(found.errors) > 1  # no end tells the curve between
+
+
+def test_one_end_shifts_and_leaves_the_other_end_unsure():
+    power = flat(-0.3, 60.0) * torch.exp(-(AT - 0) / 6)  # fades
+    found = name_bands(AT, power / power.mean(), (2.0 * np.arange(BANDS)).tolist(), NM)
+    assert found.told == "one end"
+    assert found.offsets[0] == pytest.approx(0.7, abs=0.5)
+    assert found.errors[-1] > found.errors[0]
+
+
+def test_light_that_fades_tells_nothing():
+    nominal = (2.0 * np.arange(BANDS)).tolist()
+    power = torch.exp(-0.5 * ((AT - 15) / 8) ** 2)
+    found = name_bands(AT, power / power.mean(), nominal, NM)
+    assert found.told == ""
+    assert found.offsets == pytest.approx(nominal)
+    assert min(found.errors) >= 0.9
+
+
+@pytest.mark.parametrize("bend", [0.0, 0.6])
+def test_lines_are_the_bands(bend):
+    even = 2.4 * np.arange(BANDS)
+    prism = even[-1] * np.asarray(prism_places(NM))
+    true = even + bend * (prism - even) + 0.4
+    found = name_bands(AT, spectrum(true, 0.35), even.tolist(), NM)
+    assert found.told == "lines"
+    assert np.abs(np.array(found.offsets) - true).max() < 0.5
+
+
+def test_a_lamp_with_few_lines_is_not_one_line_per_band():
+    found = name_bands(
+        AT, spectrum([4, 11.3, 19, 27.6], 0.5), (2.0 * np.arange(BANDS)).tolist(), NM
+    )
+    assert found.told != "lines"
