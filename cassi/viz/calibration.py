@@ -13,8 +13,10 @@ def save_calibration(
     path: str | os.PathLike[str],
     models: Sequence[tuple[str, float, bool]],
     standings: Sequence[tuple[str, float, float]],
+    spectrum: tuple[Sequence[float], Sequence[float]] | None = None,
+    bands: Sequence[float] = (),
 ) -> None:
-    """Draws the held-out error of each model, and what was found with its standard error.
+    """Draws the held-out error of each model, what was found with its standard error, and light.
 
     Args:
         path: of the PNG.
@@ -22,9 +24,20 @@ def save_calibration(
             was taken.
         standings: of each parameter: name, distance from its nominal value, and standard error,
             in tenths of a pixel or what moves as much.
+        spectrum: offsets along the dispersion, pixels, and the power of the light there.
+        bands: offsets of the calibrated bands, pixels.
     """
-    figure = make_figure(6.4, 0.9 + 0.2 * max(len(models), len(standings)))
-    left, right = figure.subplots(1, 2)
+    height = 0.9 + 0.2 * max(len(models), len(standings))
+    figure = make_figure(6.4, height + (1.6 if spectrum else 0))
+    if spectrum is None:
+        left, right = figure.subplots(1, 2)
+    else:
+        grid = figure.add_gridspec(2, 2, height_ratios=(height, 1.6))
+        left, right, below = (figure.add_subplot(grid[at]) for at in (0, 1, (1, slice(None))))
+        for band in bands:
+            below.axvline(band, color="#c9d6e6", lw=0.8)
+        below.semilogy(*spectrum, lw=1, color="#1f5aa6")
+        below.set_title("light over offset (px); pale: bands", size=SMALL, color=INK)
     names, errors, taken = zip(*models, strict=True)
     colors = ["#1f5aa6" if is_taken else "#c9d6e6" for is_taken in taken]
     left.barh(range(len(names)), errors, color=colors)

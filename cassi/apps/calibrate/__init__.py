@@ -157,4 +157,6 @@ def _draw(path: Path, found: Calibration, nominal: SDCassi) -> None:
         (entry.model[-1] if entry.model else "nominal", entry.error, entry.taken)
         for entry in found.stages
     ]
-    save_calibration(path, models, found.standings(nominal))
+    light = found.spectrum
+    spectrum = None if light is None else (light.offsets.tolist(), light.light.tolist())
+    save_calibration(path, models, found.standings(nominal), spectrum, found.system.offsets)
