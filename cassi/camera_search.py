@@ -34,7 +34,7 @@ from cassi.calibration.search import NOMINAL
 from cassi.calibration.selection import Stage
 from cassi.calibration.windows import has_one_mask
 from cassi.camera.found import can_be_placed, find_light
-from cassi.camera.names import APART, Names, name_bands
+from cassi.camera.names import Names, least_gaps, name_bands
 from cassi.camera.place import Place
 from cassi.methods.auto import auto
 from cassi.solvers import Solver
@@ -175,6 +175,10 @@ def calibrate_on(
     return replace(found, system=camera, levels=levels, away=most, spectrum=spectrum, names=names)
 
 
+_LINES_APART = 2.0
+"""Pixels between bands that lines are surely seen at; nearer ones merge."""
+
+
 def _find_light(
     y: Tensor, camera: SDCassi, good: Tensor | None, wavelengths: Sequence[float]
 ) -> tuple[Place, Names] | None:
@@ -185,7 +189,9 @@ def _find_light(
     seen as lines, a mask per band, a frame too dark.
     """
     gaps = torch.tensor(camera.offsets).diff().abs()
-    if not wavelengths or not can_be_placed(camera) or len(gaps) < 2 or gaps.max() < APART:
+    if not wavelengths or not can_be_placed(camera) or camera.bands < 3:
+        return None
+    if int((gaps >= _LINES_APART).sum()) < least_gaps(camera.bands):
         return None
     try:
         found = find_light(y, camera, good, wavelengths)

@@ -42,6 +42,8 @@ MOMENT = Path(__file__).with_name("moment.json")
 """Second moment of spectra, made by scripts/data/spectra.py of CAVE's training scenes."""
 WINDOW = (8, 32)
 """Pixels across and along the dispersion. Shorter ones tell spectra and code apart worse."""
+LEAST = 8
+"""Windows that errors are estimated from: fewer do not show how much they scatter."""
 WINDOWS = 24
 """Windows that a frame is judged by: time rises with them, and standard errors fall."""
 ROUGH, LENGTH = 0.15, 30.0
@@ -153,10 +155,10 @@ class Windows:
         system: a camera with that detector. Where its bands fall is not looked at.
         good: bool, `(1|B, K, H', W')`, pixels that count; None: all.
         count: windows that are chosen, evenly spread.
-        preferred: corners `(W, 2)` and shape of windows → which of them are chosen first.
+        wanted: corners `(W, 2)` and shape of windows → which of them may be chosen.
 
     Raises:
-        ValueError: no window is lit.
+        ValueError: no window is lit, or fewer than `LEAST` of those that are wanted.
     """
 
     def __init__(
@@ -165,7 +167,7 @@ class Windows:
         system: CodedSystem,
         good: Tensor | None = None,
         count: int = WINDOWS,
-        preferred: Callable[[Tensor, tuple[int, int]], Tensor] | None = None,
+        wanted: Callable[[Tensor, tuple[int, int]], Tensor] | None = None,
     ) -> None:
         turned = system.turn(y).double().cpu()
         lit = torch.ones_like(turned, dtype=torch.bool)
@@ -181,13 +183,12 @@ class Windows:
         if not len(at):
             raise ValueError("evidence: expected a frame with light, no window has any")
         corner = at[:, 2:] * torch.tensor([rows, columns])
-        first = torch.ones(len(at), dtype=torch.bool)
-        if preferred is not None:
-            first = preferred(corner, self.shape)
-        chosen, others = torch.nonzero(first)[:, 0], torch.nonzero(~first)[:, 0]
-        chosen = chosen[_spread(len(chosen), count)]
-        others = others[_spread(len(others), count - len(chosen))]
-        chosen = torch.cat([chosen, others])
+        if wanted is not None:
+            of_use = wanted(corner, self.shape)
+            at, corner = at[of_use], corner[of_use]
+            if len(at) < LEAST:
+                raise ValueError(f"evidence: expected {LEAST} windows at least, got {len(at)}")
+        chosen = _spread(len(at), count)
         at = at[chosen]
         self.y = cut[tuple(at.T)].flatten(1)  # (W, N)
         self.good = kept[tuple(at.T)]
@@ -340,7 +341,7 @@ def _spread(many: int, count: int) -> Tensor:
     """Return `count` of `many` numbers, evenly spread and not in step with any period."""
     if many <= count:
         return torch.arange(many)
-    gap = many / max(count, 1)
+    gap = many / count
     golden = (torch.arange(count) * 0.618034) % 1
     return ((torch.arange(count) + golden) * gap).long().clamp_max(many - 1)
 

@@ -5,13 +5,15 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from cassi.camera.place import BLURS, PARAMETERS, ROUGHLY, WINDOWS, Place, PlaceFit
+from cassi.camera.place import BLURS, PARAMETERS, PITCH, ROUGHLY, WINDOWS, Place, PlaceFit
 from cassi.systems import SDCassi, System
 
 ROUGH_STEPS, STEPS, TRUSTED_STEPS = 8, 5, 6
 """Steps of Fisher scoring: of few parameters, of all, and of all with the trust they deserve."""
 FINE_PITCH, FINE_STEPS = 0.5, 8
 """Pixels between offsets at which lines and ends of the light are read, and steps."""
+MOST_OFFSETS = 100
+"""Offsets that the light has at most, roughly: time and memory rise with their square."""
 _FEW = 16  # windows that a mask is roughly placed by
 
 
@@ -39,14 +41,16 @@ def place_mask(
         count: windows.
 
     Raises:
-        ValueError: no window is lit.
+        ValueError: too few windows are lit, by light that has passed the mask.
     """
-    few = PlaceFit(y, system, good, wavelengths, _FEW)
+    span = max(system.offsets) - min(system.offsets)
+    pitch = max(PITCH, span / MOST_OFFSETS)
+    few = PlaceFit(y, system, good, wavelengths, _FEW, pitch)
     state = few.run(few.start(), (*ROUGHLY, *BLURS), ROUGH_STEPS)
-    fit = PlaceFit(y, system, good, wavelengths, count)
+    fit = PlaceFit(y, system, good, wavelengths, count, pitch)
     every = (*PARAMETERS, *BLURS)
     state = fit.weighed(fit.run(state, every, STEPS), tuple(PARAMETERS))
-    return fit.place(fit.run(state, every, TRUSTED_STEPS, least=0.1), every)
+    return fit.place(fit.run(state, every, TRUSTED_STEPS, least=0.1))
 
 
 def find_light(
@@ -66,10 +70,12 @@ def find_light(
         count: windows.
 
     Raises:
-        ValueError: no window is lit.
+        ValueError: too few windows are lit, by light that has passed the mask.
     """
     place = place_mask(y, system, good, wavelengths, count)
-    fit = PlaceFit(y, system, good, wavelengths, count, FINE_PITCH)
-    state = replace(fit.start(), values=dict(place.values))
-    found = fit.place(fit.run(state, tuple(BLURS), FINE_STEPS))
-    return replace(place, offsets=found.offsets, light=found.light)
+    span = max(system.offsets) - min(system.offsets)
+    pitch = max(FINE_PITCH, span / (2 * MOST_OFFSETS))
+    fit = PlaceFit(y, system, good, wavelengths, count, pitch)
+    state = fit.run(replace(fit.start(), values=dict(place.values)), tuple(BLURS), FINE_STEPS)
+    power = (2 * state.light).exp()
+    return replace(place, offsets=fit.offsets, light=power / power.mean())

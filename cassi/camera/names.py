@@ -31,7 +31,7 @@ END, LINE = 0.2, 0.1
 """Pixels by which an abrupt end, and a line, of the light are seen beside their place."""
 _FALLEN, _GONE, _FULL = 0.08, 0.02, 0.2
 # Of the power within: where light ends, what is left 1.5 pixels beyond, and what there is before.
-APART = 1.7
+_APART = 1.7
 """Pixels between lines that are seen as two."""
 _CONTRAST = 1.0  # mean of log power at lines over that between them, nats
 _TRIED = 40  # combs, each moved onto the lines beside it
@@ -85,6 +85,11 @@ def name_bands(
     return Names(tuple(places.tolist()), tuple(errors.tolist()), told)
 
 
+def least_gaps(bands: int) -> int:
+    """Return how many gaps between bands must be wide for lines to be known as such."""
+    return max(min(3, bands - 1), (bands - 1) // 3)
+
+
 def find_ends(at: np.ndarray, power: np.ndarray, nominal: np.ndarray) -> list[Observation]:
     """Return the ends of light that is continuous and ends abruptly, of two at most."""
     pitch = abs(at[1] - at[0])
@@ -98,7 +103,7 @@ def find_ends(at: np.ndarray, power: np.ndarray, nominal: np.ndarray) -> list[Ob
             if p[k] < _FALLEN * plateau or p[k - 1] >= _FALLEN * plateau:
                 continue
             inner = p[k + beyond : k + 2 * beyond + 1]
-            gone = k < beyond or p[k - beyond] <= _GONE * plateau
+            gone = p[max(k - beyond, 0)] <= _GONE * plateau
             if gone and len(inner) and inner.min() > _FULL * plateau and plateau > _GONE:
                 share = np.log(_FALLEN * plateau / p[k - 1]) / np.log(p[k] / p[k - 1])
                 place = x[k - 1] + share * (x[k] - x[k - 1])
@@ -121,7 +126,7 @@ def find_lines(
     v = np.linspace(-1, 1, bands)
     half = abs(nominal[-1] - nominal[0]) / 2
     shape = np.zeros(bands)
-    if wavelengths is not None and len(wavelengths) == bands:
+    if wavelengths and 300 <= min(wavelengths) < max(wavelengths) <= 2500:
         prism = np.asarray(prism_places(wavelengths))
         shape = (nominal[-1] - nominal[0]) * prism
         shape -= nominal - nominal[0]
@@ -155,12 +160,12 @@ def _contrast(x: np.ndarray, logs: np.ndarray, places: np.ndarray) -> tuple[np.n
     wide = np.concatenate([ends[0], places, ends[1]], 1)
     between = (wide[:, 1:] + wide[:, :-1]) / 2
     power, dark = np.interp(wide, x, logs), np.interp(between, x, logs)
-    apart = (np.abs(np.diff(wide)) >= APART) & (between > x[0]) & (between < x[-1])
+    apart = (np.abs(np.diff(wide)) >= _APART) & (between > x[0]) & (between < x[-1])
     inner = apart[:, 1:-1]
     contrast = ((power[:, 1:-2] + power[:, 2:-1]) / 2 - dark[:, 1:-1]) * inner
     count = np.maximum(inner.sum(1), 1)
     outside = sum(np.maximum((power[:, k] - dark[:, k]) * apart[:, k], 0) for k in (0, -1))
-    enough = inner.sum(1) >= max(3, (places.shape[1] - 1) // 3)
+    enough = inner.sum(1) >= least_gaps(places.shape[1])
     total = np.where(enough, contrast.sum(1) - outside, -np.inf)
     return total, total / count, (contrast > 0).sum(1) / count
 
@@ -171,7 +176,7 @@ def _peaks(x: np.ndarray, power: np.ndarray, places: np.ndarray) -> list[Observa
     room = np.minimum(np.append(np.inf, gaps), np.append(gaps, np.inf))
     seen = []
     for band, (place, gap) in enumerate(zip(places, room, strict=True)):
-        if gap < APART:
+        if gap < _APART:
             continue
         reach = min(gap / 2, 1.5)
         near = np.abs(x - place) <= reach

@@ -65,9 +65,9 @@ _FINE = 3  # samples of a mask per pixel
 _EDGE = 4  # pixels around a mask, as bright as its border
 
 Basis = Callable[[Tensor, Tensor, Tensor], tuple[Tensor | float, Tensor | float]]
-"""Rows and columns from the middle, −1 to 1 at the border, and offset, −1 to 1 from the first band
-to the last → displacement across the dispersion and along it, of a parameter of 1, in units that
-`Parameter.scale` makes pixels."""
+"""Rows and columns from the middle, −1 to 1 at the border, and offset, −1 to 1 from the least band
+to the farthest → displacement across the dispersion and along it, of a parameter of 1, in units
+that `Parameter.scale` makes pixels."""
 
 
 class Parameter(NamedTuple):
@@ -158,14 +158,12 @@ class Place:
         errors: their standard errors.
         offsets: o, pixels `(P,)`, float64.
         light: λ(o)², the power of the light there, `(P,)`, mean 1.
-        nats: of each window, `(W,)`.
     """
 
     values: dict[str, float]
     errors: dict[str, float]
     offsets: Tensor
     light: Tensor
-    nats: Tensor
 
 
 class PlaceFit:
@@ -181,7 +179,7 @@ class PlaceFit:
         seed: of the frames that are drawn.
 
     Raises:
-        ValueError: no window is lit.
+        ValueError: too few windows are lit, by light that has passed the mask.
     """
 
     def __init__(
@@ -322,7 +320,7 @@ class PlaceFit:
         smooth, rough = (1 - ROUGH) ** 0.5, ROUGH**0.5
         maps = windows.maps[:, self.spatial]
         pick = torch.nn.functional.one_hot(self.spectral, rank).double()
-        products = slice(rank, rank + PRODUCTS)
+        products = slice(rank, rank + len(self.spectral))
         scene = smooth * inner[:, :rank].mT[:, :, None]
         scene = scene + rough * torch.einsum("np,wpq,pk->wqnk", maps, inner[:, products], pick)
         mean_field = smooth * solved[..., :rank] + rough * (solved[..., products] * maps) @ pick
@@ -417,14 +415,15 @@ class PlaceFit:
         return replace(state, trust=_trust(gradient, drawn, len(keys)))
 
     @torch.no_grad()
-    def place(self, state: State, keys: Sequence[str] = ()) -> Place:
-        """Return what was found, with standard errors of those that were fitted.
+    def place(self, state: State) -> Place:
+        """Return what was found, with standard errors of all parameters.
 
-        They are those of a model that may be wrong: H⁻¹ J H⁻¹, with the Fisher information H, prior
-        included, and the sum J of outer products of the windows' gradients.
+        They are those of a model that may be wrong: H⁻¹ (J + P) H⁻¹, with the Fisher information H,
+        prior included, the sum J of outer products of the windows' gradients, and the inverse
+        variances P of the prior.
         """
-        every = (*keys, *(key for key in PARAMETERS if key not in keys))
-        nats, gradient, drawn = self.scores(state, every)
+        every = (*PARAMETERS, *BLURS)
+        _, gradient, drawn = self.scores(state, every)
         _, _, precision = self._prior(state, every)
         trust = state.trust
         inverse = torch.linalg.inv(precision + trust * information(drawn))
@@ -437,7 +436,6 @@ class PlaceFit:
             {key: min(float(errors[k]), _usual(key)[1]) for k, key in enumerate(every)},
             self.offsets,
             light / light.mean(),
-            nats,
         )
 
 
@@ -457,7 +455,7 @@ class _Model(NamedTuple):
         over = self.columns / self.rest[..., None]
         inner = over.mT @ self.columns
         inner.diagonal(dim1=1, dim2=2).add_(1.0)
-        chol = torch.linalg.cholesky(inner)
+        chol = torch.linalg.cholesky_ex(inner).L
         mean = torch.cholesky_solve(over.mT @ y, chol)
         residual = (y - self.columns @ mean) / self.rest[..., None]
         amplitude = (y * residual).sum(1) / self.good.sum(1)[:, None]
@@ -479,8 +477,12 @@ def information(drawn: Tensor) -> Tensor:
 
 def _trust(gradient: Tensor, drawn: Tensor, count: int) -> float:
     """Return what gradients of so many parameters should scatter by over what they do, up to 1."""
-    ratio = gradient.var(0) * len(gradient) / information(drawn).diagonal()
-    return min(1.0, 1 / max(float(ratio[:count].mean()), 1e-9))
+    told = information(drawn).diagonal()[:count]
+    shown = told > 0
+    if len(gradient) < 2 or not shown.any():
+        return 1.0
+    scatter = gradient[:, :count].var(0) * len(gradient)
+    return min(1.0, 1 / max(float((scatter[shown] / told[shown]).mean()), 1e-9))
 
 
 def _usual(key: str) -> tuple[float, float]:
@@ -592,7 +594,7 @@ def _smooth(image: Tensor, variance: float, dim: int) -> Tensor:
 
 
 def _covered(system: SDCassi, size: tuple[int, ...]) -> Callable[[Tensor, tuple[int, int]], Tensor]:
-    """Return what tells whether all light of a window has passed the mask, 3 pixels within."""
+    """Return what tells whether all light of a window has passed the mask, pixels within."""
     low, high = sorted(outer_offsets(system.offsets))
 
     def covered(corner: Tensor, shape: tuple[int, int]) -> Tensor:

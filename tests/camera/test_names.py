@@ -67,6 +67,12 @@ def test_lines_are_the_bands(bend):
     assert np.abs(np.array(found.offsets) - true).max() < 0.5
 
 
+def test_three_lines_are_three_bands():
+    found = name_bands(AT, spectrum([1.0, 9.0, 17.0], 0.35), [0.0, 8.0, 16.0], [450, 550, 650])
+    assert found.told == "lines"
+    assert found.offsets == pytest.approx([1.0, 9.0, 17.0], abs=0.3)
+
+
 def test_a_lamp_with_few_lines_is_not_one_line_per_band():
     found = name_bands(
         AT, spectrum([4, 11.3, 19, 27.6], 0.5), (2.0 * np.arange(BANDS)).tolist(), NM

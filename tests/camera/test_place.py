@@ -146,9 +146,20 @@ def test_what_no_window_tells_stays_at_its_prior():
     y = striped(torch.ones(1, BANDS, HEIGHT, WIDTH))
     y = y + 0.01 * torch.randn(y.shape, generator=torch.Generator().manual_seed(5))
     fit = PlaceFit(y, striped, wavelengths=NM, count=8)
-    place = fit.place(fit.run(fit.start(), (*ROUGHLY, *BLURS), 6), ROUGHLY)
+    place = fit.place(fit.run(fit.start(), (*ROUGHLY, *BLURS), 6))
     assert abs(place.values["across"]) < 0.1
     assert place.errors["across"] > 0.9 * PARAMETERS["across"].deviation
+
+
+def test_a_mask_of_stripes_is_not_trusted_beyond_its_prior():
+    camera, _ = measure()
+    stripes = (torch.arange(WIDTH) // 2 % 2).float().expand(HEIGHT, WIDTH)
+    striped = SDCassi(stripes, BANDS, offsets=camera.offsets, detector=camera.measurement_shape[-1])
+    y = striped(torch.ones(1, BANDS, HEIGHT, WIDTH))
+    y = y + 0.01 * torch.randn(y.shape, generator=torch.Generator().manual_seed(5))
+    place = place_mask(y, striped, wavelengths=NM)
+    assert place.errors["across"] == pytest.approx(PARAMETERS["across"].deviation, rel=0.01)
+    assert all(abs(place.values[key]) < 3 * PARAMETERS[key].deviation for key in PARAMETERS)
 
 
 def test_other_cameras_and_dark_frames_are_refused():
@@ -156,5 +167,8 @@ def test_other_cameras_and_dark_frames_are_refused():
     assert can_be_placed(camera)
     per_band = SDCassi(torch.rand(1, BANDS, HEIGHT, WIDTH), BANDS, step=1)
     assert not can_be_placed(per_band)
+    narrow = SDCassi(torch.rand(HEIGHT, 24), BANDS, step=1.5)
+    with pytest.raises(ValueError, match="8 windows"):  # no window sees all light through it
+        place_mask(torch.rand(1, *narrow.measurement_shape), narrow)
     with pytest.raises(ValueError, match="light"):
         place_mask(torch.zeros_like(y), camera)
