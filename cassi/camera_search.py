@@ -34,7 +34,7 @@ from cassi.calibration.search import NOMINAL
 from cassi.calibration.selection import Stage
 from cassi.calibration.windows import has_one_mask
 from cassi.camera.found import can_be_placed, find_light
-from cassi.camera.names import Names, least_gaps, name_bands
+from cassi.camera.names import Names, name_bands
 from cassi.camera.place import Place
 from cassi.methods.auto import auto
 from cassi.solvers import Solver
@@ -175,23 +175,15 @@ def calibrate_on(
     return replace(found, system=camera, levels=levels, away=most, spectrum=spectrum, names=names)
 
 
-_LINES_APART = 2.0
-"""Pixels between bands that lines are surely seen at; nearer ones merge."""
-
-
 def _find_light(
     y: Tensor, camera: SDCassi, good: Tensor | None, wavelengths: Sequence[float]
 ) -> tuple[Place, Names] | None:
     """Return the light of a sensor's frame along the dispersion, and what it tells of the bands.
 
-    Where it does not come in one line per band, the frame does not tell its dispersion, and a fit
-    would make one up. None where that cannot be seen: no wavelengths, bands too close to be
-    seen as lines, a mask per band, a frame too dark.
+    Where no line per band is seen, the frame does not tell its dispersion, and a fit would make one
+    up. None where nothing can be seen: no wavelengths, two bands, a mask per band, few windows.
     """
-    gaps = torch.tensor(camera.offsets).diff().abs()
     if not wavelengths or not can_be_placed(camera) or camera.bands < 3:
-        return None
-    if int((gaps >= _LINES_APART).sum()) < least_gaps(camera.bands):
         return None
     try:
         found = find_light(y, camera, good, wavelengths)

@@ -85,11 +85,6 @@ def name_bands(
     return Names(tuple(places.tolist()), tuple(errors.tolist()), told)
 
 
-def least_gaps(bands: int) -> int:
-    """Return how many gaps between bands must be wide for lines to be known as such."""
-    return max(min(3, bands - 1), (bands - 1) // 3)
-
-
 def find_ends(at: np.ndarray, power: np.ndarray, nominal: np.ndarray) -> list[Observation]:
     """Return the ends of light that is continuous and ends abruptly, of two at most."""
     pitch = abs(at[1] - at[0])
@@ -163,9 +158,9 @@ def _contrast(x: np.ndarray, logs: np.ndarray, places: np.ndarray) -> tuple[np.n
     apart = (np.abs(np.diff(wide)) >= _APART) & (between > x[0]) & (between < x[-1])
     inner = apart[:, 1:-1]
     contrast = ((power[:, 1:-2] + power[:, 2:-1]) / 2 - dark[:, 1:-1]) * inner
-    count = np.maximum(inner.sum(1), 1)
+    count, bands = np.maximum(inner.sum(1), 1), places.shape[1]
     outside = sum(np.maximum((power[:, k] - dark[:, k]) * apart[:, k], 0) for k in (0, -1))
-    enough = inner.sum(1) >= least_gaps(places.shape[1])
+    enough = inner.sum(1) >= max(min(3, bands - 1), (bands - 1) // 3)
     total = np.where(enough, contrast.sum(1) - outside, -np.inf)
     return total, total / count, (contrast > 0).sum(1) / count
 
