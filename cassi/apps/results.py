@@ -309,10 +309,13 @@ def summarize_calibration(found: Calibration, nominal: System) -> dict[str, Any]
         "windows": found.windows.windows,
     }
     if found.spectrum is not None and found.names is not None:
+        names = found.names
         numbers["light"] = {
             "offsets": found.spectrum.offsets.tolist(),
             "power": found.spectrum.light.tolist(),
-            "bands": asdict(found.names),
+            "told_by": names.told,
+            # Lines may be those of a lamp: what they say of the bands is no measurement by itself.
+            "bands": None if names.told == "lines" else asdict(names),
         }
     return numbers if found.bend is None else numbers | {"bend": asdict(found.bend)}
 
@@ -340,13 +343,13 @@ def say_estimates(numbers: dict[str, Any]) -> str:
             "band; this light does not. A frame through one filter of a wavelength in the middle "
             "does: cassi-calibrate 'monochromatic=[{file: FILE, wavelength: NM}]'"
         )
-    if "light" in numbers:
-        bands = numbers["light"]["bands"]
+    bands = numbers.get("light", {}).get("bands")
+    if bands is not None and bands["told"]:
         first, last = (
             f"{bands['offsets'][at]:.2f} ± {bands['errors'][at]:.2f} px" for at in (0, -1)
         )
-        told = f"by {bands['told']} of the light" if bands["told"] else "the light tells nothing"
-        lines.append(f"bands by the light alone: first {first}, last {last}, {told}")
+        seen = "one end" if bands["told"] == "one end" else "both ends"
+        lines.append(f"if the bands end where the light does: first {first}, last {last} ({seen})")
     lines += [f"dropped: {each}" for each in numbers["dropped"]]
     before, after = (numbers["heldout_error"][key] for key in ("nominal", "calibrated"))
     lines.append(f"{'held-out error':28}{before:9.4f}{after:10.4f}")

@@ -199,8 +199,8 @@ class PlaceFit:
         self.random = torch.Generator().manual_seed(seed)
         self.fine = fine_mask(mask)
         first, last = outer_offsets(bands.tolist())
-        self.sign = 1.0 if last >= first else -1.0
-        first, last = first - self.sign * BEYOND, last + self.sign * BEYOND
+        beyond = math.copysign(BEYOND, last - first)
+        first, last = first - beyond, last + beyond
         many = max(round(abs(last - first) / pitch), 2)
         self.offsets = first + (last - first) * (torch.arange(many) + 0.5).double() / many
         self.pitch = abs(last - first) / many
@@ -594,7 +594,7 @@ def _smooth(image: Tensor, variance: float, dim: int) -> Tensor:
 
 
 def _covered(system: SDCassi, size: tuple[int, ...]) -> Callable[[Tensor, tuple[int, int]], Tensor]:
-    """Return what tells whether all light of a window has passed the mask, pixels within."""
+    """Return what tells whether all light of a window has passed the mask, away from its edges."""
     low, high = sorted(outer_offsets(system.offsets))
 
     def covered(corner: Tensor, shape: tuple[int, int]) -> Tensor:
