@@ -21,21 +21,17 @@ from cassi.calibration import (
 )
 from cassi.calibration import align as align_mask
 from cassi.calibration.band_check import AWAY, Bands, find_bands
-from cassi.calibration.bend import Bend, find_end, likely_bend
-from cassi.calibration.combine import PLAIN
+from cassi.calibration.bend import find_end, likely_bend
 from cassi.calibration.dual import calibrate_dual
-from cassi.calibration.fit import SURE, PlainScenes
+from cassi.calibration.fit import Watch, silent
 from cassi.calibration.geometry import Geometry, moved_camera, placed, placed_camera
-from cassi.calibration.lines import SHADES, comes_in_lines
 from cassi.calibration.mask_alignment import KEYS
-from cassi.calibration.parameters import FURTHER, PARAMETERS
-from cassi.calibration.prism import Valley, bent_camera, find_valley
-from cassi.calibration.search import NOMINAL
+from cassi.calibration.parameters import PARAMETERS
 from cassi.calibration.selection import Stage
-from cassi.calibration.windows import has_one_mask
+from cassi.camera.displacement import DISPLACEMENTS, moved_mask
 from cassi.camera.found import can_be_placed, find_light
 from cassi.camera.names import Names, name_bands
-from cassi.camera.place import Place
+from cassi.camera.place import WINDOWS, Place
 from cassi.methods.auto import auto
 from cassi.solvers import Solver
 from cassi.solvers.heldout import measure_heldout
@@ -43,7 +39,6 @@ from cassi.solvers.linear_system import seen
 from cassi.solvers.schedules import as_schedule
 from cassi.solvers.statistics import relative_noise, unit_of
 from cassi.systems import DDCassi, SDCassi, System, TiltedCassi, WideCassi
-from cassi.systems.dispersion import off_a_prism
 from cassi.systems.tilted import Shift
 
 
@@ -83,18 +78,19 @@ def calibrate_on(
     solver: Solver | None = None,
     *,
     known: Sequence[Frame] = (),
-    prism: Sequence[float] = (),
+    wavelengths: Sequence[float] | None = None,
+    all_light: bool = False,
+    step_alone: bool = False,
     shift: Shift = Frame.shift,
     seed: int = 0,
     **settings: Any,
 ) -> Calibration:
     """Calibrate a camera on its own snapshots: what both commands and `cassi.calibrate` do.
 
-    Where only the step was told (`prism`), the light along the dispersion is found first. Where it
-    comes in one line per band, the dispersion is fitted, and a bend is searched that lines show.
-    Other light does not tell it: it takes the likeliest bend. A mask that is moved alone takes the
-    place of what was found if it predicts pixels held out better. Frames of known light then give
-    the mask pixel by pixel.
+    A sensor's frame, in light of all wavelengths, tells where the mask lies, see `place_camera`.
+    Other frames are sums of bands, as simulations make them: they tell the dispersion too. There a
+    mask that is moved alone takes the place of what was found if it predicts pixels held out
+    better. Frames of known light then give the mask pixel by pixel.
 
     Args:
         y: snapshots `(B, 1, H', W')` of any scenes.
@@ -102,8 +98,9 @@ def calibrate_on(
             or not.
         solver: predicts the held-out pixels; None: `cassi.methods.auto`.
         known: frames of even scenes in known light; none for a `DDCassi`.
-        prism: nm, one per band, of a sensor's frames whose user told the step alone: bands at even
-            distances may be those of a prism. Empty where their places were told.
+        wavelengths: nm, one per band.
+        all_light: the snapshots are a sensor's.
+        step_alone: nobody gave more of the dispersion than its step: it may be that of a prism.
         shift: interpolates bands, see `Frame`.
         seed: of what the solver draws, and of which pixels are held out.
         settings: of `cassi.calibration.calibrate`.
@@ -114,7 +111,7 @@ def calibrate_on(
     Raises:
         ValueError: it is another camera, or the frames are too dark or small.
     """
-    began, nominal = time.perf_counter(), system.plain if isinstance(system, System) else system
+    nominal = system.plain if isinstance(system, System) else system
     if type(nominal) is DDCassi:
         if known:
             raise ValueError(
@@ -132,33 +129,16 @@ def calibrate_on(
     y, solver = _scaled(y, system), solver or auto()
     units = [unit_of(frame.y) for frame in known]
     known = [replace(f, y=f.y / u, shift=shift) for f, u in zip(known, units, strict=True)]
-    frames = [Frame.snapshot(y, narrow.bands, good, shift=shift), *known]
     torch.manual_seed(seed)
-    is_told = not prism or any(frame.points for frame in known)
-    most = 0.0 if is_told else off_a_prism(narrow.offsets, prism)
-    light = None if known else _find_light(y, narrow, good, prism)
-    lines = light is None or light[1].told == "lines"
-    valley = None
-    if lines and most >= AWAY and has_one_mask(narrow):
-        valley = find_valley(frames[0], narrow, prism, settings.get("radius", 2))
-    start, told = narrow, valley is not None
-    if valley is not None:
-        start = bent_camera(narrow, prism, valley.bend, valley.shift)
-    found = calibrate(
-        frames, start, by_solver(solver), seed=seed, told=told, lines=lines, **settings
-    )
-    away = max(abs(a - b) for a, b in zip(found.system.offsets, start.offsets, strict=True))
-    if not known and away <= AWAY:
-        found = _or_aligned(found, y, system.around(start), start)
-    if valley is not None:
-        found = _from_valley(found, valley, y, system, narrow, most)
-    elif most >= AWAY and not found.told and isinstance(found.system, SDCassi):
-        found = bend(found, y, system, prism)
-    taken = next(stage for stage in reversed(found.stages) if stage.taken)
-    if (found.model, found.geometry) != (taken.model, taken.geometry):
-        seconds = time.perf_counter() - began
-        last = Stage(found.model, found.geometry, found.after, True, seconds)
-        found = replace(found, stages=[*found.stages, last])
+    tells_dispersion = any(frame.points for frame in known)
+    if all_light and not tells_dispersion and can_be_placed(narrow):
+        watch = settings.get("watch", silent)
+        found = place_camera(y, system, wavelengths, step_alone, watch)
+    else:
+        frames = [Frame.snapshot(y, narrow.bands, good, shift=shift), *known]
+        found = calibrate(frames, narrow, by_solver(solver), seed=seed, **settings)
+        if not known:
+            found = _or_aligned(found, y, system, narrow)
     camera = found.system
     lights = [fit_light(frame, camera) for frame in known]
     if lights:
@@ -166,30 +146,111 @@ def calibrate_on(
         camera = placed_camera(narrow, refine_mask(lights, camera), camera.offsets, across)
     if isinstance(nominal, WideCassi) and isinstance(camera, SDCassi):
         camera = WideCassi.like(camera, nominal.band_width)
-    if most and found.told and comes_in_lines(y, system.around(camera)):
-        most = 0.0
-    elif found.bend is not None and not found.told:
-        most = 2 * found.bend.most
     levels = tuple(each.level * float(u) for each, u in zip(lights, units, strict=True))
-    spectrum, names = light or (None, None)
-    return replace(found, system=camera, levels=levels, away=most, spectrum=spectrum, names=names)
+    return replace(found, system=camera, levels=levels)
 
 
-def _find_light(
-    y: Tensor, camera: SDCassi, good: Tensor | None, wavelengths: Sequence[float]
-) -> tuple[Place, Names] | None:
-    """Return the light of a sensor's frame along the dispersion, and what it tells of the bands.
+def place_camera(
+    y: Tensor,
+    system: System,
+    wavelengths: Sequence[float] | None,
+    step_alone: bool = False,
+    watch: Watch = silent,
+) -> Calibration:
+    """Place mask and bands by frames in light of all wavelengths.
 
-    Where no line per band is seen, the frame does not tell its dispersion, and a fit would make one
-    up. None where nothing can be seen: no wavelengths, two bands, a mask per band, few windows.
+    In that light a frame is an integral along the dispersion. It tells where the mask lies, and how
+    much light there is at each offset, and not which wavelength falls there. Where the light ends
+    abruptly, and held-out pixels are then predicted better, the outermost bands end there. Behind a
+    prism the bands between them take the bend that this light makes likely.
+
+    Args:
+        y: snapshots.
+        system: the camera, see `can_be_placed`; its bad pixels left out or not.
+        wavelengths: nm, one per band.
+        step_alone: nobody gave more of the dispersion than its step.
+        watch: is told what is being tried.
+
+    Raises:
+        ValueError: too few windows are lit, by light that has passed the mask.
     """
-    if not wavelengths or not can_be_placed(camera) or camera.bands < 3:
-        return None
-    try:
-        found = find_light(y, camera, good, wavelengths)
-    except ValueError:  # no window is lit
-        return None
-    return found, name_bands(found.offsets, found.light, camera.offsets, wavelengths)
+    began, nominal, good = time.perf_counter(), system.plain, system.good_pixels
+    assert isinstance(nominal, SDCassi)
+    watch("mask and light")
+    place = find_light(y, nominal, good, wavelengths)
+    values = place.significant()
+    mask, offsets = nominal.mask, list(nominal.offsets)
+    if any(values[key] for key in (*DISPLACEMENTS, "blur")):
+        mask = moved_mask(nominal, values)
+    watch("pixels held out")
+    before = _misses(y, system, nominal)
+    after = _misses(y, system, _with(nominal, mask, offsets))
+    names = name_bands(place.offsets, place.light, offsets)
+    if names.told:
+        error = _misses(y, system, _with(nominal, mask, names.offsets))
+        if error < after:
+            offsets, after = list(names.offsets), error
+    likely = None
+    if step_alone and wavelengths is not None:
+        camera = _with(nominal, mask, offsets)
+        whole = None if good is None else good.expand_as(y)
+        light, covariance = place.light_of(offsets)
+        end = find_end(y, camera, whole)
+        likely = likely_bend(light, offsets, wavelengths, end, covariance)
+        if likely is not None:
+            offsets = list(likely.offsets)
+            after = _misses(y, system, _with(nominal, mask, offsets))
+    camera = _with(nominal, mask, offsets)
+    geometry, errors = _describe(nominal, camera, place, names)
+    stages = [
+        Stage((), Geometry(), before, True, 0.0),
+        Stage(tuple(errors), geometry, after, True, time.perf_counter() - began),
+    ]
+    return Calibration(
+        geometry,
+        tuple(errors),
+        errors,
+        camera,
+        stages,
+        before,
+        after,
+        WINDOWS,
+        told=False,
+        place=place,
+        names=names,
+        bend=likely,
+    )
+
+
+def _with(nominal: SDCassi, mask: Tensor, offsets: Sequence[float]) -> SDCassi:
+    """Return a camera with another mask and other offsets; the same one where both are its own."""
+    if mask is nominal.mask and tuple(offsets) == tuple(nominal.offsets):
+        return nominal
+    where: dict[str, Any] = {"offsets": offsets, "axis": nominal.axis}
+    where["detector"] = nominal.measurement_shape[nominal.axis]
+    return SDCassi(mask, nominal.bands, **where)
+
+
+def _describe(
+    nominal: SDCassi, camera: SDCassi, place: Place, names: Names
+) -> tuple[Geometry, dict[str, float]]:
+    """Return by how much a camera is off, and standard errors by the keys of `PARAMETERS`."""
+    values, bands = place.significant(), nominal.bands
+    aside, beside = ("down", "right") if nominal.axis == -1 else ("right", "down")
+    first, last = (camera.offsets[k] - nominal.offsets[k] for k in (0, -1))
+    geometry = Geometry(
+        # Its degrees are those of the mask as displayed.
+        rotation=values["rotation"] if nominal.axis == -1 else -values["rotation"],
+        dispersion=((last - first) / max(bands - 1, 1),),
+        magnification=1 + values["magnification"],
+        variance=values["blur"],
+    ).with_shift(values["across"], (first + last) / 2, nominal.axis)
+    errors = {aside: place.errors["across"]}
+    if camera.offsets != nominal.offsets:
+        error = math.hypot(names.errors[0], names.errors[-1])
+        errors |= {beside: error / 2, "dispersion": error / max(bands - 1, 1)}
+    errors |= {key: place.errors[key] for key in ("rotation", "magnification", "blur")}
+    return geometry, errors
 
 
 def _calibrate_dual(y: Tensor, system: System, nominal: DDCassi, radius: int) -> Calibration:
@@ -234,107 +295,6 @@ def _or_aligned(found: Calibration, y: Tensor, system: System, start: SDCassi) -
         system=moved_camera(start, geometry),
         before=aligned.before,
         after=aligned.after,
-    )
-
-
-_PLACED = 0.1
-"""Pixels, error of where light in lines has the bands of a prism."""
-
-
-def _from_valley(
-    found: Calibration, valley: Valley, y: Tensor, system: System, narrow: SDCassi, most: float
-) -> Calibration:
-    """Return the calibration of a bent camera with its shift from the even one, and the bend."""
-    across, along = found.geometry.split_shift(narrow.axis)
-    places = tuple(found.system.offsets)
-    return replace(
-        found,
-        geometry=found.geometry.with_shift(across, along + valley.shift, narrow.axis),
-        model=tuple(dict.fromkeys((*found.model, "right" if narrow.axis == -1 else "down"))),
-        before=_misses(y, system, narrow),
-        after=_misses(y, system, found.system),
-        bend=Bend(valley.bend, _PLACED / most, valley.shift, _PLACED, places, _PLACED),
-    )
-
-
-def bend(
-    found: Calibration, y: Tensor, system: System, wavelengths: Sequence[float]
-) -> Calibration:
-    """Bend the dispersion of a calibrated camera whose frame does not tell it.
-
-    The bend is the likeliest for the light, and the bands are shifted to where light ends and where
-    plain scenes in light of all wavelengths fit best. A mask was moved beside a wrong curve, and
-    made up for it. So it is put back, unless those plain scenes are sure that it lies elsewhere.
-
-    Args:
-        found: the calibration, its camera an `SDCassi` with even bands.
-        y: the snapshots.
-        system: the nominal camera, an `SDCassi` with the same bands.
-        wavelengths: nm, one per band.
-
-    Returns:
-        The calibration with this shift, its camera and the bend; as it was where no bend is
-        likelier.
-    """
-    nominal, good, camera = system.plain, system.good_pixels, found.system
-    assert isinstance(nominal, SDCassi)
-    assert isinstance(camera, SDCassi)
-    y, good = _scaled(y, system), None if good is None else good.expand_as(y)
-    axis = nominal.axis
-    across, along = found.geometry.split_shift(axis)
-    aside, key = ("down", "right") if axis == -1 else ("right", "down")
-    likely = likely_bend(found.light, camera.offsets, wavelengths, find_end(y, camera, good))
-    if likely is None:
-        return found
-    scenes = PlainScenes([Frame.snapshot(y, nominal.bands, good, SHADES)], nominal)
-    likely = _placed(likely, scenes, replace(found.geometry, whole=0), key)
-    model = (aside, "rotation", *(each for each in found.model if each in FURTHER))
-    start = replace(found.geometry, whole=0).with_shift(across, 0.0, axis)
-    fit = scenes.fit(start, model)
-    geometry, errors = fit.geometry, found.errors | fit.errors
-    if scenes.sureness(geometry, NOMINAL) <= SURE:
-        geometry, errors, model = NOMINAL, found.errors, ()
-    # Where calibration moved the mask, its offsets are counted from another place.
-    shift = along + likely.shift
-    first = nominal.offsets[0] + shift - likely.offsets[0]
-    offsets = [first + value for value in likely.offsets]
-    bent = placed_camera(nominal, moved_camera(nominal, geometry).mask, offsets, None)
-    return found.superseded(
-        "beside even bands the mask makes up for a bend, which this light makes likely",
-        geometry=geometry.with_shift(geometry.split_shift(axis)[0], shift, axis),
-        model=(*model, key),
-        errors=errors | {key: likely.shift_error},
-        system=bent,
-        before=_misses(y, system, nominal),
-        after=_misses(y, system, bent),
-        bend=likely,
-    )
-
-
-_SHARED = 0.1
-"""Pixels, error of a shift that plain scenes find in light of all wavelengths, beside their own."""
-
-
-def _placed(likely: Bend, scenes: PlainScenes, start: Geometry, key: str) -> Bend:
-    """Shift bands to the mean of where light ends and where plain scenes have them.
-
-    Args:
-        likely: by where light ends.
-        scenes: in light of all wavelengths.
-        start: of the camera, its mask where it lies.
-        key: of the shift along the dispersion.
-    """
-    fit = scenes.fit(start, (key,))
-    shift = PARAMETERS[key].read(fit.geometry) - PARAMETERS[key].read(start)
-    error = math.hypot(PLAIN * fit.errors[key], _SHARED)
-    trust = likely.shift_error**2 / (likely.shift_error**2 + error**2)
-    apart = shift - likely.shift
-    more = trust * apart
-    return replace(
-        likely,
-        shift=likely.shift + more,
-        shift_error=math.hypot(trust**0.5 * error, apart / 2),
-        offsets=tuple(value + more for value in likely.offsets),
     )
 
 

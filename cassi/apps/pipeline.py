@@ -153,7 +153,9 @@ def calibrated(
         inputs.system,
         build_solver(settings) if getattr(settings, "model", None) is None else None,
         known=known,
-        prism=(inputs.wavelengths or ()) if inputs.is_raw and inputs.bend else (),
+        wavelengths=inputs.wavelengths,
+        all_light=inputs.is_raw,
+        step_alone=inputs.bend > 0,
         shift=sharp_taps if inputs.photographed else linear_taps,
         seed=settings.seed,
         watch=watch,
@@ -164,7 +166,8 @@ def calibrated(
     camera = photographed(found.system) if inputs.photographed else found.system
     notes = [*inputs.notes, "camera: calibrated on the measurement"]
     inputs = replace(inputs, system=inputs.system.around(camera), notes=notes)
-    return replace(inputs, calibration=numbers, bend=found.away), found
+    bend = inputs.bend if found.bend is None else 2 * found.bend.most
+    return replace(inputs, calibration=numbers, bend=0.0 if found.told else bend), found
 
 
 def fit(inputs: Inputs, recipe: Recipe) -> tuple[Inputs, Reconstructor]:
@@ -565,22 +568,18 @@ def _check_line(inputs: Inputs, found: CameraCheck) -> CameraCheck:
     offsets: Sequence[float] = getattr(inputs.system.plain, "offsets", ())
     wavelengths = inputs.wavelengths or (0.0,)
     step = (offsets[-1] - offsets[0]) / max(len(offsets) - 1, 1)
-    found_by = inputs.calibration or {}
+    likely = "bend" in (inputs.calibration or {})
     even = inputs.bend >= AWAY and not found.numbers.get("curve_shown", True)
-    told = found_by.get("dispersion_told", False)
-    likely, told = "bend" in found_by and not told, inputs.bend > 0 and told
-    if not inputs.is_raw or not (likely or told or even):
+    if not inputs.is_raw or not (likely or even):
         return CameraCheck()
     away = f"may lie up to {inputs.bend:.1f} pixels elsewhere"
     assumed = f"Even distances are assumed. Behind a prism the bands {away}"
     if likely:
         assumed = f"They are those of the likeliest bend, and {away}"
-    elif told:
-        assumed = "They are where light in lines fits best. Light of all wavelengths fits as well"
     message = (
-        f"nobody gave the places of the bands, and this light does not show them. {assumed}. Take "
-        "a frame of the mask through a filter of a middle wavelength: cassi-calibrate with this "
-        "camera and measurement, and 'monochromatic=[{file: FILE, wavelength: "
+        f"nobody gave the places of the bands, and this light does not show them. {assumed}. "
+        "Take a frame of the mask through a filter of a middle wavelength: cassi-calibrate with "
+        "this camera and measurement, and 'monochromatic=[{file: FILE, wavelength: "
         f"{round(wavelengths[len(wavelengths) // 2], -1):g}}}]'. Behind a grating distances are "
         f"even: give 'system.offsets={{_target_: cassi.systems.Linear, step: {step:g}}}'"
     )

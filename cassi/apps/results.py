@@ -306,16 +306,18 @@ def summarize_calibration(found: Calibration, nominal: System) -> dict[str, Any]
             }
             for stage in found.stages
         ],
-        "windows": found.windows.windows,
+        "windows": found.windows,
     }
-    if found.spectrum is not None and found.names is not None:
-        names = found.names
+    if found.place is not None:
+        place, names = found.place, found.names
         numbers["light"] = {
-            "offsets": found.spectrum.offsets.tolist(),
-            "power": found.spectrum.light.tolist(),
-            "told_by": names.told,
-            # Lines may be those of a lamp: what they say of the bands is no measurement by itself.
-            "bands": None if names.told == "lines" else asdict(names),
+            "offsets": place.offsets.tolist(),
+            "power": place.light.tolist(),
+            "bands": None if names is None else asdict(names),
+        }
+        numbers["mask"] = {
+            key: {"value": place.values[key], "standard_error": place.errors[key]}
+            for key in place.values
         }
     return numbers if found.bend is None else numbers | {"bend": asdict(found.bend)}
 
@@ -329,27 +331,23 @@ def say_estimates(numbers: dict[str, Any]) -> str:
         said += ", taken" if entry["in_model"] else ""
         said += f", {entry['note']}" if entry["note"] else ""
         lines.append(f"{entry['name']:28}{entry['nominal']:9.4f}{entry['value']:10.4f}   {said}")
-    bend, told = numbers.get("bend"), numbers["dispersion_told"]
-    taken = "as it was given"
-    if bend is not None:
-        taken = f"{bend['value']:.2f} ± {bend['error']:.2f} of the bend of a prism, as "
-        taken += "light in lines shows" if told else "lamps, sensors and scenes make likely; "
-        taken += "" if told else f"bands lie within ±{2 * bend['most']:.1f} px"
-    if told and bend is not None:
-        lines.append(f"dispersion: {taken}")
-    elif not told:
-        lines.append(
-            f"dispersion: not shown, {taken}. Frames show it where light comes in lines, one per "
-            "band; this light does not. A frame through one filter of a wavelength in the middle "
-            "does: cassi-calibrate 'monochromatic=[{file: FILE, wavelength: NM}]'"
-        )
-    bands = numbers.get("light", {}).get("bands")
+    bands, bend = numbers.get("light", {}).get("bands"), numbers.get("bend")
     if bands is not None and bands["told"]:
         first, last = (
             f"{bands['offsets'][at]:.2f} ± {bands['errors'][at]:.2f} px" for at in (0, -1)
         )
         seen = "one end" if bands["told"] == "one end" else "both ends"
         lines.append(f"if the bands end where the light does: first {first}, last {last} ({seen})")
+    if not numbers["dispersion_told"]:
+        taken = "as it was given"
+        if bend is not None:
+            taken = f"{bend['value']:.2f} ± {bend['error']:.2f} of the bend of a prism, as lamps, "
+            taken += "sensors and scenes make likely; bands lie within "
+            taken += f"±{2 * bend['most']:.1f} px"
+        lines.append(
+            f"dispersion: not shown, {taken}. A frame through one filter of a wavelength in the "
+            "middle shows it: cassi-calibrate 'monochromatic=[{file: FILE, wavelength: NM}]'"
+        )
     lines += [f"dropped: {each}" for each in numbers["dropped"]]
     before, after = (numbers["heldout_error"][key] for key in ("nominal", "calibrated"))
     lines.append(f"{'held-out error':28}{before:9.4f}{after:10.4f}")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.stats import chi2
 from torch import Tensor
 
 from cassi.calibration.correlation import Correlation, find_bright_end
@@ -19,8 +20,15 @@ MOST = 1.25
 """Of a prism of N-BK7: the bend of denser glasses."""
 _STEP = 0.05
 _LEVEL = 10.0  # variance of the logarithm of the brightness, which is free
+_OUTER = 0.5
+"""Variance of the logarithm of the light of the two outermost bands on either side: of light that
+ends within a band a part is missing, or that of light beyond is there."""
 _PLACE = 0.5
 """Pixels, standard error of where the bands of a camera lie, by hand: their distances are known."""
+_STRANGE = 1e-3
+"""Probability of light that is less like a thermal lamp's. Of cameras drawn by
+`scripts/benchmarks/optics.py` fluorescent lamps, lamps of lines and LEDs of several colours have
+2e-8 and less; daylight, halogen light and white LEDs 0.12 and more."""
 _SEEN = (420.0, 700.0)
 """Nanometres: what is known of lamps, sensors and scenes ends there."""
 
@@ -47,10 +55,11 @@ class Bend:
 
 
 def likely_bend(
-    light: Sequence[float],
+    light: Sequence[float] | Array,
     offsets: Sequence[float],
     wavelengths: Sequence[float],
     end: tuple[float, float] | None = None,
+    covariance: Array | None = None,
     known: Statistics | None = None,
 ) -> Bend | None:
     r"""Return the mean bend of a dispersion, given the light that falls along it.
@@ -62,22 +71,26 @@ def likely_bend(
 
     Logarithms of black bodies as sensors see them (`black_bodies`) and of the mean spectra of
     scenes are Gaussian, with the mean and the covariance that `known` and 125 lights have. Errors
-    are 10 % and 2 % of the brightest band; the level is free. Beforehand every bend from 0, of a
-    grating, to 1.25, of a prism of dense flint, is as likely.
+    are those of the light, 10 %, and 2 % of the brightest band; the level is free. Beforehand every
+    bend from 0, of a grating, to 1.25, of a prism of dense flint, is as likely.
 
     Where light ends is half a band beyond an outermost one. With each bend the bands are shifted to
     that end, but for what their places as they were given, ± 0.5 pixels, keep them.
 
+    All of this is true of thermal lamps only. Where the light is unlike any of them with every
+    bend, by χ², nothing is said.
+
     Args:
-        light: of each band, in a cube with even bands.
+        light: of each band, of even bands.
         offsets: of the bands, even, pixels.
         wavelengths: nm, one per band, increasing.
         end: pixels, where light ends, and its standard error, see `find_end`; None: the outermost
             bands stay.
+        covariance: of the logarithm of the light; None: it is known.
         known: of scenes; the statistics of the package if None.
 
     Returns:
-        The bend; None where bands lie beyond 420 to 700 nm.
+        The bend; None where bands lie beyond 420 to 700 nm, and in light unlike a thermal lamp's.
     """
     if not wavelengths or wavelengths[0] < _SEEN[0] or wavelengths[-1] > _SEEN[1]:
         return None
@@ -92,13 +105,17 @@ def likely_bend(
     dark = DARK * values.max()
     values = values.clip(min=dark)
     errors = np.diag(ROUGH**2 + (dark / values) ** 2) + _LEVEL
+    errors[[0, 1, -2, -1], [0, 1, -2, -1]] += _OUTER
+    if covariance is not None:
+        errors = errors + covariance
+    values = values / np.exp(np.log(values).mean())
     variance = np.inf if end is None else end[1] ** 2
     trust = _PLACE**2 / (_PLACE**2 + variance)  # in the end, beside the places as they were given
     which = 0
     if end is not None and np.argmin(np.abs(end[0] - first - span * even[[0, -1]])) == 1:
         which = -1
     bends = np.arange(0, MOST + _STEP / 2, _STEP)
-    logs, shifts = [], []
+    logs, shifts, misfits = [], [], []
     for bend in bends:
         curve = even + bend * bent
         away = 0.0 if end is None else end[0] - first - span * curve[which]
@@ -107,11 +124,14 @@ def likely_bend(
         slope = np.interp(at, fine, np.gradient(curve))
         lights = black_bodies(torch.from_numpy(at)).numpy()
         part = np.array([np.interp(at, given, each) for each in np.eye(len(given))])
-        covariance = part.T @ known.light_spread.numpy() @ part + np.cov(lights.T, bias=True)
-        covariance += errors
+        spread = part.T @ known.light_spread.numpy() @ part + np.cov(lights.T, bias=True)
+        spread += errors
         rest = np.log(values * slope) - known.light.numpy() @ part - lights.mean(0)
-        cost = rest @ np.linalg.solve(covariance, rest) + np.linalg.slogdet(covariance)[1]
+        misfits.append(rest @ np.linalg.solve(spread, rest))
+        cost = misfits[-1] + np.linalg.slogdet(spread)[1]
         logs.append(-(cost + trust * (away / _PLACE) ** 2) / 2)
+    if chi2.sf(min(misfits), len(places) - 1) < _STRANGE:
+        return None
     weights = np.exp(np.array(logs) - max(logs))
     weights /= weights.sum()
     (mean, error), (shift, moved) = (_moments(weights, each) for each in (bends, np.array(shifts)))

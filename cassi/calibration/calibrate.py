@@ -61,15 +61,14 @@ class Calibration:
         stages: every model that was tried, the nominal one first.
         before: held-out error of the nominal camera, from a reconstruction of its own.
         after: held-out error of the calibrated one.
-        windows: the fit of plain scenes that it began with.
+        windows: number of windows that it began with.
         told: whether the frames tell the dispersion; if not, it is as it was given.
         light: mean of each band in the cube that predicts withheld pixels.
         searched: how far either way each parameter was searched, by key.
         dropped: models that were taken and are not the result's, each with the reason.
-        bend: of the dispersion, where the step alone was told, and light shows or suggests one.
-        away: pixels by which the bands may lie elsewhere, behind a prism.
-        spectrum: the light along the dispersion, of a sensor's frame.
-        names: offsets of the bands by that light alone.
+        place: of the mask, and the light along the dispersion, of a sensor's frame.
+        names: offsets of the bands by the ends of that light.
+        bend: of the dispersion, where a step alone was given and that light makes one likely.
         levels: mean light of each frame of known light, in its unit: what a band of value 1 gives
             under a mask of 1.
     """
@@ -81,15 +80,14 @@ class Calibration:
     stages: list[Stage]
     before: float
     after: float
-    windows: Fit
+    windows: int
     told: bool = True
     light: tuple[float, ...] = ()
     searched: dict[str, float] = field(default_factory=dict)
     dropped: tuple[str, ...] = ()
-    bend: Bend | None = None
-    away: float = 0.0
-    spectrum: Place | None = None
+    place: Place | None = None
     names: Names | None = None
+    bend: Bend | None = None
     levels: tuple[float, ...] = ()
 
     def superseded(self, reason: str, **changes: Any) -> "Calibration":
@@ -146,8 +144,6 @@ def calibrate(
     degree: int = 2,
     gain: float = 0.02,
     seed: int = 0,
-    told: bool = False,
-    lines: bool = True,
     watch: Watch = silent,
 ) -> Calibration:
     """Find how far a camera is from its nominal model.
@@ -170,8 +166,6 @@ def calibrate(
         degree: highest of the dispersion curve.
         gain: by which share the held-out error must fall for a further parameter.
         seed: of the draws of withheld pixels.
-        told: the frames show that the dispersion is right but for its step and shift.
-        lines: light may come in one line per band; other light does not tell the dispersion.
         watch: is told what is being tried, every few seconds.
 
     Raises:
@@ -182,12 +176,10 @@ def calibrate(
     began = time.perf_counter()
     scenes = PlainScenes(frames, system, watch=watch)
     curve = [f"dispersion_{order}" for order in range(2, min(degree, system.bands - 1) + 1)]
-    shown: bool | None = lines or told
+    shown: bool | None = True
     places = fit_places(scenes, radius)
     moved: list[Fit] = []
-    if told:
-        curve, moved = [], [scenes.fit(places[0].geometry)]
-    elif lines and system.bands > 1:
+    if system.bands > 1:
         shown = compare_moved(scenes, places[0].geometry) != 0
         if shown:  # else a search of curves would be in vain
             moved = fit_curves(scenes, radius, bool(curve), places[0])
@@ -218,7 +210,7 @@ def calibrate(
             selection.stages,
             before.error,
             after.error,
-            fits[0],
+            fits[0].windows,
             told is not False,
             tuple(after.cube.mean((0, 2, 3)).tolist()),
             {"down": radius, "right": radius, "dispersion_2": farthest_bend(system)},

@@ -82,7 +82,7 @@ def calibrate_dual(
         [],
         before,
         min(after, before),
-        best,
+        best.windows,
         searched={"down": radius, "right": radius},
     )
 

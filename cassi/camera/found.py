@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from cassi.camera.place import BLURS, PARAMETERS, PITCH, ROUGHLY, WINDOWS, Place, PlaceFit
+from cassi.camera.displacement import BLURS, DISPLACEMENTS
+from cassi.camera.place import PITCH, ROUGHLY, WINDOWS, Place, PlaceFit
 from cassi.systems import SDCassi, System
 
 ROUGH_STEPS, STEPS, TRUSTED_STEPS = 8, 5, 6
@@ -48,8 +49,8 @@ def place_mask(
     few = PlaceFit(y, system, good, wavelengths, _FEW, pitch)
     state = few.run(few.start(), (*ROUGHLY, *BLURS), ROUGH_STEPS)
     fit = PlaceFit(y, system, good, wavelengths, count, pitch)
-    every = (*PARAMETERS, *BLURS)
-    state = fit.weighed(fit.run(state, every, STEPS), tuple(PARAMETERS))
+    every = (*DISPLACEMENTS, *BLURS)
+    state = fit.weighed(fit.run(state, every, STEPS), tuple(DISPLACEMENTS))
     return fit.place(fit.run(state, every, TRUSTED_STEPS, least=0.1))
 
 
@@ -77,5 +78,5 @@ def find_light(
     pitch = max(FINE_PITCH, span / (2 * MOST_OFFSETS))
     fit = PlaceFit(y, system, good, wavelengths, count, pitch)
     state = fit.run(replace(fit.start(), values=dict(place.values)), tuple(BLURS), FINE_STEPS)
-    power = (2 * state.light).exp()
-    return replace(place, offsets=fit.offsets, light=power / power.mean())
+    fine = fit.place(state)
+    return replace(place, offsets=fine.offsets, light=fine.light, covariance=fine.covariance)

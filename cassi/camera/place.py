@@ -34,8 +34,18 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import conv2d, grid_sample, interpolate, pad
+from torch.nn.functional import grid_sample
 
+from cassi.camera.displacement import (
+    BLURS,
+    DISPLACEMENTS,
+    EDGE,
+    blurred_mask,
+    displacement,
+    fine_mask,
+    from_middle,
+    sample_grid,
+)
 from cassi.camera.evidence import (
     NOISE,
     ROUGH,
@@ -47,9 +57,8 @@ from cassi.camera.evidence import (
     strongest,
 )
 from cassi.systems import SDCassi
-from cassi.systems.photographed import is_design
 
-WINDOWS = 32
+WINDOWS = 48
 """Windows of a fit. Errors fall with their square root, time rises with them."""
 RANK, PRODUCTS = 8, 40
 """Components of ordinary spectra, and of products with spatial ones: those beyond are noise."""
@@ -61,74 +70,8 @@ WALK, LEVEL = 0.2, 2.0
 """Prior of the step of the random walk of log λ, and standard deviation of its level."""
 _WALKS = 6  # pseudo-steps that the prior of the walk weighs
 _DRAWS = 6  # frames per window that are drawn for the Fisher information
-_FINE = 3  # samples of a mask per pixel
-_EDGE = 4  # pixels around a mask, as bright as its border
 
-Basis = Callable[[Tensor, Tensor, Tensor], tuple[Tensor | float, Tensor | float]]
-"""Rows and columns from the middle, −1 to 1 at the border, and offset, −1 to 1 from the least band
-to the farthest → displacement across the dispersion and along it, of a parameter of 1, in units
-that `Parameter.scale` makes pixels."""
-
-
-class Parameter(NamedTuple):
-    """A number that a place has.
-
-    Attributes:
-        name: for tables, with its unit.
-        deviation: standard deviation of its Gaussian prior, about 0, in its unit.
-        scale: pixels per unit at the border of a mask of this height and width.
-        basis: what it displaces.
-    """
-
-    name: str
-    deviation: float
-    scale: Callable[[float, float], tuple[float, float]]
-    basis: Basis
-
-
-def _pixels(height: float, width: float) -> tuple[float, float]:
-    return 1.0, 1.0
-
-
-def _half(height: float, width: float) -> tuple[float, float]:
-    return height / 2, width / 2
-
-
-def _turned(height: float, width: float) -> tuple[float, float]:
-    return math.radians(width / 2), math.radians(height / 2)
-
-
-def _crossed(height: float, width: float) -> tuple[float, float]:
-    return width / 2, height / 2
-
-
-PARAMETERS: dict[str, Parameter] = {
-    # A mask is mounted to a pixel or two, half a degree and one per cent of its size.
-    "across": Parameter("shift across (px)", 1.5, _pixels, lambda u, v, z: (1.0, 0.0)),
-    "rotation": Parameter("rotation (degrees)", 0.5, _turned, lambda u, v, z: (-v, u)),
-    "magnification": Parameter("magnification − 1", 0.01, _half, lambda u, v, z: (u, v)),
-    # Lenses and disperser shear and bend images by a thousandth of their size.
-    "stretch": Parameter("stretch", 0.003, _half, lambda u, v, z: (u, -v)),
-    "shear": Parameter("shear", 0.003, _crossed, lambda u, v, z: (v, u)),
-    "across uu": Parameter("bow across, rows (px)", 0.7, _pixels, lambda u, v, z: (u * u, 0.0)),
-    "across uv": Parameter("bow across, both (px)", 0.7, _pixels, lambda u, v, z: (u * v, 0.0)),
-    "across vv": Parameter("bow across, columns (px)", 0.7, _pixels, lambda u, v, z: (v * v, 0.0)),
-    "along uu": Parameter("smile (px)", 0.7, _pixels, lambda u, v, z: (0.0, u * u)),
-    "along uv": Parameter("bow along, both (px)", 0.7, _pixels, lambda u, v, z: (0.0, u * v)),
-    "along vv": Parameter("bow along, columns (px)", 0.7, _pixels, lambda u, v, z: (0.0, v * v)),
-    # A disperser is turned by a degree, and images of colours differ by a thousandth.
-    "tilt": Parameter("tilt of the dispersion (px)", 0.3, _pixels, lambda u, v, z: (z, 0.0)),
-    "colour across u": Parameter("colour (px)", 0.2, _pixels, lambda u, v, z: (z * u, 0.0)),
-    "colour across v": Parameter("colour (px)", 0.2, _pixels, lambda u, v, z: (z * v, 0.0)),
-    "colour along u": Parameter("colour (px)", 0.2, _pixels, lambda u, v, z: (0.0, z * u)),
-    "colour along v": Parameter("colour (px)", 0.2, _pixels, lambda u, v, z: (0.0, z * v)),
-}
-"""What displaces a mask, its prior and the reason. Linear: d = Σ_i θ_i·basis_i. The first ones are
-fitted first. A shift along the dispersion cannot be told from other offsets of the light."""
 ROUGHLY = ("across", "rotation", "magnification", "stretch", "shear")
-BLURS = {"blur": (0.1, 0.2), "width": (1.0, 0.5)}
-"""Prior mean and standard deviation of the variance of the blur of a mask, pixels², and of the
-variance of the light of one offset along the dispersion, over that of light of all wavelengths."""
 
 
 @dataclass(frozen=True)
@@ -158,12 +101,40 @@ class Place:
         errors: their standard errors.
         offsets: o, pixels `(P,)`, float64.
         light: λ(o)², the power of the light there, `(P,)`, mean 1.
+        covariance: of log λ, `(P, P)`.
     """
 
     values: dict[str, float]
     errors: dict[str, float]
     offsets: Tensor
     light: Tensor
+    covariance: Tensor
+
+    def light_of(self, offsets: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the light λ of bands, each the mean over half the way to its neighbours.
+
+        Args:
+            offsets: of the bands, pixels, `(C,)`.
+
+        Returns:
+            λ `(C,)`, the geometric mean, and the covariance of its logarithm `(C, C)`.
+        """
+        half = max(abs(offsets[-1] - offsets[0]) / max(len(offsets) - 1, 1) / 2, 0.5)
+        away = self.offsets.numpy() - np.asarray(offsets)[:, None]
+        near = np.abs(away) <= np.maximum(half, np.abs(away).min(1, keepdims=True))
+        share = near / near.sum(1, keepdims=True)
+        logs = share @ self.light.log().numpy() / 2
+        return np.exp(logs), share @ self.covariance.numpy() @ share.T
+
+    def significant(self) -> dict[str, float]:
+        """Return the values, those of the mask 0 where they are below their standard errors.
+
+        A mask that is moved is interpolated, which costs more than such a value is worth.
+        """
+        return {
+            key: value if key in BLURS or abs(value) > self.errors[key] else 0.0
+            for key, value in self.values.items()
+        }
 
 
 class PlaceFit:
@@ -220,7 +191,7 @@ class PlaceFit:
 
     def start(self, blur: float = 0.5) -> State:
         """Return the mask where its file says, blurred so that wide errors are seen."""
-        values = dict.fromkeys(PARAMETERS, 0.0) | {"blur": blur, "width": 1.0}
+        values = dict.fromkeys(DISPLACEMENTS, 0.0) | {"blur": blur, "width": 1.0}
         return State(values, torch.zeros_like(self.offsets))
 
     def codes(self, state: State, keys: Sequence[str] = ()) -> tuple[Tensor, Tensor]:
@@ -238,7 +209,7 @@ class PlaceFit:
         fields = self._fields(row, column)
         off, along = displacement(state.values, fields, self.size, like=row)
         images = blurred_mask(self.fine, state.values, self.pitch, derivatives=bool(keys))
-        at = _grid(row - off, column - along, self.size)
+        at = sample_grid(row - off, column - along, self.size)
         sampled = images.new_zeros(len(at), images.shape[2], *at.shape[1:3])
         for shot in windows.shot.unique().tolist():
             chosen = windows.shot == shot
@@ -251,7 +222,7 @@ class PlaceFit:
             if key in BLURS:
                 change = sampled[:, 3 if key == "blur" else 4]
             else:
-                parameter = PARAMETERS[key]
+                parameter = DISPLACEMENTS[key]
                 scale = parameter.scale(height, width)
                 moves = parameter.basis(*fields)
                 change = -(
@@ -422,7 +393,7 @@ class PlaceFit:
         prior included, the sum J of outer products of the windows' gradients, and the inverse
         variances P of the prior.
         """
-        every = (*PARAMETERS, *BLURS)
+        every = (*DISPLACEMENTS, *BLURS)
         _, gradient, drawn = self.scores(state, every)
         _, _, precision = self._prior(state, every)
         trust = state.trust
@@ -436,6 +407,7 @@ class PlaceFit:
             {key: min(float(errors[k]), _usual(key)[1]) for k, key in enumerate(every)},
             self.offsets,
             light / light.mean(),
+            inverse[len(every) :, len(every) :],
         )
 
 
@@ -486,7 +458,7 @@ def _trust(gradient: Tensor, drawn: Tensor, count: int) -> float:
 
 
 def _usual(key: str) -> tuple[float, float]:
-    return BLURS[key] if key in BLURS else (0.0, PARAMETERS[key].deviation)
+    return BLURS[key] if key in BLURS else (0.0, DISPLACEMENTS[key].deviation)
 
 
 def _relaxed(state: State) -> State:
@@ -494,36 +466,6 @@ def _relaxed(state: State) -> State:
     steps = state.light.diff()
     walk = (float(steps.square().sum()) + _WALKS * WALK**2) / (len(steps) + _WALKS)
     return replace(state, walk=math.sqrt(walk))
-
-
-def from_middle(row: Tensor, column: Tensor, size: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Return rows and columns from the middle of a mask, −1 to 1 at its border."""
-    height, width = size
-    return (row - (height - 1) / 2) / (height / 2), (column - (width - 1) / 2) / (width / 2)
-
-
-def displacement(
-    values: dict[str, float],
-    fields: tuple[Tensor, Tensor, Tensor],
-    size: tuple[int, ...],
-    like: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """Return d, pixels across and along the dispersion.
-
-    Args:
-        values: of the parameters, by key.
-        fields: u, v and z, see `Basis`.
-        size: of the mask.
-        like: has the shape.
-    """
-    moved = [torch.zeros_like(like), torch.zeros_like(like)]
-    for key, parameter in PARAMETERS.items():
-        if not (value := values[key]):
-            continue
-        scale = parameter.scale(*size)
-        for k, part in enumerate(parameter.basis(*fields)):
-            moved[k] = moved[k] + value * scale[k] * part
-    return moved[0], moved[1]
 
 
 def outer_offsets(offsets: Sequence[float]) -> tuple[float, float]:
@@ -534,65 +476,6 @@ def outer_offsets(offsets: Sequence[float]) -> tuple[float, float]:
     return offsets[0] - first / 2, offsets[-1] + last / 2
 
 
-def fine_mask(mask: Tensor) -> Tensor:
-    """Return a mask `(K, C, H, W)` on a grid three times as fine, with a margin around it.
-
-    A design is averaged over pixels as a sensor does. A photograph is averaged already.
-    """
-    size = [_FINE * (length - 1) + 1 for length in mask.shape[-2:]]
-    mode = "bilinear" if is_design(mask) else "bicubic"
-    fine = interpolate(mask, size=size, mode=mode, align_corners=True)
-    return pad(fine, (_EDGE * _FINE,) * 4, mode="replicate")
-
-
-def blurred_mask(
-    fine: Tensor, values: dict[str, float], pitch: float, derivatives: bool = False
-) -> Tensor:
-    """Return a fine mask as light of one offset shows it, `(K, C, 1|5, H, W)`.
-
-    Args:
-        fine: of `fine_mask`.
-        values: of `BLURS`.
-        pitch: pixels between offsets.
-        derivatives: add those by row, column, blur and width.
-    """
-    wide = pitch**2 / 12
-    mask = _smooth(fine, values["blur"], -2)
-    mask = _smooth(mask, values["blur"] + wide * values["width"], -1)
-    if not derivatives:
-        return mask[:, :, None]
-    around = pad(mask, (1, 1, 1, 1), mode="replicate")
-    up, down = around[..., :-2, 1:-1], around[..., 2:, 1:-1]
-    left, right = around[..., 1:-1, :-2], around[..., 1:-1, 2:]
-    across = (up + down - 2 * mask) * (_FINE**2 / 2)
-    along = (left + right - 2 * mask) * (_FINE**2 / 2)
-    slopes = ((down - up) * (_FINE / 2), (right - left) * (_FINE / 2))
-    return torch.stack([mask, *slopes, across + along, wide * along], 2)
-
-
-def _grid(row: Tensor, column: Tensor, size: tuple[int, ...]) -> Tensor:
-    height, width = (length - 1 + 2 * _EDGE for length in size)
-    at = torch.stack(((column + _EDGE) * 2 / width - 1, (row + _EDGE) * 2 / height - 1), -1).float()
-    return at if at.ndim == 4 else at[None]
-
-
-def _smooth(image: Tensor, variance: float, dim: int) -> Tensor:
-    """Return an image convolved with a Gaussian along one dimension; variance in pixels²."""
-    sigma = _FINE * variance**0.5
-    reach = max(1, math.ceil(3.5 * sigma))
-    if sigma < 1e-3:
-        return image
-    kernel = torch.exp(-0.5 * (torch.arange(-reach, reach + 1) / sigma) ** 2)
-    kernel = (kernel / kernel.sum()).to(image)
-    planes = image.reshape(-1, 1, *image.shape[-2:])
-    margin, shape = (
-        ((reach, reach, 0, 0), (1, 1, 1, -1))
-        if dim == -1
-        else ((0, 0, reach, reach), (1, 1, -1, 1))
-    )
-    return conv2d(pad(planes, margin, mode="replicate"), kernel.view(shape)).reshape(image.shape)
-
-
 def _covered(system: SDCassi, size: tuple[int, ...]) -> Callable[[Tensor, tuple[int, int]], Tensor]:
     """Return what tells whether all light of a window has passed the mask, away from its edges."""
     low, high = sorted(outer_offsets(system.offsets))
@@ -600,7 +483,7 @@ def _covered(system: SDCassi, size: tuple[int, ...]) -> Callable[[Tensor, tuple[
     def covered(corner: Tensor, shape: tuple[int, int]) -> Tensor:
         row, column = corner.T
         height, width = size
-        inside = (row >= _EDGE) & (row + shape[0] <= height - _EDGE)
+        inside = (row >= EDGE) & (row + shape[0] <= height - EDGE)
         inside &= column - high - BEYOND >= 0
         return inside & (column + shape[1] - low + BEYOND <= width)
 

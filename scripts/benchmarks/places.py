@@ -26,6 +26,7 @@ from cassi.camera.found import find_light
 from cassi.camera.names import name_bands
 from cassi.camera_search import calibrate_on
 from cassi.systems import SDCassi, System
+from cassi.systems.dispersion import is_even
 from scripts.benchmarks.lab import Lab, read_scene
 from scripts.benchmarks.optics import draw
 from scripts.benchmarks.tables import Parser, Table, data_folder
@@ -131,8 +132,8 @@ def main() -> None:
         for seed in seeds:
             drawn = make(seed)
             start = time.process_time()
-            place = find_light(drawn.y, drawn.camera, drawn.good, drawn.wavelengths, 48)
-            names = name_bands(place.offsets, place.light, drawn.camera.offsets, drawn.wavelengths)
+            place = find_light(drawn.y, drawn.camera, drawn.good, drawn.wavelengths)
+            names = name_bands(place.offsets, place.light, drawn.camera.offsets)
             seconds = time.process_time() - start
             across = place.values["across"] - drawn.across
             off["across"].append((abs(across), place.errors["across"]))
@@ -144,14 +145,20 @@ def main() -> None:
             cells += [names.told or "nothing", f"{seconds:.1f}"]
             if arguments.calibrate:
                 start = time.process_time()
-                found = calibrate_on(drawn.y, drawn.system, prism=drawn.wavelengths)
+                found = calibrate_on(
+                    drawn.y,
+                    drawn.system,
+                    wavelengths=drawn.wavelengths,
+                    all_light=True,
+                    step_alone=is_even(drawn.camera.offsets),
+                )
                 seconds = time.process_time() - start
                 camera: System = found.system
                 if drawn.good is not None:
                     camera = found.system.weighted(bad_pixels=~drawn.good)
                 levels = [
-                    drawn.score(cassi.reconstruct(drawn.y, each)[0])
-                    for each in (drawn.system, camera)
+                    drawn.score(cassi.reconstruct(drawn.y, each, align=align)[0])
+                    for each, align in ((drawn.system, True), (camera, False))
                 ]
                 worse.append(levels[0] - levels[1])
                 cells += [*(f"{level:.2f}" for level in levels), f"{seconds:.0f}"]

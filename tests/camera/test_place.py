@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch.nn.functional import avg_pool2d, interpolate
 
+from cassi.camera.displacement import BLURS, DISPLACEMENTS
 from cassi.camera.found import can_be_placed, find_light, place_mask
-from cassi.camera.place import BLURS, PARAMETERS, ROUGHLY, PlaceFit
+from cassi.camera.place import ROUGHLY, PlaceFit
+from cassi.camera_search import calibrate_on
 from cassi.systems import SDCassi
 
 BANDS, STEP, HEIGHT, WIDTH, FINE = 12, 1.5, 96, 112, 4
@@ -77,7 +79,7 @@ def test_the_mask_is_found_where_it_lies(axis, down, turned):
     assert place.values["across"] == pytest.approx(down, abs=0.15)
     assert place.values["rotation"] == pytest.approx(turned, abs=0.25)
     assert place.values["magnification"] == pytest.approx(0, abs=5e-3)
-    assert all(place.errors[key] <= PARAMETERS[key].deviation for key in PARAMETERS)
+    assert all(place.errors[key] <= DISPLACEMENTS[key].deviation for key in DISPLACEMENTS)
 
 
 def test_light_is_found_between_its_ends():
@@ -86,6 +88,36 @@ def test_light_is_found_between_its_ends():
     inside = (found.offsets > FIRST + 0.5) & (found.offsets < LAST - 0.5)
     outside = (found.offsets < FIRST - 1) | (found.offsets > LAST + 1)
     assert float(found.light[outside].max()) < 0.1 * float(found.light[inside].median())
+
+
+@pytest.mark.parametrize(("axis", "down", "turned"), [(-1, 0.7, 0.3), (-2, -0.6, -0.3)])
+def test_a_sensors_frame_gives_a_camera(axis, down, turned):
+    camera, y = measure(down, turned, axis)
+    bad = torch.rand(y.shape[1:], generator=torch.Generator().manual_seed(4)) < 0.005
+    found = calibrate_on(y, camera.weighted(bad_pixels=bad), wavelengths=NM, all_light=True)
+    assert found.after < found.before
+    assert not found.told
+    assert found.bend is None
+    key = "down" if axis == -1 else "right"
+    values = {each.name: each for each in found.estimates()}
+    assert values[f"shift {key} (px)"].value == pytest.approx(down, abs=0.15)
+    rotation = values["rotation (degrees)"]
+    wanted = turned if axis == -1 else -turned  # as displayed
+    assert abs(rotation.value - wanted) < 2 * rotation.standard_error
+    assert found.system.axis == axis
+    moved = (found.system.mask - camera.mask).abs().mean()
+    assert moved > 0.05
+    assert found.place.light_of(found.system.offsets)[0].shape == (BANDS,)
+
+
+def test_what_is_below_its_error_stays():
+    camera, y = measure()
+    place = place_mask(y, camera, wavelengths=NM, count=16)
+    kept = place.significant()
+    for key in DISPLACEMENTS:
+        assert kept[key] in (0.0, place.values[key])
+        assert (kept[key] == 0.0) is (abs(place.values[key]) <= place.errors[key])
+    assert kept["blur"] == place.values["blur"]
 
 
 def test_bad_pixels_have_no_influence():
@@ -105,7 +137,7 @@ def test_gradients_are_those_of_the_evidence():
         fit.start(), light=0.3 * torch.randn(len(fit.offsets), generator=random).double()
     )
     state.values.update({"across": 0.21, "rotation": 0.05, "blur": 0.4, "width": 0.7})
-    keys = (*PARAMETERS, *BLURS)
+    keys = (*DISPLACEMENTS, *BLURS)
     nats, gradient, _ = fit.scores(state, keys)
     torch.testing.assert_close(nats, fit.nats(state))
 
@@ -116,7 +148,7 @@ def test_gradients_are_those_of_the_evidence():
     # Per pixel. Between its pixels a mask is linear, so that slopes of single keys are rough.
     found, wanted = [], []
     for k, key in enumerate(keys):
-        scale = PARAMETERS[key].scale(HEIGHT, WIDTH)[0] if key in PARAMETERS else 1.0
+        scale = DISPLACEMENTS[key].scale(HEIGHT, WIDTH)[0] if key in DISPLACEMENTS else 1.0
 
         def change(by, key=key):
             return replace(state, values=state.values | {key: state.values[key] + by})
@@ -148,7 +180,7 @@ def test_what_no_window_tells_stays_at_its_prior():
     fit = PlaceFit(y, striped, wavelengths=NM, count=8)
     place = fit.place(fit.run(fit.start(), (*ROUGHLY, *BLURS), 6))
     assert abs(place.values["across"]) < 0.1
-    assert place.errors["across"] > 0.9 * PARAMETERS["across"].deviation
+    assert place.errors["across"] > 0.9 * DISPLACEMENTS["across"].deviation
 
 
 def test_a_mask_of_stripes_is_not_trusted_beyond_its_prior():
@@ -158,8 +190,8 @@ def test_a_mask_of_stripes_is_not_trusted_beyond_its_prior():
     y = striped(torch.ones(1, BANDS, HEIGHT, WIDTH))
     y = y + 0.01 * torch.randn(y.shape, generator=torch.Generator().manual_seed(5))
     place = place_mask(y, striped, wavelengths=NM)
-    assert place.errors["across"] == pytest.approx(PARAMETERS["across"].deviation, rel=0.01)
-    assert all(abs(place.values[key]) < 3 * PARAMETERS[key].deviation for key in PARAMETERS)
+    assert place.errors["across"] == pytest.approx(DISPLACEMENTS["across"].deviation, rel=0.01)
+    assert all(abs(place.values[key]) < 3 * DISPLACEMENTS[key].deviation for key in DISPLACEMENTS)
 
 
 def test_other_cameras_and_dark_frames_are_refused():

@@ -157,6 +157,6 @@ def _draw(path: Path, found: Calibration, nominal: SDCassi) -> None:
         (entry.model[-1] if entry.model else "nominal", entry.error, entry.taken)
         for entry in found.stages
     ]
-    light = found.spectrum
+    light = found.place
     spectrum = None if light is None else (light.offsets.tolist(), light.light.tolist())
     save_calibration(path, models, found.standings(nominal), spectrum, found.system.offsets)

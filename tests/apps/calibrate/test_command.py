@@ -229,7 +229,7 @@ def test_a_snapshot_calibrates_its_own_camera(reconstruct, results, bench):
 
 @pytest.mark.parametrize("raw", [False, True])
 def test_both_commands_find_one_camera(calibrate, reconstruct, results, bench, tmp_path, raw):
-    """Behind a prism, of which the step alone is told, and in light of one line per band."""
+    """In one line per band, and in light of all wavelengths as a sensor's frames are."""
     files = ["measurement=first.npy", "mask=mask.npy", "solver.iterations=3"]
     if raw:
         np.save(tmp_path / "raw.npy", np.load(tmp_path / "first.npy") + 0.1)
@@ -242,8 +242,8 @@ def test_both_commands_find_one_camera(calibrate, reconstruct, results, bench, t
     found = results("metrics.json")["calibration"]
     same = ("estimates", "heldout_error", "model", "dropped", "offsets", "dispersion_told")
     assert {key: numbers[key] for key in same} == {key: found[key] for key in same}
-    assert numbers.get("bend") == found.get("bend")
-    assert ("bend" in found) is raw
+    assert numbers.get("light") == found.get("light")
+    assert ("light" in found) is raw
     table = alone.out[alone.out.index("before") : alone.out.index("gain:")]
     assert table in done.out
     taken = [entry for entry in found["estimates"] if entry["in_model"]]

@@ -94,10 +94,8 @@ def test_what_the_weights_have_not_seen(reconstruct, camera, results):
         (0, 4.5, False, None, False),
         (9, 1.0, False, None, False),
         (9, 4.5, True, None, False),
-        (9, 0.4, True, {"dispersion_told": False, "bend": {}}, True),
-        (9, 4.5, True, {"dispersion_told": True}, True),
-        (9, 0.0, True, {"dispersion_told": True}, False),
-        (9, 0.0, True, {"dispersion_told": True, "bend": {}}, False),
+        (9, 0.4, True, {"bend": {}}, True),
+        (9, 4.5, False, {}, True),
     ],
 )
 def test_a_line_that_a_raw_frame_does_not_show(level, bend, shown, calibration, warned):

@@ -1,0 +1,197 @@
+"""What displaces and blurs a mask, and the mask that comes of it.
+
+A point of the mask's file falls on the detector displaced by d = Σ_i θ_i·basis_i, pixels, see
+`DISPLACEMENTS`. Each θ_i has a Gaussian prior about 0.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import conv2d, grid_sample, interpolate, pad
+
+from cassi.systems import SDCassi
+from cassi.systems.photographed import is_design
+
+EDGE = 4
+"""Pixels around a mask, as bright as its border."""
+_FINE = 3  # samples of a mask per pixel
+
+Basis = Callable[[Tensor, Tensor, Tensor], tuple[Tensor | float, Tensor | float]]
+"""Rows and columns from the middle, −1 to 1 at the border, and offset, −1 to 1 from the least band
+to the farthest → displacement across the dispersion and along it, of a parameter of 1, in units
+that `Parameter.scale` makes pixels."""
+
+
+class Parameter(NamedTuple):
+    """A number that a place has.
+
+    Attributes:
+        name: for tables, with its unit.
+        deviation: standard deviation of its Gaussian prior, about 0, in its unit.
+        scale: pixels per unit at the border of a mask of this height and width.
+        basis: what it displaces.
+    """
+
+    name: str
+    deviation: float
+    scale: Callable[[float, float], tuple[float, float]]
+    basis: Basis
+
+
+def _pixels(height: float, width: float) -> tuple[float, float]:
+    return 1.0, 1.0
+
+
+def _half(height: float, width: float) -> tuple[float, float]:
+    return height / 2, width / 2
+
+
+def _turned(height: float, width: float) -> tuple[float, float]:
+    return math.radians(width / 2), math.radians(height / 2)
+
+
+def _crossed(height: float, width: float) -> tuple[float, float]:
+    return width / 2, height / 2
+
+
+DISPLACEMENTS: dict[str, Parameter] = {
+    # A mask is mounted to a pixel or two, half a degree and one per cent of its size.
+    "across": Parameter("shift across (px)", 1.5, _pixels, lambda u, v, z: (1.0, 0.0)),
+    "rotation": Parameter("rotation (degrees)", 0.5, _turned, lambda u, v, z: (-v, u)),
+    "magnification": Parameter("magnification − 1", 0.01, _half, lambda u, v, z: (u, v)),
+    # Lenses and disperser shear and bend images by a thousandth of their size.
+    "stretch": Parameter("stretch", 0.003, _half, lambda u, v, z: (u, -v)),
+    "shear": Parameter("shear", 0.003, _crossed, lambda u, v, z: (v, u)),
+    "across uu": Parameter("bow across, rows (px)", 0.7, _pixels, lambda u, v, z: (u * u, 0.0)),
+    "across uv": Parameter("bow across, both (px)", 0.7, _pixels, lambda u, v, z: (u * v, 0.0)),
+    "across vv": Parameter("bow across, columns (px)", 0.7, _pixels, lambda u, v, z: (v * v, 0.0)),
+    "along uu": Parameter("smile (px)", 0.7, _pixels, lambda u, v, z: (0.0, u * u)),
+    "along uv": Parameter("bow along, both (px)", 0.7, _pixels, lambda u, v, z: (0.0, u * v)),
+    "along vv": Parameter("bow along, columns (px)", 0.7, _pixels, lambda u, v, z: (0.0, v * v)),
+    # A disperser is turned by a degree, and images of colours differ by a thousandth.
+    "tilt": Parameter("tilt of the dispersion (px)", 0.3, _pixels, lambda u, v, z: (z, 0.0)),
+    "colour across u": Parameter("colour (px)", 0.2, _pixels, lambda u, v, z: (z * u, 0.0)),
+    "colour across v": Parameter("colour (px)", 0.2, _pixels, lambda u, v, z: (z * v, 0.0)),
+    "colour along u": Parameter("colour (px)", 0.2, _pixels, lambda u, v, z: (0.0, z * u)),
+    "colour along v": Parameter("colour (px)", 0.2, _pixels, lambda u, v, z: (0.0, z * v)),
+}
+"""What displaces a mask, its prior and the reason. Linear: d = Σ_i θ_i·basis_i. The first ones are
+fitted first. A shift along the dispersion cannot be told from other offsets of the light."""
+BLURS = {"blur": (0.1, 0.2), "width": (1.0, 0.5)}
+"""Prior mean and standard deviation of the variance of the blur of a mask, pixels², and of the
+variance of the light of one offset along the dispersion, over that of light of all wavelengths."""
+
+
+def from_middle(row: Tensor, column: Tensor, size: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Return rows and columns from the middle of a mask, −1 to 1 at its border."""
+    height, width = size
+    return (row - (height - 1) / 2) / (height / 2), (column - (width - 1) / 2) / (width / 2)
+
+
+def displacement(
+    values: dict[str, float],
+    fields: tuple[Tensor, Tensor, Tensor],
+    size: tuple[int, ...],
+    like: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Return d, pixels across and along the dispersion.
+
+    Args:
+        values: of the parameters, by key.
+        fields: u, v and z, see `Basis`.
+        size: of the mask.
+        like: has the shape.
+    """
+    moved = [torch.zeros_like(like), torch.zeros_like(like)]
+    for key, parameter in DISPLACEMENTS.items():
+        if not (value := values[key]):
+            continue
+        scale = parameter.scale(*size)
+        for k, part in enumerate(parameter.basis(*fields)):
+            moved[k] = moved[k] + value * scale[k] * part
+    return moved[0], moved[1]
+
+
+def fine_mask(mask: Tensor) -> Tensor:
+    """Return a mask `(K, C, H, W)` on a grid three times as fine, with a margin around it.
+
+    A design is averaged over pixels as a sensor does. A photograph is averaged already.
+    """
+    size = [_FINE * (length - 1) + 1 for length in mask.shape[-2:]]
+    mode = "bilinear" if is_design(mask) else "bicubic"
+    fine = interpolate(mask, size=size, mode=mode, align_corners=True)
+    return pad(fine, (EDGE * _FINE,) * 4, mode="replicate")
+
+
+def blurred_mask(
+    fine: Tensor, values: dict[str, float], pitch: float, derivatives: bool = False
+) -> Tensor:
+    """Return a fine mask as light of one offset shows it, `(K, C, 1|5, H, W)`.
+
+    Args:
+        fine: of `fine_mask`.
+        values: of `BLURS`.
+        pitch: pixels between offsets.
+        derivatives: add those by row, column, blur and width.
+    """
+    wide = pitch**2 / 12
+    mask = _smooth(fine, values["blur"], -2)
+    mask = _smooth(mask, values["blur"] + wide * values["width"], -1)
+    if not derivatives:
+        return mask[:, :, None]
+    around = pad(mask, (1, 1, 1, 1), mode="replicate")
+    up, down = around[..., :-2, 1:-1], around[..., 2:, 1:-1]
+    left, right = around[..., 1:-1, :-2], around[..., 1:-1, 2:]
+    across = (up + down - 2 * mask) * (_FINE**2 / 2)
+    along = (left + right - 2 * mask) * (_FINE**2 / 2)
+    slopes = ((down - up) * (_FINE / 2), (right - left) * (_FINE / 2))
+    return torch.stack([mask, *slopes, across + along, wide * along], 2)
+
+
+def sample_grid(row: Tensor, column: Tensor, size: tuple[int, ...]) -> Tensor:
+    """Return where `grid_sample` finds pixels of a mask of this size in its `fine_mask`."""
+    height, width = (length - 1 + 2 * EDGE for length in size)
+    at = torch.stack(((column + EDGE) * 2 / width - 1, (row + EDGE) * 2 / height - 1), -1).float()
+    return at if at.ndim == 4 else at[None]
+
+
+def _smooth(image: Tensor, variance: float, dim: int) -> Tensor:
+    """Return an image convolved with a Gaussian along one dimension; variance in pixels²."""
+    sigma = _FINE * variance**0.5
+    reach = max(1, math.ceil(3.5 * sigma))
+    if sigma < 1e-3:
+        return image
+    kernel = torch.exp(-0.5 * (torch.arange(-reach, reach + 1) / sigma) ** 2)
+    kernel = (kernel / kernel.sum()).to(image)
+    planes = image.reshape(-1, 1, *image.shape[-2:])
+    margin, shape = (
+        ((reach, reach, 0, 0), (1, 1, 1, -1))
+        if dim == -1
+        else ((0, 0, reach, reach), (1, 1, -1, 1))
+    )
+    return conv2d(pad(planes, margin, mode="replicate"), kernel.view(shape)).reshape(image.shape)
+
+
+def moved_mask(system: SDCassi, values: dict[str, float]) -> Tensor:
+    """Return the mask of a camera as light in the middle of the dispersion shows it.
+
+    Args:
+        system: the camera, with one mask for all bands.
+        values: of `DISPLACEMENTS` and `BLURS`, by key. The width of the light is the bands' own.
+
+    Returns:
+        Transmission, shaped like the camera's mask.
+    """
+    mask = system.turn(system.mask.detach()).float()
+    size = mask.shape[-2:]
+    row, column = torch.meshgrid(*(torch.arange(n).float() for n in size), indexing="ij")
+    row, column = row.to(mask.device), column.to(mask.device)
+    fields = (*from_middle(row, column, size), torch.zeros_like(row))
+    across, along = displacement(values, fields, size, like=row)
+    image = blurred_mask(fine_mask(mask), values | {"width": 0.0}, pitch=0.0)[:, :, 0]
+    at = sample_grid(row - across, column - along, size).expand(len(image), -1, -1, -1)
+    found = grid_sample(image, at, align_corners=True).clamp(0, max(1.0, float(mask.amax())))
+    return system.turn(found).to(system.mask).contiguous()
