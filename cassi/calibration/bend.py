@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.stats import chi2
 from torch import Tensor
 
 from cassi.calibration.correlation import Correlation, find_bright_end
@@ -21,14 +20,14 @@ MOST = 1.25
 _STEP = 0.05
 _LEVEL = 10.0  # variance of the logarithm of the brightness, which is free
 _OUTER = 0.5
-"""Variance of the logarithm of the light of the two outermost bands on either side: of light that
-ends within a band a part is missing, or that of light beyond is there."""
+"""Variance of the logarithm of the light of the outermost bands: where light ends within a band a
+part is missing. Without it two of ten thermal lights are strange."""
 _PLACE = 0.5
 """Pixels, standard error of where the bands of a camera lie, by hand: their distances are known."""
 _STRANGE = 1e-3
 """Probability of light that is less like a thermal lamp's. Of cameras drawn by
 `scripts/benchmarks/optics.py` fluorescent lamps, lamps of lines and LEDs of several colours have
-2e-8 and less; daylight, halogen light and white LEDs 0.12 and more."""
+1e-19 and less; daylight, halogen light and white LEDs 0.007 and more."""
 _SEEN = (420.0, 700.0)
 """Nanometres: what is known of lamps, sensors and scenes ends there."""
 
@@ -92,6 +91,8 @@ def likely_bend(
     Returns:
         The bend; None where bands lie beyond 420 to 700 nm, and in light unlike a thermal lamp's.
     """
+    from scipy.stats import chi2
+
     if not wavelengths or wavelengths[0] < _SEEN[0] or wavelengths[-1] > _SEEN[1]:
         return None
     known = read_statistics() if known is None else known
@@ -105,7 +106,7 @@ def likely_bend(
     dark = DARK * values.max()
     values = values.clip(min=dark)
     errors = np.diag(ROUGH**2 + (dark / values) ** 2) + _LEVEL
-    errors[[0, 1, -2, -1], [0, 1, -2, -1]] += _OUTER
+    errors[[0, -1], [0, -1]] += _OUTER
     if covariance is not None:
         errors = errors + covariance
     values = values / np.exp(np.log(values).mean())

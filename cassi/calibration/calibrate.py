@@ -172,7 +172,8 @@ def calibrate(
         ValueError: the camera has a mask per sample, the frames do not fit it or are too dark or
             small, or a number is out of range.
     """
-    _check(frames, system, radius, degree, gain)
+    _check(frames, system)
+    check_search(radius, degree, gain)
     began = time.perf_counter()
     scenes = PlainScenes(frames, system, watch=watch)
     curve = [f"dispersion_{order}" for order in range(2, min(degree, system.bands - 1) + 1)]
@@ -252,17 +253,21 @@ def _hold_out(
     ]
 
 
-def _check(frames: Sequence[Frame], system: SDCassi, radius: int, degree: int, gain: float) -> None:
-    if type(system) is not SDCassi:  # the others move other things
-        raise ValueError(f"calibration: expected SDCassi, got {type(system).__name__}")
-    if system.mask.ndim != 4:
-        raise ValueError("calibration: expected one mask for all samples, got a mask per sample")
+def check_search(radius: int = 2, degree: int = 2, gain: float = 0.02) -> None:
+    """Raise ValueError where a setting of `calibrate` is out of its range."""
     if not 0 <= radius <= 20:
         raise ValueError(f"radius: expected 0 to 20 pixels, got {radius}")
     if not 1 <= degree <= 5:
         raise ValueError(f"degree: expected 1 to 5, got {degree}")
     if not 0 <= gain < 1:
         raise ValueError(f"gain: expected a share from 0 to below 1, got {gain}")
+
+
+def _check(frames: Sequence[Frame], system: SDCassi) -> None:
+    if type(system) is not SDCassi:  # the others move other things
+        raise ValueError(f"calibration: expected SDCassi, got {type(system).__name__}")
+    if system.mask.ndim != 4:
+        raise ValueError("calibration: expected one mask for all samples, got a mask per sample")
     if not frames:
         raise ValueError("calibration: expected at least one frame, got none")
     for frame in frames:

@@ -18,6 +18,7 @@ from cassi.systems.photographed import is_design
 EDGE = 4
 """Pixels around a mask, as bright as its border."""
 _FINE = 3  # samples of a mask per pixel
+_ROUNDING = 1e-4  # of an open element: single precision leaves 1e-5 in a closed one
 
 Basis = Callable[[Tensor, Tensor, Tensor], tuple[Tensor | float, Tensor | float]]
 """Rows and columns from the middle, −1 to 1 at the border, and offset, −1 to 1 from the least band
@@ -194,4 +195,5 @@ def moved_mask(system: SDCassi, values: dict[str, float]) -> Tensor:
     image = blurred_mask(fine_mask(mask), values | {"width": 0.0}, pitch=0.0)[:, :, 0]
     at = sample_grid(row - across, column - along, size).expand(len(image), -1, -1, -1)
     found = grid_sample(image, at, align_corners=True).clamp(0, max(1.0, float(mask.amax())))
+    found = torch.where(found < _ROUNDING, 0, found)  # a solver would divide by it
     return system.turn(found).to(system.mask).contiguous()

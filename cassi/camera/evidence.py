@@ -187,7 +187,11 @@ class Windows:
             of_use = wanted(corner, self.shape)
             at, corner = at[of_use], corner[of_use]
             if len(at) < LEAST:
-                raise ValueError(f"evidence: expected {LEAST} windows at least, got {len(at)}")
+                raise ValueError(
+                    f"calibration: expected at least {LEAST} lit windows of {rows}×{columns} "
+                    f"pixels that all light reaches through the mask, got {len(at)}; take a larger "
+                    "or brighter frame"
+                )
         chosen = _spread(len(at), count)
         at = at[chosen]
         self.y = cut[tuple(at.T)].flatten(1)  # (W, N)

@@ -111,30 +111,39 @@ class Place:
     covariance: Tensor
 
     def light_of(self, offsets: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the light λ of bands, each the mean over half the way to its neighbours.
+        """Return the light λ of bands, each the mean over a band to either side.
+
+        What an offset lacks its neighbour has: neighbouring ones are told apart badly.
 
         Args:
             offsets: of the bands, pixels, `(C,)`.
 
         Returns:
-            λ `(C,)`, the geometric mean, and the covariance of its logarithm `(C, C)`.
+            λ `(C,)` and the covariance of its logarithm `(C, C)`.
         """
-        half = max(abs(offsets[-1] - offsets[0]) / max(len(offsets) - 1, 1) / 2, 0.5)
-        away = self.offsets.numpy() - np.asarray(offsets)[:, None]
-        near = np.abs(away) <= np.maximum(half, np.abs(away).min(1, keepdims=True))
-        share = near / near.sum(1, keepdims=True)
-        logs = share @ self.light.log().numpy() / 2
-        return np.exp(logs), share @ self.covariance.numpy() @ share.T
+        step = max(abs(offsets[-1] - offsets[0]) / max(len(offsets) - 1, 1), 1.0)
+        away = np.abs(self.offsets.numpy() - np.asarray(offsets)[:, None])
+        share = np.maximum(1 - away / step, 1e-9)
+        share = share / share.sum(1, keepdims=True) * self.light.sqrt().numpy()
+        light = share.sum(1)
+        share = share / light[:, None]
+        return light, share @ self.covariance.numpy() @ share.T
 
     def significant(self) -> dict[str, float]:
-        """Return the values, those of the mask 0 where they are below their standard errors.
+        """Return the values, those of the mask 0 where the frame does not tell them.
 
-        A mask that is moved is interpolated, which costs more than such a value is worth.
+        A mask that is moved is interpolated, which costs more than a value below its standard error
+        is worth. And a frame that says less of a value than its prior does not tell it: two equal
+        sources leave the prior's standard deviation over √2.
         """
         return {
-            key: value if key in BLURS or abs(value) > self.errors[key] else 0.0
+            key: value if key in BLURS or self._tells(key) else 0.0
             for key, value in self.values.items()
         }
+
+    def _tells(self, key: str) -> bool:
+        error = self.errors[key]
+        return abs(self.values[key]) > error and error < DISPLACEMENTS[key].deviation / 2**0.5
 
 
 class PlaceFit:
