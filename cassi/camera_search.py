@@ -196,7 +196,8 @@ def place_camera(
             camera = _with(nominal, mask, likely.offsets)
     after = _misses(y, system, camera)
     geometry, errors = _describe(nominal, camera, place, names)
-    model, seconds = tuple(errors), time.perf_counter() - began
+    model = tuple(key for key in errors if PARAMETERS[key].distance(geometry) > 0)
+    seconds = time.perf_counter() - began
     stages = [
         Stage((), Geometry(), before, True, 0.0),
         Stage(model, geometry, after, True, seconds),
@@ -247,8 +248,8 @@ def _describe(
     aside, beside = ("down", "right") if nominal.axis == -1 else ("right", "down")
     first, last = (camera.offsets[k] - nominal.offsets[k] for k in (0, -1))
     geometry = Geometry(
-        # Its degrees are those of the mask as displayed.
-        rotation=values["rotation"] if nominal.axis == -1 else -values["rotation"],
+        # Its degrees are those of the mask as displayed, and 0 has no sign.
+        rotation=(values["rotation"] if nominal.axis == -1 else -values["rotation"]) + 0.0,
         dispersion=((last - first) / max(bands - 1, 1),),
         magnification=1 + values["magnification"],
         variance=values["blur"],

@@ -153,10 +153,12 @@ def _place(wavelength: float | None, wavelengths: tuple[float, ...] | None) -> f
 def _draw(path: Path, found: Calibration, nominal: SDCassi) -> None:
     from cassi.viz.calibration import save_calibration
 
+    light = found.place
     models = [
         (entry.model[-1] if entry.model else "nominal", entry.error, entry.taken)
         for entry in found.stages
     ]
-    light = found.place
+    if light is not None:  # one step placed all
+        models[1:] = [("placed", *models[1][1:])]
     spectrum = None if light is None else (light.offsets.tolist(), light.light.tolist())
     save_calibration(path, models, found.standings(nominal), spectrum, found.system.offsets)
