@@ -29,10 +29,10 @@ from cassi.calibration.geometry import Geometry, moved_camera, placed, placed_ca
 from cassi.calibration.mask_alignment import KEYS
 from cassi.calibration.parameters import PARAMETERS
 from cassi.calibration.selection import Stage
-from cassi.camera.displacement import DISPLACEMENTS, moved_mask
+from cassi.camera.displacement import NUISANCES, moved_mask
 from cassi.camera.found import can_be_placed, find_light
 from cassi.camera.names import Names, name_bands
-from cassi.camera.place import WINDOWS, Place
+from cassi.camera.place import Place
 from cassi.methods.auto import auto
 from cassi.solvers import Solver
 from cassi.solvers.heldout import measure_heldout
@@ -181,11 +181,11 @@ def place_camera(
     watch("mask and light")
     place = find_light(y, nominal, system.good_pixels, wavelengths)
     values, mask = place.significant(), nominal.mask
-    if any(values[key] for key in (*DISPLACEMENTS, "blur")):
+    if any(value for key, value in values.items() if key not in NUISANCES):
         mask = moved_mask(nominal, values)
     watch("pixels held out")
     before = _misses(y, system, nominal)
-    camera, names = _end_bands(y, system, _with(nominal, mask, nominal.offsets), place)
+    camera, after, names = _end_bands(y, system, _with(nominal, mask, nominal.offsets), place)
     likely = None
     if step_alone and wavelengths is not None and nominal.bands > 2:
         good = None if system.good_pixels is None else system.good_pixels.expand_as(y)
@@ -194,7 +194,7 @@ def place_camera(
         likely = likely_bend(light, camera.offsets, wavelengths, end, covariance)
         if likely is not None:
             camera = _with(nominal, mask, likely.offsets)
-    after = _misses(y, system, camera)
+            after = _misses(y, system, camera)
     geometry, errors = _describe(nominal, camera, place, names)
     model = tuple(key for key in errors if PARAMETERS[key].distance(geometry) > 0)
     seconds = time.perf_counter() - began
@@ -202,18 +202,16 @@ def place_camera(
         Stage((), Geometry(), before, True, 0.0),
         Stage(model, geometry, after, True, seconds),
     ]
-    found = Calibration(geometry, model, errors, camera, stages, before, after, WINDOWS, False)
+    found = Calibration(
+        geometry, model, errors, camera, stages, before, after, place.windows, False
+    )
     found = replace(found, place=place, names=names, bend=likely)
     if after < _WORSE * before:
         return found
-    return found.superseded(
-        "held-out pixels are predicted worse",
-        geometry=Geometry(),
-        model=(),
-        system=nominal,
-        after=before,
-        bend=None,
+    found = found.superseded(
+        "", geometry=Geometry(), model=(), system=nominal, after=before, bend=None
     )
+    return replace(found, dropped=("mask and bands: held-out pixels are predicted twice as badly",))
 
 
 _WORSE = 2.0
@@ -221,14 +219,21 @@ _WORSE = 2.0
 those with the right mask had 1.4 at most, for their dispersion was wrong as before."""
 
 
-def _end_bands(y: Tensor, system: System, camera: SDCassi, place: Place) -> tuple[SDCassi, Names]:
-    """Return a camera whose bands end where the light does, if that predicts held-out pixels."""
+def _end_bands(
+    y: Tensor, system: System, camera: SDCassi, place: Place
+) -> tuple[SDCassi, float, Names]:
+    """Return a camera whose bands end where the light does, if that predicts held-out pixels.
+
+    Returns:
+        The camera, its held-out error, and where the bands end in this light.
+    """
     names = name_bands(place.offsets, place.light, camera.offsets)
+    error = _misses(y, system, camera)
     if names.told:
         named = _with(camera, camera.mask, names.offsets)
-        if _misses(y, system, named) < _misses(y, system, camera):
-            camera = named
-    return camera, names
+        if (lower := _misses(y, system, named)) < error:
+            camera, error = named, lower
+    return camera, error, names
 
 
 def _with(nominal: SDCassi, mask: Tensor, offsets: Sequence[float]) -> SDCassi:
@@ -256,8 +261,9 @@ def _describe(
     ).with_shift(values["across"], (first + last) / 2, nominal.axis)
     errors = {aside: place.errors["across"]}
     if camera.offsets != nominal.offsets:
-        error = math.hypot(names.errors[0], names.errors[-1])
-        errors |= {beside: error / 2, "dispersion": error / max(bands - 1, 1)}
+        # Both ends may err alike, so that their mean is no surer than one of them.
+        error = (names.errors[0] + names.errors[-1]) / 2
+        errors |= {beside: error, "dispersion": 2 * error / max(bands - 1, 1)}
     errors |= {key: place.errors[key] for key in ("rotation", "magnification", "blur")}
     return geometry, errors
 

@@ -19,6 +19,7 @@ from cassi.apps.inputs import Inputs
 from cassi.apps.printing import marked
 from cassi.apps.settings import Output
 from cassi.calibration import Calibration
+from cassi.camera.displacement import DISPLACEMENTS, IN_TABLE, NUISANCES
 from cassi.data.wavelengths import interpolate_spectra
 from cassi.evaluation.tables import plain_cell, strict
 from cassi.metrics.scores import evaluate_all
@@ -310,14 +311,19 @@ def summarize_calibration(found: Calibration, nominal: System) -> dict[str, Any]
     }
     if found.place is not None:
         place, names = found.place, found.names
+        taken = {} if found.dropped else place.significant()
         numbers["light"] = {
             "offsets": place.offsets.tolist(),
             "power": place.light.tolist(),
             "bands": None if names is None else asdict(names),
         }
         numbers["mask"] = {
-            key: {"value": place.values[key], "standard_error": place.errors[key]}
-            for key in place.values
+            key: {
+                "value": value,
+                "standard_error": place.errors[key],
+                "taken": bool(taken.get(key)) and key not in NUISANCES,
+            }
+            for key, value in place.values.items()
         }
     return numbers if found.bend is None else numbers | {"bend": asdict(found.bend)}
 
@@ -331,6 +337,13 @@ def say_estimates(numbers: dict[str, Any]) -> str:
         said += ", taken" if entry["in_model"] else ""
         said += f", {entry['note']}" if entry["note"] else ""
         lines.append(f"{entry['name']:28}{entry['nominal']:9.4f}{entry['value']:10.4f}   {said}")
+    bent = [
+        f"{DISPLACEMENTS[key].name} {entry['value']:+.2g}"
+        for key, entry in numbers.get("mask", {}).items()
+        if entry["taken"] and key in DISPLACEMENTS and key not in IN_TABLE
+    ]
+    if bent:
+        lines.append(f"the mask is moved as well by: {', '.join(bent)}")
     bands, bend = numbers.get("light", {}).get("bands"), numbers.get("bend")
     if bands is not None and bands["told"]:
         first, last = (

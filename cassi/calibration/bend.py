@@ -21,7 +21,8 @@ _STEP = 0.05
 _LEVEL = 10.0  # variance of the logarithm of the brightness, which is free
 _OUTER = 0.5
 """Variance of the logarithm of the light of the outermost bands: where light ends within a band a
-part is missing. Without it two of ten thermal lights are strange."""
+part is missing. Without it two of 18 drawn cameras in thermal light seem
+strange."""
 _PLACE = 0.5
 """Pixels, standard error of where the bands of a camera lie, by hand: their distances are known."""
 _STRANGE = 1e-3

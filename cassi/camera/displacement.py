@@ -81,6 +81,10 @@ DISPLACEMENTS: dict[str, Parameter] = {
 }
 """What displaces a mask, its prior and the reason. Linear: d = Σ_i θ_i·basis_i. The first ones are
 fitted first. A shift along the dispersion cannot be told from other offsets of the light."""
+IN_TABLE = ("across", "rotation", "magnification")
+"""Those that a calibration prints as numbers of the camera."""
+NUISANCES = ("width", *(key for key in DISPLACEMENTS if key.startswith(("tilt", "colour"))))
+"""What differs between offsets: it is fitted, and no mask has it."""
 BLURS = {"blur": (0.1, 0.2), "width": (1.0, 0.5)}
 """Prior mean and standard deviation of the variance of the blur of a mask, pixels², and of the
 variance of the light of one offset along the dispersion, over that of light of all wavelengths."""

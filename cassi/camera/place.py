@@ -102,6 +102,7 @@ class Place:
         offsets: o, pixels `(P,)`, float64.
         light: λ(o)², the power of the light there, `(P,)`, mean 1.
         covariance: of log λ, `(P, P)`.
+        windows: that it was found by.
     """
 
     values: dict[str, float]
@@ -109,6 +110,7 @@ class Place:
     offsets: Tensor
     light: Tensor
     covariance: Tensor
+    windows: int
 
     def light_of(self, offsets: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
         """Return the light λ of bands, each the mean over a band to either side.
@@ -417,6 +419,7 @@ class PlaceFit:
             self.offsets,
             light / light.mean(),
             inverse[len(every) :, len(every) :],
+            len(self.windows.y),
         )
 
 
