@@ -1,44 +1,25 @@
 """Find the camera from a measurement: with the right one, held-out pixels are predicted best."""
 
-import math
-import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from cassi.calibration import (
-    Alignment,
-    Calibration,
-    Frame,
-    Prepare,
-    Reconstruct,
-    calibrate,
-    fit_light,
-    refine_mask,
-)
-from cassi.calibration import align as align_mask
-from cassi.calibration.band_check import AWAY, Bands, find_bands
+from cassi.calibration import Alignment, Calibration, Frame, fit_light, refine_mask
 from cassi.calibration.bend import find_end, likely_bend
-from cassi.calibration.calibrate import check_search
-from cassi.calibration.dual import calibrate_dual
-from cassi.calibration.fit import Watch, silent
-from cassi.calibration.geometry import Geometry, moved_camera, placed, placed_camera
-from cassi.calibration.mask_alignment import KEYS
-from cassi.calibration.parameters import PARAMETERS
-from cassi.calibration.selection import Stage
+from cassi.calibration.calibration import Watch, describe, silent
+from cassi.calibration.dual import place_dual, single_twin
 from cassi.camera.displacement import NUISANCES, moved_mask
-from cassi.camera.found import can_be_placed, find_light
+from cassi.camera.found import can_be_placed, find_light, is_off, place_bands
+from cassi.camera.moved import moved_camera, placed_camera
 from cassi.camera.names import Names, name_bands
 from cassi.camera.place import Place
 from cassi.methods.auto import auto
 from cassi.solvers import Solver
 from cassi.solvers.heldout import measure_heldout
 from cassi.solvers.linear_system import seen
-from cassi.solvers.schedules import as_schedule
-from cassi.solvers.statistics import relative_noise, unit_of
+from cassi.solvers.statistics import unit_of
 from cassi.systems import DDCassi, SDCassi, System, TiltedCassi, WideCassi
 from cassi.systems.tilted import Shift
 
@@ -46,31 +27,50 @@ from cassi.systems.tilted import Shift
 def align(y: Tensor, system: System) -> Alignment | None:
     """Return the camera with its mask where the measurement shows that it lies; None: as it is.
 
-    Args:
-        y: measurement `(B, K, H', W')`, all samples by one camera.
-        system: the nominal camera.
-    """
-    found = find_place(y, system)
-    return found if isinstance(found, Alignment) else None
-
-
-def find_place(y: Tensor, system: System) -> Alignment | Bands | None:
-    """Find where the mask lies, or that it is the bands which lie elsewhere; None: as it is.
-
-    Where light in lines falls elsewhere than the bands, the mask stays: moved, it would make up for
-    a wrong dispersion, and hide it from `check_camera`.
-
-    `cassi.methods.auto` predicts the held-out pixels, whatever method reconstructs afterwards; see
-    `cassi.calibration.align`.
+    The mask is placed by the log evidence of a few windows. The result is taken if it is surely
+    elsewhere, and if `cassi.methods.auto` then predicts held-out pixels better, whatever method
+    reconstructs afterwards. The bands stay where they are, and so does the scene. It finds errors
+    of up to one pixel; `calibrate_on` finds larger ones, and those of the dispersion.
 
     Args:
         y: measurement `(B, K, H', W')`, all samples by one camera.
         system: the nominal camera.
+
+    Returns:
+        None where the camera is right as it is, or none of those whose mask can be moved: an
+        `SDCassi` or `WideCassi`, its pixels weighted or not, with one mask for all samples.
     """
-    method, y = auto(), _scaled(y, system)
-    found = align_mask(y, system, lambda camera: measure_heldout(y, camera, method).error)
-    bands = None if found is None else find_bands(y, system)
-    return found if bands is None or bands.away < AWAY else bands
+    given = system.plain
+    nominal = given.narrow() if isinstance(given, WideCassi) else given
+    if not can_be_placed(nominal):
+        return None
+    assert isinstance(nominal, SDCassi)
+    y = _scaled(y, system)
+    try:
+        values = is_off(y, nominal, system.good_pixels)
+    except ValueError:  # too dark or too small to say
+        return None
+    if values is None:
+        return None
+    moved = moved_camera(nominal, values)
+    camera: System = moved
+    if isinstance(given, WideCassi) and isinstance(moved, SDCassi):
+        camera = WideCassi.like(moved, given.band_width)
+    before, after = (_misses(y, system, each) for each in (given, camera))
+    if after > (1 - _CLOSE) * before:
+        return None
+    across, along = values["across"], values["along"]
+    down, right = (across, along) if nominal.axis == -1 else (along, across)
+    return Alignment(
+        down,
+        right,
+        values["rotation"] if nominal.axis == -1 else -values["rotation"],
+        1 + values["magnification"],
+        values["blur"] ** 0.5,
+        system.around(camera),
+        before,
+        after,
+    )
 
 
 def calibrate_on(
@@ -82,16 +82,18 @@ def calibrate_on(
     wavelengths: Sequence[float] | None = None,
     all_light: bool = False,
     step_alone: bool = False,
+    radius: int = 2,
     shift: Shift = Frame.shift,
     seed: int = 0,
-    **settings: Any,
+    watch: Watch = silent,
 ) -> Calibration:
     """Calibrate a camera on its own snapshots: what both commands and `cassi.calibrate` do.
 
     A sensor's frame, in light of all wavelengths, tells where the mask lies, see `place_camera`.
-    Other frames are sums of bands, as simulations make them: they tell the dispersion too. There a
-    mask that is moved alone takes the place of what was found if it predicts pixels held out
-    better. Frames of known light then give the mask pixel by pixel.
+    Other frames are sums of bands, as simulations make them: they tell the dispersion too, see
+    `cassi.camera.found.place_bands`. Both go by the log evidence of the frame. A camera that
+    predicts held-out pixels worse is refused. Frames of known light then give the mask pixel by
+    pixel.
 
     Args:
         y: snapshots `(B, 1, H', W')` of any scenes.
@@ -102,9 +104,10 @@ def calibrate_on(
         wavelengths: nm, one per band.
         all_light: the snapshots are a sensor's.
         step_alone: nobody gave more of the dispersion than its step: it may be that of a prism.
+        radius: of the search for the shift of sums of bands, pixels.
         shift: interpolates bands, see `Frame`.
         seed: of what the solver draws, and of which pixels are held out.
-        settings: of `cassi.calibration.calibrate`.
+        watch: is told what is being tried.
 
     Returns:
         What was found, the camera with all its pixels among it.
@@ -112,13 +115,23 @@ def calibrate_on(
     Raises:
         ValueError: it is another camera, or the frames are too dark or small.
     """
+    if not 0 <= radius <= 20:
+        raise ValueError(f"radius: expected 0 to 20 pixels, got {radius}")
     nominal = system.plain if isinstance(system, System) else system
+    solver = solver or auto()
+    torch.manual_seed(seed)
     if type(nominal) is DDCassi:
         if known:
             raise ValueError(
                 "calibrate: expected no frame of known light for a DDCassi; leave white out"
             )
-        return _calibrate_dual(y, system, nominal, settings.get("radius", 2))
+        good = None if system.good_pixels is None else system.good_pixels.expand_as(y)
+        watch("mask and dispersion")
+        y = _scaled(y, system)
+        place, dual = place_dual(
+            y, nominal, good, lambda each: _misses(y, system, each, solver), radius
+        )
+        return _judged(y, system, nominal, single_twin(nominal), dual, place, solver)
     if isinstance(nominal, WideCassi):  # where the bands lie does not depend on their width
         system = system.around(nominal.narrow())
     narrow = system.plain if isinstance(system, System) else system
@@ -126,30 +139,72 @@ def calibrate_on(
         raise ValueError(
             f"calibrate: expected SDCassi, WideCassi or DDCassi, got {type(nominal).__name__}"
         )
-    good = None if system.good_pixels is None else system.good_pixels.expand_as(y)
-    y, solver = _scaled(y, system), solver or auto()
+    if narrow.mask.ndim != 4:
+        raise ValueError("calibration: expected one mask for all samples, got a mask per sample")
+    for frame in known:
+        if tuple(frame.y.shape[1:]) != narrow.measurement_shape:
+            raise ValueError(
+                f"calibration: expected frames (B, K, H', W') = (B, "
+                f"{', '.join(map(str, narrow.measurement_shape))}), got {tuple(frame.y.shape)}"
+            )
+    y = _scaled(y, system)
     units = [unit_of(frame.y) for frame in known]
     known = [replace(f, y=f.y / u, shift=shift) for f, u in zip(known, units, strict=True)]
-    torch.manual_seed(seed)
-    watch = settings.pop("watch", silent)
-    check_search(**settings)
     tells_dispersion = any(frame.points for frame in known)
     if all_light and not tells_dispersion and can_be_placed(narrow):
-        found = place_camera(y, system, wavelengths, step_alone, watch)
+        found = place_camera(y, system, wavelengths, step_alone, watch, solver)
     else:
-        frames = [Frame.snapshot(y, narrow.bands, good, shift=shift), *known]
-        found = calibrate(frames, narrow, by_solver(solver), seed=seed, watch=watch, **settings)
-        if not known:
-            found = _or_aligned(found, y, system, narrow)
+        watch("mask and bands")
+        good = None if system.good_pixels is None else system.good_pixels.expand_as(y)
+        frames = [Frame.snapshot(y, narrow.bands, good), *known]
+        place = _place_frames(frames, narrow, wavelengths, radius)
+        watch("pixels held out")
+        camera = moved_camera(narrow, place.kept)
+        found = _judged(y, system, narrow, narrow, camera, place, solver)
     camera = found.system
+    assert isinstance(camera, SDCassi | TiltedCassi)
     lights = [fit_light(frame, camera) for frame in known]
     if lights:
         across = camera.across if isinstance(camera, TiltedCassi) else None
-        camera = placed_camera(narrow, refine_mask(lights, camera), camera.offsets, across)
+        mask = refine_mask(lights, camera)
+        camera = placed_camera(narrow, mask, list(camera.offsets), across)
     if isinstance(nominal, WideCassi) and isinstance(camera, SDCassi):
         camera = WideCassi.like(camera, nominal.band_width)
     levels = tuple(each.level * float(u) for each, u in zip(lights, units, strict=True))
     return replace(found, system=camera, levels=levels)
+
+
+def _place_frames(
+    frames: Sequence[Frame], system: SDCassi, wavelengths: Sequence[float] | None, radius: int
+) -> Place:
+    """Place mask and bands by frames of any light, each sample by itself."""
+    y = torch.cat([frame.y for frame in frames])
+    points = [frame.points[0] if frame.points else None for frame in frames for _ in frame.y]
+    good = None
+    if any(frame.good is not None for frame in frames):
+        whole = [
+            torch.ones_like(f.y, dtype=torch.bool) if f.good is None else f.good for f in frames
+        ]
+        good = torch.cat([each.expand_as(f.y) for each, f in zip(whole, frames, strict=True)])
+    return place_bands(y, system, good, wavelengths, points, radius)
+
+
+def _judged(
+    y: Tensor,
+    system: System,
+    nominal: SDCassi | DDCassi,
+    single: SDCassi,
+    camera: SDCassi | TiltedCassi | DDCassi,
+    place: Place,
+    solver: Solver,
+) -> Calibration:
+    """Return the camera that was found, or the nominal one where that predicts better."""
+    before, after = (_misses(y, system, each, solver) for each in (nominal, camera))
+    values = describe(single, place.kept, place)
+    found = Calibration(camera, values, place.kept, before, after, place)
+    if camera is nominal or after <= (1 - _CLOSE) * before:
+        return found
+    return found.refused(nominal, "mask and bands: held-out pixels are not predicted better")
 
 
 def place_camera(
@@ -158,6 +213,7 @@ def place_camera(
     wavelengths: Sequence[float] | None,
     step_alone: bool = False,
     watch: Watch = silent,
+    solver: Solver | None = None,
 ) -> Calibration:
     """Place mask and bands by frames in light of all wavelengths.
 
@@ -172,20 +228,23 @@ def place_camera(
         wavelengths: nm, one per band.
         step_alone: nobody gave more of the dispersion than its step.
         watch: is told what is being tried.
+        solver: predicts the held-out pixels; None: `cassi.methods.auto`.
 
     Raises:
         ValueError: too few windows are lit, by light that has passed the mask.
     """
-    began, nominal = time.perf_counter(), system.plain
+    nominal, solver = system.plain, solver or auto()
     assert isinstance(nominal, SDCassi)
     watch("mask and light")
     place = find_light(y, nominal, system.good_pixels, wavelengths)
-    values, mask = place.significant(), nominal.mask
+    values, mask = place.kept, nominal.mask
     if any(value for key, value in values.items() if key not in NUISANCES):
         mask = moved_mask(nominal, values)
     watch("pixels held out")
-    before = _misses(y, system, nominal)
-    camera, after, names = _end_bands(y, system, _with(nominal, mask, nominal.offsets), place)
+    before = _misses(y, system, nominal, solver)
+    placed = _with(nominal, mask, nominal.offsets)
+    camera, after, names = _end_bands(y, system, placed, place, solver)
+    ended = names if camera is not placed else None
     likely = None
     if step_alone and wavelengths is not None and nominal.bands > 2:
         good = None if system.good_pixels is None else system.good_pixels.expand_as(y)
@@ -194,33 +253,27 @@ def place_camera(
         likely = likely_bend(light, camera.offsets, wavelengths, end, covariance)
         if likely is not None:
             camera = _with(nominal, mask, likely.offsets)
-            after = _misses(y, system, camera)
-    geometry, errors = _describe(nominal, camera, place, names)
-    model = tuple(key for key in errors if PARAMETERS[key].distance(geometry) > 0)
-    seconds = time.perf_counter() - began
-    stages = [
-        Stage((), Geometry(), before, True, 0.0),
-        Stage(model, geometry, after, True, seconds),
-    ]
+            after = _misses(y, system, camera, solver)
+            ended = replace(names, offsets=likely.offsets)
+    estimates = describe(nominal, values, place, ended)
     found = Calibration(
-        geometry, model, errors, camera, stages, before, after, place.windows, False
+        camera, estimates, values, before, after, place, False, names=names, bend=likely
     )
-    found = replace(found, place=place, names=names, bend=likely)
     if after < _WORSE * before:
         return found
-    found = found.superseded(
-        "", geometry=Geometry(), model=(), system=nominal, after=before, bend=None
-    )
-    return replace(found, dropped=("mask and bands: held-out pixels are predicted twice as badly",))
+    return found.refused(nominal, "mask and bands: held-out pixels are predicted twice as badly")
 
 
+_CLOSE = 0.02
+"""Share by which the held-out error must fall: a mask that is interpolated shares light between
+pixels, which predicts better whatever the camera."""
 _WORSE = 2.0
 """Times the held-out error of the nominal camera: of 15 cameras that were drawn by two generators
 those with the right mask had 1.4 at most, for their dispersion was wrong as before."""
 
 
 def _end_bands(
-    y: Tensor, system: System, camera: SDCassi, place: Place
+    y: Tensor, system: System, camera: SDCassi, place: Place, solver: Solver
 ) -> tuple[SDCassi, float, Names]:
     """Return a camera whose bands end where the light does, if that predicts held-out pixels.
 
@@ -228,50 +281,19 @@ def _end_bands(
         The camera, its held-out error, and where the bands end in this light.
     """
     names = name_bands(place.offsets, place.light, camera.offsets)
-    error = _misses(y, system, camera)
+    error = _misses(y, system, camera, solver)
     if names.told:
         named = _with(camera, camera.mask, names.offsets)
-        if (lower := _misses(y, system, named)) < error:
+        if (lower := _misses(y, system, named, solver)) < error:
             camera, error = named, lower
     return camera, error, names
 
 
 def _with(nominal: SDCassi, mask: Tensor, offsets: Sequence[float]) -> SDCassi:
     """Return a camera with another mask and other offsets; the same one where both are its own."""
-    if mask is nominal.mask and tuple(offsets) == tuple(nominal.offsets):
-        return nominal
-    where: dict[str, Any] = {"offsets": offsets, "axis": nominal.axis}
-    where["detector"] = nominal.measurement_shape[nominal.axis]
-    return SDCassi(mask, nominal.bands, **where)
-
-
-def _describe(
-    nominal: SDCassi, camera: SDCassi, place: Place, names: Names
-) -> tuple[Geometry, dict[str, float]]:
-    """Return by how much a camera is off, and standard errors by the keys of `PARAMETERS`."""
-    values, bands = place.significant(), nominal.bands
-    aside, beside = ("down", "right") if nominal.axis == -1 else ("right", "down")
-    first, last = (camera.offsets[k] - nominal.offsets[k] for k in (0, -1))
-    geometry = Geometry(
-        # Its degrees are those of the mask as displayed, and 0 has no sign.
-        rotation=(values["rotation"] if nominal.axis == -1 else -values["rotation"]) + 0.0,
-        dispersion=((last - first) / max(bands - 1, 1),),
-        magnification=1 + values["magnification"],
-        variance=values["blur"],
-    ).with_shift(values["across"], (first + last) / 2, nominal.axis)
-    errors = {aside: place.errors["across"]}
-    if camera.offsets != nominal.offsets:
-        # Both ends may err alike, so that their mean is no surer than one of them.
-        error = (names.errors[0] + names.errors[-1]) / 2
-        errors |= {beside: error, "dispersion": 2 * error / max(bands - 1, 1)}
-    errors |= {key: place.errors[key] for key in ("rotation", "magnification", "blur")}
-    return geometry, errors
-
-
-def _calibrate_dual(y: Tensor, system: System, nominal: DDCassi, radius: int) -> Calibration:
-    good = None if system.good_pixels is None else system.good_pixels.expand_as(y)
-    frame = Frame.snapshot(_scaled(y, system), nominal.bands, good)
-    return calibrate_dual(frame, nominal, lambda camera: _misses(y, system, camera), radius)
+    found = placed_camera(nominal, mask, list(offsets))
+    assert isinstance(found, SDCassi)
+    return found
 
 
 def _scaled(y: Tensor, system: System) -> Tensor:
@@ -280,63 +302,6 @@ def _scaled(y: Tensor, system: System) -> Tensor:
     return y / unit_of(y).amax()
 
 
-_CLOSE = 0.02
-"""Share of the held-out error by which a camera that is aligned must be better than a calibrated
-one: it has its bands where they were, and shares light between pixels, which predicts better."""
-
-
-def _misses(y: Tensor, system: System, camera: System) -> float:
+def _misses(y: Tensor, system: System, camera: System, solver: Solver | None = None) -> float:
     """Return the held-out error through a camera, of the sensor that another one has."""
-    return measure_heldout(y, system.around(camera), auto()).error
-
-
-def _or_aligned(found: Calibration, y: Tensor, system: System, start: SDCassi) -> Calibration:
-    """Return a calibration, or one whose mask is moved alone where that predicts better.
-
-    Along the dispersion a fraction of a pixel goes into bands that fall between pixels: a mask that
-    is interpolated, and spread by them, is blurred twice.
-    """
-    aligned = align(y, system)
-    if aligned is None or _misses(y, system, found.system) * (1 - _CLOSE) <= aligned.after:
-        return found
-    geometry = placed(aligned.geometry, start)
-    model = tuple(key for key in KEYS if PARAMETERS[key].distance(geometry) > 0)
-    errors = found.errors | {key: math.inf for key in model if key not in found.errors}
-    return found.superseded(
-        "the mask moved alone predicts held-out pixels better",
-        geometry=geometry,
-        model=model,
-        errors=errors,
-        system=moved_camera(start, geometry),
-        before=aligned.before,
-        after=aligned.after,
-    )
-
-
-_FIRST, _MORE = 80, 30
-"""Iterations from nothing, and on from a cube of nearly the same camera. Fifteen leave a cube that
-has not adapted to the camera, and the shift is off by 0.03 pixels; 60 give what 30 do."""
-_RESUMED = 0.45  # of the schedule: where the strength of the prior begins again
-
-
-def by_solver(solver: Solver) -> Prepare:
-    """Return a solver as a calibration takes it: short runs, on from a cube where there is one."""
-    strength, total = as_schedule(solver.sigma), solver.iterations
-
-    def resumed(i: int, n: int) -> Any:
-        done = _RESUMED + (1 - _RESUMED) * (i + 1) / n
-        return strength(round(done * (total - 1)), total)
-
-    def prepare(y: Tensor, camera: System) -> Reconstruct:
-        noise = relative_noise(y, camera, solver.noise).mean().item()
-        settled = replace(solver, noise=noise, consistent=False)
-        first = replace(settled, iterations=min(_FIRST, total))
-        more = replace(settled, iterations=min(_MORE, total), sigma=resumed)
-
-        def reconstruct(y: Tensor, camera: System, start: Tensor | None) -> Tensor:
-            chosen = first if start is None else more
-            return chosen.run(y, camera, x0=start).checked().x
-
-        return reconstruct
-
-    return prepare
+    return measure_heldout(y, system.around(camera), solver or auto()).error

@@ -1,8 +1,7 @@
 """Plain scenes in windows of a detector: smooth spectra that vary linearly over rows and columns.
 
 A camera makes a few known images of them. What a window holds beside these images is noise, edges
-or texture where the camera is right (`cassi.solvers.noise_level`), and the code of the mask where
-it is not (`cassi.calibration.Windows`).
+or texture (`cassi.solvers.noise_level`).
 """
 
 import math

@@ -270,8 +270,6 @@ def calibrate(
     *,
     white: Tensor | None = None,
     radius: int = 2,
-    degree: int = 2,
-    gain: float = 0.02,
     seed: int = 0,
     bad_pixels: Any = None,
 ) -> Any:
@@ -283,8 +281,6 @@ def calibrate(
             rotation of the mask and the step across it are found.
         white: frame `(1, 1, H', W')` of a white, evenly lit scene; gives the mask pixel by pixel.
         radius: search range of the mask's shift, whole pixels, 0 to 20.
-        degree: highest degree of the dispersion curve, 1 to 5; 1 is a constant error of the step.
-        gain: share by which the held-out error must fall for each further parameter.
         seed: of the solver's random numbers, and of the withheld pixels.
         bad_pixels: not zero at pixels of the snapshots to leave out, as for `reconstruct`. Bad
             pixels of a `cassi.systems.Weighted` camera are left out too.
@@ -301,7 +297,7 @@ def calibrate(
     y = _measured("calibrate", y, system)
     if bad_pixels is not None:
         system = system.weighted(bad_pixels=bad_pixels)
-    asked: dict[str, Any] = {"radius": radius, "degree": degree, "gain": gain}
+    asked: dict[str, Any] = {"radius": radius}
     known = [] if white is None else [Frame.snapshot(white, system.cube_shape[0])]
     if isinstance(system.unweighted, PhotographedCassi):
         asked["shift"] = sharp_taps

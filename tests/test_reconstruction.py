@@ -212,9 +212,9 @@ def test_calibrate_gives_the_camera_of_the_command(tmp_path, monkeypatch):
     )
     for name, values in (("mask", nominal.mask[0]), ("y", y[0]), ("white", white[0])):
         cassi.write_cube(f"{name}.npy", values)
-    files = ["measurement=y.npy", "mask=mask.npy", "white=white.npy", "system.bands=4", "degree=1"]
+    files = ["measurement=y.npy", "mask=mask.npy", "white=white.npy", "system.bands=4"]
     calibrate_camera(compose_settings(files, kind=Calibrate), Run(tmp_path / "run", False))
-    camera = cassi.calibrate(y, nominal, white=white, degree=1)
+    camera = cassi.calibrate(y, nominal, white=white)
     written = load_mask(tmp_path / "run" / "mask.npy").data
     assert torch.equal(camera.mask, written)
     text = (tmp_path / "run" / "camera.yaml").read_text()

@@ -15,7 +15,6 @@ from torch import Tensor
 from cassi.apps.camera.system import make_camera
 from cassi.apps.printing import marked
 from cassi.apps.settings import Snapshots
-from cassi.calibration.band_check import Bands
 from cassi.calibration.response import Unit
 from cassi.checks import printable, raised_here
 from cassi.config import build
@@ -51,8 +50,6 @@ class Inputs:
     """Of calibration.json, where the camera was calibrated on the measurement."""
     alignment: dict[str, Any] | None = None
     """How far the mask was moved, and what that does to the error at pixels held out."""
-    bands: Bands | None = None
-    """Where light in lines falls, if the search for the mask came upon that."""
     guide: dict[str, Any] | None = None
     """Where a guide's picture lies, and what it does to the error at pixels held out."""
     level: float = 1.0

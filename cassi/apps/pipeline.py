@@ -25,7 +25,6 @@ from cassi.apps.reconstructors import Recipe, build_solver
 from cassi.apps.results import describe_solve
 from cassi.apps.settings import UNCERTAINTY, Reconstruct, Snapshots
 from cassi.calibration import (
-    Alignment,
     Calibration,
     CameraCheck,
     Finding,
@@ -34,11 +33,9 @@ from cassi.calibration import (
     check_camera,
     check_spectra,
 )
-from cassi.calibration.band_check import AWAY
 from cassi.calibration.camera_check import of_calibrated, shows_another_mask
-from cassi.calibration.lines import comes_in_lines
 from cassi.calibration.response import describe
-from cassi.camera_search import calibrate_on, find_place
+from cassi.camera_search import align, calibrate_on
 from cassi.data.atomic import atomic_folder
 from cassi.data.io import Loaded, write_cube
 from cassi.guide_search import takes_guide
@@ -47,7 +44,7 @@ from cassi.ops import linear_taps
 from cassi.priors import Subspace
 from cassi.solvers import Iteration, Solution, Statistics, relative_noise
 from cassi.solvers.base import Callback, Reconstructor, is_sampled, wants_cube
-from cassi.solvers.heldout import brightest, measure_heldout
+from cassi.solvers.heldout import measure_heldout
 from cassi.solvers.linear_system import seen
 from cassi.systems import System
 from cassi.systems.photographed import photographed, sharp_taps
@@ -61,6 +58,8 @@ EVERY = 10
 """Iterations from one objective and PSNR to the next; each takes as long as an iteration."""
 _FAR_MOVED = 1.5
 """Pixels from which on a mask was not drifting, but lay elsewhere in its file."""
+_FAR_BANDS = 1.5
+"""Pixels by which a band may lie elsewhere, from which on it is said."""
 _FRAMES = "each band has its own mask and none is moved, as for the frames of a video"
 
 
@@ -117,15 +116,11 @@ def prepare(
 
 
 def _aligned(inputs: Inputs) -> Inputs:
-    found = find_place(inputs.measurement, inputs.system)
-    if not isinstance(found, Alignment):
-        return replace(inputs, bands=found)
-    values = {"down": found.geometry.shift[0], "right": found.geometry.shift[1]}
-    names = ("rotation", "magnification", "blur")
-    values |= {name: getattr(found.geometry, name) for name in names}
-    numbers = values | {"heldout_error": {"before": found.before, "after": found.after}}
+    found = align(inputs.measurement, inputs.system)
+    if found is None:
+        return inputs
     notes = [*inputs.notes, f"camera: {found}; align=false leaves it where it was"]
-    return replace(inputs, system=found.system, alignment=numbers, notes=notes)
+    return replace(inputs, system=found.system, alignment=found.numbers(), notes=notes)
 
 
 def calibrated(
@@ -142,7 +137,7 @@ def calibrated(
         settings: of the command.
         watch: is told what is being tried.
         known: frames of known light.
-        asked: settings of `cassi.calibration.calibrate`.
+        asked: settings of `cassi.camera_search.calibrate_on`.
 
     Returns:
         The inputs with the camera and what is written of it, and what was found.
@@ -327,9 +322,7 @@ def _doubt_the_dark(inputs: Inputs) -> list[str]:
 
 def light_is_wide(inputs: Inputs) -> bool:
     """Tell whether bands are wider than a camera has them: a sensor's frame of all light."""
-    if not inputs.is_raw:
-        return False
-    return not comes_in_lines(*brightest(inputs.measurement, inputs.system, _LINES))
+    return inputs.is_raw
 
 
 def describe_uncertainty(found: Uncertainty) -> dict[str, Any]:
@@ -510,13 +503,14 @@ def check(
     """
     start = time.perf_counter()
     y, system = inputs.measurement, inputs.system
-    found = check_camera(y, system, bands=inputs.bands)
+    found = check_camera(y, system)
     white = response is not None and inputs.unit is not None and inputs.unit.name != "radiance"
     if not shows_another_mask(found):
         found += check_spectra(x, system.plain, inputs.wavelengths, response if white else None)
     found = found if inputs.calibration is None else of_calibrated(found)
-    found += _check_move(inputs)
-    found += _check_line(inputs, found)
+    if not shows_another_mask(found):
+        found += _check_move(inputs)
+    found += _check_line(inputs)
     found += _check_axis(inputs, reconstructor)
     found += _check_weights(y, system, reconstructor)
     numbers = {"note": found.note, **found.numbers, "seconds": time.perf_counter() - start}
@@ -546,9 +540,6 @@ def _shows_frames(inputs: Inputs) -> bool:
     return inputs.wavelengths is None and inputs.system.plain.codes_frames
 
 
-_LINES = 256  # of a frame, that tell of its light
-
-
 def _check_move(inputs: Inputs) -> CameraCheck:
     """Warn of a mask that was moved by more than a mask drifts."""
     moved = inputs.alignment or {}
@@ -563,13 +554,13 @@ def _check_move(inputs: Inputs) -> CameraCheck:
     return CameraCheck((Finding("shift", message),))
 
 
-def _check_line(inputs: Inputs, found: CameraCheck) -> CameraCheck:
+def _check_line(inputs: Inputs) -> CameraCheck:
     """Warn of bands that nobody placed, where a sensor's frame of all light cannot show them."""
     offsets: Sequence[float] = getattr(inputs.system.plain, "offsets", ())
     wavelengths = inputs.wavelengths or (0.0,)
     step = (offsets[-1] - offsets[0]) / max(len(offsets) - 1, 1)
     likely = "bend" in (inputs.calibration or {})
-    even = inputs.bend >= AWAY and not found.numbers.get("curve_shown", True)
+    even = inputs.bend >= _FAR_BANDS
     if not inputs.is_raw or not (likely or even):
         return CameraCheck()
     away = f"may lie up to {inputs.bend:.1f} pixels elsewhere"

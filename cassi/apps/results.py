@@ -19,7 +19,7 @@ from cassi.apps.inputs import Inputs
 from cassi.apps.printing import marked
 from cassi.apps.settings import Output
 from cassi.calibration import Calibration
-from cassi.camera.displacement import DISPLACEMENTS, IN_TABLE, NUISANCES
+from cassi.camera.displacement import IN_TABLE, NUISANCES, PARAMETERS
 from cassi.data.wavelengths import interpolate_spectra
 from cassi.evaluation.tables import plain_cell, strict
 from cassi.metrics.scores import evaluate_all
@@ -292,39 +292,27 @@ def one_line(results: dict[str, Any]) -> str:
 def summarize_calibration(found: Calibration, nominal: System) -> dict[str, Any]:
     """Return what was found, from a nominal camera on, as it stands in a JSON file."""
     numbers = {
-        "estimates": [asdict(estimate) for estimate in found.estimates()],
+        "estimates": [asdict(estimate) for estimate in found.estimates],
         "heldout_error": {"nominal": found.before, "calibrated": found.after},
-        "model": list(found.model),
         "dropped": list(found.dropped),
         "dispersion_told": found.told,
         "offsets": {"nominal": nominal.offsets, "calibrated": found.system.offsets},
-        "models": [
-            {
-                "model": list(stage.model),
-                "heldout_error": stage.error,
-                "taken": stage.taken,
-                "seconds": stage.seconds,
-            }
-            for stage in found.stages
-        ],
-        "windows": found.windows,
-    }
-    if found.place is not None:
-        place, names = found.place, found.names
-        taken = {} if found.dropped else place.significant()
-        numbers["light"] = {
-            "offsets": place.offsets.tolist(),
-            "power": place.light.tolist(),
-            "bands": None if names is None else asdict(names),
-        }
-        numbers["mask"] = {
+        "windows": found.place.windows,
+        "light": {
+            "offsets": found.place.offsets.tolist(),
+            "power": found.place.light.tolist(),
+            "bands": None if found.names is None else asdict(found.names),
+        },
+        "mask": {
             key: {
-                "value": value,
-                "standard_error": place.errors[key],
-                "taken": bool(taken.get(key)) and key not in NUISANCES,
+                "value": found.place.values[key],
+                "standard_error": error,
+                "taken": bool(found.taken[key])
+                and (key not in NUISANCES or (found.told and key == "tilt")),
             }
-            for key, value in place.values.items()
-        }
+            for key, error in found.place.errors.items()
+        },
+    }
     return numbers if found.bend is None else numbers | {"bend": asdict(found.bend)}
 
 
@@ -334,17 +322,16 @@ def say_estimates(numbers: dict[str, Any]) -> str:
     for entry in numbers["estimates"]:
         error = entry["standard_error"]
         said = f"{error:.4f}" if math.isfinite(error) else "unknown"
-        said += ", taken" if entry["in_model"] else ""
-        said += f", {entry['note']}" if entry["note"] else ""
+        said += ", taken" if entry["taken"] else ""
         lines.append(f"{entry['name']:28}{entry['nominal']:9.4f}{entry['value']:10.4f}   {said}")
     bent = [
-        f"{DISPLACEMENTS[key].name} {entry['value']:+.2g}"
-        for key, entry in numbers.get("mask", {}).items()
-        if entry["taken"] and key in DISPLACEMENTS and key not in IN_TABLE
+        f"{PARAMETERS[key].name} {entry['value']:+.2g}"
+        for key, entry in numbers["mask"].items()
+        if entry["taken"] and key in PARAMETERS and key not in IN_TABLE
     ]
     if bent:
         lines.append(f"the mask is moved as well by: {', '.join(bent)}")
-    bands, bend = numbers.get("light", {}).get("bands"), numbers.get("bend")
+    bands, bend = numbers["light"]["bands"], numbers.get("bend")
     if bands is not None and bands["told"]:
         first, last = (
             f"{bands['offsets'][at]:.2f} ± {bands['errors'][at]:.2f} px" for at in (0, -1)

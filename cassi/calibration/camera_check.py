@@ -12,14 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cassi.calibration.band_check import (
-    AWAY,
-    LEAST_BANDS,
-    LEAST_SPAN,
-    Bands,
-    find_bands,
-    say_offsets,
-)
 from cassi.calibration.correlation import Correlation, Ends, Peak, find_ends
 from cassi.calibration.response import Response
 from cassi.calibration.spectra import Statistics, comb, strangeness
@@ -76,11 +68,9 @@ FAR = 0.25
 """Of the dispersion: so far inside, light does not end with the bands."""
 BRIGHT = 0.5
 """Of the mean light: so much must be left so far outside. What is fainter may be chance."""
+LEAST_BANDS, LEAST_SPAN = 8, 12
+"""Bands, and pixels of dispersion, of which the ends of the light say something."""
 UNKNOWN = "Direction: cannot be measured in a frame"
-UNSHOWN = (
-    "Its curve between the outermost bands: this light does not show it, a frame through a filter "
-    "does (cassi-calibrate 'monochromatic=[{file: FILE, wavelength: NM}]')."
-)
 _CUBE = 2**24  # values of a cube
 _TO_CALIBRATE = re.compile(
     r",? or (by )?calibrate=true( if it is 2 pixels at most)?| \(calibrate=true\)"
@@ -107,7 +97,7 @@ class Finding:
     """One thing that speaks against a camera.
 
     Attributes:
-        about: dark, mask, step, shift, curve, direction, detector, light, spectra or weights.
+        about: dark, mask, step, shift, direction, detector, light, spectra or weights.
         message: what is seen, and the value to set.
     """
 
@@ -146,7 +136,6 @@ def check_camera(
     system: System,
     x: Tensor | None = None,
     wavelengths: Sequence[float] | None = None,
-    bands: Bands | None = None,
 ) -> CameraCheck:
     r"""Ask a measurement whether its camera can be right.
 
@@ -164,7 +153,6 @@ def check_camera(
         system: the camera; of one that is no `cassi.SDCassi` fewer things are asked.
         x: cube `(1, C, H, W)` that was reconstructed; its spectra are checked too.
         wavelengths: nm, one per band, increasing; without them x does not tell the sign.
-        bands: where light in lines falls, if that is known; else it is looked for.
 
     Returns:
         Warnings, each with the value to set; a line on what is seen; numbers.
@@ -184,7 +172,7 @@ def check_camera(
     if isinstance(plain, CodedSystem):
         scaled = system.without_bad_pixels(y)
         scaled = scaled / unit_of(scaled).amax()
-        found = _with_bands(found + _check_mask(scaled, plain, good), scaled, system, bands)
+        found += _check_mask(scaled, plain, good)
     if x is not None and not shows_another_mask(found):
         found += check_spectra(x, plain, wavelengths)
     return found
@@ -580,38 +568,6 @@ class _MaskSearch:
         """Tell whether a mask looks the same so, by a pixel in a few."""
         a, b = (value.float() - value.float().mean() for value in (self.mask, image(self.mask)))
         return float((a * b).sum()) > 0.5 * float(a.square().sum())
-
-
-ABOUT_PLACE = {"mask", "step", "shift", "direction", "detector"}
-"""What else may be wrong with the place of the bands: while it is, a curve is not asked for."""
-
-
-def _with_bands(found: CameraCheck, y: Tensor, system: System, bands: Bands | None) -> CameraCheck:
-    """Ask where bands lie, if nothing else is wrong with their place."""
-    known = {each.about for each in found.warnings} & ABOUT_PLACE
-    if known or "mask" not in found.numbers:
-        return found
-    bands = find_bands(y, system) if bands is None else bands
-    if bands is None:
-        return found
-    if bands.away < AWAY:
-        unshown = "" if bands.shown else f" {UNSHOWN}"
-        numbers = found.numbers | {"curve_shown": bands.shown}
-        return CameraCheck(found.warnings, found.note + unshown, numbers)
-    assert isinstance(system.plain, CodedSystem)
-    referee = _Referee(y, system.plain, system.good_pixels)
-    own = referee.given
-    moved = replace(own, offsets=own.offsets.new_tensor(bands.offsets))
-    if not referee.prefers(referee.near(moved, 0.5), referee.near(own, 1.0)):
-        return found
-    message = (
-        f"light falls in lines up to {bands.away:.1f} pixels from where the camera has its bands: "
-        f"set system.offsets={say_offsets(bands.offsets)}, or calibrate=true, or find them by "
-        "frames through filters, cassi-calibrate 'monochromatic=[…]'"
-    )
-    note = found.note.partition(" Dispersion:")[0]
-    numbers = found.numbers | {"bands": {"away": bands.away, "offsets": list(bands.offsets)}}
-    return CameraCheck((*found.warnings, Finding("curve", message)), note, numbers)
 
 
 def _check_place(

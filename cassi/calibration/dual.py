@@ -5,129 +5,98 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
-from cassi.calibration.calibrate import Calibration
-from cassi.calibration.fit import Fit, PlainScenes
-from cassi.calibration.geometry import Geometry, moved_mask
-from cassi.calibration.parameters import FURTHER, PARAMETERS, PLACE, SHARED, changed
-from cassi.calibration.search import fit_curves, fit_places, with_richer
-from cassi.calibration.windows import Frame
+from cassi.camera.displacement import MOVES_BANDS, PARAMETERS, moved_mask
+from cassi.camera.found import place_bands
+from cassi.camera.moved import moved_camera
+from cassi.camera.place import Place
 from cassi.systems import DDCassi, SDCassi, System
 
-_TRIED = 4
-"""Fits of plain scenes that are tried by reconstructions."""
-_STEPS = (-0.05, 0.0, 0.05)
-"""Pixels per band that the step may be off, where fits with a mask between pixels start."""
-_SCALES = (1.0, 0.5, 0.25)
-"""Of the steps of `Parameter.step`, a tenth of a pixel, one round each."""
+_POLISHED = ("across", "along", "rotation", "step")
+_SCALES = (0.1, 0.05, 0.025)
+"""Pixels by which each is moved, one round each."""
 
 
-@torch.no_grad()
-def calibrate_dual(
-    frame: Frame, nominal: DDCassi, misses: Callable[[System], float], radius: int = 2
-) -> Calibration:
-    r"""Find how far mask and dispersion of a dual disperser are off.
+def single_twin(nominal: DDCassi) -> SDCassi:
+    """Return the single disperser that has the same frame of a plain scene.
 
     A plain scene, whose spectrum is the same everywhere, shows what moves against what: the mask
-    against the detector, by −o(c) for band c. A single disperser with these offsets has the same
-    frame of it. So plain scenes are fitted as for that camera, see `calibrate`, which gives the
-    shift and the rotation of the mask and the step across it. Of several fits that one is taken
-    with which a reconstruction predicts pixels held out best. Parabolas lower that error further.
-
-    Args:
-        frame: snapshots of any scenes.
-        nominal: the camera as it is thought to be.
-        misses: tells how badly a reconstruction through a camera predicts pixels held out.
-        radius: of the search for the shift, whole pixels.
-
-    Returns:
-        What was found. Its dispersion is that across the mask; `system` is a `DDCassi`.
+    against the detector, by −o(c) for band c.
 
     Raises:
-        ValueError: there is a mask per sample, or the frame has too few bright windows.
+        ValueError: there is a mask per sample.
     """
     if nominal.mask.ndim != 4:
         raise ValueError("calibration: expected one mask for all samples, got a mask per sample")
-    twin = SDCassi(
+    return SDCassi(
         nominal.coding.detach(),
         nominal.bands,
         axis=nominal.axis,
         offsets=[-offset for offset in nominal.mask_offsets],
         detector=nominal.detector,
     )
-    scenes = PlainScenes([frame], twin)
-    still = fit_places(scenes, radius)[0]
-    curves = fit_curves(scenes, radius, bent=False, still=still)
-    fits = with_richer(scenes, curves, radius, FURTHER)
-    fits += _between_pixels(scenes, still.geometry)
-    tried = {}
-    for fit in sorted(fits, key=lambda fit: fit.objective)[:_TRIED]:
-        # The whole shift is the mask's: the scene lies where the detector has it.
-        place = {key: PARAMETERS[key].read(fit.geometry) for key in PLACE}
-        tried[changed(Geometry(), place)] = fit
-    errors = {geometry: misses(moved_dual(nominal, twin, geometry)) for geometry in tried}
-    start = min(errors, key=lambda geometry: errors[geometry])
-    best = tried[start]
-    geometry, after = _polished(
-        start, errors[start], twin, lambda each: misses(moved_dual(nominal, twin, each))
-    )
-    before = misses(nominal)
-    lower = after < before
-    across = replace(geometry, dispersion=tuple(-each for each in geometry.dispersion))
-    return Calibration(
-        across if lower else Geometry(),
-        PLACE if lower else (),
-        {key: best.errors[key] for key in PLACE},
-        moved_dual(nominal, twin, geometry) if lower else nominal,
-        [],
-        before,
-        min(after, before),
-        best.windows,
-        searched={"down": radius, "right": radius},
-    )
 
 
-def _between_pixels(scenes: PlainScenes, still: Geometry) -> list[Fit]:
-    """Fit plain scenes with a mask between pixels, from several steps on.
+@torch.no_grad()
+def place_dual(
+    y: Tensor,
+    nominal: DDCassi,
+    good: Tensor | None,
+    misses: Callable[[System], float],
+    radius: int = 2,
+) -> tuple[Place, DDCassi]:
+    """Find how far mask and dispersion of a dual disperser are off.
 
-    A mask that is off by a fraction of a pixel is interpolated once more than its bands. Without
-    this blur in the model, a step that is off to the other side fits best.
+    They are placed as those of `single_twin`. A scene that is not plain has another frame of it,
+    so parabolas lower the error of pixels held out further.
+
+    Args:
+        y: snapshots of any scenes.
+        nominal: the camera as it is thought to be.
+        good: pixels that count; None: all.
+        misses: tells how badly a reconstruction through a camera predicts pixels held out.
+        radius: of the search for the shift, pixels.
+
+    Returns:
+        The place of the mask of `single_twin`, and the camera.
     """
-    along = still.along(scenes.system.axis)
-    whole = math.floor(along)
-    between = replace(still, whole=whole, interpolated=along - whole)
-    starts = [replace(between, dispersion=(step,)) for step in _STEPS]
-    return [scenes.fit(start, (*PLACE, *SHARED)) for start in starts]
+    twin = single_twin(nominal)
+    place = place_bands(y, twin, good, radius=radius)
+    values = _polished(place.kept, twin, lambda each: misses(moved_dual(nominal, twin, each)))
+    return replace(place, kept=values), moved_dual(nominal, twin, values)
 
 
 def _polished(
-    geometry: Geometry, lowest: float, twin: SDCassi, misses: Callable[[Geometry], float]
-) -> tuple[Geometry, float]:
+    values: dict[str, float], twin: SDCassi, misses: Callable[[dict[str, float]], float]
+) -> dict[str, float]:
     """Lower the held-out error along one parameter after the other, by parabolas."""
+    if not any(values[key] for key in PARAMETERS):  # nothing is off
+        return values
+    lowest, size = misses(values), twin.mask.shape[-2:]
     for scale in _SCALES:
-        for key in PLACE:
-            value, step = PARAMETERS[key].read(geometry), scale * PARAMETERS[key].step(twin)
-            sides = [misses(changed(geometry, {key: value + way * step})) for way in (-1, 1)]
-            bend = sides[0] + sides[1] - 2 * lowest
-            slope = (sides[1] - sides[0]) / 2
+        for key in _POLISHED:
+            step = scale / max(PARAMETERS[key].scale(*size))
+            sides = [misses(values | {key: values[key] + way * step}) for way in (-1, 1)]
+            bend, slope = sides[0] + sides[1] - 2 * lowest, (sides[1] - sides[0]) / 2
             moved = -slope / bend if bend > 0 else -math.copysign(math.inf, slope)
-            there = changed(geometry, {key: value + min(max(moved, -3.0), 3.0) * step})
+            there = values | {key: values[key] + min(max(moved, -3.0), 3.0) * step}
             if (found := misses(there)) < lowest:
-                geometry, lowest = there, found
-    return geometry, lowest
+                values, lowest = there, found
+    return values
 
 
-def moved_dual(nominal: DDCassi, twin: SDCassi, geometry: Geometry) -> DDCassi:
+def moved_dual(nominal: DDCassi, twin: SDCassi, values: dict[str, float]) -> DDCassi:
     """Return a dual disperser whose plain scenes are those of the moved single disperser."""
-    offsets = -geometry.offsets(twin.offsets)
+    offsets = [-offset for offset in moved_camera(twin, values | {"tilt": 0.0}).offsets]
     # Offsets begin at 0: what they lack, the mask has.
-    least = float(offsets.min())
-    off, along = geometry.split_shift(nominal.axis)
-    mask = moved_mask(twin, geometry.with_shift(off, along - least, nominal.axis))
+    least = min(offsets)
+    mask = {key: value for key, value in values.items() if key not in MOVES_BANDS}
+    mask["along"] -= least
     return DDCassi(
-        mask,
+        moved_mask(twin, mask, parts=1),
         nominal.bands,
         axis=nominal.axis,
         width=nominal.detector,
-        offsets=(offsets - least).tolist(),
+        offsets=[offset - least for offset in offsets],
     )

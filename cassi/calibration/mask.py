@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cassi.calibration.windows import Frame
+from cassi.calibration.frame import Frame
 from cassi.systems import SDCassi, TiltedCassi
 from cassi.systems.conjugate import ConjugateGradients
 from cassi.systems.tilted import forward_parts, line_parts

@@ -196,7 +196,7 @@ class Windows:
         at = at[chosen]
         self.y = cut[tuple(at.T)].flatten(1)  # (W, N)
         self.good = kept[tuple(at.T)]
-        self.shot = at[:, 1]
+        self.sample, self.shot = at[:, 0], at[:, 1]
         self.corner = corner[chosen]
         self.power = float(energy[usable].mean())
         down, along = torch.meshgrid(

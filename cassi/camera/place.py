@@ -27,9 +27,10 @@ estimation of misspecified models", Econometrica 50 (1982), for the standard err
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from itertools import combinations, product
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -37,9 +38,13 @@ from torch import Tensor
 from torch.nn.functional import grid_sample
 
 from cassi.camera.displacement import (
+    ALONG,
     BLURS,
     DISPLACEMENTS,
     EDGE,
+    MOVES_BANDS,
+    PARAMETERS,
+    PARTS,
     blurred_mask,
     displacement,
     fine_mask,
@@ -68,10 +73,17 @@ BEYOND = 3.0
 """Pixels of light beyond the outermost bands: a dispersion is known to 3 % of 100 pixels."""
 WALK, LEVEL = 0.2, 2.0
 """Prior of the step of the random walk of log λ, and standard deviation of its level."""
+SURE = 2.0
+"""Standard errors by which a value differs surely."""
+CLIMBS = (0.16, 0.08, 0.04, 0.02)
+"""Pixels, of steps along single parameters."""
 _WALKS = 6  # pseudo-steps that the prior of the walk weighs
-_DRAWS = 6  # frames per window that are drawn for the Fisher information
+_DRAWS = 288  # windows that are drawn for the Fisher information
 
 ROUGHLY = ("across", "rotation", "magnification", "stretch", "shear")
+FACTOR, NOISES, ROUGHS = 2.5, (1e-2, 30.0), (0.005, 0.8)
+"""By which a window's noise, over what is usual, and its share of roughness change in a step, and
+their limits."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +93,8 @@ class State:
     Attributes:
         values: of the parameters, and of `BLURS`, by key.
         light: log λ(o), `(P,)`.
+        noise: of each window, over what is usual, `(W,)`.
+        rough: share of the variance within each window, `(W,)`.
         walk: step of its random walk.
         trust: what the evidence weighs beside the prior: 1 where the model is right. Windows whose
             gradients scatter more than the model has it say less.
@@ -88,6 +102,8 @@ class State:
 
     values: dict[str, float]
     light: Tensor
+    noise: Tensor
+    rough: Tensor
     walk: float = WALK
     trust: float = 1.0
 
@@ -99,6 +115,8 @@ class Place:
     Attributes:
         values: of the parameters, by key, and of `BLURS`.
         errors: their standard errors.
+        kept: the likeliest values of those that differ surely from their prior's mean, if the
+            others do not: no mask is interpolated, and no band moved, for less.
         offsets: o, pixels `(P,)`, float64.
         light: λ(o)², the power of the light there, `(P,)`, mean 1.
         covariance: of log λ, `(P, P)`.
@@ -107,6 +125,7 @@ class Place:
 
     values: dict[str, float]
     errors: dict[str, float]
+    kept: dict[str, float]
     offsets: Tensor
     light: Tensor
     covariance: Tensor
@@ -131,22 +150,6 @@ class Place:
         share = share / light[:, None]
         return light, share @ self.covariance.numpy() @ share.T
 
-    def significant(self) -> dict[str, float]:
-        """Return the values, those of the mask 0 where the frame does not tell them.
-
-        A mask that is moved is interpolated, which costs more than a value below its standard error
-        is worth. And a frame that says less of a value than its prior does not tell it: two equal
-        sources leave the prior's standard deviation over √2.
-        """
-        return {
-            key: value if key in BLURS or self._tells(key) else 0.0
-            for key, value in self.values.items()
-        }
-
-    def _tells(self, key: str) -> bool:
-        error = self.errors[key]
-        return abs(self.values[key]) > error and error < DISPLACEMENTS[key].deviation / 2**0.5
-
 
 class PlaceFit:
     """A frame and a camera whose mask is to be placed.
@@ -157,7 +160,10 @@ class PlaceFit:
         good: bool, shaped like y or its first sample, pixels that count; None: all.
         wavelengths: nm, one per band; None: even ones over visible light.
         count: windows.
-        pitch: pixels between offsets.
+        pitch: pixels between offsets; 0: light comes in one line per band, at its offset.
+        points: of each sample, where in the spectrum all of its light is, in bands; None: anywhere.
+        taps: fractions of a pixel are interpolated linearly, of the mask on the pixels of the scene
+            and then of the bands, as simulations and reconstructions do; no sensor does.
         seed: of the frames that are drawn.
 
     Raises:
@@ -172,22 +178,25 @@ class PlaceFit:
         wavelengths: Sequence[float] | None = None,
         count: int = WINDOWS,
         pitch: float = PITCH,
+        points: Sequence[float | None] = (),
+        taps: bool = False,
         seed: int = 0,
     ) -> None:
         mask = system.turn(system.mask.detach()).float().cpu()
         self.size = mask.shape[-2:]
         bands = torch.tensor(system.offsets, dtype=torch.float64)
-        self.windows = Windows(y, system, good, count, _covered(system, self.size))
+        self.lines = pitch == 0
+        self.windows = Windows(y, system, good, count, _covered(system, self.size, self.lines))
         self.random = torch.Generator().manual_seed(seed)
-        self.fine = fine_mask(mask)
-        first, last = outer_offsets(bands.tolist())
-        beyond = math.copysign(BEYOND, last - first)
-        first, last = first - beyond, last + beyond
-        many = max(round(abs(last - first) / pitch), 2)
-        self.offsets = first + (last - first) * (torch.arange(many) + 0.5).double() / many
-        self.pitch = abs(last - first) / many
+        self.taps = taps
+        self._last: tuple[Any, Tensor] | None = None
+        self.parts = 1 if taps else PARTS
+        self.fine = fine_mask(mask, self.parts)
+        self.offsets, self.pitch = (bands, 0.0) if self.lines else _even_offsets(bands, pitch)
+        self.keys = (*DISPLACEMENTS, *((*ALONG, "blur") if self.lines else BLURS))
         self.middle = float(bands[[0, -1]].mean())
         self.reach = max(float((bands[-1] - bands[0]).abs()) / 2, 1.0)
+        self.shown = self._add_points(bands, points)
         known = wavelengths or np.linspace(450, 650, len(bands)).tolist()
         order = bands.argsort().numpy()
         nm = np.interp(self.offsets.numpy(), bands.numpy()[order], np.asarray(known)[order])
@@ -200,47 +209,105 @@ class PlaceFit:
         kept = torch.zeros_like(product).index_fill(0, top, 1.0).unflatten(0, (-1, len(strength)))
         self.rest = (1 - self.windows.maps.square() @ kept).clamp_min(0)
 
+    def _add_points(self, bands: Tensor, points: Sequence[float | None]) -> Tensor:
+        """Give light of single wavelengths an offset each; return which windows see which.
+
+        Returns:
+            One where an offset has light, else zero, `(W, P, 1)`.
+        """
+        told = [None] * (1 + int(self.windows.sample.max())) if not points else list(points)
+        single = [point for point in told if point is not None]
+        low = torch.tensor(single).double().floor().clamp(0, max(len(bands) - 2, 0)).long()
+        high = (low + 1).clamp_max(len(bands) - 1)
+        at = torch.lerp(bands[low], bands[high], torch.tensor(single).double() - low)
+        many, self.offsets = len(self.offsets), torch.cat([self.offsets, at])
+        each = torch.cat([torch.arange(many), torch.tensor(single).round().long()])
+        self.planes = each  # of a mask per band
+        shown = torch.zeros(len(told), len(self.offsets), dtype=torch.float64)
+        for sample, point in enumerate(told):
+            if point is None:
+                shown[sample, :many] = 1
+            else:
+                shown[sample, many + single.index(point)] = 1
+        return shown[self.windows.sample][..., None]
+
     def start(self, blur: float = 0.5) -> State:
         """Return the mask where its file says, blurred so that wide errors are seen."""
-        values = dict.fromkeys(DISPLACEMENTS, 0.0) | {"blur": blur, "width": 1.0}
-        return State(values, torch.zeros_like(self.offsets))
+        values = dict.fromkeys(PARAMETERS, 0.0) | {"blur": blur, "width": 1.0}
+        usual = torch.ones(len(self.windows.y)).double()
+        return State(values, torch.zeros_like(self.offsets), usual, ROUGH * usual)
 
-    def codes(self, state: State, keys: Sequence[str] = ()) -> tuple[Tensor, Tensor]:
+    def resume(self, state: State, **values: float) -> State:
+        """Return the state of other windows as that of these, some values changed."""
+        return replace(self.start(), values=state.values | values, light=state.light)
+
+    def codes(self, state: State, keys: Sequence[str] = ()) -> tuple[Tensor, Iterator[Tensor]]:
         """Return the mask at each offset on the windows' pixels, `(W, P, N)`, and derivatives.
 
         Args:
             state: of the camera.
-            keys: of the derivatives, `(len(keys), W, P, N)`.
+            keys: of the derivatives, `(P, W, N)` each.
         """
         windows, (height, width) = self.windows, self.size
         row = (windows.corner[:, :1] + windows.down).float()  # (W, N)
         column = (windows.corner[:, 1:] + windows.along).float()
         column = column - self.offsets.float()[:, None, None]  # (P, W, N)
+        shown = torch.minimum(column + 1, width - column).clamp(0, 1)
         row = row.expand_as(column)
         fields = self._fields(row, column)
-        off, along = displacement(state.values, fields, self.size, like=row)
-        images = blurred_mask(self.fine, state.values, self.pitch, derivatives=bool(keys))
-        at = sample_grid(row - off, column - along, self.size)
+        images = self._images(state.values, bool(keys))
+        values, margin = state.values, EDGE
+        if self.taps:
+            images, margin = self._on_pixels(images, values), 0
+            values = {key: values[key] for key in MOVES_BANDS}
+        off, along = displacement(values, fields, self.size, like=row)
+        at = sample_grid(row - off, column - along, self.size, margin)
         sampled = images.new_zeros(len(at), images.shape[2], *at.shape[1:3])
         for shot in windows.shot.unique().tolist():
             chosen = windows.shot == shot
-            image = images[shot].expand(len(at), -1, -1, -1)
+            image = images[shot]
+            image = image[self.planes] if len(image) > 1 else image.expand(len(at), -1, -1, -1)
             sampled[:, :, chosen] = grid_sample(image, at[:, chosen], align_corners=True)
-        sampled = sampled * windows.good
+        sampled = (
+            sampled * (windows.good * shown[:, None]) * self.shown.transpose(0, 1)[:, None].float()
+        )
         code = sampled[:, 0].transpose(0, 1).double()
-        changes = []
-        for key in keys:
-            if key in BLURS:
-                change = sampled[:, 3 if key == "blur" else 4]
-            else:
-                parameter = DISPLACEMENTS[key]
-                scale = parameter.scale(height, width)
-                moves = parameter.basis(*fields)
-                change = -(
-                    scale[0] * moves[0] * sampled[:, 1] + scale[1] * moves[1] * sampled[:, 2]
-                )
-            changes.append(change.transpose(0, 1))
-        return code, torch.stack(changes) if changes else code.new_zeros(0)
+
+        def changes() -> Iterator[Tensor]:
+            for key in keys:
+                if key in BLURS:
+                    change = sampled[:, 3 if key == "blur" else 4]
+                else:
+                    parameter = PARAMETERS[key]
+                    scales, moves = parameter.scale(height, width), parameter.basis(*fields)
+                    parts = [
+                        sampled[:, 1 + way] * (-scale * move)
+                        for way, (scale, move) in enumerate(zip(scales, moves, strict=True))
+                        if isinstance(move, Tensor) or move
+                    ]
+                    change = parts[0] if len(parts) == 1 else parts[0] + parts[1]
+                yield change
+
+        return code, changes()
+
+    def _images(self, values: dict[str, float], derivatives: bool) -> Tensor:
+        """Return the blurred mask; a search asks for the same one many times."""
+        key = values["blur"], values["width"], derivatives
+        if self._last is None or self._last[0] != key:
+            images = blurred_mask(self.fine, values, self.pitch, derivatives, self.parts)
+            self._last = key, images
+        return self._last[1]
+
+    def _on_pixels(self, images: Tensor, values: dict[str, float]) -> Tensor:
+        """Return images of a mask, moved and interpolated on the pixels of the scene."""
+        row, column = torch.meshgrid(*(torch.arange(n).float() for n in self.size), indexing="ij")
+        fields = (*from_middle(row, column, self.size), torch.zeros_like(row))
+        moves = {key: value for key, value in values.items() if key not in MOVES_BANDS}
+        off, along = displacement(moves, fields, self.size, like=row)
+        at = sample_grid(row - off, column - along, self.size)
+        flat = images.flatten(0, 1)
+        found = grid_sample(flat, at.expand(len(flat), -1, -1, -1), align_corners=True)
+        return found.view(*images.shape[:3], *self.size)
 
     def _fields(self, row: Tensor, column: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         u, v = from_middle(row, column, self.size)
@@ -249,11 +316,34 @@ class PlaceFit:
 
     def nats(self, state: State) -> Tensor:
         """Return the log evidence of each window, `(W,)`."""
-        model = self._model(self.codes(state)[0], state.light)
+        return self._nats(self.codes(state)[0], state)
+
+    def _nats(self, codes: Tensor, state: State) -> Tensor:
+        model = self._model(codes, state)
         return model.nats(*model.solve(self.windows.y[..., None])[:2])
 
-    def _model(self, codes: Tensor, light: Tensor) -> _Model:
-        windows, shine = self.windows, light.exp()
+    def suited(self, state: State, rounds: int = 1) -> State:
+        """Return the state with the noise and the roughness that make each window likelier.
+
+        In light of all wavelengths they stay as they are usual: there they stand for what a model
+        of the optics misses, and errors would be stated too small.
+        """
+        if not self.lines:
+            return state
+        codes = self.codes(state)[0]
+        best = self._nats(codes, state)
+        for key, limits in rounds * (("noise", NOISES), ("rough", ROUGHS)):
+            for factor in (FACTOR, 1 / FACTOR):
+                values: Tensor = getattr(state, key)
+                tried = (values * factor).clamp(*limits)
+                nats = self._nats(codes, _with(state, key, tried))
+                state = _with(state, key, torch.where(nats > best, tried, values))
+                best = torch.maximum(nats, best)
+        return state
+
+    def _model(self, codes: Tensor, state: State) -> _Model:
+        windows, shine = self.windows, state.light.exp()
+        rough = state.rough[:, None, None]
         factor = self.factor * shine[:, None]
         spectral = codes.mT @ factor  # (W, N, R)
         power = spectral.square()
@@ -261,17 +351,18 @@ class PlaceFit:
         level = power.sum((1, 2)) / pixels
         level = level.clamp_min(1e-9 * level.amax().clamp_min(1e-30))
         seen = (windows.y.square().sum(1) / pixels).clamp_min(1e-9 * windows.power)
-        noise = TEXTURE + NOISE**2 * windows.power / seen
+        noise = state.noise * (TEXTURE + NOISE**2 * windows.power / seen)
+        white = WHITE * state.noise[:, None]  # lines: no band like another
         columns = torch.cat(
             [
-                (1 - ROUGH) ** 0.5 * spectral,
-                ROUGH**0.5 * spectral[..., self.spectral] * windows.maps[:, self.spatial],
+                (1 - rough) ** 0.5 * spectral,
+                rough**0.5 * spectral[..., self.spectral] * windows.maps[:, self.spatial],
                 STRAY * level.sqrt()[:, None, None] * windows.good[..., None],
             ],
             -1,
         )
-        alone = WHITE * (codes * shine[:, None]).square().sum(1)  # lines: no band like another
-        rest = ROUGH * (power * self.rest).sum(-1) + alone + (level * noise)[:, None]
+        rest = state.rough[:, None] * (power * self.rest).sum(-1) + (level * noise)[:, None]
+        rest = rest + white * (codes * shine[:, None]).square().sum(1)
         rest = torch.where(windows.good, rest, 1.0)
         return _Model(factor, spectral, columns, rest, level, noise, windows.good)
 
@@ -283,11 +374,12 @@ class PlaceFit:
         """
         windows = self.windows
         codes, changes = self.codes(state, keys)
-        model = self._model(codes, state.light)
+        model = self._model(codes, state)
         columns, rest = model.columns, model.rest
-        shape = (*rest.shape, _DRAWS)
-        within = torch.randn(len(rest), columns.shape[2], _DRAWS, generator=self.random).double()
-        noise = torch.randn(shape, generator=self.random).double() * rest.sqrt()[..., None]
+        draws = math.ceil(_DRAWS / len(rest))
+        within = torch.randn(len(rest), columns.shape[2], draws, generator=self.random).double()
+        noise = torch.randn(*rest.shape, draws, generator=self.random).double()
+        noise = noise * rest.sqrt()[..., None]
         drawn = (columns @ within + noise) * windows.good[..., None]
         seen = torch.cat([windows.y[..., None], drawn], -1)
         chol, amplitude, mean, residual, over = model.solve(seen)
@@ -299,36 +391,55 @@ class PlaceFit:
         diagonal = 1 / rest - (solved * over).sum(-1)
         by_rest = (scaled.square() - diagonal[:, None]) / 2 * windows.good[:, None]
         rank = self.factor.shape[1]
-        smooth, rough = (1 - ROUGH) ** 0.5, ROUGH**0.5
+        share = state.rough[:, None, None]
+        smooth, rough = (1 - share) ** 0.5, share**0.5
         maps = windows.maps[:, self.spatial]
         pick = torch.nn.functional.one_hot(self.spectral, rank).double()
         products = slice(rank, rank + len(self.spectral))
-        scene = smooth * inner[:, :rank].mT[:, :, None]
-        scene = scene + rough * torch.einsum("np,wpq,pk->wqnk", maps, inner[:, products], pick)
+        scene = smooth[..., None] * inner[:, :rank].mT[:, :, None]
+        scene = scene + rough[..., None] * torch.einsum(
+            "np,wpq,pk->wqnk", maps, inner[:, products], pick
+        )
         mean_field = smooth * solved[..., :rank] + rough * (solved[..., products] * maps) @ pick
         by_spectral = scaled[..., None] * scene - mean_field[:, None]
         by_spectral = (
-            by_spectral + 2 * ROUGH * by_rest[..., None] * ((model.spectral * self.rest)[:, None])
+            by_spectral
+            + 2 * share[..., None] * by_rest[..., None] * ((model.spectral * self.rest)[:, None])
         )
         stray = scaled * inner[:, -1][..., None] - solved[..., -1][:, None]
         by_level = (
             (stray * windows.good[:, None]).sum(-1) * STRAY / (2 * model.level.sqrt())[:, None]
         )
         by_level = by_level + by_rest.sum(-1) * model.noise[:, None]
-        share = 2 * by_level / windows.good.sum(1)[:, None]
-        by_spectral = by_spectral + share[..., None, None] * model.spectral[:, None]
-        power = state.light.exp().square()[:, None]
-        by_code = torch.einsum("wqnk,pk->wqpn", by_spectral, model.factor)
-        by_code = by_code + 2 * WHITE * by_rest[:, :, None] * (codes * power)[:, None]
-        moved = torch.einsum("wqpn,twpn->wqt", by_code.float(), changes.float()).double()
-        shone = (by_code * codes[:, None]).sum(-1)
+        by_level = 2 * by_level / windows.good.sum(1)[:, None]
+        by_spectral = by_spectral + by_level[..., None, None] * model.spectral[:, None]
+        # By a code, that is Σ_k by_spectral·factor and what the lines have: never held as a whole.
+        bright = codes * state.light.exp().square()[:, None]
+        white = 2 * WHITE * state.noise[:, None, None] * by_rest
+        flat = by_spectral.transpose(1, 2).flatten(2)  # (W, N, Q·R)
+        each = (codes @ flat).unflatten(2, (-1, rank))  # (W, P, Q, R)
+        shone = (each * model.factor[:, None]).sum(-1).mT + white @ (bright * codes).mT
+        moved = shone.new_zeros(*shone.shape[:2], len(keys))
+        by_factor = by_spectral.transpose(2, 3).flatten(2)  # (W, Q, R·N)
+        lit = bright.transpose(0, 1)
+        for k, change in enumerate(changes):
+            spread = model.factor.mT.to(change) @ change.flatten(1)  # (R, W·N)
+            spread = spread.double().view(rank, *change.shape[1:]).transpose(0, 1).flatten(1)
+            by_line = (change * lit).sum(0)
+            moved[..., k] = (by_factor @ spread[..., None] + white @ by_line[..., None])[..., 0]
         gradient = torch.cat([moved, shone], -1)
         return model.nats(chol, amplitude), gradient[:, 0], gradient[:, 1:]
+
+    def _usual(self, key: str) -> tuple[float, float]:
+        """Return mean and standard deviation of a prior."""
+        if key not in BLURS:
+            return 0.0, PARAMETERS[key].deviation
+        return (0.0, BLURS[key][1]) if self.lines else BLURS[key]
 
     def _prior(self, state: State, keys: Sequence[str]) -> tuple[float, Tensor, Tensor]:
         """Return the log prior, its gradient and minus its second derivative."""
         mean, deviation = (
-            torch.tensor(each).double() for each in zip(*map(_usual, keys), strict=True)
+            torch.tensor(each).double() for each in zip(*map(self._usual, keys), strict=True)
         )
         away = torch.tensor([state.values[key] for key in keys]).double() - mean
         total = -0.5 * float((away / deviation).square().sum())
@@ -376,6 +487,26 @@ class PlaceFit:
                 break
         return state
 
+    @torch.no_grad()
+    def climb(self, state: State, keys: Sequence[str]) -> State:
+        """Raise the evidence along one parameter, or two, after the other.
+
+        Where fractions of a pixel are interpolated the evidence has a cusp wherever a band lies on
+        whole pixels, which ends a step of scoring early.
+        """
+        ways = [{key: 1.0} for key in keys]
+        ways += [{a: 1.0, b: sign} for a, b in combinations(keys, 2) for sign in (1.0, -1.0)]
+        best = float(self.nats(state).sum())
+        for step, way in product(CLIMBS, ways):
+            for sign in (step, -step):
+                while True:
+                    moved = {key: state.values[key] + sign * value for key, value in way.items()}
+                    tried = replace(state, values=state.values | moved)
+                    if (nats := float(self.nats(tried).sum())) <= best:
+                        break
+                    state, best = tried, nats
+        return state
+
     def _moved(self, state: State, keys: Sequence[str], step: Tensor) -> State:
         values = dict(state.values)
         for key, change in zip(keys, step[: len(keys)].tolist(), strict=True):
@@ -397,30 +528,69 @@ class PlaceFit:
         return replace(state, trust=_trust(gradient, drawn, len(keys)))
 
     @torch.no_grad()
-    def place(self, state: State) -> Place:
-        """Return what was found, with standard errors of all parameters.
+    def place(self, state: State, keys: Sequence[str] = (), sure: float = SURE) -> Place:
+        """Return what was found, with standard errors.
 
         They are those of a model that may be wrong: H⁻¹ (J + P) H⁻¹, with the Fisher information H,
         prior included, the sum J of outer products of the windows' gradients, and the inverse
         variances P of the prior.
+
+        Args:
+            state: that maximises the evidence.
+            keys: of what was fitted; none: all.
+            sure: standard errors by which values differ that are kept.
         """
-        every = (*DISPLACEMENTS, *BLURS)
-        _, gradient, drawn = self.scores(state, every)
-        _, _, precision = self._prior(state, every)
-        trust = state.trust
-        inverse = torch.linalg.inv(precision + trust * information(drawn))
-        scatter = trust**2 * gradient.mT @ gradient
+        keys = tuple(keys) or self.keys
+        _, gradient, drawn = self.scores(state, keys)
+        _, _, precision = self._prior(state, keys)
+        inverse = torch.linalg.inv(precision + state.trust * information(drawn))
+        scatter = state.trust**2 * gradient.mT @ gradient
         covariance = inverse @ (scatter + precision) @ inverse
-        errors = covariance.diagonal().sqrt()
+        usual = {key: self._usual(key) for key in keys}
+        errors = covariance.diagonal()[: len(keys)].sqrt().tolist()
         light = (2 * state.light).exp()
         return Place(
             dict(state.values),
-            {key: min(float(errors[k]), _usual(key)[1]) for k, key in enumerate(every)},
+            {key: min(error, usual[key][1]) for key, error in zip(keys, errors, strict=True)},
+            self._kept(state.values, usual, covariance[: len(keys), : len(keys)], sure),
             self.offsets,
             light / light.mean(),
-            inverse[len(every) :, len(every) :],
+            inverse[len(keys) :, len(keys) :],
             len(self.windows.y),
         )
+
+    def _kept(
+        self,
+        values: dict[str, float],
+        usual: dict[str, tuple[float, float]],
+        covariance: Tensor,
+        sure: float,
+    ) -> dict[str, float]:
+        """Return all values, those that do not surely differ from their prior's mean put there.
+
+        The least sure one is put there, the others move as their covariance says, and so on until
+        all that are left are surer than so many standard errors. What a frame tells less than the
+        prior does is not sure: two equal sources leave the prior's standard deviation over √2. A
+        sensor blurs every mask: there the blur is what it is.
+        """
+        left = list(usual)
+        away = torch.tensor([values[key] - usual[key][0] for key in left]).double()
+        while left:
+            errors = covariance.diagonal().sqrt()
+            weak = errors > torch.tensor([usual[key][1] for key in left]) / 2**0.5
+            ratio = torch.where(weak, 0.0, away.abs() / errors)
+            stays = torch.tensor([key in BLURS and not self.lines for key in left])
+            least = int(torch.where(stays, math.inf, ratio).argmin())
+            if stays[least] or ratio[least] > sure:
+                break
+            column = covariance[:, least] / covariance[least, least]
+            others = torch.arange(len(left)) != least
+            away = (away - column * away[least])[others]
+            covariance = (covariance - torch.outer(column, covariance[least]))[others][:, others]
+            left.pop(least)
+        found = values | {key: mean for key, (mean, _) in usual.items()}
+        found |= {key: usual[key][0] + v for key, v in zip(left, away.tolist(), strict=True)}
+        return found | {"blur": max(found["blur"], 0.0)}
 
 
 class _Model(NamedTuple):
@@ -452,6 +622,11 @@ class _Model(NamedTuple):
         return -self.good.sum(1) / 2 * amplitude[:, 0].log() - logs
 
 
+def _with(state: State, key: str, values: Tensor) -> State:
+    changed: dict[str, Any] = {key: values}
+    return replace(state, **changed)
+
+
 def information(drawn: Tensor) -> Tensor:
     """Return the Fisher information, of gradients of frames that were drawn, `(W, Q, T)`."""
     flat = drawn.flatten(0, 1)
@@ -469,10 +644,6 @@ def _trust(gradient: Tensor, drawn: Tensor, count: int) -> float:
     return min(1.0, 1 / max(float((scatter[shown] / told[shown]).mean()), 1e-9))
 
 
-def _usual(key: str) -> tuple[float, float]:
-    return BLURS[key] if key in BLURS else (0.0, DISPLACEMENTS[key].deviation)
-
-
 def _relaxed(state: State) -> State:
     """Return the state with the likeliest step of the random walk of its light."""
     steps = state.light.diff()
@@ -488,8 +659,24 @@ def outer_offsets(offsets: Sequence[float]) -> tuple[float, float]:
     return offsets[0] - first / 2, offsets[-1] + last / 2
 
 
-def _covered(system: SDCassi, size: tuple[int, ...]) -> Callable[[Tensor, tuple[int, int]], Tensor]:
-    """Return what tells whether all light of a window has passed the mask, away from its edges."""
+def _even_offsets(bands: Tensor, pitch: float) -> tuple[Tensor, float]:
+    """Return even offsets of light, some beyond the outermost bands, and how far apart they are."""
+    first, last = outer_offsets(bands.tolist())
+    beyond = math.copysign(BEYOND, last - first)
+    first, last = first - beyond, last + beyond
+    many = max(round(abs(last - first) / pitch), 2)
+    at = (torch.arange(many) + 0.5).double() / many
+    return first + (last - first) * at, abs(last - first) / many
+
+
+def _covered(
+    system: SDCassi, size: tuple[int, ...], lines: bool
+) -> Callable[[Tensor, tuple[int, int]], Tensor]:
+    """Return what tells whether all light of a window has passed the mask, away from its edges.
+
+    Simulated light in lines ends at the edges of the mask as it is given: where there are few such
+    windows, all will do.
+    """
     low, high = sorted(outer_offsets(system.offsets))
 
     def covered(corner: Tensor, shape: tuple[int, int]) -> Tensor:
@@ -497,6 +684,7 @@ def _covered(system: SDCassi, size: tuple[int, ...]) -> Callable[[Tensor, tuple[
         height, width = size
         inside = (row >= EDGE) & (row + shape[0] <= height - EDGE)
         inside &= column - high - BEYOND >= 0
-        return inside & (column + shape[1] - low + BEYOND <= width)
+        inside &= column + shape[1] - low + BEYOND <= width
+        return torch.ones_like(inside) if lines and int(inside.sum()) < WINDOWS else inside
 
     return covered

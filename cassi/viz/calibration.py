@@ -11,40 +11,34 @@ from cassi.viz.sheet import INK, PAPER_DPI, SMALL, make_figure, tidy
 
 def save_calibration(
     path: str | os.PathLike[str],
-    models: Sequence[tuple[str, float, bool]],
-    standings: Sequence[tuple[str, float, float]],
-    spectrum: tuple[Sequence[float], Sequence[float]] | None = None,
-    bands: Sequence[float] = (),
+    errors: tuple[float, float],
+    off: Sequence[tuple[str, float, float]],
+    light: tuple[Sequence[float], Sequence[float]],
+    bands: Sequence[float],
 ) -> None:
-    """Draws the held-out error of each model, what was found with its standard error, and light.
+    """Draws held-out errors, what was found with its standard error, and the light.
 
     Args:
         path: of the PNG.
-        models: of each that was tried: the parameter that it adds, held-out error, and whether it
-            was taken.
-        standings: of each parameter: name, distance from its nominal value, and standard error,
-            in tenths of a pixel or what moves as much.
-        spectrum: offsets along the dispersion, pixels, and the power of the light there.
+        errors: held-out ones, of the nominal and of the calibrated camera.
+        off: of each parameter: name, distance from its nominal value, and standard error, in
+            pixels by which it moves the border of the mask, or the outermost band.
+        light: offsets along the dispersion, pixels, and the power of the light there.
         bands: offsets of the calibrated bands, pixels.
     """
-    height = 0.9 + 0.2 * max(len(models), len(standings))
-    figure = make_figure(6.4, height + (1.6 if spectrum else 0))
-    if spectrum is None:
-        left, right = figure.subplots(1, 2)
-    else:
-        grid = figure.add_gridspec(2, 2, height_ratios=(height, 1.6))
-        left, right, below = (figure.add_subplot(grid[at]) for at in (0, 1, (1, slice(None))))
-        for band in bands:
-            below.axvline(band, color="#c9d6e6", lw=0.8)
-        below.semilogy(*spectrum, lw=1, color="#1f5aa6")
-        below.set_title("light over offset (px); pale: bands", size=SMALL, color=INK)
-    names, errors, taken = zip(*models, strict=True)
-    colors = ["#1f5aa6" if is_taken else "#c9d6e6" for is_taken in taken]
-    left.barh(range(len(names)), errors, color=colors)
-    left.set_yticks(range(len(names)), names)
+    height = 0.9 + 0.2 * len(off)
+    figure = make_figure(6.4, height + 1.6)
+    grid = figure.add_gridspec(2, 2, height_ratios=(height, 1.6))
+    left, right, below = (figure.add_subplot(grid[at]) for at in (0, 1, (1, slice(None))))
+    for band in bands:
+        below.axvline(band, color="#c9d6e6", lw=0.8)
+    below.semilogy(*light, lw=1, color="#1f5aa6")
+    below.set_title("light over offset (px); pale: bands", size=SMALL, color=INK)
+    left.barh(range(2), errors, color="#1f5aa6")
+    left.set_yticks(range(2), ("nominal", "calibrated"))
     left.invert_yaxis()
-    left.set_title("held-out error; pale: not taken", size=SMALL, color=INK)
-    keys, values, deviations = zip(*standings, strict=True)
+    left.set_title("held-out error", size=SMALL, color=INK)
+    keys, values, deviations = zip(*off, strict=True)
     finite = [value if math.isfinite(value) else 0.0 for value in deviations]
     right.axvline(0, color="#b0b0b0", lw=0.8)
     right.errorbar(
@@ -52,9 +46,7 @@ def save_calibration(
     )
     right.set_yticks(range(len(keys)), keys)
     right.invert_yaxis()
-    right.set_title(
-        "off by, ± standard error (0.1 px, or what moves as much)", size=SMALL, color=INK
-    )
+    right.set_title("off by, ± standard error (px)", size=SMALL, color=INK)
     _save(figure, path)
 
 

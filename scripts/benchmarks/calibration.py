@@ -20,10 +20,7 @@ import torch
 import cassi
 from cassi import metrics
 from cassi.apps.reconstructors import build_solver, compose_settings
-from cassi.calibration import PARAMETERS, Frame, Geometry, calibrate, moved_camera
-from cassi.calibration.geometry import placed
-from cassi.calibration.parameters import changed
-from cassi.camera_search import by_solver
+from cassi.camera_search import calibrate_on
 from cassi.config import build
 from scripts.benchmarks.fine_twin import FineTwin, enlarged
 from scripts.benchmarks.tables import Parser, data_folder
@@ -42,7 +39,7 @@ def main() -> None:
     scenes = sorted(data_folder("cave_train").glob("*.tif"))
     away: dict[str, list[float]] = {}
     ratios: dict[str, list[float]] = {}
-    print("scene | nominal | calibrated | true | CPU s | held-out | model")
+    print("scene | nominal | calibrated | true | CPU s | held-out")
     for seed in range(arguments.first, arguments.first + arguments.fine):
         path = scenes[seed % len(scenes)]
         twin = FineTwin.drawn(tuple(arguments.size), 16, arguments.step, seed)
@@ -52,27 +49,25 @@ def main() -> None:
             noise = build(compose_settings([f"noise={arguments.noise}"]).noise)
             y = noise(y, 16, torch.Generator().manual_seed(seed))
         used = time.process_time()
-        found = calibrate([Frame.snapshot(y, 16)], system, by_solver(solver))
+        found = calibrate_on(y, system)
         used = time.process_time() - used
-        true = placed(changed(Geometry(), twin.wanted), system)
         levels = []
-        for geometry in (Geometry(), found.geometry, true):
-            beside = 0.0 if geometry.whole is None else geometry.shift[0] - geometry.whole
-            x = solver(y, moved_camera(system, geometry))
-            levels.append(metrics.psnr(x, twin.cube(scene, beside)).item())
+        for camera, beside in (
+            (system, 0.0),
+            (found.system, found.taken["bands"]),
+            (twin.true_system(), twin.beside),
+        ):
+            levels.append(metrics.psnr(solver(y, camera), twin.cube(scene, beside)).item())
         print(
             f"{path.stem} | " + " | ".join(f"{level:.2f}" for level in levels) + f" | {used:.1f} | "
-            f"{found.before:.4f} → {found.after:.4f} | {' '.join(found.model)}"
+            f"{found.before:.4f} → {found.after:.4f}"
         )
-        for key, error in found.errors.items():
-            read = PARAMETERS[key].read
-            value, wanted = read(found.geometry), read(true)
-            away.setdefault(key, []).append(abs(value - wanted))
-            ratios.setdefault(key, []).append(abs(value - wanted) / max(error, 1e-12))
-            print(
-                f"    {key:14} {value:9.5f} ± {error:.5f}, true {wanted:9.5f}: off by "
-                f"{ratios[key][-1]:.1f} standard errors"
-            )
+        for each in found.estimates:
+            wanted = twin.wanted.get(each.key, each.nominal)
+            off, error = abs(each.value - wanted), each.standard_error
+            away.setdefault(each.key, []).append(off)
+            ratios.setdefault(each.key, []).append(off / max(error, 1e-12))
+            print(f"    {each.key:14} {each.value:9.5f} ± {error:.5f}, true {wanted:9.5f}")
         sys.stdout.flush()
     for key, values in away.items():
         within = sum(ratio <= 2 for ratio in ratios[key])

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, interpolate
 
+from cassi.camera.moved import moved_camera, placed_camera, unmoved
 from cassi.systems import SDCassi
 
 FINE = 4
@@ -24,7 +25,7 @@ class FineTwin:
         system: the nominal camera.
         shift: of the mask over the scene, fine pixels (down, right).
         offsets: of each band, pixels.
-        wanted: what there is to find, by the key of `cassi.calibration.PARAMETERS`.
+        wanted: what there is to find, by the key of `cassi.calibration.Value`.
     """
 
     system: SDCassi
@@ -56,7 +57,7 @@ class FineTwin:
             "down": shift[0] / FINE,
             "right": shift[1] / FINE,
             "dispersion": slope,
-            "dispersion_2": bend,
+            "curve": bend,
         }
         detector = shape[0] + math.ceil(abs(step) * (bands - 1)) + 4
         system = SDCassi(mask, bands, offsets=nominal.tolist(), detector=detector, axis=-2)
@@ -80,6 +81,23 @@ class FineTwin:
             light[first : first + height] += (1 - beyond) * band
             light[first + 1 : first + 1 + height] += beyond * band
         return avg_pool2d(light[None, None], FINE)
+
+    @property
+    def beside(self) -> float:
+        """Pixels by which bands are moved where the mask lies on whole pixels."""
+        return self.shift[0] / FINE - round(self.shift[0] / FINE)
+
+    def true_system(self) -> SDCassi:
+        """Return the camera, of which the bands have all of the fraction along the dispersion."""
+        values = unmoved() | {
+            "across": self.shift[1] / FINE,
+            "along": float(round(self.shift[0] / FINE)),
+        }
+        moved = moved_camera(self.system, values)
+        offsets = [offset + self.beside for offset in self.offsets]
+        found = placed_camera(self.system, moved.mask, offsets)
+        assert isinstance(found, SDCassi)
+        return found
 
     @staticmethod
     def cube(scene: Tensor, down: float) -> Tensor:

@@ -82,7 +82,7 @@ SHORTER = {
     r"evaluate(?!.*(data=|sweep=))": "'reconstructors=[gap_tv]'",
     r"evaluate.*data=cave_test(?!.*scenes)": "'scenes=[scene01]'",
     r"sweep=": "'reconstructors=[{name: a, method: gap_tv, overrides: {solver.iterations: 2}}]'",
-    r"^cassi-calibrate": "degree=1 radius=1 solver.iterations=2",
+    r"^cassi-calibrate": "radius=1 solver.iterations=2",
     r"^cassi-export": "measurement=snapshot.mat mask=mask.mat",
     r"^cassi-train(?!.*ckpt=)": TRAIN,
     r"^cassi-train(?!.*(ckpt=|data=cave))": "data.crop=32",

@@ -112,7 +112,7 @@ def make_cases(data: Path) -> dict[str, Case]:
             (
                 *(f"measurement={data / 'large.npy'}", f"mask={data / 'large-mask.npy'}"),
                 *("system.step=1", "system.bands=5", "solver=gap", "prior=tv", "threads=1"),
-                *("solver.iterations=3", "degree=1"),
+                "solver.iterations=3",
             ),
             ("mask.npy",),
         ),

@@ -119,7 +119,7 @@ def test_all_commands_and_python_take_it(
     assert {row["method"] for row in results("results.csv", "table")} >= {"gap_tv", "net"}
     reconstruct(camera, "measurement=frame.npy", "model=net/model.safetensors", *QUICK[1:]).ok()
 
-    quick = ("solver.iterations=3", "degree=1", "radius=1", "hydra.run.dir=found")
+    quick = ("solver.iterations=3", "radius=1", "hydra.run.dir=found")
     calibrate(camera, "measurement=frame.npy", *quick).ok()
     found = yaml.safe_load((tmp_path / "found" / "camera.yaml").read_text())
     assert found["mask"] == "mask.npy"

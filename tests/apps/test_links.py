@@ -47,7 +47,7 @@ def given(camera, write_day, tmp_path):
             "store": ("reconstruct", *write_day(["a", "b"], 1), "output.cube=all.zarr"),
             "evaluate": ("evaluate", *data, GAP),
             "train": ("train", *TINY),
-            "calibrate": ("calibrate", *bench, "solver.iterations=1", "degree=1"),
+            "calibrate": ("calibrate", *bench, "solver.iterations=1"),
             "camera": ("camera", *camera.given()),
             "export": (
                 "export",

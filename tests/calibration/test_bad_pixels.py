@@ -4,10 +4,8 @@ import pytest
 import torch
 
 import cassi
-from cassi.calibration import Frame, fit_geometry, fit_light, refine_mask
-from cassi.calibration.geometry import Geometry
-from cassi.calibration.heldout import WithheldPixels
-from cassi.calibration.windows import Windows
+from cassi.calibration import Frame, fit_light, refine_mask
+from cassi.camera.found import place_bands
 from cassi.solvers.statistics import unit_of
 from cassi.systems import SDCassi
 
@@ -33,41 +31,9 @@ def _values(y, good):
 
 def test_in_windows(bench):
     camera, y, good = bench
-    start = Geometry((0.3, -0.2), 0.0, (0.0,))
     union = good.all(0, keepdim=True)
-    fits = [
-        fit_geometry([Frame.snapshot(value, BANDS, good)], camera, start)
-        for value in _values(y, union)
-    ]
-    assert fits[0].geometry == fits[1].geometry
-    clean = fit_geometry([Frame.snapshot(y, BANDS)], camera, start)
-    assert fits[0].geometry.values() == pytest.approx(clean.geometry.values(), abs=0.01)
-    plain = Windows(Frame.snapshot(y, BANDS), camera)
-    whole = Windows(Frame.snapshot(y, BANDS, torch.ones_like(good)), camera)
-    assert plain.objective(start) == whole.objective(start)
-    mostly_bad = good.clone()
-    mostly_bad[..., :16, :16] = torch.arange(16) < 7
-    assert len(Windows(Frame.snapshot(y, BANDS, mostly_bad), camera)) == len(plain) - len(y)
-
-
-def test_in_pixels_held_out(bench):
-    camera, y, good = bench
-    errors = []
-    for value in _values(y, good):
-        held = WithheldPixels(
-            value,
-            camera,
-            lambda y, system, start: system.pinv(y),
-            share=0.1,
-            seed=0,
-            pixels=10**6,
-            good=good,
-        )
-        assert not bool((held.given & ~good).any())
-        found = held.predict(Geometry((0.2, 0.0), 0.0, (0.0,)))
-        errors.append((found.error, found.residual))
-    assert errors[0][0] == errors[1][0]
-    assert torch.equal(errors[0][1], errors[1][1])
+    places = [place_bands(value, camera, union).kept for value in _values(y, union)]
+    assert places[0] == places[1]
 
 
 def test_in_known_light(bench):
@@ -87,18 +53,18 @@ def test_in_python(bench, monkeypatch):
     camera, y, good = bench
     given = []
 
-    def calibrate(frames, system, *_, **settings):
-        given.append((frames[0], system))
+    def place(*arguments):
+        given.append(arguments)
         raise InterruptedError
 
-    monkeypatch.setattr("cassi.camera_search.calibrate", calibrate)
+    monkeypatch.setattr("cassi.camera_search.place_bands", place)
     spoilt = torch.where(good, y, torch.nan)
     with pytest.raises(InterruptedError):
         cassi.calibrate(spoilt, camera, bad_pixels=~good)
     with pytest.raises(InterruptedError):
         cassi.calibrate(spoilt, camera.weighted(bad_pixels=~good))
-    for frame, system in given:
+    for frame, system, pixels, *_ in given:
         assert system is camera
-        assert torch.equal(frame.good, good)
+        assert torch.equal(pixels, good)
         seen = torch.where(good, y, 0)
-        assert torch.equal(frame.y, seen / unit_of(seen).amax())  # in a power of two
+        assert torch.equal(frame, seen / unit_of(seen).amax())  # in a power of two

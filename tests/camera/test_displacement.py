@@ -1,40 +1,41 @@
-"""What displaces a mask: the same as `Geometry` where both have it."""
-
-from dataclasses import replace
+"""What displaces a mask."""
 
 import pytest
 import torch
 
-from cassi.calibration.geometry import Geometry
-from cassi.calibration.geometry import moved_mask as by_geometry
-from cassi.camera.displacement import BLURS, DISPLACEMENTS, moved_mask
+from cassi.camera.displacement import BLURS, DISPLACEMENTS, PARTS, moved_mask
 from cassi.systems import SDCassi
+from cassi.systems.masks import blur_mask, move_mask
 from tests.shared import uniform
 
 NONE = dict.fromkeys((*DISPLACEMENTS, *BLURS), 0.0)
 
 
+@pytest.mark.parametrize("parts", [1, PARTS])
 @pytest.mark.parametrize("axis", [-1, -2])
 @pytest.mark.parametrize(
-    ("values", "geometry", "across"),
+    ("values", "shift", "rotation", "magnification", "variance"),
     [
-        ({"across": 0.5}, Geometry(), 0.5),
-        ({"rotation": 1.0}, Geometry(rotation=1.0), 0.0),
-        ({"magnification": 0.02}, Geometry(magnification=1.02), 0.0),
-        ({"blur": 0.5}, Geometry(variance=0.5), 0.0),
+        ({"across": 0.5}, 0.5, 0.0, 1.0, 0.0),
+        ({"rotation": 1.0}, 0.0, 1.0, 1.0, 0.0),
+        ({"magnification": 0.02}, 0.0, 0.0, 1.02, 0.0),
+        ({"blur": 0.5}, 0.0, 0.0, 1.0, 0.5),
     ],
 )
-def test_a_mask_is_moved_as_by_a_geometry(axis, values, geometry, across):
+def test_a_mask_is_moved_as_twins_move_it(
+    axis, values, shift, rotation, magnification, variance, parts
+):
     smooth = uniform(10, 12).repeat_interleave(5, 0).repeat_interleave(5, 1)
     camera = SDCassi(smooth, 3, axis=axis)
-    if axis == -2:  # its degrees are those of the mask as displayed
-        geometry = replace(geometry, rotation=-geometry.rotation)
-    wanted = by_geometry(camera, geometry.with_shift(across, 0.0, axis))
-    found = moved_mask(camera, NONE | values)
+    # Its degrees are those of the mask as displayed.
+    where = ((shift, 0.0), rotation) if axis == -1 else ((0.0, shift), -rotation)
+    wanted = blur_mask(move_mask(camera.mask, *where, magnification), variance)
+    found = moved_mask(camera, NONE | values, parts)
     inner = (..., slice(6, -6), slice(6, -6))
     away = (found - wanted)[inner]
     moved = (camera.mask - wanted)[inner]
-    assert away.square().mean() < 0.2 * moved.square().mean()  # interpolated otherwise
+    # A sensor's mask is interpolated otherwise.
+    assert away.square().mean() < (0.002 if parts == 1 else 0.2) * moved.square().mean()
 
 
 def test_nothing_displaced_is_the_mask_itself():

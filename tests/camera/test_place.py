@@ -11,7 +11,7 @@ from torch.nn.functional import avg_pool2d, interpolate
 
 from cassi import camera_search
 from cassi.apps.results import say_estimates, summarize_calibration
-from cassi.camera.displacement import BLURS, DISPLACEMENTS
+from cassi.camera.displacement import BLURS, DISPLACEMENTS, PARAMETERS
 from cassi.camera.found import can_be_placed, find_light, place_mask
 from cassi.camera.place import ROUGHLY, PlaceFit
 from cassi.camera_search import calibrate_on
@@ -101,9 +101,9 @@ def test_a_sensors_frame_gives_a_camera(axis, down, turned):
     assert not found.told
     assert found.bend is None
     key = "down" if axis == -1 else "right"
-    values = {each.name: each for each in found.estimates()}
-    assert values[f"shift {key} (px)"].value == pytest.approx(down, abs=0.15)
-    rotation = values["rotation (degrees)"]
+    values = {each.key: each for each in found.estimates}
+    assert values[key].value == pytest.approx(down, abs=0.15)
+    rotation = values["rotation"]
     wanted = turned if axis == -1 else -turned  # as displayed
     assert abs(rotation.value - wanted) < 2 * rotation.standard_error
     assert found.system.axis == axis
@@ -114,7 +114,9 @@ def test_a_sensors_frame_gives_a_camera(axis, down, turned):
 
 def test_a_camera_that_predicts_twice_as_badly_is_dropped(monkeypatch):
     camera, y = measure(0.7)
-    monkeypatch.setattr(camera_search, "_misses", lambda _, __, tried: 1.0 + 2 * (tried != camera))
+    monkeypatch.setattr(
+        camera_search, "_misses", lambda _, __, tried, *___: 1.0 + 2 * (tried != camera)
+    )
     found = calibrate_on(y, camera, wavelengths=NM, all_light=True)
     assert found.system is camera
     assert found.after == found.before == 1
@@ -127,12 +129,14 @@ def test_a_camera_that_predicts_twice_as_badly_is_dropped(monkeypatch):
 def test_what_a_frame_does_not_tell_stays():
     camera, y = measure()
     place = place_mask(y, camera, wavelengths=NM, count=16)
-    kept = place.significant()
     for key, parameter in DISPLACEMENTS.items():
-        error = place.errors[key]
-        told = abs(place.values[key]) > error and error < 0.71 * parameter.deviation
-        assert kept[key] == (place.values[key] if told else 0.0)
-    assert kept["blur"] == place.values["blur"]
+        if place.errors[key] > 0.71 * parameter.deviation:
+            assert place.kept[key] == 0
+        # Errors of one alone are smaller than of one beside others.
+        if abs(place.values[key]) > 4 * place.errors[key]:
+            assert place.kept[key] != 0
+    assert sum(place.kept[key] != 0 for key in DISPLACEMENTS) < 6
+    assert place.kept["blur"] == max(place.values["blur"], 0.0)
 
 
 def test_bad_pixels_have_no_influence():
@@ -144,15 +148,17 @@ def test_bad_pixels_have_no_influence():
     assert found[0].values == found[1].values
 
 
-def test_gradients_are_those_of_the_evidence():
+@pytest.mark.parametrize("lines", [False, True])
+def test_gradients_are_those_of_the_evidence(lines):
     camera, y = measure(0.3)
-    fit = PlaceFit(y, camera, wavelengths=NM, count=12)
+    fit = PlaceFit(y, camera, wavelengths=NM, count=12, pitch=0.0 if lines else 1.0)
     random = torch.Generator().manual_seed(4)
     state = replace(
         fit.start(), light=0.3 * torch.randn(len(fit.offsets), generator=random).double()
     )
     state.values.update({"across": 0.21, "rotation": 0.05, "blur": 0.4, "width": 0.7})
-    keys = (*DISPLACEMENTS, *BLURS)
+    keys = tuple(key for key in fit.keys if key != "bands")
+    state = fit.suited(state)
     nats, gradient, _ = fit.scores(state, keys)
     torch.testing.assert_close(nats, fit.nats(state))
 
@@ -163,7 +169,7 @@ def test_gradients_are_those_of_the_evidence():
     # Per pixel. Between its pixels a mask is linear, so that slopes of single keys are rough.
     found, wanted = [], []
     for k, key in enumerate(keys):
-        scale = DISPLACEMENTS[key].scale(HEIGHT, WIDTH)[0] if key in DISPLACEMENTS else 1.0
+        scale = PARAMETERS[key].scale(HEIGHT, WIDTH)[0] if key in PARAMETERS else 1.0
 
         def change(by, key=key):
             return replace(state, values=state.values | {key: state.values[key] + by})

@@ -39,8 +39,8 @@ def calibrate_camera(settings: Calibrate, run: Run) -> float:
     inputs, known = load_frames(settings, device)
     print(*inputs.notes, sep="\n")
     nominal = _narrow(inputs.system)
-    asked = {name: getattr(settings, name) for name in ("radius", "degree", "gain")}
-    calibrated_inputs, found = calibrated(inputs, settings, announce("calibrate"), known, **asked)
+    watch = announce("calibrate")
+    calibrated_inputs, found = calibrated(inputs, settings, watch, known, radius=settings.radius)
     gain = None if settings.white is None else found.levels[0]
     if settings.photographed == "auto" and is_design(nominal.mask):
         settings = replace(settings, photographed=False)  # its values are grey once it is moved
@@ -50,7 +50,7 @@ def calibrate_camera(settings: Calibrate, run: Run) -> float:
         run.folder,
         found.system.mask.clamp(0, 1),  # more contrast may pass 1
         camera_values(settings, found.system, gain, inputs.wavelengths),
-        lambda path: _draw(path, found, nominal),
+        lambda path: _draw(path, found),
         result | environment(device, ops.backend(device)) | {"inputs": inputs.notes},
         said,
     )
@@ -150,15 +150,12 @@ def _place(wavelength: float | None, wavelengths: tuple[float, ...] | None) -> f
     return above - 1 + (wavelength - low) / (high - low)
 
 
-def _draw(path: Path, found: Calibration, nominal: SDCassi) -> None:
+def _draw(path: Path, found: Calibration) -> None:
     from cassi.viz.calibration import save_calibration
 
-    light = found.place
-    models = [
-        (entry.model[-1] if entry.model else "nominal", entry.error, entry.taken)
-        for entry in found.stages
+    off = [
+        (each.key, (each.value - each.nominal) * each.pixels, each.standard_error * each.pixels)
+        for each in found.estimates
     ]
-    if light is not None:  # one step placed all
-        models[1:] = [("placed", *models[1][1:])]
-    spectrum = None if light is None else (light.offsets.tolist(), light.light.tolist())
-    save_calibration(path, models, found.standings(nominal), spectrum, found.system.offsets)
+    light = found.place.offsets.tolist(), found.place.light.tolist()
+    save_calibration(path, (found.before, found.after), off, light, found.system.offsets)

@@ -8,7 +8,7 @@ import torch
 
 from cassi.apps.reconstructors import Recipe, identity_of, settings_of, understand
 from cassi.apps.settings import KNOWLEDGE, Evaluate, Reconstruct
-from cassi.calibration.geometry import anchored_camera
+from cassi.camera.moved import moved_camera
 from cassi.camera_search import align, calibrate_on
 from cassi.checks import raised_here
 from cassi.data.store import fingerprint
@@ -29,9 +29,8 @@ def see_calibrated(problem: Problem) -> Problem:
     found = calibrate_on(problem.y, problem.system)
     if problem.true is None or type(problem.system) is not SDCassi:
         return replace(problem, system=found.system)
-    return replace(
-        problem, system=anchored_camera(problem.system, found.geometry, problem.true.pivot)
-    )
+    system = moved_camera(problem.system, found.taken, problem.true.pivot)
+    return replace(problem, system=system)
 
 
 def see_true(problem: Problem) -> Problem:

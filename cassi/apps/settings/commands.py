@@ -365,14 +365,11 @@ class Calibrate(Snapshots):
     monochromatic: Any
     twin: Twin | None = None
     radius: int
-    degree: int
-    gain: float
 
     def __post_init__(self) -> None:
         """Check what can be checked without a file."""
         super().__post_init__()
         whole_number("radius", self.radius, 0, 20)
-        whole_number("degree", self.degree, 1, 5)
         _ = self.filters
 
     @property

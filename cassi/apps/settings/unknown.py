@@ -15,6 +15,8 @@ RENAMED = {
     },
     "experiment=train_mst": "it is experiment=paper/mst_s now, with data=mst",
     "experiment=train_dauhst": "it is experiment=paper/dauhst_2stg now, with data=mst",
+    "degree": "cassi-calibrate takes what the frame tells",
+    "gain": "cassi-calibrate takes what is surer than two standard errors",
     "hot_pixels": "it is bad_pixels now: bad_pixels=8, bad_pixels=[8,FILE,[3,4]]",
     "mismatch": "it is twin now: twin=none twin.shift=[0.6,-0.4]",
     "model.align": "it is align=true or align=false now",

@@ -6,7 +6,8 @@ import torch
 
 import cassi
 from cassi.apps.evaluate import rows
-from cassi.calibration import Calibration, moved_camera
+from cassi.calibration import Calibration
+from cassi.camera.moved import moved_camera, unmoved
 
 NANOMETRES = [450, 500, 550, 600, 650]
 
@@ -33,15 +34,15 @@ def data(tmp_path):
 
 @pytest.fixture
 def finds(monkeypatch):
-    """Let every calibration find one geometry; return the measurements it was asked of."""
+    """Let every calibration find the same place; return the measurements it was asked of."""
 
-    def choose(geometry):
+    def choose(values):
         frames = []
 
         def find(y, system):
             frames.append(y)
-            camera = moved_camera(system, geometry)
-            return Calibration(geometry, (), {}, camera, [], 1.0, 0.5, 0)
+            taken = unmoved() | values
+            return Calibration(moved_camera(system, taken), (), taken, 1.0, 0.5, None)
 
         monkeypatch.setattr(rows, "calibrate_on", find)
         return frames

@@ -2,7 +2,6 @@
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +10,7 @@ import torch
 
 import cassi
 from cassi.apps.evaluate.problems import CASES
-from cassi.calibration import Geometry, moved_camera
-from cassi.calibration.geometry import anchored_camera
+from cassi.camera.moved import moved_camera, unmoved
 from cassi.data.synthetic.twin import Twin
 from cassi.evaluation.protocols import shares
 from scripts.docs import leaderboard
@@ -25,7 +23,7 @@ GAP = "{name: gap, method: gap_tv, overrides: {solver.iterations: 8}}"
 @pytest.fixture(autouse=True)
 def found(finds):
     """A calibration finds a shift of one pixel to the right, and nothing else."""
-    finds(Geometry((0.0, 1.0)))
+    finds({"along": 1.0})
 
 
 def test_inversenet_has_a_table_of_four_columns_beside_the_other_results(evaluate, data, tmp_path):
@@ -154,11 +152,13 @@ def test_a_camera_is_given_the_coordinates_of_the_scene(axis, tilt):
         shift[along] += 0.1 * (1 - 2 * pivot)
         middle = 4.2 * (0.5 - pivot)  # from the pivot to the middle of the spectrum
         shift[across] += middle * math.tan(math.radians(tilt)) * (-1 if axis == -1 else 1)
-        true = Geometry(tuple(shift), dispersion=(0.1,), tilt=tilt, pivot=pivot)
+        turned = 2.1 * math.tan(math.radians(tilt)) * (-1 if axis == -1 else 1)
         # As a calibration finds it: the mask on whole pixels, the scene displaced.
-        found = replace(true, whole=round(shift[along]))
+        whole = round(shift[along])
+        found = unmoved() | {"across": shift[across], "step": 0.1, "tilt": turned}
+        found |= {"along": whole, "bands": shift[along] - whole}
         assert (moved_camera(nominal, found)(x) - twin.expose(x, nominal)).abs().max() > 0.01
-        same = anchored_camera(nominal, found, pivot)
+        same = moved_camera(nominal, found, pivot)
         torch.testing.assert_close(same(x), twin.expose(x, nominal), atol=2e-3, rtol=0)
 
 

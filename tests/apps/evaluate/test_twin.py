@@ -5,7 +5,6 @@ import pytest
 from shared import stamps
 
 import cassi
-from cassi.calibration import Geometry
 from cassi.evaluation import Job, RecordFolder, Twin
 
 PLAIN = ("report=false", "figures=false", "progress=false")
@@ -17,7 +16,7 @@ ROWS = ["gap", "gap (calibrated)", "gap (told)"]
 @pytest.fixture
 def found(finds):
     """The shift of `twin=shifted` is found; the scenes are too small for a calibration."""
-    return finds(Geometry((0.4, -0.3)))
+    return finds({"across": 0.4, "along": -0.3})
 
 
 def test_each_method_has_three_rows(evaluate, data, found, results, tmp_path):

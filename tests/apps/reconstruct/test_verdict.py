@@ -10,7 +10,6 @@ import cassi
 from cassi.apps import pipeline
 from cassi.apps.inputs import is_raw
 from cassi.apps.reconstructors import compose_settings
-from cassi.calibration import CameraCheck
 from cassi.models.pretrained import list_doubts
 from cassi.systems import SDCassi
 from tests.shared import uniform
@@ -88,17 +87,16 @@ def test_what_the_weights_have_not_seen(reconstruct, camera, results):
 
 
 @pytest.mark.parametrize(
-    ("level", "bend", "shown", "calibration", "warned"),
+    ("level", "bend", "calibration", "warned"),
     [
-        (9, 4.5, False, None, True),
-        (0, 4.5, False, None, False),
-        (9, 1.0, False, None, False),
-        (9, 4.5, True, None, False),
-        (9, 0.4, True, {"bend": {}}, True),
-        (9, 4.5, False, {}, True),
+        (9, 4.5, None, True),
+        (0, 4.5, None, False),
+        (9, 1.0, None, False),
+        (9, 0.4, {"bend": {}}, True),
+        (9, 4.5, {}, True),
     ],
 )
-def test_a_line_that_a_raw_frame_does_not_show(level, bend, shown, calibration, warned):
+def test_a_line_that_a_raw_frame_does_not_show(level, bend, calibration, warned):
     inputs = SimpleNamespace(
         system=SDCassi(uniform(48, 48), 20, step=2),
         wavelengths=tuple(range(450, 650, 10)),
@@ -106,7 +104,7 @@ def test_a_line_that_a_raw_frame_does_not_show(level, bend, shown, calibration, 
         bend=bend,
         calibration=calibration,
     )
-    found = pipeline._check_line(inputs, CameraCheck(numbers={"curve_shown": shown}))
+    found = pipeline._check_line(inputs)
     assert bool(found.warnings) is warned
     assert not warned or "{file: FILE, wavelength: 550}" in found.warnings[0].message
 
