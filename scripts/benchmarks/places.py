@@ -24,7 +24,7 @@ import cassi
 from cassi import metrics
 from cassi.camera.found import find_light
 from cassi.camera.names import name_bands
-from cassi.camera_search import calibrate_on
+from cassi.camera_search import align, calibrate_on
 from cassi.systems import SDCassi, System
 from cassi.systems.dispersion import is_even
 from scripts.benchmarks.lab import Lab, read_scene
@@ -156,9 +156,11 @@ def main() -> None:
                 camera: System = found.system
                 if drawn.good is not None:
                     camera = found.system.weighted(bad_pixels=~drawn.good)
+                aligned = align(drawn.y, drawn.system, all_light=True)
+                default = drawn.system if aligned is None else aligned.system
                 levels = [
-                    drawn.score(cassi.reconstruct(drawn.y, each, align=align)[0])
-                    for each, align in ((drawn.system, True), (camera, False))
+                    drawn.score(cassi.reconstruct(drawn.y, each, align=False)[0])
+                    for each in (default, camera)
                 ]
                 worse.append(levels[0] - levels[1])
                 cells += [*(f"{level:.2f}" for level in levels), f"{seconds:.0f}"]

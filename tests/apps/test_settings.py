@@ -55,7 +55,7 @@ def run_file(commands, tmp_path):
         ("evaluate", "cubes: maybe", "config value cubes: Value 'maybe'"),
         ("train", "trainer: {max_steps: many}", "trainer.max_steps: expected a whole number"),
         ("train", "logger: {mine: 3}", "logger.mine: expected a node with _target_, got 3"),
-        ("calibrate", "gain: much", "config value gain: Value 'much'"),
+        ("calibrate", "radius: much", "config value radius: Value 'much'"),
         # References, and files that are no config.
         ("train", "seed: ${vars.none}", "config value seed: Interpolation key"),
         ("reconstruct", "system: {bands: 5", "not valid YAML"),

@@ -27,7 +27,7 @@ TRAINING = (
 )
 RUNS = {
     "cassi": ("camera", *CAMERA),
-    "cassi-calibrate": (FRAME, *CAMERA, "solver.iterations=2", "degree=1", "radius=1"),
+    "cassi-calibrate": (FRAME, *CAMERA, "solver.iterations=2", "radius=1"),
     "cassi-camera": (FRAME, *CAMERA),
     "cassi-evaluate": (*SCENES, "processes=2"),
     "cassi-export": (FRAME, *CAMERA, *SOLVER, "format=torch_export"),
