@@ -157,17 +157,15 @@ def place_bands(
         state = fit.run(state, sure, STEPS, least=0.1)
     if found.kept["along"] or found.kept["step"]:
         state, sure = _shared(fit, state, sure)
-    errors = found.errors | ({"along": found.errors["bands"]} if free == "bands" else {})
-    if not sure:
-        return replace(found, errors=errors)
-    final = fit.place(state, sure)
-    return replace(
-        final,
-        values=found.values | {key: state.values[key] for key in sure},
+    errors = dict(found.errors)
+    if sure:
         # Of a shift that mask and bands share the sum is known.
-        errors={key: min(error, final.errors.get(key, error)) for key, error in errors.items()},
-        kept=dict(state.values),
-    )
+        final = fit.place(state, tuple(key for key in sure if (key, free) != ("bands", "along")))
+        errors |= final.errors
+        found = replace(final, values=found.values | {key: state.values[key] for key in sure})
+    if free == "bands":
+        errors["along"] = errors["bands"]
+    return replace(found, errors=errors, kept=dict(state.values))
 
 
 def _search(fit: PlaceFit, radius: int, bent: tuple[str, ...]) -> tuple[State, State]:

@@ -33,6 +33,7 @@ def save_calibration(
     for band in bands:
         below.axvline(band, color="#c9d6e6", lw=0.8)
     below.semilogy(*light, lw=1, color="#1f5aa6")
+    below.minorticks_off()
     below.set_title("light over offset (px); pale: bands", size=SMALL, color=INK)
     left.barh(range(2), errors, color="#1f5aa6")
     left.set_yticks(range(2), ("nominal", "calibrated"))
