@@ -24,7 +24,7 @@ from cassi.systems import DDCassi, SDCassi, System, TiltedCassi, WideCassi
 from cassi.systems.tilted import Shift
 
 
-def align(y: Tensor, system: System, all_light: bool = False) -> Alignment | None:
+def align(y: Tensor, system: System) -> Alignment | None:
     """Return the camera with its mask where the measurement shows that it lies; None: as it is.
 
     The mask is placed by the log evidence of a few windows. The result is taken if it is surely
@@ -34,10 +34,9 @@ def align(y: Tensor, system: System, all_light: bool = False) -> Alignment | Non
 
     Args:
         y: measurement `(B, K, H', W')`, all samples by one camera.
-        system: the nominal camera.
-        all_light: y is a sensor's frame, in light of all wavelengths. A shift along the dispersion
-            is then another name for each wavelength, which no frame tells: it is left out, but for
-            bands that are as wide as a step.
+        system: the nominal camera. In light of all wavelengths (`System.all_light`) a shift along
+            the dispersion is another name for each wavelength, which no frame tells: it is left
+            out, but for bands that are as wide as a step.
 
     Returns:
         None where the camera is right as it is, or none of those whose mask can be moved: an
@@ -53,7 +52,7 @@ def align(y: Tensor, system: System, all_light: bool = False) -> Alignment | Non
         values = is_off(y, nominal, system.good_pixels)
     except ValueError:  # too dark or too small to say
         return None
-    if values is not None and all_light and given is nominal:
+    if values is not None and system.all_light and given is nominal:
         values = values | {"along": 0.0}
     if values is None or not any(values[key] for key in ALIGNED):
         return None

@@ -160,6 +160,7 @@ def load_inputs(
         level = scored_level(truth.data.max().item(), truth.counts)
         if level != 1:
             more.append(f"truth: scores are those of truth and cube over its maximum, {level:.6g}")
+    system.all_light = is_raw(done)
     known = settings.system.get("offsets") is not None or wavelengths is None
     return Inputs(
         system,

@@ -116,7 +116,7 @@ def prepare(
 
 
 def _aligned(inputs: Inputs) -> Inputs:
-    found = align(inputs.measurement, inputs.system, inputs.is_raw)
+    found = align(inputs.measurement, inputs.system)
     if found is None:
         return inputs
     notes = [*inputs.notes, f"camera: {found}; align=false leaves it where it was"]

@@ -32,9 +32,12 @@ class System(nn.Module, ABC):
             along it; None if there is no such axis.
         unit: of its cubes, where a camera's file says what the camera makes of white, a
             `cassi.calibration.response.Unit`. Operators do not look at it.
+        all_light: its measurement is a sensor's, in light of all wavelengths. What finds the camera
+            looks at it, operators do not.
     """
 
     unit: Any = None
+    all_light: bool = False
     part_axis: int | None = None
     conjugate: ConjugateGradients = ConjugateGradients()
     last_solve: SolveReport | None = None
@@ -124,7 +127,7 @@ class System(nn.Module, ABC):
     def weighted(self, variance: Any = None, bad_pixels: Any = None) -> Weighted:
         """Return the camera with a noise variance for each detector pixel; see `Weighted`."""
         system = Weighted(self, variance, bad_pixels)
-        system.unit = self.unit
+        system.unit, system.all_light = self.unit, self.all_light
         return system
 
     def around(self, camera: System) -> System:

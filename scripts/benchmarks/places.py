@@ -49,6 +49,7 @@ class Drawn(NamedTuple):
     @property
     def system(self) -> System:
         """The camera with its bad pixels left out."""
+        self.camera.all_light = True
         return self.camera if self.good is None else self.camera.weighted(bad_pixels=~self.good)
 
 
@@ -156,7 +157,7 @@ def main() -> None:
                 camera: System = found.system
                 if drawn.good is not None:
                     camera = found.system.weighted(bad_pixels=~drawn.good)
-                aligned = align(drawn.y, drawn.system, all_light=True)
+                aligned = align(drawn.y, drawn.system)
                 default = drawn.system if aligned is None else aligned.system
                 levels = [
                     drawn.score(cassi.reconstruct(drawn.y, each, align=False)[0])
