@@ -142,6 +142,7 @@ def place_bands(
             (few.resume(best, blur=SHARP, along=whole, bands=along - whole), other),
             (few.resume(best, blur=SHARP, along=along - first, bands=first), keys),
             (few.resume(start), keys),
+            (few.run(few.suited(few.resume(start, step=0.0, curve=0.0), 3), ALIGNED, STEPS), keys),
         ],
     )
     best = few.climb(best, [key for key in keys if key in ALONG])
