@@ -60,6 +60,7 @@ def align(y: Tensor, system: System) -> Alignment | None:
     camera: System = moved
     if isinstance(given, WideCassi) and isinstance(moved, SDCassi):
         camera = WideCassi.like(moved, given.band_width)
+    camera.all_light = system.all_light
     before, after = (_misses(y, system, each) for each in (given, camera))
     if after > (1 - _CLOSE) * before:
         return None
@@ -84,7 +85,6 @@ def calibrate_on(
     *,
     known: Sequence[Frame] = (),
     wavelengths: Sequence[float] | None = None,
-    all_light: bool = False,
     step_alone: bool = False,
     radius: int = 2,
     shift: Shift = Frame.shift,
@@ -93,10 +93,11 @@ def calibrate_on(
 ) -> Calibration:
     """Calibrate a camera on its own snapshots: what both commands and `cassi.calibrate` do.
 
-    A sensor's frame, in light of all wavelengths, tells where the mask lies, see `place_camera`.
-    Other frames are sums of bands, as simulations make them: they tell the dispersion too, see
-    `cassi.camera.found.place_bands`. Both go by the log evidence of the frame. A camera that
-    predicts held-out pixels worse is refused. Frames of known light then give the mask pixel by
+    A sensor's frame, in light of all wavelengths (`System.all_light`), tells where the mask lies,
+    see `place_camera`. Other frames are sums of bands, as simulations make them: they tell the
+    dispersion too, see `cassi.camera.found.place_bands`. Both go by the log evidence of the frame.
+    A camera is refused where held-out pixels are not predicted better by 2 %, of a sensor's frame
+    where they are predicted twice as badly. Frames of known light then give the mask pixel by
     pixel.
 
     Args:
@@ -106,7 +107,6 @@ def calibrate_on(
         solver: predicts the held-out pixels; None: `cassi.methods.auto`.
         known: frames of even scenes in known light; none for a `DDCassi`.
         wavelengths: nm, one per band.
-        all_light: the snapshots are a sensor's.
         step_alone: nobody gave more of the dispersion than its step: it may be that of a prism.
         radius: of the search for the shift of sums of bands, pixels.
         shift: interpolates bands, see `Frame`.
@@ -135,7 +135,8 @@ def calibrate_on(
         place, dual = place_dual(
             y, nominal, good, lambda each: _misses(y, system, each, solver), radius
         )
-        return _judged(y, system, nominal, single_twin(nominal), dual, place, solver)
+        return _judged(y, system, nominal, single_twin(nominal), [(place, dual)], solver)
+    all_light = system.all_light
     if isinstance(nominal, WideCassi):  # where the bands lie does not depend on their width
         system = system.around(nominal.narrow())
     narrow = system.plain if isinstance(system, System) else system
@@ -163,14 +164,12 @@ def calibrate_on(
         frames = [Frame.snapshot(y, narrow.bands, good), *known]
         place = _place_frames(frames, narrow, wavelengths, radius)
         watch("pixels held out")
-        camera = moved_camera(narrow, place.kept)
-        found = _judged(y, system, narrow, narrow, camera, place, solver)
+        places = [place]
         off = is_off(y, narrow, system.good_pixels) if can_be_placed(narrow) else None
         if off is not None:  # the evidence has many peaks, where bands move too
-            alone = replace(place, kept=off)
-            camera = moved_camera(narrow, off)
-            other = _judged(y, system, narrow, narrow, camera, alone, solver)
-            found = other if other.after < (1 - _CLOSE) * found.after else found
+            places.append(replace(place, kept=off))
+        made = [(each, moved_camera(narrow, each.kept)) for each in places]
+        found = _judged(y, system, narrow, narrow, made, solver)
     camera = found.system
     assert isinstance(camera, SDCassi | TiltedCassi)
     lights = [fit_light(frame, camera) for frame in known]
@@ -180,6 +179,7 @@ def calibrate_on(
         camera = placed_camera(narrow, mask, list(camera.offsets), across)
     if isinstance(nominal, WideCassi) and isinstance(camera, SDCassi):
         camera = WideCassi.like(camera, nominal.band_width)
+    camera.all_light = all_light
     levels = tuple(each.level * float(u) for each, u in zip(lights, units, strict=True))
     return replace(found, system=camera, levels=levels)
 
@@ -204,12 +204,18 @@ def _judged(
     system: System,
     nominal: SDCassi | DDCassi,
     single: SDCassi,
-    camera: SDCassi | TiltedCassi | DDCassi,
-    place: Place,
+    made: Sequence[tuple[Place, SDCassi | TiltedCassi | DDCassi]],
     solver: Solver,
 ) -> Calibration:
-    """Return the camera that was found, or the nominal one where that predicts better."""
-    before, after = (_misses(y, system, each, solver) for each in (nominal, camera))
+    """Return the first camera that no later one is better than, or the nominal one."""
+    before = _misses(y, system, nominal, solver)
+    errors = [
+        before if camera is nominal else _misses(y, system, camera, solver) for _, camera in made
+    ]
+    at = 0
+    for later, error in enumerate(errors):
+        at = later if error < (1 - _CLOSE) * errors[at] else at
+    (place, camera), after = made[at], errors[at]
     values = describe(single, place.kept, place)
     found = Calibration(camera, values, place.kept, before, after, place)
     if camera is nominal or after <= (1 - _CLOSE) * before:

@@ -297,7 +297,7 @@ def calibrate(
     y = _measured("calibrate", y, system)
     if bad_pixels is not None:
         system = system.weighted(bad_pixels=bad_pixels)
-    asked: dict[str, Any] = {"radius": radius, "all_light": getattr(system, "all_light", False)}
+    asked: dict[str, Any] = {"radius": radius}
     known = [] if white is None else [Frame.snapshot(white, system.cube_shape[0])]
     if isinstance(system.unweighted, PhotographedCassi):
         asked["shift"] = sharp_taps

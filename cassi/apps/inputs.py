@@ -152,6 +152,7 @@ def load_inputs(
         frame, bad, done, more = simulate(settings, chain, system, x, scene)
     _check_shape("measurement", files, "(K, H', W')", frame, system.measurement_shape)
     system, frame = system.to(device), frame.to(device)
+    system.all_light = is_raw(done)
     if bad is not None:
         system = system.weighted(bad_pixels=bad.to(device))
         frame = system.without_bad_pixels(frame)
@@ -160,7 +161,6 @@ def load_inputs(
         level = scored_level(truth.data.max().item(), truth.counts)
         if level != 1:
             more.append(f"truth: scores are those of truth and cube over its maximum, {level:.6g}")
-    system.all_light = is_raw(done)
     known = settings.system.get("offsets") is not None or wavelengths is None
     return Inputs(
         system,

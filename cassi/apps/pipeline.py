@@ -149,7 +149,6 @@ def calibrated(
         build_solver(settings) if getattr(settings, "model", None) is None else None,
         known=known,
         wavelengths=inputs.wavelengths,
-        all_light=inputs.is_raw,
         step_alone=inputs.bend > 0,
         shift=sharp_taps if inputs.photographed else linear_taps,
         seed=settings.seed,

@@ -204,7 +204,7 @@ def _smooth(image: Tensor, variance: float, dim: int) -> Tensor:
     margin = (reach, reach, 0, 0) if dim == -1 else (0, 0, reach, reach)
     wide = pad(image, margin, mode="replicate")
     found = wide.narrow(dim, reach, length) * (kernel[0] / total)
-    for at in range(1, reach + 1):  # fourteen times as fast as a convolution of one channel
+    for at in range(1, reach + 1):  # five times as fast as conv2d, AVX2
         for start in (reach - at, reach + at):
             found.add_(wide.narrow(dim, start, length), alpha=kernel[at] / total)
     return found

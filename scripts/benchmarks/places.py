@@ -150,7 +150,6 @@ def main() -> None:
                     drawn.y,
                     drawn.system,
                     wavelengths=drawn.wavelengths,
-                    all_light=True,
                     step_alone=is_even(drawn.camera.offsets),
                 )
                 seconds = time.process_time() - start

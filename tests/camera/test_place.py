@@ -71,7 +71,9 @@ def measure(down=0.0, turned=0.0, axis=-1):
     offsets = [STEP * band for band in range(BANDS)]
     if axis == -2:
         mask, y = mask.mT.contiguous(), y.mT.contiguous()
-    return SDCassi(mask, BANDS, axis=axis, offsets=offsets, detector=detector), y
+    camera = SDCassi(mask, BANDS, axis=axis, offsets=offsets, detector=detector)
+    camera.all_light = True
+    return camera, y
 
 
 @pytest.mark.parametrize(("axis", "down", "turned"), [(-1, 0.7, 0.3), (-2, -0.6, 0.0)])
@@ -96,7 +98,7 @@ def test_light_is_found_between_its_ends():
 def test_a_sensors_frame_gives_a_camera(axis, down, turned):
     camera, y = measure(down, turned, axis)
     bad = torch.rand(y.shape[1:], generator=torch.Generator().manual_seed(4)) < 0.005
-    found = calibrate_on(y, camera.weighted(bad_pixels=bad), wavelengths=NM, all_light=True)
+    found = calibrate_on(y, camera.weighted(bad_pixels=bad), wavelengths=NM)
     assert found.after < found.before
     assert not found.told
     assert found.bend is None
@@ -107,6 +109,7 @@ def test_a_sensors_frame_gives_a_camera(axis, down, turned):
     wanted = turned if axis == -1 else -turned  # as displayed
     assert abs(rotation.value - wanted) < 2 * rotation.standard_error
     assert found.system.axis == axis
+    assert found.system.all_light
     moved = (found.system.mask - camera.mask).abs().mean()
     assert moved > 0.05
     assert found.place.light_of(found.system.offsets)[0].shape == (BANDS,)
@@ -117,7 +120,7 @@ def test_a_camera_that_predicts_twice_as_badly_is_dropped(monkeypatch):
     monkeypatch.setattr(
         camera_search, "_misses", lambda _, __, tried, *___: 1.0 + 2 * (tried != camera)
     )
-    found = calibrate_on(y, camera, wavelengths=NM, all_light=True)
+    found = calibrate_on(y, camera, wavelengths=NM)
     assert found.system is camera
     assert found.after == found.before == 1
     assert "predicted twice as badly" in found.dropped[0]
