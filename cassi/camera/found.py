@@ -7,7 +7,8 @@ from itertools import product
 from torch import Tensor
 
 from cassi.camera.displacement import ALONG, BLURS, DISPLACEMENTS
-from cassi.camera.place import PITCH, ROUGHLY, WINDOWS, Place, PlaceFit, State
+from cassi.camera.place import ROUGHLY, Place, PlaceFit
+from cassi.camera.window_model import PITCH, WINDOWS, State
 from cassi.systems import SDCassi, System
 
 ROUGH_STEPS, STEPS, TRUSTED_STEPS = 8, 5, 6

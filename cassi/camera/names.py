@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from cassi.camera.place import BEYOND, outer_offsets
+from cassi.camera.window_model import BEYOND, outer_offsets
 
 SHIFT, STEP, LEAST_STEP, CURVE = 1.0, 0.03, 0.3, 0.05
 """Prior standard deviations: of the shift, pixels; of half the span, its share and at least so many
