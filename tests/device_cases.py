@@ -16,6 +16,7 @@ from shared import (
 from torch import nn
 
 import cassi
+from cassi.camera_search import align
 from cassi.solvers.graphs import Graphs
 from cassi.systems.examples import EXAMPLES
 
@@ -103,6 +104,7 @@ def test_methods_seldom_make_a_device_wait(method, operations, waits, decomposit
     mask = (torch.rand(64, 64) > 0.5).float()
     y = cassi.SDCassi(mask, bands=28, step=2)(smooth_scene(28, 64, 64).float())
     y += 0.02 * torch.randn_like(y)
+    align(y, cassi.SDCassi(mask, bands=28, step=2))  # what is ordinary is kept
     with Watched() as watched:
         camera, there = cassi.SDCassi(Pretended(mask), bands=28, step=2), Pretended(y)
         watched.operations.clear()

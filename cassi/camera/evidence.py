@@ -28,6 +28,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -123,6 +124,12 @@ class Verdict(NamedTuple):
         return total, total / max(error, 1e-9)
 
 
+@lru_cache(maxsize=16)
+def ordinary_spectra(wavelengths: tuple[float, ...]) -> Tensor:
+    """Return F with F Fᵀ = `ordinary_moment`, the strongest column first, `(C, C)` float64."""
+    return strongest(ordinary_moment(wavelengths))
+
+
 def ordinary_moment(wavelengths: Sequence[float]) -> Tensor:
     """Return the second moment of ordinary spectra of root mean square 1, `(C, C)` float64.
 
@@ -199,17 +206,28 @@ class Windows:
         self.sample, self.shot = at[:, 0], at[:, 1]
         self.corner = corner[chosen]
         self.power = float(energy[usable].mean())
-        down, along = torch.meshgrid(
-            torch.arange(rows, dtype=torch.float64),
-            torch.arange(columns, dtype=torch.float64),
-            indexing="ij",
-        )
-        self.down, self.along = down.flatten(), along.flatten()
-        apart = torch.hypot(self.down[:, None] - self.down, self.along[:, None] - self.along)
-        share, maps = torch.linalg.eigh(torch.exp(-apart / LENGTH))
-        share = share.flip(0).clamp_min(0)
-        self.share = share / len(share)  # of the variance within a window
-        self.maps = maps.flip(1) * share.sqrt()
+        self.down, self.along = (each.flatten() for each in _grid(rows, columns))
+        self.share, self.maps = _roughness(rows, columns)
+
+
+def _grid(rows: int, columns: int) -> tuple[Tensor, Tensor]:
+    """Return the rows and columns of the pixels of a window, `(rows, columns)` each."""
+    down, along = (torch.arange(n, dtype=torch.float64) for n in (rows, columns))
+    return down[:, None].expand(-1, columns), along.expand(rows, -1)
+
+
+@cache
+def _roughness(rows: int, columns: int) -> tuple[Tensor, Tensor]:
+    """Return the components of what is rough within a window of this shape.
+
+    Returns:
+        Shares of the variance `(N,)`, the largest first, and maps `(N, N)`, a column each.
+    """
+    down, along = (each.flatten() for each in _grid(rows, columns))
+    apart = torch.hypot(down[:, None] - down, along[:, None] - along)
+    share, maps = torch.linalg.eigh(torch.exp(-apart / LENGTH))
+    share = share.flip(0).clamp_min(0)
+    return share / len(share), maps.flip(1) * share.sqrt()
 
 
 class Evidence(Windows):

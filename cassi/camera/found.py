@@ -214,6 +214,7 @@ def is_off(y: Tensor, system: SDCassi, good: Tensor | None = None) -> dict[str, 
     if len(few.windows.y) < ALIGNED_LEAST:
         return None
     state = _likeliest(few, few.start(), across=(-1.0, 0.0, 1.0), along=(-1.0, 0.0, 1.0))[0]
+    state = _likeliest(few, state, blur=(state.values["blur"], 0.0))[0]
     for each in (few, fit):
         state = each.suited(each.run(each.suited(each.resume(state), 3), ALIGNED, STEPS))
         state = each.weighed(state, ALIGNED)

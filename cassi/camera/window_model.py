@@ -47,8 +47,7 @@ from cassi.camera.evidence import (
     TEXTURE,
     WHITE,
     Windows,
-    ordinary_moment,
-    strongest,
+    ordinary_spectra,
 )
 from cassi.systems import SDCassi
 
@@ -141,7 +140,7 @@ class WindowModel:
         known = wavelengths or np.linspace(450, 650, len(bands)).tolist()
         order = bands.argsort().numpy()
         nm = np.interp(self.offsets.numpy(), bands.numpy()[order], np.asarray(known)[order])
-        self.factor = strongest(ordinary_moment(nm.tolist()))[:, :RANK]
+        self.factor = ordinary_spectra(tuple(nm.tolist()))[:, :RANK]
         # Which products are columns stays: else the evidence would jump.
         strength = self.factor.square().sum(0)
         product = (self.windows.share[:, None] * strength).flatten()
