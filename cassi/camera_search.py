@@ -11,8 +11,15 @@ from cassi.calibration.bend import find_end, likely_bend
 from cassi.calibration.calibration import Watch, describe, silent
 from cassi.calibration.dual import place_dual, single_twin
 from cassi.camera.displacement import NUISANCES, moved_mask
-from cassi.camera.found import ALIGNED, can_be_placed, find_light, is_off, place_bands
-from cassi.camera.moved import moved_camera, placed_camera
+from cassi.camera.found import (
+    ALIGNED,
+    can_be_placed,
+    find_light,
+    find_lines,
+    is_off,
+    place_bands,
+)
+from cassi.camera.moved import curve_of, moved_camera, placed_camera
 from cassi.camera.names import Names, name_bands
 from cassi.camera.place import Place
 from cassi.methods.auto import auto
@@ -236,7 +243,9 @@ def place_camera(
     In that light a frame is an integral along the dispersion. It tells where the mask lies, and how
     much light there is at each offset, and not which wavelength falls there. Where the light ends
     abruptly, and held-out pixels are then predicted better, the outermost bands end there. Behind a
-    prism the bands between them take the bend that this light makes likely.
+    prism the bands between them take the bend that this light makes likely. A frame that is more
+    probable with one line of light per band tells where each lies: they are taken if held-out
+    pixels are predicted better.
 
     Args:
         y: snapshots.
@@ -275,6 +284,19 @@ def place_camera(
     found = Calibration(
         camera, estimates, values, before, after, place, False, names=names, bend=likely
     )
+    watch("lines")
+    curve = 0.0 if likely is None else curve_of(likely.offsets, nominal.offsets)
+    lined = find_lines(y, nominal, place, system.good_pixels, wavelengths, curve)
+    if lined is not None:
+        # The mask takes what is sure. A band is moved at no cost, so it lies where it is likeliest.
+        values = lined.kept | {key: lined.values[key] for key in ("step", "curve")}
+        values |= {"along": 0.0, "bands": lined.values["along"]}
+        camera = moved_camera(nominal, values)
+        error = _misses(y, system, camera, solver)
+        if error < (1 - _CLOSE) * after:
+            estimates = describe(nominal, values, lined)
+            found = Calibration(camera, estimates, values, before, error, lined)
+            after = error
     if after < _WORSE * before:
         return found
     return found.refused(nominal, "mask and bands: held-out pixels are predicted twice as badly")

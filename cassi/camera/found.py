@@ -8,7 +8,7 @@ from torch import Tensor
 
 from cassi.camera.displacement import ALONG, BLURS, DISPLACEMENTS
 from cassi.camera.place import ROUGHLY, Place, PlaceFit
-from cassi.camera.window_model import PITCH, WINDOWS, State
+from cassi.camera.window_model import LINES, PITCH, SIMULATED, TAPS, WINDOWS, Light, State
 from cassi.systems import SDCassi, System
 
 ROUGH_STEPS, STEPS, TRUSTED_STEPS = 8, 5, 6
@@ -63,9 +63,9 @@ def place_mask(
     """
     span = max(system.offsets) - min(system.offsets)
     pitch = max(PITCH, span / MOST_OFFSETS)
-    few = PlaceFit(y, system, good, wavelengths, _FEW, pitch)
+    few = PlaceFit(y, system, good, wavelengths, _FEW, Light(pitch))
     state = few.run(few.start(), (*ROUGHLY, *BLURS), ROUGH_STEPS)
-    fit = PlaceFit(y, system, good, wavelengths, count, pitch)
+    fit = PlaceFit(y, system, good, wavelengths, count, Light(pitch))
     state = fit.weighed(fit.run(fit.resume(state), fit.keys, STEPS), tuple(DISPLACEMENTS))
     return fit.place(fit.run(state, fit.keys, TRUSTED_STEPS, least=0.1))
 
@@ -92,10 +92,53 @@ def find_light(
     place = place_mask(y, system, good, wavelengths, count)
     span = max(system.offsets) - min(system.offsets)
     pitch = max(FINE_PITCH, span / (2 * MOST_OFFSETS))
-    fit = PlaceFit(y, system, good, wavelengths, count, pitch)
+    fit = PlaceFit(y, system, good, wavelengths, count, Light(pitch))
     state = fit.run(replace(fit.start(), values=dict(place.values)), tuple(BLURS), FINE_STEPS)
     fine = fit.place(state)
     return replace(place, offsets=fine.offsets, light=fine.light, covariance=fine.covariance)
+
+
+def find_lines(
+    y: Tensor,
+    system: SDCassi,
+    place: Place,
+    good: Tensor | None = None,
+    wavelengths: Sequence[float] | None = None,
+    curve: float = 0.0,
+) -> Place | None:
+    """Place the bands of a frame in which light comes in one line per band.
+
+    Lamps have no such light; frames of a monochromator that are summed have it, and simulations.
+
+    Args:
+        y: `(B, K, H', W')`.
+        system: the camera, see `can_be_placed`.
+        place: of its mask, in light of all wavelengths, see `find_light`.
+        good: pixels that count; None: all.
+        wavelengths: nm, one per band.
+        curve: of the dispersion, pixels at the ends, that is likely beforehand.
+
+    Returns:
+        None where the frame is more probable in light of all wavelengths.
+    """
+    few, fit = (
+        PlaceFit(y, system, good, wavelengths, count, LINES) for count in (_FEW, place.windows)
+    )
+    values = {key: value for key, value in place.kept.items() if key not in (*ALONG, "width")}
+    start = few.resume(few.start(), **values)
+    tried = []
+    for bent in dict.fromkeys((0.0, curve)):  # the outermost bands stay
+        along = [shift / 2 - bent for shift in range(-4, 5)]
+        curves = [bent + more for more in BENT]
+        tried += _likeliest(few, start, along=along, step=BENT, curve=curves)[:STARTS]
+    keys = ("across", "along", "step", "curve", "blur")
+    made = [few.run(state, keys, STEPS) for state in tried]
+    best = max(made, key=lambda state: float(few.nats(state).sum()))
+    best = few.climb(best, ("along", "step", "curve"))
+    every = [key for key in fit.keys if key != "bands"]
+    state = fit.run(fit.resume(best), every, STEPS)
+    found = fit.place(fit.run(fit.weighed(state, every), every, TRUSTED_STEPS, least=0.1), every)
+    return found if float(found.nats.sum()) > float(place.nats.sum()) else None
 
 
 def place_bands(
@@ -125,11 +168,11 @@ def place_bands(
         ValueError: no window is lit.
     """
     few, fit = (
-        PlaceFit(y, system, good, wavelengths, count, 0, points, taps=True)
+        PlaceFit(y, system, good, wavelengths, count, TAPS._replace(points=points))
         for count in (WINDOWS, LINE_WINDOWS)
     )
     bent = ("step", "curve") if system.bands > 2 else ()
-    rough = PlaceFit(y, system, good, wavelengths, _FEW, 0, points)
+    rough = PlaceFit(y, system, good, wavelengths, _FEW, SIMULATED._replace(points=points))
     start, best = _search(rough, radius, bent)
     # Either the mask has the fraction of a pixel, or the bands, or the first band stays.
     keys, other = ((*ROUGHLY, key, *bent, "blur") for key in ("along", "bands"))
@@ -210,7 +253,7 @@ def is_off(y: Tensor, system: SDCassi, good: Tensor | None = None) -> dict[str, 
     Raises:
         ValueError: no window is lit.
     """
-    few, fit = (PlaceFit(y, system, good, None, count, 0, taps=True) for count in (_FEW, WINDOWS))
+    few, fit = (PlaceFit(y, system, good, None, count, TAPS) for count in (_FEW, WINDOWS))
     if len(few.windows.y) < ALIGNED_LEAST:
         return None
     state = _likeliest(few, few.start(), across=(-1.0, 0.0, 1.0), along=(-1.0, 0.0, 1.0))[0]

@@ -44,7 +44,7 @@ class Place:
         offsets: o, pixels `(P,)`, float64.
         light: λ(o)², the power of the light there, `(P,)`, mean 1.
         covariance: of log λ, `(P, P)`.
-        windows: that it was found by.
+        nats: log evidence of the windows that it was found by, `(W,)`.
     """
 
     values: dict[str, float]
@@ -53,7 +53,12 @@ class Place:
     offsets: Tensor
     light: Tensor
     covariance: Tensor
-    windows: int
+    nats: Tensor
+
+    @property
+    def windows(self) -> int:
+        """How many windows it was found by."""
+        return len(self.nats)
 
     def light_of(self, offsets: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
         """Return the light λ of bands, each the mean over a band to either side.
@@ -163,7 +168,7 @@ class PlaceFit(WindowModel):
             sure: standard errors by which values differ that are kept.
         """
         keys = tuple(keys) or self.keys
-        _, gradient, drawn = self.scores(state, keys)
+        nats, gradient, drawn = self.scores(state, keys)
         _, _, precision = self.prior(state, keys)
         inverse = torch.linalg.inv(precision + state.trust * information(drawn))
         scatter = state.trust**2 * gradient.mT @ gradient
@@ -178,7 +183,7 @@ class PlaceFit(WindowModel):
             self.offsets,
             light / light.mean(),
             inverse[len(keys) :, len(keys) :],
-            len(self.windows.y),
+            nats,
         )
 
     def _kept(

@@ -69,6 +69,29 @@ their limits."""
 _DRAWS = 288  # windows that are drawn for the Fisher information
 
 
+class Light(NamedTuple):
+    """What is known of the light of a frame.
+
+    Attributes:
+        pitch: pixels between offsets; 0: light comes in one line per band, at its offset.
+        simulated: it may end at the edges of the mask: where few windows lie inside, all will do.
+        taps: fractions of a pixel are interpolated linearly, of the mask on the pixels of the scene
+            and then of the bands, as simulations and reconstructions do; no sensor does.
+        points: of each sample, where in the spectrum all of its light is, in bands; None: anywhere.
+    """
+
+    pitch: float = PITCH
+    simulated: bool = False
+    taps: bool = False
+    points: Sequence[float | None] = ()
+
+
+ALL_LIGHT = Light()
+LINES = Light(0.0)
+SIMULATED = Light(0.0, simulated=True)
+TAPS = Light(0.0, simulated=True, taps=True)
+
+
 @dataclass(frozen=True)
 class State:
     """What is fitted.
@@ -100,10 +123,7 @@ class WindowModel:
         good: bool, shaped like y or its first sample, pixels that count; None: all.
         wavelengths: nm, one per band; None: even ones over visible light.
         count: windows.
-        pitch: pixels between offsets; 0: light comes in one line per band, at its offset.
-        points: of each sample, where in the spectrum all of its light is, in bands; None: anywhere.
-        taps: fractions of a pixel are interpolated linearly, of the mask on the pixels of the scene
-            and then of the bands, as simulations and reconstructions do; no sensor does.
+        light: what is known of it.
         seed: of the frames that are drawn.
 
     Raises:
@@ -117,26 +137,23 @@ class WindowModel:
         good: Tensor | None = None,
         wavelengths: Sequence[float] | None = None,
         count: int = WINDOWS,
-        pitch: float = PITCH,
-        points: Sequence[float | None] = (),
-        taps: bool = False,
+        light: Light = ALL_LIGHT,
         seed: int = 0,
     ) -> None:
         mask = system.turn(system.mask.detach()).float().cpu()
         self.size = mask.shape[-2:]
         bands = torch.tensor(system.offsets, dtype=torch.float64)
-        self.lines = pitch == 0
-        self.windows = Windows(y, system, good, count, _covered(system, self.size, self.lines))
+        self.lines, self.taps = light.pitch == 0, light.taps
+        self.windows = Windows(y, system, good, count, _covered(system, self.size, light))
         self.random = torch.Generator().manual_seed(seed)
-        self.taps = taps
         self._last: tuple[Any, Tensor] | None = None
-        self.parts = 1 if taps else PARTS
+        self.parts = 1 if light.taps else PARTS
         self.fine = fine_mask(mask, self.parts)
-        self.offsets, self.pitch = (bands, 0.0) if self.lines else _even_offsets(bands, pitch)
+        self.offsets, self.pitch = (bands, 0.0) if self.lines else _even_offsets(bands, light.pitch)
         self.keys = (*DISPLACEMENTS, *((*ALONG, "blur") if self.lines else BLURS))
         self.middle = float(bands[[0, -1]].mean())
         self.reach = max(float((bands[-1] - bands[0]).abs()) / 2, 1.0)
-        self.shown = self._add_points(bands, points)
+        self.shown = self._add_points(bands, light.points)
         known = wavelengths or np.linspace(450, 650, len(bands)).tolist()
         order = bands.argsort().numpy()
         nm = np.interp(self.offsets.numpy(), bands.numpy()[order], np.asarray(known)[order])
@@ -450,12 +467,11 @@ def _even_offsets(bands: Tensor, pitch: float) -> tuple[Tensor, float]:
 
 
 def _covered(
-    system: SDCassi, size: tuple[int, ...], lines: bool
+    system: SDCassi, size: tuple[int, ...], light: Light
 ) -> Callable[[Tensor, tuple[int, int]], Tensor]:
     """Return what tells whether all light of a window has passed the mask, away from its edges.
 
-    Simulated light in lines ends at the edges of the mask as it is given: where there are few such
-    windows, all will do.
+    Simulated light ends at the edges of the mask as it is given.
     """
     low, high = sorted(outer_offsets(system.offsets))
 
@@ -465,6 +481,8 @@ def _covered(
         inside = (row >= EDGE) & (row + shape[0] <= height - EDGE)
         inside &= column - high - BEYOND >= 0
         inside &= column + shape[1] - low + BEYOND <= width
-        return torch.ones_like(inside) if lines and int(inside.sum()) < WINDOWS else inside
+        return (
+            torch.ones_like(inside) if light.simulated and int(inside.sum()) < WINDOWS else inside
+        )
 
     return covered

@@ -14,6 +14,7 @@ from cassi.apps.results import say_estimates, summarize_calibration
 from cassi.camera.displacement import BLURS, DISPLACEMENTS, PARAMETERS
 from cassi.camera.found import can_be_placed, find_light, place_mask
 from cassi.camera.place import ROUGHLY, PlaceFit
+from cassi.camera.window_model import ALL_LIGHT, SIMULATED
 from cassi.camera_search import calibrate_on
 from cassi.systems import SDCassi
 
@@ -154,7 +155,7 @@ def test_bad_pixels_have_no_influence():
 @pytest.mark.parametrize("lines", [False, True])
 def test_gradients_are_those_of_the_evidence(lines):
     camera, y = measure(0.3)
-    fit = PlaceFit(y, camera, wavelengths=NM, count=12, pitch=0.0 if lines else 1.0)
+    fit = PlaceFit(y, camera, wavelengths=NM, count=12, light=SIMULATED if lines else ALL_LIGHT)
     random = torch.Generator().manual_seed(4)
     state = replace(
         fit.start(), light=0.3 * torch.randn(len(fit.offsets), generator=random).double()
