@@ -6,16 +6,16 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cassi.calibration.correlation import Correlation, Ends, Peak, find_ends
+from cassi.calibration.correlation import Correlation, Peak
 from cassi.calibration.response import Response
 from cassi.calibration.spectra import Statistics, comb, strangeness
-from cassi.camera.evidence import UPDATES, Evidence, Optics, Verdict
+from cassi.camera.evidence import UPDATES, WINDOWS, Evidence, Optics, Verdict
 from cassi.checks import clipped_level
 from cassi.solvers.statistics import unit_of
 from cassi.systems import BlurredCassi, DDCassi, SDCassi, System, WideCassi
@@ -25,14 +25,16 @@ from cassi.systems.coded import CodedSystem
 
 CLEARLY = 1.6
 """By which factor a mask must be seen better: another than the camera's, or that than chance."""
-STEP = 0.05
-"""Pixels per band by which the step must be off: real cameras' nominal ones are, by up to 0.04."""
+ENDS = ((4, 1.0), (1, 0.5), (1, 0.25))
+"""Steps of the search for where the outermost bands lie: so many both ways, pixels."""
+STARTS = 2
+"""Places that each finer search begins at."""
+WHOLE = 0.05
+"""Pixels per band by which a step is a whole number of pixels."""
 SHIFT = 0.75
 """Pixels by which the mask must be off across the dispersion; along it 1 more than half."""
 SURE = 3.0
 """Standard errors by which a frame must be more probable under another camera."""
-FARTHEST = 3.0
-"""Pixels along the dispersion, at which bands are looked for beside the ends of the light."""
 WIDER = (0.95, 1.05)
 """Steps that must be surely less probable than the camera's, to say that the frame shows it."""
 REVERSED = -0.1
@@ -62,14 +64,8 @@ Of 18 real frames and 8 cameras drawn by `lab.py` it is 0 without it, and 0.035 
 LEAST = 48
 """Pixels of each side of a frame, to look for a mask in it."""
 _MOST = 2**20  # pixels that are looked at
-FADED = 0.2
-"""Of the mean light: where less is left, light does not end with the bands."""
-FAR = 0.25
-"""Of the dispersion: so far inside, light does not end with the bands."""
-BRIGHT = 0.5
-"""Of the mean light: so much must be left so far outside. What is fainter may be chance."""
 LEAST_BANDS, LEAST_SPAN = 8, 12
-"""Bands, and pixels of dispersion, of which the ends of the light say something."""
+"""Bands, and pixels of dispersion, of which a frame tells the step."""
 UNKNOWN = "Direction: cannot be measured in a frame"
 _CUBE = 2**24  # values of a cube
 _TO_CALIBRATE = re.compile(
@@ -479,10 +475,13 @@ class _Referee:
     def __init__(self, y: Tensor, system: CodedSystem, good: Tensor | None) -> None:
         mask = system.mask.detach()
         mask = mask[0] if mask.ndim == 5 else mask
-        self.evidence = Evidence(y, system, good)
+        self.evidence, self.few = (
+            Evidence(y, system, good, None, n) for n in (WINDOWS, WINDOWS // 2)
+        )
         offsets = torch.tensor(system.offsets, dtype=torch.float64)
         self.given = Optics(system.turn(mask).float().cpu(), offsets)
         self._known: dict[Any, Verdict] = {}
+        self._rough: dict[Any, float] = {}
 
     def prefers(self, others: Sequence[Optics], beside: Sequence[Optics]) -> bool:
         """Tell whether the frame is surely more probable under one of these than beside them.
@@ -499,9 +498,12 @@ class _Referee:
                 return False
         return True
 
-    def chance(self, camera: Optics) -> float:
-        """Return the log evidence with the spectra of ordinary scenes, nats."""
-        return self._ask(camera, 0).total
+    def rough(self, camera: Optics) -> float:
+        """Return the log evidence of half the windows, with the spectra of ordinary scenes."""
+        key = tuple(camera.offsets.tolist()), camera.pose
+        if key not in self._rough:
+            self._rough[key] = self.few(camera, 0).total
+        return self._rough[key]
 
     def near(self, camera: Optics, reach: float) -> list[Optics]:
         """Return a camera with its bands moved by up to so many pixels along the dispersion."""
@@ -577,7 +579,11 @@ def _check_place(
     numbers: dict[str, Any],
     referee: _Referee,
 ) -> CameraCheck:
-    """Ask where the mask lies, and between which offsets there is light."""
+    """Ask where the mask lies, and how far apart the bands do.
+
+    Of light of all wavelengths a frame shows how much falls at each offset, and not which
+    wavelength: it does not tell the step.
+    """
     warnings = []
     down = given.down + given.fraction
     offsets, bands = search.offsets, len(search.offsets)
@@ -590,85 +596,70 @@ def _check_place(
         if abs(down) >= SHIFT and referee.prefers([own.moved(down, 0.0)], [own]):
             warnings.append(_shift(system, down, 0.0))
         return CameraCheck(tuple(warnings), note, {})
-    ends = find_ends(search.correlation, search.cut(lambda m: m)[:, 0], offsets, given.down)
-    pitch = span / (bands - 1)
-    low, high = _ends_of_bands(ends, span)
-    step = pitch * (high - low) / (ends.nominal[1] - ends.nominal[0])
-    along = (low + high - sum(ends.nominal)) / 2
-    width_error = ends.width_error
-    if low == ends.nominal[0] or high == ends.nominal[1]:  # what light does there says nothing
-        width_error = ends.errors[1 if low == ends.nominal[0] else 0]
-    error = max(width_error / bands, 0.003)
-    numbers["mask_shift"] = [down, along]
-    light = {
-        "first": ends.first + pitch / 2,
-        "last": ends.last - pitch / 2,
-        "levels": list(ends.levels),
-        "step": step,
-        "step_error": error,
-        "misfit": ends.misfits[1],
-        "misfit_nominal": ends.misfits[0],
-    }
-    sign = -1 if offsets[0] > offsets[-1] else 1
-    middle = sum(ends.nominal) / 2
-
+    pitch, sign = span / (bands - 1), -1 if offsets[0] > offsets[-1] else 1
     own = referee.given
-
-    def scaled(factor: float) -> Optics:
-        places = middle + factor * (own.offsets - middle)
-        return replace(own, offsets=places).moved(down, 0.0)
-
-    here = scaled(1.0)
-    others = [
-        each
-        for share in (0.98, 1.0, 1.02)
-        for each in referee.near(scaled(share * step / pitch).moved(0.0, along), 1.0)
-    ]
-    apart = abs(step - pitch) > STEP
-    stretched = apart and referee.prefers(others, referee.near(here, 2.0))
-    around = [*referee.near(here, FARTHEST), *referee.near(here.moved(0.0, along), 0.5)]
-    place = max(around, key=referee.chance).pose.right
-    along = place if abs(place) > 1.0 else along
-    farther = referee.near(here.moved(0.0, along), 0.5)
-    off = abs(along) > 1.0 and referee.prefers(farther, referee.near(here, 0.5))
+    here = own.moved(down, 0.0)
+    along, _ = _likeliest(referee, here, lambda end, _: (end, end))
+    step, stretched = pitch, False
+    if not system.all_light:
+        first, last = _likeliest(referee, here, lambda *ends: ends)
+        there = here.stretched(1 + (last - first) / span).moved(0.0, (first + last) / 2)
+        nearby = [*referee.near(here, 2.0), here.moved(0.0, along)]
+        stretched = abs(last - first) > 1.0 and referee.prefers(referee.near(there, 1.0), nearby)
+        if stretched:
+            along, step = (first + last) / 2, pitch * (1 + (last - first) / span)
+    numbers["mask_shift"] = [down, along]
+    off = abs(along) > 1.0 and referee.prefers(
+        referee.near(here.moved(0.0, along), 0.5), referee.near(here, 0.5)
+    )
     if stretched:
-        warnings.append(_step(system, offsets, ends, step, low + step / 2))
+        warnings.append(_step(system, offsets, step, along))
     moved = abs(down) >= SHIFT and referee.prefers([here], [own])
     if moved or (off and not stretched):
         warnings.append(_shift(system, down, along if off else 0.0))
-    if stretched:
+    if system.all_light:
+        note += " Dispersion: light of all wavelengths does not show it."
+    elif stretched:
         note += f" Dispersion: {sign * step:.2f} px per band, not {sign * pitch:.4g} as configured."
-    elif all(referee.prefers([here], referee.near(scaled(factor), 0.5)) for factor in WIDER):
+    elif all(referee.prefers([here], referee.near(here.stretched(w), 0.5)) for w in WIDER):
         note += f" Dispersion: {sign * pitch:.4g} px per band, as configured."
     else:
         note += " Dispersion: this light does not show it."
-    return CameraCheck(tuple(warnings), note, {"light_between": light})
+    return CameraCheck(tuple(warnings), note, {"step": step})
 
 
-def _ends_of_bands(ends: Ends, span: float) -> tuple[float, float]:
-    """Return where light ends with the bands, and the nominal ends where that is not known.
+def _likeliest(
+    referee: _Referee, here: Optics, ends: Callable[..., tuple[float, float]]
+) -> tuple[float, float]:
+    """Return by how many pixels the least and the farthest offset lie elsewhere.
 
-    A lamp or a filter ends it where it fades, or ends far inside; far outside chance may.
+    They are searched on a grid, finer and finer.
+
+    Args:
+        referee: of the frame.
+        here: the camera.
+        ends: both, of the places on the grid.
     """
-    first, last = ends.nominal
-    beyond = (first - ends.first) / span, (ends.last - last) / span
-    known = [
-        far > -FAR and level > (BRIGHT if far > FAR else FADED)
-        for far, level in zip(beyond, ends.levels, strict=True)
-    ]
-    return ends.first if known[0] else first, ends.last if known[1] else last
+    span = float(here.offsets.max() - here.offsets.min())
+    best = [(0.0, 0.0)]
+    for reach, step in ENDS:
+        ways = product(best, *2 * [[k * step for k in range(-reach, reach + 1)]])
+        nats = {}
+        for first, last in sorted({ends(first + a, last + b) for (first, last), a, b in ways}):
+            camera = here.stretched(1 + (last - first) / span).moved(0.0, (first + last) / 2)
+            nats[first, last] = referee.rough(camera)
+        best = sorted(nats, key=lambda each: -nats[each])[:STARTS]
+    return best[0]
 
 
-def _step(
-    system: CodedSystem, offsets: Sequence[float], ends: Ends, step: float, first: float
-) -> Finding:
+def _step(system: CodedSystem, offsets: Sequence[float], step: float, along: float) -> Finding:
     sign = -1 if offsets[0] > offsets[-1] else 1
     pitch = (max(offsets) - min(offsets)) / (len(offsets) - 1)
     whole = round(step)
     gaps = [after - before for before, after in pairwise(offsets)]
-    if max(gaps) - min(gaps) > 1e-6 + STEP * pitch:  # a curve stays a curve
+    if max(gaps) - min(gaps) > 1e-6 + WHOLE * pitch:  # a curve stays a curve
         remedy = f"multiply the distances of system.offsets by {step / pitch:.3f}"
-    elif abs(step - whole) < STEP and whole != round(pitch, 6):
+    elif abs(step - whole) < WHOLE and whole != round(pitch, 6):
         remedy = f"set system.step={sign * whole}"
     else:
         remedy = (
@@ -676,17 +667,13 @@ def _step(
             f"system.detector={system.measurement_shape[system.axis]}, or multiply the distances "
             f"of system.offsets by {step / pitch:.3f}"
         )
-    off = first - min(offsets)
+    off = along - (step - pitch) * (len(offsets) - 1) / 2
     lowest = "first" if sign > 0 else "last"
     more = f", the {lowest} band {off:+.1f} pixels off" if abs(off) > 1 else ""
-    inside = step < pitch and (
-        first > min(offsets) or first + step * (len(offsets) - 1) < max(offsets)
-    )
-    more += "; unless a filter or a lamp ends the light there" if inside else ""
     return Finding(
         "step",
-        f"the frame fits a step of {sign * step:.2f} far better than {sign * pitch:.4g} (misfit "
-        f"{ends.misfits[1]:.3f} against {ends.misfits[0]:.3f}){more}: {remedy}, or calibrate=true",
+        f"the frame is far more probable with a step of {sign * step:.2f} than of "
+        f"{sign * pitch:.4g}{more}: {remedy}, or calibrate=true",
     )
 
 

@@ -24,8 +24,6 @@ _FINE = 4  # places of a pixel at which light may end
 _SPECTRA = 10
 _PENALTY = 0.003  # on cosine k, times 1 + k: scenes are smooth
 _NEAR = 0.05  # of the width, from an end, where light is looked at
-_RISE = 0.15  # of the width: within it cosines rise to where light breaks off
-_STARTS = 4  # of the search for the ends
 _SHIFT = 1 / 16  # pixels, from one to the next of these
 _END = 0.1  # pixels, standard error of where bright light ends: a spectrum is not as smooth
 _BLURS = (0.0, 0.25, 0.5, 1.0)  # pixels², of the mask in the frame beyond its own
@@ -48,30 +46,6 @@ class Peak:
     along: int
     fraction: float
     chance: float
-
-
-@dataclass(frozen=True)
-class Ends:
-    """Between which offsets a frame has light.
-
-    Attributes:
-        first: pixels, where it begins.
-        last: pixels, where it ends.
-        errors: standard errors of both.
-        width_error: standard error of last − first.
-        nominal: both, of the camera.
-        misfits: relative square of the profile that a smooth spectrum leaves: between the nominal
-            ends, and between these.
-        levels: light at both ends, over its mean: where it fades, an end is none of the camera.
-    """
-
-    first: float
-    last: float
-    errors: tuple[float, float]
-    width_error: float
-    nominal: tuple[float, float]
-    misfits: tuple[float, float]
-    levels: tuple[float, float]
 
 
 def flatten(image: Tensor, good: Tensor | None = None) -> Tensor:
@@ -141,12 +115,11 @@ class Correlation:
         whole = torch.fft.irfft2((self.transformed * other).sum(0), s=self.size)
         return whole / flat.square().sum().clamp_min(1e-30)
 
-    def profile(self, mask: Tensor, down: int, first: int, last: int) -> tuple[Tensor, Tensor]:
+    def profile(self, mask: Tensor, first: int, last: int) -> tuple[Tensor, Tensor]:
         """Correlate along the dispersion only, in parts of the frame.
 
         Args:
             mask: `(K, H, W)`, of all bands.
-            down: pixels by which it lies lower than it should.
             first: least offset.
             last: greatest offset.
 
@@ -154,14 +127,12 @@ class Correlation:
             Correlation of each part at the offsets first to last `(P, last − first + 1)`, and that
             of the mask with itself at −8 to 8 pixels; both float64.
         """
-        flat = flatten(mask.float()).roll(down, -2)
-        flat = flat[:, max(down, 0) : flat.shape[-2] + min(down, 0)]
-        seen = self.y[:, max(down, 0) : self.y.shape[-2] + min(down, 0)]
+        flat = flatten(mask.float())
         rows = flat.shape[-2] // _PARTS * _PARTS
         size = fast_length(
             self.shape[1] + max(last - self.shape[1] + flat.shape[-1], 0) + 2 * REACH + _OWN
         )
-        a, b = (torch.fft.rfft(value[:, :rows], n=size) for value in (seen, flat))
+        a, b = (torch.fft.rfft(value[:, :rows], n=size) for value in (self.y, flat))
         cross, own = (
             torch.fft.irfft(
                 (value * b.conj()).unflatten(1, (_PARTS, -1)).sum((0, 2)), n=size
@@ -174,72 +145,16 @@ class Correlation:
         return cross[:, at] / energy, own[:, near].sum(0) / own[:, 0].sum().clamp_min(1e-30)
 
 
-def find_ends(correlation: Correlation, mask: Tensor, offsets: Sequence[float], down: int) -> Ends:
-    r"""Find between which offsets a frame has light: by least squares of its profile.
-
-        C(δ) = ∫_first^last s(o) a(δ − o) do
-
-    with the mask's own correlation a, and a spectrum s of a few cosines between the ends. Spectra
-    are smooth; where they break off, the bands end. Errors come from leaving out a quarter of the
-    frame at a time.
-
-    Args:
-        correlation: of the frame.
-        mask: `(K, H, W)`.
-        offsets: of the bands, pixels, at least two different ones.
-        down: pixels by which the mask lies lower than it should.
-    """
-    nominal = nominal_ends(offsets)
-    width = nominal[1] - nominal[0]
-    wide = math.ceil(min(REACH, max(0.4 * width, 2)))
-    margin = wide + _OWN
-    low, high = math.floor(nominal[0]) - margin, math.ceil(nominal[1]) + margin
-    parts, own = correlation.profile(mask, down, low, high)
-    everything, without = _means(parts)
-    profiles = torch.cat([everything, parts, without]).mT  # (D, 1 + 2P)
-    steps = torch.arange(-wide, wide + 1, 2, dtype=torch.float64, device=own.device)
-    first, last = (
-        value.flatten()
-        for value in torch.meshgrid(nominal[0] + steps, nominal[1] - steps, indexing="ij")
-    )
-    kept = last - first > 0.5 * width
-    first, last = first[kept], last[kept]
-    fits = [_Profile(own, low, high, blur) for blur in _BLURS]
-    coarse = fits[1].misfits(profiles[:, :1], first, last)[:, 0]
-    starts = coarse.topk(min(_STARTS, len(coarse)), largest=False).indices.tolist()
-    near_best = [_around(float(first[k]), float(last[k]), 1.0, own) for k in starts]
-    near_best.append(_around(*nominal, 0.25, own))
-    firsts, lasts = (torch.cat(each) for each in zip(*near_best, strict=True))
-    fits += [_Profile(own, low, high, blur, len(offsets)) for blur in _BLURS]
-    tried = [each.misfits(profiles[:, :1], firsts, lasts)[:, 0] for each in fits]
-    fit, misfit = min(zip(fits, tried, strict=True), key=lambda pair: float(pair[1].min()))
-    best = int(misfit.argmin())
-    found = _refined(fit, profiles[:, :1], float(firsts[best]), float(lasts[best]))
-    left = profiles[:, 1 + len(parts) :]
-    others = [(one, _refined(fit, one, *found)) for one in left.split(1, 1)]
-    rest = torch.tensor([fit.edges(one, *each)[0] for one, each in others])
-    spread = (len(rest) - 1) ** 0.5
-    errors = rest.std(0, correction=0) * spread
-    pair = torch.tensor([nominal, found], dtype=torch.float64, device=own.device)
-    plain = min(float(each.misfits(profiles[:, :1], *pair[:1].mT)) for each in fits)
-    squares = float(everything.square().sum().clamp_min(1e-30))
-    ends, levels = fit.edges(profiles[:, :1], *found)
-    return Ends(
-        *ends,
-        (float(errors[0]), float(errors[1])),
-        float((rest[:, 1] - rest[:, 0]).std(correction=0)) * spread,
-        nominal,
-        (plain / squares, max(float(fit.misfits(profiles[:, :1], *pair[1:].mT)), 0.0) / squares),
-        levels,
-    )
-
-
 def find_bright_end(
     correlation: Correlation, mask: Tensor, offsets: Sequence[float], reach: int = 2
 ) -> tuple[float, float]:
     """Find where light ends at the brighter end of the bands, whose distance is known.
 
-    Both ends are moved alike to where the profile fits best (`find_ends`).
+    Both ends are moved alike to where the profile fits best, by least squares:
+
+        C(δ) = ∫_first^last s(o) a(δ − o) do
+
+    with the mask's own correlation a, and a spectrum s of a few cosines between the ends.
     Where light breaks off from its mean level, that is known to a tenth of a pixel, and worse in
     proportion where it has faded.
 
@@ -254,7 +169,7 @@ def find_bright_end(
     """
     first, last = nominal_ends(offsets)
     low, high = math.floor(first) - REACH - _OWN, math.ceil(last) + REACH + _OWN
-    parts, own = correlation.profile(mask, 0, low, high)
+    parts, own = correlation.profile(mask, low, high)
     profiles = torch.cat(_means(parts)).mT
     shifts = torch.arange(-reach, reach + _SHIFT, _SHIFT, dtype=own.dtype, device=own.device)
     fits = [_Profile(own, low, high, blur) for blur in _BLURS]
@@ -290,25 +205,19 @@ class _Profile:
         low: first offset of the profile.
         high: last offset.
         blur: of the mask in the frame, pixels².
-        bands: of light that comes in so many lines, as simulated frames have it; None for light
-            of all wavelengths.
     """
 
-    def __init__(
-        self, own: Tensor, low: int, high: int, blur: float, bands: int | None = None
-    ) -> None:
+    def __init__(self, own: Tensor, low: int, high: int, blur: float) -> None:
         self.where: dict[str, Any] = {"dtype": own.dtype, "device": own.device}
         if blur:
             at = torch.arange(-3, 4, **self.where)
             kernel = torch.softmax(-at.square() / (2 * blur), 0)
             own = conv1d(pad(own[None, None], (3, 3)), kernel[None, None])[0, 0]
-        self.own, self.bands = own, bands
+        self.own = own
         self.offsets = torch.arange(low, high + 1, **self.where)
         self.at = torch.arange((high - low) * _FINE + 1, **self.where) / _FINE + low
         self.codes = self._mask_at(self.at)
-        self.orders = torch.arange(
-            _SPECTRA if bands is None else min(_SPECTRA, bands), **self.where
-        )
+        self.orders = torch.arange(_SPECTRA, **self.where)
 
     def _mask_at(self, offsets: Tensor) -> Tensor:
         """Return the correlation of a mask that lies at an offset: `(…, O)` → `(…, O, D)`."""
@@ -322,27 +231,6 @@ class _Profile:
         right, solved = self._solve(profiles, first, last)
         return profiles.square().sum(0) - (right * solved).sum(1)
 
-    def edges(
-        self, profile: Tensor, first: float, last: float
-    ) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Return where light begins and ends, and how bright it is there, over its mean.
-
-        A few cosines have no sharp end: where bright light breaks off, they rise within a few
-        pixels, and fit best between ends that lie as far outside. It ends at half its height.
-        """
-        weights = self._solve(profile, *torch.tensor([[first], [last]], **self.where))[1][0, :-1, 0]
-        phase = torch.arange(0, _RISE, 1 / (_FINE * (last - first)), **self.where)
-        ends, levels = [first, last], list(self.levels(profile, first, last))
-        for k, away in enumerate((phase, 1 - phase)):
-            light = torch.cos(math.pi * away[:, None] * self.orders) @ weights
-            light = light / weights[0].clamp_min(1e-30)
-            highest = float(light.max())
-            if highest > 1:
-                at = int((light >= highest / 2).int().argmax())
-                ends[k] = first + float(away[at]) * (last - first)
-                levels[k] = max(levels[k], highest / 2)
-        return (ends[0], ends[1]), (levels[0], levels[1])
-
     def levels(self, profile: Tensor, first: float, last: float) -> tuple[float, float]:
         """Return the light at both ends, over its mean."""
         ends = torch.tensor([[first], [last]], **self.where)
@@ -353,16 +241,11 @@ class _Profile:
 
     def _solve(self, profiles: Tensor, first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
         width = (last - first)[:, None]
-        if self.bands is None:
-            inside = ((self.at - first[:, None]) * _FINE + 0.5).clamp(0, 1)
-            inside *= ((last[:, None] - self.at) * _FINE + 0.5).clamp(0, 1)
-            phase = (self.at - first[:, None]) / width
-            spectra = torch.cos(math.pi * self.orders[:, None] * phase[:, None]) * inside[:, None]
-            design = spectra @ self.codes  # (E, S, D)
-        else:
-            phase = (torch.arange(self.bands, **self.where) + 0.5) / self.bands
-            seen = self._mask_at(first[:, None] + width * phase)
-            design = torch.cos(math.pi * self.orders[:, None] * phase) @ seen
+        inside = ((self.at - first[:, None]) * _FINE + 0.5).clamp(0, 1)
+        inside *= ((last[:, None] - self.at) * _FINE + 0.5).clamp(0, 1)
+        phase = (self.at - first[:, None]) / width
+        spectra = torch.cos(math.pi * self.orders[:, None] * phase[:, None]) * inside[:, None]
+        design = spectra @ self.codes  # (E, S, D)
         # What coarse scenes leave is level.
         design = torch.cat([design, torch.ones_like(design[:, :1])], 1)
         size = design[:, 0].square().sum(1)[:, None]
@@ -371,21 +254,6 @@ class _Profile:
         normal = design @ design.mT + torch.diag_embed(penalty + 1e-9 * size)
         right = design @ profiles
         return right, torch.linalg.solve(normal, right)
-
-
-def _refined(fit: _Profile, profile: Tensor, first: float, last: float) -> tuple[float, float]:
-    for step in (1.0, 0.5, 0.25, 0.125, 0.0625):
-        firsts, lasts = _around(first, last, step, profile)
-        best = int(fit.misfits(profile, firsts, lasts)[:, 0].argmin())
-        first, last = float(firsts[best]), float(lasts[best])
-    return first, last
-
-
-def _around(first: float, last: float, step: float, like: Tensor) -> tuple[Tensor, Tensor]:
-    steps = torch.arange(-2, 3, dtype=like.dtype, device=like.device) * step
-    firsts, lasts = torch.meshgrid(first + steps, last + steps, indexing="ij")
-    kept = (lasts - firsts).flatten() > 1
-    return firsts.flatten()[kept], lasts.flatten()[kept]
 
 
 def _peak(score: Tensor) -> Peak:

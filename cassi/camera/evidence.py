@@ -93,6 +93,11 @@ class Optics:
         pose = self.pose._replace(down=self.pose.down + down, right=self.pose.right + right)
         return replace(self, pose=pose)
 
+    def stretched(self, factor: float) -> Optics:
+        """Return the same with the bands so many times as far from the middle of the dispersion."""
+        middle = self.offsets[[0, -1]].mean()
+        return replace(self, offsets=middle + factor * (self.offsets - middle))
+
 
 class Verdict(NamedTuple):
     """Log evidence.

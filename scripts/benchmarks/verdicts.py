@@ -42,6 +42,7 @@ class Drawn(NamedTuple):
 
     def check(self, camera: SDCassi) -> CameraCheck:
         """Check another camera by the frame."""
+        camera.all_light = True
         system: System = camera
         if self.good is not None:
             system = camera.weighted(bad_pixels=~self.good)

@@ -37,7 +37,7 @@ def test_a_right_camera(reconstruct, files, results):
     assert "Direction: cannot be measured in a frame" in outcome.out
     numbers = results()
     assert numbers["warnings"] == []
-    assert numbers["camera_check"]["light_between"]["step"] == pytest.approx(2, abs=0.05)
+    assert numbers["camera_check"]["step"] == pytest.approx(2, abs=0.05)
     page = (files / "run" / "report.html").read_text()
     assert 'class="warning"' not in page
     assert "camera check: nothing found against the camera. mask pattern found" in page
