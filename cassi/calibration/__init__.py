@@ -2,10 +2,12 @@
 
 from cassi.calibration.alignment import Alignment
 from cassi.calibration.calibration import Calibration, Value
-from cassi.calibration.camera_check import CameraCheck, Finding, check_camera, check_spectra
+from cassi.calibration.camera_check import check_camera
+from cassi.calibration.findings import CameraCheck, Finding
 from cassi.calibration.frame import Frame
 from cassi.calibration.mask import Light, fit_light, refine_mask
 from cassi.calibration.response import Patch, Response, White, find_white
+from cassi.calibration.spectra_check import check_spectra
 
 __all__ = [
     "Alignment",

@@ -42,13 +42,9 @@ from cassi.apps.inputs import Inputs
 from cassi.apps.reconstructors import Recipe, compose_settings
 from cassi.apps.settings import Evaluate
 from cassi.calibration import Response
-from cassi.calibration.camera_check import (
-    POSES,
-    REVERSED,
-    CameraCheck,
-    check_spectra,
-    prefer,
-)
+from cassi.calibration.findings import CameraCheck
+from cassi.calibration.mask_check import POSES
+from cassi.calibration.spectra_check import REVERSED, check_spectra, prefer
 from cassi.data.bundled import bundled_path
 from cassi.data.manifest import read_manifest
 from cassi.systems import SDCassi, Weighted

@@ -8,14 +8,11 @@ import pytest
 import torch
 
 import cassi
-from cassi.calibration.camera_check import (
-    POSES,
-    check_camera,
-    check_spectra,
-    of_calibrated,
-)
+from cassi.calibration.camera_check import check_camera, of_calibrated
+from cassi.calibration.mask_check import POSES
 from cassi.calibration.response import Response
 from cassi.calibration.spectra import comb, direction, read_statistics
+from cassi.calibration.spectra_check import check_spectra
 from cassi.systems import BlurredCassi, DDCassi, SDCassi
 from tests.shared import uniform
 

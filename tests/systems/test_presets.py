@@ -5,7 +5,7 @@ import torch
 from shared import rand
 
 from cassi.calibration import check_camera
-from cassi.calibration.camera_check import repeats
+from cassi.calibration.mask_check import repeats
 from cassi.systems import (
     BlurredCassi,
     ColourMask,
