@@ -50,7 +50,7 @@ def align(y: Tensor, system: System) -> Alignment | None:
         `SDCassi` or `WideCassi`, its pixels weighted or not, with one mask for all samples.
     """
     given = system.plain
-    nominal = given.narrow() if isinstance(given, WideCassi) else given
+    nominal = _narrow(given)
     if not can_be_placed(nominal):
         return None
     assert isinstance(nominal, SDCassi)
@@ -144,9 +144,7 @@ def calibrate_on(
         )
         return _judged(y, system, nominal, single_twin(nominal), [(place, dual)], solver)
     all_light = system.all_light
-    if isinstance(nominal, WideCassi):  # where the bands lie does not depend on their width
-        system = system.around(nominal.narrow())
-    narrow = system.plain if isinstance(system, System) else system
+    narrow = _narrow(nominal)  # where the bands lie does not depend on their width
     if type(narrow) is not SDCassi:
         raise ValueError(
             f"calibrate: expected SDCassi, WideCassi or DDCassi, got {type(nominal).__name__}"
@@ -258,7 +256,7 @@ def place_camera(
     Raises:
         ValueError: too few windows are lit, by light that has passed the mask.
     """
-    nominal, solver = system.plain, solver or auto()
+    nominal, solver = _narrow(system.plain), solver or auto()
     assert isinstance(nominal, SDCassi)
     watch("mask and light")
     place = find_light(y, nominal, system.good_pixels, wavelengths)
@@ -269,6 +267,7 @@ def place_camera(
     before = _misses(y, system, nominal, solver)
     placed = _with(nominal, mask, nominal.offsets)
     camera, after, names = _end_bands(y, system, placed, place, solver)
+    least = min(before, after)
     ended = names if camera is not placed else None
     likely = None
     if step_alone and wavelengths is not None and nominal.bands > 2:
@@ -286,7 +285,7 @@ def place_camera(
     )
     watch("lines")
     curve = 0.0 if likely is None else curve_of(likely.offsets, nominal.offsets)
-    found = _with_lines(y, system, found, wavelengths, curve, solver)
+    found = _with_lines(y, system, found, wavelengths, curve, min(least, after), solver)
     if found.after < _WORSE * before:
         return found
     return found.refused(nominal, "mask and bands: held-out pixels are predicted twice as badly")
@@ -306,20 +305,31 @@ def _with_lines(
     found: Calibration,
     wavelengths: Sequence[float] | None,
     curve: float,
+    least: float,
     solver: Solver,
 ) -> Calibration:
-    """Return what a frame tells in which light comes in lines, or what was found without."""
-    nominal = system.plain
+    """Return what a frame tells in which light comes in lines, or what was found without.
+
+    Args:
+        y: snapshots.
+        system: the nominal camera.
+        found: in light of all wavelengths.
+        wavelengths: nm, one per band.
+        curve: of the dispersion that is likely beforehand, see `find_lines`.
+        least: held-out error of all cameras that were tried.
+        solver: predicts the held-out pixels.
+    """
+    nominal = _narrow(system.plain)
     assert isinstance(nominal, SDCassi)
     place = find_lines(y, nominal, found.place, system.good_pixels, wavelengths, curve)
     if place is None:
         return found
     # The mask takes what is sure. A band is moved at no cost, so it lies where it is likeliest.
     values = place.kept | {key: place.values[key] for key in ("step", "curve")}
-    values |= {"along": 0.0, "bands": place.values["along"]}
+    values |= {"along": 0.0, "bands": place.values["along"], "tilt": 0.0}
     camera = moved_camera(nominal, values)
     after = _misses(y, system, camera, solver)
-    if after > (1 - _CLOSE) * found.after:
+    if after > (1 - _CLOSE) * least:
         return found
     return Calibration(camera, describe(nominal, values, place), values, found.before, after, place)
 
@@ -348,6 +358,11 @@ def _with(nominal: SDCassi, mask: Tensor, offsets: Sequence[float]) -> SDCassi:
     return found
 
 
+def _narrow(system: System) -> System:
+    """Return a camera whose bands have no width; the same one where they have none."""
+    return system.narrow() if isinstance(system, WideCassi) else system
+
+
 def _scaled(y: Tensor, system: System) -> Tensor:
     """Return what the camera sees, all samples in one unit in which squares stay finite."""
     y = seen(y, system)
@@ -355,5 +370,8 @@ def _scaled(y: Tensor, system: System) -> Tensor:
 
 
 def _misses(y: Tensor, system: System, camera: System, solver: Solver | None = None) -> float:
-    """Return the held-out error through a camera, of the sensor that another one has."""
+    """Return the held-out error through a camera, of sensor and width of bands of another one."""
+    plain = system.plain
+    if isinstance(plain, WideCassi) and type(camera) is SDCassi:
+        camera = WideCassi.like(camera, plain.band_width)
     return measure_heldout(y, system.around(camera), solver or auto()).error
