@@ -161,7 +161,7 @@ class _Referee:
 
     def rough(self, camera: Optics) -> float:
         """Return the log evidence of half the windows, with the spectra of ordinary scenes."""
-        key = tuple(camera.offsets.tolist()), camera.pose
+        key = tuple(camera.offsets.tolist()), camera.down
         if key not in self._rough:
             self._rough[key] = self.few(camera, 0).total
         return self._rough[key]
@@ -172,7 +172,7 @@ class _Referee:
         return [camera.moved(0.0, step / 2) for step in range(-steps, steps + 1)]
 
     def _ask(self, camera: Optics, updates: int) -> Verdict:
-        key = (id(camera.masks), tuple(camera.offsets.tolist()), camera.pose, updates)
+        key = (id(camera.masks), tuple(camera.offsets.tolist()), camera.down, updates)
         if key not in self._known:
             self._known[key] = self.evidence(camera, updates)
         return self._known[key]

@@ -25,7 +25,6 @@ likelihood from incomplete data via the EM algorithm", ibid. 39 (1977).
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
@@ -62,18 +61,6 @@ _PAIRS = 24  # products of components beyond the constant ones
 _LIT = 0.05  # of the median energy, in a window that is looked at
 
 
-class Pose(NamedTuple):
-    """How a mask lies beside its file: pixels down, pixels right along the dispersion, radians."""
-
-    down: float = 0.0
-    right: float = 0.0
-    rotation: float = 0.0
-    magnification: float = 1.0
-
-
-_NONE = Pose()
-
-
 @dataclass(frozen=True)
 class Optics:
     """What falls where, dispersion along the last axis.
@@ -81,17 +68,16 @@ class Optics:
     Attributes:
         masks: transmission, `(K, 1|C, H, W)` on the CPU; interpolated linearly between pixels.
         offsets: of the bands, pixels `(C,)`, float64.
-        pose: of the masks.
+        down: pixels by which the masks lie lower than their files.
     """
 
     masks: Tensor
     offsets: Tensor
-    pose: Pose = _NONE
+    down: float = 0.0
 
     def moved(self, down: float, right: float) -> Optics:
-        """Return the same with the mask lower and further along the dispersion."""
-        pose = self.pose._replace(down=self.pose.down + down, right=self.pose.right + right)
-        return replace(self, pose=pose)
+        """Return the same with the mask lower, and mask and bands farther along the dispersion."""
+        return replace(self, down=self.down + down, offsets=self.offsets + right)
 
     def stretched(self, factor: float) -> Optics:
         """Return the same with the bands so many times as far from the middle of the dispersion."""
@@ -264,22 +250,13 @@ class Evidence(Windows):
     def codes(self, optics: Optics) -> Tensor:
         """Return the mask of each band on the windows' pixels, `(W, C, N)`.
 
-        A mask pixel at (r, c) falls at R(r, c) + (down, right + offset), with R a rotation and
-        magnification about the middle.
+        A mask pixel at (r, c) falls at (r + down, c + offset).
         """
-        pose, masks = optics.pose, optics.masks
+        masks = optics.masks
         height, width = (length - 1 for length in masks.shape[-2:])
-        down = (self.corner[:, :1] + self.down)[:, None] - height / 2 - pose.down
-        along = (self.corner[:, 1:] + self.along)[:, None] - width / 2 - pose.right
-        along = along - optics.offsets[:, None]  # (W, C, N)
-        cosine, sine = (f(pose.rotation) / pose.magnification for f in (math.cos, math.sin))
-        place = torch.stack(
-            (
-                (cosine * along - sine * down) / (width / 2),
-                (cosine * down + sine * along) / (height / 2),
-            ),
-            -1,
-        )
+        down = (self.corner[:, :1] + self.down)[:, None] - optics.down
+        along = (self.corner[:, 1:] + self.along)[:, None] - optics.offsets[:, None]  # (W, C, N)
+        place = torch.stack((along * 2 / width - 1, (down * 2 / height - 1).expand_as(along)), -1)
         place = place.transpose(0, 1).to(masks.dtype)  # (C, W, N, 2)
         bands = len(place)
         found = masks.new_zeros(place.shape[:3])

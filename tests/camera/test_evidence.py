@@ -84,14 +84,6 @@ def test_wrong_places_are_less_probable(mask, axis):
         assert errors > 2, name
 
 
-def test_a_turned_mask_is_found_turned(mask):
-    turned = module.Pose(rotation=math.radians(2), magnification=1.02)
-    camera = SDCassi(mask, BANDS, STEP)
-    evidence = Evidence(frame(camera), camera, wavelengths=NM)
-    right = optics(camera)
-    assert evidence(right).total > evidence(Optics(right.masks, right.offsets, turned)).total
-
-
 def test_bad_pixels_have_no_influence(mask):
     camera = SDCassi(mask, BANDS, STEP)
     y = frame(camera)
