@@ -24,8 +24,9 @@ STARTS = 2
 """Places that each finer search begins at."""
 WHOLE = 0.05
 """Pixels per band by which a step is a whole number of pixels."""
-SHIFT = 0.75
-"""Pixels by which the mask must be off across the dispersion; along it 1 more than half."""
+SHIFT, ALONG = 0.75, 1.0
+"""Pixels by which the mask must be off across the dispersion, and bands along it: light of one
+colour lies up to half a pixel beside white light."""
 SURE = 3.0
 """Standard errors by which a frame must be more probable under another camera."""
 WIDER = (0.95, 1.05)
@@ -266,11 +267,11 @@ def _check_place(
         first, last = _likeliest(referee, here, lambda *ends: ends)
         there = here.stretched(1 + (last - first) / span).moved(0.0, (first + last) / 2)
         nearby = [*referee.near(here, 2.0), here.moved(0.0, along)]
-        stretched = abs(last - first) > 1.0 and referee.prefers(referee.near(there, 1.0), nearby)
+        stretched = abs(last - first) > ALONG and referee.prefers(referee.near(there, 1.0), nearby)
         if stretched:
             along, step = (first + last) / 2, pitch * (1 + (last - first) / span)
     numbers["mask_shift"] = [down, along]
-    off = abs(along) > 1.0 and referee.prefers(
+    off = abs(along) > ALONG and referee.prefers(
         referee.near(here.moved(0.0, along), 0.5), referee.near(here, 0.5)
     )
     if stretched:
