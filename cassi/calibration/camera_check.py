@@ -53,6 +53,7 @@ def check_camera(
     Raises:
         ValueError: y does not fit the camera.
 
+    >>> from cassi import SDCassi
     >>> mask = (torch.rand(96, 96, generator=torch.Generator().manual_seed(0)) > 0.5).float()
     >>> camera = SDCassi(mask, bands=8, step=2)
     >>> y = camera(torch.ones(1, 8, 96, 96))

@@ -108,8 +108,8 @@ def test_a_killed_worker_loses_nothing(reconstruct, start, day, tmp_path, worker
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.release)]
 )
-def test_workers_end_with_their_command(reconstruct, start, day, tmp_path, workers, number):
-    folder = tmp_path / "two"
+def test_workers_end_with_their_command(reconstruct, start, write_day, tmp_path, workers, number):
+    day, folder = write_day("01234567", 600), tmp_path / "two"
     process = start("reconstruct", *day, f"hydra.run.dir={folder}", *workers)
     wait_until(lambda: done(folder), process)
     started = workers_of(process.pid)
@@ -117,7 +117,7 @@ def test_workers_end_with_their_command(reconstruct, start, day, tmp_path, worke
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
     if number == signal.SIGINT:
-        assert process.returncode == 130
+        assert process.returncode == 130, err
         lines = [line for line in err.splitlines() if "interrupted" in line]
         assert lines == err.splitlines()[-1:]
     wait_until(lambda: not any(map(is_there, started)), seconds=30)
