@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from cassi.calibration import Alignment, Calibration, Frame, fit_light, refine_mask
-from cassi.calibration.bend import find_end, likely_bend
 from cassi.calibration.calibration import Watch, describe, silent
 from cassi.calibration.dual import place_dual, single_twin
 from cassi.camera.displacement import NUISANCES, moved_mask
@@ -19,7 +18,7 @@ from cassi.camera.found import (
     is_off,
     place_bands,
 )
-from cassi.camera.moved import curve_of, moved_camera, placed_camera
+from cassi.camera.moved import moved_camera, placed_camera
 from cassi.camera.names import Names, name_bands
 from cassi.camera.place import Place
 from cassi.methods.auto import auto
@@ -92,7 +91,6 @@ def calibrate_on(
     *,
     known: Sequence[Frame] = (),
     wavelengths: Sequence[float] | None = None,
-    step_alone: bool = False,
     radius: int = 2,
     shift: Shift = Frame.shift,
     seed: int = 0,
@@ -114,7 +112,6 @@ def calibrate_on(
         solver: predicts the held-out pixels; None: `cassi.methods.auto`.
         known: frames of even scenes in known light; none for a `DDCassi`.
         wavelengths: nm, one per band.
-        step_alone: nobody gave more of the dispersion than its step: it may be that of a prism.
         radius: of the search for the shift of sums of bands, pixels.
         shift: interpolates bands, see `Frame`.
         seed: of what the solver draws, and of which pixels are held out.
@@ -162,7 +159,7 @@ def calibrate_on(
     known = [replace(f, y=f.y / u, shift=shift) for f, u in zip(known, units, strict=True)]
     tells_dispersion = any(frame.points for frame in known)
     if all_light and not tells_dispersion and can_be_placed(narrow):
-        found = place_camera(y, system, wavelengths, step_alone, watch, solver)
+        found = place_camera(y, system, wavelengths, watch, solver)
     else:
         watch("mask and bands")
         good = None if system.good_pixels is None else system.good_pixels.expand_as(y)
@@ -232,7 +229,6 @@ def place_camera(
     y: Tensor,
     system: System,
     wavelengths: Sequence[float] | None,
-    step_alone: bool = False,
     watch: Watch = silent,
     solver: Solver | None = None,
 ) -> Calibration:
@@ -240,16 +236,14 @@ def place_camera(
 
     In that light a frame is an integral along the dispersion. It tells where the mask lies, and how
     much light there is at each offset, and not which wavelength falls there. Where the light ends
-    abruptly, and held-out pixels are then predicted better, the outermost bands end there. Behind a
-    prism the bands between them take the bend that this light makes likely. A frame that is more
-    probable with one line of light per band tells where each lies: they are taken if held-out
-    pixels are predicted better.
+    abruptly, and held-out pixels are then predicted better, the outermost bands end there. A frame
+    that is more probable with one line of light per band tells where each lies: they are taken if
+    held-out pixels are predicted better.
 
     Args:
         y: snapshots.
         system: the camera, see `can_be_placed`; its bad pixels left out or not.
         wavelengths: nm, one per band.
-        step_alone: nobody gave more of the dispersion than its step.
         watch: is told what is being tried.
         solver: predicts the held-out pixels; None: `cassi.methods.auto`.
 
@@ -267,25 +261,11 @@ def place_camera(
     before = _misses(y, system, nominal, solver)
     placed = _with(nominal, mask, nominal.offsets)
     camera, after, names = _end_bands(y, system, placed, place, solver)
-    least = min(before, after)
     ended = names if camera is not placed else None
-    likely = None
-    if step_alone and wavelengths is not None and nominal.bands > 2:
-        good = None if system.good_pixels is None else system.good_pixels.expand_as(y)
-        light, covariance = place.light_of(camera.offsets)
-        end = find_end(y, camera, good)
-        likely = likely_bend(light, camera.offsets, wavelengths, end, covariance)
-        if likely is not None:
-            camera = _with(nominal, mask, likely.offsets)
-            after = _misses(y, system, camera, solver)
-            ended = replace(names, offsets=likely.offsets)
     estimates = describe(nominal, values, place, ended)
-    found = Calibration(
-        camera, estimates, values, before, after, place, False, names=names, bend=likely
-    )
+    found = Calibration(camera, estimates, values, before, after, place, False, names=names)
     watch("lines")
-    curve = 0.0 if likely is None else curve_of(likely.offsets, nominal.offsets)
-    found = _with_lines(y, system, found, wavelengths, curve, min(least, after), solver)
+    found = _with_lines(y, system, found, wavelengths, min(before, after), solver)
     if found.after < _WORSE * before:
         return found
     return found.refused(nominal, "mask and bands: held-out pixels are predicted twice as badly")
@@ -304,7 +284,6 @@ def _with_lines(
     system: System,
     found: Calibration,
     wavelengths: Sequence[float] | None,
-    curve: float,
     least: float,
     solver: Solver,
 ) -> Calibration:
@@ -315,13 +294,12 @@ def _with_lines(
         system: the nominal camera.
         found: in light of all wavelengths.
         wavelengths: nm, one per band.
-        curve: of the dispersion that is likely beforehand, see `find_lines`.
         least: held-out error of all cameras that were tried.
         solver: predicts the held-out pixels.
     """
     nominal = _narrow(system.plain)
     assert isinstance(nominal, SDCassi)
-    place = find_lines(y, nominal, found.place, system.good_pixels, wavelengths, curve)
+    place = find_lines(y, nominal, found.place, system.good_pixels, wavelengths)
     if place is None:
         return found
     # The mask takes what is sure. A band is moved at no cost, so it lies where it is likeliest.

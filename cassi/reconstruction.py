@@ -12,10 +12,13 @@ from torch import Tensor, nn
 from cassi import camera_search
 from cassi.calibration import Frame
 from cassi.calibration.response import Unit
+from cassi.camera.ends import find_grid
 from cassi.guide_search import place_guide, takes_guide
+from cassi.methods.along_dispersion import AlongDispersion
 from cassi.methods.video import for_frames
+from cassi.methods.wrapper import Wrapper
 from cassi.models.inference import prepare
-from cassi.solvers import Function, Statistics
+from cassi.solvers import Function, Solver, Statistics
 from cassi.solvers.linear_system import check_order, seen
 from cassi.systems import Guide, Stacked
 from cassi.systems.arguments import as_cube, as_measurement
@@ -139,6 +142,7 @@ def reconstruct(
         system = system.weighted(bad_pixels=bad_pixels)
     known, wavelengths = _unit(system, unit), None
     y = seen(y, system)
+    recipe: Any = None
     with _own_random_numbers(y):
         if not hasattr(method, "run") and isinstance(method, nn.Module):
             method = prepare(method)
@@ -155,10 +159,14 @@ def reconstruct(
         system = system if found is None else found.system
         if guide is not None:
             system = _guided(y, system, method, guide, uncertainty)
+        elif isinstance(method, Solver | Wrapper) or recipe is not None:
+            grid = find_grid(y, system)
+            grid = grid if recipe is None else recipe.grid(grid)
+            method = method if grid is None else AlongDispersion(method, grid)
         if known is not None:
             from cassi.apps.camera.response import by_auto
 
-            y, known, _ = known.measured(y, system, by_auto)
+            y, known, _ = known.measured(y, system, by_auto(getattr(method, "grid", None)))
         torch.manual_seed(seed)
         made: Tensor | Reconstruction
         if uncertainty:
@@ -250,9 +258,18 @@ def _with_uncertainty(y: Tensor, system: Any, method: Any, seed: int) -> Reconst
     told = [Statistics(lambda part=part: [(part, system)]) for part in parts]  # type: ignore[misc]
     # Alone, a sample's statistics serve for its error bars too.
     whole = {"statistics": told[0]} if len(parts) == 1 else {}
-    x = method.run(y, system, **whole).checked().x
+    solution = method.run(y, system, **whole).checked()
+    x, along = solution.x, solution.along
     found = [
-        estimate(part, system, method, x[at : at + 1], statistics=told[at], seed=seed)
+        estimate(
+            part,
+            system,
+            method,
+            x[at : at + 1],
+            statistics=told[at],
+            seed=seed,
+            along=None if along is None else along._replace(x=along.x[at : at + 1]),
+        )
         for at, part in enumerate(parts)
     ]
     return Reconstruction(

@@ -42,7 +42,7 @@ WRITTEN = {
     "figures records",
     "cassi-train": "SHA256SUMS checkpoints tensorboard metrics.csv model.* ema.*",
     "cassi-calibrate": "SHA256SUMS camera.yaml mask.npy calibration.*",
-    "cassi-camera": "SHA256SUMS camera.json camera.png",
+    "cassi-camera": "SHA256SUMS camera.json camera.png cube.*",
     "cassi-export": "SHA256SUMS network.* run.* operators.* snapshot.f32 cube.f32 export.json",
 }
 """Patterns of what a command writes into its folder, beside what its settings name."""

@@ -25,6 +25,7 @@ from cassi.data.scenes import scene_name, scored_level
 from cassi.evaluation.problems import scene_generator
 from cassi.systems import System
 from cassi.systems.dispersion import off_a_prism
+from cassi.systems.grid import Grid
 from cassi.systems.photographed import has_two_levels, is_design, photographed
 
 _EXPOSED = 0.25
@@ -54,10 +55,12 @@ class Inputs:
     """Where a guide's picture lies, and what it does to the error at pixels held out."""
     level: float = 1.0
     """What scores take for 1, of the truth and of the cube."""
-    bend: float = 0.0
-    """Pixels by which the bands may lie elsewhere, behind a prism: nobody gave their places."""
+    names_error: tuple[float, ...] | None = None
+    """nm, one per band, standard errors of their wavelengths; None where nobody knows them."""
     photographed: bool = False
     """Whether the mask is a photograph by the sensor of the measurement."""
+    grid: Grid | None = None
+    """Bands along the dispersion on which it is reconstructed; None for those of the camera."""
     unit: Unit | None = None
     """In which unit the cube is written; None for what the camera counts."""
 
@@ -152,7 +155,7 @@ def load_inputs(
         frame, bad, done, more = simulate(settings, chain, system, x, scene)
     _check_shape("measurement", files, "(K, H', W')", frame, system.measurement_shape)
     system, frame = system.to(device), frame.to(device)
-    system.all_light = is_raw(done)
+    system.all_light = settings.light == "all" or (settings.light == "auto" and is_raw(done))
     if bad is not None:
         system = system.weighted(bad_pixels=bad.to(device))
         frame = system.without_bad_pixels(frame)
@@ -161,7 +164,6 @@ def load_inputs(
         level = scored_level(truth.data.max().item(), truth.counts)
         if level != 1:
             more.append(f"truth: scores are those of truth and cube over its maximum, {level:.6g}")
-    known = settings.system.get("offsets") is not None or wavelengths is None
     return Inputs(
         system,
         frame,
@@ -171,8 +173,29 @@ def load_inputs(
         done,
         photographed=by,
         level=level,
-        bend=0.0 if known else off_a_prism(getattr(system.plain, "offsets", ()), wavelengths or ()),
+        names_error=_names_error(settings, system, wavelengths),
     )
+
+
+def _names_error(
+    settings: Snapshots, system: System, wavelengths: tuple[float, ...] | None
+) -> tuple[float, ...] | None:
+    """Return the standard errors of wavelengths, nm: as given, or those of a line.
+
+    Where nobody gave the places of the bands, a grating or a prism may have made them.
+    """
+    given, bands = settings.wavelengths_error, system.cube_shape[0]
+    if given is not None:
+        errors = given if isinstance(given, list) else [given] * bands
+        if len(errors) != bands:
+            raise ValueError(
+                f"wavelengths_error: expected one number or {bands}, one per band, got {given!r}"
+            )
+        return tuple(map(float, errors))
+    if settings.system.get("offsets") is not None:
+        return None
+    apart = off_a_prism(getattr(system.plain, "offsets", ()), wavelengths)
+    return None if apart is None else tuple(each / 2 for each in apart)
 
 
 def is_raw(done: Mapping[str, Any] | None) -> bool:

@@ -35,10 +35,12 @@ from cassi.calibration import (
 )
 from cassi.calibration.camera_check import of_calibrated, shows_another_mask
 from cassi.calibration.response import describe
+from cassi.camera.ends import find_grid
 from cassi.camera_search import align, calibrate_on
 from cassi.data.atomic import atomic_folder
 from cassi.data.io import Loaded, write_cube
 from cassi.guide_search import takes_guide
+from cassi.methods.along_dispersion import AlongDispersion
 from cassi.methods.video import for_frames
 from cassi.ops import linear_taps
 from cassi.priors import Subspace
@@ -47,6 +49,8 @@ from cassi.solvers.base import Callback, Reconstructor, is_sampled, wants_cube
 from cassi.solvers.heldout import measure_heldout
 from cassi.solvers.linear_system import seen
 from cassi.systems import System
+from cassi.systems.dispersion import is_even
+from cassi.systems.grid import Grid
 from cassi.systems.photographed import photographed, sharp_taps
 from cassi.uncertainty import Uncertainty, estimate, score
 from cassi.uncertainty.estimate import DARK, dark_share
@@ -58,8 +62,8 @@ EVERY = 10
 """Iterations from one objective and PSNR to the next; each takes as long as an iteration."""
 _FAR_MOVED = 1.5
 """Pixels from which on a mask was not drifting, but lay elsewhere in its file."""
-_FAR_BANDS = 1.5
-"""Pixels by which a band may lie elsewhere, from which on it is said."""
+_FAR_NAMES = 5.0
+"""nm by which a band may be another, from which on it is said: half of the width of a filter."""
 _FRAMES = "each band has its own mask and none is moved, as for the frames of a video"
 
 
@@ -105,6 +109,8 @@ def find_camera(inputs: Inputs, settings: Reconstruct) -> Inputs:
         inputs = _aligned(inputs)
     if settings.guide.file is not None:
         inputs = add_guide(inputs, settings.guide)
+    else:
+        inputs = find_ends(inputs)
     return add_unit(inputs, settings)
 
 
@@ -113,6 +119,19 @@ def prepare(
 ) -> tuple[Inputs, Reconstructor]:
     """Go the way of a snapshot until it can be recovered; see `read`, `find_camera` and `fit`."""
     return fit(find_camera(read(settings, recipe, loaded), settings), recipe)
+
+
+def find_ends(inputs: Inputs) -> Inputs:
+    """Return the inputs with the grid along the dispersion that suits the frame, if any."""
+    grid = find_grid(inputs.measurement, inputs.system)
+    if grid is None:
+        return inputs
+    beyond = abs(grid.offsets[0] - grid.named[0])
+    note = (
+        f"dispersion: {len(grid.offsets)} bands of {grid.pitch:.3g} pixels, to {beyond:.2g} beyond "
+        f"the outermost, read at {len(grid.named)}; light=lines for one line per band"
+    )
+    return replace(inputs, grid=grid, notes=[*inputs.notes, note])
 
 
 def _aligned(inputs: Inputs) -> Inputs:
@@ -149,7 +168,6 @@ def calibrated(
         build_solver(settings) if getattr(settings, "model", None) is None else None,
         known=known,
         wavelengths=inputs.wavelengths,
-        step_alone=inputs.bend > 0,
         shift=sharp_taps if inputs.photographed else linear_taps,
         seed=settings.seed,
         watch=watch,
@@ -159,9 +177,13 @@ def calibrated(
     numbers["seconds"] = time.perf_counter() - start
     camera = photographed(found.system) if inputs.photographed else found.system
     notes = [*inputs.notes, "camera: calibrated on the measurement"]
+    by_frames = any(frame.points for frame in known)
+    lines = found.told and inputs.system.all_light and not by_frames
+    camera.all_light = inputs.system.all_light and not lines
     inputs = replace(inputs, system=inputs.system.around(camera), notes=notes)
-    bend = inputs.bend if found.bend is None else 2 * found.bend.most
-    return replace(inputs, calibration=numbers, bend=0.0 if found.told else bend), found
+    return replace(
+        inputs, calibration=numbers, names_error=None if found.told else inputs.names_error
+    ), found
 
 
 def fit(inputs: Inputs, recipe: Recipe) -> tuple[Inputs, Reconstructor]:
@@ -171,7 +193,8 @@ def fit(inputs: Inputs, recipe: Recipe) -> tuple[Inputs, Reconstructor]:
         ValueError: the network does not fit the camera, or what `output` asks for the cube.
     """
     bands, settings = inputs.system.cube_shape[0], recipe.settings
-    reconstructor, card = recipe.make(bands)
+    grid = recipe.grid(inputs.grid)
+    reconstructor, card = recipe.make(bands if grid is None else len(grid.offsets))
     if settings.guide.file is not None and not takes_guide(reconstructor):
         raise ValueError(
             "guide: expected null, this method takes none; solver=auto and "
@@ -186,10 +209,14 @@ def fit(inputs: Inputs, recipe: Recipe) -> tuple[Inputs, Reconstructor]:
     chosen = reconstructor
     if _shows_frames(inputs) and settings.guide.file is None:
         reconstructor = for_frames(chosen)
+    if grid is not None:
+        chosen = reconstructor = AlongDispersion(reconstructor, grid)
     if reconstructor is not chosen:
         note = f"method: experiment=video in place of auto, as {_FRAMES}; else set wavelengths="
         inputs = replace(inputs, notes=[*inputs.notes, note])
     # Before minutes of work, not after them.
+    if settings.output.bands == "dispersion":
+        _check_dispersion(settings, grid)
     results.select_bands(settings.output, torch.zeros(bands, 1, 1), inputs.wavelengths)
     if settings.output.points is not None:
         from cassi.viz.checks import as_points
@@ -199,6 +226,22 @@ def fit(inputs: Inputs, recipe: Recipe) -> tuple[Inputs, Reconstructor]:
         except ValueError as error:
             raise ValueError(f"output.points: {error}") from None
     return inputs, reconstructor
+
+
+def _check_dispersion(settings: Reconstruct, grid: Grid | None) -> None:
+    """Refuse a cube along the dispersion where there is none, or where it has no unit or bars."""
+    if grid is None:
+        raise ValueError(
+            "output.bands: expected wavelengths, the bands of this camera are those along the "
+            "dispersion; light=all says that light comes in all wavelengths"
+        )
+    asked = {
+        "output.unit": settings.output.unit is not None,
+        "output.wavelengths": settings.output.wavelengths is not None,
+        "uncertainty": settings.uncertainty,
+    }
+    if given := [name for name, is_asked in asked.items() if is_asked]:
+        raise ValueError(f"{given[0]}: expected none with output.bands=dispersion; leave one out")
 
 
 def recover(
@@ -296,7 +339,18 @@ def assess(
     """
     start, inputs, x = time.perf_counter(), result.inputs, result.solution.x
     y, system, wide = inputs.measurement, inputs.system, light_is_wide(inputs)
-    found = estimate(y, system, reconstructor, x, statistics=statistics, seed=seed, wide=wide)
+    found = estimate(
+        y,
+        system,
+        reconstructor,
+        x,
+        statistics=statistics,
+        seed=seed,
+        wide=wide,
+        along=result.solution.along,
+    )
+    if inputs.names_error is not None and inputs.wavelengths is not None:
+        found = found.with_names(x, inputs.wavelengths, inputs.names_error)
     told = describe_uncertainty(found)
     if inputs.truth is not None:
         truth = inputs.truth[0].cpu()
@@ -382,6 +436,10 @@ def conclude(
         numbers["alignment"] = inputs.alignment
     if inputs.guide is not None:
         numbers["guide"] = describe_guide(inputs)
+    if inputs.grid is not None:
+        numbers["dispersion"] = {"offsets": inputs.grid.offsets, "named": inputs.grid.named}
+    if inputs.names_error is not None:
+        numbers["wavelengths_error"] = inputs.names_error
     return Result(inputs, solution, numbers, rows)
 
 
@@ -414,6 +472,10 @@ def write_results(
         if cubes:
             std = None if found is None else found.std[0].cpu()
             chosen, std, nm = results.select_bands(output, cube, inputs.wavelengths, std)
+            along = result.solution.along
+            if output.bands == "dispersion" and along is not None:
+                known, chosen = inputs.wavelengths, along.x[0].cpu()
+                nm = None if known is None else along.grid.wavelengths(known)
             write_cube(stage / output.cube, chosen, nm)
             if std is not None:
                 write_cube(stage / UNCERTAINTY, std, nm)
@@ -509,7 +571,7 @@ def check(
     found = found if inputs.calibration is None else of_calibrated(found)
     if not shows_another_mask(found):
         found += _check_move(inputs)
-    found += _check_line(inputs)
+    found += _check_names(inputs)
     found += _check_axis(inputs, reconstructor)
     found += _check_weights(y, system, reconstructor)
     numbers = {"note": found.note, **found.numbers, "seconds": time.perf_counter() - start}
@@ -553,27 +615,24 @@ def _check_move(inputs: Inputs) -> CameraCheck:
     return CameraCheck((Finding("shift", message),))
 
 
-def _check_line(inputs: Inputs) -> CameraCheck:
-    """Warn of bands that nobody placed, where a sensor's frame of all light cannot show them."""
+def _check_names(inputs: Inputs) -> CameraCheck:
+    """Warn of wavelengths that nobody gave places, where a frame of all light cannot show them."""
     offsets: Sequence[float] = getattr(inputs.system.plain, "offsets", ())
+    off = 2 * max(inputs.names_error or (0.0,))
+    if not inputs.is_raw or off < _FAR_NAMES or not is_even(offsets):
+        return CameraCheck()
     wavelengths = inputs.wavelengths or (0.0,)
     step = (offsets[-1] - offsets[0]) / max(len(offsets) - 1, 1)
-    likely = "bend" in (inputs.calibration or {})
-    even = inputs.bend >= _FAR_BANDS
-    if not inputs.is_raw or not (likely or even):
-        return CameraCheck()
-    away = f"may lie up to {inputs.bend:.1f} pixels elsewhere"
-    assumed = f"Even distances are assumed. Behind a prism the bands {away}"
-    if likely:
-        assumed = f"They are those of the likeliest bend, and {away}"
+    middle = round(wavelengths[len(wavelengths) // 2], -1)
     message = (
-        f"nobody gave the places of the bands, and this light does not show them. {assumed}. "
-        "Take a frame of the mask through a filter of a middle wavelength: cassi-calibrate with "
-        "this camera and measurement, and 'monochromatic=[{file: FILE, wavelength: "
-        f"{round(wavelengths[len(wavelengths) // 2], -1):g}}}]'. Behind a grating distances are "
+        "nobody gave the places of the bands, and this light does not show them: even distances "
+        f"are assumed. Behind a prism names are up to {off:.0f} nm off; the cube "
+        "along the dispersion is not. Take a frame of the mask through a filter of a middle "
+        "wavelength: cassi-calibrate with this camera and measurement, and "
+        f"'monochromatic=[{{file: FILE, wavelength: {middle:g}}}]'. Behind a grating distances are "
         f"even: give 'system.offsets={{_target_: cassi.systems.Linear, step: {step:g}}}'"
     )
-    return CameraCheck((Finding("curve", message),))
+    return CameraCheck((Finding("wavelengths", message),))
 
 
 def _check_axis(inputs: Inputs, reconstructor: Reconstructor) -> CameraCheck:

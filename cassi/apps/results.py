@@ -200,7 +200,7 @@ def summarize(inputs: Inputs, solution: Solution) -> dict[str, Any]:
     """Collect the numbers of metrics.json that belong to the reconstruction itself."""
     y = inputs.measurement
     size = y.double().norm().clamp_min(torch.finfo(torch.float64).tiny)
-    residual = (y - inputs.system(solution.x)).double().norm() / size
+    residual = (y - solution.measured(inputs.system)).double().norm() / size
     results: dict[str, Any] = {
         "seconds": solution.history[-1].seconds,
         "iterations": len(solution.history),
@@ -291,7 +291,7 @@ def one_line(results: dict[str, Any]) -> str:
 
 def summarize_calibration(found: Calibration, nominal: System) -> dict[str, Any]:
     """Return what was found, from a nominal camera on, as it stands in a JSON file."""
-    numbers = {
+    return {
         "estimates": [asdict(estimate) for estimate in found.estimates],
         "heldout_error": {"nominal": found.before, "calibrated": found.after},
         "dropped": list(found.dropped),
@@ -313,7 +313,6 @@ def summarize_calibration(found: Calibration, nominal: System) -> dict[str, Any]
             for key, error in found.place.errors.items()
         },
     }
-    return numbers if found.bend is None else numbers | {"bend": asdict(found.bend)}
 
 
 def say_estimates(numbers: dict[str, Any]) -> str:
@@ -331,7 +330,7 @@ def say_estimates(numbers: dict[str, Any]) -> str:
     ]
     if bent:
         lines.append(f"the mask is moved as well by: {', '.join(bent)}")
-    bands, bend = numbers["light"]["bands"], numbers.get("bend")
+    bands = numbers["light"]["bands"]
     if bands is not None and bands["told"]:
         first, last = (
             f"{bands['offsets'][at]:.2f} ± {bands['errors'][at]:.2f} px" for at in (0, -1)
@@ -339,14 +338,9 @@ def say_estimates(numbers: dict[str, Any]) -> str:
         seen = "one end" if bands["told"] == "one end" else "both ends"
         lines.append(f"if the bands end where the light does: first {first}, last {last} ({seen})")
     if not numbers["dispersion_told"]:
-        taken = "as it was given"
-        if bend is not None:
-            taken = f"{bend['value']:.2f} ± {bend['error']:.2f} of the bend of a prism, as lamps, "
-            taken += "sensors and scenes make likely; bands lie within "
-            taken += f"±{2 * bend['most']:.1f} px"
         lines.append(
-            f"dispersion: not shown, {taken}. A frame through one filter of a wavelength in the "
-            "middle shows it: cassi-calibrate 'monochromatic=[{file: FILE, wavelength: NM}]'"
+            "dispersion: not shown, as it was given. A frame through one filter of a middle "
+            "wavelength shows it: cassi-calibrate 'monochromatic=[{file: FILE, wavelength: NM}]'"
         )
     lines += [f"dropped: {each}" for each in numbers["dropped"]]
     before, after = (numbers["heldout_error"][key] for key in ("nominal", "calibrated"))

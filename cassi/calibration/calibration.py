@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cassi.calibration.bend import Bend
 from cassi.camera.names import Names
 from cassi.camera.place import Place
 from cassi.systems import DDCassi, SDCassi, TiltedCassi, WideCassi
@@ -56,7 +55,6 @@ class Calibration:
         told: whether the frames tell the dispersion; if not, it is as it was given.
         dropped: what was found and is not the result's, with the reason.
         names: offsets of the bands by the ends of the light of a sensor's frame.
-        bend: of the dispersion, where a step alone was given and that light makes one likely.
         levels: mean light of each frame of known light, in its unit: what a band of value 1 gives
             under a mask of 1.
     """
@@ -70,16 +68,13 @@ class Calibration:
     told: bool = True
     dropped: tuple[str, ...] = ()
     names: Names | None = None
-    bend: Bend | None = None
     levels: tuple[float, ...] = ()
 
     def refused(self, nominal: SDCassi | DDCassi, reason: str) -> "Calibration":
         """Return the nominal camera as the result, for a reason."""
         values = tuple(replace(each, value=each.nominal, taken=False) for each in self.estimates)
         taken: dict[str, Any] = {"taken": dict.fromkeys(self.taken, 0.0), "estimates": values}
-        return replace(
-            self, system=nominal, after=self.before, bend=None, dropped=(reason,), **taken
-        )
+        return replace(self, system=nominal, after=self.before, dropped=(reason,), **taken)
 
 
 def describe(

@@ -104,7 +104,6 @@ def find_lines(
     place: Place,
     good: Tensor | None = None,
     wavelengths: Sequence[float] | None = None,
-    curve: float = 0.0,
 ) -> Place | None:
     """Place the bands of a frame in which light comes in one line per band.
 
@@ -116,7 +115,6 @@ def find_lines(
         place: of its mask, in light of all wavelengths, see `find_light`.
         good: pixels that count; None: all.
         wavelengths: nm, one per band.
-        curve: of the dispersion, pixels at the ends, that is likely beforehand.
 
     Returns:
         None where the frame is more probable in light of all wavelengths.
@@ -126,11 +124,8 @@ def find_lines(
     )
     values = {key: value for key, value in place.kept.items() if key not in (*ALONG, "width")}
     start = few.resume(few.start(), **values)
-    tried = []
-    for bent in dict.fromkeys((0.0, curve)):  # the outermost bands stay
-        along = [shift / 2 - bent for shift in range(-4, 5)]
-        curves = [bent + more for more in BENT]
-        tried += _likeliest(few, start, along=along, step=BENT, curve=curves)[:STARTS]
+    along = [shift / 2 for shift in range(-4, 5)]
+    tried = _likeliest(few, start, along=along, step=BENT, curve=BENT)[:STARTS]
     keys = ("across", "along", "step", "curve", "blur")
     made = [few.run(state, keys, STEPS) for state in tried]
     best = max(made, key=lambda state: float(few.nats(state).sum()))

@@ -1,6 +1,5 @@
 """The camera whose mask and bands lie where they were found."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -64,13 +63,6 @@ def placed_camera(
     if mask is system.mask and tuple(offsets) == tuple(system.offsets):
         return system
     return SDCassi(mask, system.bands, **where)
-
-
-def curve_of(offsets: Sequence[float], nominal: Sequence[float]) -> float:
-    """Return the curve that moves the middle band so, beside the outermost ones, pixels."""
-    middle = len(offsets) // 2
-    away = [offsets[at] - nominal[at] for at in (0, middle, -1)]
-    return ((away[0] + away[2]) / 2 - away[1]) / 1.5
 
 
 def unmoved() -> dict[str, float]:

@@ -168,6 +168,15 @@ def wants_cube(callback: Callback, iteration: Iteration) -> bool:
     return wants is None or bool(wants(iteration))
 
 
+class Along(NamedTuple):
+    """A cube on even bands along the dispersion."""
+
+    x: Tensor
+    """`(B, G, H, W)`"""
+    grid: Any
+    """A `cassi.systems.grid.Grid`."""
+
+
 @dataclass(frozen=True)
 class Solution:
     """A reconstructed cube `(B, C, H, W)`, and statistics of the run."""
@@ -182,6 +191,17 @@ class Solution:
     It comes from smooth windows or from held-out pixels. None where the method needs no level."""
     stopped: Any = None
     """A `cassi.solvers.early_stopping.StoppingPoint`, where held-out pixels stopped the run."""
+    along: Along | None = None
+    """The cube along the dispersion that x was read from; None where x was computed itself."""
+
+    def measured(self, system: Any) -> Tensor:
+        """Return what the camera measures of the cube, `(B, K, H', W')`."""
+        if self.along is not None:
+            system, x = self.along.grid.camera(system), self.along.x
+        else:
+            x = self.x
+        y: Tensor = system(x)
+        return y
 
     def checked(self) -> Solution:
         """Return the solution itself; raise ValueError if no iteration was finite."""

@@ -57,7 +57,11 @@ class Lines:
 
     def errors(self, x: Tensor) -> Tensor:
         """Return the `heldout_error` of each cube, `(B,)`."""
-        return self._norm(self._seen - self.system(x)) / self._size
+        return self.misses(self.system(x))
+
+    def misses(self, measured: Tensor) -> Tensor:
+        """Return the same of what a camera measures of each cube."""
+        return self._norm(self._seen - measured) / self._size
 
     def weigh(
         self,
@@ -116,8 +120,7 @@ class Lines:
 
     def error(self, x: Tensor) -> float:
         """Return the `heldout_error` of a cube, the root mean square of a batch."""
-        errors = self.errors(x).tolist()
-        return math.hypot(*errors) / math.sqrt(len(errors))
+        return _root_mean_square(self.errors(x))
 
     @cached_property
     def _seen(self) -> Tensor:
@@ -132,6 +135,11 @@ class Lines:
         """Return the norm of the held-out pixels, `(B,)`, float64."""
         chosen = self.heldout.to(value.device)
         return torch.where(chosen, value, 0).flatten(1).double().norm(dim=1)
+
+
+def _root_mean_square(errors: Tensor) -> float:
+    each = errors.tolist()
+    return math.hypot(*each) / math.sqrt(len(each))
 
 
 def weighted_mean(
@@ -276,5 +284,6 @@ def measure_heldout(
     camera = lines.camera
     # A network that has statistics does not look for the mask of this camera itself.
     known = Statistics(lambda: [(seen(y, camera), camera)])
-    x = reconstructor.run(y, camera, statistics=known).checked().x
-    return HeldOut(float(share), lines.error(x), y.shape[-2 if axis is None else axis])
+    found = reconstructor.run(y, camera, statistics=known).checked()
+    error = _root_mean_square(lines.misses(found.measured(system)))
+    return HeldOut(float(share), error, y.shape[-2 if axis is None else axis])

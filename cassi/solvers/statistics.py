@@ -70,6 +70,15 @@ class Statistics:
         """Use what `estimate` has returned for the same measurement, in another process perhaps."""
         vars(self).update(estimates)
 
+    def by(self, key: Any, change: Callable[[Any], LinearSystem]) -> Statistics:
+        """Return the statistics of the same measurement by another camera; the same for a key."""
+
+        def parts() -> Iterable[tuple[Tensor, LinearSystem]]:
+            return [(y, change(system)) for y, system in self.parts()]
+
+        found: Statistics = self.remember(key, lambda: Statistics(parts, self.axis))
+        return found
+
     def with_noise(self, noise: Tensor) -> Statistics:
         """Return the statistics of the same measurement, with another noise level, `(B,)`."""
         same = Statistics(self.parts, self.axis)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,8 @@ from cassi.ops._checks import damping
 from cassi.ops._recording import is_tracked, is_wrapped
 from cassi.systems.arguments import check_shape
 from cassi.systems.conjugate import Apply, ConjugateGradients, SolveReport
+
+S = TypeVar("S", bound="System")
 
 
 class System(nn.Module, ABC):
@@ -126,9 +128,12 @@ class System(nn.Module, ABC):
 
     def weighted(self, variance: Any = None, bad_pixels: Any = None) -> Weighted:
         """Return the camera with a noise variance for each detector pixel; see `Weighted`."""
-        system = Weighted(self, variance, bad_pixels)
-        system.unit, system.all_light = self.unit, self.all_light
-        return system
+        return self.tell(Weighted(self, variance, bad_pixels))
+
+    def tell(self, camera: S) -> S:
+        """Return another camera after it was told light and unit of this one."""
+        camera.unit, camera.all_light = self.unit, self.all_light
+        return camera
 
     def around(self, camera: System) -> System:
         """Return another camera with what this one knows of its sensor, such as bad pixels."""
@@ -465,7 +470,7 @@ class Weighted(Around):
         # A part of a frame may have no good pixel.
         part = Weighted(inner, d)
         part._weigh(good, d)
-        return part
+        return self.tell(part)
 
     def extra_repr(self) -> str:
         """Return the number of bad pixels in one line."""

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
+
 from cassi.checks import did_you_mean, read_numbers
 
 # Sellmeier coefficients B1 B2 B3, C1 C2 C3 (µm²), relative to air at 20 °C: SCHOTT optical glass
@@ -59,26 +61,32 @@ def refractive_index(glass: str, wavelength: float) -> float:
     return math.sqrt(1 + sum(b * square / (square - c) for b, c in terms))
 
 
-def off_a_prism(offsets: Sequence[float], wavelengths: Sequence[float]) -> float:
-    """Return by how many pixels at most even bands lie off those of a prism with the same ends.
+def off_a_prism(
+    offsets: Sequence[float], wavelengths: Sequence[float] | None
+) -> tuple[float, ...] | None:
+    """Return by how many nm even bands are others behind a prism with the same outermost ones.
 
     Its bands lie about as the index of its glass, here N-BK7. Where wavelengths or offsets are not
-    even a curve is known, and it is 0.
+    even a curve is known.
 
     Args:
         offsets: of the bands, pixels.
-        wavelengths: nm, one per band, 300 to 2500.
+        wavelengths: nm, one per band, 300 to 2500; None: unknown.
 
-    >>> round(off_a_prism([2.0 * band for band in range(20)], range(450, 650, 10)), 1)
-    4.8
+    Returns:
+        One number per band; None where a curve is known, or no wavelength.
+
+    >>> round(max(off_a_prism([2.0 * band for band in range(20)], range(450, 650, 10))), 1)
+    24.0
     """
-    if not (is_even(offsets) and is_even(wavelengths)):
-        return 0.0
+    if wavelengths is None or not (is_even(offsets) and is_even(wavelengths)):
+        return None
     span = offsets[-1] - offsets[0]
-    return max(
-        abs(offsets[0] + span * place - offset)
-        for place, offset in zip(prism_places(wavelengths), offsets, strict=True)
-    )
+    if span == 0:  # nothing is dispersed
+        return None
+    places = prism_places(wavelengths)
+    there = np.interp([(each - offsets[0]) / span for each in offsets], places, wavelengths)
+    return tuple(np.abs(there - np.asarray(wavelengths)).tolist())
 
 
 def is_even(values: Sequence[float]) -> bool:

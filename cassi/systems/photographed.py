@@ -88,7 +88,7 @@ class PhotographedCassi(CoupledCassi):
     @property
     def plain(self) -> SDCassi:
         """The camera with the same mask and places, that interpolates linearly."""
-        return SDCassi(self.mask, self.bands, **self._where())
+        return self.tell(SDCassi(self.mask, self.bands, **self._where()))
 
     def around(self, camera: System) -> System:
         """Return the camera as `photographed`."""
@@ -126,7 +126,7 @@ class PhotographedCassi(CoupledCassi):
     def part(self, start: int, stop: int) -> PhotographedCassi:
         """Return the camera of rows (columns for `axis=-2`) start to stop; see `System.part`."""
         part = self.plain.part(start, stop)
-        return PhotographedCassi(part.mask, self.bands, **self._where())
+        return self.tell(PhotographedCassi(part.mask, self.bands, **self._where()))
 
     @torch.no_grad()
     def refresh(self) -> None:
@@ -227,7 +227,8 @@ def photographed(camera: System) -> System:
     if camera.mask.requires_grad:
         return camera
     where: dict[str, Any] = {"offsets": camera.offsets, "axis": camera.axis}
-    return PhotographedCassi(camera.mask, camera.bands, detector=camera.detector, **where)
+    made = PhotographedCassi(camera.mask, camera.bands, detector=camera.detector, **where)
+    return camera.tell(made)
 
 
 def is_design(mask: Tensor) -> bool:

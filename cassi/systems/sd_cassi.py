@@ -176,9 +176,9 @@ class SDCassi(CodedSystem):
             raise ValueError(f"part: expected 0 <= start < stop <= {length}, got {start}, {stop}")
         mask = self.mask.narrow(self.part_axis, start, stop - start)
         if self.shifts is None:
-            return SDCassi(mask, self.bands, self.step, self.axis)
-        return SDCassi(
-            mask, self.bands, axis=self.axis, offsets=self.shifts, detector=self.detector
+            return self.tell(SDCassi(mask, self.bands, self.step, self.axis))
+        return self.tell(
+            SDCassi(mask, self.bands, axis=self.axis, offsets=self.shifts, detector=self.detector)
         )
 
     def forward(self, x: Tensor) -> Tensor:

@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
-from cassi.solvers.base import Reconstructor
+from cassi.solvers.base import Along, Reconstructor, Solution
 from cassi.solvers.heldout import (
     LEAST,
     LOOKED_AT,
     SHARE,
+    Lines,
     brightest_lines,
     draw_heldout,
-    heldout_error,
 )
 from cassi.solvers.statistics import UNSEEN, Statistics, root_mean_square, unit_of
 from cassi.systems import SDCassi, WideCassi
@@ -80,6 +80,7 @@ class Trial:
         seed: of what is drawn.
         wide: light comes in all wavelengths, so that bands of an `SDCassi` are as wide as their
             distance. The mirrored scene is coded so, and the method is not told.
+        along: the cube along the dispersion that x was read from: then it is mirrored instead.
     """
 
     y: Tensor
@@ -88,15 +89,16 @@ class Trial:
     statistics: Statistics | None = None
     seed: int = 0
     wide: bool = False
+    along: Along | None = None
 
-    def run(self, y: Tensor, system: System) -> Tensor:
+    def run(self, y: Tensor, system: System) -> Solution:
         """Return what the method makes of another measurement through another camera.
 
         Raises:
             ValueError: the method does not fit the camera, or nothing finite comes out.
         """
         torch.manual_seed(self.seed)
-        return self.reconstructor.run(y, system, statistics=self.statistics).checked().x
+        return self.reconstructor.run(y, system, statistics=self.statistics).checked()
 
 
 @torch.no_grad()
@@ -113,25 +115,31 @@ def bootstrap(trial: Trial, x: Tensor, probed: Probe | None = None) -> Bootstrap
     """
     system, seed = trial.system, trial.seed
     y = system.without_bad_pixels(trial.y)
-    residual = y - system(x)
-    mask_shift = find_mask_shift(y, x, system) if probed is None else probed.mask_shift
-    axes = mirror_axes(x, system)
+    # What was measured: the cube, or that along the dispersion which it was read from.
+    lit, seen = (x, system)
+    if trial.along is not None:
+        lit, seen = trial.along.x, trial.along.grid.camera(system)
+    residual = y - seen(lit)
+    mask_shift = find_mask_shift(y, lit, seen) if probed is None else probed.mask_shift
+    axes = mirror_axes(lit, seen)
     random = torch.Generator().manual_seed(seed)
     signs = torch.randint(0, 2, residual.shape, generator=random).to(residual) * 2 - 1
-    plain, mirror = system.plain, x.flip(axes)
-    again = measure_shifted(mirror, system, mask_shift) + residual.flip(axes) * signs
-    if trial.wide and type(plain) is SDCassi:  # by how much width changes any such camera
+    plain, mirror = system.plain, lit.flip(axes)
+    again = measure_shifted(mirror, seen, mask_shift) + residual.flip(axes) * signs
+    if trial.wide and trial.along is None and type(plain) is SDCassi:
+        # By how much width changes any such camera.
         again = again + WideCassi.like(plain)(mirror) - plain(mirror)
     held = draw_heldout(y.shape[1:], SHARE, seed + 1).to(y.device)
     mirrored = trial.run(again, system.weighted(bad_pixels=held))
-    repeated = mirrored.flip(axes) - x
+    repeated = mirrored.x.flip(axes) - x
     if probed is None:
         axis = system.part_axis or -2
         count = y.shape[axis]
         first, stop = brightest_lines(y, system, max(LEAST, int(LOOKED_AT * count)))
         noise = float(root_mean_square(residual))
         heldout, response = _probe(trial, (first, stop), noise, mask_shift)
-        missed = _missed(again - system(mirrored), system(repeated).flip(axes), held)
+        left = again - mirrored.measured(system)
+        missed = _missed(left, system(repeated).flip(axes), held)
         probed = Probe(heldout, missed, response, mask_shift)
     return BootstrapResult(x, repeated, residual, probed)
 
@@ -164,14 +172,14 @@ def _probe(
     system, y = _cut(trial.system, lines, whole)
     held = draw_heldout(y.shape[1:], SHARE, trial.seed).to(y.device)
     camera = system.weighted(bad_pixels=held)
-    x = trial.run(y, camera)
+    found = trial.run(y, camera)
     response = 0.0
     added = max(noise, mask_shift.change if mask_shift.is_significant else 0.0)
     if added > UNSEEN * size:
         random = torch.Generator().manual_seed(trial.seed + 2)
         noisy = y + added * torch.randn(y.shape, generator=random).to(y)
-        response = float(root_mean_square(trial.run(noisy, camera) - x)) / added
-    error = heldout_error(x, y, system, held)
+        response = float(root_mean_square(trial.run(noisy, camera).x - found.x)) / added
+    error = Lines(y, system, held).misses(found.measured(system))
     return float(error.square().mean().sqrt()), response
 
 

@@ -1,12 +1,15 @@
 """The standard deviation of every value of a reconstruction."""
 
-from dataclasses import dataclass
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
-from cassi.solvers.base import Reconstructor
+from cassi.solvers.base import Along, Reconstructor
 from cassi.solvers.statistics import Statistics, root_mean_square, signal_level
 from cassi.systems.base import System
 from cassi.uncertainty.bootstrap import BootstrapResult, Probe, Trial, bootstrap
@@ -46,6 +49,25 @@ class Uncertainty:
     heldout: float
     warnings: tuple[str, ...]
 
+    def with_names(
+        self, x: Tensor, wavelengths: Sequence[float], errors: Sequence[float]
+    ) -> Uncertainty:
+        """Return σ with what errors of the wavelengths make of a cube: its slope times these.
+
+        Args:
+            x: the cube, `(1, C, H, W)`.
+            wavelengths: of its bands, nm, rising.
+            errors: standard errors of these, nm.
+        """
+        if x.shape[1] < 2:
+            return self
+        places = torch.tensor(wavelengths, dtype=torch.float64)
+        slope = torch.gradient(x.double(), spacing=(places.to(x.device),), dim=1)[0]
+        away = slope * torch.tensor(errors, dtype=torch.float64, device=x.device).view(-1, 1, 1)
+        std = torch.hypot(self.std.double(), away).to(self.std)
+        sources = self.sources | {"names": float(root_mean_square(away))}
+        return replace(self, std=std, pattern=self.pattern * self.std / std, sources=sources)
+
 
 @torch.no_grad()
 def estimate(
@@ -58,6 +80,7 @@ def estimate(
     statistics: Statistics | None = None,
     seed: int = 0,
     wide: bool = False,
+    along: Along | None = None,
 ) -> Uncertainty:
     """Estimate the standard deviation of every value of a reconstruction.
 
@@ -70,6 +93,7 @@ def estimate(
         statistics: of the whole measurement, those that x was made with.
         seed: of the random numbers.
         wide: light comes in all wavelengths, see `Trial`.
+        along: what the cube was read from, of a method along the dispersion.
 
     Raises:
         TypeError: the camera cannot leave pixels out.
@@ -83,7 +107,8 @@ def estimate(
             f"uncertainty: expected a camera of cassi.systems, got {type(system).__name__}; derive "
             "yours from cassi.systems.System"
         )
-    result = bootstrap(Trial(y, system, reconstructor, statistics, seed, wide), x, probed)
+    trial = Trial(y, system, reconstructor, statistics, seed, wide, along)
+    result = bootstrap(trial, x, probed)
     level = float(signal_level(y, system, statistics).max())
     return judge(result, system, level, load_error_model().to(x.device))
 

@@ -26,7 +26,6 @@ from cassi.camera.found import find_light
 from cassi.camera.names import name_bands
 from cassi.camera_search import align, calibrate_on
 from cassi.systems import SDCassi, System
-from cassi.systems.dispersion import is_even
 from scripts.benchmarks.lab import Lab, read_scene
 from scripts.benchmarks.optics import draw
 from scripts.benchmarks.tables import Parser, Table, data_folder
@@ -150,7 +149,6 @@ def main() -> None:
                     drawn.y,
                     drawn.system,
                     wavelengths=drawn.wavelengths,
-                    step_alone=is_even(drawn.camera.offsets),
                 )
                 seconds = time.process_time() - start
                 camera: System = found.system

@@ -139,7 +139,7 @@ def gather_all(folder: Path, methods: Sequence[str], seconds: float) -> bool:
             recipe = Recipe(settings_of(understand(method)), y.device)
             made[key] = recipe.make(system.bands)[0]
         trial = Trial(y, system, made[key], Statistics(lambda y=y, s=system: [(y, s)]))  # type: ignore[misc]
-        x = trial.run(y, system)
+        x = trial.run(y, system).x
         found, level = bootstrap(trial, x), float(signal_level(y, system))
         _write(Case(path, scenes.names[index], method, kind, truth, found, system, level))
         print(path.name, scenes.names[index], float((x - truth).square().mean().sqrt()), flush=True)

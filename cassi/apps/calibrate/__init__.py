@@ -44,6 +44,8 @@ def calibrate_camera(settings: Calibrate, run: Run) -> float:
     gain = None if settings.white is None else found.levels[0]
     if settings.photographed == "auto" and is_design(nominal.mask):
         settings = replace(settings, photographed=False)  # its values are grey once it is moved
+    if inputs.system.all_light and not calibrated_inputs.system.all_light:
+        settings = replace(settings, light="lines")  # as the frame shows
     result = {**(calibrated_inputs.calibration or {}), "gain": gain}
     said = say_estimates(result)
     write_calibration(

@@ -63,6 +63,9 @@ def calibrate_by_filters(settings: Calibrate, run: Run) -> float:
     window = _window(settings, found, axis, frames[0].shape)
     gain = None if response is None else float(response.values.mean())
     values = camera_values(settings, system, gain, wavelengths)
+    slopes = torch.gradient(found.offsets.double(), spacing=(torch.tensor(wavelengths),))[0]
+    errors = found.errors.double() / slopes.abs().clamp_min(1e-9)
+    values["wavelengths_error"] = [round(each, 3) for each in errors.tolist()]
     if window is not None:
         values["window"] = window
     if settings.white is not None:  # found through the camera that a snapshot is taken for
@@ -127,7 +130,7 @@ def _response(settings: Calibrate, system: SDCassi, rows: tuple[int, int]) -> Re
     first, last = rows
     y, ok = (each.narrow(-3 - system.axis, first, last - first)[None, None] for each in (y, ok))
     camera = system.weighted(bad_pixels=~ok)
-    return find_white(torch.where(ok, y, 0), camera, reconstruct=by_auto).response
+    return find_white(torch.where(ok, y, 0), camera, reconstruct=by_auto(None)).response
 
 
 def _turn(image: Tensor, axis: int) -> Tensor:

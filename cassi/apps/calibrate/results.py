@@ -77,6 +77,8 @@ def camera_values(
     camera: dict[str, Any] = {"mask": "mask.npy", "system": node}
     if settings.photographed != "auto":
         camera["photographed"] = settings.photographed
+    if settings.light != "auto":
+        camera["light"] = settings.light
     for group in ("keys", "axes"):
         if (name := getattr(settings, group).measurement) is not None:
             camera[group] = {"measurement": name}

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from cassi.apps.camera.camera import make_alone
+from cassi.apps.camera.rename import rename_bands
 from cassi.apps.command import Run, prepare_process, run_command
 from cassi.apps.inputs import load_inputs
 from cassi.apps.results import write_numbers
-from cassi.apps.settings import Reconstruct
+from cassi.apps.settings import Camera
 from cassi.data.atomic import atomic_folder
 from cassi.systems import System
 from cassi.systems.band_positions import SIDES, Place, describe_loss, find_places
@@ -20,10 +21,10 @@ CPU = torch.device("cpu")
 
 def main() -> None:
     """Run the command."""
-    run_command("cassi-camera", Reconstruct, show_camera)
+    run_command("cassi-camera", Camera, show_camera)
 
 
-def show_camera(settings: Reconstruct, run: Run) -> float:
+def show_camera(settings: Camera, run: Run) -> float:
     """Say, draw and write what the camera of settings comes to.
 
     Returns:
@@ -35,6 +36,9 @@ def show_camera(settings: Reconstruct, run: Run) -> float:
     from cassi.viz.camera import save_camera
 
     prepare_process(settings)
+    if settings.rename is not None:
+        rename_bands(settings, run.folder)
+        return 0.0
     taken = settings.measurement is not None or settings.truth is not None
     if taken:
         inputs = load_inputs(settings, CPU)

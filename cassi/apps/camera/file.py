@@ -29,7 +29,7 @@ NEUTRAL = {"dark": 0.0, "scale": 1.0, **dict.fromkeys(FOUND, "auto")}
 """What need not be said; of the others it is None."""
 FRAMES = ("measurement", "white", "monochromatic")
 """Settings that name raw frames."""
-OWN = ("mask", "photographed", "wavelengths")
+OWN = ("mask", "photographed", "light", "wavelengths", "wavelengths_error")
 """What stands under the same name in the settings of a command that reads snapshots."""
 KEYS = (*OWN, "keys", "axes", "system", "noise", *FRAME, "response", "vars")
 """Of a camera file."""

@@ -1,6 +1,6 @@
 """The unit of a cube: radiance or reflectance, by the response of the camera."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,8 +13,10 @@ from cassi.calibration import Patch, Response
 from cassi.calibration.response import Source, Unit, WhiteFrame
 from cassi.checks import did_you_mean, is_number
 from cassi.data.formats.curves import read_curve
+from cassi.methods.along_dispersion import AlongDispersion
 from cassi.methods.auto import auto
 from cassi.systems import System
+from cassi.systems.grid import Grid
 
 CURVES = (".csv", ".txt", ".npy")
 _KEYS = ("white", "patch", "reflectance")
@@ -30,7 +32,7 @@ def add_unit(inputs: Inputs, settings: Reconstruct) -> Inputs:
     if settings.response is None:
         return inputs
     unit, note = read_unit(inputs, settings)
-    y, unit, done = unit.measured(inputs.measurement, inputs.system, by_auto)
+    y, unit, done = unit.measured(inputs.measurement, inputs.system, by_auto(inputs.grid))
     notes = [*inputs.notes, f"response: {note}{done}"]
     return replace(inputs, measurement=y, unit=unit, notes=notes)
 
@@ -77,9 +79,10 @@ def read_response(
     return WhiteFrame(y, good, reflectance), f"of {note}"
 
 
-def by_auto(y: Tensor, system: System) -> Tensor:
-    """Return the cube that `auto` makes of a measurement."""
-    return auto().run(y, system).checked().x
+def by_auto(grid: Grid | None) -> Callable[[Tensor, System], Tensor]:
+    """Return what makes a cube of a measurement by `auto`, on a grid if there is one."""
+    method = auto() if grid is None else AlongDispersion(auto(), grid)
+    return lambda y, system: method.run(y, system).checked().x
 
 
 def check_response(given: Any) -> None:

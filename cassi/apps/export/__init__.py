@@ -19,6 +19,7 @@ from cassi.apps.reconstructors import rewrite_model_path
 from cassi.apps.results import write_numbers
 from cassi.apps.settings import Export
 from cassi.data.atomic import atomic_folder
+from cassi.methods.along_dispersion import AlongDispersion
 from cassi.models.export import (
     export,
     export_compiled,
@@ -51,6 +52,8 @@ def export_method(settings: Export, run: Run) -> float:
     settings = replace(settings, precision="32-true", device="cpu")
     recipe = make_recipe(settings)
     inputs, method = prepare(settings, recipe)
+    if isinstance(method, AlongDispersion):  # a file has the bands of the camera
+        method, _ = recipe.make(inputs.system.cube_shape[0])
     y, system = inputs.measurement, inputs.system
     print(*inputs.notes, sep="\n")
 

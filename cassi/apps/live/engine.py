@@ -7,6 +7,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from cassi.checks import printable
 from cassi.data.day_store import Recording
 from cassi.data.io import Loaded, load_mask, load_measurement
 from cassi.methods import Sequence
-from cassi.solvers import Solver
+from cassi.methods.along_dispersion import around, inner_of
 from cassi.viz.color import srgb
 
 LADDER = (36, 24, 16, 10)
@@ -117,6 +118,7 @@ class Live:
         self._stop = threading.Event()
         self._inputs: Inputs | None = None
         self._method: Any = None
+        self._following: Any = None  # the sequence within it
         self._rung, self._last, self._between = 0, 0.0, 0.0
 
     @property
@@ -233,10 +235,10 @@ class Live:
         """Make camera and method for the first frame; they stay."""
         told = replace(self.settings, measurement=str(path))
         inputs, method = prepare(told, self.recipe, self.loaded | {"measurement": frame})
-        try:
-            self._method = Sequence(method).begin() if isinstance(method, Solver) else method
-        except TypeError:  # no method on spectral components: each frame by itself
-            self._method = method
+        self._method = method
+        with suppress(TypeError):  # no method on spectral components: each frame by itself
+            self._following = Sequence(inner_of(method)).begin()
+            self._method = around(method, self._following)
         unit = inputs.unit and replace(inputs.unit, wavelengths=inputs.wavelengths)
         self._inputs = replace(inputs, unit=unit)
         for note in inputs.notes:
@@ -250,7 +252,7 @@ class Live:
         self._last = newest
 
     def _choose_rung(self, seconds: float) -> None:
-        if not hasattr(self._method, "shorten") or not self._between:
+        if self._following is None or not self._between:
             return
         share, before = seconds / self._between, self._rung
         if share > SLOW:
@@ -259,14 +261,14 @@ class Live:
             better = share * LADDER[self._rung - 1] / LADDER[self._rung]
             self._rung -= share < FAST and better < SLOW
         if self._rung != before:
-            self._method.shorten(LADDER[self._rung])
+            self._following.shorten(LADDER[self._rung])
             iterations = LADDER[self._rung]
             self.notices.count("pace", 1, lambda _: f"{iterations} iterations a frame, to keep up")
 
     def _describe(self) -> str:
-        if hasattr(self._method, "shorten"):
+        if self._following is not None:
             return f"sequence, {LADDER[self._rung]} iterations"
-        return type(self._method).__name__
+        return type(inner_of(self._method)).__name__
 
     def _say_dropped(self, count: int) -> str:
         return f"dropped {count:,} frame{'s' * (count > 1)} to keep up, {self.dropped:,} in all"

@@ -21,7 +21,7 @@ from tqdm import tqdm
 from cassi.apps.executors import LostWorker, Submit, once, run_jobs
 from cassi.apps.inputs import Inputs
 from cassi.apps.memory import peak_of
-from cassi.apps.pipeline import fit, light_is_wide, make_recipe, read
+from cassi.apps.pipeline import find_ends, fit, light_is_wide, make_recipe, read
 from cassi.apps.printing import is_quiet
 from cassi.apps.reconstruct.journal import Journal, Record, place
 from cassi.apps.reconstruct.scene import finish, take_truth
@@ -35,6 +35,7 @@ from cassi.solvers.base import Reconstructor
 from cassi.solvers.heldout import brightest
 from cassi.solvers.linear_system import seen
 from cassi.systems import System
+from cassi.systems.grid import measuring
 from cassi.uncertainty import estimate
 from cassi.uncertainty.bootstrap import Probe, Trial, bootstrap
 from cassi.uncertainty.mask_shift import MaskShift
@@ -66,6 +67,8 @@ def reconstruct_in_blocks(
     if Path(output.cube).suffix.lower() not in STACK_SUFFIXES:
         allowed = " ".join(STACK_SUFFIXES)
         raise ValueError(f"output.cube: with memory_budget expected {allowed}, got {output.cube}")
+    if output.bands != "wavelengths":
+        raise ValueError("output.bands: expected wavelengths with memory_budget; leave it out")
     if output.wavelengths is not None:
         raise ValueError("output.wavelengths: expected null with memory_budget; leave it out")
     key = fingerprint_settings(settings, on="cube")
@@ -151,8 +154,8 @@ def load_scene(settings: Reconstruct) -> Scene:
         ValueError: files, camera and reconstructor do not fit.
     """
     recipe = make_recipe(settings)
-    inputs, reconstructor = fit(read(settings, recipe), recipe)
-    return Scene(inputs, Parts(inputs), reconstructor)
+    inputs, reconstructor = fit(find_ends(read(settings, recipe)), recipe)
+    return Scene(inputs, Parts(inputs, reconstructor), reconstructor)
 
 
 def compute_block(
@@ -196,7 +199,8 @@ class Parts:
         ValueError: the camera mixes rows and columns.
     """
 
-    def __init__(self, inputs: Inputs) -> None:
+    def __init__(self, inputs: Inputs, reconstructor: Reconstructor | None = None) -> None:
+        self.reconstructor = reconstructor
         self.inputs, self.system, self.y = inputs, inputs.system, inputs.measurement
         if self.system.part_axis is None:
             self.system.part(0, 1)  # refuses, and says why
@@ -217,13 +221,16 @@ class Parts:
     def misfit(self, x: Tensor, start: int) -> float:
         """Return ‖y − Ax‖² of the lines of a cube `(C, H', W')` that begin at start."""
         y, camera = self.part(start, start + x.shape[self.axis])
+        camera = measuring(camera, self.reconstructor)
         return float((y - camera(x[None])).double().square().sum())
 
     def probe(self, reconstructor: Reconstructor, lines: int) -> Probe:
         """Ask the brightest lines what error bars must know of the whole scene."""
         y, camera = brightest(seen(self.y, self.system), self.system, min(lines, _PROBED))
-        x = reconstructor.run(y, camera, statistics=self.statistics).checked().x
-        return bootstrap(Trial(y, camera, reconstructor, self.statistics, wide=self.wide), x).probed
+        found = reconstructor.run(y, camera, statistics=self.statistics).checked()
+        told = {"wide": self.wide, "along": found.along}
+        trial = Trial(y, camera, reconstructor, self.statistics, **told)  # type: ignore[arg-type]
+        return bootstrap(trial, found.x).probed
 
     def bytes_per_line(self, reconstructor: Reconstructor, uncertainty: bool = False) -> float:
         """Measure the memory of a strip, whose working set grows with its lines."""
@@ -297,6 +304,7 @@ def solve_block(
     x, more = solution.x[0], {}
     if probed is not None:
         told = {"probed": probed, "statistics": scene.statistics, "seed": seed, "wide": scene.wide}
+        told["along"] = solution.along
         found = estimate(y, camera, reconstructor, solution.x, **told)  # type: ignore[arg-type]
         x = torch.cat((x, found.std[0]))
         more = {"uncertainty": {"sources": found.sources, "warnings": list(found.warnings)}}

@@ -21,6 +21,7 @@ from cassi.apps.reconstructors import Recipe
 from cassi.apps.results import peak_memory
 from cassi.apps.settings import UNCERTAINTY, Reconstruct
 from cassi.data.formats import machine_memory
+from cassi.methods.along_dispersion import inner_of
 from cassi.precision import resolve
 from cassi.solvers import Solver
 from cassi.solvers.base import Reconstructor
@@ -46,6 +47,8 @@ def describe(settings: Reconstruct, recipe: Recipe, into: str) -> list[str]:
     bands, height, width = inputs.system.cube_shape
     nm = inputs.wavelengths
     span = "" if nm is None else f", {nm[0]:g} to {nm[-1]:g} nm"
+    if inputs.names_error is not None:
+        span += f" ± {max(inputs.names_error):.2g}"
     seconds, size = estimate(inputs, reconstructor)
     times = _times(settings)
     total = seconds * times * many
@@ -63,8 +66,8 @@ def describe(settings: Reconstruct, recipe: Recipe, into: str) -> list[str]:
         "snapshots": f"{many}, of which the first is {settings.measurement}" if many > 1 else None,
         "files": "; ".join(inputs.notes) or None,
         "camera": _name_camera(inputs.system),
-        "cube": f"{bands} bands of {height} x {width} pixels{span}",
-        "method": name_method(reconstructor),
+        "cube": f"{bands} bands of {height} x {width} pixels{span}{_say_grid(reconstructor)}",
+        "method": name_method(inner_of(reconstructor)),
         "besides": ", ".join(_besides(settings)) or None,
         "device": f"{device}{threads}, {ops.backend(device)} operators, "
         f"precision=auto is {resolve('auto', device)}",
@@ -75,6 +78,11 @@ def describe(settings: Reconstruct, recipe: Recipe, into: str) -> list[str]:
     if Path(into).exists() and any(os.scandir(into)):
         rows["note"] = f"{into} is not empty: files of these names are replaced"
     return [f"{name:10}{value}" for name, value in rows.items() if value is not None]
+
+
+def _say_grid(reconstructor: Reconstructor) -> str:
+    grid = getattr(reconstructor, "grid", None)
+    return "" if grid is None else f", read from {len(grid.offsets)} along the dispersion"
 
 
 def estimate(inputs: Inputs, reconstructor: Reconstructor) -> tuple[float, int]:

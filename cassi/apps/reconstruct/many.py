@@ -59,6 +59,7 @@ from cassi.data.record_log import RecordLog, read_records
 from cassi.data.store import stamp
 from cassi.evaluation.tables import csv_text, strict
 from cassi.links import check_parents
+from cassi.methods.along_dispersion import around, inner_of
 from cassi.methods.sequence import Following
 from cassi.shares import find_share
 from cassi.solvers import Iteration, Solution
@@ -226,6 +227,8 @@ def _prepare_store(
     path = root / settings.output.cube
     if path.suffix != ".zarr" or settings.memory_budget is not None:
         return None
+    if settings.output.bands != "wavelengths":
+        raise ValueError("output.bands: expected wavelengths with one store for all; leave it out")
     for snapshot in snapshots:
         told = settings_of_snapshot(settings, snapshot)
         found = _attempt(lambda told: fit(read(told, recipe), recipe)[0], told)
@@ -267,8 +270,8 @@ def _compute(
         if isinstance(fitted, Exception):
             yield snapshot, fitted
             continue
-        if following is not None and following.method is fitted[1]:  # else bands that are frames
-            fitted = fitted[0], following
+        if following is not None and inner_of(fitted[1]) is following.method:  # else frames
+            fitted = fitted[0], around(fitted[1], following)
         group = next((g for g in groups if can_share(g[0][1], fitted[0], fitted[1])), None)
         if group is None:
             groups.append(group := [])

@@ -12,9 +12,11 @@ from cassi.apps.reconstructors.networks import build_network, check_model
 from cassi.apps.settings import Reconstruct
 from cassi.config import build, check_node
 from cassi.models.inference import prepare
+from cassi.models.pretrained import BANDS
 from cassi.models.registry import Card, find_model, list_models
 from cassi.solvers import Solution, Solver
 from cassi.solvers.base import Reconstructor
+from cassi.systems.grid import Grid
 
 ADAPT = ("experiment=self_supervised",)
 """What `adapt=true` puts a network beside: patches of the scene itself, for a minute."""
@@ -57,6 +59,17 @@ class Recipe:
     def is_network(self) -> bool:
         """Tell whether it is a network."""
         return self._method is None
+
+    def grid(self, grid: Grid | None) -> Grid | None:
+        """Return the grid along the dispersion that suits the method, of one that suits the frame.
+
+        A file of weights may be for bands of its own: None. The network that comes with the package
+        takes so many at most.
+        """
+        if grid is None or self.bands is not None:
+            return None
+        alone = self.settings.model is None and not has_start(self.settings)
+        return grid if alone else grid.coarser(BANDS[1])
 
     def make(self, bands: int) -> tuple[Reconstructor, Card | None]:
         """Return the reconstructor for C bands, and what a network says of itself.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cassi.apps.camera.nodes import check_described, find_target
-from cassi.checks import did_you_mean, is_number, whole_number
+from cassi.checks import did_you_mean, is_number, not_negative, whole_number
 from cassi.config import check_node
 from cassi.data.io import WRITE_SUFFIXES
 from cassi.data.synthetic.twin import Twin
@@ -51,11 +51,18 @@ class Roles:
     truth: str | None
 
 
+LIGHTS = ("auto", "all", "lines")
+"""Of a frame: of all wavelengths, or one line per band; auto: a sensor's frame is of all."""
+BANDS = ("wavelengths", "dispersion")
+"""Of a cube: those of the camera, or those that it was computed on."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Output:
     """What is written beside metrics.json and convergence.csv."""
 
     cube: str
+    bands: str
     wavelengths: Any
     pictures: bool
     report: bool
@@ -77,6 +84,11 @@ class Output:
             isinstance(pair, list) and len(pair) == 2 for pair in pairs
         ):
             raise ValueError(f"output.points: expected [[row, column], …], got {self.points!r}")
+        if self.bands not in BANDS:
+            near = did_you_mean(self.bands, BANDS, place="output.bands=")
+            raise ValueError(
+                f"output.bands: expected {' or '.join(BANDS)}, got {self.bands!r}{near}"
+            )
         check_wavelengths(self.wavelengths, "output.wavelengths")
         if self.unit not in (None, *UNITS):
             near = did_you_mean(str(self.unit), UNITS, place="output.unit=")
@@ -182,10 +194,12 @@ class Snapshots(Common):
     measurement: Any = field(metadata=_NOTHING)  # the files themselves are told apart, see `store`
     mask: Any
     photographed: Any = "auto"
+    light: str = "auto"
     truth: str | None = field(metadata=_NOTHING)
     keys: Roles
     axes: Roles
     wavelengths: Any
+    wavelengths_error: Any = None
     system: Node
     noise: Node = None
     prior: Node = None
@@ -206,6 +220,11 @@ class Snapshots(Common):
         """Check what can be checked without a file."""
         super().__post_init__()
         check_wavelengths(self.wavelengths, "wavelengths")
+        errors = self.wavelengths_error
+        for each in errors if isinstance(errors, list) else [0.0 if errors is None else errors]:
+            not_negative("wavelengths_error", each)
+        if self.light not in LIGHTS:
+            raise ValueError(f"light: expected {', '.join(LIGHTS)}, got {self.light!r}")
         if self.photographed not in (True, False, "auto"):
             raise ValueError(
                 f"photographed: expected auto, true or false, got {self.photographed!r}"
@@ -346,6 +365,22 @@ class Export(Reconstruct):
         if self.format not in EXPORTS:
             near = did_you_mean(self.format, EXPORTS) or f"; there is {', '.join(EXPORTS)}"
             raise ValueError(f"format: there is no {self.format!r}{near}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Camera(Reconstruct):
+    """Settings of cassi-camera."""
+
+    rename: str | None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        name = "" if self.rename is None else Path(self.rename).suffix.lower()
+        if self.rename is not None and name not in WRITE_SUFFIXES:
+            raise ValueError(
+                "rename: expected the file of a cube along the dispersion, "
+                f"{' '.join(WRITE_SUFFIXES)}, got {self.rename}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

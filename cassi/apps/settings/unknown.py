@@ -5,7 +5,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from cassi.apps.settings.commands import Calibrate, Evaluate, Export, Train
+from cassi.apps.settings.commands import Calibrate, Camera, Evaluate, Export, Train
 from cassi.checks import did_you_mean
 
 RENAMED = {
@@ -35,7 +35,7 @@ RENAMED = {
     "prior.balance": "it is solver.balance with solver=auto",
 }
 """Settings and options of groups that have moved, and where they are now."""
-_COMMANDS = (Export, Calibrate, Evaluate, Train)
+_COMMANDS = (Export, Camera, Calibrate, Evaluate, Train)
 _OF_COMMANDS = {entry.name for command in _COMMANDS for entry in fields(command)}
 
 

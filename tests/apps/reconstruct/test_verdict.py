@@ -87,25 +87,19 @@ def test_what_the_weights_have_not_seen(reconstruct, camera, results):
 
 
 @pytest.mark.parametrize(
-    ("level", "bend", "calibration", "warned"),
-    [
-        (9, 4.5, None, True),
-        (0, 4.5, None, False),
-        (9, 1.0, None, False),
-        (9, 0.4, {"bend": {}}, True),
-        (9, 4.5, {}, True),
-    ],
+    ("level", "errors", "warned"),
+    [(9, (0, 11.0, 0), True), (0, (0, 11.0, 0), False), (9, (0, 1.5, 0), False), (9, None, False)],
 )
-def test_a_line_that_a_raw_frame_does_not_show(level, bend, calibration, warned):
+def test_names_that_nobody_gave_and_a_raw_frame_does_not_show(level, errors, warned):
     inputs = SimpleNamespace(
         system=SDCassi(uniform(48, 48), 20, step=2),
         wavelengths=tuple(range(450, 650, 10)),
         is_raw=is_raw({"dark": {"level": level}}),
-        bend=bend,
-        calibration=calibration,
+        names_error=errors,
     )
-    found = pipeline._check_line(inputs)
+    found = pipeline._check_names(inputs)
     assert bool(found.warnings) is warned
+    assert not warned or "up to 22 nm off" in found.warnings[0].message
     assert not warned or "{file: FILE, wavelength: 550}" in found.warnings[0].message
 
 
@@ -115,7 +109,11 @@ def test_a_step_alone_is_a_line_that_nobody_gave(tmp_path):
         np.save(tmp_path / f"{name}.npy", values.numpy())
     given = [f"{name}={tmp_path / name}.npy" for name in files]
     given.append(f"wavelengths={list(range(450, 650, 10))}")
-    for offsets, bend in (("null", 4.8), ("{_target_: cassi.systems.Linear, step: 2}", 0)):
+    for offsets, error in (("null", 12.0), ("{_target_: cassi.systems.Linear, step: 2}", None)):
         settings = compose_settings([*given, f"system.offsets={offsets}"])
         inputs = pipeline.read(settings, pipeline.make_recipe(settings))
-        assert inputs.bend == pytest.approx(bend, abs=0.05)
+        found = None if inputs.names_error is None else max(inputs.names_error)
+        assert found == pytest.approx(error, abs=0.05)
+    settings = compose_settings([*given, "wavelengths_error=2"])
+    inputs = pipeline.read(settings, pipeline.make_recipe(settings))
+    assert inputs.names_error == (2.0,) * 20
