@@ -21,6 +21,7 @@ from torch import Tensor
 
 from cassi.systems.base import Around, System
 from cassi.systems.sd_cassi import SDCassi
+from cassi.systems.wide import WideCassi
 
 
 @dataclass(frozen=True)
@@ -195,18 +196,17 @@ def measuring(system: Any, reconstructor: Any) -> Any:
 def has_grid(system: System) -> bool:
     """Tell whether a camera's measurements are computed along the dispersion.
 
-    They are in light of all wavelengths. Whole pixels from band to band are a grid already. A mask
-    for each band is known at the bands alone.
+    They are in light of all wavelengths. Bands a pixel apart are a grid already. A mask for each
+    band is known at the bands alone.
     """
     plain = system.plain
-    return (
-        system.all_light
-        and type(plain) is SDCassi
-        and plain.shifts is not None
-        and plain.bands > 1
-        and plain.mask.shape[-3] == 1
-        and bool(np.all(np.diff(plain.offsets) > 0) or np.all(np.diff(plain.offsets) < 0))
-    )
+    if not isinstance(plain, SDCassi) or type(plain) not in (SDCassi, WideCassi):
+        return False
+    if not system.all_light or plain.bands < 2:
+        return False
+    gaps = np.diff(plain.offsets)
+    one = bool(np.all(gaps > 0) or np.all(gaps < 0))
+    return one and plain.mask.shape[-3] == 1 and not bool(np.all(np.abs(gaps) == 1))
 
 
 def _edges(places: np.ndarray) -> np.ndarray:

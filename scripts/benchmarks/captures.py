@@ -19,7 +19,9 @@ from torch import Tensor
 import cassi
 from cassi.apps.inputs import load_inputs
 from cassi.apps.reconstructors import Recipe, compose_settings, settings_of, understand
+from cassi.camera.ends import find_grid
 from cassi.camera_search import align
+from cassi.methods.along_dispersion import AlongDispersion
 from cassi.solvers.heldout import measure_heldout
 from cassi.systems import System
 from cassi.viz import save_rgb
@@ -80,11 +82,15 @@ def look_at_captures(methods: list[str], pictures: Path | None) -> None:
                 seconds = time.perf_counter() - start
                 recipe = Recipe(settings_of(understand(method)), y.device)
                 reconstructor, _ = recipe.make(system.cube_shape[0])
+                grid = recipe.grid(find_grid(y, system))
+                if grid is not None:
+                    reconstructor = AlongDispersion(reconstructor, grid)
                 error = measure_heldout(y, system, reconstructor, 0.05).error
                 target = name == "resolution_target"
                 angle = f"{spectral_angle(x[0], bright_ground(x[0])):.2f}" if target else ""
                 bars = f"{contrast(x[0]):.3f}" if target else ""
-                residual = float((y - system(x)).norm() / y.norm())
+                found = reconstructor.run(y, system).measured(system)
+                residual = float((y - found).norm() / y.norm())
                 row = (camera, name, method, f"{residual:.4f}", f"{error:.4f}", angle, bars)
                 table.print(*row, f"{seconds:.1f}")
                 if pictures is not None:

@@ -64,12 +64,14 @@ class Recipe:
         """Return the grid along the dispersion that suits the method, of one that suits the frame.
 
         A file of weights may be for bands of its own: None. The network that comes with the package
-        takes so many at most.
+        takes so many at most, and knows whole pixels from band to band best: these stay.
         """
         if grid is None or self.bands is not None:
             return None
-        alone = self.settings.model is None and not has_start(self.settings)
-        return grid if alone else grid.coarser(BANDS[1])
+        if self.settings.model is None and not has_start(self.settings):
+            return grid
+        whole = all((here - grid.named[0]).is_integer() for here in grid.named)
+        return None if whole else grid.coarser(BANDS[1])
 
     def make(self, bands: int) -> tuple[Reconstructor, Card | None]:
         """Return the reconstructor for C bands, and what a network says of itself.
