@@ -192,8 +192,8 @@ def _names_error(
                 f"wavelengths_error: expected one number or {bands}, one per band, got {given!r}"
             )
         return tuple(map(float, errors))
-    if settings.system.get("offsets") is not None:
-        return None
+    if settings.system.get("offsets") is not None or not system.all_light:
+        return None  # a curve, or sums of bands, which are what they are called
     apart = off_a_prism(getattr(system.plain, "offsets", ()), wavelengths)
     return None if apart is None else tuple(each / 2 for each in apart)
 

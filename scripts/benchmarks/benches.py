@@ -41,7 +41,7 @@ from cassi.systems import SDCassi
 from scripts.benchmarks.lab import BANDS, Lab, read_scene
 from scripts.benchmarks.tables import Parser, Table, data_folder
 
-ABOUT = ("mask", "step", "shift", "curve", "direction", "detector", "spectra")
+ABOUT = ("mask", "step", "shift", "wavelengths", "direction", "detector", "spectra")
 """Warnings that say that the camera is wrong."""
 FAR = 3.0
 """Pixels, by which a line is wrong in its middle and must be found or warned of."""
@@ -76,6 +76,8 @@ class Row:
     runs: dict[str, Run] = field(default_factory=dict)
     curves: dict[str, tuple[float, float]] = field(default_factory=dict)
     """By how much offsets are off at most, and their largest standard error, pixels."""
+    names: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    """By how much each wavelength is off, and its standard error, nm."""
     mirrored: bool = False
     turned: bool = False
 
@@ -195,6 +197,22 @@ def by_filters(lab: Lab, folder: Path, name: str) -> tuple[float, float]:
     return float(away.abs().max()), stated
 
 
+def names_off(lab: Lab, folder: Path, name: str) -> list[tuple[float, float]]:
+    """Return by how much the wavelengths of a camera are off, and their standard errors, nm."""
+    camera = cassi.read_camera(folder / name / "camera.yaml")
+    fine = np.linspace(lab.wavelengths[0] - 60, lab.wavelengths[-1] + 60, 3000)
+    places = np.array([lab.place(nm) for nm in fine])
+    away = torch.tensor(camera.system.offsets) - lab.offsets()
+    right = lab.places + away - away.mean().round()
+    order = np.argsort(places)
+    there = np.interp(right.numpy(), places[order], fine[order])
+    errors = camera.settings.wavelengths_error
+    return [
+        (abs(nm - told), error)
+        for nm, told, error in zip(there, lab.wavelengths, errors, strict=True)
+    ]
+
+
 def look(seed: int, folder: Path, scenes: Sequence[Path], say: bool) -> Row:
     """Draw a camera, and run what its user runs."""
     lab, path = Lab.drawn(seed), scenes[seed % len(scenes)]
@@ -210,6 +228,7 @@ def look(seed: int, folder: Path, scenes: Sequence[Path], say: bool) -> Row:
     row.runs["calibrated"] = command(lab, scene, folder, *given, "calibrate=true")
     for name in FILTERS:
         row.curves[name] = by_filters(lab, folder, name)
+        row.names[name] = names_off(lab, folder, name)
         row.runs[name] = command(lab, scene, folder, f"camera={folder}/{name}/camera.yaml")
     true = f"camera={folder / 'true.yaml'}"
     row.runs["true"] = command(lab, scene, folder, true, "uncertainty=true")
@@ -271,6 +290,13 @@ def summarize(rows: Sequence[Row]) -> None:
         )
         within = sum(a <= 2 * b for a, b in zip(off, stated, strict=True))
         table.print("the same, within twice the stated error", f"{within} of {many}")
+        names = [each for row in rows for each in row.names[name]]
+        nm = [away for away, _ in names]
+        table.print(
+            f"wavelengths of {made}: off by, median / worst", f"{median(nm):.1f} / {max(nm):.1f} nm"
+        )
+        near = sum(away <= 2 * error for away, error in names) / len(names)
+        table.print("the same, within twice the stated error", f"{near:.0%}")
         table.print(
             f"the camera of {made} warned of",
             f"{sum(_warned(row.runs[name]) for row in rows)} of {many}",

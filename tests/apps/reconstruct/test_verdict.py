@@ -108,12 +108,14 @@ def test_a_step_alone_is_a_line_that_nobody_gave(tmp_path):
     for name, values in files.items():
         np.save(tmp_path / f"{name}.npy", values.numpy())
     given = [f"{name}={tmp_path / name}.npy" for name in files]
-    given.append(f"wavelengths={list(range(450, 650, 10))}")
+    given += [f"wavelengths={list(range(450, 650, 10))}", "light=all"]
     for offsets, error in (("null", 12.0), ("{_target_: cassi.systems.Linear, step: 2}", None)):
         settings = compose_settings([*given, f"system.offsets={offsets}"])
         inputs = pipeline.read(settings, pipeline.make_recipe(settings))
         found = None if inputs.names_error is None else max(inputs.names_error)
         assert found == pytest.approx(error, abs=0.05)
+    settings = compose_settings([*given, "light=lines"])
+    assert pipeline.read(settings, pipeline.make_recipe(settings)).names_error is None
     settings = compose_settings([*given, "wavelengths_error=2"])
     inputs = pipeline.read(settings, pipeline.make_recipe(settings))
     assert inputs.names_error == (2.0,) * 20
