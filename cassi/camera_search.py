@@ -160,6 +160,7 @@ def calibrate_on(
     tells_dispersion = any(frame.points for frame in known)
     if all_light and not tells_dispersion and can_be_placed(narrow):
         found = place_camera(y, system, wavelengths, watch, solver)
+        all_light = not found.told  # else it comes in lines
     else:
         watch("mask and bands")
         good = None if system.good_pixels is None else system.good_pixels.expand_as(y)

@@ -177,9 +177,7 @@ def calibrated(
     numbers["seconds"] = time.perf_counter() - start
     camera = photographed(found.system) if inputs.photographed else found.system
     notes = [*inputs.notes, "camera: calibrated on the measurement"]
-    by_frames = any(frame.points for frame in known)
-    lines = found.told and inputs.system.all_light and not by_frames
-    camera.all_light = inputs.system.all_light and not lines
+    camera.all_light = found.system.all_light
     inputs = replace(inputs, system=inputs.system.around(camera), notes=notes)
     return replace(
         inputs, calibration=numbers, names_error=None if found.told else inputs.names_error

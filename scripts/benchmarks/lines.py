@@ -36,8 +36,7 @@ class Bench(NamedTuple):
     true: SDCassi
 
     def system(self, camera: SDCassi) -> System:
-        """Return a camera of a sensor's frame, its bad pixels left out."""
-        camera.all_light = True
+        """Return a camera with its bad pixels left out."""
         return camera.weighted(bad_pixels=~self.good)
 
     def score(self, system: System) -> float:
@@ -96,6 +95,7 @@ def main() -> None:
     middle = BANDS // 2
     for number in range(arguments.scenes):
         bench = draw(number)
+        bench.camera.all_light = True  # as a sensor's frame is taken
         system = bench.system(bench.camera)
         aligned = align(bench.y, system)
         start = time.process_time()
