@@ -21,7 +21,6 @@ from torch import Tensor
 
 from cassi.systems.base import Around, System
 from cassi.systems.sd_cassi import SDCassi
-from cassi.systems.wide import WideCassi
 
 
 @dataclass(frozen=True)
@@ -196,11 +195,11 @@ def measuring(system: Any, reconstructor: Any) -> Any:
 def has_grid(system: System) -> bool:
     """Tell whether a camera's measurements are computed along the dispersion.
 
-    They are in light of all wavelengths. Bands a pixel apart are a grid already. A mask for each
-    band is known at the bands alone.
+    They are in light of all wavelengths. Bands a pixel apart are a grid already, and wide bands
+    stay as they were chosen. A mask for each band is known at the bands alone.
     """
     plain = system.plain
-    if not isinstance(plain, SDCassi) or type(plain) not in (SDCassi, WideCassi):
+    if not isinstance(plain, SDCassi) or type(plain) is not SDCassi:
         return False
     if not system.all_light or plain.bands < 2:
         return False
