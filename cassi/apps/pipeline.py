@@ -123,15 +123,15 @@ def prepare(
 
 def find_ends(inputs: Inputs) -> Inputs:
     """Return the inputs with the grid along the dispersion that suits the frame, if any."""
-    grid = find_grid(inputs.measurement, inputs.system)
-    if grid is None:
-        return inputs
+    return replace(inputs, grid=find_grid(inputs.measurement, inputs.system))
+
+
+def _say_grid(grid: Grid) -> str:
     beyond = abs(grid.offsets[0] - grid.named[0])
-    note = (
+    return (
         f"dispersion: {len(grid.offsets)} bands of {grid.pitch:.3g} pixels, to {beyond:.2g} beyond "
         f"the outermost, read at {len(grid.named)}; light=lines for one line per band"
     )
-    return replace(inputs, grid=grid, notes=[*inputs.notes, note])
 
 
 def _aligned(inputs: Inputs) -> Inputs:
@@ -209,6 +209,7 @@ def fit(inputs: Inputs, recipe: Recipe) -> tuple[Inputs, Reconstructor]:
         reconstructor = for_frames(chosen)
     if grid is not None:
         chosen = reconstructor = AlongDispersion(reconstructor, grid)
+        inputs = replace(inputs, notes=[*inputs.notes, _say_grid(grid)])
     if reconstructor is not chosen:
         note = f"method: experiment=video in place of auto, as {_FRAMES}; else set wavelengths="
         inputs = replace(inputs, notes=[*inputs.notes, note])
@@ -434,8 +435,9 @@ def conclude(
         numbers["alignment"] = inputs.alignment
     if inputs.guide is not None:
         numbers["guide"] = describe_guide(inputs)
-    if inputs.grid is not None:
-        numbers["dispersion"] = {"offsets": inputs.grid.offsets, "named": inputs.grid.named}
+    if solution.along is not None:
+        grid = solution.along.grid
+        numbers["dispersion"] = {"offsets": grid.offsets, "named": grid.named}
     if inputs.names_error is not None:
         numbers["wavelengths_error"] = inputs.names_error
     return Result(inputs, solution, numbers, rows)
@@ -474,6 +476,7 @@ def write_results(
             if output.bands == "dispersion" and along is not None:
                 known, chosen = inputs.wavelengths, along.x[0].cpu()
                 nm = None if known is None else along.grid.wavelengths(known)
+                result.numbers["bands"] = "dispersion"
             write_cube(stage / output.cube, chosen, nm)
             if std is not None:
                 write_cube(stage / UNCERTAINTY, std, nm)

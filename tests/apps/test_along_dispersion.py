@@ -53,6 +53,10 @@ def test_another_curve_costs_no_reconstruction(reconstruct, show, given, tmp_pat
     backwards = (*names, f"system.offsets={PRISM[::-1]}")
     assert "in the direction of the cube's" in show("rename=run/cube.tif", *backwards).refusal
     assert "no offsets of 6 bands" in show("rename=right/cube.tif", *names).refusal
+    numbers = numbers_in(tmp_path / "right")
+    numbers["dispersion"]["offsets"] = PRISM  # as many as the cube has, of other bands
+    (tmp_path / "right" / "metrics.json").write_text(json.dumps(numbers))
+    assert "no offsets of 6 bands" in show("rename=right/cube.tif", *names).refusal
     assert "rename: expected the file of a cube" in show("rename=run", *names).refusal
 
 

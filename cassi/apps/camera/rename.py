@@ -49,7 +49,8 @@ def _read_offsets(file: Path, bands: int) -> tuple[float, ...]:
         numbers: Any = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"rename: cannot read {file}: {error}") from None
-    told = numbers.get("dispersion") if isinstance(numbers, dict) else None
+    named = not isinstance(numbers, dict) or numbers.get("bands") != "dispersion"
+    told = None if named else numbers.get("dispersion")
     offsets = told.get("offsets") if isinstance(told, dict) else None
     values = offsets if isinstance(offsets, list) else []
     if len(values) != bands or not all(type(each) in (int, float) for each in values):
