@@ -26,8 +26,8 @@ from cassi.solvers import Solver
 from cassi.solvers.heldout import measure_heldout
 from cassi.solvers.linear_system import seen
 from cassi.solvers.statistics import unit_of
-from cassi.systems import DDCassi, SDCassi, System, TiltedCassi, WideCassi
-from cassi.systems.tilted import Shift
+from cassi.systems import DDCassi, SDCassi, System, TiltedCassi
+from cassi.systems.taps import sharp_taps
 
 
 def align(y: Tensor, system: System) -> Alignment | None:
@@ -42,14 +42,13 @@ def align(y: Tensor, system: System) -> Alignment | None:
         y: measurement `(B, K, H', W')`, all samples by one camera.
         system: the nominal camera. In light of all wavelengths (`System.all_light`) a shift along
             the dispersion is another name for each wavelength, which no frame tells: it is left
-            out, but for bands that are as wide as a step.
+            out.
 
     Returns:
         None where the camera is right as it is, or none of those whose mask can be moved: an
-        `SDCassi` or `WideCassi`, its pixels weighted or not, with one mask for all samples.
+        `SDCassi`, its pixels weighted or not, with one mask for all samples.
     """
-    given = system.plain
-    nominal = _narrow(given)
+    nominal = system.plain
     if not can_be_placed(nominal):
         return None
     assert isinstance(nominal, SDCassi)
@@ -58,16 +57,12 @@ def align(y: Tensor, system: System) -> Alignment | None:
         values = is_off(y, nominal, system.good_pixels)
     except ValueError:  # too dark or too small to say
         return None
-    if values is not None and system.all_light and given is nominal:
+    if values is not None and system.all_light:
         values = values | {"along": 0.0}
     if values is None or not any(values[key] for key in ALIGNED):
         return None
-    moved = moved_camera(nominal, values)
-    camera: System = moved
-    if isinstance(given, WideCassi) and isinstance(moved, SDCassi):
-        camera = WideCassi.like(moved, given.band_width)
-    camera.all_light = system.all_light
-    before, after = (_misses(y, system, each) for each in (given, camera))
+    camera = moved_camera(nominal, values)
+    before, after = (_misses(y, system, each) for each in (nominal, camera))
     if after > (1 - _CLOSE) * before:
         return None
     across, along = values["across"], values["along"]
@@ -92,7 +87,6 @@ def calibrate_on(
     known: Sequence[Frame] = (),
     wavelengths: Sequence[float] | None = None,
     radius: int = 2,
-    shift: Shift = Frame.shift,
     seed: int = 0,
     watch: Watch = silent,
 ) -> Calibration:
@@ -107,13 +101,11 @@ def calibrate_on(
 
     Args:
         y: snapshots `(B, 1, H', W')` of any scenes.
-        system: the nominal camera, a `SDCassi`, `WideCassi` or `DDCassi`, its bad pixels left out
-            or not.
+        system: the nominal camera, a `SDCassi` or `DDCassi`, its bad pixels left out or not.
         solver: predicts the held-out pixels; None: `cassi.methods.auto`.
         known: frames of even scenes in known light; none for a `DDCassi`.
         wavelengths: nm, one per band.
         radius: of the search for the shift of sums of bands, pixels.
-        shift: interpolates bands, see `Frame`.
         seed: of what the solver draws, and of which pixels are held out.
         watch: is told what is being tried.
 
@@ -141,47 +133,43 @@ def calibrate_on(
         )
         return _judged(y, system, nominal, single_twin(nominal), [(place, dual)], solver)
     all_light = system.all_light
-    narrow = _narrow(nominal)  # where the bands lie does not depend on their width
-    if type(narrow) is not SDCassi:
-        raise ValueError(
-            f"calibrate: expected SDCassi, WideCassi or DDCassi, got {type(nominal).__name__}"
-        )
-    if narrow.mask.ndim != 4:
+    if type(nominal) is not SDCassi:
+        raise ValueError(f"calibrate: expected SDCassi or DDCassi, got {type(nominal).__name__}")
+    if nominal.mask.ndim != 4:
         raise ValueError("calibration: expected one mask for all samples, got a mask per sample")
     for frame in known:
-        if tuple(frame.y.shape[1:]) != narrow.measurement_shape:
+        if tuple(frame.y.shape[1:]) != nominal.measurement_shape:
             raise ValueError(
                 f"calibration: expected frames (B, K, H', W') = (B, "
-                f"{', '.join(map(str, narrow.measurement_shape))}), got {tuple(frame.y.shape)}"
+                f"{', '.join(map(str, nominal.measurement_shape))}), got {tuple(frame.y.shape)}"
             )
     y = _scaled(y, system)
     units = [unit_of(frame.y) for frame in known]
+    shift = sharp_taps if nominal.photographed else Frame.shift
     known = [replace(f, y=f.y / u, shift=shift) for f, u in zip(known, units, strict=True)]
     tells_dispersion = any(frame.points for frame in known)
-    if all_light and not tells_dispersion and can_be_placed(narrow):
+    if all_light and not tells_dispersion and can_be_placed(nominal):
         found = place_camera(y, system, wavelengths, watch, solver)
         all_light = not found.told  # else it comes in lines
     else:
         watch("mask and bands")
         good = None if system.good_pixels is None else system.good_pixels.expand_as(y)
-        frames = [Frame.snapshot(y, narrow.bands, good), *known]
-        place = _place_frames(frames, narrow, wavelengths, radius)
+        frames = [Frame.snapshot(y, nominal.bands, good), *known]
+        place = _place_frames(frames, nominal, wavelengths, radius)
         watch("pixels held out")
         places = [place]
-        off = is_off(y, narrow, system.good_pixels) if can_be_placed(narrow) else None
+        off = is_off(y, nominal, system.good_pixels) if can_be_placed(nominal) else None
         if off is not None:  # the evidence has many peaks, where bands move too
             places.append(replace(place, kept=off))
-        made = [(each, moved_camera(narrow, each.kept)) for each in places]
-        found = _judged(y, system, narrow, narrow, made, solver)
+        made = [(each, moved_camera(nominal, each.kept)) for each in places]
+        found = _judged(y, system, nominal, nominal, made, solver)
     camera = found.system
     assert isinstance(camera, SDCassi | TiltedCassi)
     lights = [fit_light(frame, camera) for frame in known]
     if lights:
         across = camera.across if isinstance(camera, TiltedCassi) else None
         mask = refine_mask(lights, camera)
-        camera = placed_camera(narrow, mask, list(camera.offsets), across)
-    if isinstance(nominal, WideCassi) and isinstance(camera, SDCassi):
-        camera = WideCassi.like(camera, nominal.band_width)
+        camera = placed_camera(nominal, mask, list(camera.offsets), across)
     camera.all_light = all_light
     levels = tuple(each.level * float(u) for each, u in zip(lights, units, strict=True))
     return replace(found, system=camera, levels=levels)
@@ -251,7 +239,7 @@ def place_camera(
     Raises:
         ValueError: too few windows are lit, by light that has passed the mask.
     """
-    nominal, solver = _narrow(system.plain), solver or auto()
+    nominal, solver = system.plain, solver or auto()
     assert isinstance(nominal, SDCassi)
     watch("mask and light")
     place = find_light(y, nominal, system.good_pixels, wavelengths)
@@ -298,7 +286,7 @@ def _with_lines(
         least: held-out error of all cameras that were tried.
         solver: predicts the held-out pixels.
     """
-    nominal = _narrow(system.plain)
+    nominal = system.plain
     assert isinstance(nominal, SDCassi)
     place = find_lines(y, nominal, found.place, system.good_pixels, wavelengths)
     if place is None:
@@ -337,11 +325,6 @@ def _with(nominal: SDCassi, mask: Tensor, offsets: Sequence[float]) -> SDCassi:
     return found
 
 
-def _narrow(system: System) -> System:
-    """Return a camera whose bands have no width; the same one where they have none."""
-    return system.narrow() if isinstance(system, WideCassi) else system
-
-
 def _scaled(y: Tensor, system: System) -> Tensor:
     """Return what the camera sees, all samples in one unit in which squares stay finite."""
     y = seen(y, system)
@@ -349,8 +332,5 @@ def _scaled(y: Tensor, system: System) -> Tensor:
 
 
 def _misses(y: Tensor, system: System, camera: System, solver: Solver | None = None) -> float:
-    """Return the held-out error through a camera, of sensor and width of bands of another one."""
-    plain = system.plain
-    if isinstance(plain, WideCassi) and type(camera) is SDCassi:
-        camera = WideCassi.like(camera, plain.band_width)
+    """Return the held-out error through a camera, of the sensor of another one."""
     return measure_heldout(y, system.around(camera), solver or auto()).error

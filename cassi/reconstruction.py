@@ -22,7 +22,6 @@ from cassi.solvers import Function, Solver, Statistics
 from cassi.solvers.linear_system import check_order, seen
 from cassi.systems import Guide, Stacked
 from cassi.systems.arguments import as_cube, as_measurement
-from cassi.systems.photographed import PhotographedCassi, photographed, sharp_taps
 from cassi.uncertainty import estimate
 
 
@@ -314,13 +313,9 @@ def calibrate(
     y = _measured("calibrate", y, system)
     if bad_pixels is not None:
         system = system.weighted(bad_pixels=bad_pixels)
-    asked: dict[str, Any] = {"radius": radius}
     known = [] if white is None else [Frame.snapshot(white, system.cube_shape[0])]
-    if isinstance(system.unweighted, PhotographedCassi):
-        asked["shift"] = sharp_taps
     with _own_random_numbers(y):
-        found = camera_search.calibrate_on(y, system, known=known, seed=seed, **asked).system
-    return photographed(found) if "shift" in asked else found
+        return camera_search.calibrate_on(y, system, known=known, radius=radius, seed=seed).system
 
 
 def read_camera(path: str | os.PathLike[str]) -> Any:

@@ -23,10 +23,10 @@ from cassi.data.bundled import bundled_path
 from cassi.data.frames import STEPS, Preprocessing, describe
 from cassi.data.scenes import scene_name, scored_level
 from cassi.evaluation.problems import scene_generator
-from cassi.systems import System
+from cassi.systems import SDCassi, System
 from cassi.systems.dispersion import off_a_prism
 from cassi.systems.grid import Grid
-from cassi.systems.photographed import has_two_levels, is_design, photographed
+from cassi.systems.photographed import has_two_levels, is_design
 
 _EXPOSED = 0.25
 """Of full scale: a frame that stays below says nothing of what fills a pixel."""
@@ -57,8 +57,6 @@ class Inputs:
     """What scores take for 1, of the truth and of the cube."""
     names_error: tuple[float, ...] | None = None
     """nm, one per band, standard errors of their wavelengths; None where nobody knows them."""
-    photographed: bool = False
-    """Whether the mask is a photograph by the sensor of the measurement."""
     grid: Grid | None = None
     """Bands along the dispersion on which it is reconstructed; None for those of the camera."""
     unit: Unit | None = None
@@ -140,13 +138,14 @@ def load_inputs(
         wavelengths=wavelengths,
         stated=given,
     )
-    system, notes, by = camera.system, [*notes, *camera.notes], False
+    system, notes = camera.system, [*notes, *camera.notes]
     if measured is not None and frame is not None:
         more += describe_white(chain, frame, system, camera.mask, measured.full_scale)
         by = is_photograph(settings, done, camera.mask)
-        if (by or is_raw(done)) and (sharp := photographed(system)) is not system:
-            system = sharp if by else system
-            more.append(f"mask: {_describe_mask(by, camera.mask)}")
+        if type(system) is SDCassi and (by or is_raw(done)):
+            system = system.like(photographed=by)
+            if not all(offset.is_integer() for offset in system.offsets):
+                more.append(f"mask: {_describe_mask(by, camera.mask)}")
     if truth is not None:
         _check_shape("truth", files, "(C, H, W)", truth.data, system.cube_shape)
     if frame is None:
@@ -171,7 +170,6 @@ def load_inputs(
         wavelengths,
         [*notes, *more],
         done,
-        photographed=by,
         level=level,
         names_error=_names_error(settings, system, wavelengths),
     )

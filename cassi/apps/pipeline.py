@@ -42,7 +42,6 @@ from cassi.data.io import Loaded, write_cube
 from cassi.guide_search import takes_guide
 from cassi.methods.along_dispersion import AlongDispersion
 from cassi.methods.video import for_frames
-from cassi.ops import linear_taps
 from cassi.priors import Subspace
 from cassi.solvers import Iteration, Solution, Statistics, relative_noise
 from cassi.solvers.base import Callback, Reconstructor, is_sampled, wants_cube
@@ -51,7 +50,6 @@ from cassi.solvers.linear_system import seen
 from cassi.systems import System
 from cassi.systems.dispersion import is_even
 from cassi.systems.grid import Grid
-from cassi.systems.photographed import photographed, sharp_taps
 from cassi.uncertainty import Uncertainty, estimate, score
 from cassi.uncertainty.estimate import DARK, dark_share
 
@@ -168,17 +166,14 @@ def calibrated(
         build_solver(settings) if getattr(settings, "model", None) is None else None,
         known=known,
         wavelengths=inputs.wavelengths,
-        shift=sharp_taps if inputs.photographed else linear_taps,
         seed=settings.seed,
         watch=watch,
         **asked,
     )
     numbers = results.summarize_calibration(found, nominal)
     numbers["seconds"] = time.perf_counter() - start
-    camera = photographed(found.system) if inputs.photographed else found.system
     notes = [*inputs.notes, "camera: calibrated on the measurement"]
-    camera.all_light = found.system.all_light
-    inputs = replace(inputs, system=inputs.system.around(camera), notes=notes)
+    inputs = replace(inputs, system=inputs.system.around(found.system), notes=notes)
     return replace(
         inputs, calibration=numbers, names_error=None if found.told else inputs.names_error
     ), found
@@ -482,7 +477,8 @@ def write_results(
                 write_cube(stage / UNCERTAINTY, std, nm)
         results.write_table(stage / "convergence.csv", result.rows)
         results.save_pictures(
-            stage, output, name, cube, inputs.wavelengths, truth, result.numbers, bars
+            *(stage, output, name, cube, inputs.wavelengths, truth, result.numbers, bars),
+            along=result.solution.along,
         )
         if more is not None:
             more(stage)

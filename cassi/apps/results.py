@@ -25,6 +25,7 @@ from cassi.evaluation.tables import plain_cell, strict
 from cassi.metrics.scores import evaluate_all
 from cassi.precision import resolve
 from cassi.solvers import Solution
+from cassi.solvers.base import Along
 from cassi.systems import System
 from cassi.uncertainty import NORMAL, region
 
@@ -107,6 +108,7 @@ def save_pictures(
     truth: Tensor | None,
     numbers: Mapping[str, Any],
     bars: Bars | None = None,
+    along: Along | None = None,
 ) -> None:
     """Write the pictures, spectra and, if asked for, report.html of a cube `(C, H, W)`.
 
@@ -120,6 +122,8 @@ def save_pictures(
         numbers: of metrics.json.
         bars: how sure the cube is, if asked for: drawn in spectra and report, and as
             uncertainty.png.
+        along: the cube along the dispersion, if there is one: dots beside the spectra, where these
+            are in the unit of the camera.
     """
     from cassi import viz
 
@@ -131,13 +135,16 @@ def save_pictures(
         str(unit), output.illuminant
     )
     viz.save_rgb(folder / "rgb.png", cube, wavelengths, truth, light)
-    viz.save_bands(folder / "bands.png", cube, wavelengths, truth=truth, unit=unit)
-    shaded = None if bars is None else bars.at
+    errors = errors_of_wavelengths(numbers, len(cube))
+    viz.save_bands(folder / "bands.png", cube, wavelengths, truth=truth, unit=unit, errors=errors)
+    shaded, dots = None if bars is None else bars.at, None
+    if along is not None and wavelengths is not None and unit is None:
+        dots = along.x[0], along.grid.wavelengths(wavelengths)
+    drawn = cube, wavelengths, output.points, truth, light, shaded, unit, dots
     for file in ("spectra.png", "spectra.csv"):
-        spectra = folder / file
-        viz.save_spectra(spectra, cube, wavelengths, output.points, truth, light, shaded, unit)
+        viz.save_spectra(folder / file, *drawn)
     if bars is not None:
-        save_map(folder, bars.std, cube, wavelengths, unit)
+        save_map(folder, bars.std, cube, wavelengths, unit, errors)
     if not output.report:
         return
     from cassi.viz.report import encode_scene, make_report
@@ -154,6 +161,7 @@ def save_pictures(
         warnings=say_warnings(numbers),
         note=say_camera_check(numbers),
         unit=unit,
+        errors=errors,
     )
     write_bytes(folder / "report.html", page)
 
@@ -165,6 +173,12 @@ def reported_numbers(numbers: Mapping[str, Any]) -> dict[str, float | None]:
     if "heldout" in numbers:
         shown["heldout_error"] = numbers["heldout"]["error"]
     return shown
+
+
+def errors_of_wavelengths(numbers: Mapping[str, Any], bands: int) -> tuple[float, ...] | None:
+    """Return the standard errors in metrics.json, nm; None where they are not of so many bands."""
+    errors = numbers.get("wavelengths_error") or ()
+    return tuple(map(float, errors)) if len(errors) == bands else None
 
 
 def say_warnings(numbers: Mapping[str, Any]) -> list[str]:
@@ -188,12 +202,14 @@ def save_map(
     cube: Tensor,
     wavelengths: Sequence[float] | None,
     unit: str | None = None,
+    errors: Sequence[float] | None = None,
 ) -> None:
     """Draw uncertainty.png, the standard deviations `(C, H, W)` of a cube band by band."""
     from cassi import viz
 
     meaning = f"one σ of every value: the truth lies within ±{NORMAL:.3f} σ in 90 % of them"
-    viz.save_uncertainty(folder / "uncertainty.png", std, cube, wavelengths, meaning, unit)
+    path = folder / "uncertainty.png"
+    viz.save_uncertainty(path, std, cube, wavelengths, meaning, unit, errors)
 
 
 def summarize(inputs: Inputs, solution: Solution) -> dict[str, Any]:

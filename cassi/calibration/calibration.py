@@ -7,7 +7,7 @@ from typing import Any
 
 from cassi.camera.names import Names
 from cassi.camera.place import Place
-from cassi.systems import DDCassi, SDCassi, TiltedCassi, WideCassi
+from cassi.systems import DDCassi, SDCassi, TiltedCassi
 
 Watch = Callable[[str], None]
 """Is told what is being tried, every few seconds."""
@@ -59,7 +59,7 @@ class Calibration:
             under a mask of 1.
     """
 
-    system: SDCassi | TiltedCassi | WideCassi | DDCassi
+    system: SDCassi | TiltedCassi | DDCassi
     estimates: tuple[Value, ...]
     taken: dict[str, float]
     before: float

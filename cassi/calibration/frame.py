@@ -25,7 +25,7 @@ class Frame:
         spectra: `(S, P)`, over the points.
         good: bool, shaped like y: the pixels that count; None for all. y is finite everywhere.
         shift: interpolates bands between pixels. Those that a sensor saw keep their contrast:
-            `cassi.systems.photographed.sharp_taps`.
+            `cassi.systems.taps.sharp_taps`.
     """
 
     y: Tensor

@@ -13,7 +13,7 @@ from torch import Tensor
 from cassi.calibration.correlation import Correlation, Peak
 from cassi.calibration.findings import CameraCheck, Finding, other_way
 from cassi.camera.evidence import UPDATES, WINDOWS, Evidence, Optics, Verdict
-from cassi.systems import BlurredCassi, SDCassi, WideCassi
+from cassi.systems import BlurredCassi, SDCassi
 from cassi.systems.coded import CodedSystem
 
 CLEARLY = 1.6
@@ -251,7 +251,7 @@ def _check_place(
     offsets, bands = search.offsets, len(search.offsets)
     span = max(offsets) - min(offsets)
     note = f"mask pattern found ({given.score / numbers['chance']:.0f}× above chance)."
-    shared = search.mask.shape[1] == 1 and type(system) in (SDCassi, BlurredCassi, WideCassi)
+    shared = search.mask.shape[1] == 1 and type(system) in (SDCassi, BlurredCassi)
     if not (shared and bands >= LEAST_BANDS and span >= LEAST_SPAN):
         # Along the dispersion, coloured light lies elsewhere than white one.
         own = referee.given

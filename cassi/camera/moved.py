@@ -55,14 +55,14 @@ def placed_camera(
         offsets: of the bands, pixels.
         across: pixels by which each band lies across the dispersion; None: not at all.
     """
-    where: dict[str, Any] = {"offsets": offsets, "axis": system.axis}
-    where["detector"] = system.measurement_shape[system.axis]
     if across is not None:
+        where: dict[str, Any] = {"offsets": offsets, "axis": system.axis}
+        where["detector"] = system.measurement_shape[system.axis]
         where |= {"across": across, "tolerance": 1e-3, "iterations": 10}
-        return TiltedCassi(mask, system.bands, **where)
+        return system.tell(TiltedCassi(mask, system.bands, **where))
     if mask is system.mask and tuple(offsets) == tuple(system.offsets):
         return system
-    return SDCassi(mask, system.bands, **where)
+    return system.like(mask=mask, offsets=offsets)
 
 
 def unmoved() -> dict[str, float]:

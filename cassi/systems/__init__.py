@@ -28,13 +28,11 @@ from cassi.systems.masks import (
     unshift_masks,
 )
 from cassi.systems.mosaic import MosaicCassi
-from cassi.systems.photographed import PhotographedCassi
 from cassi.systems.psf import PsfCassi, TurningPsf
 from cassi.systems.sd_cassi import SDCassi
 from cassi.systems.stacked import Stacked
 from cassi.systems.tilted import TiltedCassi
 from cassi.systems.warped import WarpedCassi
-from cassi.systems.wide import WideCassi
 
 __all__ = [
     "BlueNoiseMask",
@@ -53,7 +51,6 @@ __all__ = [
     "MaskPattern",
     "MosaicCassi",
     "OpenMask",
-    "PhotographedCassi",
     "Polynomial",
     "Prism",
     "PsfCassi",
@@ -66,7 +63,6 @@ __all__ = [
     "TurningPsf",
     "WarpedCassi",
     "Weighted",
-    "WideCassi",
     "check_mask",
     "dot_test",
     "fitting_dispersions",

@@ -11,7 +11,8 @@ from torch.nn.functional import pad
 
 from cassi import ops
 from cassi.systems.arguments import check_shape, refuse_gradient
-from cassi.systems.sd_cassi import CoupledCassi, SDCassi
+from cassi.systems.coupled import CoupledCassi
+from cassi.systems.sd_cassi import SDCassi
 
 _REACH = 4  # standard deviations: 1 - 6e-5 of the light
 

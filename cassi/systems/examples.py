@@ -10,13 +10,11 @@ from cassi.systems.dd_cassi import DDCassi
 from cassi.systems.guide import Guide, Guided
 from cassi.systems.masks import ColourMask, Complementary, HoleMask, RandomMask
 from cassi.systems.mosaic import MosaicCassi
-from cassi.systems.photographed import PhotographedCassi
 from cassi.systems.psf import PsfCassi, TurningPsf
 from cassi.systems.sd_cassi import SDCassi
 from cassi.systems.stacked import Stacked
 from cassi.systems.tilted import TiltedCassi
 from cassi.systems.warped import WarpedCassi
-from cassi.systems.wide import WideCassi
 
 
 def _mask(*shape: int) -> torch.Tensor:
@@ -64,17 +62,24 @@ EXAMPLES: dict[str, Callable[[], System]] = {
     "sd_offsets_three_shots_rows": lambda: SDCassi(
         _mask(3, 4, 9, 5), bands=4, offsets=[1.8, 1.1, 0.7, 0.0], axis=-2
     ),
-    "wide": lambda: WideCassi(_bright(5, 9), bands=4, step=2),
-    "wide_rows": lambda: WideCassi(_bright(9, 5), bands=3, step=-2, axis=-2, band_width=1.6),
-    "wide_offsets": lambda: WideCassi(
-        _bright(5, 7), bands=4, offsets=[-0.4, 1.3, 2.9, 4.25], detector=12
+    "wide": lambda: SDCassi(_bright(5, 9), bands=4, step=2, band_width=2),
+    "wide_rows": lambda: SDCassi(_bright(9, 5), bands=3, step=-2, axis=-2, band_width=1.6),
+    "wide_offsets": lambda: SDCassi(
+        _bright(5, 7), bands=4, offsets=[-0.4, 1.3, 2.9, 4.25], detector=12, band_width=1.55
     ),
-    "wide_two_shots": lambda: WideCassi(
+    "wide_two_shots": lambda: SDCassi(
         _bright(2, 1, 4, 9), bands=6, offsets=[-2, -1, 0, 1, 2, 3], detector=9, band_width=2
     ),
-    "photographed": lambda: PhotographedCassi(_mask(5, 7), 4, offsets=[0.0, 1.3, 2.9, 4.25]),
-    "photographed_rows": lambda: PhotographedCassi(
-        _mask(3, 4, 9, 5), 4, offsets=[1.8, 1.1, 0.7, -0.25], detector=10, axis=-2
+    "photographed": lambda: SDCassi(
+        _mask(5, 7), 4, offsets=[0.0, 1.3, 2.9, 4.25], photographed=True
+    ),
+    "photographed_rows": lambda: SDCassi(
+        _mask(3, 4, 9, 5),
+        4,
+        axis=-2,
+        offsets=[1.8, 1.1, 0.7, -0.25],
+        detector=10,
+        photographed=True,
     ),
     "dd": lambda: DDCassi(_mask(5, 15), bands=5, step=2, width=7),
     "dd_repeated": lambda: DDCassi(_mask(5, 7), bands=4, step=-3),

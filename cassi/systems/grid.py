@@ -22,6 +22,9 @@ from torch import Tensor
 from cassi.systems.base import Around, System
 from cassi.systems.sd_cassi import SDCassi
 
+_ABOUT_ONE = 1.1
+"""Pixels from band to band that a pitch of one becomes at most, to divide a span of 5 or more."""
+
 
 @dataclass(frozen=True)
 class Grid:
@@ -137,18 +140,15 @@ class Grid:
         return _times(self.spreading, x)
 
     def camera(self, system: System) -> System:
-        """Return a camera with the bands of the grid in place of its own, and all else as it is."""
+        """Return a camera with the bands of the grid in place of its own, and all else as it is.
+
+        Bands a pixel apart are interpolated as others are, wider ones are triangles.
+        """
         plain = system.plain
         assert isinstance(plain, SDCassi)
-        made = SDCassi(
-            plain.mask,
-            len(self.offsets),
-            axis=plain.axis,
-            offsets=self.offsets,
-            detector=plain.detector,
-        )
-        made.all_light = system.all_light
-        return system.around(made)
+        width = self.pitch if self.pitch > _ABOUT_ONE else 1.0
+        bands = {"bands": len(self.offsets), "offsets": self.offsets, "band_width": width}
+        return system.around(plain.like(**bands))
 
 
 class InAllLight(Around):
@@ -192,6 +192,13 @@ def measuring(system: Any, reconstructor: Any) -> Any:
     return system if grid is None else InAllLight(system, grid)
 
 
+def as_wide(camera: SDCassi) -> SDCassi:
+    """Return a camera whose bands are as wide as their mean distance, of 1 to 100 pixels."""
+    offsets = camera.offsets
+    span = abs(offsets[-1] - offsets[0]) / max(len(offsets) - 1, 1)
+    return camera.like(band_width=min(max(span, 1.0), 100.0))
+
+
 def has_grid(system: System) -> bool:
     """Tell whether a camera's measurements are computed along the dispersion.
 
@@ -201,7 +208,7 @@ def has_grid(system: System) -> bool:
     plain = system.plain
     if not isinstance(plain, SDCassi) or type(plain) is not SDCassi:
         return False
-    if not system.all_light or plain.bands < 2:
+    if not system.all_light or plain.bands < 2 or plain.band_width > 1:
         return False
     gaps = np.diff(plain.offsets)
     one = bool(np.all(gaps > 0) or np.all(gaps < 0))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from cassi import ops
+from cassi.checks import is_number
 from cassi.ops._checks import canonical_mask, check_bands, damping
 from cassi.ops._library import call, kernels
 from cassi.ops._recording import is_tracked, is_transformed, is_wrapped
@@ -24,10 +24,12 @@ from cassi.systems.arguments import (
     spaced_offsets,
 )
 from cassi.systems.coded import CodedSystem
-from cassi.systems.conjugate import ConjugateGradients
+from cassi.systems.lines import add_lines, solve_lines
+from cassi.systems.taps import band_taps, sharp_codes
 
 _DATA_STEP, _GRAM_SOLVE = kernels.data_step.default, kernels.gram_solve.default
 _GRAM = kernels.gram.default
+_WIDEST = 100
 
 
 class Checked:
@@ -76,9 +78,22 @@ class SDCassi(CodedSystem):
 
     For step < 0 the bands move the other way, o(c) = (C-1-c)·|step|. The detector has
     W' = W + (C-1)|step| columns, or H' = H + (C-1)|step| rows for `axis=-2`. Any `offsets` o(c) may
-    replace the step. A band with o = i + f, 0 < f < 1, is interpolated linearly: (1 - f) of it
-    moves by i pixels, and f of it by i + 1. A Aᵀ then couples neighbours, and is still inverted
-    exactly.
+    replace the step. The light of a band is then spread over pixels of the detector by taps a[c]:
+
+        y[k, h, w'] = Σ_c Σ_t a[c, t] · (m[k, c] · x[c])[h, w' − s(c) − t]
+
+    A Aᵀ couples neighbours, and is still inverted exactly, see `cassi.ops.band_solve`. A band of
+    one pixel with o = s + f, 0 <= f < 1, is interpolated linearly: a = (1 − f, f).
+
+    A wider one is a triangle that ends at its neighbours, b pixels wide at half its height: the
+    light of a continuous spectrum that is known b pixels apart and linear between. It is sampled at
+    pixels and has the sum 1.
+
+    A mask that the sensor photographed is averaged over pixels already. Interpolated linearly it is
+    averaged once more, and has too little contrast. So it codes bands after they are spread, and is
+    moved with sharper taps, see `cassi.systems.taps.sharp_codes`:
+
+        y[k, h, w'] = Σ_c m_c[k, h, w'] · Σ_t a[c, t] x[c, h, w' − s(c) − t]
 
     Args:
         mask: transmission in [0, 1], `(H, W)`, `(C, H, W)`, `(K, 1|C, H, W)` for K shots, or
@@ -93,6 +108,9 @@ class SDCassi(CodedSystem):
             an `nn.Parameter`. Evenly spaced whole offsets that start at 0 count as a step.
         detector: pixels of the detector along the axis; W' = W + ⌈max o(c)⌉ by default. Offsets
             count from its first pixel, and light beside it is lost.
+        band_width: b, pixels, 1 to 100.
+        photographed: the mask is a photograph by the sensor that takes the snapshots, else known
+            from its design. It makes a difference for bands of one pixel that fall between pixels.
 
     Attributes:
         offsets: o(c), a tuple of numbers, pixels.
@@ -102,7 +120,8 @@ class SDCassi(CodedSystem):
     Raises:
         TypeError: the mask is not numeric, `bands` is not an integer or `step` not a number.
         ValueError: the mask's shape or bands do not fit, it holds NaN or infinity, `axis` is
-            unknown, there is not one offset per band, or one is negative without a `detector`.
+            unknown, there is not one offset per band, one is negative without a `detector`, or the
+            width of a band is none.
 
     Source: Wagadarikar et al., "Single disperser design for coded aperture snapshot spectral
     imaging", Applied Optics 47(10), 2008.
@@ -112,13 +131,19 @@ class SDCassi(CodedSystem):
     torch.Size([1, 1, 4, 10])
     >>> SDCassi(torch.ones(4, 6), bands=3, offsets=[0, 1.5, 3.25]).measurement_shape
     (1, 4, 10)
+    >>> wide = SDCassi(torch.ones(1, 4), bands=1, band_width=2)
+    >>> wide(torch.tensor([[[[0.0, 0.0, 4.0, 0.0]]]]))
+    tensor([[[[0., 1., 2., 1.]]]])
     """
 
     shifts: Tensor | None
     _gram: Tensor | None
+    _codes: Tensor | None
     _held: tuple[Tensor | None, Tensor] | None = None
     _taps: Tensor
     _starts: Tensor
+    _after: bool = False
+    """Whether bands are spread before they are coded."""
 
     def __init__(
         self,
@@ -128,14 +153,21 @@ class SDCassi(CodedSystem):
         axis: int = -1,
         offsets: Sequence[float] | Tensor | None = None,
         detector: int | None = None,
+        *,
+        band_width: float = 1.0,
+        photographed: bool = False,
     ) -> None:
         super().__init__()
         check_axis(axis)
+        if not (is_number(band_width) and 1 <= band_width <= _WIDEST):
+            raise ValueError(f"band_width: expected 1 to {_WIDEST} pixels, got {band_width!r}")
         if isinstance(bands, bool) or not isinstance(bands, int):
             raise TypeError(f"bands: expected an integer, got {bands!r}")
         step = as_step(step)
-        if offsets is None and (detector is not None or isinstance(step, float)):
+        is_wide = band_width > 1
+        if offsets is None and (detector is not None or isinstance(step, float) or is_wide):
             offsets = spaced_offsets(bands, step)
+        self.band_width, self.photographed = float(band_width), photographed
         self.bands, self.step, self.axis = bands, round(step), axis
         self._checked = Checked()
         _register(self, "mask", as_mask(mask), mask)
@@ -146,7 +178,8 @@ class SDCassi(CodedSystem):
         else:
             shifts = as_shifts(offsets, bands)
             self.detector = detector_pixels(shifts, width, detector)
-            even = None if isinstance(offsets, nn.Parameter) else even_step(shifts)
+            whole = not (is_wide or isinstance(offsets, nn.Parameter))
+            even = even_step(shifts) if whole else None
             if even is not None and self.detector == width + (bands - 1) * abs(even):
                 self.step = even
                 self.register_buffer("shifts", None)
@@ -157,6 +190,7 @@ class SDCassi(CodedSystem):
         self.register_buffer("_gram", None, persistent=False)
         self.register_buffer("_taps", None, persistent=False)
         self.register_buffer("_starts", None, persistent=False)
+        self.register_buffer("_codes", None, persistent=False)
         self._derive()
 
     @property
@@ -167,46 +201,56 @@ class SDCassi(CodedSystem):
     @property
     def codes_frames(self) -> bool:
         """Whether the bands may be frames of a video: each has its own mask, none is moved."""
-        return self.mask.shape[-3] > 1 and not any(self.offsets)
+        return self.mask.shape[-3] > 1 and not any(self.offsets) and self.band_width == 1
 
     def part(self, start: int, stop: int) -> SDCassi:
         """Return the camera of rows (columns for `axis=-2`) start to stop; see `System.part`."""
         length = self.mask.shape[self.part_axis]
         if not 0 <= start < stop <= length:
             raise ValueError(f"part: expected 0 <= start < stop <= {length}, got {start}, {stop}")
-        mask = self.mask.narrow(self.part_axis, start, stop - start)
-        if self.shifts is None:
-            return self.tell(SDCassi(mask, self.bands, self.step, self.axis))
-        return self.tell(
-            SDCassi(mask, self.bands, axis=self.axis, offsets=self.shifts, detector=self.detector)
-        )
+        return self.like(mask=self.mask.narrow(self.part_axis, start, stop - start))
+
+    def like(self, **changes: Any) -> SDCassi:
+        """Return a camera with other values of some arguments, and the light and unit of this one.
+
+        Args:
+            changes: of the arguments of the camera. With a step the detector follows the mask.
+        """
+        kept: dict[str, Any] = {"mask": self.mask, "bands": self.bands, "axis": self.axis}
+        kept |= {"band_width": self.band_width, "photographed": self.photographed}
+        if self.shifts is None and not changes.keys() & {"offsets", "detector"}:
+            kept["step"] = self.step
+        else:
+            where = list(self.offsets) if self.shifts is None else self.shifts
+            kept |= {"offsets": where, "detector": self.detector}
+        return self.tell(SDCassi(**kept | changes))
 
     def forward(self, x: Tensor) -> Tensor:
         """Simulate the measurement: `(B, C, H, W)` → `(B, K, H', W')`."""
         if x.ndim >= 3 and x.shape[-3] != self.bands:
             refuse_shape("x", x, self.cube_shape)
-        x, mask = self.turn(x), self._coded()
+        x = self.turn(x)
         if self.shifts is None:
-            return self.turn(ops.forward(x, mask, self.step))
-        return self.turn(ops.forward_taps(x, mask, *self._spread(), self.detector))
+            return self.turn(ops.forward(x, self._coded(), self.step))
+        return self.turn(ops.forward_taps(x, *self._spread(), self.detector, after=self._after))
 
     def adjoint(self, y: Tensor) -> Tensor:
         """Apply the transpose: `(B, K, H', W')` → `(B, C, H, W)`."""
-        y, mask = self.turn(y), self._coded()
+        y = self.turn(y)
         if self.shifts is None:
-            return self.turn(ops.adjoint(y, mask, self.bands, self.step))
+            return self.turn(ops.adjoint(y, self._coded(), self.bands, self.step))
         if y.shape[-1] != self.detector:
             refuse_shape("y", self.turn(y), self.measurement_shape)
-        return self.turn(ops.adjoint_taps(y, mask, *self._spread()))
+        return self.turn(ops.adjoint_taps(y, *self._spread(), after=self._after))
 
     def add_adjoint(self, v: Tensor, y: Tensor) -> Tensor:
         """Return v + Aᵀy: `(B, C, H, W)` and `(B, K, H', W')` → `(B, C, H, W)`."""
-        v, y, mask = self.turn(v), self.turn(y), self._coded()
+        v, y = self.turn(v), self.turn(y)
         if self.shifts is None:
-            return self.turn(ops.add_adjoint(v, y, mask, self.step))
+            return self.turn(ops.add_adjoint(v, y, self._coded(), self.step))
         if y.shape[-1] != self.detector:
             refuse_shape("y", self.turn(y), self.measurement_shape)
-        return self.turn(ops.add_adjoint_taps(v, y, mask, *self._spread()))
+        return self.turn(ops.add_adjoint_taps(v, y, *self._spread(), after=self._after))
 
     def forward_subspace(self, components: Tensor, basis: Tensor) -> Tensor:
         """Simulate the measurement of the cube E a: `(B, R, H, W)` → `(B, K, H', W')`."""
@@ -320,22 +364,31 @@ class SDCassi(CodedSystem):
             self._offsets = ops.step_offsets(self.bands, self.step)
             return
         self._offsets = tuple(self.shifts.tolist())
-        self._taps, self._starts = self._linear_taps()
-        self._gram = self._spread_gram(self._taps, self._starts)
+        is_whole = all(offset == int(offset) for offset in self._offsets)
+        self._after = self.photographed and self.band_width == 1 and not is_whole
+        codes, self._taps, self._starts = self._make_spread()
+        self._codes = codes if self._after else None
+        self._gram = self._spread_gram(codes, self._taps, self._starts)
         self._note_sources()
 
-    def _spread(self) -> tuple[Tensor, Tensor]:
-        if is_tracked(self.shifts):
-            return self._linear_taps()  # they have a gradient of their own
+    def _spread(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return mask or codes, taps and starts, as `cassi.ops.forward_taps` takes them."""
+        is_passing = is_tracked(self.shifts)  # they have a gradient of their own
+        if self._after:
+            is_passing |= is_tracked(self.mask) or is_wrapped(self.mask)
+            is_passing |= torch.compiler.is_compiling()
+        if is_passing:
+            return self._make_spread()
         self._notice()
-        return self._taps, self._starts
+        return self._coded() if self._codes is None else self._codes, self._taps, self._starts
 
-    def _linear_taps(self) -> tuple[Tensor, Tensor]:
+    def _make_spread(self) -> tuple[Tensor, Tensor, Tensor]:
         assert self.shifts is not None
-        taps, starts = ops.linear_taps(self.shifts)
-        if not is_tracked(self.shifts) and all(offset == int(offset) for offset in self.offsets):
-            taps = taps[:, :1]  # no band is spread
-        return taps.to(torch.promote_types(self.mask.dtype, torch.float32)), starts
+        if self._after:
+            mask = canonical_mask(self.turn(self.mask))
+            return sharp_codes(mask, self.shifts, self.detector)
+        taps, starts = band_taps(self.shifts, self.band_width)
+        return self._coded(), taps.to(torch.promote_types(self.mask.dtype, torch.float32)), starts
 
     def _current_gram(self) -> Tensor:
         """Return the gram of the present mask, with a gradient where that has one.
@@ -371,13 +424,15 @@ class SDCassi(CodedSystem):
         if self.shifts is not None:
             first, last = (f"{self.offsets[i]:.4g}" for i in (0, -1))
             how = f"offsets={first} to {last}, detector={self.detector}"
+            how += f", band_width={self.band_width:.4g}" if self.band_width > 1 else ""
+            how += ", photographed" if self._after else ""
         return (
             f"mask={height}x{width}, shots={self.shots}, bands={self.bands}, {how}, "
             f"axis={self.axis}"
         )
 
-    def _spread_gram(self, taps: Tensor, starts: Tensor) -> Tensor:  # (1|B, T·K, K, H, W')
-        gram = ops.gram_taps(self.turn(self.mask), taps, starts, self.detector)
+    def _spread_gram(self, codes: Tensor, taps: Tensor, starts: Tensor) -> Tensor:
+        gram = ops.gram_taps(codes, taps, starts, self.detector, after=self._after)
         return gram.to(taps) if gram.shape[1] == gram.shape[2] else gram
 
     def _turn_damping(self, rho: float | Tensor) -> float | Tensor:
@@ -385,70 +440,8 @@ class SDCassi(CodedSystem):
         return self.turn(rho) if isinstance(rho, Tensor) and rho.ndim > 2 else rho
 
 
-def solve_lines(r: Tensor, gram: Tensor, rho: float | Tensor, offsets: Sequence[float]) -> Tensor:
-    """Solve as `cassi.ops.band_solve`, from the numerically stable end of the lines.
-
-    Where most light of a pixel falls on the second of two detector pixels, elimination from the
-    first pixel on multiplies rounding errors at each pixel by the ratio of the two weights.
-    Elimination from the other end divides them by it.
-
-    Args:
-        r: `(B, K, H, D)`.
-        gram: `(1 or B, T·K, K, H, D)`.
-        rho: ρ >= 0 as there.
-        offsets: of all bands, pixels.
-    """
-    if sum(offset % 1 for offset in offsets) <= len(offsets) / 2:
-        return ops.band_solve(r, gram, rho)
-    rho = rho.flip(-1) if isinstance(rho, Tensor) and rho.ndim > 2 else rho
-    return ops.band_solve(r.flip(-1), _from_the_end(gram), rho).flip(-1)
-
-
-def add_lines(v: Tensor, y: Tensor, gram: Tensor) -> Tensor:
-    """Return v + G y, v and y `(B, K, H, D)`, G as `cassi.ops.gram_taps` makes it."""
-    shots, wide = y.shape[1], y.shape[-1]
-    out = torch.add(v, y, alpha=0)  # a new tensor, mapped where either is
-    for apart, part in enumerate(gram.to(y.dtype).unflatten(1, (-1, shots)).unbind(1)):
-        for k, j in product(range(shots), repeat=2):
-            entries = part[:, k, j, :, : wide - apart]
-            out[:, k, :, : wide - apart].addcmul_(entries, y[:, j, :, apart:])
-            if apart:
-                out[:, j, :, apart:].addcmul_(entries, y[:, k, :, : wide - apart])
-    return out
-
-
-def _from_the_end(gram: Tensor) -> Tensor:
-    """Return the band matrix `(1|B, T·K, K, H, W')` of detector rows read backwards."""
-    shots = gram.shape[2]
-    parts = gram.unflatten(1, (-1, shots)).transpose(2, 3).flip(-1)
-    # The entry of pixels j and j + d stands at j: at the one that now comes first.
-    return torch.stack([part.roll(-d, -1) for d, part in enumerate(parts.unbind(1))], 1).flatten(
-        1, 2
-    )
-
-
 def _register(module: nn.Module, name: str, value: Tensor, given: Any) -> None:
     if isinstance(given, nn.Parameter):
         module.register_parameter(name, nn.Parameter(value, requires_grad=given.requires_grad))
     else:
         module.register_buffer(name, value)
-
-
-class CoupledCassi(CodedSystem):
-    """A single disperser whose optics couple pixels: AAᵀ is inverted by conjugate gradients.
-
-    Args:
-        plain: the same camera without those optics; gives mask and sizes.
-        tolerance: of conjugate gradients, relative; see `ConjugateGradients`.
-        iterations: of conjugate gradients, at most.
-    """
-
-    def __init__(self, plain: SDCassi, tolerance: float | None, iterations: int) -> None:
-        super().__init__()
-        self.bands, self.step, self.axis = plain.bands, plain.step, plain.axis
-        self.detector, self._offsets = plain.detector, plain.offsets
-        self.conjugate = ConjugateGradients(tolerance, iterations)
-        if isinstance(plain.mask, nn.Parameter):
-            self.mask = plain.mask
-        else:
-            self.register_buffer("mask", plain.mask)

@@ -11,7 +11,9 @@ from cassi import ops
 from cassi.ops._recording import is_wrapped
 from cassi.systems.arguments import check_shape, refuse_gradient
 from cassi.systems.conjugate import Apply
-from cassi.systems.sd_cassi import CoupledCassi, SDCassi, solve_lines
+from cassi.systems.coupled import CoupledCassi
+from cassi.systems.lines import solve_lines
+from cassi.systems.sd_cassi import SDCassi
 
 Shift = Callable[[Tensor], tuple[Tensor, Tensor]]
 """offsets → taps and starts, as `cassi.ops.linear_taps`."""

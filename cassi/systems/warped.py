@@ -12,7 +12,8 @@ from torch.nn.functional import embedding, embedding_bag
 
 from cassi.ops._recording import is_forward, is_recorded, is_tracked, is_wrapped
 from cassi.systems.arguments import check_shape, refuse_gradient
-from cassi.systems.sd_cassi import CoupledCassi, SDCassi
+from cassi.systems.coupled import CoupledCassi
+from cassi.systems.sd_cassi import SDCassi
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,9 @@ from cassi.solvers.heldout import (
     draw_heldout,
 )
 from cassi.solvers.statistics import UNSEEN, Statistics, root_mean_square, unit_of
-from cassi.systems import SDCassi, WideCassi
+from cassi.systems import SDCassi
 from cassi.systems.base import System
+from cassi.systems.grid import as_wide
 from cassi.uncertainty.mask_shift import MaskShift, find_mask_shift, measure_shifted
 
 _CHANGED = 0.02  # of the measurement: less is no other code
@@ -128,7 +129,8 @@ def bootstrap(trial: Trial, x: Tensor, probed: Probe | None = None) -> Bootstrap
     again = measure_shifted(mirror, seen, mask_shift) + residual.flip(axes) * signs
     if trial.wide and trial.along is None and type(plain) is SDCassi:
         # By how much width changes any such camera.
-        again = again + WideCassi.like(plain)(mirror) - plain(mirror)
+        narrow = plain.like(photographed=False)
+        again = again + as_wide(narrow)(mirror) - narrow(mirror)
     held = draw_heldout(y.shape[1:], SHARE, seed + 1).to(y.device)
     mirrored = trial.run(again, system.weighted(bad_pixels=held))
     repeated = mirrored.x.flip(axes) - x

@@ -1,6 +1,7 @@
 """Montages of a cube's bands, each in the colour of its wavelength."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from cassi.viz.checks import (
     white_level,
 )
 from cassi.viz.color import band_colors, encode, exposure_of, srgb
+from cassi.viz.names import name_band
 from cassi.viz.sheet import DARK, PALE, Sheet
 
 _ALL = 32  # up to this many bands are all shown
@@ -24,6 +26,7 @@ _MOST = 28  # of more bands than that
 _BESIDE_TRUTH = 8
 _TILE = 200  # pixels along the longer side
 _MARGIN, _GAP, _CAPTION = 18, 8, 24
+_LETTER = 9  # width of a letter of a caption, about
 _SIDE = 30  # column of the upright row names
 _BAR, _BAR_ROOM, _BAR_HIGH = 14, 96, 164  # of a scale: its width, that with numbers and words, and
 # the least height for "σ, value in the cube"
@@ -65,6 +68,7 @@ def save_bands(
     measurement: Array | None = None,  # (K, H', W') or (H', W')
     count: int | None = None,
     unit: str | None = None,
+    errors: Sequence[float] | None = None,  # (C,), nm
 ) -> None:
     """Writes a montage of bands as PNG, each tinted in the colour of its wavelength.
 
@@ -82,6 +86,7 @@ def save_bands(
         count: number of bands shown, evenly chosen; None for all (28 of more than 32), or 8 with
             the truth.
         unit: of the cube, for its scale.
+        errors: standard errors of the wavelengths, nm, if known: they stand above the bands.
 
     Raises:
         OSError: if the folder is missing or cannot be written.
@@ -95,7 +100,7 @@ def save_bands(
     shown = _choose_bands(len(estimate), count, beside_truth=true is not None)
 
     tints = (1 - _WHITE) * band_colors(values, len(estimate))[shown] + _WHITE
-    labels = _name_bands(shown, values, tints)
+    labels = _name_bands(shown, values, errors, tints)
     bands = [_reduce(estimate[band]) for band in shown]
     truths = [] if true is None else [_reduce(true[band]) for band in shown]
     white = white_level(*(truths or bands))
@@ -107,10 +112,10 @@ def save_bands(
     if true is None:
         montage = _in_reading_order(pictures, labels, bar, estimate.shape)
     else:
-        errors = [e - t for e, t in zip(bands, truths, strict=True)]
-        peak = white_level(*map(np.abs, errors))
+        off = [e - t for e, t in zip(bands, truths, strict=True)]
+        peak = white_level(*map(np.abs, off))
         signed = _Bar(_colors(-peak, peak, "RdBu_r"), "estimate − truth", 1)
-        pictures += _paint(errors, signed.colors)
+        pictures += _paint(off, signed.colors)
         names = ["estimate", "truth", "error"]
         montage = _Montage(pictures, labels, len(bands), names, [bar, signed])
     aside = []
@@ -132,6 +137,7 @@ def save_uncertainty(
     wavelengths: Wavelengths,  # (C,), nm
     meaning: str,
     unit: str | None = None,
+    errors: Sequence[float] | None = None,  # (C,), nm
 ) -> None:
     """Writes the standard deviation σ of every value of a cube as PNG, band by band.
 
@@ -144,19 +150,19 @@ def save_uncertainty(
     shown = _choose_bands(len(deviation), None, beside_truth=False)
     pictures = [_reduce(deviation[band]) for band in shown]
     bar = _Bar(_colors(0, white_level(*pictures), "inferno"), f"σ, {unit or _UNIT}", 1)
-    labels = _name_bands(shown, values, np.ones((len(shown), 3)))
+    labels = _name_bands(shown, values, errors, np.ones((len(shown), 3)))
     montage = _in_reading_order(_paint(pictures, bar.colors), labels, bar, deviation.shape)
     montage.title = f"{meaning}\nof the values of the cube 99.5 % are below {level:.2g}"
     _draw(montage, deviation.shape[1:], []).save(path)
 
 
 def _name_bands(
-    shown: list[int], wavelengths: np.ndarray | None, tints: np.ndarray
+    shown: list[int],
+    wavelengths: np.ndarray | None,
+    errors: Sequence[float] | None,
+    tints: np.ndarray,
 ) -> list[tuple[str, Any]]:
-    names = [
-        f"band {band + 1}" if wavelengths is None else f"{round(wavelengths[band], 1):g} nm"
-        for band in shown
-    ]
+    names = [name_band(band, wavelengths, errors) for band in shown]
     return list(zip(names, encode(tints.copy()) / 255, strict=True))
 
 
@@ -212,7 +218,8 @@ def _brightness(white: float) -> Any:
 def _draw(montage: _Montage, shape: tuple[int, ...], aside: list[tuple[str, np.ndarray]]) -> Sheet:
     """Draws the montage, and to its left a column of named uint8 pictures."""
     height, width = (max(1, round(_TILE * side / max(shape))) for side in shape)
-    pitch_x = max(width, 84) + _GAP  # room for "band 128" and "1234.5 nm"
+    # Room for "band 128" and "1234.5 nm", and for the longest name.
+    pitch_x = max(width, 84, *(_LETTER * len(label) for label, _ in montage.labels)) + _GAP
     box = max(height, _BAR_HIGH) if montage.names else height
     pitch_y = box + _GAP + (0 if montage.names else _CAPTION)
     title = montage.title.splitlines()

@@ -20,6 +20,7 @@ from cassi.viz.checks import (
     white_level,
 )
 from cassi.viz.color import band_colors, encode, exposure_of, srgb
+from cassi.viz.names import name_band
 from cassi.viz.points import COLORS, choose_points, correlation, region_spectrum
 from cassi.viz.report.codec import block_size
 from cassi.viz.sheet import BODY, INK, SMALL, fitting, literal, make_figure, save_both, tidy
@@ -317,7 +318,7 @@ class _Comparison:
                 square = self.squares[key]
                 if square is not None:
                     self._enlarge(axes, _tinted(square[band] / white, tints[band]))
-            self._label(row, self._band(band))
+            self._label(row, name_band(band, self.wavelengths))
         if self.truth is not None:
             self._draw_errors(list(small.values()))
         for index, point in enumerate(self.points):
@@ -423,11 +424,6 @@ class _Comparison:
         words = [] if psnr is None else [f"{psnr:.2f} dB"]
         words += [] if ssim is None else [f"{ssim:.4f}"]
         return f"{fitting(key, '', 72 * _CELL, BODY)}\n{' / '.join(words)}"
-
-    def _band(self, band: int) -> str:
-        if self.wavelengths is None:
-            return f"band {band + 1}"
-        return f"{round(self.wavelengths[band], 1):g} nm"
 
     def _corner(self, row: int, column: int) -> tuple[float, float]:
         left = _MARGIN + _SIDE + column * (_CELL + _GAP)

@@ -30,6 +30,7 @@ def save_spectra(
     illuminant: str | None = "D65",
     bars: Callable[[float, float], Array] | None = None,
     unit: str | None = None,
+    along: tuple[Array, Sequence[float]] | None = None,  # (G, H, W) and (G,), nm
 ) -> None:
     """Writes the spectra at some points as PNG, beside a picture with the points marked.
 
@@ -48,11 +49,14 @@ def save_spectra(
     the truth, or of the cube where there is none. The illuminant is that of ``srgb``: the light on
     a cube of reflectances, or None for radiance. The unit names the axis. The other
     arguments and errors are those of ``save_bands``.
+
+    A cube along the dispersion, with its wavelengths, is drawn as dots, a dot a band. A dot is the
+    light of its band times the distance of the cube's bands there over that of the dots, in nm.
     """
     if Path(path).suffix.lower() == ".csv":
         write_bytes(path, _table(cube, wavelengths, points, truth, bars).encode())
     else:
-        _draw(cube, wavelengths, points, truth, illuminant, bars, unit).save(path)
+        _draw(cube, wavelengths, points, truth, illuminant, bars, unit, along).save(path)
 
 
 def draw_spectra(
@@ -125,6 +129,7 @@ def _draw(
     illuminant: str | None,
     bars: Callable[[float, float], Array] | None,
     unit: str | None = None,
+    along: tuple[Array, Sequence[float]] | None = None,
 ) -> Sheet:
     estimate = as_cube(cube)
     true = as_truth(truth, estimate)
@@ -141,7 +146,7 @@ def _draw(
     top = _MARGIN + (tall - high) / 2
     sheet.image(picture, _MARGIN, top, wide, high)
     left, below = _MARGIN + wide + 78, _MARGIN + tall - 44  # room for the axis labels
-    entries = len(curves) + 2 * (true is not None) + (bars is not None)
+    entries = len(curves) + 2 * (true is not None) + (bars is not None) + (along is not None)
     above = _MARGIN + _LINE * -(-entries // _ACROSS) + 6
     axes = sheet.axes(left, above, _CURVES, below - _STRIP - above)
     x = np.arange(1.0, bands + 1) if values is None else values
@@ -162,10 +167,23 @@ def _draw(
         axes.plot(x, spectrum, "-", color=color, lw=2.2, marker=marker, label=label)
     if bars is not None:
         axes.fill_between([], [], color=_KEY, alpha=0.3, lw=0, label="shaded: 90 % interval")
+    if along is not None and values is not None:
+        _draw_dots(axes, along, values, curves)
     _finish(axes, true is not None, unit or "value in the cube")
     strip = sheet.axes(left, below - _STRIP, _CURVES, _STRIP)
     _draw_strip(strip, axes.get_xlim(), values)
     return sheet
+
+
+def _draw_dots(
+    axes: Any, along: tuple[Array, Sequence[float]], wavelengths: np.ndarray, curves: list[_Curve]
+) -> None:
+    fine, nm = as_cube(along[0], "cube along the dispersion"), np.asarray(along[1], np.float64)
+    scale = np.interp(nm, wavelengths, np.gradient(wavelengths)) / np.gradient(nm)
+    for index, (row, column, *_) in enumerate(curves):
+        light = scale * region_spectrum(fine, row, column)
+        axes.plot(nm, light, ".", color=COLORS[index % len(COLORS)], ms=4)
+    axes.plot([], [], ".", color=_KEY, label="along the dispersion")
 
 
 def _mark(sheet: Sheet, name: str, color: str, x: float, y: float, aside: int) -> None:

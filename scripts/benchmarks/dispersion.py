@@ -28,7 +28,7 @@ from cassi.methods.along_dispersion import AlongDispersion
 from cassi.systems import SDCassi, System
 from cassi.systems.grid import Grid
 from cassi.systems.masks import move_mask
-from cassi.systems.photographed import is_design, photographed
+from cassi.systems.photographed import is_design
 from scripts.benchmarks import places, verdicts
 from scripts.benchmarks.tables import Parser, Table
 
@@ -54,13 +54,12 @@ def draw(generator: str, seed: int) -> tuple[places.Drawn, SDCassi] | None:
 def like(camera: SDCassi, offsets: tuple[float, ...], mask: Tensor | None = None) -> SDCassi:
     """Return a camera with other bands, or another mask."""
     mask = camera.mask if mask is None else mask
-    where = {"axis": camera.axis, "detector": camera.detector}
-    return SDCassi(mask, len(offsets), offsets=offsets, **where)
+    return camera.like(mask=mask, bands=len(offsets), offsets=offsets)
 
 
 def system_of(drawn: places.Drawn, camera: SDCassi, all_light: bool) -> System:
     """Return the camera as a frame is reconstructed by it."""
-    system: System = camera if is_design(drawn.camera.mask) else photographed(camera)
+    system: System = camera.like(photographed=not is_design(drawn.camera.mask))
     system.all_light = all_light
     return system if drawn.good is None else system.weighted(bad_pixels=~drawn.good)
 

@@ -367,8 +367,8 @@ CAMERAS: dict[str, Callable[[int, int, int], System]] = {
     "ours, fractional offsets": lambda c, h, w: cassi.SDCassi(
         _mask(h, w), c, offsets=[2.03 * k for k in range(c)]
     ),
-    "ours, fractional offsets, photographed mask": lambda c, h, w: cassi.systems.PhotographedCassi(
-        _mask(h, w), c, offsets=[2.03 * k for k in range(c)]
+    "ours, fractional offsets, photographed mask": lambda c, h, w: cassi.SDCassi(
+        _mask(h, w), c, offsets=[2.03 * k for k in range(c)], photographed=True
     ),
     "ours, uneven whole offsets": lambda c, h, w: cassi.SDCassi(
         _mask(h, w), c, offsets=[k * 2 + k % 2 for k in range(c)]

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import cassi
+from cassi import viz
 from cassi.systems import SDCassi
 from cassi.systems.grid import Grid
 
@@ -67,6 +68,24 @@ def test_lines_stay_at_their_offsets(reconstruct, given, tmp_path):
     refused = reconstruct(*given, *options, "output.bands=dispersion").refusal
     assert "output.bands: expected wavelengths" in refused
     assert "light: expected auto, all, lines" in reconstruct(*given, "light=line").refusal
+
+
+@pytest.mark.parametrize("unit", [None, "radiance"])
+def test_pictures_show_the_light_along_the_dispersion_and_errors_of_names(
+    unit, reconstruct, given, tmp_path, monkeypatch
+):
+    drawn, save = [], viz.save_spectra
+    monkeypatch.setattr(viz, "save_spectra", lambda *all: (drawn.append(all[-1]), save(*all)))
+    options = (f"system.offsets={PRISM}", "wavelengths_error=2", "hydra.run.dir=run")
+    in_unit = () if unit is None else (f"output.unit={unit}", "response=[1,1,1,1,1,2]")
+    reconstruct(*given, *options, *in_unit, "output.pictures=true").ok()
+    assert '"450 \\u00b1 2 nm"' in (tmp_path / "run" / "report.html").read_text()
+    if unit is None:
+        cube, nm = drawn[0]
+        bands = len(numbers_in(tmp_path / "run")["dispersion"]["offsets"])
+        assert len(cube) == len(nm) == bands
+    else:
+        assert drawn[0] is None
 
 
 def test_error_bars_have_those_of_the_names(reconstruct, given, tmp_path):

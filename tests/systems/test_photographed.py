@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch.nn.functional import avg_pool2d, pad
 
-from cassi.systems import PhotographedCassi, SDCassi, Weighted
-from cassi.systems.photographed import has_two_levels, is_design, photographed
+from cassi.camera.moved import placed_camera
+from cassi.systems import SDCassi, Weighted
+from cassi.systems.photographed import has_two_levels, is_design
 
 PLACES = [1.0, 2.5, 4.25, 5.75]
 
@@ -24,23 +25,22 @@ def test_it_measures_what_a_sensor_sees():
     y = avg_pool2d(light[None, None], (1, 4))
     camera = SDCassi(avg_pool2d(fine[None], (1, 4)), 4, offsets=PLACES, detector=66)
     x = avg_pool2d(scene[None], (1, 4))
-    linear, sharp = ((y - each(x)).norm() for each in (camera, photographed(camera)))
+    linear, sharp = ((y - each(x)).norm() for each in (camera, camera.like(photographed=True)))
     assert sharp < 0.9 * linear
 
 
 def test_on_whole_pixels_it_is_the_plain_camera():
     mask, x = grey(2, 1, 5, 6).double() + 0.1, grey(1, 3, 5, 6).double()
     camera = SDCassi(mask, 3, offsets=[0, 1, 3])
-    assert photographed(camera) is camera
-    same = PhotographedCassi(mask, 3, offsets=[0, 1, 3])
-    torch.testing.assert_close(same(x), camera(x))
-    torch.testing.assert_close(same.pinv(camera(x)), camera.pinv(camera(x)))
+    same = camera.like(photographed=True)
+    assert torch.equal(same(x), camera(x))
+    assert torch.equal(same.pinv(camera(x)), camera.pinv(camera(x)))
 
 
 def test_a_pixel_that_sees_hardly_any_light_is_left_out():
     mask = grey(20, 20)
     mask[7, -4:] = 0.0005
-    camera = PhotographedCassi(mask, 4, offsets=[0, 0.6, 1.1, 1.8])
+    camera = SDCassi(mask, 4, offsets=[0, 0.6, 1.1, 1.8], photographed=True)
     x = grey(1, 4, 20, 20)
     y = camera(x)
     assert y[0, 0, 7, -1] == 0
@@ -50,7 +50,7 @@ def test_a_pixel_that_sees_hardly_any_light_is_left_out():
 
 @pytest.mark.parametrize("axis", [-1, -2])
 def test_a_part_is_that_of_the_whole(axis):
-    camera = PhotographedCassi(grey(7, 7), 4, axis=axis, offsets=PLACES)
+    camera = SDCassi(grey(7, 7), 4, axis=axis, offsets=PLACES, photographed=True)
     x = grey(1, 4, 7, 7)
     cut = camera.part_axis
     part = camera.part(2, 5)(x.narrow(cut, 2, 3))
@@ -78,31 +78,24 @@ def test_designs_averaged_over_pixels_have_two_levels():
     assert not has_two_levels(grey(70, 70))
 
 
-def test_other_cameras_stay_as_they_are():
-    whole = SDCassi(grey(5, 6), 4, offsets=[0, 1, 2, 4])
-    assert photographed(whole) is whole
-    found = photographed(SDCassi(grey(5, 6), 4, offsets=PLACES))
-    assert type(found) is PhotographedCassi
-    assert type(found.plain) is SDCassi
-    assert photographed(found) is found
-
-
-def test_what_is_known_of_the_sensor_goes_to_another_camera():
-    camera = SDCassi(grey(5, 6), 4, offsets=PLACES)
+def test_a_camera_moved_or_cut_keeps_what_is_known_of_it():
     bad = torch.zeros(5, 12).index_fill_(1, torch.tensor(3), 1)
-    system = photographed(camera).weighted(bad_pixels=bad)
-    other = system.around(SDCassi(grey(5, 6), 4, offsets=[0.5, 2, 3, 5], detector=12))
+    camera = SDCassi(grey(5, 6), 4, offsets=PLACES, photographed=True)
+    camera.all_light = True
+    moved = placed_camera(camera, camera.mask, [0.5, 2, 3, 5])
+    other = camera.weighted(bad_pixels=bad).around(moved)
     assert isinstance(other, Weighted)
-    assert type(other.unweighted) is PhotographedCassi
-    assert type(system.plain) is SDCassi
     assert not other.good[..., 3].any()
+    assert moved.photographed
+    assert moved.all_light
+    assert other.part(1, 3).system.photographed
 
 
 def test_a_learnt_mask_has_its_gradient():
     mask, x = grey(2, 1, 2, 5).double(), grey(1, 3, 2, 5).double()
 
     def step(mask):
-        camera = PhotographedCassi(mask, 3, offsets=[0, 1.4, 2.7])
+        camera = SDCassi(mask, 3, offsets=[0, 1.4, 2.7], photographed=True)
         y = camera.add_gram_product(camera(x), camera(x))
         return camera.data_step(x, y, 0.3)
 

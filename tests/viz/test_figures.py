@@ -161,6 +161,34 @@ def test_spectra_say_what_is_shaded(cube, wavelengths, tmp_path, drawn):
     assert set(shaded) - set(without) == {"shaded: 90 % interval"}
 
 
+def test_bands_say_how_sure_their_wavelengths_are(cube, wavelengths, tmp_path, drawn):
+    errors, narrow = [0.2] * 28, cube[:, :, :9]
+    viz.save_bands(tmp_path / "a.png", narrow, wavelengths, errors=errors)
+    viz.save_uncertainty(tmp_path / "b.png", narrow, narrow, wavelengths, "one σ", errors=errors)
+    for figure in drawn:
+        names = [text for text in figure.axes[0].texts if text.get_text().endswith("± 0.2 nm")]
+        assert len(names) == 28
+        assert names[0].get_text() == "453.5 ± 0.2 nm"
+        first, second = (text.get_window_extent() for text in names[:2])
+        assert first.x1 < second.x0  # side by side, though the pictures are narrow
+
+
+def test_a_cube_along_the_dispersion_is_drawn_as_dots_in_the_unit_of_the_bands(tmp_path, drawn):
+    nm = [450.0, 460.0, 480.0, 520.0]
+    fine = np.linspace(440, 530, 31)
+    light = np.array([10.0, 15.0, 30.0, 40.0])[:, None, None] * np.ones((4, 8, 8))  # 1 per nm
+    along = 3.0 * np.ones((31, 8, 8)), fine.tolist()
+    viz.save_spectra(tmp_path / "a.png", light, nm, [[2, 3], [5, 5]], along=along)
+    axes = drawn[0].axes[1]
+    dots = [line for line in axes.lines if line.get_marker() == "." and len(line.get_xdata())]
+    assert [line.get_color() for line in dots] == [viz.points.COLORS[0], viz.points.COLORS[1]]
+    for line in dots:
+        assert line.get_linestyle() == "None"
+        np.testing.assert_allclose(line.get_xdata(), fine)
+        np.testing.assert_allclose(line.get_ydata(), np.interp(fine, nm, light[:, 0, 0]))
+    assert "along the dispersion" in [text.get_text() for text in axes.get_legend().get_texts()]
+
+
 def test_figures_are_the_same_from_every_thread(cube, wavelengths, tmp_path):
     def work(index):
         viz.save_spectra(tmp_path / f"{index}.png", cube, wavelengths, truth=cube)

@@ -128,6 +128,13 @@ def test_the_page_asks_for_nothing_from_a_network():
     assert not re.search(r"<!--\w+-->", page)
 
 
+def test_bands_have_their_names_from_python():
+    packed = encode_scene("a", {"x": np.zeros((2, 4, 4))}, None, {})
+    for nm, names in (([500.0, 600.4], ["500.0 ± 0.3 nm", "600 ± 2 nm"]), (None, None)):
+        page = make_report([packed], nm, title="a", errors=[0.3, 2.0]).decode()
+        assert f'"names": {json.dumps(names)}' in page
+
+
 def test_what_does_not_fit_is_said():
     cube = np.zeros((2, 4, 4))
     for cubes, truth, message in (

@@ -40,6 +40,8 @@ def folder(tmp_path_factory):
     half = np.broadcast_to(0.01 + 0.2 * x, truth.shape).astype(np.float32)
     sure = encode_scene("sure", {"good": truth}, truth, {"good": {"psnr": 35.0}}, {"good": half})
     (folder / "sure.html").write_bytes(make_report([sure], nm, title="Sure"))
+    named = make_report([sure], nm, title="Named", errors=[2.0] * 6)
+    (folder / "named.html").write_bytes(named)
     return folder
 
 
@@ -415,6 +417,14 @@ def test_reference_spectra_are_drawn_beside_the_cubes(open_page, tmp_path):
     said.get_by_text("8 reference spectra").wait_for()
     field.set_input_files([tmp_path / "broken.csv"])
     said.get_by_text("expected nm and a spectrum").wait_for()
+
+
+def test_bands_are_named_with_the_errors_of_their_wavelengths(open_page):
+    page = open_page("named.html")
+    assert "570 ± 2 nm (4 of 6)" in page.locator("#band-name").inner_text()
+    box = page.locator("#spectrum .nsewdrag").bounding_box()
+    page.mouse.move(box["x"] + 0.4 * box["width"], box["y"] + 0.5 * box["height"])
+    page.locator("#spectrum .hoverlayer").get_by_text("at 530 ± 2 nm").first.wait_for()
 
 
 def test_where_it_is_dark_a_ratio_is_none(open_page, folder):

@@ -17,7 +17,7 @@ from cassi.apps.settings import Calibrate
 from cassi.calibration import Calibration, Frame
 from cassi.data.synthetic.twin import Twin
 from cassi.evaluation import scene_generator
-from cassi.systems import SDCassi, System, WideCassi
+from cassi.systems import SDCassi, System
 from cassi.systems.photographed import is_design
 
 
@@ -38,7 +38,7 @@ def calibrate_camera(settings: Calibrate, run: Run) -> float:
     prepare_process(settings)
     inputs, known = load_frames(settings, device)
     print(*inputs.notes, sep="\n")
-    nominal = _narrow(inputs.system)
+    nominal = _single(inputs.system)
     watch = announce("calibrate")
     calibrated_inputs, found = calibrated(inputs, settings, watch, known, radius=settings.radius)
     gain = None if settings.white is None else found.levels[0]
@@ -85,7 +85,7 @@ def load_frames(settings: Calibrate, device: torch.device) -> tuple[Inputs, list
         raise ValueError("measurement: expected at least one file, got an empty list")
     first, *others = (read_inputs(file) for file in several)
     system, notes = first.system, [*first.notes, *(each.notes[0] for each in others)]
-    nominal, every = _narrow(system), (first, *others)
+    nominal, every = _single(system), (first, *others)
     y = torch.cat([each.measurement for each in every])
     if settings.twin is not None:
         if files is not None or first.truth is None or settings.noise is not None:
@@ -118,12 +118,11 @@ def load_frames(settings: Calibrate, device: torch.device) -> tuple[Inputs, list
     return replace(first, system=system, measurement=y, notes=notes), known
 
 
-def _narrow(system: System) -> SDCassi:
-    """Return the camera of narrow bands; ValueError for one that a calibration cannot write."""
+def _single(system: System) -> SDCassi:
+    """Return the camera with all its pixels; ValueError for one that no calibration can write."""
     camera = system.plain
-    camera = camera.narrow() if isinstance(camera, WideCassi) else camera
     if type(camera) is not SDCassi:
-        raise ValueError(f"system: expected SDCassi or WideCassi, got {type(camera).__name__}")
+        raise ValueError(f"system: expected SDCassi, got {type(camera).__name__}")
     return camera
 
 

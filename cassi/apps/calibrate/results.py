@@ -71,9 +71,8 @@ def camera_values(
     if isinstance(system, TiltedCassi):
         node["_target_"] = "cassi.systems.TiltedCassi"
         node["across"] = [round(value, 6) for value in system.across.tolist()]
-    elif str(settings.system.get("_target_")).endswith(".WideCassi"):
-        node["_target_"] = settings.system["_target_"]
-        node["band_width"] = settings.system.get("band_width")
+    elif system.band_width > 1:
+        node["band_width"] = system.band_width
     camera: dict[str, Any] = {"mask": "mask.npy", "system": node}
     if settings.photographed != "auto":
         camera["photographed"] = settings.photographed

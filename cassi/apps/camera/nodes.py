@@ -18,15 +18,13 @@ _MAP = ("rotation", "magnification", "smile", "keystone", "polynomial", "displac
 Classes = Mapping[str, Sequence[str]]
 
 SYSTEMS: Classes = {
-    "cassi.systems.SDCassi": _SINGLE,
+    "cassi.systems.SDCassi": (*_SINGLE, "band_width"),
     "cassi.systems.DDCassi": (*_PLACES, "width"),
     "cassi.systems.BlurredCassi": (*_SOLVED, "point_spread", "line_spread", "detector_spread"),
     "cassi.systems.MosaicCassi": (*_SINGLE, "pattern", "response"),
-    "cassi.systems.PhotographedCassi": _SINGLE,
     "cassi.systems.PsfCassi": (*_SOLVED, "kernels", "line_spread", "detector_spread"),
     "cassi.systems.TiltedCassi": (*_SOLVED, "across"),
     "cassi.systems.WarpedCassi": (*_SOLVED, *_MAP),
-    "cassi.systems.WideCassi": (*_SINGLE, "band_width"),
 }
 CURVES: Classes = {
     "cassi.systems.Linear": ("step", "absolute"),

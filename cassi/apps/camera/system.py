@@ -27,7 +27,6 @@ from cassi.systems import (
     OpenMask,
     SDCassi,
     System,
-    WideCassi,
     check_mask,
     infer_bands,
     spaced_offsets,
@@ -70,7 +69,7 @@ def _check_pattern(node: Node, mask: Tensor) -> None:
         ValueError: a camera with a disperser alone has such a mask.
     """
     kind = str(node.get("_target_", "")).rpartition(".")[2]
-    coded = kind in (SDCassi.__name__, WideCassi.__name__, DDCassi.__name__)
+    coded = kind in (SDCassi.__name__, DDCassi.__name__)
     if coded and mask.numel() > 1 and bool((mask == mask.flatten()[0]).all()):
         raise ValueError(
             f"mask: expected a pattern, all pixels are {float(mask.flatten()[0]):.4g}; is this the "

@@ -81,6 +81,8 @@ def finish(
     numbers = summarize(inputs, records, plan)
     small = shrink(stack)
     numbers |= check(inputs, small[None], reconstructor)
+    if inputs.names_error is not None:
+        numbers["wavelengths_error"] = inputs.names_error
     if reference is not None:
         numbers["metrics"] = score_bands(
             stack, reference, None if truth is not None else inputs.level
@@ -111,7 +113,10 @@ def finish(
             name = name_scene(settings, "scene")
             results.save_pictures(stage, output, name, small, inputs.wavelengths, true, numbers)
             if bars:
-                results.save_map(stage, shrink(bars[0]), small, inputs.wavelengths)
+                results.save_map(
+                    *(stage, shrink(bars[0]), small, inputs.wavelengths),
+                    errors=inputs.names_error,
+                )
         numbers["peak_memory_bytes"] = results.peak_memory(inputs.measurement.device)
         results.write_numbers(stage / "metrics.json", numbers)
     print(results.one_line(numbers), f"-> {folder}", sep="\n")

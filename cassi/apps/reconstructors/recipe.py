@@ -63,15 +63,14 @@ class Recipe:
     def grid(self, grid: Grid | None) -> Grid | None:
         """Return the grid along the dispersion that suits the method, of one that suits the frame.
 
-        A file of weights may be for bands of its own: None. The network that comes with the package
-        takes so many at most, and knows whole pixels from band to band best: these stay.
+        Bands are as wide as they are apart. The network that comes with the package takes so many
+        at most; a file of weights may be for those of the camera alone.
         """
-        if grid is None or self.bands is not None:
-            return None
-        if self.settings.model is None and not has_start(self.settings):
+        if grid is None or (self.settings.model is None and not has_start(self.settings)):
             return grid
-        whole = all((here - grid.named[0]).is_integer() for here in grid.named)
-        return None if whole else grid.coarser(BANDS[1])
+        if self.bands is not None:
+            return replace(grid, offsets=grid.named)
+        return grid.coarser(BANDS[1])
 
     def make(self, bands: int) -> tuple[Reconstructor, Card | None]:
         """Return the reconstructor for C bands, and what a network says of itself.

@@ -8,7 +8,12 @@ from typing import Any
 import numpy as np
 
 from cassi.apps.pipeline import Result
-from cassi.apps.results import reported_numbers, say_camera_check, say_warnings
+from cassi.apps.results import (
+    errors_of_wavelengths,
+    reported_numbers,
+    say_camera_check,
+    say_warnings,
+)
 from cassi.apps.settings import Reconstruct
 from cassi.uncertainty import NORMAL
 from cassi.viz.report import encode_scene, make_report
@@ -77,4 +82,5 @@ def report_on(shown: Shown, others: Iterable[Shown]) -> bytes:
         warnings=say_warnings(shown.numbers),
         note=say_camera_check(shown.numbers),
         unit=shown.numbers.get("unit"),
+        errors=errors_of_wavelengths(shown.numbers, len(shown.cube)),
     )

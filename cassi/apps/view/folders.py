@@ -13,7 +13,13 @@ from typing import Any
 import numpy as np
 from tabulate import tabulate
 
-from cassi.apps.results import one_line, reported_numbers, say_camera_check, say_warnings
+from cassi.apps.results import (
+    errors_of_wavelengths,
+    one_line,
+    reported_numbers,
+    say_camera_check,
+    say_warnings,
+)
 from cassi.apps.view.allowed_paths import AllowedPaths
 from cassi.apps.view.cubes import Shown
 from cassi.apps.view.jobs import explain
@@ -276,6 +282,7 @@ def _check(numbers: dict[str, Any]) -> None:
     shape, files = numbers["cube_shape"], numbers.setdefault("files", [])
     if not isinstance(shape, list) or [type(length) for length in shape] != [int] * 3:
         raise TypeError("cube_shape: expected three lengths")
+    errors_of_wavelengths(numbers, shape[0])
     if not isinstance(files, list) or not all(isinstance(name, str) for name in files):
         raise TypeError("files: expected a list of names")
     for name in files:

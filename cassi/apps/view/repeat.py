@@ -11,7 +11,6 @@ from cassi.apps.settings import Reconstruct, to_dict, to_yaml
 NAME = "repeat"
 _SYSTEMS = {"SDCassi": "sd_cassi", "DDCassi": "dd_cassi"}
 _SYSTEMS |= {"BlurredCassi": "blurred", "TiltedCassi": "tilted", "WarpedCassi": "warped"}
-_SYSTEMS |= {"WideCassi": "wide"}
 _HEADER = """\
 # Written by cassi-view. The same cube again, to the last bit:
 #     cassi-reconstruct --config-dir DIR --config-name {name} hydra.run.dir=OTHER

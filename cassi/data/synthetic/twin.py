@@ -311,6 +311,8 @@ class Twin:
         """Return m', `(K, 1|C, s·H, s·W)`."""
         if type(system) is not SDCassi:  # the others move other things
             raise ValueError(f"twin: expected an SDCassi, got {type(system).__name__}")
+        if system.band_width > 1:
+            raise ValueError(f"twin: expected bands of one pixel, got {system.band_width:g}")
         if system.mask.ndim != 4:
             raise ValueError("twin: expected a camera with one mask for all samples")
         s, mask = self.supersample, _finer(system.mask.detach(), self.supersample)

@@ -46,6 +46,8 @@ function curve(scene, key, mark, index) {
     hoverinfo: "skip", showlegend: false,
   };
   const trace = { x, y: mean, mode: scene.bands === 1 ? "markers" : "lines", line };
+  // The axis has wavelengths without their errors: names with errors stand beside the values.
+  if (settings.names?.some((name) => name.includes("±"))) trace.customdata = settings.names;
   if (error && !mark.single) trace.error_y = { type: "data", array: error, thickness: 1, width: 2 };
   return { shade, trace };
 }
@@ -143,7 +145,7 @@ function drawSpectrum(element, lines, band) {
     meta: key,
     visible: !hidden.has(key) || (trace.showlegend === false ? false : "legendonly"),
     name: r === null ? trace.name : `${trace.name}  r = ${coefficient(r)}`,
-    hovertemplate: "%{y:.4f}",
+    hovertemplate: `%{y:.4f}${trace.customdata ? " at %{customdata}" : ""}`,
   }));
   const buttons = ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d", "pan2d"];
   // The page has its own words; plotly's would lie over the names.

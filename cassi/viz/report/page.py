@@ -13,6 +13,7 @@ import numpy as np
 
 from cassi.viz.checks import Array, Wavelengths, as_cube, as_wavelengths, shrink
 from cassi.viz.color import band_colors, encode, rendering_matrix
+from cassi.viz.names import name_band
 from cassi.viz.points import choose_points
 from cassi.viz.report.codec import BYTES_PER_PIXEL, MOST_PIXELS, block_size, compress, confine
 
@@ -105,6 +106,7 @@ def make_report(
     warnings: Sequence[str] = (),
     note: str = "",
     unit: str | None = None,
+    errors: Sequence[float] | None = None,  # (C,), nm
 ) -> bytes:
     """Makes a page that shows scenes to a person: no server, no network, one file of HTML.
 
@@ -122,6 +124,7 @@ def make_report(
         warnings: to show above the pictures.
         note: of what was checked, to show there too.
         unit: of the cubes.
+        errors: standard errors of the wavelengths, nm, if known: they stand beside these.
 
     Raises:
         ValueError: if there is no scene, or the wavelengths do not fit a scene or the illuminant
@@ -138,6 +141,9 @@ def make_report(
     settings = {
         "unit": unit or "value in the cube",
         "wavelengths": None if values is None else values.tolist(),
+        "names": None
+        if values is None
+        else [name_band(band, values, errors) for band in range(len(values))],
         "rendering": {
             str(count): np.round(rendering_matrix(values, count, illuminant), 6).tolist()
             for count in set(bands)

@@ -169,7 +169,4 @@ function correlation(a, b) {
   return aa * bb > 0 ? ab / Math.sqrt(aa * bb) : null;
 }
 
-function bandName(index) {
-  const nm = settings.wavelengths?.[index];
-  return nm === undefined ? `band ${index + 1}` : `${Number(nm.toPrecision(6))} nm`;
-}
+const bandName = (index) => settings.names?.[index] ?? `band ${index + 1}`;

@@ -11,7 +11,7 @@ import pytest
 
 from cassi.apps.view import runs
 from cassi.apps.view.allowed_paths import AllowedPaths
-from cassi.apps.view.cubes import report_on
+from cassi.apps.view.cubes import Shown, report_on
 from cassi.apps.view.folders import (
     DEVIATION,
     evaluation_page,
@@ -152,6 +152,7 @@ NOT_A_RESULT = {
     "iterations": {"iterations": "many"},
     "seconds": {"seconds": []},
     "metrics": {"metrics": {"other": 1}},
+    "wavelengths": {"wavelengths_error": ["many"] * 8},
     "heldout": {"heldout": {"error": 10**400}},
 }
 
@@ -181,6 +182,13 @@ def test_whatever_metrics_say_the_other_results_stay(result):
     assert damaged == {*texts, "pipe", "link", "nothing", "results.csv"}
     assert all(found[name].folder is None for name in damaged)
     assert found.keys() - damaged == {"one", "\ufffd"}
+
+
+@pytest.mark.parametrize(("errors", "name"), [([2, 2], "605 ± 2 nm"), ([2] * 3, "605 nm")])
+def test_a_report_names_bands_with_errors_that_are_of_these_bands(errors, name):
+    numbers = {"wavelengths_error": errors}
+    shown = Shown("a", np.ones((2, 4, 4)), (605.0, 610.0), numbers=numbers)
+    assert json.dumps(name) in report_on(shown, []).decode()
 
 
 def test_a_result_opens_nothing_outside_of_the_folders(result):
