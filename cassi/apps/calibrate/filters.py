@@ -20,6 +20,7 @@ from cassi.apps.results import environment
 from cassi.apps.settings import Calibrate
 from cassi.calibration import Response, check_camera, find_white
 from cassi.calibration.filters import FilteredCamera, centroid, find_filtered_camera
+from cassi.camera.ends import find_grid
 from cassi.systems import SDCassi
 
 _ENOUGH = 3
@@ -129,8 +130,9 @@ def _response(settings: Calibrate, system: SDCassi, rows: tuple[int, int]) -> Re
     y, ok, _ = _read(settings, settings.white)
     first, last = rows
     y, ok = (each.narrow(-3 - system.axis, first, last - first)[None, None] for each in (y, ok))
-    camera = system.weighted(bad_pixels=~ok)
-    return find_white(torch.where(ok, y, 0), camera, reconstruct=by_auto(None)).response
+    system.all_light = settings.light != "lines"  # as a lamp's
+    y, camera = torch.where(ok, y, 0), system.weighted(bad_pixels=~ok)
+    return find_white(y, camera, reconstruct=by_auto(find_grid(y, camera))).response
 
 
 def _turn(image: Tensor, axis: int) -> Tensor:
