@@ -7,7 +7,7 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from cassi.methods.wrapper import Wrapper
-from cassi.solvers import Callback, Geometric, Iteration, Solution, Solver
+from cassi.solvers import Callback, Geometric, Iteration, LinearSystem, Solution, Solver
 from cassi.solvers.base import Along, Options, wants_cube
 
 
@@ -32,7 +32,7 @@ class AlongDispersion(Wrapper):
         """False: samples end their light elsewhere."""
         return False
 
-    def run(self, y: Tensor, system: Any, **given: Unpack[Options]) -> Solution:
+    def run(self, y: Tensor, system: LinearSystem, **given: Unpack[Options]) -> Solution:
         """Reconstruct y; see `cassi.solvers.Reconstructor.run`."""
         grid = self.grid
         if (first := given.get("x0")) is not None:

@@ -1,12 +1,11 @@
 """How a scene moved from one snapshot to the next, found through the camera."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn.functional import grid_sample, pad
 
 from cassi.priors.subspace import spectral_basis, to_subspace
+from cassi.solvers.linear_system import Camera
 from cassi.solvers.statistics import unit_of
 
 COMPONENTS = 4
@@ -21,7 +20,7 @@ NEXT = ((2, 2), (0, 3))
 """Alike, from the motion of the snapshot before."""
 
 
-def find_motion(x: Tensor, y: Tensor, system: Any, motion: Tensor | None = None) -> Tensor:
+def find_motion(x: Tensor, y: Tensor, system: Camera, motion: Tensor | None = None) -> Tensor:
     """Find the shift, rotation and scale that turn a cube into the scene of a snapshot.
 
         argmin_M Σ_i w_i (y − A W_M x)_i²,   w = 1/(1 + (r/s)²),   r = y − A W_M x
@@ -32,7 +31,7 @@ def find_motion(x: Tensor, y: Tensor, system: Any, motion: Tensor | None = None)
     Args:
         x: cube of the snapshot before, `(1, C, H, W)`.
         y: the snapshot, `(1, K, H', W')`.
-        system: the camera A, with `forward_subspace`.
+        system: the camera A.
         motion: M of the snapshot before, to begin with.
 
     Returns:
@@ -54,7 +53,7 @@ def find_motion(x: Tensor, y: Tensor, system: Any, motion: Tensor | None = None)
     return found
 
 
-def _guess(x: Tensor, y: Tensor, system: Any, basis: Tensor) -> Tensor:
+def _guess(x: Tensor, y: Tensor, system: Camera, basis: Tensor) -> Tensor:
     """Return the shift of a coarse grid that fits the snapshot best."""
     smooth, size = _smooth(x, FIRST[0][0]), x.new_tensor(x.shape[-2:])
     found, least = x.new_tensor([[1, 0, 0], [0, 1, 0]]), torch.inf
@@ -106,7 +105,7 @@ def _smooth(x: Tensor, radius: int) -> Tensor:
     return x / size**2
 
 
-def _step(x: Tensor, y: Tensor, system: Any, basis: Tensor, motion: Tensor) -> Tensor:
+def _step(x: Tensor, y: Tensor, system: Camera, basis: Tensor, motion: Tensor) -> Tensor:
     height, width = x.shape[-2:]
     u, v = _coordinates(x, height, width)
     moved, ratio = move(x, motion, "bilinear"), (height - 1) / (width - 1)

@@ -20,7 +20,7 @@ from cassi.priors.subspace import block_means
 from cassi.pulled_prior import PulledPrior
 from cassi.solvers import ADMM, Geometric, Iteration, LinearSystem, Solution, Solver, Statistics
 from cassi.solvers.base import Options, take
-from cassi.solvers.linear_system import seen
+from cassi.solvers.linear_system import is_camera, seen
 from cassi.solvers.schedules import as_schedule
 
 EVERY = 5
@@ -77,7 +77,7 @@ class Sequence(Wrapper):
             )
         whole_number("iterations_each", self.iterations_each, 1)
         for name in ("start", "weight", "tolerance"):
-            not_negative(f"Sequence {name}", getattr(self, name))
+            not_negative(f"Sequence {name}", vars(self)[name])
         if self.weight > 1 or not self.tolerance > 0 or not self.start > 0:
             raise ValueError("Sequence: expected a weight to 1, a start and a tolerance above 0")
 
@@ -158,13 +158,13 @@ class Following:
         self.shorter, self.known, self.motion, self.joined = shorter, known, None, 0.0
         return replace(solution, history=history)
 
-    def _follow(self, y: Tensor, system: Any, given: Options) -> Solution | None:
+    def _follow(self, y: Tensor, system: LinearSystem, given: Options) -> Solution | None:
         last = self.cube
-        fits = hasattr(system, "forward_subspace") and not hasattr(system, "around_prior")
         if (
             last is None
             or len(last) > 1
-            or not fits
+            or not is_camera(system)
+            or system.is_guided
             or tuple(last.shape) != (len(y), *system.cube_shape)
         ):
             return None

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from cassi.solvers import LinearSystem, Reconstructor, Solution
-from cassi.solvers.base import Options
+from cassi.solvers.base import Options, Runs
 
 
 @dataclass(frozen=True)
@@ -57,5 +57,5 @@ class Wrapper:
 
 def check_method(name: str, method: Any) -> None:
     """Raise a TypeError unless it is a reconstructor."""
-    if not hasattr(method, "run"):
+    if not isinstance(method, Runs):
         raise TypeError(f"{name}: expected a reconstructor, got {method!r}")

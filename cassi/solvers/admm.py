@@ -1,14 +1,19 @@
 """Alternating direction method of multipliers."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, TypeGuard
 
 import torch
 from torch import Tensor
 
-from cassi.solvers.base import State
-from cassi.solvers.components import Components, begin_components, step_components
-from cassi.solvers.linear_system import LinearSystem
+from cassi.solvers.base import Algorithm, Prior, State
+from cassi.solvers.components import (
+    Components,
+    begin_components,
+    has_components,
+    step_components,
+)
+from cassi.solvers.linear_system import Camera, LinearSystem, has_subspace, is_camera
 from cassi.solvers.objective import data_misfit, half_square
 from cassi.solvers.statistics import Statistics
 
@@ -26,7 +31,7 @@ class AdmmState(State):
 
 
 @dataclass(frozen=True)
-class ADMM:
+class ADMM(Algorithm):
     """Alternating direction method of multipliers, with the prior as the second proximal step.
 
         v = argmin ½‖Av − y‖² + ρ/2‖v − (x − u)‖²,   v ← r·v + (1 − r)·x
@@ -63,14 +68,14 @@ class ADMM:
         return AdmmState(x0, x0)
 
     def step(
-        self, state: Any, y: Tensor, system: Any, prior: Any, sigma: Any, rho: Any
+        self, state: Any, y: Tensor, system: LinearSystem, prior: Prior, sigma: Any, rho: Any
     ) -> AdmmState | Components:
         """Take the data step, apply the prior, update the multiplier.
 
         With a prior on spectral components the step works on components too; see
         `cassi.solvers.components`.
         """
-        if hasattr(prior, "follow") and hasattr(system, "adjoint_subspace"):
+        if has_components(prior) and has_subspace(system):
             if not isinstance(state, Components):
                 state = begin_components(state.x, y, system, prior) or state
             if isinstance(state, Components):
@@ -78,18 +83,18 @@ class ADMM:
         total = self._fit(state, y, system, rho)
         x = prior(total, sigma)
         # Only the data step that is written out needs it; a network's stages do without.
-        residual = y - system(x) if hasattr(system, "add_adjoint") else None
+        residual = y - system(x) if _is_written_out(system) else None
         return AdmmState(x, total, residual=residual)
 
-    def _fit(self, state: AdmmState, y: Tensor, system: Any, rho: Any) -> Tensor:
+    def _fit(self, state: AdmmState, y: Tensor, system: LinearSystem, rho: Any) -> Tensor:
         # With t = v + u of the last step: x − u = 2x − t, and the relaxed v + u = t + r (v − x).
         x, total, r = state.x, state.total, self.relaxation
-        if not hasattr(system, "add_adjoint"):
+        if not _is_written_out(system):
             return total + r * (system.data_step(torch.lerp(total, x, 2.0), y, rho) - x)
         # The data step written out, so that its cubes are not: v = 2x − t + Aᵀz.
         seen = y - system(x) if state.residual is None else state.residual
         z = system.gram_solve(2 * seen - (y - system(total)), rho)
-        return cast(Tensor, system.add_adjoint(torch.lerp(total, x, r), r * z))
+        return system.add_adjoint(torch.lerp(total, x, r), r * z)
 
     def objective(
         self, state: Any, y: Tensor, system: LinearSystem, penalty: Tensor, rho: Any
@@ -98,3 +103,8 @@ class ADMM:
         if isinstance(state, Components):
             return half_square(state.residual) + rho * penalty
         return data_misfit(state.x, y, system) + rho * penalty
+
+
+def _is_written_out(system: LinearSystem) -> TypeGuard[Camera]:
+    """Tell whether the data step is written out: conjugate gradients would end elsewhere."""
+    return is_camera(system) and system.is_closed

@@ -7,19 +7,29 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypedDict, cast
+from typing import (
+    Any,
+    ClassVar,
+    NamedTuple,
+    Protocol,
+    TypedDict,
+    TypeGuard,
+    cast,
+    runtime_checkable,
+)
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from cassi.solvers.linear_system import LinearSystem
+from cassi.solvers.linear_system import LinearSystem, is_camera
 from cassi.solvers.statistics import Statistics
 
 Prior = Callable[[Tensor, float], Tensor]
 """(cube, sigma) → cube: removes noise of standard deviation sigma from a cube `(B, C, H, W)`."""
 
 
+@runtime_checkable
 class Remembering(Protocol):
     """A prior with a memory within one run: a warm start, a spectral basis, a fitted network."""
 
@@ -38,18 +48,23 @@ class Proximal(Protocol):
         """Return R(x) of each sample, `(B,)`; None where these parameters have no R."""
 
 
+def is_proximal(prior: Prior) -> TypeGuard[Proximal]:
+    """Tell whether a prior has a method `penalty`."""
+    return hasattr(prior, "penalty")
+
+
 def begin(prior: Prior, system: LinearSystem | None = None) -> Prior:
     """Return the prior for one run: `prior.begin()`, or the prior itself if it has no `begin`.
 
     The result keeps the method `penalty` of the prior, if there is one. A camera that knows more of
-    the scene than its measurement has a method `around_prior`: it puts what it knows around the
-    prior.
+    the scene than its measurement puts what it knows around the prior.
     """
-    run: Any = prior.begin() if hasattr(prior, "begin") else prior
-    if hasattr(prior, "penalty") and not hasattr(run, "penalty"):
+    run: Any = prior.begin() if isinstance(prior, Remembering) else prior
+    if is_proximal(prior) and not is_proximal(run):
         run.penalty = prior.penalty  # a function made for this run alone
-    around: Any = getattr(system, "around_prior", None)
-    return run if around is None else cast(Prior, around(run))
+    if system is not None and is_camera(system):
+        run = system.around_prior(run)
+    return cast(Prior, run)
 
 
 @dataclass(frozen=True)
@@ -62,7 +77,7 @@ class State:
     x: Tensor
     residual: Tensor | None = field(default=None, kw_only=True)
 
-    def misfit(self, y: Tensor, system: Any) -> Length:
+    def misfit(self, y: Tensor, system: LinearSystem) -> Length:
         """Return ‖y − Ax‖."""
         return Length(norm(y - system(self.x) if self.residual is None else self.residual))
 
@@ -108,12 +123,18 @@ def norm(value: Tensor) -> Tensor:
     return (value.float() if value.dtype.itemsize < 4 else value).norm()
 
 
+@runtime_checkable
 class Algorithm(Protocol):
     """Two pure functions; an algorithm owns no loop, no tensors and no schedule.
 
-    A class attribute `damped = True` declares that ρ is the damping of a data step. Solvers then
-    raise it for noisy measurements.
+    Algorithms are subclasses, as `cassi.solvers.GAP`.
     """
+
+    damped: ClassVar[bool] = False
+    """Whether ρ is the damping of a data step: solvers raise it for noisy measurements."""
+    divides: ClassVar[bool] = False
+    """Whether it fits y exactly in the end: noise of dark pixels, divided by their light, comes
+    back."""
 
     @property
     def rho(self) -> float:
@@ -131,6 +152,15 @@ class Algorithm(Protocol):
         self, state: Any, y: Tensor, system: LinearSystem, prior: Prior, sigma: Any, rho: Any
     ) -> Any:
         """Return the next state; sigma is the prior's strength, rho the ρ of the data step."""
+
+    def objective(
+        self, state: Any, y: Tensor, system: LinearSystem, penalty: Tensor, rho: Any
+    ) -> Tensor | None:
+        """Return what it minimises with a prior of this R(x), `(B,)`; None where that is nothing.
+
+        See `cassi.solvers.objective.evaluate_objective`.
+        """
+        return None
 
 
 @dataclass(frozen=True)
@@ -151,10 +181,15 @@ class Iteration:
 
 
 Callback = Callable[[Iteration, Any], bool | None]
-"""Called after every iteration with its statistics and its cube; returning True stops the loop.
+"""Called after every iteration with its statistics and its cube; returning True stops the loop."""
 
-It may have a method `wants(iteration)`. Where that returns False, the cube may be None: to make it
-takes time."""
+
+@runtime_checkable
+class Selective(Protocol):
+    """A callback that needs the cube of some iterations only: to make it takes time."""
+
+    def wants(self, iteration: Iteration) -> bool:
+        """Return whether the cube is needed; it may be None where not."""
 
 
 def is_sampled(index: int, every: int, last: int) -> bool:
@@ -164,8 +199,7 @@ def is_sampled(index: int, every: int, last: int) -> bool:
 
 def wants_cube(callback: Callback, iteration: Iteration) -> bool:
     """Return whether a callback needs the cube of this iteration."""
-    wants = getattr(callback, "wants", None)
-    return wants is None or bool(wants(iteration))
+    return not isinstance(callback, Selective) or bool(callback.wants(iteration))
 
 
 class Along(NamedTuple):
@@ -194,14 +228,11 @@ class Solution:
     along: Along | None = None
     """The cube along the dispersion that x was read from; None where x was computed itself."""
 
-    def measured(self, system: Any) -> Tensor:
+    def measured(self, system: LinearSystem) -> Tensor:
         """Return what the camera measures of the cube, `(B, K, H', W')`."""
-        if self.along is not None:
-            system, x = self.along.grid.camera(system), self.along.x
-        else:
-            x = self.x
-        y: Tensor = system(x)
-        return y
+        if self.along is None:
+            return system(self.x)
+        return cast(Tensor, self.along.grid.camera(system)(self.along.x))
 
     def checked(self) -> Solution:
         """Return the solution itself; raise ValueError if no iteration was finite."""
@@ -282,7 +313,15 @@ def take(
     return x0, given.get("callback"), given.get("objective", 0), given.get("statistics")
 
 
-class Reconstructor(Protocol):
+@runtime_checkable
+class Runs(Protocol):
+    """What is taken for a reconstructor."""
+
+    def run(self, y: Tensor, system: LinearSystem, **given: Unpack[Options]) -> Solution:
+        """Reconstruct y `(B, K, H, W')`, a measurement of the camera, and report how it went."""
+
+
+class Reconstructor(Runs, Protocol):
     """Recovers a cube from a measurement: a solver, a network, or a function of the user."""
 
     @property
@@ -300,6 +339,3 @@ class Reconstructor(Protocol):
     @property
     def network(self) -> nn.Module | None:
         """The network that it runs, if any."""
-
-    def run(self, y: Tensor, system: LinearSystem, **given: Unpack[Options]) -> Solution:
-        """Reconstruct y `(B, K, H, W')`, a measurement of the camera, and report how it went."""

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 import torch
 from torch import Tensor
 
-from cassi.solvers.base import Length, norm
+from cassi.solvers.base import Length, Prior, norm
 from cassi.solvers.graphs import begin_graphs, directly
-from cassi.solvers.linear_system import LinearSystem
+from cassi.solvers.linear_system import LinearSystem, SubspaceSystem, is_camera
 
 
 class Basis(Protocol):
@@ -79,21 +79,13 @@ class ComponentPrior(Protocol):
     def count(self, components: Tensor, sigma: Any) -> None:
         """Note that the prior was applied, and what it returned."""
 
+    def penalty_of(self, components: Tensor, sigma: Any) -> Tensor | None:
+        """Return R(x) of the cubes of components; see `Proximal`."""
 
-class SubspaceSystem(LinearSystem, Protocol):
-    """What is needed of a camera besides; see `cassi.systems.System`."""
 
-    def gram_solve(self, r: Tensor, rho: Any = 0.0) -> Tensor:
-        """Solve (AAᵀ + ρI) z = r."""
-
-    def add_gram_product(self, v: Tensor, y: Tensor) -> Tensor:
-        """Return v + AAᵀy."""
-
-    def residual_subspace(self, y: Tensor, components: Tensor, basis: Tensor) -> Tensor:
-        """Return y − A F c."""
-
-    def adjoint_subspace(self, y: Tensor, basis: Tensor) -> Tensor:
-        """Return Gᵀ Aᵀ y."""
+def has_components(prior: Prior) -> TypeGuard[ComponentPrior]:
+    """Tell whether a prior, in one run, is one on components."""
+    return hasattr(prior, "follow")
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +157,7 @@ def begin_components(x: Tensor, y: Tensor, system: LinearSystem, prior: Componen
     basis, analysis = prior.basis, prior.basis.analysis
     components = make_cube(x.to(analysis.dtype), analysis.mT)
     residual = y - system(x)
-    closed = getattr(system, "is_closed", False)  # conjugate gradients look at their residuals
+    closed = is_camera(system) and system.is_closed  # conjugate gradients look at their residuals
     run = begin_graphs(y.device) if closed else directly
     parts = components, components, torch.zeros_like(y), residual, residual
     unread = basis.lengths  # in the place of norms

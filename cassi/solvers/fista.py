@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from cassi.checks import not_negative
-from cassi.solvers.base import Prior, State
+from cassi.solvers.base import Algorithm, Prior, State
 from cassi.solvers.linear_system import LinearSystem
 from cassi.solvers.objective import data_misfit, inner
 from cassi.solvers.statistics import Statistics, largest_eigenvalue
@@ -23,7 +23,7 @@ class FistaState(State):
 
 
 @dataclass(frozen=True)
-class FISTA:
+class FISTA(Algorithm):
     """Fast iterative shrinkage-thresholding: a gradient step from z, then the prior.
 
         x⁺ = prior(z + Aᵀ(y − Az)/(L + ρ), σ),   t⁺ = (1 + √(1 + 4t²))/2,

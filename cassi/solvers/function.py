@@ -3,14 +3,14 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from cassi.solvers.base import Callback, Iteration, Options, Solution, take
-from cassi.solvers.linear_system import Camera, seen
+from cassi.solvers.linear_system import Camera, LinearSystem, seen
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Function:
     shares_batch: bool = True
 
     @torch.no_grad()
-    def run(self, y: Tensor, system: Any, **given: Unpack[Options]) -> Solution:
+    def run(self, y: Tensor, system: LinearSystem, **given: Unpack[Options]) -> Solution:
         """Reconstruct y; see `Reconstructor.run`. It takes no first cube and no statistics.
 
         Raises:
@@ -45,7 +45,7 @@ class Function:
         x = self.function(y, system)
         if not isinstance(x, Tensor):
             raise TypeError(f"method: expected a tensor (B, C, H, W), got {type(x).__name__}")
-        shape = (len(y), *system.cube_shape)
+        shape = (len(y), *cast(Camera, system).cube_shape)
         if tuple(x.shape) != shape:
             got = tuple(x.shape)
             raise ValueError(f"method: expected a cube (B, C, H, W) = {shape}, got {got}")
@@ -53,11 +53,11 @@ class Function:
 
 
 def one_iteration(
-    x: Tensor, y: Tensor, system: Camera, seconds: float, callback: Callback | None
+    x: Tensor, y: Tensor, system: LinearSystem, seconds: float, callback: Callback | None
 ) -> Solution:
     """Return a cube as a solution of one iteration, and call the callback with it."""
     size = y.norm(dtype=torch.float64).clamp_min(torch.finfo(torch.float64).tiny)
-    fits = tuple(x.shape[1:]) == tuple(system.cube_shape)
+    fits = tuple(x.shape[1:]) == tuple(cast(Camera, system).cube_shape)
     residual = float((y - system(x)).norm(dtype=torch.float64) / size) if fits else float("nan")
     step = Iteration(index=1, residual=residual, change=1.0, seconds=seconds, sigma=0.0)
     if callback is not None:

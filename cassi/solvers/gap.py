@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from cassi.checks import not_negative
-from cassi.solvers.base import Prior, State
+from cassi.solvers.base import Algorithm, Prior, State
 from cassi.solvers.linear_system import LinearSystem
 from cassi.solvers.objective import data_misfit, half_square
 from cassi.solvers.statistics import Statistics
@@ -20,7 +20,7 @@ class GapState(State):
 
 
 @dataclass(frozen=True)
-class GAP:
+class GAP(Algorithm):
     """Generalized alternating projection: project onto the measurement, then apply the prior.
 
         v = x + Aᵀ(AAᵀ + ρI)⁻¹(t − Ax),   x ← prior(v, σ)
@@ -43,7 +43,6 @@ class GAP:
     rho: float = 0.0
     damped: ClassVar[bool] = True
     divides: ClassVar[bool] = True
-    """It fits y exactly in the end: noise of dark pixels comes back, divided by their light."""
 
     def __post_init__(self) -> None:
         not_negative("GAP rho", self.rho)

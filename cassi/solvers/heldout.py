@@ -47,7 +47,7 @@ class Lines:
     """
 
     y: Tensor
-    system: Any
+    system: Camera
     heldout: Tensor
 
     @cached_property
@@ -208,7 +208,7 @@ def draw_seen(y: Tensor, system: LinearSystem, share: float = SHARE) -> Tensor:
     return heldout
 
 
-def heldout_error(x: Tensor, y: Tensor, system: LinearSystem, heldout: Tensor) -> Tensor:
+def heldout_error(x: Tensor, y: Tensor, system: Camera, heldout: Tensor) -> Tensor:
     r"""Return how far a cube is from pixels that it was reconstructed without.
 
         ‖(y − Ax)_H‖ / ‖y_H‖
@@ -234,7 +234,7 @@ def hold_out(y: Tensor, system: Camera, lines: int, share: float = SHARE) -> Lin
     return Lines(y, system, draw_seen(y, system, share))
 
 
-def brightest(y: Tensor, system: Any, lines: int) -> tuple[Tensor, Any]:
+def brightest(y: Tensor, system: Camera, lines: int) -> tuple[Tensor, Camera]:
     """Cut the lines with the most light out of a measurement, where the camera lets it be cut."""
     first, stop = brightest_lines(y, system, lines)
     axis = part_axis(system)

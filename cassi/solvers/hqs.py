@@ -5,14 +5,14 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from cassi.solvers.base import Prior, State
+from cassi.solvers.base import Algorithm, Prior, State
 from cassi.solvers.linear_system import LinearSystem
 from cassi.solvers.objective import data_misfit, half_square
 from cassi.solvers.statistics import Statistics
 
 
 @dataclass(frozen=True)
-class HQS:
+class HQS(Algorithm):
     """Half-quadratic splitting: fit the measurement near the last cube, then apply the prior.
 
         v = argmin ½‖Av − y‖² + ρ/2‖v − x‖²,   x ← prior(v, σ)

@@ -24,12 +24,56 @@ class LinearSystem(Protocol):
         """Return argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖², `(B, C, H, W)`."""
 
 
-class Camera(LinearSystem, Protocol):
+class SubspaceSystem(LinearSystem, Protocol):
+    """What algorithms on spectral components need besides. A `System` has it, also in a run."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `gram_solve` has a closed form: no value is read, no solve depends on another."""
+
+    def gram_solve(self, r: Tensor, rho: Any = 0.0) -> Tensor:
+        """Solve (AAᵀ + ρI) z = r."""
+
+    def add_gram_product(self, v: Tensor, y: Tensor) -> Tensor:
+        """Return v + AAᵀy."""
+
+    def residual_subspace(self, y: Tensor, components: Tensor, basis: Tensor) -> Tensor:
+        """Return y − A F c."""
+
+    def adjoint_subspace(self, y: Tensor, basis: Tensor) -> Tensor:
+        """Return Gᵀ Aᵀ y."""
+
+
+class Camera(SubspaceSystem, Protocol):
     """What a `cassi.systems.System` can be asked beside: its shape, its parts, other pixels."""
 
     @property
     def cube_shape(self) -> tuple[int, int, int]:
         """(C, H, W)."""
+
+    @property
+    def part_axis(self) -> int | None:
+        """The axis along which a scene may be cut, -2 or -1; None where it cannot be."""
+
+    @property
+    def good_pixels(self) -> Tensor | None:
+        """The pixels that it sees, bool, `(1|B, K, H', W')`; None for all."""
+
+    @property
+    def is_guided(self) -> bool:
+        """Whether it knows more of the scene than its measurement."""
+
+    def begin(self) -> LinearSystem:
+        """Return the camera for one run. It may keep the last solve to start the next one from."""
+
+    def around_prior(self, prior: Any) -> Any:
+        """Return the prior of a run with what the camera knows of the scene around it."""
+
+    def add_adjoint(self, v: Tensor, y: Tensor) -> Tensor:
+        """Return v + Aᵀy."""
+
+    def forward_subspace(self, components: Tensor, basis: Tensor) -> Tensor:
+        """Return A F c."""
 
     def part(self, start: int, stop: int) -> Camera:
         """Return the camera of some lines."""
@@ -42,21 +86,26 @@ class Camera(LinearSystem, Protocol):
 
 
 def is_camera(system: LinearSystem) -> TypeGuard[Camera]:
-    """Tell whether pixels can be left out of what the camera sees."""
+    """Tell a `System` from another linear system, of which no more is known than its operators."""
     return hasattr(system, "weighted")
+
+
+def has_subspace(system: LinearSystem) -> TypeGuard[SubspaceSystem]:
+    """Tell whether algorithms may work on spectral components."""
+    return hasattr(system, "adjoint_subspace")
 
 
 def part_axis(system: LinearSystem) -> int | None:
     """Return the axis along which a scene may be cut, -2 or -1; None where it cannot be."""
-    return getattr(system, "part_axis", None)
+    return system.part_axis if is_camera(system) else None
 
 
 def good_pixels(system: LinearSystem) -> Tensor | None:
     """Return the pixels that the camera sees, bool, `(1|B, K, H', W')`; None for all."""
-    return getattr(system, "good", None)
+    return system.good_pixels if is_camera(system) else None
 
 
-def check_order(function: str, y: Any, system: Any) -> None:
+def check_order(function: str, y: object, system: object) -> None:
     """Raise a TypeError where measurement and camera are in the wrong order."""
     if isinstance(system, Tensor) and not isinstance(y, Tensor):
         raise TypeError(f"{function}: expected (y, system), got (system, y); give y first")
@@ -68,9 +117,8 @@ def seen(y: Tensor, system: LinearSystem) -> Tensor:
 
 
 def begin_system(system: LinearSystem) -> LinearSystem:
-    """Return the camera for one run. It may keep the last solve to start the next one from."""
-    run: LinearSystem = system.begin() if hasattr(system, "begin") else system
-    return run
+    """Return the camera for one run; see `Camera.begin`."""
+    return system.begin() if is_camera(system) else system
 
 
 def damped_inverse(y: Tensor, system: LinearSystem, rho: Any) -> Tensor:

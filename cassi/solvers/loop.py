@@ -3,7 +3,9 @@
 import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -74,104 +76,145 @@ def iterate(
     check_order("iterate", y, system)
     start = time.perf_counter() if began is None else began
     y = seen(y, system)
-    light = norm(y).item()
-    running = begin_system(system)
-    prior = begin(prior, running)
-    state = algorithm.init(y, running, _first_cube(x0, y, running), statistics)
-    every = 1 if y.device.type == "cpu" else READ_EVERY
-    finite, unread = state, list[_Unread]()  # the last state that is known to be finite, and since
-    history: list[Iteration] = []
-    reason = "iterations"
-    for index in range(iterations):
-        strength = sigma(index, iterations)
-        damping = algorithm.rho if rho is None else rho(index, iterations)
-        following = algorithm.step(state, y, running, prior, strength, damping)
-        norms = light, following.misfit(y, system), following.norm(), following.distance(state)
-        seconds = time.perf_counter() - start
-        record = _Unread(index + 1, seconds=seconds, sigma=strength, norms=norms)
-        unread.append(record)
-        if len(unread) == every or index + 1 == iterations:
-            _look(unread)
-            if not all(each.is_finite for each in unread):
-                reason = "diverged"
-                break
-            finite, unread = following, []
-        pause = time.perf_counter()
-        if objective and is_sampled(index + 1, objective, iterations):
-            value = evaluate_objective(algorithm, prior, following, y, system, strength, damping)
-            record.note("objective", value)
-        state = following
-        history.append(record)
-        x = state.x if callback is not None and wants_cube(callback, record) else None
-        stop = callback is not None and callback(record, x)
-        start += time.perf_counter() - pause
-        if stop:
-            reason = "callback"
-            break
-        if tol > 0 and record.change <= tol:
-            reason = "tolerance"
-            break
-    _look(unread)
-    if not all(each.is_finite for each in unread):
-        state, history = finite, history[: unread[0].index - 1]
-        reason = "diverged"
-    return Solution(state.x, history, reason)
+    norms = _Norms(norm(y).item())
+    running, prior = begin_system(system), begin(prior, system)
+    rho = (lambda *_: algorithm.rho) if rho is None else rho
+    parts = algorithm, y, system, running, prior, iterations, sigma, rho
+    return _Run(*parts, callback, objective, norms, start).until_the_end(x0, statistics, tol)
+
+
+class _Norms:
+    """A queue of the norms of all iterations. They stay on the device until one is asked for.
+
+    Then all that wait are read, in turn. `numbers` has of each iteration residual, change and the
+    largest σ of a tensor of them; `finite` whether its cube is.
+
+    Args:
+        light: ‖y‖.
+    """
+
+    def __init__(self, light: float) -> None:
+        self.light = light
+        self.waiting: list[list[Length]] = []
+        self.numbers: list[list[float]] = []
+        self.finite: list[bool] = []
+
+    def put(self, misfit: Length, size: Length, distance: Length, sigma: float | Tensor) -> None:
+        """Append ‖y − Ax‖, ‖x‖ and ‖x − x_previous‖ of an iteration, and σ if it is a tensor."""
+        strength = [Length(sigma.amax())] if isinstance(sigma, Tensor) else []
+        self.waiting.append([misfit, size, distance, *strength])
+
+    def number(self, place: int, which: int) -> float:
+        """Return a number of an iteration, which counts from 0."""
+        if place >= len(self.numbers):
+            self.read()
+        return self.numbers[place][which]
+
+    def read(self) -> None:
+        """Read what waits; the host waits once."""
+        values = iter(Length.read(list(itertools.chain.from_iterable(self.waiting))))
+        for lengths in self.waiting:
+            misfit, size, distance, *strength = itertools.islice(values, len(lengths))
+            residual, change = _ratio(misfit, self.light), _ratio(distance, size)
+            self.numbers.append([residual, change, *strength])
+            self.finite.append(math.isfinite(misfit) and math.isfinite(size))
+        self.waiting = []
+
+    def are_finite(self, first: int) -> bool:
+        """Tell whether the cubes of all iterations from one on are finite."""
+        self.read()
+        return all(self.finite[first:])
+
+    def iteration(
+        self, index: int, seconds: float, sigma: float | Tensor, objective: float | None
+    ) -> Iteration:
+        """Return an iteration whose numbers are read when they are asked for."""
+        late: list[Any] = [partial(self.number, index - 1, which) for which in range(3)]
+        strength = late[2] if isinstance(sigma, Tensor) else sigma
+        return _Unread(index, late[0], late[1], seconds, strength, objective)
+
+
+class _Late:
+    """A field that may be given as a function, which is called when the field is asked for."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __set__(self, record: Any, value: Any) -> None:
+        vars(record)[self.name] = value
+
+    def __get__(self, record: Any, owner: type) -> Any:
+        value = vars(record)[self.name]
+        return value() if callable(value) else value
 
 
 class _Unread(Iteration):
-    """An iteration whose numbers stay on the device until somebody asks for them.
+    """An iteration whose norms wait in a queue."""
 
-    Args:
-        index, residual, change, seconds, sigma, objective: see `Iteration`; a tensor σ is one of
-            each sample, and tells its largest.
-        norms: of y, y − Ax, x, and x − x_previous, in place of `residual` and `change`.
-    """
-
-    def __init__(
-        self,
-        index: int,
-        residual: float = math.nan,
-        change: float = math.nan,
-        seconds: float = 0.0,
-        sigma: float | Tensor = 0.0,
-        objective: float | None = None,
-        norms: tuple[Any, ...] = (),
-    ) -> None:
-        self.note("index", index)
-        self.note("seconds", seconds)
-        if isinstance(sigma, Tensor):
-            norms = (*norms, Length(sigma.amax()))
-        else:
-            self.note("sigma", sigma)
-        self.note("objective", objective)
-        self.note("_norms", norms)
-        if not norms:
-            self.note("residual", residual)
-            self.note("change", change)
-
-    def note(self, name: str, value: Any) -> None:
-        """Set a field, of those that are not known at first."""
-        object.__setattr__(self, name, value)
-
-    def __getattr__(self, name: str) -> Any:
-        """Read the numbers."""
-        if name not in ("residual", "change", "sigma", "is_finite"):
-            raise AttributeError(name)
-        _look([self])
-        return vars(self)[name]
+    residual: Any = _Late()
+    change: Any = _Late()
+    sigma: Any = _Late()
 
 
-def _look(records: Sequence[_Unread]) -> None:
-    """Read the numbers of iterations; the host waits once."""
-    read = iter(Length.read([value for record in records for value in record._norms[1:]]))
-    for record in records:
-        light, *lengths = record._norms
-        misfit, size, distance, *strength = itertools.islice(read, len(lengths))
-        if strength:
-            record.note("sigma", strength[0])
-        record.note("residual", _ratio(misfit, light))
-        record.note("change", _ratio(distance, size))
-        record.note("is_finite", math.isfinite(misfit) and math.isfinite(size))
+@dataclass
+class _Run:
+    """What the iterations of a run have in common."""
+
+    algorithm: Algorithm
+    y: Tensor
+    system: LinearSystem
+    running: LinearSystem
+    prior: Prior
+    iterations: int
+    sigma: Schedule
+    rho: Schedule
+    callback: Callback | None
+    objective: int
+    norms: _Norms
+    start: float
+
+    def until_the_end(self, x0: Any, statistics: Statistics | None, tol: float) -> Solution:
+        """Iterate; arguments and result are those of `iterate`."""
+        y, running, count, norms = self.y, self.running, self.iterations, self.norms
+        state = self.algorithm.init(y, running, _first_cube(x0, y, running), statistics)
+        every = 1 if y.device.type == "cpu" else READ_EVERY
+        finite, checked = state, 0  # the last state that is known to be finite, and its iteration
+        history, reason = list[Iteration](), "iterations"
+        for index in range(count):
+            parameters = self.sigma(index, count), self.rho(index, count)
+            following = self.algorithm.step(state, y, running, self.prior, *parameters)
+            lengths = following.misfit(y, self.system), following.norm(), following.distance(state)
+            seconds = time.perf_counter() - self.start
+            norms.put(*lengths, parameters[0])
+            if index + 1 in (checked + every, count):
+                if not norms.are_finite(checked):
+                    break
+                finite, checked = following, index + 1
+            state = following
+            if self._report(history, state, seconds, *parameters):
+                reason = "callback"
+                break
+            if tol > 0 and history[-1].change <= tol:
+                reason = "tolerance"
+                break
+        if not norms.are_finite(checked):
+            state, history, reason = finite, history[:checked], "diverged"
+        return Solution(state.x, history, reason)
+
+    def _report(
+        self, history: list[Iteration], state: Any, seconds: float, sigma: Any, rho: Any
+    ) -> bool:
+        """Append an iteration to the history; return whether the callback ends the run."""
+        pause, index, objective = time.perf_counter(), len(history) + 1, None
+        if self.objective and is_sampled(index, self.objective, self.iterations):
+            parts = self.algorithm, self.prior, state, self.y, self.system, sigma, rho
+            objective = evaluate_objective(*parts)
+        record = self.norms.iteration(index, seconds, sigma, objective)
+        history.append(record)
+        x = state.x if self.callback is not None and wants_cube(self.callback, record) else None
+        stop = self.callback is not None and bool(self.callback(record, x))
+        self.start += time.perf_counter() - pause
+        return stop
 
 
 def _first_cube(

@@ -4,8 +4,8 @@ from typing import Any, cast
 
 from torch import Tensor
 
-from cassi.solvers.base import Algorithm, Prior
-from cassi.solvers.components import Components
+from cassi.solvers.base import Algorithm, Prior, is_proximal
+from cassi.solvers.components import ComponentPrior, Components
 from cassi.solvers.linear_system import LinearSystem
 
 
@@ -36,7 +36,7 @@ def evaluate_objective(
     """Return what algorithm and prior minimise together, summed over the samples.
 
     Args:
-        algorithm: with a method `objective(state, y, system, penalty, rho)`.
+        algorithm: of the run.
         prior: with a method `penalty(x, sigma)`: R of prior(v, σ) = argmin ½‖u − v‖² + R(u).
         state: of the algorithm.
         y: measurement `(B, K, H', W')`.
@@ -47,12 +47,11 @@ def evaluate_objective(
     Returns:
         The objective; None where the algorithm has none or the prior is no proximal map.
     """
-    if not (hasattr(prior, "penalty") and hasattr(algorithm, "objective")):
+    if not is_proximal(prior):
         return None
     if isinstance(state, Components):  # of a cube that nobody has to make
-        penalty = cast(Any, prior).penalty_of(state.components, sigma)
+        penalty = cast(ComponentPrior, prior).penalty_of(state.components, sigma)
     else:
         penalty = prior.penalty(state.x, sigma)
-    if penalty is None:
-        return None
-    return float(algorithm.objective(state, y, system, penalty, rho).sum())
+    value = None if penalty is None else algorithm.objective(state, y, system, penalty, rho)
+    return None if value is None else float(value.sum())

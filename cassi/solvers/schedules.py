@@ -3,14 +3,22 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from torch import Tensor
 
 from cassi.checks import not_negative, whole_number
 
 Schedule = Callable[[int, int], float]
-"""(iteration, iterations) → value; the iteration counts from 0.
+"""(iteration, iterations) → value; the iteration counts from 0."""
 
-One that depends on the noise has a method `told`, as `cassi.solvers.AboveNoise`.
-"""
+
+@runtime_checkable
+class NoiseDependent(Protocol):
+    """A schedule that depends on the noise, as `cassi.solvers.AboveNoise`."""
+
+    def told(self, noise: Tensor, y: Tensor, rho: Any) -> Schedule:
+        """Return the schedule for a measurement of this noise."""
 
 
 @dataclass(frozen=True)

@@ -30,13 +30,12 @@ from cassi.solvers.linear_system import (
     Camera,
     LinearSystem,
     check_order,
-    damped_start,
     is_camera,
     seen,
 )
 from cassi.solvers.loop import iterate
-from cassi.solvers.refine import no_closer
-from cassi.solvers.schedules import Geometric, Schedule, as_schedule
+from cassi.solvers.preparation import Preparation
+from cassi.solvers.schedules import Geometric, NoiseDependent, Schedule, as_schedule
 from cassi.solvers.statistics import (
     UNSEEN,
     Statistics,
@@ -95,7 +94,7 @@ class Solver:
         if isinstance(self.algorithm, type):
             name = self.algorithm.__name__
             raise TypeError(f"algorithm: expected {name}(), got the class {name}")
-        if not (hasattr(self.algorithm, "init") and hasattr(self.algorithm, "step")):
+        if not isinstance(self.algorithm, Algorithm):
             raise TypeError(f"algorithm: expected GAP(), ADMM(), …, got {self.algorithm!r}")
         whole_number("iterations", self.iterations, 1)
         not_negative("tol", self.tol)
@@ -122,77 +121,75 @@ class Solver:
         """
         x0, callback, objective, statistics = take(given)
         began = time.perf_counter()
-        measured = seen(y, system)
-        if statistics is None and self._may_stop_early(system):
-            statistics = Statistics(lambda: [(measured, system)])  # both runs ask for them
-        divides = getattr(self.algorithm, "divides", False)
-        level = signal_level(measured, system, statistics, dark=divides)
-        y, noise = measured / level, None
-        damped = getattr(self.algorithm, "damped", False)
-        sigma, count = as_schedule(self.sigma), self.iterations
-        told = getattr(sigma, "told", None)  # a schedule that depends on the noise
-        if damped or self.consistent or self.heldout or told is not None:
-            noise = relative_noise(y, system, self.noise, statistics)
-        rho = own = as_schedule(self.algorithm.rho if self.rho is None else self.rho)
-        seeming, point = noise, None
-        if statistics is not None and noise is not None and self._stops_early(noise, system):
-            whole, shown = statistics, noise
-            size = root_mean_square(measured)
-            point = whole.remember(self, lambda: self._find_stopping_point(whole, shown))
-            count = min(count, point.count + LAST)
-            seeming = noise * point.factor
-            noise = torch.minimum(seeming, point.error / size)
-        if damped and seeming is not None:
-            rho = damped_schedule(own, seeming, y, system, statistics)
-        if told is not None and seeming is not None:
-            sigma = told(seeming, y, rho(count - 1, count))
-        if point is not None:
-            sigma = Truncated(sigma, self.iterations, point.count)
-
-        def start() -> Tensor | None:
-            if x0 is not None:
-                return x0 / level
-            # The pseudo-inverse amplifies noise that dark mask pixels let through.
-            return None if rho is own else damped_start(y, system, rho(0, count))
-
+        ready = self._prepare(seen(y, system), system, statistics)
         solution = iterate(
             self.algorithm,
-            y,
+            ready.y,
             system,
             self.prior,
-            iterations=count,
-            sigma=sigma,
-            rho=rho,
-            x0=start,
+            iterations=ready.iterations,
+            sigma=ready.sigma,
+            rho=ready.rho,
+            x0=lambda: ready.first_cube(x0),
             tol=self.tol,
-            callback=None if callback is None else _InUnits(callback, level),
+            callback=None if callback is None else _InUnits(callback, ready.level),
             objective=objective,
-            statistics=statistics,
+            statistics=ready.statistics,
             began=began,
         )
-        x = solution.x
-        if self.consistent and noise is not None:
-            x = no_closer(x, system.data_step(x, y, rho(count - 1, count)), y, system, noise)
-        return Solution(x * level, solution.history, solution.reason, seeming, point)
+        x = ready.result(solution.x)
+        return Solution(x, solution.history, solution.reason, ready.noise, ready.stopping_point)
 
-    def _may_stop_early(self, system: LinearSystem) -> bool:
-        return self.heldout > 0 and self.noise == "auto" and is_camera(system)
+    def _prepare(
+        self, measured: Tensor, system: LinearSystem, statistics: Statistics | None
+    ) -> Preparation:
+        """Estimate level and noise, find the stopping point, and adapt the schedules to them."""
+        algorithm, may_stop = self.algorithm, self.heldout > 0 and self.noise == "auto"
+        if statistics is None and may_stop and is_camera(system):
+            statistics = Statistics(lambda: [(measured, system)])  # both runs ask for them
+        level = signal_level(measured, system, statistics, dark=algorithm.divides)
+        y, noise, bound, point = measured / level, None, None, None
+        sigma, count = as_schedule(self.sigma), self.iterations
+        rho = own = as_schedule(algorithm.rho if self.rho is None else self.rho)
+        adapts = isinstance(sigma, NoiseDependent)
+        if algorithm.damped or adapts or self.consistent or self.heldout:
+            noise = bound = relative_noise(y, system, self.noise, statistics)
+        if noise is not None and statistics is not None and may_stop and is_camera(system):
+            point = self._find_stopping_point(noise, statistics)
+        if noise is not None and point is not None:
+            count = min(count, point.count + LAST)
+            noise = noise * point.factor
+            bound = torch.minimum(noise, point.error / root_mean_square(measured))
+        if noise is not None and algorithm.damped:
+            rho = damped_schedule(own, noise, y, system, statistics)
+        if noise is not None and isinstance(sigma, NoiseDependent):
+            sigma = sigma.told(noise, y, rho(count - 1, count))
+        if point is not None:
+            sigma = Truncated(sigma, self.iterations, point.count)
+        bound, is_damped = bound if self.consistent else None, rho is not own
+        parts = y, level, system, statistics, count, sigma, rho, is_damped
+        return Preparation(*parts, noise, bound, point)
 
-    def _stops_early(self, noise: Tensor, system: LinearSystem) -> bool:
-        return self._may_stop_early(system) and bool((noise > UNSEEN).any())
+    def _find_stopping_point(self, noise: Tensor, statistics: Statistics) -> StoppingPoint | None:
+        """Find where held-out pixels stop the annealing, once for a measurement; None: no noise."""
+        if not bool((noise > UNSEEN).any()):
+            return None
 
-    def _find_stopping_point(self, statistics: Statistics, noise: Tensor) -> StoppingPoint:
-        y, brightest = statistics.brightest()
-        system = cast(Camera, brightest)  # a part of the one of `_stops_early`
-        share, size = torch.stack((noise.mean(), statistics.size.mean().to(noise))).tolist()
+        def find() -> StoppingPoint:
+            y, brightest = statistics.brightest()
+            camera = cast(Camera, brightest)  # a part of one
+            share, size = torch.stack((noise.mean(), statistics.size.mean().to(noise))).tolist()
 
-        def run(y: Tensor, camera: Camera, monitor: HeldOutMonitor, factor: float) -> None:
-            told: Any = "auto" if factor == 1 else factor * share
-            count = monitor.last
-            annealed = replace(self, iterations=count, noise=told, heldout=0.0, consistent=False)
-            annealed.run(y, camera, callback=monitor, statistics=statistics)
+            def run(y: Tensor, camera: Camera, monitor: HeldOutMonitor, factor: float) -> None:
+                setting: Any = "auto" if factor == 1 else factor * share
+                count = monitor.last
+                same = replace(self, iterations=count, noise=setting, heldout=0, consistent=False)
+                same.run(y, camera, callback=monitor, statistics=statistics)
 
-        return find_stopping_point(y, system, self.heldout, self.iterations, share * size, run)
+            heldout, count = self.heldout, self.iterations
+            return find_stopping_point(y, camera, heldout, count, share * size, run)
+
+        return cast(StoppingPoint, statistics.remember(self, find))
 
     def __call__(self, y: Tensor, system: LinearSystem) -> Tensor:
         """Reconstruct: `(B, K, H, W')` → `(B, C, H, W)`."""

@@ -8,14 +8,14 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from cassi.checks import not_negative
 from cassi.plain_scenes import SIDE, WINDOWS, fit_windows, linear_maps, smooth_spectra
-from cassi.solvers.linear_system import LinearSystem, good_pixels
+from cassi.solvers.linear_system import LinearSystem, good_pixels, is_camera
 from cassi.solvers.schedules import Schedule
 
 Parts = Callable[[], Iterable[tuple[Tensor, LinearSystem]]]
@@ -471,12 +471,11 @@ def _at_mean_brightness(variance: Tensor, brightness: Tensor) -> Tensor:
     return torch.stack(levels)
 
 
-def _image(brightness: Tensor, spectrum: Tensor, system: Any) -> Tensor:
+def _image(brightness: Tensor, spectrum: Tensor, system: LinearSystem) -> Tensor:
     """Return the measurement of a scene `(B, 1, H, W)` of one spectrum `(C,)`."""
-    if hasattr(system, "forward_subspace"):
-        image: Tensor = system.forward_subspace(brightness, spectrum.view(1, -1, 1))
-        return image
-    return cast(Tensor, system(spectrum.view(1, -1, 1, 1) * brightness))
+    if is_camera(system):
+        return system.forward_subspace(brightness, spectrum.view(1, -1, 1))
+    return system(spectrum.view(1, -1, 1, 1) * brightness)
 
 
 def _plain_variance(y: Tensor, system: LinearSystem, at: Tensor) -> tuple[Tensor, Tensor]:

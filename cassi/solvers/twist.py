@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cassi.checks import not_negative
-from cassi.solvers.base import Prior, State
+from cassi.solvers.base import Algorithm, Prior, State, is_proximal
 from cassi.solvers.linear_system import LinearSystem
 from cassi.solvers.objective import half_square, inner
 from cassi.solvers.statistics import Statistics, largest_eigenvalue
@@ -24,7 +24,7 @@ class TwistState(State):
 
 
 @dataclass(frozen=True)
-class TwIST:
+class TwIST(Algorithm):
     """Two-step iterative shrinkage/thresholding: the next cube comes from the last two.
 
         Γ(x) = prior(x + Aᵀ(y − Ax)/(L + ρ), σ),   L = ‖A‖², found once by power iteration,
@@ -78,9 +78,10 @@ class TwIST:
             x = state.x + rate**2 * (state.x - state.previous) + beta * (shrunk - state.x)
         residual = y - system(x)
         if self.monotone and state.previous is not None:
-            penalty = getattr(prior, "penalty", lambda x, sigma: None)
-            now, then = penalty(x, sigma), penalty(state.x, sigma)
-            if now is None:
+            now = then = None
+            if is_proximal(prior):
+                now, then = prior.penalty(x, sigma), prior.penalty(state.x, sigma)
+            if now is None or then is None:
                 worse = inner(x - state.x, shrunk - state.x) < 0
             else:
                 fit, last = half_square(residual), half_square(state.residual)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from cassi.checks import not_negative
-from cassi.solvers.base import Prior, State
+from cassi.solvers.base import Algorithm, Prior, State
 from cassi.solvers.linear_system import LinearSystem
 from cassi.solvers.statistics import Statistics
 
@@ -45,7 +45,7 @@ class UntrainedState(State):
 
 
 @dataclass(frozen=True)
-class Untrained:
+class Untrained(Algorithm):
     r"""Fit an untrained network to the measurement: its form is the prior.
 
         min over θ, z of  f·mean|A G_θ(z + n) − y| + s·mean|z|,   x ← prior(G_θ(z + n), σ)
@@ -95,11 +95,12 @@ class Untrained:
     def __post_init__(self) -> None:
         if not callable(self.network):
             raise TypeError(f"Untrained network: expected a callable, got {self.network!r}")
+        numbers = vars(self)
         for name in ("rate", "fidelity", "level"):
-            if not not_negative(f"Untrained {name}", getattr(self, name)):
+            if not not_negative(f"Untrained {name}", numbers[name]):
                 raise ValueError(f"Untrained {name}: expected a number > 0, got 0")
         for name in ("sparsity", "spread", "disturbance"):
-            not_negative(f"Untrained {name}", getattr(self, name))
+            not_negative(f"Untrained {name}", numbers[name])
         if self.precision == "auto":  # no weights that are known to bear another
             object.__setattr__(self, "precision", "32-true")
         if self.precision not in PRECISIONS:
@@ -114,7 +115,7 @@ class Untrained:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             network: Any = self.network(bands=x0.shape[1])
-            height, width = (max(side, getattr(network, "least", 1)) for side in x0.shape[-2:])
+            height, width = (max(side, network.least) for side in x0.shape[-2:])
             code = (int(network.inputs), height, width)
             weights = [weight.detach().flatten() for weight in network.parameters()]
             drawn = torch.cat([*weights, self.spread * torch.rand(code).flatten()])

@@ -36,10 +36,12 @@ class System(nn.Module, ABC):
             `cassi.calibration.response.Unit`. Operators do not look at it.
         all_light: its measurement is a sensor's, in light of all wavelengths. What finds the camera
             looks at it, operators do not.
+        is_guided: it knows more of the scene than its measurement; see `around_prior`.
     """
 
     unit: Any = None
     all_light: bool = False
+    is_guided: bool = False
     part_axis: int | None = None
     conjugate: ConjugateGradients = ConjugateGradients()
     last_solve: SolveReport | None = None
@@ -139,9 +141,17 @@ class System(nn.Module, ABC):
         """Return another camera with what this one knows of its sensor, such as bad pixels."""
         return camera
 
+    def without_guide(self, y: Tensor) -> tuple[Tensor, System, tuple[Tensor, Tensor] | None]:
+        """Return snapshot and camera without a guide, and its picture and response, if any."""
+        return y, self, None
+
     def without_bad_pixels(self, y: Tensor) -> Tensor:
         """Return the measurement with zeros for the bad pixels, as `Weighted` has them."""
         return y
+
+    def around_prior(self, prior: Any) -> Any:
+        """Return the prior of a run with what the camera knows of the scene around it."""
+        return prior
 
     def _solve(self, r: Tensor, rho: float | Tensor, start: Tensor | None) -> Tensor:
         check_shape("y", r, self.measurement_shape)
@@ -251,6 +261,8 @@ class WarmStart:
         system: the camera.
     """
 
+    is_closed = False
+
     def __init__(self, system: System) -> None:
         self.system = system
         self.adjoint, self.pinv = system.adjoint, system.pinv
@@ -295,6 +307,20 @@ class Around(System):
     def last_solve(self) -> SolveReport | None:  # type: ignore[override]
         """Report of the camera's last solve by conjugate gradients."""
         return self.system.last_solve
+
+    @property
+    def good_pixels(self) -> Tensor | None:
+        """Of the camera."""
+        return self.system.good_pixels
+
+    @property
+    def is_guided(self) -> bool:  # type: ignore[override]
+        """As of the camera."""
+        return self.system.is_guided
+
+    def around_prior(self, prior: Any) -> Any:
+        """Return what the camera returns."""
+        return self.system.around_prior(prior)
 
     def __getattr__(self, name: str) -> Any:
         """Return the camera's attribute: mask, bands, step, axis, …."""

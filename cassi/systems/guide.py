@@ -135,6 +135,7 @@ class Guided(Around):
     movable: Movable
     picture: Tensor
     seen: Tensor
+    is_guided = True
 
     def __init__(
         self,
@@ -212,9 +213,9 @@ class Guided(Around):
         return self.system.unweighted
 
     @property
-    def good_pixels(self) -> Tensor | None:
-        """Of the camera."""
-        return self.system.good_pixels
+    def is_closed(self) -> bool:
+        """As of the camera."""
+        return self.system.is_closed
 
     def forward(self, x: Tensor) -> Tensor:
         """Simulate the measurement of the camera."""

@@ -7,8 +7,12 @@ import pytest
 import torch
 
 from cassi import ADMM, GAP, SDCassi
+from cassi.priors import TV
 from cassi.solvers import FISTA, HQS, Constant, TwIST, iterate, loop
+from cassi.solvers.base import Length
 from cassi.solvers.objective import evaluate_objective
+from cassi.systems import Guided
+from cassi.systems.examples import EXAMPLES
 
 ALGORITHMS = {"gap": GAP(), "plain": GAP(accelerated=False), "admm": ADMM()}
 ALGORITHMS |= {"hqs": HQS(), "fista": FISTA(), "twist": TwIST()}
@@ -233,3 +237,33 @@ def test_seconds_leave_out_the_objective(monkeypatch):
             return super().penalty(x, sigma)
 
     assert [s.seconds for s in _run(ADMM(), Slow(), objective=True).history] == [0] * 5
+
+
+def test_norms_wait_until_one_is_asked_for(monkeypatch):
+    reads, read = [], Length.read
+    monkeypatch.setattr(Length, "read", lambda lengths: reads.append(len(lengths)) or read(lengths))
+    norms, history = loop._Norms(2.0), []
+    for index in (1, 2, 3):
+        sizes = (Length(torch.tensor(float(value))) for value in (index, 4, 2))
+        sigma = torch.tensor([0.1, 0.2]) if index == 3 else 0.5
+        norms.put(*sizes, sigma)
+        history.append(norms.iteration(index, 0.0, sigma, None))
+        assert reads == [6] * (index > 2)
+        if index == 2:
+            assert history[0].change == 0.5
+            assert history[1].residual == 1.0
+    assert dataclasses.replace(history[2], index=7).residual == 1.5
+    assert history[2].sigma == pytest.approx(0.2)
+    assert [s.sigma for s in history[:2]] == [0.5, 0.5]
+    assert reads == [6, 4]
+    assert norms.are_finite(0)
+
+
+def test_a_guide_beside_conjugate_gradients_changes_no_other_prior():
+    system = EXAMPLES["psf"]()
+    y = system(torch.rand(1, *system.cube_shape, dtype=torch.float64))
+    bands, height, width = system.cube_shape
+    guided = Guided(system, torch.ones(height, width), torch.ones(1, bands))
+    options = {"iterations": 3, "sigma": Constant(0.1)}
+    cubes = [iterate(ADMM(), y, each, TV(), **options).x for each in (system, guided)]
+    torch.testing.assert_close(*cubes, rtol=1e-4, atol=1e-5)
