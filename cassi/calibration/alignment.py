@@ -1,7 +1,6 @@
 """A mask that was moved to where a measurement shows it."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from cassi.systems import System
 
@@ -30,11 +29,16 @@ class Alignment:
     before: float
     after: float
 
-    def numbers(self) -> dict[str, Any]:
+    def numbers(self) -> dict[str, object]:
         """Return what metrics.json has of it."""
-        names = ("down", "right", "rotation", "magnification", "blur")
-        errors = {"before": self.before, "after": self.after}
-        return {name: getattr(self, name) for name in names} | {"heldout_error": errors}
+        return {
+            "down": self.down,
+            "right": self.right,
+            "rotation": self.rotation,
+            "magnification": self.magnification,
+            "blur": self.blur,
+            "heldout_error": {"before": self.before, "after": self.after},
+        }
 
     def __str__(self) -> str:
         """Say it for people."""

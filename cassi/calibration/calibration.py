@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from cassi.camera.names import Names
 from cassi.camera.place import Place
@@ -73,8 +72,8 @@ class Calibration:
     def refused(self, nominal: SDCassi | DDCassi, reason: str) -> "Calibration":
         """Return the nominal camera as the result, for a reason."""
         values = tuple(replace(each, value=each.nominal, taken=False) for each in self.estimates)
-        taken: dict[str, Any] = {"taken": dict.fromkeys(self.taken, 0.0), "estimates": values}
-        return replace(self, system=nominal, after=self.before, dropped=(reason,), **taken)
+        found = replace(self, taken=dict.fromkeys(self.taken, 0.0), estimates=values)
+        return replace(found, system=nominal, after=self.before, dropped=(reason,))
 
 
 def describe(

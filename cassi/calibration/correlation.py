@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -208,16 +207,15 @@ class _Profile:
     """
 
     def __init__(self, own: Tensor, low: int, high: int, blur: float) -> None:
-        self.where: dict[str, Any] = {"dtype": own.dtype, "device": own.device}
         if blur:
-            at = torch.arange(-3, 4, **self.where)
+            at = torch.arange(-3, 4).to(own)
             kernel = torch.softmax(-at.square() / (2 * blur), 0)
             own = conv1d(pad(own[None, None], (3, 3)), kernel[None, None])[0, 0]
         self.own = own
-        self.offsets = torch.arange(low, high + 1, **self.where)
-        self.at = torch.arange((high - low) * _FINE + 1, **self.where) / _FINE + low
+        self.offsets = torch.arange(low, high + 1).to(own)
+        self.at = torch.arange((high - low) * _FINE + 1).to(own) / _FINE + low
         self.codes = self._mask_at(self.at)
-        self.orders = torch.arange(_SPECTRA, **self.where)
+        self.orders = torch.arange(_SPECTRA).to(own)
 
     def _mask_at(self, offsets: Tensor) -> Tensor:
         """Return the correlation of a mask that lies at an offset: `(…, O)` → `(…, O, D)`."""
@@ -233,7 +231,7 @@ class _Profile:
 
     def levels(self, profile: Tensor, first: float, last: float) -> tuple[float, float]:
         """Return the light at both ends, over its mean."""
-        ends = torch.tensor([[first], [last]], **self.where)
+        ends = self.own.new_tensor([[first], [last]])
         weights = self._solve(profile, *ends)[1][0, :-1, 0]
         near = torch.cos(math.pi * self.orders * _NEAR) * weights
         mean = float(weights[0].clamp_min(1e-30))

@@ -136,36 +136,16 @@ def find_filtered_camera(
     order = sorted(range(len(frames)), key=lambda k: wavelengths[k])
     middle = order[len(order) // 2]
     codes = [flatten(y.double(), ok) for y, ok in zip(frames, good, strict=True)]
-    places = tuple(
-        Place(wavelengths[k], 0.0, 0.0, _LEAST)
-        if k == middle
-        else _locate(codes[middle], codes[k], wavelengths[k])
-        for k in order
-    )
-    spread = max(abs(each.along) for each in places)
-    if max(abs(each.across) for each in places) > max(1.0, spread):
-        raise ValueError(
-            "monochromatic: the code moves across the dispersion from filter to filter; set "
-            "system.axis=-2 for dispersion along the rows, -1 along the columns"
-        )
-    _check_order(places)
+    places = tuple(_locate(codes[middle], codes[k], wavelengths[k]) for k in order)
+    _check_places(places)
     rows, columns = find_field(frames[middle], good[middle])
     whole = _clean_mask(frames, good, middle, wavelengths, places)
     whole = whole - _stray(whole, rows, columns)
     mask = whole[rows[0] : rows[1], columns[0] : columns[1]]
     mask = (mask / mask.flatten().quantile(_OPEN).clamp_min(1e-30)).clamp(0, 1)
     known = []
-    if ends is not None:
-        beyond = frames[middle].shape[1] - mask.shape[1] - max(ends)
-        if abs(beyond) < _FITS:
-            known = _place_ends(mask, rows, columns[0], ends, bands, light)
-        elif len(places) == 1:
-            raise ValueError(
-                f"monochromatic: with one filter, expected where the outermost bands fall; up to "
-                f"{max(ends):.3g} pixels and a field of {mask.shape[1]} leave {beyond:.3g} of the "
-                f"detector's {frames[middle].shape[1]}; set system.step, or window= so that the "
-                f"light of all bands is left, {mask.shape[1] + max(ends):.0f} pixels along it"
-            )
+    if ends is not None and _ends_fit(ends, mask.shape[1], whole.shape[1], len(places) == 1):
+        known = _place_ends(mask, rows, columns[0], ends, bands, light)
     found, errors, curves = fit_curves([*places, *known], bands)
     return FilteredCamera(mask, columns[0] + found, errors, rows, columns[0], places, curves)
 
@@ -191,8 +171,17 @@ def centroid(
     return float((at * seen).sum() / seen.sum())
 
 
-def _check_order(places: Sequence[Place]) -> None:
-    """Raise ValueError unless light moves one way with its wavelength; warn if red moves more."""
+def _check_places(places: Sequence[Place]) -> None:
+    """Raise ValueError unless light moves along the dispersion, one way with its wavelength.
+
+    A warning is given where red moves more than blue.
+    """
+    spread = max(abs(each.along) for each in places)
+    if max(abs(each.across) for each in places) > max(1.0, spread):
+        raise ValueError(
+            "monochromatic: the code moves across the dispersion from filter to filter; set "
+            "system.axis=-2 for dispersion along the rows, -1 along the columns"
+        )
     sign = 1 if places[-1].along > places[0].along else -1
     slopes, errors = [], []
     for one, other in pairwise(places):
@@ -211,6 +200,19 @@ def _check_order(places: Sequence[Place]) -> None:
             f"({slopes[0]:.3f}): of a prism it is the other way; are two files exchanged?",
             stacklevel=3,
         )
+
+
+def _ends_fit(ends: tuple[float, float], field: int, detector: int, needed: bool) -> bool:
+    """Tell whether field and bands fill a detector; raise ValueError if that is needed."""
+    beyond = detector - field - max(ends)
+    if needed and not abs(beyond) < _FITS:
+        raise ValueError(
+            f"monochromatic: with one filter, expected where the outermost bands fall; up to "
+            f"{max(ends):.3g} pixels and a field of {field} leave {beyond:.3g} of the "
+            f"detector's {detector}; set system.step, or window= so that the "
+            f"light of all bands is left, {field + max(ends):.0f} pixels along it"
+        )
+    return abs(beyond) < _FITS
 
 
 def _place_ends(
@@ -239,6 +241,8 @@ def _place_ends(
 
 def _locate(reference: Tensor, code: Tensor, wavelength: float) -> Place:
     """Return by how much a code lies further along and across than a reference's."""
+    if code is reference:
+        return Place(wavelength, 0.0, 0.0, _LEAST)
     height, width = reference.shape
     size = (height + 2 * _ACROSS, 2 * width)
     cross = torch.fft.rfft2(code, s=size) * torch.fft.rfft2(reference, s=size).conj()

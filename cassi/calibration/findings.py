@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class CameraCheck:
 
     warnings: tuple[Finding, ...] = ()
     note: str = ""
-    numbers: dict[str, Any] = field(default_factory=dict)
+    numbers: dict[str, object] = field(default_factory=dict)
 
     def __add__(self, other: CameraCheck) -> CameraCheck:
         """Put two together."""

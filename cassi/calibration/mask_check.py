@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise, product
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -64,8 +63,7 @@ def check_mask(y: Tensor, system: CodedSystem, good: Tensor | None) -> CameraChe
         system: the camera.
         good: pixels that count; None: all.
     """
-    mask = system.mask.detach()
-    mask = mask[0] if mask.ndim == 5 else mask
+    mask = _mask_of(system)
     if min(y.shape[-2:]) < LEAST or min(mask.shape[-2:]) < LEAST:
         return CameraCheck()
     if repeats(mask) or float(mask.std()) < 1e-3 * float(mask.abs().mean()) + 1e-30:
@@ -74,24 +72,16 @@ def check_mask(y: Tensor, system: CodedSystem, good: Tensor | None) -> CameraChe
         referee = _Referee(y, system, good)
     except ValueError:
         return CameraCheck()  # no window has light and good pixels
-    offsets = system.offsets
-    search = _MaskSearch(system, y, good, mask, offsets)
-    given = search.find(lambda m: m)
-    others = {}
-    square = mask.shape[-1] == mask.shape[-2]
-    for pose, (_, image) in POSES.items():
-        quarter = image(mask[..., :1, :2]).shape[-1] == 1
-        if (quarter and not square) or search.is_same(image):
-            continue
-        others[pose] = search.find(image)
-    reverse, remedy = None, other_way(offsets)
+    search = _MaskSearch(system, y, good)
+    given, others = search.find(), search.find_turned()
+    reverse, remedy = None, other_way(search.offsets)
     if mask.shape[1] > 1 and remedy is not None:
-        reverse = search.find(lambda m: m, tuple(max(offsets) - each for each in offsets))
+        reverse = search.find(offsets=[max(search.offsets) - each for each in search.offsets])
     # Where the mask is not, its score is chance: everywhere but in one pose.
     pose = max(others, key=lambda name: others[name].score, default="")
     best = others.pop(pose, given)
     chance = max(given.chance, *(each.score for each in others.values()), 1e-12)
-    numbers: dict[str, Any] = {
+    numbers: dict[str, object] = {
         "correlation": given.score,
         "chance": chance,
         "mask_shift": [given.down + given.fraction, float(given.along)],
@@ -102,12 +92,7 @@ def check_mask(y: Tensor, system: CodedSystem, good: Tensor | None) -> CameraChe
         [own, own.moved(given.down, 0.0)],
     ):
         numbers["pose"] = pose
-        moved = "" if abs(best.down) < 2 else f", {_moved(best.down, 0, system.axis)}"
-        message = (
-            f"the frame shows it {pose}{moved} (correlation {best.score:.3f}, as given "
-            f"{given.score:.3f}): {POSES[pose][0]}"
-        )
-        return CameraCheck((Finding("mask", message),), "", {"mask": numbers})
+        return CameraCheck((_turned(system, pose, best, given),), "", {"mask": numbers})
     if reverse is not None and reverse.score > CLEARLY * given.score:
         message = (
             f"the frame shows the masks of the bands in reverse (correlation {reverse.score:.3f}, "
@@ -122,7 +107,14 @@ def check_mask(y: Tensor, system: CodedSystem, good: Tensor | None) -> CameraChe
         )
         return CameraCheck((Finding("mask", message),), "", {"mask": numbers})
     found = _check_place(system, search, given, numbers, referee)
-    return CameraCheck(found.warnings, found.note, {"mask": numbers} | found.numbers)
+    note = f"mask pattern found ({given.score / chance:.0f}× above chance).{found.note}"
+    return CameraCheck(found.warnings, note, {"mask": numbers} | found.numbers)
+
+
+def _mask_of(system: CodedSystem) -> Tensor:
+    """Return the mask `(K, 1|C, H, W)`, of the first sample if each has its own."""
+    mask = system.mask.detach()
+    return mask[0] if mask.ndim == 5 else mask
 
 
 class _Referee:
@@ -135,15 +127,13 @@ class _Referee:
     """
 
     def __init__(self, y: Tensor, system: CodedSystem, good: Tensor | None) -> None:
-        mask = system.mask.detach()
-        mask = mask[0] if mask.ndim == 5 else mask
         self.evidence, self.few = (
             Evidence(y, system, good, None, n) for n in (WINDOWS, WINDOWS // 2)
         )
         offsets = torch.tensor(system.offsets, dtype=torch.float64)
-        self.given = Optics(system.turn(mask).float().cpu(), offsets)
-        self._known: dict[Any, Verdict] = {}
-        self._rough: dict[Any, float] = {}
+        self.given = Optics(system.turn(_mask_of(system)).float().cpu(), offsets)
+        self._known: dict[tuple[object, ...], Verdict] = {}
+        self._rough: dict[tuple[object, ...], float] = {}
 
     def prefers(self, others: Sequence[Optics], beside: Sequence[Optics]) -> bool:
         """Tell whether the frame is surely more probable under one of these than beside them.
@@ -201,15 +191,8 @@ def repeats(mask: Tensor) -> bool:
 class _MaskSearch:
     """A frame with its camera's mask, dispersion along the last axis."""
 
-    def __init__(
-        self,
-        system: CodedSystem,
-        y: Tensor,
-        good: Tensor | None,
-        mask: Tensor,
-        offsets: tuple[float, ...],
-    ) -> None:
-        self.system, self.mask, self.offsets = system, mask, offsets
+    def __init__(self, system: CodedSystem, y: Tensor, good: Tensor | None) -> None:
+        self.system, self.mask, self.offsets = system, _mask_of(system), system.offsets
         y = system.turn(y)
         length = y.shape[-2]
         self.lines = min(length, max(128, _MOST // max(y.shape[-1], 1)))
@@ -221,14 +204,22 @@ class _MaskSearch:
             else system.turn(good).narrow(-2, self.first, self.lines).expand(len(y), -1, -1, -1),
         )
 
-    def cut(self, image: Image) -> Tensor:
-        mask = self.system.turn(image(self.mask))
-        return mask.narrow(-2, self.first, self.lines)
+    def find(self, image: Image = lambda m: m, offsets: Sequence[float] = ()) -> Peak:
+        """Return where a frame shows an image of the mask best."""
+        mask = self.system.turn(image(self.mask)).narrow(-2, self.first, self.lines)
+        return self.correlation.find(mask, offsets or self.offsets)
 
-    def find(self, image: Image, offsets: tuple[float, ...] | None = None) -> Peak:
-        return self.correlation.find(self.cut(image), offsets or self.offsets)
+    def find_turned(self) -> dict[str, Peak]:
+        """Return where a frame shows the mask best in those of `POSES` that look different."""
+        square = self.mask.shape[-1] == self.mask.shape[-2]
+        found = {}
+        for pose, (_, image) in POSES.items():
+            quarter = image(self.mask[..., :1, :2]).shape[-1] == 1
+            if (square or not quarter) and not self._is_same(image):
+                found[pose] = self.find(image)
+        return found
 
-    def is_same(self, image: Image) -> bool:
+    def _is_same(self, image: Image) -> bool:
         """Tell whether a mask looks the same so, by a pixel in a few."""
         a, b = (value.float() - value.float().mean() for value in (self.mask, image(self.mask)))
         return float((a * b).sum()) > 0.5 * float(a.square().sum())
@@ -238,7 +229,7 @@ def _check_place(
     system: CodedSystem,
     search: _MaskSearch,
     given: Peak,
-    numbers: dict[str, Any],
+    numbers: dict[str, object],
     referee: _Referee,
 ) -> CameraCheck:
     """Ask where the mask lies, and how far apart the bands do.
@@ -250,14 +241,13 @@ def _check_place(
     down = given.down + given.fraction
     offsets, bands = search.offsets, len(search.offsets)
     span = max(offsets) - min(offsets)
-    note = f"mask pattern found ({given.score / numbers['chance']:.0f}× above chance)."
     shared = search.mask.shape[1] == 1 and type(system) in (SDCassi, BlurredCassi)
     if not (shared and bands >= LEAST_BANDS and span >= LEAST_SPAN):
         # Along the dispersion, coloured light lies elsewhere than white one.
         own = referee.given
         if abs(down) >= SHIFT and referee.prefers([own.moved(down, 0.0)], [own]):
             warnings.append(_shift(system, down, 0.0))
-        return CameraCheck(tuple(warnings), note, {})
+        return CameraCheck(tuple(warnings))
     pitch, sign = span / (bands - 1), -1 if offsets[0] > offsets[-1] else 1
     own = referee.given
     here = own.moved(down, 0.0)
@@ -280,13 +270,13 @@ def _check_place(
     if moved or (off and not stretched):
         warnings.append(_shift(system, down, along if off else 0.0))
     if system.all_light:
-        note += " Dispersion: light of all wavelengths does not show it."
+        note = " Dispersion: light of all wavelengths does not show it."
     elif stretched:
-        note += f" Dispersion: {sign * step:.2f} px per band, not {sign * pitch:.4g} as configured."
+        note = f" Dispersion: {sign * step:.2f} px per band, not {sign * pitch:.4g} as configured."
     elif all(referee.prefers([here], referee.near(here.stretched(w), 0.5)) for w in WIDER):
-        note += f" Dispersion: {sign * pitch:.4g} px per band, as configured."
+        note = f" Dispersion: {sign * pitch:.4g} px per band, as configured."
     else:
-        note += " Dispersion: this light does not show it."
+        note = " Dispersion: this light does not show it."
     return CameraCheck(tuple(warnings), note, {"step": step})
 
 
@@ -313,6 +303,15 @@ def _likeliest(
             nats[first, last] = referee.rough(camera)
         best = sorted(nats, key=lambda each: -nats[each])[:STARTS]
     return best[0]
+
+
+def _turned(system: CodedSystem, pose: str, best: Peak, given: Peak) -> Finding:
+    moved = "" if abs(best.down) < 2 else f", {_moved(best.down, 0, system.axis)}"
+    return Finding(
+        "mask",
+        f"the frame shows it {pose}{moved} (correlation {best.score:.3f}, as given "
+        f"{given.score:.3f}): {POSES[pose][0]}",
+    )
 
 
 def _step(system: CodedSystem, offsets: Sequence[float], step: float, along: float) -> Finding:

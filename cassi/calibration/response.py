@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import max_pool1d
 
 from cassi.systems import System
+from cassi.systems.grid import Grid, InAllLight
 
 _STRIPS = 8
 """Parts of a frame that are fitted by themselves: their scatter is the error."""
@@ -222,7 +222,11 @@ class WhiteFrame:
     reflectance: float | Tensor = 1.0
 
     def fit(
-        self, like: Tensor, system: System, reconstruct: Callable[[Tensor, System], Tensor]
+        self,
+        like: Tensor,
+        system: System,
+        reconstruct: Callable[[Tensor, System], Tensor],
+        grid: Grid | None = None,
     ) -> White:
         """Return what the frame shows of a camera; see `find_white`.
 
@@ -230,12 +234,13 @@ class WhiteFrame:
             like: a snapshot, of the device and precision to compute in.
             system: the camera.
             reconstruct: (y, camera) → cube.
+            grid: along the dispersion, on which cubes are computed.
         """
         good, known = self.good.to(like.device), system.good_pixels
         good = good if known is None else good & known
         camera = system.unweighted.weighted(bad_pixels=~good)
         y = camera.without_bad_pixels(self.y.to(like))
-        return find_white(y, camera, self.reflectance, reconstruct)
+        return find_white(y, camera, self.reflectance, reconstruct, grid)
 
 
 @dataclass(frozen=True)
@@ -280,6 +285,7 @@ def find_white(
     system: System,
     reflectance: float | Sequence[float] | Tensor = 1.0,
     reconstruct: Callable[[Tensor, System], Tensor] | None = None,
+    grid: Grid | None = None,
 ) -> White:
     r"""Find the response in a frame of an even white surface that fills the field.
 
@@ -306,61 +312,82 @@ def find_white(
             shape of the spectrum is right, and the level is off by the ratio of the exposures.
         system: the camera; its bad pixels are left out.
         reflectance: of the surface, a number or one per band.
-        reconstruct: (y, camera) → cube, the method that makes the cubes of scenes; it is given at
-            most 128 lines.
+        reconstruct: (y, camera) → cube, the method for the scenes; it is given at most 128 lines.
+        grid: along the dispersion, on which cubes are computed. Even scenes are then measured in
+            the light between bands too, and r is that of least squares: a cube of a white frame on
+            a grid has light of strong bands in weak ones, which cubes of scenes have not.
 
     Raises:
         ValueError: y does not fit the camera, or the frame shows no light in a band.
     """
-    shape = tuple(system.measurement_shape)
-    if tuple(y.shape) != (1, *shape):
+    if tuple(y.shape) != (1, *system.measurement_shape):
         raise ValueError(
-            f"response: expected a frame (1, K, H', W') of {shape}, got {tuple(y.shape)}"
+            f"response: expected a frame (1, K, H', W') of {system.measurement_shape}, got "
+            f"{tuple(y.shape)}"
         )
-    bands, height, width = system.cube_shape
-    known = torch.as_tensor(reflectance, dtype=torch.float64).expand(bands)
-    columns = []
-    for band in range(bands):
-        even = torch.zeros(1, bands, height, width, dtype=y.dtype, device=y.device)
-        even[:, band] = 1
-        columns.append(system(even)[0])
-    good = system.good_pixels
-    there = torch.ones_like(y[0]) if good is None else good[0].to(y)
-    images = torch.stack([*columns, there])  # (C + 1, K, H', W')
-    axis = -2 if system.part_axis is None else system.part_axis
-    found = []
-    for part, light in zip(
-        images.tensor_split(_STRIPS, axis), (y[0] * there).tensor_split(_STRIPS, axis), strict=True
-    ):
-        design = part.flatten(1).double().cpu()
-        found.append(_smoothest(design @ design.mT, design @ light.flatten().double().cpu()))
-    each = torch.stack(found)
-    stray, error = float(each[:, -1].mean()), float(each[:, -1].std()) / _STRIPS**0.5
-    stray = stray if stray > _SURE * error else 0.0
-    each = each[:, :-1]
+    known = torch.as_tensor(reflectance, dtype=torch.float64).expand(system.cube_shape[0])
+    there = torch.ones_like(y[0]) if system.good_pixels is None else system.good_pixels[0].to(y)
+    even = _even_scenes(y, system if grid is None else InAllLight(system, grid))
+    each, stray = _fit_strips(y[0], there, even, system.part_axis)
     white = (y - stray) * there
-    gain = _gain(torch.einsum("c,c...->...", each.mean(0).to(y), images[:-1]) * there, white)
+    gain = _gain(torch.einsum("c,c...->...", each.mean(0).to(y), even) * there, white)
     each = each / known
-    if reconstruct is not None:
-        lines, camera = white if gain is None else white * gain, system
-        if system.part_axis is not None:
-            length = lines.shape[axis]
-            first = max(length - _LINES, 0) // 2
-            lines = lines.narrow(axis, first, length - 2 * first)
-            camera = system.part(first, length - first)
-        x = reconstruct(lines, camera)[0].double().cpu()
-        inner = [slice(_EDGE, -_EDGE) if size > 4 * _EDGE else slice(None) for size in x.shape[1:]]
-        strips = x[(slice(None), *inner)].tensor_split(_STRIPS, axis)
-        made = torch.stack([strip.flatten(1).median(1).values for strip in strips]) / known
+    if reconstruct is not None and grid is None:
+        made = _median_spectra(white if gain is None else white * gain, system, reconstruct) / known
         # Scaled, the frame is that of `each`: a method that finds another spectrum has failed.
         away = float((made.mean(0) - each.mean(0)).norm() / each.mean(0).norm())
         if gain is None or away < _FAILED:
             each = made
-    errors = each.std(0) / _STRIPS**0.5
-    values = each.mean(0)
-    values = torch.where(values > _SURE * errors, values, 0)
     mean = float((y[0] * there).sum() / there.sum().clamp_min(1))
-    return White(Response(values.float(), errors.float()), stray / mean, gain)
+    return White(_mean_response(each), stray / mean, gain)
+
+
+def _even_scenes(y: Tensor, system: System) -> Tensor:
+    """Return what the camera makes of a scene that is 1 in one band, of each, `(C, K, H', W')`."""
+    shape = (1, *system.cube_shape)
+    bands = torch.eye(shape[1], dtype=y.dtype, device=y.device)[:, None, :, None, None]
+    return torch.stack([system(band.expand(shape).contiguous())[0] for band in bands])
+
+
+def _fit_strips(
+    frame: Tensor, there: Tensor, even: Tensor, part_axis: int | None
+) -> tuple[Tensor, float]:
+    """Return the light of bands `(_STRIPS, C)` in strips of a frame, and stray light if it is sure.
+
+    The frame `(K, H', W')` is a sum of even scenes `(C, K, H', W')`, and of stray light on all
+    pixels that are `there`.
+    """
+    axis, found = -2 if part_axis is None else part_axis, []
+    images = torch.cat([even, there[None]]).tensor_split(_STRIPS, axis)
+    for part, light in zip(images, (frame * there).tensor_split(_STRIPS, axis), strict=True):
+        design = part.flatten(1).double().cpu()
+        found.append(_smoothest(design @ design.mT, design @ light.flatten().double().cpu()))
+    each = torch.stack(found)
+    stray, error = float(each[:, -1].mean()), float(each[:, -1].std()) / _STRIPS**0.5
+    return each[:, :-1], stray if stray > _SURE * error else 0.0
+
+
+def _median_spectra(
+    y: Tensor, camera: System, reconstruct: Callable[[Tensor, System], Tensor]
+) -> Tensor:
+    """Return the median spectra that a method finds in strips of a frame, `(_STRIPS, C)`."""
+    axis = -2
+    if camera.part_axis is not None:
+        axis, length = camera.part_axis, y.shape[camera.part_axis]
+        first = max(length - _LINES, 0) // 2
+        y = y.narrow(axis, first, length - 2 * first)
+        camera = camera.part(first, length - first)
+    x = reconstruct(y, camera)[0].double().cpu()
+    inner = [slice(_EDGE, -_EDGE) if size > 4 * _EDGE else slice(None) for size in x.shape[1:]]
+    strips = x[(slice(None), *inner)].tensor_split(_STRIPS, axis)
+    return torch.stack([strip.flatten(1).median(1).values for strip in strips])
+
+
+def _mean_response(strips: Tensor) -> Response:
+    """Return the mean of responses `(_STRIPS, C)`, 0 where it is no surer than chance."""
+    errors, values = strips.std(0) / _STRIPS**0.5, strips.mean(0)
+    values = torch.where(values > _SURE * errors, values, 0)
+    return Response(values.float(), errors.float())
 
 
 def _gain(model: Tensor, white: Tensor) -> Tensor | None:
@@ -399,15 +426,21 @@ class Unit:
         source: the response.
         wavelengths: nm, one per band, if known.
         white: what a white frame showed, once `measured` has fitted it.
+        note: how the response was understood.
     """
 
     name: str | None
     source: Source | WhiteFrame
     wavelengths: Sequence[float] | None = None
     white: White | None = None
+    note: str = ""
 
     def measured(
-        self, y: Tensor, system: System, reconstruct: Callable[[Tensor, System], Tensor]
+        self,
+        y: Tensor,
+        system: System,
+        reconstruct: Callable[[Tensor, System], Tensor],
+        grid: Grid | None = None,
     ) -> tuple[Tensor, Unit, str]:
         """Fit a white frame through the camera that a snapshot is reconstructed with.
 
@@ -416,7 +449,7 @@ class Unit:
         """
         if not isinstance(self.source, WhiteFrame):
             return y, self, ""
-        white = self.source.fit(y, system, reconstruct)
+        white = self.source.fit(y, system, reconstruct, grid)
         unit = replace(self, source=white.response, white=white)
         return unit.corrected(y, system), unit, str(white)
 
@@ -447,6 +480,6 @@ class Unit:
         return self.wavelengths if self.name == "reflectance" else None
 
 
-def describe(response: Response) -> dict[str, Any]:
+def describe(response: Response) -> dict[str, list[float]]:
     """Return a response as metrics.json has it."""
     return {"values": response.values.tolist(), "standard_errors": response.errors.tolist()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from torch import Tensor
 
@@ -46,7 +45,7 @@ def check_spectra(
         wavelengths: nm, one per band, increasing.
         white: what the camera makes of white, where it is known.
     """
-    if wavelengths is None and getattr(system, "codes_frames", False):
+    if wavelengths is None and system.codes_frames:
         return CameraCheck()  # the bands are frames, which have no spectra
     warnings = []
     share = comb(x[0])
@@ -59,7 +58,7 @@ def check_spectra(
             "gain that alternates between columns (flat=FILE)"
         )
         warnings.append(Finding("spectra", message))
-    numbers: dict[str, Any] = {"comb": share}
+    numbers: dict[str, object] = {"comb": share}
     score = None if wavelengths is None else prefer(x[0], wavelengths)
     if score is None and wavelengths is not None and white is not None:
         score = prefer(white.scene(x[0]), wavelengths, reflectance=True)

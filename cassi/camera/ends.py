@@ -22,7 +22,7 @@ generators, with .75 it loses .2 dB."""
 
 
 @torch.no_grad()
-def find_grid(y: Tensor, system: System, pitch: float = PITCH) -> Grid | None:
+def find_grid(y: Tensor, system: System) -> Grid | None:
     """Return the grid along the dispersion on which a measurement is computed.
 
     It reaches from the first to the last band, and as far beyond as the frame is most probable:
@@ -31,7 +31,6 @@ def find_grid(y: Tensor, system: System, pitch: float = PITCH) -> Grid | None:
     Args:
         y: measurement `(B, K, H', W')`.
         system: the camera.
-        pitch: pixels from band to band, about.
 
     Returns:
         None where the bands of the camera are a grid or light comes in lines, see `has_grid`.
@@ -40,7 +39,7 @@ def find_grid(y: Tensor, system: System, pitch: float = PITCH) -> Grid | None:
         return None
     plain = system.plain
     assert isinstance(plain, SDCassi)
-    grids = [Grid.over(plain.offsets, pitch, beyond) for beyond in BEYOND]
+    grids = [Grid.over(plain.offsets, PITCH, beyond) for beyond in BEYOND]
     try:
         evidence = Evidence(y, plain, system.good_pixels)
     except ValueError:  # no window is lit

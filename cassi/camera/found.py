@@ -75,7 +75,6 @@ def find_light(
     system: SDCassi,
     good: Tensor | None = None,
     wavelengths: Sequence[float] | None = None,
-    count: int = WINDOWS,
 ) -> Place:
     """Return the light along the dispersion, in half pixels, and the place of the mask.
 
@@ -84,18 +83,17 @@ def find_light(
         system: the camera, see `can_be_placed`.
         good: pixels that count; None: all.
         wavelengths: nm, one per band.
-        count: windows.
 
     Raises:
         ValueError: too few windows are lit, by light that has passed the mask.
     """
-    place = place_mask(y, system, good, wavelengths, count)
+    place = place_mask(y, system, good, wavelengths)
     span = max(system.offsets) - min(system.offsets)
     pitch = max(FINE_PITCH, span / (2 * MOST_OFFSETS))
-    fit = PlaceFit(y, system, good, wavelengths, count, Light(pitch))
+    fit = PlaceFit(y, system, good, wavelengths, WINDOWS, Light(pitch))
     state = fit.run(replace(fit.start(), values=dict(place.values)), tuple(BLURS), FINE_STEPS)
     fine = fit.place(state)
-    return replace(place, offsets=fine.offsets, light=fine.light, covariance=fine.covariance)
+    return replace(place, offsets=fine.offsets, light=fine.light)
 
 
 def find_lines(
@@ -189,8 +187,13 @@ def place_bands(
     every = (*(key for key in fit.keys if key not in ("along", "bands")), free)
     state = fit.suited(fit.run(fit.suited(fit.resume(best), 3), every, STEPS))
     state = fit.run(fit.weighed(state, every), every, TRUSTED_STEPS, least=0.1)
-    found = fit.place(state, every)
-    sure = tuple(key for key in every if found.kept[key])
+    return _keep_sure(fit, state, every)
+
+
+def _keep_sure(fit: PlaceFit, state: State, keys: tuple[str, ...]) -> Place:
+    """Return the place without the values that are not sure; the others are fitted once more."""
+    found = fit.place(state, keys)
+    sure = tuple(key for key in keys if found.kept[key])
     state = replace(state, values=found.kept)
     if sure:
         state = fit.climb(state, [key for key in sure if key in ALONG])
@@ -200,10 +203,10 @@ def place_bands(
     errors = dict(found.errors)
     if sure:
         # Of a shift that mask and bands share the sum is known.
-        final = fit.place(state, tuple(key for key in sure if (key, free) != ("bands", "along")))
+        final = fit.place(state, [key for key in sure if key != "bands" or key in keys])
         errors |= final.errors
         found = replace(final, values=found.values | {key: state.values[key] for key in sure})
-    if free == "bands":
+    if "bands" in keys:
         errors["along"] = errors["bands"]
     return replace(found, errors=errors, kept=dict(state.values))
 

@@ -1,7 +1,5 @@
 """The camera whose mask and bands lie where they were found."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -56,10 +54,17 @@ def placed_camera(
         across: pixels by which each band lies across the dispersion; None: not at all.
     """
     if across is not None:
-        where: dict[str, Any] = {"offsets": offsets, "axis": system.axis}
-        where["detector"] = system.measurement_shape[system.axis]
-        where |= {"across": across, "tolerance": 1e-3, "iterations": 10}
-        return system.tell(TiltedCassi(mask, system.bands, **where))
+        tilted = TiltedCassi(
+            mask,
+            system.bands,
+            offsets=offsets,
+            across=across,
+            axis=system.axis,
+            detector=system.measurement_shape[system.axis],
+            tolerance=1e-3,
+            iterations=10,
+        )
+        return system.tell(tilted)
     if mask is system.mask and tuple(offsets) == tuple(system.offsets):
         return system
     return system.like(mask=mask, offsets=offsets)

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, product
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -43,7 +42,6 @@ class Place:
             others do not: no mask is interpolated, and no band moved, for less.
         offsets: o, pixels `(P,)`, float64.
         light: λ(o)², the power of the light there, `(P,)`, mean 1.
-        covariance: of log λ, `(P, P)`.
         nats: log evidence of the windows that it was found by, `(W,)`.
     """
 
@@ -52,32 +50,12 @@ class Place:
     kept: dict[str, float]
     offsets: Tensor
     light: Tensor
-    covariance: Tensor
     nats: Tensor
 
     @property
     def windows(self) -> int:
         """How many windows it was found by."""
         return len(self.nats)
-
-    def light_of(self, offsets: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the light λ of bands, each the mean over a band to either side.
-
-        What an offset lacks its neighbour has: neighbouring ones are told apart badly.
-
-        Args:
-            offsets: of the bands, pixels, `(C,)`.
-
-        Returns:
-            λ `(C,)` and the covariance of its logarithm `(C, C)`.
-        """
-        step = max(abs(offsets[-1] - offsets[0]) / max(len(offsets) - 1, 1), 1.0)
-        away = np.abs(self.offsets.numpy() - np.asarray(offsets)[:, None])
-        share = np.maximum(1 - away / step, 1e-9)
-        share = share / share.sum(1, keepdims=True) * self.light.sqrt().numpy()
-        light = share.sum(1)
-        share = share / light[:, None]
-        return light, share @ self.covariance.numpy() @ share.T
 
 
 class PlaceFit(WindowModel):
@@ -182,7 +160,6 @@ class PlaceFit(WindowModel):
             self._kept(state.values, usual, covariance[: len(keys), : len(keys)], sure),
             self.offsets,
             light / light.mean(),
-            inverse[len(keys) :, len(keys) :],
             nats,
         )
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -146,7 +146,7 @@ class WindowModel:
         self.lines, self.taps = light.pitch == 0, light.taps
         self.windows = Windows(y, system, good, count, _covered(system, self.size, light))
         self.random = torch.Generator().manual_seed(seed)
-        self._last: tuple[Any, Tensor] | None = None
+        self._last: tuple[tuple[float, float, bool], Tensor] | None = None
         self.parts = 1 if light.taps else PARTS
         self.fine = fine_mask(mask, self.parts)
         self.offsets, self.pitch = (bands, 0.0) if self.lines else _even_offsets(bands, light.pitch)
@@ -291,7 +291,7 @@ class WindowModel:
         best = self._nats(codes, state)
         for key, limits in rounds * (("noise", NOISES), ("rough", ROUGHS)):
             for factor in (FACTOR, 1 / FACTOR):
-                values: Tensor = getattr(state, key)
+                values = state.noise if key == "noise" else state.rough
                 tried = (values * factor).clamp(*limits)
                 nats = self._nats(codes, _with(state, key, tried))
                 state = _with(state, key, torch.where(nats > best, tried, values))
@@ -332,20 +332,14 @@ class WindowModel:
         windows = self.windows
         codes, changes = self.codes(state, keys)
         model = self._model(codes, state)
-        columns, rest = model.columns, model.rest
-        draws = math.ceil(_DRAWS / len(rest))
-        within = torch.randn(len(rest), columns.shape[2], draws, generator=self.random).double()
-        noise = torch.randn(*rest.shape, draws, generator=self.random).double()
-        noise = noise * rest.sqrt()[..., None]
-        drawn = (columns @ within + noise) * windows.good[..., None]
-        seen = torch.cat([windows.y[..., None], drawn], -1)
+        seen = torch.cat([windows.y[..., None], model.draw(self.random)], -1)
         chol, amplitude, mean, residual, over = model.solve(seen)
         # dL/dS = (α αᵀ/a² − S⁻¹)/2 with α = S⁻¹ y. So the gradient by a column b of B is
         # α (bᵀα)/a² − S⁻¹ b, and that by the diagonal D half of it for unit vectors.
         scaled = (residual / amplitude.sqrt()[:, None]).mT  # (W, Q, N)
         inner = mean / amplitude.sqrt()[:, None]  # (W, B, Q)
         solved = torch.cholesky_solve(over.mT, chol).mT  # S⁻¹ B
-        diagonal = 1 / rest - (solved * over).sum(-1)
+        diagonal = 1 / model.rest - (solved * over).sum(-1)
         by_rest = (scaled.square() - diagonal[:, None]) / 2 * windows.good[:, None]
         rank = self.factor.shape[1]
         share = state.rough[:, None, None]
@@ -436,6 +430,14 @@ class _Model(NamedTuple):
         amplitude = (y * residual).sum(1) / self.good.sum(1)[:, None]
         return chol, amplitude.clamp_min(1e-30), mean, residual, over
 
+    def draw(self, random: torch.Generator) -> Tensor:
+        """Return windows that are drawn from it, `(W, N, Q - 1)`."""
+        draws = math.ceil(_DRAWS / len(self.rest))
+        within = torch.randn(len(self.rest), self.columns.shape[2], draws, generator=random)
+        noise = torch.randn(*self.rest.shape, draws, generator=random).double()
+        noise = noise * self.rest.sqrt()[..., None]
+        return (self.columns @ within.double() + noise) * self.good[..., None]
+
     def nats(self, chol: Tensor, amplitude: Tensor) -> Tensor:
         """Return −N/2·log a² − ½·log det S of the frame that was seen."""
         logs = torch.where(self.good, self.rest.log(), 0).sum(1) / 2
@@ -444,8 +446,7 @@ class _Model(NamedTuple):
 
 
 def _with(state: State, key: str, values: Tensor) -> State:
-    changed: dict[str, Any] = {key: values}
-    return replace(state, **changed)
+    return replace(state, noise=values) if key == "noise" else replace(state, rough=values)
 
 
 def outer_offsets(offsets: Sequence[float]) -> tuple[float, float]:

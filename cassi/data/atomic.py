@@ -375,12 +375,12 @@ def check_sums(folder: Path) -> list[Path]:
     return found
 
 
-def seal(content: Mapping[str, Any]) -> dict[str, Any]:
+def seal(content: Mapping[str, object]) -> dict[str, Any]:
     """Return what JSON can hold with a checksum of it, first."""
     return {_SEAL: _digest_json(content), **content}
 
 
-def unseal(content: Mapping[str, Any]) -> dict[str, Any]:
+def unseal(content: Mapping[str, object]) -> dict[str, Any]:
     """Return what `seal` was given.
 
     Raises:
@@ -415,5 +415,5 @@ def check_archive(path: Path) -> None:
         raise ValueError(f"{path}: it is damaged at {damaged}")
 
 
-def _digest_json(content: Mapping[str, Any]) -> str:
+def _digest_json(content: Mapping[str, object]) -> str:
     return digest_content([json.dumps(content, sort_keys=True)])

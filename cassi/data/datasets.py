@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -228,7 +227,7 @@ def load_all(
     load: Callable[[Path], Scene],
     wavelengths: tuple[float, ...],
     cache: PathLike | None = None,
-    meaning: Any = None,
+    meaning: object = None,
     workers: int = 2,
 ) -> list[Scene]:
     """Load scenes, or map the converted copies that the first call writes.
@@ -259,7 +258,7 @@ def _load_cached(
     load: Callable[[Path], Scene],
     wavelengths: tuple[float, ...],
     cache: Path,
-    meaning: Any,
+    meaning: object,
 ) -> Scene:
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     stamps = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]

@@ -89,7 +89,7 @@ def prepare_store(
     shape: tuple[int, int, int],
     wavelengths: Sequence[float] | None,
     uncertainty: bool = False,
-    about: Mapping[str, Any] | None = None,
+    about: Mapping[str, object] | None = None,
     frame: tuple[int, ...] | None = None,
 ) -> DayStore:
     """Make a store for these snapshots, or give them a place in the one that is there.

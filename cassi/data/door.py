@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ class _Process:
         self.running: subprocess.Popen[bytes] | None = None
         self.link: socket.socket | None = None
 
-    def ask(self, path: Path, request: dict[str, Any]) -> tuple[Any, Any]:
+    def ask(self, path: Path, request: Mapping[str, object]) -> tuple[Any, Any]:
         """Send a request and wait for the answer."""
         with self.lock:
             fit = False
@@ -146,7 +147,7 @@ class _Process:
             raise ValueError(said[0])
         raise RuntimeError(f"{path}: {said[0]}")
 
-    def _begin(self, request: dict[str, Any]) -> tuple[dict[str, Any], socket.socket]:
+    def _begin(self, request: Mapping[str, object]) -> tuple[dict[str, Any], socket.socket]:
         """Send a request; return the limits and the link once the file is being read."""
         for _ in range(2):
             link = self.start()

@@ -7,7 +7,7 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -61,7 +61,7 @@ class RecordLog:
             os.fsync(self.file.fileno())
             self.file.close()
 
-    def append(self, name: str, record: dict[str, Any]) -> None:
+    def append(self, name: str, record: Mapping[str, object]) -> None:
         """Write the record of a result whose files are on the disk.
 
         Raises:

@@ -19,7 +19,7 @@ from cassi.data import door
 from cassi.data.formats import planes
 from cassi.data.formats.listing import list_folder, say_left_out
 from cassi.data.formats.tiff import is_ome
-from cassi.data.io import READ_SUFFIXES, check_finite, load_cube
+from cassi.data.io import READ_SUFFIXES, Loaded, check_finite, load_cube
 from cassi.data.wavelengths import checked_wavelengths, resample
 
 Scale = Literal["auto", "maximum"] | float
@@ -277,52 +277,58 @@ def load_scene(
     """
     path = Path(path).expanduser()
     wanted = None if wavelengths is None else checked_wavelengths(wavelengths, len(wavelengths))
-    counts = path.is_dir() and not _is_store(path.name) and not _is_stack(path, wanted)
-    source: tuple[float, ...] | None = _CAVE_NM
-    if counts:
-        cube, note = _read_pages(path)
-    else:
-        count = None if wanted is None else len(wanted)
-        try:
-            loaded = load_cube(path, key=key, axes=axes, bands=count)
-        except ValueError as error:
-            said = str(error).replace("pass key=", "pass data.key=")
-            raise ValueError(said.replace("pass axes=", "pass data.axes=")) from error
-        cube, source, note = loaded.data[0], loaded.wavelengths, loaded.note
-        counts = loaded.counts
-    bands = len(cube)
+    pages = path.is_dir() and not _is_store(path.name) and not _is_stack(path, wanted)
+    raw = _read_pages(path) if pages else _read_file(path, wanted, key, axes)
+    cube, resampled, divided = raw.data[0], "", ""
     if wanted is None:
-        wanted = () if source is None else tuple(source)
-    elif source is None and bands != len(wanted):
-        few = "too few bands" if bands < len(wanted) else "unknown bands"
-        what = f"expected {len(wanted)}, or a file that states its wavelengths"
-        hint = "give its own in nm, data.wavelengths=[…]"
-        raise ValueError(f"{path}: {few}: {what}, got {bands} without wavelengths; {hint}")
-    elif source is None:
-        note += f", no wavelengths stated, its {bands} bands taken as the wanted ones"
+        wanted = raw.wavelengths or ()
     else:
         try:
-            cube = resample(cube, source, wanted)
+            cube, resampled = _to_bands(cube, raw.wavelengths, wanted)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
-        if bands != len(wanted) or not np.allclose(source, wanted):
-            note += f", {bands} bands interpolated to {len(wanted)}"
     cube = cube.clamp_(min=0)
     top = cube.max().item()
     if top == 0:
         raise ValueError(f"{path}: expected a scene with light in it, all values are 0 or less")
     level = 1.0
-    if scale == "maximum" or (scale == "auto" and scored_level(top, counts) != 1):
-        if not counts and top > 1 and (cube > 1).double().mean() <= HIGHLIGHTS:
+    if scale == "maximum" or (scale == "auto" and scored_level(top, raw.counts) != 1):
+        if not raw.counts and top > 1 and (cube > 1).double().mean() <= HIGHLIGHTS:
             level = top
-        cube = cube.div_(top).clamp_(max=1)
-        note += f", divided by its maximum {top:.6g}"
+        cube, divided = cube.div_(top).clamp_(max=1), f", divided by its maximum {top:.6g}"
     elif scale != "auto":
         if not float(scale) > 0:
             raise ValueError(f"scale: expected 'auto', 'maximum' or a number > 0, got {scale!r}")
-        cube = cube.div_(float(scale)).clamp_(max=1)
-        note += f", divided by {scale:g}"
+        cube, divided = cube.div_(float(scale)).clamp_(max=1), f", divided by {scale:g}"
+    note = raw.note + resampled + divided
     return Scene(_stem(path).removesuffix("_ms"), cube, wanted, note, level)
+
+
+def _read_file(
+    path: Path, wanted: Sequence[float] | None, key: str | None, axes: str | None
+) -> Loaded:
+    try:
+        return load_cube(path, key=key, axes=axes, bands=None if wanted is None else len(wanted))
+    except ValueError as error:
+        said = str(error).replace("pass key=", "pass data.key=")
+        raise ValueError(said.replace("pass axes=", "pass data.axes=")) from error
+
+
+def _to_bands(
+    cube: Tensor, source: Sequence[float] | None, wanted: Sequence[float]
+) -> tuple[Tensor, str]:
+    """Return a cube with the wanted bands, and what was done to its own, for the note."""
+    bands = len(cube)
+    if source is None and bands != len(wanted):
+        few = "too few bands" if bands < len(wanted) else "unknown bands"
+        what = f"expected {len(wanted)}, or a file that states its wavelengths"
+        hint = "give its own in nm, data.wavelengths=[…]"
+        raise ValueError(f"{few}: {what}, got {bands} without wavelengths; {hint}")
+    if source is None:
+        return cube, f", no wavelengths stated, its {bands} bands taken as the wanted ones"
+    cube = resample(cube, source, wanted)
+    same = bands == len(wanted) and np.allclose(source, wanted)
+    return cube, "" if same else f", {bands} bands interpolated to {len(wanted)}"
 
 
 def _is_stack(folder: Path, wanted: Sequence[float] | None) -> bool:
@@ -332,12 +338,13 @@ def _is_stack(folder: Path, wanted: Sequence[float] | None) -> bool:
     return stated or (wanted is not None and len(pages) == len(wanted) != len(_CAVE_NM))
 
 
-def _read_pages(folder: Path) -> tuple[Tensor, str]:
+def _read_pages(folder: Path) -> Loaded:
     pages = _pages(folder)
     images, about = door.read("pages", folder, pages=list(map(str, pages)))
     cube = torch.from_numpy(images)
     check_finite(str(folder), cube)
-    return cube, f"{folder.name}: {len(pages)} PNG pages{about['remark']}"
+    note = f"{folder.name}: {len(pages)} PNG pages{about['remark']}"
+    return Loaded(cube[None], _CAVE_NM, folder, None, "CHW", note, counts=True)
 
 
 def _pages(folder: Path) -> list[Path]:

@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from cassi.checks import whole_number
-from cassi.systems import SDCassi, check_mask
+from cassi.systems import SDCassi, System, check_mask
 from cassi.systems.arguments import as_step
 
 __all__ = [
@@ -123,7 +123,7 @@ class Simulator:
         self._kept: dict[object, SDCassi] = {}
 
     @torch.no_grad()
-    def __call__(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, SDCassi]:
+    def __call__(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, System]:
         """Measure cubes x `(B, C, H, W)` on any device.
 
         The same state of the generator gives the same bits; one on the CPU serves every device.

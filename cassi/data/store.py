@@ -52,10 +52,9 @@ class Store:
         self,
         name: str,
         fingerprint: str,
-        values: Mapping[str, Any],
+        values: Mapping[str, object],
         files: Iterable[Path] = (),
         *,
-        content: bool = True,
         done: bool = True,
     ) -> None:
         """Write the record of a result whose files exist.
@@ -64,9 +63,7 @@ class Store:
             name: of the result.
             fingerprint: of all that it depends on.
             values: further values: dicts, lists, numbers and texts.
-            files: of the result.
-            content: record SHA-256 and size of the files; otherwise only their size, without
-                reading them.
+            files: of the result; the record has their SHA-256 and size.
             done: False for a note, such as the reason why there is no result.
 
         Raises:
@@ -74,10 +71,7 @@ class Store:
         """
         path = self.path(name)
         listed = {
-            Path(os.path.relpath(file, self.root)).as_posix(): [
-                size_of(file),
-                digest(file) if content else None,
-            ]
+            Path(os.path.relpath(file, self.root)).as_posix(): [size_of(file), digest(file)]
             for file in files
         }
         record = {"fingerprint": fingerprint, "done": done, "files": listed, "values": values}
@@ -94,7 +88,7 @@ class Store:
         return None if record is None else record["values"]
 
     def is_done(self, name: str, fingerprint: str) -> bool:
-        """Return whether a result is done; reads all files whose SHA-256 is known.
+        """Return whether a result is done; reads all files.
 
         Where all of a folder is done nobody writes into it any more. So what a killed process has
         left in it is removed here.
@@ -108,7 +102,7 @@ class Store:
             # A record that somebody made could name any file.
             if not self._is_ours(file):
                 return False
-            if size_of(file) != size or checksum not in (None, digest(file)):
+            if size_of(file) != size or checksum != digest(file):
                 warnings.warn(f"{file}: it is damaged, and made again", stacklevel=2)
                 return False
         return True
@@ -153,13 +147,13 @@ def file_name(text: str) -> str:
     return f"%{safe[1:]}" if safe.startswith(".") else safe
 
 
-def fingerprint(value: Any, content: bool = False) -> str:
+def fingerprint(value: object, content: bool = False) -> str:
     """Return a hash of a value made of dicts, lists, numbers and texts; see `stamp` for files."""
     text = json.dumps(stamp(value, content), sort_keys=True, default=str)
     return digest_content([text])[:32]
 
 
-def stamp(value: Any, content: bool = False) -> Any:
+def stamp(value: object, content: bool = False) -> Any:
     """Return a value in which every file is replaced by a mark that changes with the file.
 
     Args:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,15 +20,13 @@ BENCHMARK_WAVELENGTHS = (
 "End-to-end low cost compressive spectral imaging with spatial-spectral self-attention", 2020)."""
 
 
-def checked_wavelengths(values: Any, bands: int) -> tuple[float, ...]:
+def checked_wavelengths(values: object, bands: int) -> tuple[float, ...]:
     """Wavelengths (nm) to write: one a band, rising.
 
     Raises:
         ValueError: They are not.
     """
-    if isinstance(values, torch.Tensor):
-        values = values.detach().cpu().numpy()
-    nm = np.asarray(values, dtype=np.float64).ravel()
+    nm = _flat(values)
     if len(nm) != bands:
         raise ValueError(f"expected {bands} wavelengths, one a band, got {len(nm)}")
     if not np.isfinite(nm).all() or nm.min() < 10 or (np.diff(nm) <= 0).any():
@@ -37,21 +34,24 @@ def checked_wavelengths(values: Any, bands: int) -> tuple[float, ...]:
     return tuple(nm.tolist())
 
 
-def checked_widths(values: Any, bands: int) -> tuple[float, ...]:
+def checked_widths(values: object, bands: int) -> tuple[float, ...]:
     """Widths (nm) of bands to write: one a band, positive.
 
     Raises:
         ValueError: They are not.
     """
-    if isinstance(values, torch.Tensor):
-        values = values.detach().cpu().numpy()
-    nm = np.asarray(values, dtype=np.float64).ravel()
+    nm = _flat(values)
     if len(nm) != bands or not np.isfinite(nm).all() or not nm.min() > 0:
         raise ValueError(f"fwhm: expected {bands} widths > 0 in nm, got {nm.tolist()}")
     return tuple(nm.tolist())
 
 
-def to_nanometres(values: Any, unit: str = "") -> np.ndarray:
+def _flat(values: object) -> np.ndarray:
+    values = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
+    return np.asarray(values, dtype=np.float64).ravel()
+
+
+def to_nanometres(values: object, unit: str = "") -> np.ndarray:
     """Wavelengths in nm out of numbers or texts in a stated or guessed unit.
 
     Without a stated unit numbers below 1e-3 are metres, below 10 micrometres, else nanometres.
@@ -167,25 +167,18 @@ def interpolate_spectra(
     nm = torch.as_tensor(wavelengths, dtype=torch.float64)
     at = torch.as_tensor(wanted, dtype=torch.float64)
     inner = slice(1, -1) if len(nm) >= _LEAST else slice(None)
-    lengths = LENGTHS if len(nm) >= _LEAST else (_FEW * float(nm[-1] - nm[0]),)
-    inverses = {length: _covariance(nm, nm, length, _JITTER).inverse() for length in lengths}
-    length = _find_length(cube, inverses, inner)
-    inverse = inverses[length]
-    shared = _covariance(at, nm, length)
-    weights = shared @ inverse
+    length, inverse = _find_length(cube, nm, inner)
+    weights = _covariance(at, nm, length) @ inverse
     missing = _missing(weights, nm, at, length)
-    place = torch.from_numpy(places)
-    copied = (nm[place.round().long()] - at).abs() <= _SAME_NM
-    weights[copied] = torch.eye(len(nm), dtype=torch.float64)[place[copied].round().long()]
+    nearest = torch.from_numpy(places).round().long()
+    copied = (nm[nearest] - at).abs() <= _SAME_NM
+    weights[copied] = torch.eye(len(nm), dtype=torch.float64)[nearest[copied]]
     missing[copied] = 0
     out = _combine(weights, cube)
     if std is None:
         return out, None
-    left = _combine(inverse[inner], cube)  # the errors of bands left out, times their precision
-    spread = inverse.diagonal()[inner].to(left).view(-1, 1, 1)
-    size = (left.square() / spread).mean(0)
     known = _combine(weights, std).clamp_min(0)
-    wider = missing.to(known).view(-1, 1, 1) * size
+    wider = missing.to(known).view(-1, 1, 1) * _error_size(cube, inverse, inner)
     return out, torch.where(
         copied.to(known.device).view(-1, 1, 1), known, (known**2 + wider).sqrt()
     )
@@ -224,7 +217,7 @@ def spectra_at(cube: Tensor, points: Sequence[Sequence[float]]) -> Tensor:
     return ops.sample_volume(part[:, None], torch.cat([torch.zeros_like(unit[:, :1]), unit], 1))
 
 
-def _check_cube(cube: Any) -> None:
+def _check_cube(cube: object) -> None:
     if not isinstance(cube, Tensor) or not cube.is_floating_point():
         raise TypeError(f"cube: expected a floating tensor, got {getattr(cube, 'dtype', cube)}")
     if cube.ndim != 3:
@@ -280,14 +273,25 @@ def _missing(weights: Tensor, nm: Tensor, at: Tensor, length: float) -> Tensor:
 
 
 @torch.no_grad()
-def _find_length(cube: Tensor, inverses: dict[float, Tensor], inner: slice) -> float:
+def _find_length(cube: Tensor, nm: Tensor, inner: slice) -> tuple[float, Tensor]:
+    """Return the length that predicts bands best, and K⁻¹ of it."""
+    lengths = LENGTHS if len(nm) >= _LEAST else (_FEW * float(nm[-1] - nm[0]),)
+    inverses = {length: _covariance(nm, nm, length, _JITTER).inverse() for length in lengths}
     pixels = cube.flatten(1).double().cpu()
     moment = pixels @ pixels.T / pixels.shape[1]
     misses = {}
     for length, inverse in inverses.items():
         error = (inverse @ moment @ inverse).diagonal() / inverse.diagonal().square()
         misses[length] = float(error[inner].mean())
-    return min(misses, key=lambda length: misses[length])
+    best = min(misses, key=lambda length: misses[length])
+    return best, inverses[best]
+
+
+def _error_size(cube: Tensor, inverse: Tensor, inner: slice) -> Tensor:
+    """Return s² `(H, W)`: the mean square error of bands left out over its expected size."""
+    left = _combine(inverse[inner], cube)  # the errors, times their precision
+    precision = inverse.diagonal()[inner].to(left).view(-1, 1, 1)
+    return (left.square() / precision).mean(0)
 
 
 def _combine(weights: Tensor, cube: Tensor) -> Tensor:

@@ -83,7 +83,7 @@ CALLS: dict[str, Callable[..., Values]] = {
 """What can be asked for; each gives an array, or None, and values that JSON can hold."""
 
 
-def send(link: socket.socket, message: Mapping[str, Any], descriptor: int | None = None) -> None:
+def send(link: socket.socket, message: Mapping[str, object], descriptor: int | None = None) -> None:
     """Send a message, and an open file with it."""
     body = json.dumps(message).encode()
     if len(body) > _LONGEST:
@@ -164,7 +164,7 @@ def _answer(link: socket.socket, request: Mapping[str, Any]) -> bool:
             if values is not None:
                 shared = _share(values)
             del values
-        answer: dict[str, Any] = {"about": about, "shape": shape}
+        answer: dict[str, object] = {"about": about, "shape": shape}
     except Exception as error:
         answer = _describe(error)
         if os.environ.get("CASSI_DEBUG", "0") not in ("", "0"):

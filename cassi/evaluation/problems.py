@@ -69,33 +69,7 @@ def make_problem(
         ValueError: mask, cube, measurement and camera do not fit; or noise or a twin is asked for
             where the measurement is given, or noise beside a twin that has its own.
     """
-    true = None
-    if noise is not None and twin is not None and twin.is_noisy:
-        raise ValueError("noise: expected none beside a twin with noise of its own")
-    if item.measurement is not None:
-        if noise is not None or twin is not None:
-            raise ValueError(
-                f"{item.name}: expected no noise or twin, the measurement is not simulated"
-            )
-        y = item.measurement[None]
-    elif item.truth is None:
-        raise ValueError(f"{item.name}: expected a truth or a measurement, got neither")
-    else:
-        x = item.truth[None]
-        if tuple(x.shape[1:]) != system.cube_shape:
-            raise ValueError(
-                f"{item.name}: expected a cube (C, H, W) = {system.cube_shape} as mask and camera "
-                f"say, got {tuple(x.shape[1:])}"
-            )
-        if twin is not None:
-            if type(system) is not SDCassi:
-                raise ValueError(f"twin: expected an SDCassi, got {type(system).__name__}")
-            y = twin.measure(x, system, scene_generator(seed, item.name))
-            true = twin.true_camera(system)
-        else:
-            y = system(x)
-        if noise is not None:
-            y = noise(y, system.cube_shape[0], scene_generator(seed, item.name))
+    y, true = _measure(item, system, noise, twin, seed)
     if tuple(y.shape[1:]) != system.measurement_shape:
         raise ValueError(
             f"{item.name}: expected a measurement (K, H', W') = {system.measurement_shape} as mask "
@@ -113,6 +87,38 @@ def make_problem(
     digest = _digest(str(system), item.wavelengths, y, mask, item.truth, *known)
     system, y = system.to(device), y.to(device)
     return Problem(item.name, y, system, item.truth, item.wavelengths, digest, true, shown)
+
+
+def _measure(
+    item: Item, system: System, noise: Noise | None, twin: Twin | None, seed: int
+) -> tuple[Tensor, TrueCamera | None]:
+    """Return the measurement of a scene, and the camera that took it if that is a twin."""
+    if noise is not None and twin is not None and twin.is_noisy:
+        raise ValueError("noise: expected none beside a twin with noise of its own")
+    if item.measurement is not None:
+        if noise is not None or twin is not None:
+            raise ValueError(
+                f"{item.name}: expected no noise or twin, the measurement is not simulated"
+            )
+        return item.measurement[None], None
+    if item.truth is None:
+        raise ValueError(f"{item.name}: expected a truth or a measurement, got neither")
+    x, true = item.truth[None], None
+    if tuple(x.shape[1:]) != system.cube_shape:
+        raise ValueError(
+            f"{item.name}: expected a cube (C, H, W) = {system.cube_shape} as mask and camera "
+            f"say, got {tuple(x.shape[1:])}"
+        )
+    if twin is not None:
+        if type(system) is not SDCassi:
+            raise ValueError(f"twin: expected an SDCassi, got {type(system).__name__}")
+        y = twin.measure(x, system, scene_generator(seed, item.name))
+        true = twin.true_camera(system)
+    else:
+        y = system(x)
+    if noise is not None:
+        y = noise(y, system.cube_shape[0], scene_generator(seed, item.name))
+    return y, true
 
 
 def _take_picture(item: Item, response: Tensor, noise: float, random: torch.Generator) -> Tensor:

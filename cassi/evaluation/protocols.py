@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from cassi.evaluation import tables
-from cassi.evaluation.records import Record
+from cassi.evaluation.records import Record, Values
 
 COLUMNS = {"I": "ideal", "II": "nominal", "III": "told", "IV": "calibrated"}
 """What a method knows in each: of a perfect camera; of nothing, all, what it finds, of a wrong one.
@@ -17,7 +17,7 @@ LEAST = 0.1
 Row = dict[str, Any]
 
 
-def shares(row: Mapping[str, Any]) -> dict[str, float | None]:
+def shares(row: Mapping[str, float | None]) -> dict[str, float | None]:
     """Return the shares of the loss that the true and the found camera give back.
 
         ρ = (III − II) / (I − II),   regained = (IV − II) / (III − II)
@@ -52,11 +52,11 @@ def write_benchmark(
     *,
     name: str,
     source: str,
-    cases: Mapping[str, Any],
+    cases: Mapping[str, object],
     published: Sequence[Row],
     preset: str,
-    settings: Mapping[str, Any],
-    environment: Mapping[str, Any],
+    settings: Mapping[str, object],
+    environment: Mapping[str, object],
 ) -> str:
     """Write benchmark.csv, .md and .json, the same in every run.
 
@@ -105,9 +105,11 @@ def write_benchmark(
     return text
 
 
-def write_timing(folder: Path, records: Sequence[Record], environment: Mapping[str, Any]) -> None:
+def write_timing(
+    folder: Path, records: Sequence[Record], environment: Mapping[str, object]
+) -> None:
     """Write timing.json: seconds and memory of every row and scene, by case."""
-    timing: dict[str, Any] = {}
+    timing: dict[str, dict[str, dict[str, Values]]] = {}
     for record in records:
         rows = timing.setdefault(record.point, {}).setdefault(record.method, {})
         rows[record.scene] = record.timing

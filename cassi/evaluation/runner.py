@@ -21,7 +21,7 @@ from cassi.evaluation.problems import Problem
 from cassi.evaluation.records import Record, RecordFolder, Values
 from cassi.metrics.measures import explain_infinite
 from cassi.metrics.scores import evaluate_all
-from cassi.solvers.base import Reconstructor
+from cassi.solvers.base import Iteration, Reconstructor
 from cassi.solvers.statistics import Statistics
 
 Prepare = Callable[[str, str], Problem]
@@ -55,7 +55,7 @@ class Runner:
     methods: Mapping[str, Reconstructor]
     identities: Mapping[str, str]
     records: RecordFolder
-    settings: Mapping[str, Any]
+    settings: Mapping[str, object]
     views: Mapping[str, View] = field(default_factory=dict)
     seed: int = 0
     points: int = 0
@@ -282,31 +282,17 @@ def measure(
         ValueError: the cube has another shape, or is not finite.
     """
     device = problem.y.device
-    curve: list[tuple[float, float]] = []
-    pause = 0.0
-    stride = max(1, method.iterations // points) if points else 0
+    curve = None
+    if points and problem.truth is not None and method.network is None:
+        curve = _Curve(problem.truth, method.iterations, max(1, method.iterations // points))
     memory = PeakMemory(device)
     torch.manual_seed(seed)
     _wait(device)
     start = time.perf_counter()
-
-    def follow(statistics: Any, x: Tensor) -> None:
-        nonlocal pause
-        if statistics.index % stride and statistics.index not in (1, method.iterations):
-            return
-        _wait(device)
-        begin = time.perf_counter()
-        if problem.truth is not None:
-            value = metrics.psnr(x[0].float().cpu(), problem.truth).item()
-            curve.append((begin - start - pause, value))
-        pause += time.perf_counter() - begin
-
-    follows = bool(points) and problem.truth is not None and method.network is None
-    callback = follow if follows else None
-    run = method.run(problem.y, problem.system, callback=callback, statistics=statistics)
+    run = method.run(problem.y, problem.system, callback=curve, statistics=statistics)
     cube = run.x.float()
     _wait(device)
-    times = [time.perf_counter() - start - pause]
+    times = [time.perf_counter() - start - (curve.pause if curve else 0.0)]
     peak = memory.read()
     if tuple(cube.shape) != (1, *problem.system.cube_shape):
         raise ValueError(
@@ -320,8 +306,28 @@ def measure(
         method.run(problem.y, problem.system)
         _wait(device)
         times.append(time.perf_counter() - start)
-    found = cube[0].detach().float().cpu()
-    return Measured(found, median(times), peak, curve, min(times))
+    taken = [(at - start, value) for at, value in curve.points] if curve else []
+    return Measured(cube[0].detach().cpu(), median(times), peak, taken, min(times))
+
+
+@dataclass
+class _Curve:
+    """Takes the PSNR of some iterations of a run, and the time that it pauses the run for that."""
+
+    truth: Tensor
+    last: int
+    stride: int
+    pause: float = 0.0  # seconds
+    points: list[tuple[float, float]] = field(default_factory=list)  # (clock less pause, dB)
+
+    def __call__(self, statistics: Iteration, x: Tensor) -> None:
+        if statistics.index % self.stride and statistics.index not in (1, self.last):
+            return
+        _wait(x.device)
+        begin = time.perf_counter()
+        value = metrics.psnr(x[0].float().cpu(), self.truth).item()
+        self.points.append((begin - self.pause, value))
+        self.pause += time.perf_counter() - begin
 
 
 class PeakMemory:

@@ -3,11 +3,10 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from cassi.evaluation import tables
 from cassi.evaluation.jobs import Job
-from cassi.evaluation.records import Record
+from cassi.evaluation.records import Record, Values
 
 
 def write_sweep(
@@ -19,8 +18,8 @@ def write_sweep(
     *,
     parameter: str,
     preset: str,
-    settings: Mapping[str, Any],
-    environment: Mapping[str, Any],
+    settings: Mapping[str, object],
+    environment: Mapping[str, object],
 ) -> dict[str, list[tuple[float, float]]]:
     """Write sweep.csv, sweep.json and timing.json.
 
@@ -39,51 +38,42 @@ def write_sweep(
         Of each method (value, mean PSNR in dB), where that is known and finite.
     """
     found = {record.job: record for record in records}
-    rows: list[dict[str, Any]] = []
-    means: dict[str, dict[str, Any]] = {}
-    timing: dict[str, dict[str, Any]] = {}
+    rows: list[dict[str, object]] = []
+    means: dict[str, dict[str, Values]] = {}
+    timing: dict[str, dict[str, Values]] = {}
     for point, value in points.items():
         here = [r for r in found.values() if r.point == point]
-        means[point] = tables.average(here, methods)
+        mean = tables.average(here, methods)
         for method in methods:
-            known = [found.get(Job(point, scene, method)) for scene in scenes]
-            for record in (r for r in known if r is not None):
-                head = {parameter: value, "method": method, "scene": record.scene}
-                rows.append({**head, **tables.values_of(record), "error": record.error})
-            head = {parameter: value, "method": method, "scene": tables.MEAN}
-            rows.append({**head, **means[point][method]})
+            head = {parameter: value, "method": method}
+            jobs = (Job(point, scene, method) for scene in scenes)
+            for record in (found[job] for job in jobs if job in found):
+                own = {**tables.values_of(record), "error": record.error}
+                rows.append({**head, "scene": record.scene, **own})
+            rows.append({**head, "scene": tables.MEAN, **mean[method]})
         timed = {name for r in here for name in r.timing}
-        timing[point] = _only(means[point], timed, True)
-        means[point] = _only(means[point], timed, False)
+        timing[point], means[point] = _only(mean, timed, True), _only(mean, timed, False)
+    done = sorted(found.values(), key=lambda record: record.job)
+    errors = tables.errors_of(done, "point", "method", "scene")
+    sweep = {"parameter": parameter, "values": points, "preset": preset, "settings": settings}
     texts = {
         "sweep.csv": tables.csv_text(rows),
         "timing.json": tables.strict_json({"environment": environment, "timing": timing}),
-        "sweep.json": tables.strict_json(
-            {
-                "parameter": parameter,
-                "values": points,
-                "preset": preset,
-                "settings": settings,
-                "metrics": means,
-                "errors": tables.errors_of(
-                    sorted(found.values(), key=lambda r: r.job), "point", "method", "scene"
-                ),
-            }
-        ),
+        "sweep.json": tables.strict_json({**sweep, "metrics": means, "errors": errors}),
     }
     tables.write_texts(folder, texts)
-    psnr = {method: [means[p][method].get(f"psnr/{preset}") for p in points] for method in methods}
-    return {
-        method: [
-            (at, y)
-            for at, y in zip(points.values(), values, strict=True)
-            if y is not None and math.isfinite(y)
-        ]
-        for method, values in psnr.items()
-    }
+    return {method: _curve(points, means, method, f"psnr/{preset}") for method in methods}
 
 
-def _only(means: Mapping[str, Mapping[str, Any]], names: set[str], inside: bool) -> dict[str, Any]:
+def _curve(
+    points: Mapping[str, float], means: Mapping[str, Mapping[str, Values]], method: str, name: str
+) -> list[tuple[float, float]]:
+    """Return (value of the parameter, mean) where the mean of a method is known and finite."""
+    known = ((value, means[point][method].get(name)) for point, value in points.items())
+    return [(value, y) for value, y in known if y is not None and math.isfinite(y)]
+
+
+def _only(means: Mapping[str, Values], names: set[str], inside: bool) -> dict[str, Values]:
     return {
         method: {name: value for name, value in values.items() if (name in names) == inside}
         for method, values in means.items()

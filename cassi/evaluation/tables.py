@@ -5,7 +5,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -90,8 +90,8 @@ def write_results(
     methods: Sequence[str],
     *,
     preset: str,
-    settings: Mapping[str, Any],
-    environment: Mapping[str, Any],
+    settings: Mapping[str, object],
+    environment: Mapping[str, object],
 ) -> str:
     """Write results.csv, .md, .tex, results.json and timing.json.
 
@@ -157,7 +157,7 @@ def errors_of(records: Sequence[Record], *names: str) -> list[dict[str, str]]:
     return [{name: getattr(r, name) for name in names} for r in records if r.error]
 
 
-def strict_json(value: Any) -> str:
+def strict_json(value: object) -> str:
     """Return JSON with sorted keys; an infinite or undefined number becomes null."""
     return json.dumps(strict(value), indent=2, sort_keys=True, allow_nan=False) + "\n"
 
@@ -331,14 +331,14 @@ def _markdown_scenes(records: Sequence[Record], preset: str) -> str:
 
 
 def _csv(records: Sequence[Record], means: Mapping[str, Values]) -> str:
-    rows: list[dict[str, Any]] = [
+    rows: list[dict[str, object]] = [
         {"method": r.method, "scene": r.scene, **values_of(r), "error": r.error} for r in records
     ]
     rows += [{"method": name, "scene": MEAN, **values} for name, values in means.items()]
     return csv_text(rows)
 
 
-def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+def csv_text(rows: Sequence[Mapping[str, object]]) -> str:
     """Return rows as CSV, with the keys of all of them as columns."""
     names = list(dict.fromkeys(key for row in rows for key in row if key != "error"))
     names += ["error"] if any(row.get("error") for row in rows) else []
@@ -349,7 +349,7 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     return stream.getvalue()
 
 
-def plain_cell(value: Any) -> Any:
+def plain_cell(value: object) -> object:
     """Return a cell that a spreadsheet takes for text, where it would take a text for a formula.
 
     Characters that steer a terminal, or end a line, are written out.
@@ -452,7 +452,7 @@ def conditions(settings: Mapping[str, Any]) -> dict[str, str]:
     return {name: _brief(settings[name]) for name in names if settings.get(name) is not None}
 
 
-def _brief(value: Any) -> str:
+def _brief(value: object) -> str:
     if not isinstance(value, Mapping):
         return str(value)
     kind = str(value.get("_target_", "")).rpartition(".")[2]
@@ -472,8 +472,7 @@ def _escaped(text: str) -> str:
     return "".join(special.get(c, f"\\{c}" if c in "#$%&_{}" else c) for c in printable(text))
 
 
-def _used(rows: Any, preset: str) -> list[Column]:
-    rows = list(rows)
+def _used(rows: Collection[Values], preset: str) -> list[Column]:
     return [
         column
         for column in _columns()
@@ -530,8 +529,8 @@ def markdown(rows: Sequence[Sequence[str]], names: int = 1) -> str:
 
 def _tree(
     records: Sequence[Record], means: Mapping[str, Values], timed: bool
-) -> dict[str, dict[str, Any]]:
-    tree: dict[str, dict[str, Any]] = {}
+) -> dict[str, dict[str, object]]:
+    tree: dict[str, dict[str, object]] = {}
     for method, mean in means.items():
         rows = [record for record in records if record.method == method]
         names = {name for r in rows for name in (r.timing if timed else r.metrics)}
@@ -548,7 +547,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return math.fsum(known) / len(known) if known and len(known) == len(values) else None
 
 
-def strict(value: Any) -> Any:
+def strict(value: object) -> object:
     """Return a value that strict JSON can hold: numbers that are not finite become null."""
     if isinstance(value, Mapping):
         return {str(key): strict(item) for key, item in value.items()}

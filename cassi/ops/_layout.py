@@ -1,9 +1,9 @@
 """Find the operators at which a network silently leaves a memory format."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,16 +13,18 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from cassi.ops._checks import shape_of
 
+Result = TypeVar("Result")
+
 _DIMENSIONS = {torch.channels_last: 4, torch.channels_last_3d: 5}
 
 
 def assert_memory_format(
-    module: Callable[..., Any],
-    x: Tensor | tuple[Any, ...],
+    module: Callable[..., Result],
+    x: Tensor | tuple[object, ...],
     memory_format: torch.memory_format = torch.channels_last,
     *,
     ignore: Collection[str] = (),
-) -> Any:
+) -> Result:
     """Run a module and raise if an operator in it silently leaves a memory format.
 
     An operator is reported when it
@@ -61,18 +63,7 @@ def assert_memory_format(
             "memory_format: expected torch.channels_last or torch.channels_last_3d, "
             f"got {memory_format}"
         )
-    arguments = x if isinstance(x, tuple) else (x,)
-    if not any(_is_floating(value) and value.ndim == dimensions for value in arguments):
-        listed = [shape_of(v) if isinstance(v, Tensor) else type(v).__name__ for v in arguments]
-        raise ValueError(
-            f"x: expected a floating tensor with {dimensions} dimensions, got {', '.join(listed)}"
-        )
-    arguments = tuple(
-        value.contiguous(memory_format=memory_format)
-        if _is_floating(value) and value.ndim == dimensions
-        else value
-        for value in arguments
-    )
+    arguments = _convert(x if isinstance(x, tuple) else (x,), memory_format, dimensions)
     watch = _Watch(module, dimensions, ignore)
     with torch.no_grad(), _buffers_kept(module), watch.submodules(), watch:
         result = module(*arguments)
@@ -83,6 +74,21 @@ def assert_memory_format(
         lines = "".join(f"\n  {departure}" for departure in watch.reported)
         raise AssertionError(f"{name}: expected in every operator, lost by{lines}")
     return result
+
+
+def _convert(
+    arguments: tuple[object, ...], memory_format: torch.memory_format, dimensions: int
+) -> tuple[object, ...]:
+    """Return the arguments, images among them in a memory format."""
+    if not any(_is_image(value, dimensions) for value in arguments):
+        listed = [shape_of(v) if isinstance(v, Tensor) else type(v).__name__ for v in arguments]
+        raise ValueError(
+            f"x: expected a floating tensor with {dimensions} dimensions, got {', '.join(listed)}"
+        )
+    return tuple(
+        value.contiguous(memory_format=memory_format) if _is_image(value, dimensions) else value
+        for value in arguments
+    )
 
 
 @dataclass(frozen=True)
@@ -100,10 +106,12 @@ class _Departure:
 class _Watch(TorchDispatchMode):
     """Follow every tensor that descends from one in the memory format."""
 
-    def __init__(self, module: Any, dimensions: int, ignore: Collection[str]) -> None:
+    def __init__(
+        self, module: Callable[..., object], dimensions: int, ignore: Collection[str]
+    ) -> None:
         super().__init__()
         self.reported: dict[_Departure, None] = {}  # in the order of execution
-        self._left: Any = WeakTensorKeyDictionary()  # tensor → departure
+        self._left: MutableMapping[Tensor, _Departure] = WeakTensorKeyDictionary()
         self._dimensions = dimensions
         self._ignore = frozenset(ignore)
         self._root = module
@@ -120,10 +128,10 @@ class _Watch(TorchDispatchMode):
         for name, module in modules:
             label = f"{name} ({type(module).__name__})" if name else type(module).__name__
 
-            def enter(module: nn.Module, args: Any, label: str = label) -> None:
+            def enter(module: nn.Module, args: object, label: str = label) -> None:
                 self._running.append(label)
 
-            def leave(module: nn.Module, args: Any, output: Any) -> None:
+            def leave(module: nn.Module, args: object, output: object) -> None:
                 self._running.pop()
 
             handles.append(module.register_forward_pre_hook(enter, prepend=True))
@@ -154,7 +162,7 @@ class _Watch(TorchDispatchMode):
                 self._follow(name, sources, value)
         return result
 
-    def consume(self, value: Any) -> None:
+    def consume(self, value: object) -> None:
         """Report the departure of an image that is about to be read as one."""
         if self._is_lost_image(value) and value in self._left:
             self.reported[self._left[value]] = None
@@ -189,12 +197,8 @@ class _Watch(TorchDispatchMode):
             return
         self._left[value] = departure
 
-    def _is_lost_image(self, value: Any) -> bool:
-        return (
-            _is_floating(value)
-            and value.ndim == self._dimensions
-            and not _is_laid_out(value, _channels_last(value))
-        )
+    def _is_lost_image(self, value: object) -> TypeGuard[Tensor]:
+        return _is_image(value, self._dimensions) and not _is_laid_out(value, _channels_last(value))
 
     def _has_only_this_format(self, value: Tensor) -> bool:
         return (
@@ -205,7 +209,7 @@ class _Watch(TorchDispatchMode):
 
 
 @contextmanager
-def _buffers_kept(module: Any) -> Iterator[None]:
+def _buffers_kept(module: object) -> Iterator[None]:
     # A module may write into its buffers or put others in their place.
     before = [
         (owner, name, buffer, buffer.clone())
@@ -220,8 +224,12 @@ def _buffers_kept(module: Any) -> Iterator[None]:
             owner._buffers[name] = buffer.copy_(value)
 
 
-def _is_floating(value: Any) -> bool:
+def _is_floating(value: object) -> TypeGuard[Tensor]:
     return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def _is_image(value: object, dimensions: int) -> TypeGuard[Tensor]:
+    return _is_floating(value) and value.ndim == dimensions
 
 
 def _share_memory(value: Tensor, other: Tensor) -> bool:

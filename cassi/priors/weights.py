@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +40,10 @@ CHECKSUM = "sha256"
 """Key, in the metadata of a safetensors file, of the checksum of its tensors."""
 SHOWN = 4
 """Names that a message gives of each kind."""
+
+
+Average = Mapping[str, Tensor] | Sequence[Tensor]
+"""A moving average, by name or in the order of the parameters."""
 
 
 class MisfitError(ValueError):
@@ -92,14 +96,7 @@ def load_weights(
     content = read_file(file)
     plain, average = _find(content)
     if plain is None and average is None:
-        parts = content.items() if isinstance(content, Mapping) else ()
-        named = [key for key, part in parts if _find(part) != (None, None)]
-        there = f"got them under {', '.join(map(repr, named[:SHOWN]))}" if named else "got none"
-        chosen = f"torch.load({str(file)!r})[{named[0]!r}]" if named else "network.state_dict()"
-        raise ValueError(
-            f"weights {file}: expected names and tensors, {there}; write the file by "
-            f"torch.save({chosen}, FILE)"
-        )
+        raise ValueError(_say_none(file, content))
     if ema and average is None:
         raise ValueError(f"weights {file}: it holds no moving average; leave out ema=True")
     if plain is None and ema is False:
@@ -116,6 +113,18 @@ def load_weights(
     check_fit(state, network, f"weights {file}: not those of")
     _check_finite(state, expected, file)
     network.load_state_dict(state)
+
+
+def _say_none(file: Path, content: object) -> str:
+    """Say that a file has no weights, and under which keys there are some."""
+    parts = content.items() if isinstance(content, Mapping) else ()
+    named = [key for key, part in parts if _find(part) != (None, None)]
+    there = f"got them under {', '.join(map(repr, named[:SHOWN]))}" if named else "got none"
+    chosen = f"torch.load({str(file)!r})[{named[0]!r}]" if named else "network.state_dict()"
+    return (
+        f"weights {file}: expected names and tensors, {there}; write the file by "
+        f"torch.save({chosen}, FILE)"
+    )
 
 
 def read_file(file: Path) -> Any:
@@ -155,7 +164,7 @@ def read_file(file: Path) -> Any:
         ) from None
 
 
-def find_weights(content: Any) -> dict[str, Any]:
+def find_weights(content: object) -> dict[str, Average]:
     """Return the weights in what `torch.load` makes of a file, for a file of them alone.
 
     Args:
@@ -258,7 +267,7 @@ def _harmless() -> list[Any]:
     return [*((make, name) for name in names), np.dtype, *kinds, argparse.Namespace]
 
 
-def _find(content: Any) -> tuple[Mapping[str, Tensor] | None, Any]:
+def _find(content: object) -> tuple[Mapping[str, Tensor] | None, Average | None]:
     """Return the weights of a file and their moving average, each None where it has none."""
     if callable(state := getattr(content, "state_dict", None)):  # a network, or torch_ema's average
         return _find(state())
@@ -284,7 +293,7 @@ def _find(content: Any) -> tuple[Mapping[str, Tensor] | None, Any]:
     return plain, average
 
 
-def _is_state(content: Any) -> bool:
+def _is_state(content: object) -> TypeGuard[Mapping[str, Tensor]]:
     return (
         isinstance(content, Mapping)
         and len(content) > 0
@@ -292,7 +301,7 @@ def _is_state(content: Any) -> bool:
     )
 
 
-def _is_list(content: Any) -> bool:
+def _is_list(content: object) -> TypeGuard[Sequence[Tensor]]:
     return (
         isinstance(content, list | tuple)
         and len(content) > 0
@@ -325,10 +334,7 @@ def _common_prefix(names: Mapping[str, Tensor]) -> str | None:
 
 
 def _average(
-    network: nn.Module,
-    average: Mapping[str, Tensor] | Sequence[Tensor],
-    expected: Mapping[str, Tensor],
-    file: Path,
+    network: nn.Module, average: Average, expected: Mapping[str, Tensor], file: Path
 ) -> dict[str, Tensor]:
     parameters = dict(network.named_parameters())
     trained = [key for key, value in parameters.items() if value.requires_grad]

@@ -35,6 +35,10 @@ _UNIT = "value in the cube"
 _WHITE = 0.12  # share of white in a tint: pure blue is too dark to see detail in
 
 
+Label = tuple[str, np.ndarray]
+"""A text and its colour."""
+
+
 @dataclass
 class _Bar:
     """A scale beside some lines of a montage."""
@@ -49,7 +53,7 @@ class _Montage:
     """Pictures (h, w, 3) by row or in reading order, and what stands around them."""
 
     pictures: list[np.ndarray]
-    labels: list[tuple[str, Any]]  # above the first pictures: text and colour
+    labels: list[Label]  # above the first pictures
     columns: int
     names: list[str]  # of the rows; none for a montage in reading order
     bars: list[_Bar]  # from the top
@@ -113,20 +117,12 @@ def save_bands(
         montage = _in_reading_order(pictures, labels, bar, estimate.shape)
     else:
         off = [e - t for e, t in zip(bands, truths, strict=True)]
-        peak = white_level(*map(np.abs, off))
-        signed = _Bar(_colors(-peak, peak, "RdBu_r"), "estimate − truth", 1)
-        pictures += _paint(off, signed.colors)
-        names = ["estimate", "truth", "error"]
-        montage = _Montage(pictures, labels, len(bands), names, [bar, signed])
+        montage = _in_rows(pictures, labels, bar, off)
     aside = []
     if snapshot is not None:
-        name = f"measurement, {snapshot.shape[0]} × {snapshot.shape[1]}"
-        grey = _reduce(snapshot, 4 * _TILE)
         exposure = exposure_of(estimate if true is None else true, values)
-        aside = [
-            (name, encode(grey / white_level(grey))),
-            ("estimate in colour", srgb(estimate, values, exposure=exposure)),
-        ]
+        color = srgb(estimate, values, exposure=exposure)
+        aside = [_name_snapshot(snapshot), ("estimate in colour", color)]
     _draw(montage, estimate.shape[1:], aside).save(path)
 
 
@@ -161,13 +157,19 @@ def _name_bands(
     wavelengths: np.ndarray | None,
     errors: Sequence[float] | None,
     tints: np.ndarray,
-) -> list[tuple[str, Any]]:
+) -> list[Label]:
     names = [name_band(band, wavelengths, errors) for band in shown]
     return list(zip(names, encode(tints.copy()) / 255, strict=True))
 
 
+def _name_snapshot(snapshot: np.ndarray) -> tuple[str, np.ndarray]:
+    height, width = snapshot.shape
+    grey = _reduce(snapshot, 4 * _TILE)
+    return f"measurement, {height} × {width}", encode(grey / white_level(grey))
+
+
 def _in_reading_order(
-    pictures: list[np.ndarray], labels: list[tuple[str, Any]], bar: _Bar, shape: tuple[int, ...]
+    pictures: list[np.ndarray], labels: list[Label], bar: _Bar, shape: tuple[int, ...]
 ) -> _Montage:
     count = len(pictures)
     # About 16:9 as a whole, and as few holes in the last line as that leaves possible.
@@ -176,6 +178,16 @@ def _in_reading_order(
     columns = min(count, min(near, key=lambda n: (-count % n, abs(n - ideal))))
     bar.lines = -(-count // columns)
     return _Montage(pictures, labels, columns, [], [bar])
+
+
+def _in_rows(
+    pictures: list[np.ndarray], labels: list[Label], bar: _Bar, off: list[np.ndarray]
+) -> _Montage:
+    """Put rows of the estimate, of the truth and of their difference below each other."""
+    peak = white_level(*map(np.abs, off))
+    signed = _Bar(_colors(-peak, peak, "RdBu_r"), "estimate − truth", 1)
+    pictures = [*pictures, *_paint(off, signed.colors)]
+    return _Montage(pictures, labels, len(off), ["estimate", "truth", "error"], [bar, signed])
 
 
 def _choose_bands(bands: int, count: int | None, beside_truth: bool) -> list[int]:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +35,7 @@ def save_camera(
         axis: -1 disperses along columns, -2 along rows.
         wavelengths: nm, one per band, for the colours.
     """
-    light, code = np.asarray(frame, np.float32), np.asarray(mask, np.float32)
+    light = np.asarray(frame, np.float32)
     nm = np.linspace(450, 650, len(spans)) if wavelengths is None else wavelengths
     colors = band_colors(nm, len(spans)) ** (1 / 2.2)
     height, width = light.shape
@@ -58,9 +59,8 @@ def save_camera(
     picture.imshow(light, cmap="gray", vmin=0, vmax=level, extent=edges, aspect="auto")
     middle = len(spans) // 2
     first, last = spans[middle]
-    tint = np.zeros((*code.shape, 4), np.float32)
-    tint[..., :3], tint[..., 3] = colors[middle], _TINT * code / max(float(code.max()), 1e-6)
     place = (first, last, height, 0) if in_columns else (0, width, last, first)
+    tint = _tint(np.asarray(mask, np.float32), colors[middle])
     picture.imshow(tint, extent=place, aspect="auto", interpolation="nearest")
     for band in sorted({0, middle, len(spans) - 1}):
         for end in spans[band]:
@@ -69,22 +69,33 @@ def save_camera(
         bar(band + 1, end - begin, 0.8, **{start: begin}, color=colors[band])
     for edge in (0, length):
         border(edge, color=INK, lw=0.8, ls="--")
+    _label(picture, chart, in_columns, (low, high))
+    title = "frame, with the mask where the middle band falls; lines: first, middle, last band"
+    figure.suptitle(title, size=SMALL, color=INK)
+    figure.tight_layout(pad=0.6)
+    figure.savefig(Path(path), dpi=PAPER_DPI)
+
+
+def _tint(mask: np.ndarray, color: np.ndarray) -> np.ndarray:
+    """Gives a mask (H, W) as a see-through layer of one colour, (H, W, 4)."""
+    layer = np.empty((*mask.shape, 4), np.float32)
+    layer[..., :3], layer[..., 3] = color, _TINT * mask / max(float(mask.max()), 1e-6)
+    return layer
+
+
+def _label(picture: Any, chart: Any, in_columns: bool, limits: tuple[float, float]) -> None:
     tidy(chart)
     picture.tick_params(labelsize=SMALL, colors=INK, width=0.5, length=2)
     if in_columns:
-        chart.set_xlim(low, high)
+        chart.set_xlim(limits)
         chart.invert_yaxis()
         chart.yaxis.get_major_locator().set_params(integer=True)
         picture.set_ylabel("rows", size=SMALL)
         chart.set_ylabel("band", size=SMALL)
         chart.set_xlabel("columns of the detector, which ends at the dashed lines", size=SMALL)
     else:
-        chart.set_ylim(high, low)
+        chart.set_ylim(limits[::-1])
         chart.xaxis.get_major_locator().set_params(integer=True)
         picture.set_xlabel("columns", size=SMALL)
         chart.set_xlabel("band", size=SMALL)
         picture.set_ylabel("rows of the detector, which ends at the dashed lines", size=SMALL)
-    title = "frame, with the mask where the middle band falls; lines: first, middle, last band"
-    figure.suptitle(title, size=SMALL, color=INK)
-    figure.tight_layout(pad=0.6)
-    figure.savefig(Path(path), dpi=PAPER_DPI)

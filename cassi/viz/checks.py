@@ -1,7 +1,7 @@
 """What the functions of this package accept: cubes, wavelengths and positions."""
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ Array: TypeAlias = np.ndarray | torch.Tensor
 Wavelengths: TypeAlias = Sequence[float] | np.ndarray | torch.Tensor | None
 
 
-def as_array(value: Any, name: str) -> np.ndarray:
+def as_array(value: object, name: str) -> np.ndarray:
     """Gives a tensor or array of real numbers as float32 or float64, if possible without a copy.
 
     Raises:

@@ -61,11 +61,21 @@ def choose_points(cube: Array, count: int = 4) -> list[tuple[int, int]]:
     norms = np.linalg.norm(spectra[candidates], axis=1, keepdims=True)
     shapes = spectra[candidates] / np.maximum(norms, 1e-12)
     cells = np.stack(np.unravel_index(candidates, (rows, columns)), axis=1)
-    places = _SPREAD * cells / np.hypot(rows, columns)
     bright = np.percentile(level, 95)
     weight = np.sqrt(np.minimum(level[candidates], bright) / bright) if bright > 0 else 1.0
+    chosen = _sample_farthest(shapes, cells, np.hypot(rows, columns), weight, count)
+    return [
+        (int(row) * size + size // 2, int(col) * size + size // 2) for row, col in cells[chosen]
+    ]
+
+
+def _sample_farthest(
+    shapes: np.ndarray, cells: np.ndarray, diagonal: float, weight: np.ndarray | float, count: int
+) -> list[int]:
+    """Chooses candidates of spectra (N, C) and cells (N, 2) as ``choose_points`` says."""
+    places = _SPREAD * cells / diagonal
     chosen = [int(np.argmax(weight * np.linalg.norm(shapes - shapes.mean(axis=0), axis=1)))]
-    nearest = np.full(len(candidates), np.inf)
+    nearest = np.full(len(cells), np.inf)
     while len(chosen) < count:
         last = chosen[-1]
         distance = np.linalg.norm(shapes - shapes[last], axis=1)
@@ -75,9 +85,7 @@ def choose_points(cube: Array, count: int = 4) -> list[tuple[int, int]]:
         nearest[apart < _APART] = 0.0  # markers would overlap: only if nothing else is left
         nearest[chosen] = -1.0
         chosen.append(int(np.argmax(nearest)))
-    return [
-        (int(row) * size + size // 2, int(col) * size + size // 2) for row, col in cells[chosen]
-    ]
+    return chosen
 
 
 def region_spectrum(cube: np.ndarray, row: float, column: float) -> np.ndarray:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -47,7 +46,7 @@ class Source:
     read: Callable[[str], np.ndarray]
     others: dict[str, str] = field(default_factory=dict)
     axes: dict[str, str] = field(default_factory=dict)
-    wavelengths: tuple[Any, str] | None = None
+    wavelengths: tuple[object, str] | None = None
     scale: tuple[float, str] | None = None
     image: bool = False
     missing: tuple[float, ...] = ()
@@ -238,7 +237,7 @@ def machine_memory(root: Path = Path("/")) -> int:
     return memory
 
 
-def as_text(value: Any) -> str:
+def as_text(value: object) -> str:
     """Text out of an attribute or a small array of any text type; "" if it is none."""
     value = np.asarray(value)
     if value.size != 1 or value.dtype.kind not in "SUO":
@@ -247,7 +246,7 @@ def as_text(value: Any) -> str:
     return value.decode("latin1") if isinstance(value, bytes) else str(value).strip()
 
 
-def as_numbers(values: Any) -> np.ndarray:
+def as_numbers(values: object) -> np.ndarray:
     """Return numbers, or texts of numbers, as float64 `(N,)`; empty where they are none.
 
     One text lists them with commas, in braces or not.

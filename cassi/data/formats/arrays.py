@@ -26,7 +26,7 @@ from cassi.data.formats import (
     tiff,
     zarr,
 )
-from cassi.data.formats.selection import ROLES, find_axes, find_key, find_wavelengths, spare_axis
+from cassi.data.formats.selection import ROLES, choose_array, find_wavelengths
 
 READERS: dict[str, Reader] = {
     **dict.fromkeys((".tif", ".tiff"), tiff.read_tiff),
@@ -75,7 +75,6 @@ def read_array(
     Raises:
         ValueError: as `cassi.data.io.load_cube`.
     """
-    meant = ROLES[role]
     suffix = path.suffix.lower()
     pages = path.is_dir() and suffix not in FOLDERS
     what = f"cannot read {path} as {'images' if pages else suffix}"
@@ -85,14 +84,7 @@ def read_array(
             reader = png.read_colours if (role, suffix) == ("guide", ".png") else reader
             source = stack.enter_context(reader(path))
         with blaming(str(path)):
-            key = find_key(meant, source.shapes, source.others, key)
-            shape = tuple(map(int, source.shapes[key]))
-            if 0 in shape:
-                raise ValueError(f"the array {key!r} of shape {shape} is empty")
-            spare = spare_axis(meant, shape)
-            shape = shape if spare is None else shape[:spare] + shape[spare + 1 :]
-            stated = source.axes.get(key, "") if spare is None else ""
-            order = find_axes(meant, shape, axes, stated, bands)
+            key, shape, order = choose_array(source, ROLES[role], key, axes, bands)
             check_memory(2 * 4 * math.prod(shape))  # as it is in the file, and as float32
         with blaming(what):
             array = source.read(key)

@@ -5,7 +5,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -104,7 +103,7 @@ def write_envi(
     from spectral.io import envi
 
     bands, height, width = cube.shape
-    header: dict[str, Any] = {
+    header: dict[str, object] = {
         "description": "hyperspectral cube, written by cassi",
         "samples": width,
         "lines": height,

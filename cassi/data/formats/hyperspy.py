@@ -94,7 +94,7 @@ def write_hyperspy(path: Path, cube: np.ndarray, wavelengths: tuple[float, ...] 
         signal = file.create_group("Experiments/cube")
         values = np.ascontiguousarray(cube.transpose(1, 2, 0))
         signal.create_dataset("data", data=values, compression="gzip")
-        spectral: dict[str, Any] = {"name": "Wavelength", "units": "nm"}
+        spectral: dict[str, object] = {"name": "Wavelength", "units": "nm"}
         if wavelengths is None:
             spectral = {"name": "Band", "units": "", "scale": 1.0, "offset": 1.0}
         elif (even := _even(wavelengths)) is not None:
@@ -124,7 +124,7 @@ def _even(wavelengths: tuple[float, ...]) -> float | None:
     return step if exact.all() else None
 
 
-def _fill(group: Any, values: dict[str, Any]) -> None:
+def _fill(group: Any, values: dict[str, object]) -> None:
     for name, value in values.items():
         if isinstance(value, np.ndarray):
             group.create_dataset(name, data=value)

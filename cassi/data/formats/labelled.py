@@ -50,7 +50,7 @@ class Labelled:
     shape: tuple[int, ...]
     kind: str
     dimensions: tuple[str, ...]
-    attributes: Mapping[str, Any]
+    attributes: Mapping[str, object]
     read: Callable[[], np.ndarray]
 
 
@@ -91,7 +91,7 @@ def letters(dimensions: Sequence[str]) -> str:
     return "".join(found) if all(found) and len(set(found)) == len(found) else ""
 
 
-def unpack(values: np.ndarray, about: Mapping[str, Any], axes: str = "") -> np.ndarray:
+def unpack(values: np.ndarray, about: Mapping[str, object], axes: str = "") -> np.ndarray:
     """Return the values that stored ones stand for, by the attributes `PACKING`; missing are NaN.
 
     Args:

@@ -6,7 +6,6 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -66,7 +65,7 @@ def write_mat(path: Path, cube: np.ndarray, wavelengths: tuple[float, ...] | Non
     """Write `cube` (H, W, C), its `axes` and `wavelengths` (nm), compressed, as version 5."""
     from scipy.io import savemat
 
-    content: dict[str, Any] = {"cube": cube.transpose(1, 2, 0), "axes": "HWC"}
+    content: dict[str, object] = {"cube": cube.transpose(1, 2, 0), "axes": "HWC"}
     if wavelengths is not None:
         content["wavelengths"] = np.asarray(wavelengths)
     savemat(str(path), content, appendmat=False, do_compression=True)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cassi.checks import did_you_mean
+from cassi.data.formats import Source
 
 
 @dataclass(frozen=True)
@@ -45,19 +46,38 @@ WAVELENGTH_NAMES = (
 _SHOWN = 8
 
 
-def find_key(
+def choose_array(
+    source: Source, role: Role, key: str | None, axes: str | None, bands: int | None
+) -> tuple[str, tuple[int, ...], str]:
+    """Find the array to read, its shape without a spare axis, and a letter for each of its axes.
+
+    Args:
+        source: The file.
+        role: What the array is read as.
+        key: The user's choice of the array, or None.
+        axes: The user's choice of the order of its axes, or None.
+        bands: As many are expected, if known.
+
+    Raises:
+        ValueError: There is no such array, no suitable one, or more than one; or it is empty; or
+            `axes` does not fit, the number of axes is wrong, or their order is ambiguous.
+    """
+    key = _find_key(role, source.shapes, source.others, key)
+    shape = tuple(map(int, source.shapes[key]))
+    if 0 in shape:
+        raise ValueError(f"the array {key!r} of shape {shape} is empty")
+    stated, spare = source.axes.get(key, ""), _spare_axis(role, shape)
+    if spare is not None:
+        shape, stated = shape[:spare] + shape[spare + 1 :], ""
+    return key, shape, _find_axes(role, shape, axes, stated, bands)
+
+
+def _find_key(
     role: Role, shapes: Mapping[str, tuple[int, ...]], others: Mapping[str, str], key: str | None
 ) -> str:
     """Name of the array to read: the one asked for, else a known name, else the only one possible.
 
-    Args:
-        role: What the array is read as.
-        shapes: Of every numeric array there by name; "" is the name of a nameless one.
-        others: What else is there, in words.
-        key: The user's choice, or None.
-
-    Raises:
-        ValueError: There is no such array, no suitable one, or more than one.
+    Shapes are those of all numeric arrays by name, "" where they have none.
     """
     there = _describe(shapes)
     if key is not None:
@@ -97,23 +117,20 @@ def find_key(
     raise ValueError(f"{found} there could be the {role.name}: {there}; pass key=")
 
 
-def spare_axis(role: Role, shape: tuple[int, ...]) -> int | None:
+def _spare_axis(role: Role, shape: tuple[int, ...]) -> int | None:
     """The first or last axis, if of length 1 and one too many: a batch of one."""
     if len(shape) == max(role.ndims) + 1:
         return 0 if shape[0] == 1 else len(shape) - 1 if shape[-1] == 1 else None
     return None
 
 
-def find_axes(
+def _find_axes(
     role: Role, shape: tuple[int, ...], axes: str | None, stated: str, bands: int | None
 ) -> str:
     """One letter for each axis of an array, for example "HWC".
 
     The user's choice ``axes`` wins; what the file has ``stated`` is ignored where it does not fit;
     then the axis as long as the number of ``bands`` decides, if there is exactly one.
-
-    Raises:
-        ValueError: ``axes`` does not fit, the number of axes is wrong, or the order is ambiguous.
     """
     ndim = len(shape)
     if ndim not in role.ndims:
@@ -166,7 +183,7 @@ def _leaf(key: str) -> str:
 
 
 def _ndim(role: Role, shape: tuple[int, ...]) -> int:
-    return len(shape) - (spare_axis(role, shape) is not None)
+    return len(shape) - (_spare_axis(role, shape) is not None)
 
 
 def _describe(shapes: Mapping[str, tuple[int, ...]]) -> str:

@@ -135,7 +135,7 @@ def _about(description: str) -> dict[str, Any]:
     return about if isinstance(about, dict) else {}
 
 
-def stated_wavelengths(description: str) -> tuple[Any, str] | None:
+def stated_wavelengths(description: str) -> tuple[object, str] | None:
     """Return the wavelengths of a file's description and their unit; None where there are none.
 
     It may be ours or anybody's JSON, or the XML of OME-TIFF, whose channels have an emission
@@ -283,7 +283,7 @@ def described(ome: bool, wavelengths: Sequence[float] | None) -> dict[str, Any]:
     if not ome:
         nm = {} if wavelengths is None else {"wavelengths_nm": list(wavelengths)}
         return {"photometric": "minisblack", "ome": False, "metadata": {"axes": "CYX", **nm}}
-    about: dict[str, Any] = {"axes": "CYX", "Name": "cube"}
+    about: dict[str, object] = {"axes": "CYX", "Name": "cube"}
     if wavelengths is not None:
         about["Channel"] = {
             "Name": [f"{value:g} nm" for value in wavelengths],

@@ -162,7 +162,7 @@ def write_zarr(
     create_zarr(path, (bands, height, width), wavelengths, fwhm).write(cube, _ALL, _ALL)
 
 
-def open_chunks(path: Path) -> tuple[Chunks, tuple[Any, str] | None] | None:
+def open_chunks(path: Path) -> tuple[Chunks, tuple[object, str] | None] | None:
     """Open the cube of a store that `create_zarr` made; None where it is another's.
 
     Returns:
@@ -376,6 +376,6 @@ def _describe(
     _write_json(folder, array)
 
 
-def _write_json(folder: Path, content: Mapping[str, Any]) -> None:
+def _write_json(folder: Path, content: Mapping[str, object]) -> None:
     text = json.dumps({"zarr_format": 3, **content}, indent=1)
     (folder / "zarr.json").write_text(text + "\n", encoding="utf-8")

@@ -40,7 +40,7 @@ def _items(bad: Any) -> list[Any]:
     return [item for item in (bad if many else [bad]) if item not in (None, "auto")]
 
 
-def _is_file(value: Any) -> bool:
+def _is_file(value: object) -> bool:
     return isinstance(value, str | os.PathLike)
 
 
@@ -160,16 +160,10 @@ class Preprocessing:
                 are outliers; all pixels are bad, or a good one is not finite.
         """
         self._check_size(frame)
-        size = tuple(frame.shape[-2:])
         full = full_scale if self.bits is None else float(2**self.bits - 1)
-        listed = self.bad_in(size)
-        hot = self._find_hot(size)
-        known = listed if hot is None else listed | hot
-        lines = [] if self.bad_pixels is None else find_dead_lines(frame, ~known)
-        if hot is not None:  # what a dark frame shows of a dead line is no hot pixel
-            lines = sorted({*lines, *find_lines(hot, ~listed)})
-            hot = hot & ~_lines_mask(lines, size)
-        known = known | _lines_mask(lines, size)
+        listed, hot, lines = self._find_bad(frame)
+        known = listed | _lines_mask(lines, listed.shape)
+        known = known if hot is None else known | hot
         remedy = "leave them out by bad_pixels=FILE, not zero there, or bad_pixels=[row,column]"
         check_finite(name, torch.where(known, 0, frame), remedy)
         if bool(known.all()):
@@ -179,15 +173,8 @@ class Preprocessing:
             raise ValueError(f"{name}: expected light, got only zeros")
         self._check_bits(values, full, full_scale)
         level = self._saturation(values, full, name)
-        saturated = torch.zeros_like(frame, dtype=torch.bool)
-        if level is not None:
-            saturated = (frame >= level) & ~known
+        saturated = _find_saturated(frame, known, level)
         left_out = known | saturated
-        if bool(left_out.flatten(2).all(2).any()):
-            raise ValueError(
-                f"saturation: expected some pixels below {level:g}, got none; expose for a shorter "
-                "time, or set saturation to a higher level"
-            )
         filled, top = _fill(frame, left_out), values.max().item()
         y, dark = self._subtract_dark(filled, ~left_out, top, full, name)
         done: dict[str, Any] = dict.fromkeys(STEPS)
@@ -195,19 +182,12 @@ class Preprocessing:
         if "flat" in self._files:
             y, done["flat"] = self._flatten(y, dark["level"], known)
         y = _fill(y, left_out)  # dark frame and flat field have values of their own there
-        found = None if hot is None else int((hot & ~listed).sum())
-        for threshold in self._thresholds():
-            if hot is None:
-                images = y.reshape(-1, *size)
-                hot = torch.stack([find_hot_in_snapshot(one, threshold) for one in images]).any(0)
-                y = _fill(y, hot & ~known)
-            found = int((hot & ~listed).sum())
-            if found > MOST_OUTLIERS * hot.numel():
-                raise ValueError(
-                    f"bad_pixels: {found} of {hot.numel()} pixels lie beyond {threshold:g} "
-                    "standard deviations, too many to be outliers; give a larger number, or a file"
-                )
-            left_out = left_out | hot
+        if hot is None and self._thresholds():
+            images = y.flatten(0, 1)
+            found = [find_hot_in_snapshot(one, *self._thresholds()) for one in images]
+            hot = torch.stack(found).any(0)
+            y, left_out = _fill(y, hot & ~known), left_out | hot
+        number = None if hot is None else self._count_hot(hot & ~listed)
         if level is not None:
             done["saturation"] = self._count(saturated, level, name)
         if self.window is not None:
@@ -218,8 +198,19 @@ class Preprocessing:
         y = y * (self.scale if self.bits is None else self.scale / (2**self.bits - 1))
         if not bool(y.isfinite().all()) or not bool(y.any()):
             raise ValueError(f"scale: expected values within float32's range, got {self.scale!r}")
-        done["bad_pixels"] = self._left_out(left_out, lines, found)
+        done["bad_pixels"] = self._left_out(left_out, lines, number)
         return Prepared(y, left_out if bool(left_out.any()) else None, done)
+
+    def _find_bad(self, frame: Tensor) -> tuple[Tensor, Tensor | None, list[tuple[str, int]]]:
+        """Return pixels that are named, hot ones if a file tells, and dead rows and columns."""
+        size = tuple(frame.shape[-2:])
+        listed, hot = self.bad_in(size), self._find_hot(size)
+        known = listed if hot is None else listed | hot
+        lines = [] if self.bad_pixels is None else find_dead_lines(frame, ~known)
+        if hot is not None:  # what a dark frame shows of a dead line is no hot pixel
+            lines = sorted({*lines, *find_lines(hot, ~listed)})
+            hot = hot & ~_lines_mask(lines, size)
+        return listed, hot, lines
 
     def bad_in(self, size: Sequence[int]) -> Tensor:
         """Return the pixels that `bad_pixels` names, bool `(H', W')`, of a frame of that size."""
@@ -376,6 +367,16 @@ class Preprocessing:
             return bad if 0 < int(bad.sum()) <= MOST_OUTLIERS * bad.numel() else None
         return bad if smooth and self._thresholds() else None
 
+    def _count_hot(self, hot: Tensor) -> int:
+        found = int(hot.sum())
+        for threshold in self._thresholds():
+            if found > MOST_OUTLIERS * hot.numel():
+                raise ValueError(
+                    f"bad_pixels: {found} of {hot.numel()} pixels lie beyond {threshold:g} "
+                    "standard deviations, too many to be outliers; give a larger number, or a file"
+                )
+        return found
+
     def _flatten(self, y: Tensor, dark: float, bad: Tensor) -> tuple[Tensor, dict[str, Any]]:
         light, good = self._light(dark), ~bad
         if number := int((good & (light <= 0)).sum()):
@@ -458,6 +459,19 @@ def _lines_mask(lines: list[tuple[str, int]], size: tuple[int, ...]) -> Tensor:
     for kind, index in lines:
         (mask if kind == "rows" else mask.mT)[index] = True
     return mask
+
+
+def _find_saturated(frame: Tensor, known: Tensor, level: float | None) -> Tensor:
+    """Return the pixels from a level on, without those that are known to be bad."""
+    if level is None:
+        return torch.zeros_like(frame, dtype=torch.bool)
+    saturated = (frame >= level) & ~known
+    if bool((known | saturated).flatten(2).all(2).any()):
+        raise ValueError(
+            f"saturation: expected some pixels below {level:g}, got none; expose for a shorter "
+            "time, or set saturation to a higher level"
+        )
+    return saturated
 
 
 def _fill(frame: Tensor, bad: Tensor, name: str = "bad_pixels") -> Tensor:

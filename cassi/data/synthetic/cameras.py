@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from cassi.data.simulation import Simulator
+from cassi.data.simulation import MaskSource, Simulator
 from cassi.data.synthetic.twin import Twin
-from cassi.systems import SDCassi
+from cassi.systems import SDCassi, System
 
 _INTEGERS = ("bits", "seed", "supersample")
 
@@ -40,7 +40,7 @@ class RealCameras(Simulator):
 
     def __init__(
         self,
-        masks: Any,
+        masks: MaskSource | Tensor,
         defects: Mapping[str, Sequence[float]],
         chance: float = 0.5,
         ideal: float = 0.25,
@@ -60,7 +60,7 @@ class RealCameras(Simulator):
         self.chance, self.ideal = chance, ideal
 
     @torch.no_grad()
-    def __call__(self, x: Tensor, generator: Generator) -> tuple[Tensor, Any]:
+    def __call__(self, x: Tensor, generator: Generator) -> tuple[Tensor, System]:
         """Measure cubes x `(B, C, H, W)`; as `Simulator`.
 
         Returns:
@@ -70,6 +70,7 @@ class RealCameras(Simulator):
             ValueError: the mask does not fit the cubes.
         """
         y, nominal = super().__call__(x, generator)
+        assert isinstance(nominal, SDCassi)
         variance = torch.ones_like(y)
         bad = torch.zeros_like(y, dtype=torch.bool)
         for k in range(len(x)):
@@ -94,11 +95,12 @@ class RealCameras(Simulator):
         for name, (low, high) in self.defects.items():
             if name == "shift":
                 pair = torch.rand(2, generator=generator).tolist()
-                drawn: Any = [low + (high - low) * value for value in pair]
+                drawn: object = [low + (high - low) * value for value in pair]
             else:
-                drawn = low + (high - low) * _uniform(generator)
+                one = low + (high - low) * _uniform(generator)
+                drawn = round(one) if name in _INTEGERS else one
             if _uniform(generator) < self.chance:
-                values[name] = round(drawn) if name in _INTEGERS else drawn
+                values[name] = drawn
         if "bits" in values or "full_well" in values:
             values["shot"] = "poisson"
         else:  # read noise is in electrons

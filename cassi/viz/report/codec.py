@@ -2,7 +2,6 @@
 
 import base64
 from io import BytesIO
-from typing import Any
 
 import numpy as np
 
@@ -18,7 +17,7 @@ def block_size(height: int, width: int, most_pixels: int = MOST_PIXELS) -> int:
 
 def compress(
     cube: np.ndarray, peak: float, bytes_per_pixel: float = BYTES_PER_PIXEL
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Packs a cube for a page that decodes JPEG by a canvas.
 
     With the orthonormal principal components E (C, k) of the spectra and their mean m, the cube is

@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -58,7 +57,38 @@ def encode_scene(
         ValueError: if shapes differ, a NaN is found, or there is nothing to show.
     """
     true = None if truth is None else as_cube(truth, "truth")
-    shape = None if true is None else true.shape
+    arrays = _named_cubes(name, cubes, true)
+    first = next(iter(arrays.values())) if true is None else true
+    bands, height, width = first.shape
+    most, each = (_FINE_PIXELS, float(bands)) if fine else (MOST_PIXELS, BYTES_PER_PIXEL)
+    block = block_size(height, width, most)
+    clear = shrink(first, block)
+    peak = float(np.abs(clear).max()) or 1.0
+    like = None if true is None else clear
+    small = {method: confine(shrink(array, block), like) for method, array in arrays.items()}
+    page = {
+        "name": name,
+        "shape": list(clear.shape),
+        "full": [height, width],
+        "block": block,
+        "truth": None if true is None else compress(clear, peak, each),
+        # A list: JavaScript moves names that look like whole numbers to the front of an object.
+        "methods": [[method, compress(cube, peak, each)] for method, cube in small.items()],
+        "bars": [
+            [method, _pack_bars(shrink(as_cube(half, f"bars of {method}", first.shape), block))]
+            for method, half in (bars or {}).items()
+        ],
+        "points": choose_points(clear, min(_MARKED, clear[0].size)),
+        "metrics": _pack_metrics(metrics),
+    }
+    return json.dumps(page, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _named_cubes(
+    scene: str, cubes: Mapping[str, Array], truth: np.ndarray | None
+) -> dict[str, np.ndarray]:
+    """Checks that cubes have names, and the shape of the truth or else of the first."""
+    shape = None if truth is None else truth.shape
     arrays: dict[str, np.ndarray] = {}
     for method, cube in cubes.items():
         if not method:
@@ -66,34 +96,8 @@ def encode_scene(
         arrays[method] = as_cube(cube, f"cube of {method}", shape)
         shape = arrays[method].shape
     if shape is None:
-        raise ValueError(f"expected a cube or a truth of scene {name}, got none: leave it out")
-    most, each = (_FINE_PIXELS, float(shape[0])) if fine else (MOST_PIXELS, BYTES_PER_PIXEL)
-    block = block_size(shape[1], shape[2], most)
-    clear = shrink(true if true is not None else next(iter(arrays.values())), block)
-    peak = float(np.abs(clear).max()) or 1.0
-    small = {
-        method: confine(shrink(array, block), None if true is None else clear)
-        for method, array in arrays.items()
-    }
-    page: dict[str, Any] = {
-        "name": name,
-        "shape": list(clear.shape),
-        "full": list(shape[1:]),
-        "block": block,
-        "truth": None if true is None else compress(clear, peak, each),
-        # A list: JavaScript moves names that look like whole numbers to the front of an object.
-        "methods": [[method, compress(cube, peak, each)] for method, cube in small.items()],
-        "bars": [
-            [method, _pack_bars(shrink(as_cube(half, f"bars of {method}", shape), block))]
-            for method, half in (bars or {}).items()
-        ],
-        "points": choose_points(clear, min(_MARKED, clear[0].size)),
-        "metrics": [
-            [method, [[key, _finite(value)] for key, value in values.items()]]
-            for method, values in metrics.items()
-        ],
-    }
-    return json.dumps(page, ensure_ascii=False, separators=(",", ":")).encode()
+        raise ValueError(f"expected a cube or a truth of scene {scene}, got none: leave it out")
+    return arrays
 
 
 def make_report(
@@ -135,50 +139,73 @@ def make_report(
     pages = [json.loads(scene) for scene in scenes]
     bands = [page["shape"][0] for page in pages]
     has_truth = any(page["truth"] for page in pages)
-    values = None
-    for count in sorted(set(bands)):
-        values = as_wavelengths(wavelengths, count)
     settings = {
         "unit": unit or "value in the cube",
-        "wavelengths": None if values is None else values.tolist(),
-        "names": None
-        if values is None
-        else [name_band(band, values, errors) for band in range(len(values))],
-        "rendering": {
-            str(count): np.round(rendering_matrix(values, count, illuminant), 6).tolist()
-            for count in set(bands)
-        },
-        "tints": {str(count): encode(band_colors(values, count)).tolist() for count in set(bands)},
+        **_describe_bands(set(bands), wavelengths, illuminant, errors),
         "notes": f"PSNR and SSIM as preset {preset}, from the full data. " * has_truth
         + "Pictures and spectra are compressed: about 0.3 % of the maximum (root mean square).",
     }
-    folder = Path(__file__).parent
-    scripts = [(folder / f"{name}.js").read_text(encoding="utf-8") for name in _SCRIPTS]
     parts = {
         "title": html.escape(title),
         "warnings": "\n".join(
             f'<p class="warning" role="note">{html.escape(line)}</p>' for line in warnings
         ),
         "note": html.escape(note),
-        "style": (folder / "style.css").read_text(encoding="utf-8"),
-        "script": "\n".join(scripts),
-        "plotly": _plotly(),
         "settings": _inline(json.dumps(settings).encode()),
         "scenes": "\n".join(
             f'<script type="application/json" class="scene">{_inline(scene)}</script>'
             for scene in scenes
         ),
     }
+    return _fill_page(parts).encode()
+
+
+def _fill_page(parts: Mapping[str, str]) -> str:
+    """Gives the page with its style and scripts, and the parts of a report."""
+    folder = Path(__file__).parent
+    scripts = [(folder / f"{name}.js").read_text(encoding="utf-8") for name in _SCRIPTS]
+    style = (folder / "style.css").read_text(encoding="utf-8")
     page = (folder / "page.html").read_text(encoding="utf-8")
-    for key, text in parts.items():
+    own = {"style": style, "script": "\n".join(scripts), "plotly": _plotly()}
+    for key, text in {**own, **parts}.items():
         page = page.replace(f"<!--{key}-->", text)
-    return page.encode()
+    return page
 
 
-def _pack_bars(half: np.ndarray) -> dict[str, Any]:
+def _describe_bands(
+    counts: set[int],
+    wavelengths: Wavelengths,
+    illuminant: str | None,
+    errors: Sequence[float] | None,
+) -> dict[str, object]:
+    """Gives what the page knows of bands: names, and for every number of them their colours."""
+    values = None
+    for count in sorted(counts):
+        values = as_wavelengths(wavelengths, count)
+    return {
+        "wavelengths": None if values is None else values.tolist(),
+        "names": None
+        if values is None
+        else [name_band(band, values, errors) for band in range(len(values))],
+        "rendering": {
+            str(count): np.round(rendering_matrix(values, count, illuminant), 6).tolist()
+            for count in counts
+        },
+        "tints": {str(count): encode(band_colors(values, count)).tolist() for count in counts},
+    }
+
+
+def _pack_bars(half: np.ndarray) -> dict[str, object]:
     """Packs half widths: the few largest would take all levels, so they are cut."""
     peak = float(np.quantile(half, 0.999)) or 1.0
     return compress(np.minimum(half, peak), peak) | {"peak": peak}
+
+
+def _pack_metrics(metrics: Mapping[str, Mapping[str, float | None]]) -> list[list[object]]:
+    return [
+        [method, [[key, _finite(value)] for key, value in values.items()]]
+        for method, values in metrics.items()
+    ]
 
 
 def _finite(value: float | None) -> float | None:
