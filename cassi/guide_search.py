@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
-from cassi.methods.auto import auto
+from cassi.methods.automatic import auto
 from cassi.priors import Subspace
 from cassi.solvers import ADMM, Solver
 from cassi.solvers.linear_system import seen

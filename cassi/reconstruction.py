@@ -1,28 +1,35 @@
 """The commands as functions of tensors: reconstruct, calibrate, simulate."""
 
+from __future__ import annotations
+
 import os
 import warnings
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any, Literal, overload
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
 
-from cassi import camera_search
-from cassi.calibration import Frame
-from cassi.calibration.response import Unit
-from cassi.camera.ends import find_grid
-from cassi.guide_search import place_guide, takes_guide
-from cassi.methods.along_dispersion import AlongDispersion
-from cassi.methods.video import for_frames
-from cassi.methods.wrapper import Wrapper
-from cassi.models.inference import prepare
-from cassi.solvers import Function, Solver, Statistics
+from cassi.methods.automatic import auto
+from cassi.pipeline.find import aligned, find_camera
+from cassi.pipeline.fit import Given, Recipe, fit
+from cassi.pipeline.snapshot import Camera, Result, Snapshot
+from cassi.solvers.base import Reconstructor
+from cassi.solvers.function import Function
 from cassi.solvers.linear_system import check_order, seen
-from cassi.systems import Guide, Stacked
+from cassi.solvers.statistics import Statistics
 from cassi.systems.arguments import as_cube, as_measurement
-from cassi.uncertainty import estimate
+from cassi.systems.base import System
+
+if TYPE_CHECKING:
+    from cassi.calibration.response import Unit
+
+_FRAMES = (
+    'method: "video" in place of "auto", as each band has its own mask and none is moved, as for '
+    "the frames of a video; for bands give cassi.methods.auto()"
+)
 
 
 @dataclass(frozen=True)
@@ -135,46 +142,45 @@ def reconstruct(
     torch.Size([1, 3, 16, 20])
     """
     y = _measured("reconstruct", y, system)
-    if guide is None and isinstance(system, Stacked):
-        y, system, guide = _unstacked(y, system)
+    if guide is None and isinstance(system, System):
+        y, system, guide = system.without_guide(y)
     if bad_pixels is not None:
         system = system.weighted(bad_pixels=bad_pixels)
-    known, wavelengths = _unit(system, unit), None
-    y = seen(y, system)
-    recipe: Any = None
+    camera, step = Camera(system, unit=_unit(system, unit)), None
     with _own_random_numbers(y):
-        if not hasattr(method, "run") and isinstance(method, nn.Module):
-            method = prepare(method)
-        elif not hasattr(method, "run") and callable(method):
-            method = Function(method)
-        elif not hasattr(method, "run"):
-            from cassi.apps.reconstructors import Recipe, settings_named
-
-            recipe = Recipe(settings_named(method), y.device)
-            method, card = recipe.make(system.cube_shape[0])
-            wavelengths = None if card is None else card.wavelengths
-            method = method if guide is not None else _fit_to_axis(method, system)
-        found = camera_search.align(y, system) if align else None
-        system = system if found is None else found.system
+        recipe = _recipe(method, y)
         if guide is not None:
-            system = _guided(y, system, method, guide, uncertainty)
-        elif isinstance(method, Solver | Wrapper) or recipe is not None:
-            grid = find_grid(y, system)
-            grid = grid if recipe is None else recipe.grid(grid)
-            method = method if grid is None else AlongDispersion(method, grid)
-        if known is not None:
-            from cassi.apps.camera.response import by_auto
-
-            y, known, _ = known.measured(y, system, by_auto(getattr(method, "grid", None)))
+            step = partial(_guided, recipe=recipe, guide=guide, uncertainty=uncertainty)
+        snapshot = Snapshot(seen(y, system), camera)
+        snapshot = find_camera(snapshot, aligned if align else None, step)
+        snapshot, made = fit(snapshot, recipe)
+        if any(note.startswith("method: ") for note in snapshot.notes):
+            warnings.warn(_FRAMES, stacklevel=2)
         torch.manual_seed(seed)
-        made: Tensor | Reconstruction
         if uncertainty:
-            made = _with_uncertainty(y, system, method, seed)
-        else:
-            made = method.run(y, system).checked().x
-    if known is None or unit is None:
-        return made
-    return _in_unit(made, replace(known, wavelengths=known.wavelengths or wavelengths))
+            return _with_uncertainty(snapshot, made, seed)
+        x = made.run(snapshot.y, snapshot.camera.system).checked().x
+    return _in_unit(x, snapshot.camera)
+
+
+def _recipe(method: Any, y: Tensor) -> Recipe:
+    """Return what makes the reconstructor that a name, a network, a function or itself stands for.
+
+    The default needs no settings.
+    """
+    if hasattr(method, "run"):
+        return Given(method)
+    if method == "auto":
+        return Given(auto(), may_change=True)
+    if isinstance(method, nn.Module):
+        from cassi.models.inference import prepare
+
+        return Given(prepare(method))
+    if callable(method):
+        return Given(Function(method))
+    from cassi.apps import reconstructors
+
+    return reconstructors.Recipe(reconstructors.settings_named(method), y.device)
 
 
 def _unit(system: Any, name: str | None) -> Unit | None:
@@ -190,93 +196,67 @@ def _unit(system: Any, name: str | None) -> Unit | None:
     return None if unit is None else replace(unit, name=name)
 
 
-def _in_unit(made: Tensor | Reconstruction, unit: Unit) -> Tensor | Reconstruction:
-    """Return cubes, or a reconstruction, in a unit, sample by sample."""
-    cubes = made if isinstance(made, Tensor) else made.x
-    responses = [unit.response(x) for x in cubes.split(1)]
-    each = list(zip(cubes.split(1), responses, strict=True))
-    scene = torch.cat([unit.scene(x, response) for x, response in each])
-    if isinstance(made, Tensor):
-        return scene
-    errors = [
-        unit.errors(x, std, pattern, response)
-        for (x, response), std, pattern in zip(
-            each, made.std.split(1), made.pattern.split(1), strict=True
-        )
-    ]
-    std, pattern = (torch.cat(parts) for parts in zip(*errors, strict=True))
-    return replace(made, x=scene, std=std, pattern=pattern)
+def _in_unit(x: Tensor, camera: Camera) -> Tensor:
+    """Return cubes in the unit that was asked for, sample by sample."""
+    unit = camera.unit
+    if unit is None or unit.name is None:
+        return x
+    unit = replace(unit, wavelengths=camera.wavelengths or unit.wavelengths)
+    return torch.cat([unit.scene(each, unit.response(each)) for each in x.split(1)])
 
 
-def _fit_to_axis(method: Any, system: Any) -> Any:
-    """Return the method for frames where the camera codes frames, and say so."""
-    frames = getattr(getattr(system, "plain", system), "codes_frames", False)
-    found = for_frames(method) if frames else method
-    if found is not method:
-        warnings.warn(
-            'method: "video" in place of "auto", as each band has its own mask and none is moved, '
-            "as for the frames of a video; for bands give cassi.methods.auto()",
-            stacklevel=3,
-        )
-    return found
+def _guided(snapshot: Snapshot, recipe: Recipe, guide: Any, uncertainty: bool) -> Snapshot:
+    """Return a snapshot with the picture of a guide beside its camera."""
+    from cassi.guide_search import place_guide, takes_guide
 
-
-def _unstacked(y: Tensor, stacked: Stacked) -> tuple[Tensor, Any, Any]:
-    """Return snapshot, camera and guide of a camera with a guide; another stack as it is."""
-    found = {isinstance(part, Guide): n for n, part in enumerate(stacked.parts)}
-    if len(stacked.parts) != 2 or len(found) != 2:
-        return y, stacked, None
-    measured, guide = stacked.split(y), stacked.parts[found[True]]
-    assert isinstance(guide, Guide)
-    camera, picture = stacked.parts[found[False]], measured[found[True]]
-    return measured[found[False]], camera, (picture, guide.response)
-
-
-def _guided(y: Tensor, system: Any, method: Any, guide: Any, uncertainty: bool) -> Any:
+    system = snapshot.camera.system
     if uncertainty:
         raise ValueError("uncertainty: expected False with a guide")
-    if not takes_guide(method):
+    if not takes_guide(recipe.make(system.cube_shape[0])[0]):
         raise ValueError('guide: expected None, this method takes none; "auto" does')
     if isinstance(guide, tuple | list) and len(guide) == 2:
         picture, response = guide
     else:
         picture, response = guide, torch.ones(1, system.cube_shape[0])
-    found = place_guide(y, system, torch.as_tensor(picture), response)
+    found = place_guide(snapshot.y, system, torch.as_tensor(picture), response)
     if not found.taken:
-        warnings.warn(f"guide: {found}", stacklevel=3)
-    return found.system
+        warnings.warn(f"guide: {found}", stacklevel=4)
+    return snapshot.by(system=found.system, guide={"taken": found.taken})
 
 
-def _with_uncertainty(y: Tensor, system: Any, method: Any, seed: int) -> Reconstruction:
+def _with_uncertainty(snapshot: Snapshot, method: Reconstructor, seed: int) -> Reconstruction:
+    """Reconstruct, and ask of each sample how sure it is, in the unit that was asked for."""
+    from cassi.pipeline.judge import assess
+    from cassi.pipeline.reconstruct import in_unit, responding
+
+    y, system = snapshot.y, snapshot.camera.system
     if getattr(system, "mask", y).ndim > 4 or getattr(system, "good", y[:1]).shape[0] > 1:
         raise ValueError(
             "uncertainty: expected one camera for all samples, got a mask or bad pixels for each; "
             "reconstruct them one by one"
         )
-    parts = [y[at : at + 1] for at in range(len(y))]
-    told = [Statistics(lambda part=part: [(part, system)]) for part in parts]  # type: ignore[misc]
+    parts = [replace(snapshot, y=each) for each in y.split(1)]
+    told = [Statistics(lambda part=part: [(part.y, system)]) for part in parts]  # type: ignore[misc]
     # Alone, a sample's statistics serve for its error bars too.
     whole = {"statistics": told[0]} if len(parts) == 1 else {}
-    solution = method.run(y, system, **whole).checked()
-    x, along = solution.x, solution.along
-    found = [
-        estimate(
-            part,
-            system,
-            method,
-            x[at : at + 1],
-            statistics=told[at],
-            seed=seed,
+    solution = method.run(y, system, **whole).checked()  # type: ignore[arg-type]
+    results = []
+    for at, part in enumerate(parts):
+        along = solution.along
+        alone = replace(
+            solution,
+            x=solution.x[at : at + 1],
             along=None if along is None else along._replace(x=along.x[at : at + 1]),
         )
-        for at, part in enumerate(parts)
-    ]
+        made = responding(Result(part, method, alone, told[at]))
+        results.append(in_unit(assess(made, seed)))
+    errors = [each.errors for each in results if each.errors is not None]
     return Reconstruction(
-        x,
-        torch.cat([each.std for each in found]),
-        torch.cat([each.pattern for each in found]),
-        [each.sources for each in found],
-        [each.warnings for each in found],
+        torch.cat([each.cube for each in results]),
+        torch.cat([each.std for each in errors]),
+        torch.cat([each.pattern for each in errors]),
+        [each.sources for each in errors],
+        [each.warnings for each in errors],
     )
 
 
@@ -313,9 +293,12 @@ def calibrate(
     y = _measured("calibrate", y, system)
     if bad_pixels is not None:
         system = system.weighted(bad_pixels=bad_pixels)
+    from cassi.calibration.frame import Frame
+    from cassi.pipeline.calibrate import calibrate_on
+
     known = [] if white is None else [Frame.snapshot(white, system.cube_shape[0])]
     with _own_random_numbers(y):
-        return camera_search.calibrate_on(y, system, known=known, radius=radius, seed=seed).system
+        return calibrate_on(y, system, known=known, radius=radius, seed=seed).system
 
 
 def read_camera(path: str | os.PathLike[str]) -> Any:

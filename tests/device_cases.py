@@ -16,7 +16,7 @@ from shared import (
 from torch import nn
 
 import cassi
-from cassi.camera_search import align
+from cassi.pipeline.align import align
 from cassi.solvers.graphs import Graphs
 from cassi.systems.examples import EXAMPLES
 

@@ -23,7 +23,10 @@ PARTS = {
     "data": {"systems", "ops", "checks", "control_groups", "links"},
     "calibration": {"ops", "systems", "solvers", "plain_scenes", "camera"},
     "camera": {"systems"},
-    "camera_search": {"calibration", "camera", "methods", "solvers", "systems"},
+    "pipeline": {
+        *("calibration", "camera", "guide_search", "methods", "priors"),
+        *("solvers", "systems", "uncertainty"),
+    },
     "guide_search": {"methods", "priors", "solvers", "systems"},
     "metrics": {"checks", "plugins"},
     "training": {"ops", "systems", "solvers", "data", "metrics"},

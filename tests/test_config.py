@@ -12,7 +12,7 @@ from hydra import compose
 from omegaconf import OmegaConf
 
 from cassi.apps.camera.system import build_camera
-from cassi.apps.inputs import load_inputs
+from cassi.apps.inputs import load_snapshot
 from cassi.apps.reconstructors import build_method, build_solver, compose_settings, config_search
 from cassi.config import build
 from cassi.solvers import Constant, Geometric
@@ -124,10 +124,10 @@ def test_solvers_run_with_priors(solver, prior, networks):
 def test_every_experiment_runs_a_step_on_its_data(name, data_dir):
     options = [f"experiment={name}", f"paths.data_dir={data_dir}", "solver.iterations=1"]
     settings = settings_of(*options)
-    inputs = load_inputs(settings, torch.device("cpu"))
+    snapshot = load_snapshot(settings, torch.device("cpu"))
     if settings.system["step"] != 0:  # frames of a video have no wavelengths
-        assert len(inputs.wavelengths) == inputs.system.cube_shape[0]
-    solution = build_method(settings).run(inputs.measurement, inputs.system)
+        assert len(snapshot.camera.wavelengths) == snapshot.camera.system.cube_shape[0]
+    solution = build_method(settings).run(snapshot.y, snapshot.camera.system)
     assert solution.x.isfinite().all()
     assert solution.history[0].residual < 0.6
 

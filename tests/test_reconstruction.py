@@ -11,7 +11,7 @@ from scipy.io import savemat
 import cassi
 from cassi.apps.calibrate import calibrate_camera
 from cassi.apps.command import Run
-from cassi.apps.inputs import load_inputs
+from cassi.apps.inputs import load_snapshot
 from cassi.apps.reconstruct import reconstruct
 from cassi.apps.reconstructors import compose_settings, names, settings_named, settings_of
 from cassi.apps.settings import Calibrate
@@ -227,7 +227,7 @@ def test_calibrate_gives_the_camera_of_the_command(tmp_path, monkeypatch):
 def test_simulate_gives_the_measurement_of_the_command(scene, name):
     given, _, system, cube = scene
     options = ["truth=cube.npz", *given[1:], "seed=3"] + ([f"noise={name}"] if name else [])
-    y = load_inputs(compose_settings(options), CPU).measurement
+    y = load_snapshot(compose_settings(options), CPU).y
     assert torch.equal(cassi.simulate(cube, system, noise=name, seed=3, scene="cube"), y)
 
 

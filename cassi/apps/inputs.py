@@ -7,15 +7,14 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from cassi.apps.camera.system import make_camera
+from cassi.apps.camera.system import Fitted, make_camera
 from cassi.apps.printing import marked
 from cassi.apps.settings import Snapshots
-from cassi.calibration.response import Unit
 from cassi.checks import printable, raised_here
 from cassi.config import build
 from cassi.data import io
@@ -23,57 +22,21 @@ from cassi.data.bundled import bundled_path
 from cassi.data.frames import STEPS, Preprocessing, describe
 from cassi.data.scenes import scene_name, scored_level
 from cassi.evaluation.problems import scene_generator
+from cassi.pipeline.snapshot import Camera, Snapshot, is_raw
 from cassi.systems import SDCassi, System
 from cassi.systems.dispersion import off_a_prism
-from cassi.systems.grid import Grid
 from cassi.systems.photographed import has_two_levels, is_design
 
 _EXPOSED = 0.25
 """Of full scale: a frame that stays below says nothing of what fills a pixel."""
 
 
-@dataclass(frozen=True)
-class Inputs:
-    """Everything a reconstruction starts from, on its device."""
-
-    system: System
-    measurement: Tensor
-    """(1, K, H', W'), already scaled."""
-    truth: Tensor | None
-    """(1, C, H, W), on the CPU."""
-    wavelengths: tuple[float, ...] | None
-    """nm, one per band"""
-    notes: list[str]
-    """How each file was understood, one line each."""
-    preprocessing: dict[str, Any] | None
-    """What was done to the frame, by step; None where it was simulated without noise."""
-    calibration: dict[str, Any] | None = None
-    """Of calibration.json, where the camera was calibrated on the measurement."""
-    alignment: dict[str, Any] | None = None
-    """How far the mask was moved, and what that does to the error at pixels held out."""
-    guide: dict[str, Any] | None = None
-    """Where a guide's picture lies, and what it does to the error at pixels held out."""
-    level: float = 1.0
-    """What scores take for 1, of the truth and of the cube."""
-    names_error: tuple[float, ...] | None = None
-    """nm, one per band, standard errors of their wavelengths; None where nobody knows them."""
-    grid: Grid | None = None
-    """Bands along the dispersion on which it is reconstructed; None for those of the camera."""
-    unit: Unit | None = None
-    """In which unit the cube is written; None for what the camera counts."""
-
-    @property
-    def is_raw(self) -> bool:
-        """Whether the frame is a sensor's: a dark level was subtracted."""
-        return is_raw(self.preprocessing)
-
-
-def load_inputs(
+def load_snapshot(
     settings: Snapshots,
     device: torch.device,
     bands: int | None = None,
     loaded: Mapping[str, io.Loaded] | None = None,
-) -> Inputs:
+) -> Snapshot:
     """Read and check the files that settings name.
 
     Args:
@@ -83,96 +46,129 @@ def load_inputs(
         loaded: files that have been read, by role: `mask`, `measurement`.
 
     Returns:
-        The inputs; where pixels are left out, the camera is a `Weighted` one.
+        The snapshot; where pixels are left out, its camera is a `Weighted` one.
 
     Raises:
         OSError: a file is missing or cannot be read.
         ValueError: files, camera and wavelengths do not fit; the message says what would.
     """
-    files = _choose_files(settings)
-    given = settings.given_wavelengths
-    bands = settings.bands or bands
-    notes: list[str] = []
+    files = _Files(settings, loaded)
+    given, bands = settings.given_wavelengths, settings.bands or bands
+    truth = files.load("truth", io.load_cube, bands=bands)
+    bands = bands or (None if truth is None else truth.data.shape[1])
+    chain = make_preprocessing(vars(settings), settings.system)
+    frame = _measured(settings, chain, files)
+    sources = (truth, frame and frame.loaded)
+    wavelengths = given or next((each.wavelengths for each in sources if each), None)
+    mask = settings.mask
+    if (read := files.load("mask", io.load_mask, bands=bands)) is not None:
+        mask = read.data
+    camera = make_camera(
+        settings.system,
+        mask,
+        truth=None if truth is None else truth.data[0],
+        measurement=None if frame is None else frame.y[0],
+        bands=bands,
+        wavelengths=wavelengths,
+        stated=given,
+    )
+    system, notes = camera.system, [*files.notes, *camera.notes]
+    if frame is not None:
+        system, more = _of_sensor(settings, chain, frame, camera)
+        notes += [*frame.notes, *more]
+    if truth is not None:
+        _check_shape("truth", files.paths, "(C, H, W)", truth.data, system.cube_shape)
+    if frame is None:
+        assert truth is not None  # `_choose_files` wants one of both
+        scene = scene_name(files.paths["truth"][0])
+        frame = Corrected(*simulate(settings, chain, system, truth.data, scene))
+        notes += frame.notes
+    _check_shape("measurement", files.paths, "(K, H', W')", frame.y, system.measurement_shape)
+    system, y = system.to(device), frame.y.to(device)
+    light, done = settings.light, frame.done
+    system.all_light = light == "all" or (light == "auto" and is_raw(done))
+    if frame.bad is not None:
+        system = system.weighted(bad_pixels=frame.bad.to(device))
+        y = system.without_bad_pixels(y)
+    level = 1.0 if truth is None else scored_level(truth.data.max().item(), truth.counts)
+    if level != 1:
+        notes.append(f"truth: scores are those of truth and cube over its maximum, {level:.6g}")
+    known = Camera(system, wavelengths, _names_error(settings, system, wavelengths))
+    cube = None if truth is None else truth.data
+    return Snapshot(y, known, cube, level, done, tuple(notes))
 
-    def load(role: str, reader: Callable[..., io.Loaded], **hints: Any) -> io.Loaded | None:
-        if role not in files:
+
+@dataclass(frozen=True)
+class Corrected:
+    """A frame as a measurement: of a file, or simulated.
+
+    Attributes:
+        y: `(1, K, H', W')`.
+        bad: pixels to leave out, shaped like y, if there are some.
+        done: what was done to the frame, by step.
+        notes: on that.
+        loaded: what the file held.
+    """
+
+    y: Tensor
+    bad: Tensor | None
+    done: dict[str, Any] | None
+    notes: list[str]
+    loaded: io.Loaded | None = None
+
+
+class _Files:
+    """The files that settings name, by role, and how each was understood."""
+
+    def __init__(self, settings: Snapshots, loaded: Mapping[str, io.Loaded] | None) -> None:
+        self.settings, self.loaded = settings, loaded or {}
+        self.paths, self.notes = _choose_files(settings), list[str]()
+
+    def load(self, role: str, reader: Callable[..., io.Loaded], **hints: Any) -> io.Loaded | None:
+        """Read the file of a role, if there is one."""
+        if role not in self.paths:
             return None
-        if loaded is not None and role in loaded:
-            notes.append(loaded[role].note)
-            return loaded[role]
-        chosen = {"key": getattr(settings.keys, role), "axes": getattr(settings.axes, role)}
+        found = self.loaded[role] if role in self.loaded else self._read(role, reader, hints)
+        self.notes.append(found.note)
+        return found
+
+    def _read(self, role: str, reader: Callable[..., io.Loaded], hints: Any) -> io.Loaded:
+        keys, axes = self.settings.keys, self.settings.axes
+        chosen = {"key": getattr(keys, role), "axes": getattr(axes, role)}
         try:
-            found = load_shots(role, reader, files[role], **chosen, **hints)
+            return load_shots(role, reader, self.paths[role], **chosen, **hints)
         except ValueError as error:
             if not raised_here(error):
                 raise
             # The readers speak of their own arguments, the user of config values.
             message = re.sub(r"\b(key|axes)=", rf"\1.{role}=", str(error))
             raise ValueError(message.replace(f"key.{role}=", f"keys.{role}=")) from error
-        notes.append(found.note)
-        return found
 
-    truth = load("truth", io.load_cube, bands=bands)
-    if truth is not None:
-        bands = bands or truth.data.shape[1]
-    chain = make_preprocessing(vars(settings), settings.system)
+
+def _measured(settings: Snapshots, chain: Preprocessing, files: _Files) -> Corrected | None:
+    """Return the corrected frame of the measurement, where there is one."""
     hints = {"finite": False, "counts": chain.bits is not None}  # the chain knows which count
-    measured = load("measurement", io.load_measurement, **hints)
-    frame, bad, done = None, None, None
-    if measured is not None:
-        if settings.noise is not None:
-            raise ValueError(
-                "noise: expected none, the measurement is not simulated; give noise=null"
-            )
-        frame, bad, done, more = preprocess(chain, measured.data, measured.full_scale)
-    wavelengths = given or next((f.wavelengths for f in (truth, measured) if f), None)
-    mask = settings.mask
-    if "mask" in files:
-        mask = cast("io.Loaded", load("mask", io.load_mask, bands=bands)).data
-    camera = make_camera(
-        settings.system,
-        mask,
-        truth=None if truth is None else truth.data[0],
-        measurement=None if frame is None else frame[0],
-        bands=bands,
-        wavelengths=wavelengths,
-        stated=given,
-    )
-    system, notes = camera.system, [*notes, *camera.notes]
-    if measured is not None and frame is not None:
-        more += describe_white(chain, frame, system, camera.mask, measured.full_scale)
-        by = is_photograph(settings, done, camera.mask)
-        if type(system) is SDCassi and (by or is_raw(done)):
-            system = system.like(photographed=by)
-            if not all(offset.is_integer() for offset in system.offsets):
-                more.append(f"mask: {_describe_mask(by, camera.mask)}")
-    if truth is not None:
-        _check_shape("truth", files, "(C, H, W)", truth.data, system.cube_shape)
-    if frame is None:
-        x = cast("io.Loaded", truth).data
-        scene = scene_name(files["truth"][0])
-        frame, bad, done, more = simulate(settings, chain, system, x, scene)
-    _check_shape("measurement", files, "(K, H', W')", frame, system.measurement_shape)
-    system, frame = system.to(device), frame.to(device)
-    system.all_light = settings.light == "all" or (settings.light == "auto" and is_raw(done))
-    if bad is not None:
-        system = system.weighted(bad_pixels=bad.to(device))
-        frame = system.without_bad_pixels(frame)
-    level = 1.0
-    if truth is not None:
-        level = scored_level(truth.data.max().item(), truth.counts)
-        if level != 1:
-            more.append(f"truth: scores are those of truth and cube over its maximum, {level:.6g}")
-    return Inputs(
-        system,
-        frame,
-        None if truth is None else truth.data,
-        wavelengths,
-        [*notes, *more],
-        done,
-        level=level,
-        names_error=_names_error(settings, system, wavelengths),
-    )
+    loaded = files.load("measurement", io.load_measurement, **hints)
+    if loaded is None:
+        return None
+    if settings.noise is not None:
+        raise ValueError("noise: expected none, the measurement is not simulated; give noise=null")
+    return Corrected(*preprocess(chain, loaded.data, loaded.full_scale), loaded)
+
+
+def _of_sensor(
+    settings: Snapshots, chain: Preprocessing, frame: Corrected, camera: Fitted
+) -> tuple[System, list[str]]:
+    """Return the camera of a measured frame, which knows whether its mask is a photograph."""
+    assert frame.loaded is not None
+    system = camera.system
+    notes = describe_white(chain, frame.y, system, camera.mask, frame.loaded.full_scale)
+    by = is_photograph(settings, frame.done, camera.mask)
+    if type(system) is SDCassi and (by or is_raw(frame.done)):
+        system = system.like(photographed=by)
+        if not all(offset.is_integer() for offset in system.offsets):
+            notes.append(f"mask: {_describe_mask(by, camera.mask)}")
+    return system, notes
 
 
 def _names_error(
@@ -194,11 +190,6 @@ def _names_error(
         return None  # a curve, or sums of bands, which are what they are called
     apart = off_a_prism(getattr(system.plain, "offsets", ()), wavelengths)
     return None if apart is None else tuple(each / 2 for each in apart)
-
-
-def is_raw(done: Mapping[str, Any] | None) -> bool:
-    """Tell of what was done to a frame whether it is a sensor's: a dark level was subtracted."""
-    return bool((done or {}).get("dark", {}).get("level", 0))
 
 
 def is_photograph(settings: Snapshots, done: Mapping[str, Any] | None, mask: Tensor) -> bool:
@@ -230,12 +221,6 @@ def _describe_mask(is_photo: bool, mask: Tensor) -> str:
             "photographed=true"
         )
     return "taken as a design, as photographed=false says"
-
-
-def good_pixels(inputs: Inputs) -> Tensor | None:
-    """Return the pixels that count, shaped like the measurement; None for all."""
-    good = inputs.system.good_pixels
-    return None if good is None else good.expand_as(inputs.measurement)
 
 
 def make_preprocessing(steps: Mapping[str, Any], system: Mapping[str, Any]) -> Preprocessing:

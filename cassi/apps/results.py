@@ -14,20 +14,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cassi import metrics
-from cassi.apps.inputs import Inputs
+from cassi import metrics, ops
+from cassi.apps.camera.guide import describe_guide
 from cassi.apps.printing import marked
 from cassi.apps.settings import Output
-from cassi.calibration import Calibration
+from cassi.calibration.findings import CameraCheck
+from cassi.calibration.response import describe
 from cassi.camera.displacement import IN_TABLE, NUISANCES, PARAMETERS
 from cassi.data.wavelengths import interpolate_spectra
 from cassi.evaluation.tables import plain_cell, strict
 from cassi.metrics.scores import evaluate_all
+from cassi.pipeline.snapshot import Calibrated, Result
 from cassi.precision import resolve
-from cassi.solvers import Solution
 from cassi.solvers.base import Along
 from cassi.systems import System
-from cassi.uncertainty import NORMAL, region
+from cassi.uncertainty import NORMAL, Uncertainty, region, score
 
 _SAME_UNIT = 100.0
 """Times, that the means of a cube and its truth may differ where both have one unit."""
@@ -212,28 +213,81 @@ def save_map(
     viz.save_uncertainty(path, std, cube, wavelengths, meaning, unit, errors)
 
 
-def summarize(inputs: Inputs, solution: Solution) -> dict[str, Any]:
-    """Collect the numbers of metrics.json that belong to the reconstruction itself."""
-    y = inputs.measurement
+def summarize(result: Result) -> dict[str, Any]:
+    """Return the numbers of metrics.json."""
+    snapshot, device = result.snapshot, result.snapshot.y.device
+    camera, found = snapshot.camera, result.uncertainty
+    numbers = _reconstructed(result) | environment(device, ops.backend(device))
+    numbers |= {"preprocessing": snapshot.corrections, "inputs": list(snapshot.notes)}
+    if result.response is not None:
+        numbers["response"] = describe(result.response)
+    numbers |= describe_findings(result.findings)
+    if camera.calibration is not None:
+        numbers["calibration"] = summarize_calibration(camera.calibration)
+    if camera.alignment is not None:
+        numbers["alignment"] = camera.alignment.numbers()
+    if camera.guide is not None:
+        numbers["guide"] = describe_guide(camera)
+    if result.solution.along is not None:
+        grid = result.solution.along.grid
+        numbers["dispersion"] = {"offsets": grid.offsets, "named": grid.named}
+    if camera.wavelengths_error is not None:
+        numbers["wavelengths_error"] = camera.wavelengths_error
+    if result.batch > 1:
+        numbers["batch"] = result.batch
+    if result.heldout is not None:
+        numbers["heldout"] = asdict(result.heldout)
+    if found is not None and result.errors is not None:
+        numbers["uncertainty"] = _describe_uncertainty(found, result.errors.std)
+        if snapshot.truth is not None:
+            values = (result.solution.x[0].cpu(), found.std[0].cpu(), snapshot.truth[0].cpu())
+            numbers["uncertainty"]["scores"] = score(*values)
+        numbers["uncertainty"]["seconds"] = found.seconds
+    if result.scene is not None and camera.unit is not None:
+        numbers["unit"] = camera.unit.name
+    return numbers
+
+
+def describe_findings(found: CameraCheck) -> dict[str, Any]:
+    """Return what metrics.json says of what speaks for and against a camera."""
+    warnings = [vars(each) for each in found.warnings]
+    return {"warnings": warnings, "camera_check": {"note": found.note, **found.numbers}}
+
+
+def _describe_uncertainty(found: Uncertainty, std: Tensor) -> dict[str, Any]:
+    sigma = std.double()
+    return {
+        "mean": float(sigma.mean()),
+        "rms": float(sigma.square().mean().sqrt()),
+        "sources": found.sources,
+        "shift": list(found.shift),
+        "heldout_error": found.heldout,
+    }
+
+
+def _reconstructed(result: Result) -> dict[str, Any]:
+    """Collect the numbers that belong to the reconstruction itself."""
+    y, system = result.snapshot.y, result.snapshot.camera.system
+    solution, truth = result.solution, result.snapshot.truth
     size = y.double().norm().clamp_min(torch.finfo(torch.float64).tiny)
-    residual = (y - solution.measured(inputs.system)).double().norm() / size
-    results: dict[str, Any] = {
+    residual = (y - solution.measured(system)).double().norm() / size
+    numbers: dict[str, Any] = {
         "seconds": solution.history[-1].seconds,
         "iterations": len(solution.history),
         "stopped_by": solution.reason,
         "relative_residual": residual.item(),
-        "cube_shape": list(inputs.system.cube_shape),
-        "measurement_shape": list(inputs.system.measurement_shape),
+        "cube_shape": list(system.cube_shape),
+        "measurement_shape": list(system.measurement_shape),
         "peak_memory_bytes": peak_memory(y.device),
     }
-    solve = describe_solve(inputs.system)
+    solve = describe_solve(system)
     if solve is not None:
-        results["conjugate_gradients"] = solve
-    if inputs.truth is not None:
-        cube, level = solution.x[0].cpu(), inputs.level
-        results["metrics"] = evaluate_all(cube / level, inputs.truth[0] / level)
-        warn_of_units(cube.mean().item(), inputs.truth.mean().item())
-    return results
+        numbers["conjugate_gradients"] = solve
+    if truth is not None:
+        cube, level = solution.x[0].cpu(), result.snapshot.level
+        numbers["metrics"] = evaluate_all(cube / level, truth[0] / level)
+        warn_of_units(cube.mean().item(), truth.mean().item())
+    return numbers
 
 
 def warn_of_units(cube: float, truth: float) -> None:
@@ -305,14 +359,15 @@ def one_line(results: dict[str, Any]) -> str:
     return text
 
 
-def summarize_calibration(found: Calibration, nominal: System) -> dict[str, Any]:
+def summarize_calibration(calibrated: Calibrated) -> dict[str, Any]:
     """Return what was found, from a nominal camera on, as it stands in a JSON file."""
+    found = calibrated.found
     return {
         "estimates": [asdict(estimate) for estimate in found.estimates],
         "heldout_error": {"nominal": found.before, "calibrated": found.after},
         "dropped": list(found.dropped),
         "dispersion_told": found.told,
-        "offsets": {"nominal": nominal.offsets, "calibrated": found.system.offsets},
+        "offsets": {"nominal": calibrated.nominal.offsets, "calibrated": found.system.offsets},
         "windows": found.place.windows,
         "light": {
             "offsets": found.place.offsets.tolist(),
@@ -328,6 +383,7 @@ def summarize_calibration(found: Calibration, nominal: System) -> dict[str, Any]
             }
             for key, error in found.place.errors.items()
         },
+        "seconds": calibrated.seconds,
     }
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cassi.methods.auto import auto
+from cassi.methods.automatic import auto
 from cassi.models.layers import check_counts, level_map, pad_to_multiple
 from cassi.models.network import compute
 from cassi.models.registry import register_model

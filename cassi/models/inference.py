@@ -27,7 +27,7 @@ from cassi.solvers.early_stopping import StoppingPoint
 from cassi.solvers.function import one_iteration
 from cassi.solvers.heldout import Lines, draw_seen, weighted_mean
 from cassi.solvers.linear_system import is_camera, seen
-from cassi.solvers.refine import VISIBLE
+from cassi.solvers.refinement import VISIBLE
 from cassi.solvers.statistics import root_mean_square
 
 SHARES = ((1.0,), (0.2, 0.8), (0.2, 0.2, 0.6), (0.1, 0.08, 0.3, 0.52))

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from torch import nn
 
-from cassi.methods.auto import auto
-from cassi.methods.refining import InTurn, nonlocal_refining, refining
+from cassi.methods.automatic import auto
+from cassi.methods.refinement import InTurn, nonlocal_refining, refining
 from cassi.models.denoisers.drunet import DRUNet
 from cassi.models.inference import Choose, Shipped
 from cassi.models.load import make_network, read_card

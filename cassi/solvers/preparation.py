@@ -6,7 +6,7 @@ from torch import Tensor
 
 from cassi.solvers.early_stopping import StoppingPoint
 from cassi.solvers.linear_system import LinearSystem, damped_start
-from cassi.solvers.refine import no_closer
+from cassi.solvers.refinement import no_closer
 from cassi.solvers.schedules import Schedule
 from cassi.solvers.statistics import Statistics
 

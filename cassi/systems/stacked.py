@@ -99,6 +99,21 @@ class Stacked(System):
         pieces = y.split([shots for shots, _, _ in shapes], 1)
         return [each[..., :h, :w] for each, (_, h, w) in zip(pieces, shapes, strict=True)]
 
+    def without_guide(self, y: Tensor) -> tuple[Tensor, System, tuple[Tensor, Tensor] | None]:
+        """Return snapshot and camera of a camera with a guide, and picture and response of that.
+
+        Another stack is returned as it is.
+        """
+        guides = [n for n, part in enumerate(self.parts) if isinstance(part, Guide)]
+        if len(self.parts) != 2 or len(guides) != 1:
+            return y, self, None
+        measured, guide = self.split(y), self.parts[guides[0]]
+        assert isinstance(guide, Guide)
+        other = 1 - guides[0]
+        camera = self.parts[other]
+        assert isinstance(camera, System)
+        return measured[other], camera, (measured[guides[0]], guide.response)
+
     def pack(self, measurements: Sequence[Tensor]) -> Tensor:
         """Return one tensor of the measurements of all systems, in their order.
 

@@ -40,6 +40,7 @@ class Uncertainty:
             to 0.2.
         heldout: relative error of detector pixels that the method was not given.
         warnings: how camera and scene differ from those of the calibration of σ.
+        seconds: that it took.
     """
 
     std: Tensor
@@ -48,6 +49,7 @@ class Uncertainty:
     shift: tuple[float, float]
     heldout: float
     warnings: tuple[str, ...]
+    seconds: float = 0.0
 
     def with_names(
         self, x: Tensor, wavelengths: Sequence[float], errors: Sequence[float]

@@ -31,7 +31,8 @@ from torch import Tensor
 
 import cassi
 from cassi import metrics
-from cassi.apps import pipeline
+from cassi.apps import results
+from cassi.apps import snapshot as way
 from cassi.apps.calibrate.filters import calibrate_by_filters
 from cassi.apps.command import Run as RunOf
 from cassi.apps.reconstructors import Recipe, compose_settings
@@ -88,16 +89,17 @@ def command(lab: Lab, scene: Tensor, folder: Path, *options: str) -> Run:
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         quiet = ("output.progress=false",)
         settings = compose_settings([f"measurement={folder / 'frame.png'}", *quiet, *options])
-        inputs, method = pipeline.prepare(settings, Recipe(settings, torch.device("cpu")))
-        found = pipeline.recover(
-            inputs, method, settings.seed, False, uncertainty=settings.uncertainty
+        snapshot, method = way.prepare(settings, Recipe(settings, torch.device("cpu")))
+        found = way.recover(
+            snapshot, method, settings.seed, False, uncertainty=settings.uncertainty
         )
-        print(*inputs.notes, sep="\n")
-        if inputs.calibration is not None:
-            print(pipeline.results.say_estimates(inputs.calibration))
-        pipeline.say(found.numbers)
+        print(*snapshot.notes, sep="\n")
+        if snapshot.camera.calibration is not None:
+            print(results.say_estimates(results.summarize_calibration(snapshot.camera.calibration)))
+        numbers = results.summarize(found)
+        way.say(numbers)
     seconds = time.process_time() - start
-    x = found.solution.x[0]
+    x = found.cube[0]
     scale, truth = lab.score(x, scene)
     inner = (..., slice(4, -4), slice(4, -4))
 
@@ -106,10 +108,10 @@ def command(lab: Lab, scene: Tensor, folder: Path, *options: str) -> Run:
 
     run = Run(
         float(metrics.psnr(seen(x).clamp(0, 1), truth)),
-        [each["about"] for each in found.numbers["warnings"]],
+        [each["about"] for each in numbers["warnings"]],
         seconds,
         output.getvalue(),
-        found.numbers,
+        numbers,
     )
     if found.uncertainty is not None:
         # A cube with errors gets too small a scale by least squares. Its mean light is right.
@@ -117,8 +119,8 @@ def command(lab: Lab, scene: Tensor, folder: Path, *options: str) -> Run:
         away = (level * seen(x) - truth).abs()
         held = away <= BARS * level * seen(found.uncertainty.std[0])
         run.covered = float(held.float().mean())
-    if inputs.calibration is not None:
-        x = renamed(x, inputs.calibration, lab)
+    if snapshot.camera.calibration is not None:
+        x = renamed(x, numbers["calibration"], lab)
         scale, truth = lab.score(x, scene)
         run.renamed = float(metrics.psnr(seen(x).clamp(0, 1), truth))
     return run
@@ -166,7 +168,7 @@ def first_command(folder: Path) -> tuple[str, list[str]]:
                     *options,
                 ]
             )
-            pipeline.read(settings, Recipe(settings, torch.device("cpu")))
+            way.read(settings, Recipe(settings, torch.device("cpu")))
         except (ValueError, OSError) as error:
             named = re.search(r"set (system\.\w+=-?[\d.]*\d)", str(error))
             if named is None:

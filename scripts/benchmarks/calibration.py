@@ -20,8 +20,8 @@ import torch
 import cassi
 from cassi import metrics
 from cassi.apps.reconstructors import build_solver, compose_settings
-from cassi.camera_search import calibrate_on
 from cassi.config import build
+from cassi.pipeline.calibrate import calibrate_on
 from scripts.benchmarks.fine_twin import FineTwin, enlarged
 from scripts.benchmarks.tables import Parser, data_folder
 

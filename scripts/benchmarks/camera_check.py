@@ -26,7 +26,6 @@ import io
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -36,9 +35,8 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d, interpolate
 
 import cassi
-from cassi.apps import pipeline
+from cassi.apps import snapshot as way
 from cassi.apps.evaluate.problems import load_benchmark
-from cassi.apps.inputs import Inputs
 from cassi.apps.reconstructors import Recipe, compose_settings
 from cassi.apps.settings import Evaluate
 from cassi.calibration import Response
@@ -47,6 +45,8 @@ from cassi.calibration.mask_check import POSES
 from cassi.calibration.spectra_check import REVERSED, check_spectra, prefer
 from cassi.data.bundled import bundled_path
 from cassi.data.manifest import read_manifest
+from cassi.pipeline.judge import check_snapshot
+from cassi.pipeline.snapshot import Snapshot
 from cassi.systems import SDCassi, Weighted
 from scripts.benchmarks.captures import CAPTURES, load_capture
 from scripts.benchmarks.lab import Lab, read_scene
@@ -187,12 +187,12 @@ def look_under_lamps(count: int) -> None:
         table.print(light, total, right, wrong)
 
 
-def verdicts(inputs: Inputs, x: Tensor, method: Any) -> Iterator[tuple[str, set[str]]]:
+def verdicts(snapshot: Snapshot, x: Tensor, method: Any) -> Iterator[tuple[str, set[str]]]:
     """Yield what is wrong with a drawn camera, `right` for nothing, and what is warned of."""
-    y, system = inputs.measurement, inputs.system
+    y, system = snapshot.y, snapshot.camera.system
     right = system.plain
     assert isinstance(right, SDCassi)
-    offsets, response = list(right.offsets), inputs.unit and inputs.unit.source
+    offsets, response = list(right.offsets), snapshot.camera.unit and snapshot.camera.unit.source
 
     def like(offsets: Sequence[float], mask: Tensor = right.mask) -> Any:
         where: dict[str, Any] = {"axis": right.axis, "detector": right.detector}
@@ -204,8 +204,8 @@ def verdicts(inputs: Inputs, x: Tensor, method: Any) -> Iterator[tuple[str, set[
         if name == "reversed":
             x = x.flip(1)
             seen = response and Response(response.values.flip(0), response.errors.flip(0))
-        found = pipeline.check(replace(inputs, system=camera), x, method, seen)
-        yield name, {each["about"] for each in found["warnings"]}
+        found = check_snapshot(snapshot.by(system=camera), x, method, seen)
+        yield name, {each.about for each in found.warnings}
     wrong = {"mirrored": like(offsets, right.mask.flip(right.axis))}
     for share in WRONG_STEPS:
         wrong[f"step × {share}"] = like([offsets[0] + share * (o - offsets[0]) for o in offsets])
@@ -230,12 +230,12 @@ def look_at_drawn(count: int, seed: int) -> None:
             for frame, more in (("none", []), ("white frame", white)):
                 settings = compose_settings([*options, *more])
                 try:
-                    inputs, method = pipeline.prepare(settings, Recipe(settings, CPU))
+                    snapshot, method = way.prepare(settings, Recipe(settings, CPU))
                 except ValueError:  # a band is dark in the white frame
                     continue
                 torch.manual_seed(0)
-                x = method.run(inputs.measurement, inputs.system).checked().x
-                for about, said in verdicts(inputs, x, method):
+                x = method.run(snapshot.y, snapshot.camera.system).checked().x
+                for about, said in verdicts(snapshot, x, method):
                     counts.setdefault((about, frame), []).append(said & ABOUT_THE_CAMERA)
     table = Table("camera", "response", "warned", "by")
     for kind_and_frame, found in counts.items():

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 import cassi
-from cassi.apps.inputs import load_inputs
+from cassi.apps.inputs import load_snapshot
 from cassi.apps.reconstructors import Recipe, compose_settings, settings_of, understand
 from cassi.camera.ends import find_grid
-from cassi.camera_search import align
 from cassi.methods.along_dispersion import AlongDispersion
+from cassi.pipeline.align import align
 from cassi.solvers.heldout import measure_heldout
 from cassi.systems import System
 from cassi.viz import save_rgb
@@ -36,8 +36,8 @@ CAPTURES = {
 def load_capture(camera: str, scene: str) -> tuple[Tensor, System, tuple[float, ...] | None]:
     """Return measurement, camera and wavelengths (nm) of `experiment=CAMERA scene=SCENE`."""
     settings = compose_settings([f"experiment={camera}", f"scene={scene}"])
-    inputs = load_inputs(settings, torch.device("cpu"))
-    return inputs.measurement, inputs.system, settings.given_wavelengths
+    snapshot = load_snapshot(settings, torch.device("cpu"))
+    return snapshot.y, snapshot.camera.system, settings.given_wavelengths
 
 
 def bright_ground(x: Tensor) -> Tensor:

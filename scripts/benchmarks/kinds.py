@@ -16,7 +16,7 @@ dB of auto, and how much more each set of weights reaches, by row:
   pixels held out.
 
 Every method is told the camera that the commands give it: the nominal one, its mask moved where the
-frame is sure (`cassi.camera_search.align`). Drawn kinds need no data; all others need
+frame is sure (`cassi.pipeline.align.align`). Drawn kinds need no data; all others need
 `$CASSI_DATA`, and are left out without it.
 """
 
@@ -37,17 +37,17 @@ from torch.nn.functional import avg_pool2d, interpolate
 import cassi
 from cassi.apps.reconstructors import compose_settings
 from cassi.apps.settings import Evaluate
-from cassi.camera_search import align
 from cassi.data.augment import Augment, augmented_crop
 from cassi.data.bundled import bundled_path
 from cassi.data.datasets import load_split
 from cassi.data.scenes import Scene
 from cassi.data.synthetic.patterns import PATTERNS, draw_pattern
 from cassi.data.synthetic.twin import Twin
-from cassi.methods.auto import auto
+from cassi.methods.automatic import auto
 from cassi.metrics import psnr
 from cassi.models.inference import prepare
 from cassi.models.pretrained import FILE, load_shipped
+from cassi.pipeline.align import align
 from cassi.solvers.heldout import measure_heldout
 from cassi.systems import System
 from cassi.training.module import merge_bands

@@ -16,7 +16,8 @@ from torch.nn.functional import avg_pool2d, interpolate
 
 import cassi
 from cassi import metrics
-from cassi.camera_search import align, calibrate_on
+from cassi.pipeline.align import align
+from cassi.pipeline.calibrate import calibrate_on
 from cassi.systems import SDCassi, System
 from scripts.benchmarks.lab import read_scene
 from scripts.benchmarks.tables import Parser, Table, data_folder

@@ -24,7 +24,8 @@ import cassi
 from cassi import metrics
 from cassi.camera.found import find_light
 from cassi.camera.names import name_bands
-from cassi.camera_search import align, calibrate_on
+from cassi.pipeline.align import align
+from cassi.pipeline.calibrate import calibrate_on
 from cassi.systems import SDCassi, System
 from scripts.benchmarks.lab import Lab, read_scene
 from scripts.benchmarks.optics import draw

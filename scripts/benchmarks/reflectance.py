@@ -20,15 +20,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from cassi.apps import pipeline
+from cassi.apps import snapshot as way
 from cassi.apps.calibrate.filters import calibrate_by_filters
 from cassi.apps.command import Run as RunOf
 from cassi.apps.reconstructors import Recipe, compose_settings
+from cassi.apps.results import summarize
 from cassi.apps.settings import Calibrate
+from cassi.pipeline.snapshot import Result
 from cassi.uncertainty import region
 from scripts.benchmarks.lab import Lab, read_scene
 from scripts.benchmarks.tables import Parser, Table, data_folder
@@ -105,20 +108,23 @@ def look(seed: int, folder: Path, scenes: list[Path], say: bool) -> list[tuple[s
                     *("output.unit=reflectance", "uncertainty=true", *more),
                 ]
             )
-            inputs, method = pipeline.prepare(settings, Recipe(settings, torch.device("cpu")))
-            found = pipeline.recover(inputs, method, 0, False, uncertainty=True)
-            pipeline.say(found.numbers)
-        rows.append((name, *judge(found, lab, scene, seed)))
+            snapshot, method = way.prepare(settings, Recipe(settings, torch.device("cpu")))
+            found = way.recover(snapshot, method, 0, False, uncertainty=True)
+            numbers = summarize(found)
+            way.say(numbers)
+        rows.append((name, *judge(found, numbers, lab, scene, seed)))
     if say:
         print(output.getvalue())
     return rows
 
 
-def judge(found: pipeline.Result, lab: Lab, scene: Tensor, seed: int) -> tuple[str, ...]:
+def judge(
+    found: Result, numbers: dict[str, Any], lab: Lab, scene: Tensor, seed: int
+) -> tuple[str, ...]:
     """Return the angles of the patch, with the response and without, and what bars hold."""
-    x, bars = found.solution.x, found.uncertainty
+    x, bars = found.cube, found.errors
     assert bars is not None
-    r = torch.tensor(found.numbers["response"]["values"])
+    r = torch.tensor(numbers["response"]["values"])
     said: list[str] = []
     for number in (2, 0):
         top, left, height, width = place(lab, number)
@@ -139,7 +145,7 @@ def judge(found: pipeline.Result, lab: Lab, scene: Tensor, seed: int) -> tuple[s
     inner = (..., slice(4, -4), slice(4, -4))
     seen, sigma = ((v.mT if lab.axis == -2 else v)[inner] for v in (seen, sigma))
     whole = ((seen - there).abs() <= BARS * sigma).float().mean()
-    warned = ", ".join(each["about"] for each in found.numbers["warnings"])
+    warned = ", ".join(each["about"] for each in numbers["warnings"])
     return (*said, f"{float(whole):.1%}", warned)
 
 

@@ -41,12 +41,12 @@ from cassi.apps.train import inputs
 from cassi.config import build
 from cassi.data.atomic import atomic_path
 from cassi.data.datasets import TrainingCrops
-from cassi.methods.refining import InTurn, refining
+from cassi.methods.refinement import InTurn, refining
 from cassi.models.pretrained import SMOOTHER, refining_denoiser
 from cassi.priors import Denoiser
 from cassi.solvers.base import begin
 from cassi.solvers.linear_system import begin_system, seen
-from cassi.solvers.refine import no_closer
+from cassi.solvers.refinement import no_closer
 from cassi.solvers.schedules import as_schedule
 from cassi.solvers.statistics import damped_schedule, signal_level
 from cassi.training import LogRMSE

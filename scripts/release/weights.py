@@ -36,7 +36,7 @@ import torch
 from safetensors.torch import load_file
 
 from cassi.data.atomic import atomic_path
-from cassi.methods.auto import auto
+from cassi.methods.automatic import auto
 from cassi.models.inference import prepare
 from cassi.models.load import create_model, read_card, save_model
 from cassi.models.pretrained import BANDS, FILE, SIDE, load_shipped

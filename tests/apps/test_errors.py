@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from cassi.apps import calibrate as calibrating
 from cassi.apps import evaluate as evaluating
-from cassi.apps import pipeline
+from cassi.apps import snapshot as way
 from cassi.apps import train as training
 from cassi.apps.command import INTERRUPTED, plain_warnings
 from cassi.apps.command import _fail as fail
@@ -20,7 +20,7 @@ from cassi.apps.errors import describe, is_usage_error
 from cassi.apps.reconstruct.blocks import parse_size
 
 DOORS = {
-    "reconstruct": (pipeline, "load_inputs"),
+    "reconstruct": (way, "load_snapshot"),
     "evaluate": (evaluating, "load_benchmark"),
     "train": (training.inputs, "load_scenes"),
     "calibrate": (calibrating, "load_frames"),

@@ -9,8 +9,8 @@ import torch
 from shared import write_scene
 
 from cassi.apps.camera.guide import read_response
-from cassi.apps.pipeline import prepare
 from cassi.apps.reconstructors import Recipe, compose_settings
+from cassi.apps.snapshot import prepare
 from cassi.data.io import load_guide, read_measurement
 
 
@@ -29,14 +29,14 @@ def _run(folder, *options):
 
 def test_a_panchromatic_guide(tmp_path):
     x = _write_scene(tmp_path)
-    inputs, method = _run(tmp_path, f"guide={tmp_path / 'pan.tif'}")
-    assert inputs.guide["taken"]
-    assert inputs.guide["response"] == "pan"
-    json.dumps(inputs.guide)
-    assert any(note.startswith("guide: ") for note in inputs.notes)
+    snapshot, method = _run(tmp_path, f"guide={tmp_path / 'pan.tif'}")
+    assert snapshot.camera.guide["taken"]
+    assert snapshot.camera.guide["response"] == "pan"
+    json.dumps(snapshot.camera.guide)
+    assert any(note.startswith("guide: ") for note in snapshot.notes)
     plain, _ = _run(tmp_path)
     errors = [
-        (method.run(each.measurement, each.system).x[0] - x).norm() for each in (inputs, plain)
+        (method.run(each.y, each.camera.system).x[0] - x).norm() for each in (snapshot, plain)
     ]
     assert errors[0] < errors[1]
 

@@ -8,7 +8,7 @@ import torch
 
 from cassi import SDCassi
 from cassi.apps.evaluate.problems import load_benchmark, preparation
-from cassi.apps.inputs import load_inputs
+from cassi.apps.inputs import load_snapshot
 from cassi.apps.reconstructors import compose_settings
 from cassi.apps.settings import Evaluate
 from cassi.data import io
@@ -146,7 +146,7 @@ def test_hot_pixels_of_a_simulated_frame_are_left_out(reconstruct, results):
 
 def test_both_commands_make_the_same_noise():
     cpu, options = torch.device("cpu"), ["noise=sensor"]
-    here = load_inputs(compose_settings(options), cpu).measurement
+    here = load_snapshot(compose_settings(options), cpu).y
     settings = compose_settings(options, kind=Evaluate)
     benchmark = load_benchmark(settings)
     prepare = preparation({"": settings}, benchmark, cpu)

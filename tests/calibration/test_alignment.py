@@ -6,13 +6,12 @@ import pytest
 import torch
 
 import cassi
-from cassi import camera_search
 from cassi.camera.moved import moved_camera, unmoved
-from cassi.camera_search import align
 from cassi.data.bundled import bundled_path
-from cassi.methods.auto import auto
+from cassi.methods.automatic import auto
 from cassi.metrics import psnr
 from cassi.models.load import create_model
+from cassi.pipeline.align import align
 from cassi.systems import DDCassi, SDCassi
 
 BANDS, HEIGHT, WIDTH = 8, 112, 112
@@ -70,7 +69,7 @@ def test_leaves_a_right_camera_alone(camera, scene, snr_db):
 
 
 def test_is_taken_only_if_it_predicts_better(camera, scene, monkeypatch):
-    monkeypatch.setattr(camera_search, "_misses", lambda *_: 1.0)
+    monkeypatch.setattr("cassi.pipeline.align.misses", lambda *_: 1.0)
     assert align(moved_camera(camera, TRUE)(scene), camera) is None
 
 
@@ -98,7 +97,7 @@ def test_a_method_takes_the_camera_it_is_given(camera, scene, monkeypatch):
     torch.testing.assert_close(given, as_given)
     sure = cassi.reconstruct(y, camera, net, uncertainty=True, align=False)
     torch.testing.assert_close(sure.x, as_given)
-    monkeypatch.setattr(camera_search, "align", lambda *_: found)  # as above, once
+    monkeypatch.setattr("cassi.pipeline.find.align", lambda *_: found)  # as above, once
     moved = cassi.reconstruct(y, camera, net)
     torch.testing.assert_close(moved, better)
     torch.testing.assert_close(cassi.reconstruct(y, camera, net, uncertainty=True).x, moved)

@@ -57,7 +57,7 @@ def test_in_python(bench, monkeypatch):
         given.append(arguments)
         raise InterruptedError
 
-    monkeypatch.setattr("cassi.camera_search.place_bands", place)
+    monkeypatch.setattr("cassi.pipeline.calibrate.place_bands", place)
     spoilt = torch.where(good, y, torch.nan)
     with pytest.raises(InterruptedError):
         cassi.calibrate(spoilt, camera, bad_pixels=~good)

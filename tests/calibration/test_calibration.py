@@ -11,8 +11,8 @@ import cassi
 from cassi.calibration import Frame, fit_light, refine_mask
 from cassi.camera.found import place_bands
 from cassi.camera.moved import moved_camera, unmoved
-from cassi.camera_search import calibrate_on
 from cassi.evaluation import Twin
+from cassi.pipeline.calibrate import calibrate_on
 from cassi.systems import SDCassi, TiltedCassi
 from tests.shared import before_a_push
 
@@ -119,7 +119,7 @@ def test_known_light_gives_gain_and_mask(camera, scene):
 
 def test_a_camera_that_predicts_worse_is_refused(camera, scene, monkeypatch):
     monkeypatch.setattr(
-        "cassi.camera_search._misses", lambda _, __, tried, *___: 1.0 + (tried is not camera)
+        "cassi.pipeline.calibrate.misses", lambda _, __, tried, *___: 1.0 + (tried is not camera)
     )
     found = calibrate_on(TWIN.expose(scene, camera), camera)
     assert found.system is camera

@@ -5,9 +5,9 @@ import torch
 from shared import before_a_push
 
 import cassi
-from cassi.camera_search import calibrate_on
 from cassi.data.bundled import bundled_path
 from cassi.data.io import load_cube
+from cassi.pipeline.calibrate import calibrate_on
 from cassi.systems import DDCassi, RandomMask
 from cassi.systems.masks import move_mask
 

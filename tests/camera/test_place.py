@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch.nn.functional import avg_pool2d, interpolate
 
-from cassi import camera_search
 from cassi.apps.results import say_estimates, summarize_calibration
 from cassi.camera.displacement import BLURS, DISPLACEMENTS, PARAMETERS
 from cassi.camera.found import can_be_placed, find_light, place_mask
 from cassi.camera.place import ROUGHLY, PlaceFit
 from cassi.camera.window_model import ALL_LIGHT, SIMULATED
-from cassi.camera_search import calibrate_on
+from cassi.pipeline.calibrate import calibrate_on
+from cassi.pipeline.snapshot import Calibrated
 from cassi.systems import SDCassi
 
 BANDS, STEP, HEIGHT, WIDTH, FINE = 12, 1.5, 96, 112, 4
@@ -112,19 +112,18 @@ def test_a_sensors_frame_gives_a_camera(axis, down, turned):
     assert found.system.all_light
     moved = (found.system.mask - camera.mask).abs().mean()
     assert moved > 0.05
-    assert found.place.light_of(found.system.offsets)[0].shape == (BANDS,)
 
 
 def test_a_camera_that_predicts_twice_as_badly_is_dropped(monkeypatch):
     camera, y = measure(0.7)
     monkeypatch.setattr(
-        camera_search, "_misses", lambda _, __, tried, *___: 1.0 + 2 * (tried != camera)
+        "cassi.pipeline.calibrate.misses", lambda _, __, tried, *___: 1.0 + 2 * (tried != camera)
     )
     found = calibrate_on(y, camera, wavelengths=NM)
     assert found.system is camera
     assert found.after == found.before == 1
     assert "predicted twice as badly" in found.dropped[0]
-    said = say_estimates(summarize_calibration(found, camera))
+    said = say_estimates(summarize_calibration(Calibrated(found, camera, 0.0)))
     assert ", taken" not in said
     assert "the mask is moved as well" not in said
 

@@ -19,7 +19,7 @@ from cassi.methods import (
     TimeLimit,
     self_supervised,
 )
-from cassi.methods.refining import InTurn
+from cassi.methods.refinement import InTurn
 from cassi.priors import NonLocalLowRank, Subspace
 from cassi.solvers import (
     ADMM,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import cassi
-from cassi.methods.refining import InTurn, refining
+from cassi.methods.refinement import InTurn, refining
 from cassi.models.pretrained import SMOOTHER, refining_denoiser
 from cassi.priors import Compose
 from scripts.release import train_refiner

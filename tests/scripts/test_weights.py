@@ -5,8 +5,8 @@ import torch
 from shared import seeded, uniform
 
 from cassi import SDCassi
-from cassi.camera_search import align
 from cassi.models.cassi_net import CassiNet
+from cassi.pipeline.align import align
 from cassi.viz.color import cie_response
 from scripts.benchmarks import kinds
 from scripts.release import weights as gate

@@ -10,7 +10,7 @@ from cassi.priors import TV, Subspace
 from cassi.solvers import ADMM, Geometric, Solver
 from cassi.solvers.early_stopping import HeldOutMonitor, Truncated, find_stopping_point
 from cassi.solvers.heldout import Lines, brightest, draw_heldout
-from cassi.solvers.refine import no_closer
+from cassi.solvers.refinement import no_closer
 from cassi.systems import SDCassi
 
 

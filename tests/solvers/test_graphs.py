@@ -9,9 +9,9 @@ from fake_graphs import FakeCuda
 from shared import seeded, smooth_scene
 
 import cassi
-from cassi.methods.auto import auto
-from cassi.methods.refining import InTurn, refining
-from cassi.methods.self_supervised import nonlocal_subspace
+from cassi.methods.automatic import auto
+from cassi.methods.refinement import InTurn, refining
+from cassi.methods.self_supervision import nonlocal_subspace
 from cassi.priors import TV, Compose, Denoiser, Subspace
 from cassi.solvers import ADMM, Geometric, Solver, graphs
 from cassi.solvers.graphs import Graphs, Recorder, begin_graphs, directly

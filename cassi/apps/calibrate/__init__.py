@@ -10,13 +10,14 @@ from cassi import ops
 from cassi.apps.calibrate.filters import calibrate_by_filters
 from cassi.apps.calibrate.results import camera_values, write_calibration
 from cassi.apps.command import Run, announce, choose_device, prepare_process, run_command
-from cassi.apps.inputs import Inputs, good_pixels, load_inputs
-from cassi.apps.pipeline import calibrated
-from cassi.apps.results import environment, say_estimates
+from cassi.apps.inputs import load_snapshot
+from cassi.apps.results import environment, say_estimates, summarize_calibration
 from cassi.apps.settings import Calibrate
+from cassi.apps.snapshot import calibrating
 from cassi.calibration import Calibration, Frame
 from cassi.data.synthetic.twin import Twin
 from cassi.evaluation import scene_generator
+from cassi.pipeline.snapshot import Snapshot
 from cassi.systems import SDCassi, System
 from cassi.systems.photographed import is_design
 
@@ -36,24 +37,27 @@ def calibrate_camera(settings: Calibrate, run: Run) -> float:
         return calibrate_by_filters(settings, run)
     device = choose_device(settings.device)
     prepare_process(settings)
-    inputs, known = load_frames(settings, device)
-    print(*inputs.notes, sep="\n")
-    nominal = _single(inputs.system)
+    snapshot, known = load_frames(settings, device)
+    print(*snapshot.notes, sep="\n")
+    nominal = _single(snapshot.camera.system)
     watch = announce("calibrate")
-    calibrated_inputs, found = calibrated(inputs, settings, watch, known, radius=settings.radius)
+    taken = calibrating(settings, watch, known=known, radius=settings.radius)(snapshot)
+    made = taken.camera.calibration
+    assert made is not None
+    found = made.found
     gain = None if settings.white is None else found.levels[0]
     if settings.photographed == "auto" and is_design(nominal.mask):
         settings = replace(settings, photographed=False)  # its values are grey once it is moved
-    if inputs.system.all_light and not calibrated_inputs.system.all_light:
+    if snapshot.camera.system.all_light and not taken.camera.system.all_light:
         settings = replace(settings, light="lines")  # as the frame shows
-    result = {**(calibrated_inputs.calibration or {}), "gain": gain}
+    result = {**summarize_calibration(made), "gain": gain}
     said = say_estimates(result)
     write_calibration(
         run.folder,
         found.system.mask.clamp(0, 1),  # more contrast may pass 1
-        camera_values(settings, found.system, gain, inputs.wavelengths),
+        camera_values(settings, found.system, gain, snapshot.camera.wavelengths),
         lambda path: _draw(path, found),
-        result | environment(device, ops.backend(device)) | {"inputs": inputs.notes},
+        result | environment(device, ops.backend(device)) | {"inputs": list(snapshot.notes)},
         said,
     )
     level = "unknown, brightness is the scene's; give white=FILE"
@@ -62,7 +66,7 @@ def calibrate_camera(settings: Calibrate, run: Run) -> float:
     return found.after
 
 
-def load_frames(settings: Calibrate, device: torch.device) -> tuple[Inputs, list[Frame]]:
+def load_frames(settings: Calibrate, device: torch.device) -> tuple[Snapshot, list[Frame]]:
     """Read everything that settings name.
 
     Returns:
@@ -75,18 +79,18 @@ def load_frames(settings: Calibrate, device: torch.device) -> tuple[Inputs, list
     """
     files = settings.measurement
 
-    def read_inputs(file: str | list[str] | None) -> Inputs:
-        return load_inputs(replace(settings, measurement=file), device)
+    def read_file(file: str | list[str] | None) -> Snapshot:
+        return load_snapshot(replace(settings, measurement=file), device)
 
     several = files if isinstance(files, list) else [files]
     if isinstance(settings.mask, list) and all(isinstance(file, str) for file in several):
         several = [files]  # a mask each: the shots of one snapshot
     if not several:
         raise ValueError("measurement: expected at least one file, got an empty list")
-    first, *others = (read_inputs(file) for file in several)
-    system, notes = first.system, [*first.notes, *(each.notes[0] for each in others)]
+    first, *others = (read_file(file) for file in several)
+    system, notes = first.camera.system, [*first.notes, *(each.notes[0] for each in others)]
     nominal, every = _single(system), (first, *others)
-    y = torch.cat([each.measurement for each in every])
+    y = torch.cat([each.y for each in every])
     if settings.twin is not None:
         if files is not None or first.truth is None or settings.noise is not None:
             raise ValueError(
@@ -96,7 +100,7 @@ def load_frames(settings: Calibrate, device: torch.device) -> tuple[Inputs, list
         y = settings.twin.measure(first.truth.to(device), nominal, random)
         notes.append(f"measurement: simulated by a camera that is off: {_defects(settings.twin)}")
     elif others:
-        goods = [good_pixels(each) for each in every]
+        goods = [each.good for each in every]
         if any(good is not None for good in goods):
             whole = torch.ones_like(y[:1], dtype=torch.bool)
             bad = ~torch.cat([whole if each is None else each for each in goods])
@@ -104,18 +108,19 @@ def load_frames(settings: Calibrate, device: torch.device) -> tuple[Inputs, list
     known = []
 
     def read(role: str, file: str) -> tuple[Tensor, Tensor | None]:
-        found = read_inputs(file)
+        found = read_file(file)
         notes.append(f"{role}: {found.notes[0]}")
-        return found.measurement, good_pixels(found)
+        return found.y, found.good
 
     if settings.white is not None:
         light, good = read("white", settings.white)
         known.append(Frame.snapshot(light, system.cube_shape[0], good))
     for single in settings.filters:
-        place = _place(single.wavelength, first.wavelengths)
+        place = _place(single.wavelength, first.camera.wavelengths)
         light, good = read("monochromatic", single.file)
         known.append(Frame.monochromatic(light, place, good))
-    return replace(first, system=system, measurement=y, notes=notes), known
+    camera = replace(first.camera, system=system)
+    return replace(first, camera=camera, y=y, notes=tuple(notes)), known
 
 
 def _single(system: System) -> SDCassi:

@@ -11,16 +11,16 @@ from torch import Tensor
 from cassi import ops
 from cassi.apps.arguments import quoted
 from cassi.apps.calibrate.results import camera_values, write_calibration
-from cassi.apps.camera.response import by_auto
 from cassi.apps.camera.system import nominal_offsets
 from cassi.apps.command import Run, choose_device, prepare_process
-from cassi.apps.inputs import file_path, load_inputs, read_frame
-from cassi.apps.pipeline import say as say_check
+from cassi.apps.inputs import file_path, load_snapshot, read_frame
 from cassi.apps.results import environment
 from cassi.apps.settings import Calibrate
+from cassi.apps.snapshot import say as say_check
 from cassi.calibration import Response, check_camera, find_white
 from cassi.calibration.filters import FilteredCamera, centroid, find_filtered_camera
 from cassi.camera.ends import find_grid
+from cassi.pipeline.find import by_auto
 from cassi.systems import SDCassi
 
 _ENOUGH = 3
@@ -132,7 +132,7 @@ def _response(settings: Calibrate, system: SDCassi, rows: tuple[int, int]) -> Re
     y, ok = (each.narrow(-3 - system.axis, first, last - first)[None, None] for each in (y, ok))
     system.all_light = settings.light != "lines"  # as a lamp's
     y, camera = torch.where(ok, y, 0), system.weighted(bad_pixels=~ok)
-    return find_white(y, camera, reconstruct=by_auto(find_grid(y, camera))).response
+    return find_white(y, camera, 1.0, by_auto, find_grid(y, camera)).response
 
 
 def _turn(image: Tensor, axis: int) -> Tensor:
@@ -219,7 +219,7 @@ def _look(settings: Calibrate, folder: Path) -> None:
     # The frame's corrections are taken from the camera's file where there is a frame.
     options = [f"camera={quoted(str(folder / 'camera.yaml'))}", "measurement=frame"]
     with_camera = compose_settings(options)
-    inputs = load_inputs(replace(with_camera, measurement=file), torch.device("cpu"))
-    check = check_camera(inputs.measurement, inputs.system)
+    snapshot = load_snapshot(replace(with_camera, measurement=file), torch.device("cpu"))
+    check = check_camera(snapshot.y, snapshot.camera.system)
     warnings = [vars(each) for each in check.warnings]
     say_check({"warnings": warnings, "camera_check": {"note": check.note}})

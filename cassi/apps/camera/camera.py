@@ -12,7 +12,7 @@ from cassi.apps.arguments import quoted
 from cassi.apps.camera.file import load_camera
 from cassi.apps.camera.response import read_unit
 from cassi.apps.camera.system import Fitted, make_camera
-from cassi.apps.inputs import file_paths, load_inputs, load_shots, make_preprocessing
+from cassi.apps.inputs import file_paths, load_shots, load_snapshot, make_preprocessing
 from cassi.apps.reconstructors import compose_settings
 from cassi.apps.settings import Reconstruct
 from cassi.config import build
@@ -66,10 +66,10 @@ class Camera:
         else:
             files = [os.fspath(each) for each in path]
         settings = replace(self.settings, measurement=files)
-        inputs = load_inputs(settings, torch.device("cpu"), self.system.cube_shape[0])
+        snapshot = load_snapshot(settings, torch.device("cpu"), self.system.cube_shape[0])
         if settings.response is not None:
-            inputs.system.unit, _ = read_unit(inputs, settings)
-        return inputs.measurement, inputs.system
+            snapshot.camera.system.unit = read_unit(snapshot, settings)
+        return snapshot.y, snapshot.camera.system
 
 
 def open_camera(path: str | os.PathLike[str]) -> Camera:

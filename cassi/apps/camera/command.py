@@ -9,7 +9,7 @@ from torch import Tensor
 from cassi.apps.camera.camera import make_alone
 from cassi.apps.camera.rename import rename_bands
 from cassi.apps.command import Run, prepare_process, run_command
-from cassi.apps.inputs import load_inputs
+from cassi.apps.inputs import load_snapshot
 from cassi.apps.results import write_numbers
 from cassi.apps.settings import Camera
 from cassi.data.atomic import atomic_folder
@@ -41,10 +41,10 @@ def show_camera(settings: Camera, run: Run) -> float:
         return 0.0
     taken = settings.measurement is not None or settings.truth is not None
     if taken:
-        inputs = load_inputs(settings, CPU)
-        system, wavelengths, notes = inputs.system, inputs.wavelengths, inputs.notes
-        system = system.plain
-        frame = inputs.measurement[0, 0]
+        snapshot = load_snapshot(settings, CPU)
+        system, wavelengths = snapshot.camera.system.plain, snapshot.camera.wavelengths
+        notes = list(snapshot.notes)
+        frame = snapshot.y[0, 0]
     else:
         wavelengths = settings.given_wavelengths
         hints = {"key": settings.keys.mask, "axes": settings.axes.mask}

@@ -1,7 +1,6 @@
 """A guide's picture from its file to the camera that takes it along."""
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,26 +8,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.apps.inputs import Inputs
 from cassi.apps.printing import marked
 from cassi.apps.settings import GuidePicture
 from cassi.checks import raised_here
 from cassi.data import io
 from cassi.data.formats.curves import read_curves
 from cassi.guide_search import place_guide
+from cassi.pipeline.snapshot import Camera, Snapshot
 from cassi.systems import Guided
 from cassi.systems.motion import describe_motion
 
 
-def add_guide(inputs: Inputs, settings: GuidePicture) -> Inputs:
-    """Return the inputs with the guide beside the camera, or without it where it does not fit.
+def add_guide(snapshot: Snapshot, settings: GuidePicture) -> Snapshot:
+    """Return a snapshot with the guide beside the camera, or without it where it does not fit.
 
     Raises:
         OSError: a file is missing.
         ValueError: a file cannot be read, or picture, response and cube do not fit.
     """
     loaded = io.load_guide(str(settings.file))
-    bands, height, width = inputs.system.cube_shape
+    bands, height, width = snapshot.camera.system.cube_shape
     picture, name = loaded.data[0], settings.response
     if tuple(picture.shape[1:]) != (height, width):
         raise ValueError(
@@ -37,14 +36,14 @@ def add_guide(inputs: Inputs, settings: GuidePicture) -> Inputs:
         )
     channels = len(picture)
     name = name or ("cie" if channels == 3 else "pan")
-    response = read_response(name, channels, bands, inputs.wavelengths)
+    response = read_response(name, channels, bands, snapshot.camera.wavelengths)
     if name == "cie":
         picture = _as_xyz(picture, loaded.path.suffix.lower() == ".png")
     try:
         found = place_guide(
-            inputs.measurement,
-            inputs.system,
-            picture.to(inputs.measurement),
+            snapshot.y,
+            snapshot.camera.system,
+            picture.to(snapshot.y),
             response,
             settings.noise,
             settings.register,
@@ -61,15 +60,13 @@ def add_guide(inputs: Inputs, settings: GuidePicture) -> Inputs:
         "misfit": found.misfit,
         "correlation": found.correlation,
     }
-    notes = [*inputs.notes, loaded.note, f"guide: {found}"]
-    return replace(inputs, system=found.system, guide=numbers, notes=notes)
+    return snapshot.by(loaded.note).by(f"guide: {found}", system=found.system, guide=numbers)
 
 
-def describe_guide(inputs: Inputs) -> dict[str, Any] | None:
+def describe_guide(camera: Camera) -> dict[str, Any]:
     """Return what metrics.json says of a guide, after the reconstruction: where it lies, too."""
-    if inputs.guide is None or not isinstance(inputs.system, Guided):
-        return inputs.guide
-    return inputs.guide | describe_motion(inputs.system.found.motion)
+    told, system = dict(camera.guide or {}), camera.system
+    return told | describe_motion(system.found.motion) if isinstance(system, Guided) else told
 
 
 def read_response(

@@ -1,50 +1,30 @@
 """The unit of a cube: radiance or reflectance, by the response of the camera."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from cassi.apps.inputs import Inputs, file_path, read_frame
+from cassi.apps.inputs import file_path, read_frame
 from cassi.apps.settings import Reconstruct
 from cassi.calibration import Patch, Response
 from cassi.calibration.response import Source, Unit, WhiteFrame
 from cassi.checks import did_you_mean, is_number
 from cassi.data.formats.curves import read_curve
-from cassi.methods.along_dispersion import AlongDispersion
-from cassi.methods.auto import auto
-from cassi.systems import System
-from cassi.systems.grid import Grid
+from cassi.pipeline.snapshot import Snapshot
 
 CURVES = (".csv", ".txt", ".npy")
 _KEYS = ("white", "patch", "reflectance")
 
 
-def add_unit(inputs: Inputs, settings: Reconstruct) -> Inputs:
-    """Return the inputs with the unit of their cube, if there is a response.
-
-    Raises:
-        OSError: a file is missing.
-        ValueError: a response does not fit the camera, or there is none and a unit is asked for.
-    """
-    if settings.response is None:
-        return inputs
-    unit, note = read_unit(inputs, settings)
-    y, unit, done = unit.measured(inputs.measurement, inputs.system, by_auto(inputs.grid))
-    notes = [*inputs.notes, f"response: {note}{done}"]
-    return replace(inputs, measurement=y, unit=unit, notes=notes)
-
-
-def read_unit(inputs: Inputs, settings: Reconstruct) -> tuple[Unit, str]:
-    """Return the unit of a cube, before its white frame is fitted, and how it was understood."""
-    source, note = read_response(settings.response, inputs, settings)
-    return Unit(settings.output.unit, source, inputs.wavelengths), note
+def read_unit(snapshot: Snapshot, settings: Reconstruct) -> Unit:
+    """Return the unit of a cube, before its white frame is fitted."""
+    source, note = read_response(settings.response, snapshot, settings)
+    return Unit(settings.output.unit, source, snapshot.camera.wavelengths, note=note)
 
 
 def read_response(
-    given: Any, inputs: Inputs, settings: Reconstruct
+    given: Any, snapshot: Snapshot, settings: Reconstruct
 ) -> tuple[Source | WhiteFrame, str]:
     """Return a response as settings give it, and how it was understood.
 
@@ -52,23 +32,25 @@ def read_response(
         given: a file of numbers; a list of numbers; `{white: FILE, reflectance: …}`, a frame of a
             white surface, or a list of them, one per shot; or
             `{patch: [top, left, height, width], reflectance: …}`, one in the scene.
-        inputs: with the camera that is used.
+        snapshot: with the camera that is used.
         settings: of the command, for what raw frames go through.
     """
-    bands = inputs.system.cube_shape[0]
+    bands = snapshot.camera.system.cube_shape[0]
     if not isinstance(given, Mapping):
-        return _numbers(given, bands, inputs.wavelengths), _say(given)
+        return _numbers(given, bands, snapshot.camera.wavelengths), _say(given)
     check_response(given)
     reflectance: Any = given.get("reflectance", 1.0)
     if not is_number(reflectance):
-        reflectance = _numbers(reflectance, bands, inputs.wavelengths).values
+        reflectance = _numbers(reflectance, bands, snapshot.camera.wavelengths).values
     if given.get("patch") is not None:
         place = tuple(given["patch"])
         patch = Patch(place, reflectance)
-        patch.check(*inputs.system.cube_shape[1:])  # before minutes of work, not after them
+        patch.check(
+            *snapshot.camera.system.cube_shape[1:]
+        )  # before minutes of work, not after them
         return patch, f"of a patch in the scene, {list(place)}"
     y, good, note = read_frame(settings, given["white"])
-    shots = inputs.system.measurement_shape[0]
+    shots = snapshot.camera.system.measurement_shape[0]
     if y.shape[1] != shots:
         names = ", ".join(f"FILE{shot + 1}" for shot in range(shots))
         files = f"white: [{names}]" if shots > 1 else "white: FILE"
@@ -77,12 +59,6 @@ def read_response(
             f"response={{{files}}}"
         )
     return WhiteFrame(y, good, reflectance), f"of {note}"
-
-
-def by_auto(grid: Grid | None) -> Callable[[Tensor, System], Tensor]:
-    """Return what makes a cube of a measurement by `auto`, on a grid if there is one."""
-    method = auto() if grid is None else AlongDispersion(auto(), grid)
-    return lambda y, system: method.run(y, system).checked().x
 
 
 def check_response(given: Any) -> None:

@@ -9,11 +9,12 @@ import torch
 from cassi.apps.reconstructors import Recipe, identity_of, settings_of, understand
 from cassi.apps.settings import KNOWLEDGE, Evaluate, Reconstruct
 from cassi.camera.moved import moved_camera
-from cassi.camera_search import align, calibrate_on
 from cassi.checks import raised_here
 from cassi.data.store import fingerprint
 from cassi.evaluation import Problem, View
 from cassi.guide_search import place_guide, takes_guide
+from cassi.pipeline.align import align
+from cassi.pipeline.calibrate import calibrate_on
 from cassi.solvers.base import Reconstructor
 from cassi.systems import SDCassi
 

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from cassi.apps.command import Run, compile_privately, prepare_process, run_command
-from cassi.apps.pipeline import make_recipe, prepare
 from cassi.apps.reconstructors import rewrite_model_path
 from cassi.apps.results import write_numbers
 from cassi.apps.settings import Export
+from cassi.apps.snapshot import make_recipe, prepare
 from cassi.data.atomic import atomic_folder
 from cassi.methods.along_dispersion import AlongDispersion
 from cassi.models.export import (
@@ -51,11 +51,11 @@ def export_method(settings: Export, run: Run) -> float:
     prepare_process(settings)
     settings = replace(settings, precision="32-true", device="cpu")
     recipe = make_recipe(settings)
-    inputs, method = prepare(settings, recipe)
+    snapshot, method = prepare(settings, recipe)
     if isinstance(method, AlongDispersion):  # a file has the bands of the camera
-        method, _ = recipe.make(inputs.system.cube_shape[0])
-    y, system = inputs.measurement, inputs.system
-    print(*inputs.notes, sep="\n")
+        method, _ = recipe.make(snapshot.camera.system.cube_shape[0])
+    y, system = snapshot.y, snapshot.camera.system
+    print(*snapshot.notes, sep="\n")
 
     def ours() -> Tensor:
         torch.manual_seed(0)  # for a network that draws random numbers
@@ -83,7 +83,7 @@ def export_method(settings: Export, run: Run) -> float:
         numbers = about | {
             "measurement_shape": list(y.shape),
             "cube_shape": list(x.shape),
-            "wavelengths": inputs.wavelengths,
+            "wavelengths": snapshot.camera.wavelengths,
             "largest_difference": difference,
             "largest_value": float(x.abs().max()),
             "ms": {name: 1e3 * value for name, value in took.items()},

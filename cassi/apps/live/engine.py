@@ -16,16 +16,17 @@ import numpy as np
 from torch import Tensor
 
 from cassi.apps.errors import describe_failure, is_usage_error
-from cassi.apps.inputs import Inputs, file_paths, load_shots, make_preprocessing, preprocess
+from cassi.apps.inputs import file_paths, load_shots, make_preprocessing, preprocess
 from cassi.apps.live.sources import Frame, Source
-from cassi.apps.pipeline import make_recipe, prepare
 from cassi.apps.settings import Reconstruct
+from cassi.apps.snapshot import make_recipe, prepare
 from cassi.calibration import check_camera
 from cassi.checks import printable
 from cassi.data.day_store import Recording
 from cassi.data.io import Loaded, load_mask, load_measurement
 from cassi.methods import Sequence
 from cassi.methods.along_dispersion import around, inner_of
+from cassi.pipeline.snapshot import Camera
 from cassi.viz.color import srgb
 
 LADDER = (36, 24, 16, 10)
@@ -116,7 +117,7 @@ class Live:
         self.paused = threading.Event()
         self.reason = ""
         self._stop = threading.Event()
-        self._inputs: Inputs | None = None
+        self._camera: Camera | None = None
         self._method: Any = None
         self._following: Any = None  # the sequence within it
         self._rung, self._last, self._between = 0, 0.0, 0.0
@@ -173,7 +174,7 @@ class Live:
         except (OSError, ValueError) as error:
             self._skip(frame, describe_failure(error))
             return
-        if self.record is not None and self.view is not None and self._inputs is not None:
+        if self.record is not None and self.view is not None and self._camera is not None:
             view = self.view
             self.record.append(
                 frame.name, frame.came, view.cube, view.picture, raw.numpy(), view.wavelengths
@@ -184,12 +185,12 @@ class Live:
     def _reconstruct(self, frame: Frame, start: float) -> Tensor:
         assert frame.path is not None
         raw, y, system = self._read(frame.path)
-        assert self._inputs is not None
-        x, unit = self._method.run(y, system).checked().x, self._inputs.unit
+        assert self._camera is not None
+        x, unit = self._method.run(y, system).checked().x, self._camera.unit
         if unit is not None and unit.name is not None:
             x = unit.scene(x, unit.response(x))
         cube = x[0].float().cpu()
-        known = self._inputs.wavelengths
+        known = self._camera.wavelengths
         picture = srgb(cube.numpy(), known, self.settings.output.illuminant)
         seconds = time.perf_counter() - start
         self.done += 1
@@ -213,11 +214,11 @@ class Live:
         keys, axes = self.settings.keys.measurement, self.settings.axes.measurement
         counts = self.chain.bits is not None
         loaded = load_measurement(path, key=keys, axes=axes, finite=False, counts=counts)
-        if self._inputs is None:
+        if self._camera is None:
             self._begin(path, loaded)
-        assert self._inputs is not None
+        assert self._camera is not None
         y, bad, _, _ = preprocess(self.chain, loaded.data, loaded.full_scale)
-        system = self._inputs.system.unweighted
+        system = self._camera.system.unweighted
         if tuple(y.shape[1:]) != tuple(system.measurement_shape):
             raise ValueError(
                 f"expected a frame of {tuple(system.measurement_shape)}, as the first one, "
@@ -227,21 +228,22 @@ class Live:
         if bad is not None:
             system = system.weighted(bad_pixels=bad.to(y.device))
             y = system.without_bad_pixels(y)
-        if self._inputs.unit is not None:
-            y = self._inputs.unit.corrected(y, system)
+        if self._camera.unit is not None:
+            y = self._camera.unit.corrected(y, system)
         return loaded.data[0], y, system
 
     def _begin(self, path: Path, frame: Loaded) -> None:
         """Make camera and method for the first frame; they stay."""
         told = replace(self.settings, measurement=str(path))
-        inputs, method = prepare(told, self.recipe, self.loaded | {"measurement": frame})
+        snapshot, method = prepare(told, self.recipe, self.loaded | {"measurement": frame})
         self._method = method
         with suppress(TypeError):  # no method on spectral components: each frame by itself
             self._following = Sequence(inner_of(method)).begin()
             self._method = around(method, self._following)
-        unit = inputs.unit and replace(inputs.unit, wavelengths=inputs.wavelengths)
-        self._inputs = replace(inputs, unit=unit)
-        for note in inputs.notes:
+        camera = snapshot.camera
+        unit = camera.unit and replace(camera.unit, wavelengths=camera.wavelengths)
+        self._camera = replace(camera, unit=unit)
+        for note in snapshot.notes:
             self.notices.add(note)
 
     def _measure_pace(self, frames: list[Frame]) -> None:

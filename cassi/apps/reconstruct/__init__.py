@@ -13,15 +13,15 @@ from cassi.apps.command import (
 )
 from cassi.apps.executors import open_executor
 from cassi.apps.folders import hold_alone
-from cassi.apps.pipeline import make_recipe, prepare, recover, say, write_results
 from cassi.apps.reconstruct.blocks import reconstruct_in_blocks
 from cassi.apps.reconstruct.info import describe
 from cassi.apps.reconstruct.journal import Passes, forget_passes
 from cassi.apps.reconstruct.many import reconstruct_many
 from cassi.apps.reconstruct.snapshots import is_many
 from cassi.apps.reconstructors import Recipe, rewrite_model_path
-from cassi.apps.results import one_line, say_estimates
+from cassi.apps.results import one_line, say_estimates, summarize, summarize_calibration
 from cassi.apps.settings import Reconstruct
+from cassi.apps.snapshot import make_recipe, prepare, recover, say, write_results
 
 
 def main() -> None:
@@ -71,17 +71,18 @@ def reconstruct(settings: Reconstruct, run: Run) -> float:
         with open_executor(settings, blocks=True) as submit:
             return reconstruct_in_blocks(settings, run.folder, submit)
     recipe = make_recipe(settings)
-    inputs, reconstructor = prepare(settings, recipe)
-    for note in inputs.notes:
+    snapshot, reconstructor = prepare(settings, recipe)
+    for note in snapshot.notes:
         print(note)
-    if inputs.calibration is not None:
-        print(say_estimates(inputs.calibration))
+    if snapshot.camera.calibration is not None:
+        print(say_estimates(summarize_calibration(snapshot.camera.calibration)))
     visible = settings.output.progress
     more = settings.heldout, settings.uncertainty
-    passes = Passes(run.folder, settings, inputs)
-    result = recover(inputs, reconstructor, settings.seed, visible, *more, passes=passes)
-    write_results(run.folder, settings, result)
+    passes = Passes(run.folder, settings, snapshot)
+    result = recover(snapshot, reconstructor, settings.seed, visible, *more, passes=passes)
+    numbers = summarize(result)
+    write_results(run.folder, settings, result, numbers)
     forget_passes(run.folder)
-    print(one_line(result.numbers), f"-> {run.folder}", sep="\n")
-    say(result.numbers)
-    return float(result.numbers["relative_residual"])
+    print(one_line(numbers), f"-> {run.folder}", sep="\n")
+    say(numbers)
+    return float(numbers["relative_residual"])

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property, partial
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,17 +19,18 @@ from torch import Tensor
 from tqdm import tqdm
 
 from cassi.apps.executors import LostWorker, Submit, once, run_jobs
-from cassi.apps.inputs import Inputs
 from cassi.apps.memory import peak_of
-from cassi.apps.pipeline import find_ends, fit, light_is_wide, make_recipe, read
 from cassi.apps.printing import is_quiet
 from cassi.apps.reconstruct.journal import Journal, Record, place
 from cassi.apps.reconstruct.scene import finish, take_truth
 from cassi.apps.reconstructors import fingerprint_settings
 from cassi.apps.settings import UNCERTAINTY, Reconstruct
+from cassi.apps.snapshot import fit, make_recipe, read
 from cassi.checks import whole_number
 from cassi.data.atomic import digest_content
 from cassi.data.formats.stacks import STACK_SUFFIXES, create_stack
+from cassi.pipeline.find import on_grid
+from cassi.pipeline.snapshot import Snapshot
 from cassi.solvers import Iteration, Statistics
 from cassi.solvers.base import Reconstructor
 from cassi.solvers.heldout import brightest
@@ -75,26 +76,28 @@ def reconstruct_in_blocks(
     names = [output.cube, *([UNCERTAINTY] if settings.uncertainty else [])]
     settings, truth = take_truth(settings)
     loaded = once(load_scene, settings)
-    inputs, scene, reconstructor = loaded.inputs, loaded.parts, loaded.reconstructor
-    for note in inputs.notes:
+    snapshot, scene, reconstructor = loaded.snapshot, loaded.parts, loaded.reconstructor
+    for note in snapshot.notes:
         print(note)
     halo = reconstructor.halo if settings.halo is None else settings.halo
     halo = whole_number("halo", halo, 0, 2**31)
 
-    journal = Journal(
-        folder, output.cube, scene.fingerprint(f"{key} {names} {inputs.wavelengths} {scene.system}")
-    )
+    known = snapshot.camera.wavelengths
+    fingerprint = scene.fingerprint(f"{key} {names} {known} {scene.system}")
+    journal = Journal(folder, output.cube, fingerprint)
     with journal.locked():
         plan = journal.plan(names)
         if plan is None:
             torch.manual_seed(seed)
             clock = _Clock()
             per_line = scene.bytes_per_line(reconstructor, settings.uncertainty)
-            lines = lines_that_fit(budget, inputs.measurement, per_line)
+            lines = lines_that_fit(budget, snapshot.y, per_line)
             blocks = plan_blocks(scene.length, lines, halo)
             journal.clear()
             shape = scene.system.cube_shape
-            stacks = [create_stack(journal.folder / n, shape, inputs.wavelengths) for n in names]
+            stacks = [
+                create_stack(journal.folder / n, shape, snapshot.camera.wavelengths) for n in names
+            ]
             listed = [asdict(block) for block in blocks]
             asked = asdict(scene.probe(reconstructor, lines)) if settings.uncertainty else None
             told = {"blocks": listed, "halo": halo, "probe": asked, "preparation": clock.read()}
@@ -132,7 +135,7 @@ def reconstruct_in_blocks(
                     stack.write(values, *place(scene.axis, *record["lines"]))
                 records.append(journal.add(record, part, rest))
                 del part
-        residual = finish(settings, folder, inputs, stacks, records, plan, truth, reconstructor)
+        residual = finish(settings, folder, snapshot, stacks, records, plan, truth, reconstructor)
         journal.remove()
     return residual
 
@@ -141,7 +144,7 @@ def reconstruct_in_blocks(
 class Scene:
     """What every block of a scene is cut from, and what reconstructs it."""
 
-    inputs: Inputs
+    snapshot: Snapshot
     parts: Parts
     reconstructor: Reconstructor
 
@@ -154,8 +157,8 @@ def load_scene(settings: Reconstruct) -> Scene:
         ValueError: files, camera and reconstructor do not fit.
     """
     recipe = make_recipe(settings)
-    inputs, reconstructor = fit(find_ends(read(settings, recipe)), recipe)
-    return Scene(inputs, Parts(inputs, reconstructor), reconstructor)
+    snapshot, reconstructor = fit(on_grid(read(settings, recipe)), recipe)
+    return Scene(snapshot, Parts(snapshot, reconstructor), reconstructor)
 
 
 def compute_block(
@@ -199,19 +202,19 @@ class Parts:
         ValueError: the camera mixes rows and columns.
     """
 
-    def __init__(self, inputs: Inputs, reconstructor: Reconstructor | None = None) -> None:
+    def __init__(self, snapshot: Snapshot, reconstructor: Reconstructor | None = None) -> None:
         self.reconstructor = reconstructor
-        self.inputs, self.system, self.y = inputs, inputs.system, inputs.measurement
+        self.snapshot, self.system, self.y = snapshot, snapshot.camera.system, snapshot.y
         if self.system.part_axis is None:
             self.system.part(0, 1)  # refuses, and says why
         self.axis: int = -2 if self.system.part_axis is None else self.system.part_axis
         self.length = self.system.cube_shape[self.axis]
         self.statistics = Statistics(self._all, self.axis)
 
-    @cached_property
+    @property
     def wide(self) -> bool:
-        """Whether light is wider than the camera's bands, see `light_is_wide`."""
-        return light_is_wide(self.inputs)
+        """Whether light is wider than the camera's bands: a sensor's frame of all light."""
+        return self.snapshot.is_raw
 
     def part(self, start: int, stop: int) -> tuple[Tensor, System]:
         """Return the measurement of lines start to stop, and their camera."""

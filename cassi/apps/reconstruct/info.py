@@ -12,16 +12,16 @@ import torch
 from torch import Tensor
 
 from cassi import ops
-from cassi.apps.inputs import Inputs
 from cassi.apps.memory import peak_of
-from cassi.apps.pipeline import prepare
 from cassi.apps.reconstruct.blocks import Parts
 from cassi.apps.reconstruct.snapshots import find_snapshots, is_many, settings_of_snapshot
 from cassi.apps.reconstructors import Recipe
 from cassi.apps.results import peak_memory
 from cassi.apps.settings import UNCERTAINTY, Reconstruct
+from cassi.apps.snapshot import prepare
 from cassi.data.formats import machine_memory
 from cassi.methods.along_dispersion import inner_of
+from cassi.pipeline.snapshot import Snapshot
 from cassi.precision import resolve
 from cassi.solvers import Solver
 from cassi.solvers.base import Reconstructor
@@ -43,29 +43,29 @@ def describe(settings: Reconstruct, recipe: Recipe, into: str) -> list[str]:
     if is_many(settings.measurement):
         snapshots, _ = find_snapshots(settings)
         many, settings = len(snapshots), settings_of_snapshot(settings, snapshots[0])
-    inputs, reconstructor = prepare(replace(settings, calibrate=False), recipe)
-    bands, height, width = inputs.system.cube_shape
-    nm = inputs.wavelengths
+    snapshot, reconstructor = prepare(replace(settings, calibrate=False), recipe)
+    bands, height, width = snapshot.camera.system.cube_shape
+    nm = snapshot.camera.wavelengths
     span = "" if nm is None else f", {nm[0]:g} to {nm[-1]:g} nm"
-    if inputs.names_error is not None:
-        span += f" ± {max(inputs.names_error):.2g}"
-    seconds, size = estimate(inputs, reconstructor)
+    if snapshot.camera.wavelengths_error is not None:
+        span += f" ± {max(snapshot.camera.wavelengths_error):.2g}"
+    seconds, size = estimate(snapshot, reconstructor)
     times = _times(settings)
     total = seconds * times * many
     budget = settings.memory_budget
     # What Python and torch take is in use already; a cube, and what pictures need, come to it.
-    memory = peak_memory(inputs.measurement.device) + size
+    memory = peak_memory(snapshot.y.device) + size
     about = f"about {memory / 2**30:.1f} GiB of {machine_memory() / 2**30:.1f} GiB"
     written = [settings.output.cube, "metrics.json", "convergence.csv"]
     written += ["rgb.png", "bands.png", "spectra.png", "spectra.csv"] * settings.output.pictures
     written += [UNCERTAINTY] * settings.uncertainty
     written += ["report.html"] * (settings.output.pictures and settings.output.report)
-    device = inputs.measurement.device
+    device = snapshot.y.device
     threads = f", {torch.get_num_threads()} threads" * (device.type == "cpu")
     rows = {
         "snapshots": f"{many}, of which the first is {settings.measurement}" if many > 1 else None,
-        "files": "; ".join(inputs.notes) or None,
-        "camera": _name_camera(inputs.system),
+        "files": "; ".join(snapshot.notes) or None,
+        "camera": _name_camera(snapshot.camera.system),
         "cube": f"{bands} bands of {height} x {width} pixels{span}{_say_grid(reconstructor)}",
         "method": name_method(inner_of(reconstructor)),
         "besides": ", ".join(_besides(settings)) or None,
@@ -85,20 +85,20 @@ def _say_grid(reconstructor: Reconstructor) -> str:
     return "" if grid is None else f", read from {len(grid.offsets)} along the dispersion"
 
 
-def estimate(inputs: Inputs, reconstructor: Reconstructor) -> tuple[float, int]:
+def estimate(snapshot: Snapshot, reconstructor: Reconstructor) -> tuple[float, int]:
     """Return the seconds that a reconstruction takes, and the bytes of its tensors, about.
 
     Two strips of the scene are reconstructed, and the time is taken to grow by as much per row as
     between them; of a camera that cannot be cut, or a method of very many iterations, a few of
     these.
     """
-    y, system = inputs.measurement, inputs.system
+    y, system = snapshot.y, snapshot.camera.system
     if system.part_axis is None or reconstructor.iterations > _MANY:
         _seconds(reconstructor, y, system, None, 1)  # loads what all need
         few = min(_FEW, reconstructor.iterations)
         seconds = _seconds(reconstructor, y, system, None, few)
         return seconds * reconstructor.iterations / few, _bytes(reconstructor, y, system, None)
-    scene = Parts(inputs)
+    scene = Parts(snapshot)
     statistics = scene.statistics
     strips = [min(lines, scene.length) for lines in _STRIPS]
     # The first also loads and compiles what all need.

@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from cassi.apps.inputs import Inputs
 from cassi.apps.reconstructors import fingerprint_settings
 from cassi.apps.settings import Reconstruct
 from cassi.data.atomic import atomic_path, digest_content
 from cassi.data.formats.stacks import Stack, open_stack
 from cassi.data.store import Store
-from cassi.methods import Pass
-from cassi.solvers import Iteration
+from cassi.pipeline.snapshot import Snapshot
+from cassi.solvers.base import Iteration, Pass
 
 Record = dict[str, Any]
 _PLAN = "plan"
@@ -140,19 +139,19 @@ _HIDDEN = ".passes"
 class Passes:
     """The hidden folder of an unfinished reconstruction: first cube and result of its last pass.
 
-    It is a `cassi.methods.Checkpoint`. What is damaged, or of another measurement or other
+    It is a `cassi.solvers.base.Checkpoint`. What is damaged, or of another measurement or other
     settings, is computed again.
 
     Attributes:
         rows: of convergence.csv, kept and read with the result.
     """
 
-    def __init__(self, folder: Path, settings: Reconstruct, inputs: Inputs) -> None:
+    def __init__(self, folder: Path, settings: Reconstruct, snapshot: Snapshot) -> None:
         self.folder = folder / _HIDDEN
         self.store = Store(self.folder)
-        values = (inputs.measurement, *inputs.system.state_dict().values())
+        values = (snapshot.y, *snapshot.camera.system.state_dict().values())
         content = (value.detach().cpu().contiguous().numpy().data for value in values)
-        key = f"{fingerprint_settings(settings, on='cube')} {inputs.system}"
+        key = f"{fingerprint_settings(settings, on='cube')} {snapshot.camera.system}"
         self.fingerprint = digest_content([key, *content])
         self.rows: list[dict[str, Any]] = []
 

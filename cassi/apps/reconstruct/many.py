@@ -26,22 +26,6 @@ from cassi.apps.command import FAILED, Run
 from cassi.apps.errors import describe_failure
 from cassi.apps.executors import LostWorker, Submit, once, run_jobs
 from cassi.apps.folders import check_shares
-from cassi.apps.inputs import Inputs
-from cassi.apps.pipeline import (
-    EVERY,
-    Result,
-    assess,
-    conclude,
-    fit,
-    in_unit,
-    make_recipe,
-    predict,
-    prepare,
-    read,
-    recover,
-    say,
-    write_results,
-)
 from cassi.apps.reconstruct.blocks import reconstruct_in_blocks
 from cassi.apps.reconstruct.journal import Passes, forget_passes
 from cassi.apps.reconstruct.snapshots import (
@@ -52,15 +36,29 @@ from cassi.apps.reconstruct.snapshots import (
 )
 from cassi.apps.reconstructors import Recipe, fingerprint_settings
 from cassi.apps.settings import Reconstruct
+from cassi.apps.snapshot import (
+    EVERY,
+    fit,
+    make_recipe,
+    prepare,
+    read,
+    recover,
+    say,
+    write_results,
+)
 from cassi.checks import printable, whole_number
 from cassi.data.atomic import SUMS, UNWRITABLE, atomic_path, digest_content, is_temporary, size_of
 from cassi.data.day_store import DayStore, prepare_store, preview_size
 from cassi.data.record_log import RecordLog, read_records
 from cassi.data.store import stamp
-from cassi.evaluation.tables import csv_text, strict
+from cassi.evaluation.tables import csv_text
 from cassi.links import check_parents
 from cassi.methods.along_dispersion import around, inner_of
 from cassi.methods.sequence import Following
+from cassi.pipeline.judge import judge
+from cassi.pipeline.reconstruct import responding
+from cassi.pipeline.snapshot import Result
+from cassi.pipeline.snapshot import Snapshot as Measured
 from cassi.shares import find_share
 from cassi.solvers import Iteration, Solution
 from cassi.solvers.base import Reconstructor, is_sampled
@@ -70,7 +68,7 @@ FEW = 1000
 """Snapshots up to which each has a folder beside a store of all cubes."""
 T = TypeVar("T")
 Records = Mapping[str, dict[str, Any]]
-Fitted = tuple[Snapshot, Inputs, Reconstructor]
+Fitted = tuple[Snapshot, Measured, Reconstructor]
 
 
 @dataclass(frozen=True)
@@ -236,9 +234,9 @@ def _prepare_store(
             break
     else:
         return None  # each says why
-    blank = torch.zeros(found.system.cube_shape[0], 1, 1)
-    chosen, _, nm = results.select_bands(settings.output, blank, found.wavelengths)
-    shape = (len(chosen), *found.system.cube_shape[1:])
+    blank = torch.zeros(found.camera.system.cube_shape[0], 1, 1)
+    chosen, _, nm = results.select_bands(settings.output, blank, found.camera.wavelengths)
+    shape = (len(chosen), *found.camera.system.cube_shape[1:])
     times = [Path(each.measurement).stat().st_mtime for each in snapshots]
     names = [each.name for each in snapshots]
     about = {"title": f"{len(names)} snapshots, recovered by cassi-reconstruct"}
@@ -286,14 +284,14 @@ def _recover(
     seed, reconstructor = settings.seed, group[0][2]
     more = settings.heldout, settings.uncertainty
     if len(group) > 1:
-        batch = [inputs for _, inputs, _ in group]
+        batch = [measured for _, measured, _ in group]
         together = _attempt(recover_together, batch, reconstructor, seed, *more)
         if not isinstance(together, Exception):
             yield from zip((snapshot for snapshot, _, _ in group), together, strict=True)
             return
-    for snapshot, inputs, _ in group:
-        passes = Passes(root / snapshot.name, settings_of_snapshot(settings, snapshot), inputs)
-        asked = (inputs, reconstructor, seed, False, *more)
+    for snapshot, measured, _ in group:
+        passes = Passes(root / snapshot.name, settings_of_snapshot(settings, snapshot), measured)
+        asked = (measured, reconstructor, seed, False, *more)
         yield snapshot, _attempt(recover, *asked, passes=passes)
 
 
@@ -308,12 +306,13 @@ def _write(
         return _failed(result)
     settings = settings_of_snapshot(settings, snapshot)
     try:
+        numbers = results.summarize(result)
         if store is None or store.folders:
-            write_results(folder, settings, result, cubes=store is None)
+            write_results(folder, settings, result, numbers, cubes=store is None)
         forget_passes(folder)
         if store is None:
             return _look_up(folder, snapshot)
-        return _write_into(once(DayStore, store.path), settings, snapshot, result)
+        return _write_into(once(DayStore, store.path), settings, snapshot, result, numbers)
     except OSError:
         raise
     except Exception as error:
@@ -329,21 +328,25 @@ def _look_up(folder: Path, snapshot: Snapshot) -> Outcome:
 
 
 def _write_into(
-    store: DayStore, settings: Reconstruct, snapshot: Snapshot, result: Result
+    store: DayStore,
+    settings: Reconstruct,
+    snapshot: Snapshot,
+    result: Result,
+    numbers: dict[str, Any],
 ) -> Outcome:
     """Write the cube of a snapshot, its standard deviations and a preview into a store."""
     from cassi.viz.color import srgb
 
-    output, known, found = settings.output, result.inputs.wavelengths, result.uncertainty
+    output, known, found = settings.output, result.snapshot.camera.wavelengths, result.errors
     std = None if found is None else found.std[0].float().cpu()
-    cube, std, nm = results.select_bands(output, result.solution.x[0].float().cpu(), known, std)
+    cube, std, nm = results.select_bands(output, result.cube[0].float().cpu(), known, std)
     size = preview_size(*cube.shape[1:])
     small = torch.nn.functional.adaptive_avg_pool2d(cube, size)
     picture = srgb(small, nm, output.illuminant)
     store.write(snapshot.name, cube.numpy(), None if std is None else std.numpy(), picture)
     place = store.file(snapshot.name)
     path = place.relative_to(store.path.parent).as_posix()
-    return _outcome(strict(result.numbers), path, {}, place)
+    return _outcome(numbers, path, {}, place)
 
 
 def _outcome(numbers: Mapping[str, Any], path: str, files: dict[str, int], place: Path) -> Outcome:
@@ -468,7 +471,7 @@ def same_camera(first: System, second: System) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-def can_share(inputs: Inputs, other: Inputs, reconstructor: Reconstructor) -> bool:
+def can_share(one: Measured, other: Measured, reconstructor: Reconstructor) -> bool:
     """Tell whether two measurements may go together: one camera, and no stop that depends on both.
 
     A tolerance stops when the cubes of the whole batch change little, which is another moment than
@@ -476,12 +479,12 @@ def can_share(inputs: Inputs, other: Inputs, reconstructor: Reconstructor) -> bo
     """
     if not reconstructor.shares_batch:
         return False
-    same = inputs.measurement.shape == other.measurement.shape
-    return same and same_camera(inputs.system, other.system)
+    same = one.y.shape == other.y.shape
+    return same and same_camera(one.camera.system, other.camera.system)
 
 
 def recover_together(
-    batch: Sequence[Inputs],
+    batch: Sequence[Measured],
     reconstructor: Reconstructor,
     seed: int,
     heldout: float | None = None,
@@ -498,8 +501,8 @@ def recover_together(
         ValueError: one of them diverged.
     """
     torch.manual_seed(seed)
-    system = batch[0].system
-    y = torch.cat([inputs.measurement for inputs in batch])
+    system = batch[0].camera.system
+    y = torch.cat([each.y for each in batch])
     rows: list[list[dict[str, Any]]] = [[] for _ in batch]
     truths = [None if i.truth is None else i.truth.to(y.device) / i.level for i in batch]
     norms = y.flatten(1).norm(dim=1).clamp_min(torch.finfo(y.dtype).tiny)
@@ -522,14 +525,13 @@ def recover_together(
     if solution.reason == "diverged":
         raise ValueError("one of a batch diverged")
     results = []
-    for index, inputs in enumerate(batch):
+    for index, each in enumerate(batch):
         history = [
             replace(step, residual=row["residual"], seconds=row["seconds"])
             for step, row in zip(solution.history, rows[index], strict=True)
         ]
         alone = Solution(solution.x[index : index + 1], history, solution.reason)
-        result = conclude(replace(inputs, system=system), alone, rows[index], reconstructor)
-        result.numbers["batch"] = len(batch)
-        result = predict(result, reconstructor, seed, heldout)
-        results.append(in_unit(assess(result, reconstructor, seed) if uncertainty else result))
+        made = Result(each.by(system=system), reconstructor, alone.checked(), rows=rows[index])
+        result = responding(replace(made, batch=len(batch)))
+        results.append(judge(result, seed, heldout, uncertainty))
     return results

@@ -14,14 +14,16 @@ from torch import Tensor
 
 from cassi import metrics, ops
 from cassi.apps import results
-from cassi.apps.inputs import Inputs, name_scene
-from cassi.apps.pipeline import check, say
+from cassi.apps.inputs import name_scene
 from cassi.apps.reconstruct.journal import Record
 from cassi.apps.settings import Reconstruct
+from cassi.apps.snapshot import say
 from cassi.data.atomic import atomic_folder
 from cassi.data.formats.stacks import Stack, open_stack
 from cassi.data.scenes import scored_level
 from cassi.metrics.scores import evaluate_all
+from cassi.pipeline.judge import check_snapshot
+from cassi.pipeline.snapshot import Snapshot
 from cassi.solvers.base import Reconstructor
 from cassi.uncertainty import score, sparsification
 
@@ -60,7 +62,7 @@ def take_truth(settings: Reconstruct) -> tuple[Reconstruct, Stack | None]:
 def finish(
     settings: Reconstruct,
     folder: Path,
-    inputs: Inputs,
+    snapshot: Snapshot,
     stacks: list[Stack],
     records: list[Record],
     plan: dict[str, Any],
@@ -74,18 +76,19 @@ def finish(
     """
     stack, *bars = stacks
     reference: Readable | None = truth
-    if truth is None and inputs.truth is not None:
-        reference = inputs.truth[0]
+    if truth is None and snapshot.truth is not None:
+        reference = snapshot.truth[0]
     if reference is not None and tuple(reference.shape) != stack.shape:
         raise ValueError(f"truth: expected {stack.shape}, got {tuple(reference.shape)}")
-    numbers = summarize(inputs, records, plan)
+    numbers = summarize(snapshot, records, plan)
     small = shrink(stack)
-    numbers |= check(inputs, small[None], reconstructor)
-    if inputs.names_error is not None:
-        numbers["wavelengths_error"] = inputs.names_error
+    found = check_snapshot(snapshot, small[None], reconstructor)
+    numbers |= results.describe_findings(found)
+    if snapshot.camera.wavelengths_error is not None:
+        numbers["wavelengths_error"] = snapshot.camera.wavelengths_error
     if reference is not None:
         numbers["metrics"] = score_bands(
-            stack, reference, None if truth is not None else inputs.level
+            stack, reference, None if truth is not None else snapshot.level
         )
     if bars:
         numbers["uncertainty"] = summarize_uncertainty(stack, bars[0], records, plan, reference)
@@ -111,13 +114,14 @@ def finish(
                 points = [[int(i) // factor for i in point] for point in output.points]
                 output = replace(output, points=points)
             name = name_scene(settings, "scene")
-            results.save_pictures(stage, output, name, small, inputs.wavelengths, true, numbers)
+            known = snapshot.camera.wavelengths
+            results.save_pictures(stage, output, name, small, known, true, numbers)
             if bars:
                 results.save_map(
-                    *(stage, shrink(bars[0]), small, inputs.wavelengths),
-                    errors=inputs.names_error,
+                    *(stage, shrink(bars[0]), small, known),
+                    errors=snapshot.camera.wavelengths_error,
                 )
-        numbers["peak_memory_bytes"] = results.peak_memory(inputs.measurement.device)
+        numbers["peak_memory_bytes"] = results.peak_memory(snapshot.y.device)
         results.write_numbers(stage / "metrics.json", numbers)
     print(results.one_line(numbers), f"-> {folder}", sep="\n")
     say(numbers)
@@ -163,9 +167,9 @@ def summarize_uncertainty(
     return told
 
 
-def summarize(inputs: Inputs, records: list[Record], plan: dict[str, Any]) -> dict[str, Any]:
+def summarize(snapshot: Snapshot, records: list[Record], plan: dict[str, Any]) -> dict[str, Any]:
     """Collect the numbers of metrics.json from the records of the blocks."""
-    y = inputs.measurement
+    y = snapshot.y
     misfit = sum(record["misfit"] for record in records)
     device = y.device
     return {
@@ -176,14 +180,14 @@ def summarize(inputs: Inputs, records: list[Record], plan: dict[str, Any]) -> di
         "iterations": max(len(record["history"]) for record in records),
         "stopped_by": ", ".join(sorted({record["reason"] for record in records})),
         "relative_residual": (misfit / float(y.double().square().sum())) ** 0.5,
-        "cube_shape": list(inputs.system.cube_shape),
-        "measurement_shape": list(inputs.system.measurement_shape),
+        "cube_shape": list(snapshot.camera.system.cube_shape),
+        "measurement_shape": list(snapshot.camera.system.measurement_shape),
         "halo": plan["halo"],
         "preparation": plan["preparation"],
         "blocks": [{name: record[name] for name in _COUNTED} for record in records],
         **results.environment(device, ops.backend(device)),
-        "preprocessing": inputs.preprocessing,
-        "inputs": inputs.notes,
+        "preprocessing": snapshot.corrections,
+        "inputs": list(snapshot.notes),
     }
 
 

@@ -28,12 +28,15 @@ class Recipe:
     A network beside a method with a start makes its first cube; with `adapt`, that of `ADAPT`.
 
     Attributes:
+        may_change: True, see `cassi.pipeline.Recipe`.
         bands: the number that a file of weights was made for, if it says one.
 
     Raises:
         OSError: a file of weights is missing.
         ValueError: it is no solver, a network without weights, or a network beside another start.
     """
+
+    may_change = True
 
     def __init__(self, settings: Reconstruct, device: torch.device) -> None:
         settings = adapted(settings)

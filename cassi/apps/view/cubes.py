@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from cassi.apps.pipeline import Result
 from cassi.apps.results import (
     errors_of_wavelengths,
     reported_numbers,
@@ -15,6 +14,7 @@ from cassi.apps.results import (
     say_warnings,
 )
 from cassi.apps.settings import Reconstruct
+from cassi.pipeline.snapshot import Result
 from cassi.uncertainty import NORMAL
 from cassi.viz.report import encode_scene, make_report
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, pad
 
-from cassi.apps.inputs import Inputs, good_pixels
 from cassi.calibration import check_camera
 from cassi.calibration.correlation import flatten
+from cassi.pipeline.snapshot import Snapshot
 from cassi.solvers import relative_noise
 from cassi.systems import SDCassi, System
 from cassi.systems.coded import CodedSystem
@@ -29,7 +29,7 @@ class InputSummary:
     """A snapshot and its camera, for a person to check.
 
     Attributes:
-        inputs: of a reconstruction.
+        snapshot: of a reconstruction.
         rows: (name, value) pairs of the table.
         warnings: against the camera, a line each.
         frame: `(H', W')`, of the first shot.
@@ -40,7 +40,7 @@ class InputSummary:
         axis: of the dispersion.
     """
 
-    inputs: Inputs
+    snapshot: Snapshot
     rows: list[tuple[str, str]]
     warnings: list[str]
     frame: np.ndarray
@@ -52,11 +52,11 @@ class InputSummary:
 
 
 @torch.no_grad()
-def summarize_inputs(inputs: Inputs) -> InputSummary:
+def summarize_inputs(snapshot: Snapshot) -> InputSummary:
     """Say and draw what the inputs of a reconstruction come to."""
-    camera = inputs.system.plain
-    y, good = inputs.measurement, good_pixels(inputs)
-    check = check_camera(y, inputs.system)
+    camera = snapshot.camera.system.plain
+    y, good = snapshot.y, snapshot.good
+    check = check_camera(y, snapshot.camera.system)
     predicted = predict(y, camera)
     seen = flatten(y[0, :1].float(), None if good is None else good[0, :1])
     agreement = _correlate(seen, flatten(predicted[0, :1].float()))
@@ -65,12 +65,12 @@ def summarize_inputs(inputs: Inputs) -> InputSummary:
     better = [] if check.warnings else find_better_step(y, camera, seen, agreement)
     known = camera if isinstance(camera, CodedSystem) else None
     rows = [
-        *_describe(inputs, camera),
+        *_describe(snapshot, camera),
         ("Seen in the frame", "" if better else check.note or "nothing"),
     ]
-    rows += [("Files", note) for note in inputs.notes]
+    rows += [("Files", note) for note in snapshot.notes]
     return InputSummary(
-        inputs,
+        snapshot,
         [(name, value) for name, value in rows if value],
         [f"{each.about}: {each.message}" for each in check.warnings] + better,
         y[0, 0].cpu().numpy(),
@@ -153,18 +153,18 @@ def _correlate(a: Tensor, b: Tensor) -> float:
     return float((a * b).sum() / size)
 
 
-def _describe(inputs: Inputs, camera: System) -> list[tuple[str, str]]:
+def _describe(snapshot: Snapshot, camera: System) -> list[tuple[str, str]]:
     shots, height, width = camera.measurement_shape
     bands, rows, columns = camera.cube_shape
-    noise = float(relative_noise(inputs.measurement, inputs.system).max())
+    noise = float(relative_noise(snapshot.y, snapshot.camera.system).max())
     found = [
         ("Snapshot", f"{height} × {width} pixels" + (f", {shots} shots" if shots > 1 else "")),
         ("Cube", f"{bands} bands of {rows} × {columns} pixels"),
-        ("Wavelengths", _wavelengths(inputs.wavelengths)),
+        ("Wavelengths", _wavelengths(snapshot.camera.wavelengths)),
         ("Dispersion", _dispersion(camera)),
         ("Noise", f"{100 * noise:.2g} % of the frame's root mean square"),
     ]
-    done = inputs.preprocessing
+    done = snapshot.corrections
     if done is None:
         return [*found, ("Frame", "simulated from the truth")]
     dark, full, out = done["dark"], done["saturation"], done["bad_pixels"]

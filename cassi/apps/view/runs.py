@@ -11,15 +11,16 @@ import torch
 from torch import Tensor
 
 from cassi.apps.command import choose_device, prepare_process
-from cassi.apps.inputs import Inputs, file_paths, load_inputs
-from cassi.apps.pipeline import find_camera, fit, read, recover, write_results
+from cassi.apps.inputs import file_paths, load_snapshot
 from cassi.apps.reconstructors import Recipe
-from cassi.apps.results import one_line, say_estimates
+from cassi.apps.results import one_line, say_estimates, summarize, summarize_calibration
 from cassi.apps.settings import Reconstruct
+from cassi.apps.snapshot import find_camera, fit, read, recover, write_results
 from cassi.apps.view.cubes import Shown
 from cassi.apps.view.jobs import Job
 from cassi.apps.view.repeat import write_config
 from cassi.apps.view.session import DEFAULT
+from cassi.pipeline.snapshot import Snapshot
 from cassi.solvers import Iteration
 from cassi.viz import srgb
 
@@ -44,22 +45,22 @@ def reconstruct(settings: Reconstruct, options: list[str], job: Job) -> Shown:
     device = choose_device(settings.device)
     prepare_process(settings)
     recipe = Recipe(settings, device)
-    inputs = read(settings, recipe)
+    snapshot = read(settings, recipe)
     if settings.calibrate:
         job.stage = "calibrating the camera"
-    inputs, reconstructor = fit(find_camera(inputs, settings), recipe)
+    snapshot, reconstructor = fit(find_camera(snapshot, settings), recipe)
     job.stage = "reconstructing"
-    watch = _Watch(job, inputs, reconstructor.iterations)
+    watch = _Watch(job, snapshot, reconstructor.iterations)
     more = settings.heldout, settings.uncertainty, watch
-    result = recover(inputs, reconstructor, settings.seed, False, *more)
+    result = recover(snapshot, reconstructor, settings.seed, False, *more)
     file = settings.measurement or settings.truth
     return Shown(
         f"{file_paths(file)[0].stem}, {method_of(settings, options)}",
-        np.ascontiguousarray(result.solution.x[0].cpu().numpy()),
-        inputs.wavelengths,
-        None if inputs.truth is None else inputs.truth[0].numpy(),
-        None if result.uncertainty is None else result.uncertainty.std[0].cpu().numpy(),
-        numbers=result.numbers,
+        np.ascontiguousarray(result.cube[0].cpu().numpy()),
+        snapshot.camera.wavelengths,
+        None if snapshot.truth is None else snapshot.truth[0].numpy(),
+        None if result.errors is None else result.errors.std[0].cpu().numpy(),
+        numbers=summarize(result),
         made=(settings, options, result),
     )
 
@@ -73,10 +74,10 @@ def calibrate(settings: Reconstruct, job: Job) -> str:
     """
     job.stage = "calibrating the camera"
     prepare_process(settings)
-    inputs = load_inputs(settings, choose_device(settings.device), settings.bands)
-    found = find_camera(inputs, replace(settings, calibrate=True))
-    assert found.calibration is not None
-    return say_estimates(found.calibration)
+    snapshot = load_snapshot(settings, choose_device(settings.device), settings.bands)
+    found = find_camera(snapshot, replace(settings, calibrate=True))
+    assert found.camera.calibration is not None
+    return say_estimates(summarize_calibration(found.camera.calibration))
 
 
 def save(shown: Shown, folder: Path) -> str:
@@ -104,7 +105,8 @@ def save(shown: Shown, folder: Path) -> str:
         raise FileExistsError(f"{folder}: it is there already; give another name") from None
     try:
         write_results(
-            folder, settings, result, lambda stage: write_config(stage, settings, options)
+            *(folder, settings, result, dict(shown.numbers)),
+            more=lambda stage: write_config(stage, settings, options),
         )
     except BaseException:
         with suppress(OSError):
@@ -130,8 +132,8 @@ def method_of(settings: Reconstruct, options: list[str]) -> str:
 class _Watch:
     """Tells a job about every iteration, and draws a picture every 0.4 s."""
 
-    def __init__(self, job: Job, inputs: Inputs, iterations: int) -> None:
-        self.job, self.wavelengths, self.iterations = job, inputs.wavelengths, iterations
+    def __init__(self, job: Job, snapshot: Snapshot, iterations: int) -> None:
+        self.job, self.wavelengths, self.iterations = job, snapshot.camera.wavelengths, iterations
         self.last = 0.0
 
     def __call__(self, iteration: Iteration, x: Tensor) -> None:

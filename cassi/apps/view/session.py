@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from cassi.apps.arguments import quoted
-from cassi.apps.inputs import Inputs, load_inputs
+from cassi.apps.inputs import load_snapshot
 from cassi.apps.reconstruct.snapshots import is_many
 from cassi.apps.reconstructors import compose_settings, list_experiments
 from cassi.apps.settings import Reconstruct, to_dict
@@ -16,6 +16,7 @@ from cassi.apps.view.allowed_paths import AllowedPaths
 from cassi.apps.view.cubes import Shown
 from cassi.apps.view.input_summary import InputSummary, summarize_inputs
 from cassi.config import verbatim
+from cassi.pipeline.snapshot import Snapshot
 
 FILES = ("measurement", "mask", "truth", "camera", "dark", "flat", "bad_pixels")
 """Options that name files."""
@@ -148,15 +149,15 @@ class Session:
         found = self._load()
         if self._span is not None:
             first, last = self._span
-            bands = found.system.cube_shape[0]
+            bands = found.camera.system.cube_shape[0]
             between = [first + (last - first) * k / max(bands - 1, 1) for k in range(bands)]
             self.set("wavelengths", f"[{', '.join(f'{each:.6g}' for each in between)}]")
             found = self._load()
         return summarize_inputs(found)
 
-    def _load(self) -> Inputs:
+    def _load(self) -> Snapshot:
         settings = self.settings()
-        return load_inputs(settings, torch.device("cpu"), settings.bands)
+        return load_snapshot(settings, torch.device("cpu"), settings.bands)
 
     def add(self, shown: Shown) -> Shown:
         """Keep a result; its name gets a number where another one has it.

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from cassi import read_camera
-from cassi.apps import pipeline
+from cassi.apps import snapshot as way
 from cassi.apps.calibrate.results import camera_values
 from cassi.apps.reconstructors import compose_settings
 from cassi.apps.settings import Calibrate
@@ -249,8 +249,8 @@ def test_both_commands_find_one_camera(calibrate, reconstruct, results, bench, t
     taken = [entry for entry in found["estimates"] if entry["taken"]]
     assert table.count(", taken") == len(taken) > 0
     settings = compose_settings([*files, "calibrate=true", "output.progress=false"])
-    inputs = pipeline.find_camera(pipeline.read(settings, pipeline.make_recipe(settings)), settings)
-    used = inputs.system.plain
+    snapshot = way.find_camera(way.read(settings, way.make_recipe(settings)), settings)
+    used = snapshot.camera.system.plain
     assert torch.equal(saved.mask, used.mask.clamp(0, 1))
     assert saved.offsets == pytest.approx(used.offsets, abs=1e-6)
     assert used.offsets == tuple(found["offsets"]["calibrated"])
@@ -302,10 +302,10 @@ def test_a_raw_frames_design_stays_one_as_it_is_moved(calibrate, bench, tmp_path
     place = (f"system.offsets={offsets}", f"system.detector={y.shape[1]}")
     files = (f"mask={tmp_path}/mask.npy", f"measurement={tmp_path}/raw.npy", *place, "dark=0.1")
     settings = compose_settings([*files, "calibrate=true", "output.progress=false"])
-    inputs = pipeline.read(settings, pipeline.make_recipe(settings))
-    inputs = pipeline.find_camera(inputs, settings)
-    assert inputs.system.plain.photographed is not design
-    assert not is_design(inputs.system.mask)
+    snapshot = way.read(settings, way.make_recipe(settings))
+    snapshot = way.find_camera(snapshot, settings)
+    assert snapshot.camera.system.plain.photographed is not design
+    assert not is_design(snapshot.camera.system.mask)
     calibrate(*files, *QUICK).ok()
     written = (tmp_path / "run" / "camera.yaml").read_text()
     assert ("photographed: false" in written) is design

@@ -13,7 +13,7 @@ import cassi
 from cassi.apps.live.command import make_settings, parse
 from cassi.apps.live.engine import LADDER, Live
 from cassi.apps.live.sources import Frame
-from cassi.apps.pipeline import make_recipe, prepare, recover
+from cassi.apps.snapshot import make_recipe, prepare, recover
 from cassi.data.bundled import bundled_path
 from cassi.data.day_store import Recording, prepare_store
 
@@ -88,7 +88,7 @@ def test_every_frame_has_the_cube_and_the_unit_of_cassi_reconstruct(camera, kind
     for name in ("bright", "dim"):
         live.take([frame(folder, name)])
         settings = replace(live.settings, measurement=f"{folder}/{name}.npy")
-        alone = recover(*prepare(settings, make_recipe(settings)), 0, False).solution.x[0].numpy()
+        alone = recover(*prepare(settings, make_recipe(settings)), 0, False).cube[0].numpy()
         np.testing.assert_allclose(live.view.cube, alone, rtol=1e-4, atol=1e-5)
 
 

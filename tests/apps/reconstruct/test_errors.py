@@ -183,7 +183,7 @@ def test_full_disk_leaves_nothing(refused, monkeypatch, moment):
         raise full
 
     target = {
-        "write": "cassi.apps.pipeline.write_cube",
+        "write": "cassi.apps.snapshot.write_cube",
         "picture": "cassi.viz.save_spectra",
         "rename": "os.replace",
     }[moment]

@@ -7,8 +7,8 @@ import torch
 
 import cassi
 from cassi.apps.arguments import asked, write_nothing
-from cassi.apps.inputs import Inputs
 from cassi.apps.reconstruct.info import estimate, name_method
+from cassi.pipeline.snapshot import Camera, Snapshot
 from cassi.solvers import Function
 
 
@@ -85,7 +85,7 @@ def test_the_estimate_grows_with_the_scene(cut):
                 if callback(None, None):
                     break
 
-    seconds, size = estimate(Inputs(system, y, None, None, [], None), Slow())
+    seconds, size = estimate(Snapshot(y, Camera(system)), Slow())
     assert 0.6 < seconds < 2.4  # 50 · 400 · 4e-5 s = 0.8 s, and whatever sleeping takes
     assert size >= 0
 

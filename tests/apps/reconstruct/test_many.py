@@ -211,7 +211,7 @@ def test_a_full_disk_ends_all(reconstruct, day, tmp_path, monkeypatch):
     def fail(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "cube.tif")
 
-    monkeypatch.setattr("cassi.apps.pipeline.write_cube", fail)
+    monkeypatch.setattr("cassi.apps.snapshot.write_cube", fail)
     assert "No space left on device" in reconstruct(*day).refusal
     assert not list((tmp_path / "run").glob("*/metrics.json"))
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 from shared import write_scene
 
-from cassi.apps.pipeline import prepare
 from cassi.apps.reconstructors import Recipe, compose_settings
+from cassi.apps.snapshot import prepare
 from cassi.systems import MosaicCassi, PsfCassi, TurningPsf
 
 PRESETS = {
@@ -39,25 +39,27 @@ def test_a_preset_reconstructs_a_scene_by_itself(preset, scene, tmp_path):
     options = [f"system={preset.split()[0]}", *preset.split()[1:]]
     needs = options[0] in ("system=bayer", "system=dd_cassi")
     mask = [f"mask={tmp_path / 'mask.npy'}"] * needs
-    inputs, method = _inputs(*options, f"truth={tmp_path / 'truth.tif'}", *mask)
-    x = method.run(inputs.measurement, inputs.system).checked().x[0]
+    snapshot, method = _inputs(*options, f"truth={tmp_path / 'truth.tif'}", *mask)
+    x = method.run(snapshot.y, snapshot.camera.system).checked().x[0]
     psnr = -10 * torch.log10((x - scene).square().mean() / scene.max() ** 2)
     assert psnr > PRESETS[preset]
 
 
 def test_a_mask_that_is_given_wins_over_that_of_the_preset(scene, tmp_path):
     given = [f"truth={tmp_path / 'truth.tif'}", f"mask={tmp_path / 'mask.npy'}"]
-    inputs, _ = _inputs("system=diffractive", *given)
-    assert type(inputs.system) is PsfCassi
-    assert torch.equal(inputs.system.mask[0, 0], torch.from_numpy(np.load(tmp_path / "mask.npy")))
+    snapshot, _ = _inputs("system=diffractive", *given)
+    assert type(snapshot.camera.system) is PsfCassi
+    assert torch.equal(
+        snapshot.camera.system.mask[0, 0], torch.from_numpy(np.load(tmp_path / "mask.npy"))
+    )
 
 
 def test_a_mosaic_is_measured_without_a_mask(scene, tmp_path):
     camera = MosaicCassi(torch.ones(SIZE, SIZE), BANDS, pattern=3)
     np.save(tmp_path / "y.npy", camera(scene[None])[0, 0].numpy())
     given = [f"measurement={tmp_path / 'y.npy'}", f"system.bands={BANDS}", "system.pattern=3"]
-    inputs, _ = _inputs("system=mosaic", *given)
-    assert torch.equal(inputs.system.mask, camera.mask)
+    snapshot, _ = _inputs("system=mosaic", *given)
+    assert torch.equal(snapshot.camera.system.mask, camera.mask)
     with pytest.raises(ValueError, match=r"system\.bands"):
         _inputs("system=mosaic", given[0])
     with pytest.raises(ValueError, match="masks are drawn for a truth"):
@@ -69,8 +71,8 @@ def test_curves_of_filters_from_a_file(scene, tmp_path):
     curves = np.stack([np.exp(-(((nm - c) / 40) ** 2)) for c in (610, 540, 470)])
     np.savetxt(tmp_path / "bayer.csv", np.column_stack([nm, curves.T]), delimiter=",")
     given = [f"truth={tmp_path / 'truth.tif'}", f"mask={tmp_path / 'mask.npy'}", "system=bayer"]
-    inputs, _ = _inputs(*given, f"system.response={tmp_path / 'bayer.csv'}")
-    np.testing.assert_allclose(inputs.system.response.numpy(), curves, atol=1e-5)
+    snapshot, _ = _inputs(*given, f"system.response={tmp_path / 'bayer.csv'}")
+    np.testing.assert_allclose(snapshot.camera.system.response.numpy(), curves, atol=1e-5)
     with pytest.raises(FileNotFoundError, match=r"system\.response: expected a file .*no file"):
         _inputs(*given, f"system.response={tmp_path / 'absent.csv'}")
 
@@ -79,8 +81,8 @@ def test_kernels_from_a_file(scene, tmp_path):
     kernels = TurningPsf(length=3).draw(BANDS)
     np.save(tmp_path / "psf.npy", kernels.numpy())
     given = ["system=diffractive", f"truth={tmp_path / 'truth.tif'}"]
-    inputs, _ = _inputs(*given, f"system.kernels={tmp_path / 'psf.npy'}")
-    torch.testing.assert_close(inputs.system.kernels.double(), kernels, rtol=0, atol=1e-6)
+    snapshot, _ = _inputs(*given, f"system.kernels={tmp_path / 'psf.npy'}")
+    torch.testing.assert_close(snapshot.camera.system.kernels.double(), kernels, rtol=0, atol=1e-6)
 
 
 def test_the_camera_file_of_a_preset(scene, tmp_path):
@@ -88,6 +90,6 @@ def test_the_camera_file_of_a_preset(scene, tmp_path):
     (tmp_path / "camera.yaml").write_text(
         "mask: mask.npy\nsystem: {_target_: cassi.systems.PsfCassi, step: 0, kernels: psf.npy}\n"
     )
-    inputs, _ = _inputs(f"camera={tmp_path / 'camera.yaml'}", f"truth={tmp_path / 'truth.tif'}")
-    assert inputs.system.kernels.shape[0] == BANDS
-    assert inputs.system.conjugate.iterations == 4  # of the preset
+    snapshot, _ = _inputs(f"camera={tmp_path / 'camera.yaml'}", f"truth={tmp_path / 'truth.tif'}")
+    assert snapshot.camera.system.kernels.shape[0] == BANDS
+    assert snapshot.camera.system.conjugate.iterations == 4  # of the preset

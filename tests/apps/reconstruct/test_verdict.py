@@ -1,16 +1,15 @@
 """What is said of the camera beside every reconstruction."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
 
 import cassi
-from cassi.apps import pipeline
-from cassi.apps.inputs import is_raw
+from cassi.apps import snapshot as way
 from cassi.apps.reconstructors import compose_settings
 from cassi.models.pretrained import list_doubts
+from cassi.pipeline.judge import check_names
+from cassi.pipeline.snapshot import Camera, Snapshot
 from cassi.systems import SDCassi
 from tests.shared import uniform
 
@@ -91,13 +90,10 @@ def test_what_the_weights_have_not_seen(reconstruct, camera, results):
     [(9, (0, 11.0, 0), True), (0, (0, 11.0, 0), False), (9, (0, 1.5, 0), False), (9, None, False)],
 )
 def test_names_that_nobody_gave_and_a_raw_frame_does_not_show(level, errors, warned):
-    inputs = SimpleNamespace(
-        system=SDCassi(uniform(48, 48), 20, step=2),
-        wavelengths=tuple(range(450, 650, 10)),
-        is_raw=is_raw({"dark": {"level": level}}),
-        names_error=errors,
-    )
-    found = pipeline._check_names(inputs)
+    system = SDCassi(uniform(48, 48), 20, step=2)
+    camera = Camera(system, tuple(range(450, 650, 10)), errors)
+    snapshot = Snapshot(torch.ones(1), camera, corrections={"dark": {"level": level}})
+    found = check_names(snapshot)
     assert bool(found.warnings) is warned
     assert not warned or "up to 22 nm off" in found.warnings[0].message
     assert not warned or "{file: FILE, wavelength: 550}" in found.warnings[0].message
@@ -111,11 +107,11 @@ def test_a_step_alone_is_a_line_that_nobody_gave(tmp_path):
     given += [f"wavelengths={list(range(450, 650, 10))}", "light=all"]
     for offsets, error in (("null", 12.0), ("{_target_: cassi.systems.Linear, step: 2}", None)):
         settings = compose_settings([*given, f"system.offsets={offsets}"])
-        inputs = pipeline.read(settings, pipeline.make_recipe(settings))
-        found = None if inputs.names_error is None else max(inputs.names_error)
-        assert found == pytest.approx(error, abs=0.05)
+        snapshot = way.read(settings, way.make_recipe(settings))
+        errors = snapshot.camera.wavelengths_error
+        assert (errors and max(errors)) == pytest.approx(error, abs=0.05)
     settings = compose_settings([*given, "light=lines"])
-    assert pipeline.read(settings, pipeline.make_recipe(settings)).names_error is None
+    assert way.read(settings, way.make_recipe(settings)).camera.wavelengths_error is None
     settings = compose_settings([*given, "wavelengths_error=2"])
-    inputs = pipeline.read(settings, pipeline.make_recipe(settings))
-    assert inputs.names_error == (2.0,) * 20
+    snapshot = way.read(settings, way.make_recipe(settings))
+    assert snapshot.camera.wavelengths_error == (2.0,) * 20

@@ -22,7 +22,7 @@ import torch
 from PIL import Image
 from shared import wait_until
 
-from cassi.apps.inputs import load_inputs
+from cassi.apps.inputs import load_snapshot
 from cassi.apps.reconstructors import compose_settings
 from cassi.data.bundled import bundled_path
 from cassi.data.io import read_cube, write_cube
@@ -37,8 +37,8 @@ HARMLESS = ("log: ", "info: ", "debug: ", "could not set initial ranges", "Faile
 def folder(tmp_path_factory):
     """A folder with the snapshot of the package, and nothing else."""
     folder = tmp_path_factory.mktemp("day")
-    inputs = load_inputs(compose_settings(), torch.device("cpu"))
-    write_cube(folder / "snapshot.npy", inputs.measurement[0])
+    snapshot = load_snapshot(compose_settings(), torch.device("cpu"))
+    write_cube(folder / "snapshot.npy", snapshot.y[0])
     return folder
 
 

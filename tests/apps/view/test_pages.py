@@ -125,7 +125,13 @@ def test_a_camera_is_drawn_and_calibrated(session, jobs, polls, monkeypatch):
         return said(camera.estimates)
 
     monkeypatch.setattr(runs, "say_estimates", str)
-    found = calibrate(lambda settings: SimpleNamespace(calibration=f"<{settings.calibrate}>"))
+    monkeypatch.setattr(runs, "summarize_calibration", str)
+
+    def found_by(settings):
+        camera = SimpleNamespace(calibration=f"<{settings.calibrate}>")
+        return SimpleNamespace(camera=camera)
+
+    found = calibrate(found_by)
     assert found.startswith("found")
     assert said(camera.table_of_estimates) == "<True>"
     assert calibrate(lambda settings: 1 / 0).startswith("error: ZeroDivisionError")

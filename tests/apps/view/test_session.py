@@ -68,14 +68,14 @@ def test_the_camera_check_decides_before_the_agreement(session, monkeypatch):
 def test_ends_of_the_spectrum_become_wavelengths(session):
     session.say_wavelengths("450 - 590")
     found = session.summarize()
-    assert found.inputs.wavelengths == tuple(range(450, 600, 20))
+    assert found.snapshot.camera.wavelengths == tuple(range(450, 600, 20))
     session.set("system.step", "1")
-    assert session.summarize().inputs.wavelengths[1] == 460
+    assert session.summarize().snapshot.camera.wavelengths[1] == 460
     session.set("system.step", "2")
     session.say_wavelengths("450, 460, 470, 480, 490, 500, 510, 530")
-    assert session.summarize().inputs.wavelengths[-1] == 530
+    assert session.summarize().snapshot.camera.wavelengths[-1] == 530
     session.say_wavelengths("")
-    assert session.summarize().inputs.wavelengths is None
+    assert session.summarize().snapshot.camera.wavelengths is None
 
 
 NAMES = ["${oc.env:HOME}", "${seed}", "a${", r"\${seed}", r"a\b'", "it's, (1)"]
@@ -223,7 +223,7 @@ def test_of_two_that_save_under_one_name_one_is_refused(session, tmp_path, monke
     folder, write = tmp_path / "day" / "a name", runs.write_results
     begun, refused = threading.Event(), threading.Event()
 
-    def fail(*args):
+    def fail(*_, **__):
         begun.set()
         refused.wait(60)
         raise OSError(errno.ENOSPC, "no room")

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from cassi.methods.self_supervised import nonlocal_subspace
+from cassi.methods.self_supervision import nonlocal_subspace
 from cassi.priors import Subspace
 from cassi.solvers import ADMM, AboveNoise, Geometric, Prior, Solver
-from cassi.solvers.refine import VISIBLE
+from cassi.solvers.refinement import VISIBLE
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from typing import Any, Literal
 
 from cassi.checks import whole_number
-from cassi.methods.auto import auto
+from cassi.methods.automatic import auto
 from cassi.methods.blended import Blended
 from cassi.methods.noise_threshold import NoiseThreshold
 from cassi.methods.restarts import Restarts
