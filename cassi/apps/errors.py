@@ -5,6 +5,7 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
 from cassi.apps.arguments import (
@@ -98,31 +99,15 @@ def _describe_slip(error: BaseException, said: str) -> str | None:
 
 
 def _describe(error: BaseException) -> str:
-    from hydra.errors import (
-        ConfigCompositionException,
-        HydraException,
-        MissingConfigException,
-        OverrideParseException,
-    )
+    from hydra import errors
     from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
     from yaml import YAMLError
 
-    if isinstance(error, MissingConfigException) and error.options is not None:
-        group, _, wanted = str(error.missing_cfg_file).rpartition("/")
-        if group == "experiment/paper":
-            group, wanted = "experiment", f"paper/{wanted}"
-        if (moved := RENAMED.get(f"{group}={wanted}")) is not None:
-            return f"no {group} named {wanted!r}: {moved}"
-        # Files whose names begin with an underscore are parts of others.
-        options = [option for option in error.options if not option.startswith("_")]
-        if group == "experiment":
-            options += paper_recipes()
-            options = [o for o in options if is_training(o) == (_command() == "train")]
-        own = "; one of your own needs plugins=FILE.py" if group in _REGISTERED else ""
-        listed = f"; available: {', '.join(options)}{own}"
-        return f"no {group} named {wanted!r}{did_you_mean(wanted, options) or listed}"
+    if isinstance(error, errors.MissingConfigException):
+        name, options = str(error.missing_cfg_file), error.options
+        return _describe_missing(name) if options is None else _describe_choice(name, options)
     cause = error.__cause__
-    if isinstance(error, ConfigCompositionException) and isinstance(
+    if isinstance(error, errors.ConfigCompositionException) and isinstance(
         cause, ConfigAttributeError | ConfigKeyError
     ):
         if (unchosen := _unchosen(error)) is not None:
@@ -131,9 +116,7 @@ def _describe(error: BaseException) -> str:
             hint = f"a config of your own begins with defaults: [{_command()}, _self_]"
             return f"no config value {str(cause.full_key)!r}; {hint}"
         return unknown_key(cause)
-    if isinstance(error, MissingConfigException):
-        return _describe_missing(str(error.missing_cfg_file))
-    if isinstance(error, ConfigCompositionException) and str(error).startswith(_MERGING):
+    if isinstance(error, errors.ConfigCompositionException) and str(error).startswith(_MERGING):
         return _describe_merging(str(error).removeprefix(_MERGING).splitlines()[0].strip())
     if isinstance(error, ValueError | TypeError) and _is_of_composing(error):
         return f"the options do not fit the config: {_first_line(error)}"
@@ -146,11 +129,11 @@ def _describe(error: BaseException) -> str:
         return f"{'hydra.run.dir: cannot make ' * made}{describe_oserror(error)}"
     if isinstance(error, YAMLError):
         return _NOT_YAML + " ".join(str(error).split())
-    if isinstance(error, HydraException) and str(error).startswith(_AMBIGUOUS):
+    if isinstance(error, errors.HydraException) and str(error).startswith(_AMBIGUOUS):
         option = str(error).splitlines()[0].removeprefix(_AMBIGUOUS).strip(" '")
         key, _, value = option.partition("=")
         return f"{option}: a comma lists values; {_QUOTES}, '{key}=\"{value}\"'"
-    if isinstance(error, OverrideParseException):
+    if isinstance(error, errors.OverrideParseException):
         option = " ".join(error.override.split())
         if "=" not in option:
             return f"expected key=value, got {option}; a file is measurement=FILE"
@@ -195,6 +178,23 @@ def _describe_missing(name: str) -> str:
     there = sorted({file.stem for folder in folders for file in folder.glob("*.yaml")})
     near = did_you_mean(name, there) or f"; there is {', '.join(there) or 'none'}"
     return f"no config {name!r} in {', '.join(map(str, folders))}{near}"
+
+
+def _describe_choice(name: str, options: Sequence[str]) -> str:
+    """Say that a group has no option of this name, and which it has."""
+    group, _, wanted = name.rpartition("/")
+    if group == "experiment/paper":
+        group, wanted = "experiment", f"paper/{wanted}"
+    if (moved := RENAMED.get(f"{group}={wanted}")) is not None:
+        return f"no {group} named {wanted!r}: {moved}"
+    # Files whose names begin with an underscore are parts of others.
+    options = [option for option in options if not option.startswith("_")]
+    if group == "experiment":
+        options += paper_recipes()
+        options = [o for o in options if is_training(o) == (_command() == "train")]
+    own = "; one of your own needs plugins=FILE.py" if group in _REGISTERED else ""
+    listed = f"; available: {', '.join(options)}{own}"
+    return f"no {group} named {wanted!r}{did_you_mean(wanted, options) or listed}"
 
 
 def describe_failure(error: BaseException) -> str:

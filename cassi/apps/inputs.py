@@ -55,7 +55,8 @@ def load_snapshot(
     files = _Files(settings, loaded)
     given, bands = settings.given_wavelengths, settings.bands or bands
     truth = files.load("truth", io.load_cube, bands=bands)
-    bands = bands or (None if truth is None else truth.data.shape[1])
+    cube = None if truth is None else truth.data
+    bands = bands or (None if cube is None else cube.shape[1])
     chain = make_preprocessing(vars(settings), settings.system)
     frame = _measured(settings, chain, files)
     sources = (truth, frame and frame.loaded)
@@ -66,7 +67,7 @@ def load_snapshot(
     camera = make_camera(
         settings.system,
         mask,
-        truth=None if truth is None else truth.data[0],
+        truth=None if cube is None else cube[0],
         measurement=None if frame is None else frame.y[0],
         bands=bands,
         wavelengths=wavelengths,
@@ -76,26 +77,20 @@ def load_snapshot(
     if frame is not None:
         system, more = _of_sensor(settings, chain, frame, camera)
         notes += [*frame.notes, *more]
-    if truth is not None:
-        _check_shape("truth", files.paths, "(C, H, W)", truth.data, system.cube_shape)
+    if cube is not None:
+        _check_shape("truth", files.paths, "(C, H, W)", cube, system.cube_shape)
     if frame is None:
-        assert truth is not None  # `_choose_files` wants one of both
+        assert cube is not None  # `_choose_files` wants one of both
         scene = scene_name(files.paths["truth"][0])
-        frame = Corrected(*simulate(settings, chain, system, truth.data, scene))
+        frame = Corrected(*simulate(settings, chain, system, cube, scene))
         notes += frame.notes
     _check_shape("measurement", files.paths, "(K, H', W')", frame.y, system.measurement_shape)
-    system, y = system.to(device), frame.y.to(device)
-    light, done = settings.light, frame.done
-    system.all_light = light == "all" or (light == "auto" and is_raw(done))
-    if frame.bad is not None:
-        system = system.weighted(bad_pixels=frame.bad.to(device))
-        y = system.without_bad_pixels(y)
+    system, y = _set_up(settings, frame, system, device)
     level = 1.0 if truth is None else scored_level(truth.data.max().item(), truth.counts)
     if level != 1:
         notes.append(f"truth: scores are those of truth and cube over its maximum, {level:.6g}")
     known = Camera(system, wavelengths, _names_error(settings, system, wavelengths))
-    cube = None if truth is None else truth.data
-    return Snapshot(y, known, cube, level, done, tuple(notes))
+    return Snapshot(y, known, cube, level, frame.done, tuple(notes))
 
 
 @dataclass(frozen=True)
@@ -171,6 +166,19 @@ def _of_sensor(
     return system, notes
 
 
+def _set_up(
+    settings: Snapshots, frame: Corrected, system: System, device: torch.device
+) -> tuple[System, Tensor]:
+    """Return camera and measurement on the device, told of the light and of bad pixels."""
+    system, y = system.to(device), frame.y.to(device)
+    light = settings.light
+    system.all_light = light == "all" or (light == "auto" and is_raw(frame.done))
+    if frame.bad is None:
+        return system, y
+    system = system.weighted(bad_pixels=frame.bad.to(device))
+    return system, system.without_bad_pixels(y)
+
+
 def _names_error(
     settings: Snapshots, system: System, wavelengths: tuple[float, ...] | None
 ) -> tuple[float, ...] | None:
@@ -244,10 +252,7 @@ def make_preprocessing(steps: Mapping[str, Any], system: Mapping[str, Any]) -> P
 
 
 def preprocess(
-    chain: Preprocessing,
-    frame: Tensor,
-    full_scale: float | None = None,
-    name: str = "measurement",
+    chain: Preprocessing, frame: Tensor, full_scale: float | None = None, name: str = "measurement"
 ) -> tuple[Tensor, Tensor | None, dict[str, Any], list[str]]:
     """Make a measurement of a frame `(B, K, H', W')`; see `Preprocessing.prepare`.
 
@@ -304,11 +309,7 @@ def describe_white(
 
 @torch.no_grad()
 def simulate(
-    settings: Snapshots,
-    chain: Preprocessing,
-    system: System,
-    truth: Tensor,
-    scene: str,
+    settings: Snapshots, chain: Preprocessing, system: System, truth: Tensor, scene: str
 ) -> tuple[Tensor, Tensor | None, dict[str, Any] | None, list[str]]:
     """Measure a truth `(1, C, H, W)` by the camera and, where there is noise, the sensor.
 

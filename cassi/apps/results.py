@@ -71,10 +71,7 @@ def write_numbers(path: Path, numbers: Mapping[str, Any]) -> None:
 
 
 def select_bands(
-    output: Output,
-    cube: Tensor,
-    wavelengths: Sequence[float] | None,
-    std: Tensor | None = None,
+    output: Output, cube: Tensor, wavelengths: Sequence[float] | None, std: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None, Sequence[float] | None]:
     """Return a cube `(C, H, W)` at the wavelengths that are asked for, its σ, and those.
 
@@ -130,11 +127,8 @@ def save_pictures(
 
     if not output.pictures:
         return
-
-    unit = numbers.get("unit")
-    light = {"reflectance": output.illuminant or "D65", "radiance": None}.get(
-        str(unit), output.illuminant
-    )
+    unit, light = numbers.get("unit"), output.illuminant
+    light = {"reflectance": light or "D65", "radiance": None}.get(str(unit), light)
     viz.save_rgb(folder / "rgb.png", cube, wavelengths, truth, light)
     errors = errors_of_wavelengths(numbers, len(cube))
     viz.save_bands(folder / "bands.png", cube, wavelengths, truth=truth, unit=unit, errors=errors)
@@ -146,8 +140,21 @@ def save_pictures(
         viz.save_spectra(folder / file, *drawn)
     if bars is not None:
         save_map(folder, bars.std, cube, wavelengths, unit, errors)
-    if not output.report:
-        return
+    if output.report:
+        _save_report(folder, name, cube, wavelengths, truth, numbers, bars, light)
+
+
+def _save_report(
+    folder: Path,
+    name: str,
+    cube: Tensor,
+    wavelengths: Sequence[float] | None,
+    truth: Tensor | None,
+    numbers: Mapping[str, Any],
+    bars: Bars | None,
+    illuminant: str | None,
+) -> None:
+    """Write report.html; the arguments are those of `save_pictures`."""
     from cassi.viz.report import encode_scene, make_report
     from cassi.viz.sheet import write_bytes
 
@@ -158,11 +165,11 @@ def save_pictures(
         [scene],
         wavelengths,
         title=name,
-        illuminant=light,
+        illuminant=illuminant,
         warnings=say_warnings(numbers),
         note=say_camera_check(numbers),
-        unit=unit,
-        errors=errors,
+        unit=numbers.get("unit"),
+        errors=errors_of_wavelengths(numbers, len(cube)),
     )
     write_bytes(folder / "report.html", page)
 

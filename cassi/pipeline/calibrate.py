@@ -41,12 +41,11 @@ def calibrate_on(
 ) -> Calibration:
     """Calibrate a camera on its own snapshots: what both commands and `cassi.calibrate` do.
 
-    A sensor's frame, in light of all wavelengths (`System.all_light`), tells where the mask lies,
-    see `place_camera`. Other frames are sums of bands, as simulations make them: they tell the
-    dispersion too, see `cassi.camera.found.place_bands`. Both go by the log evidence of the frame.
-    A camera is refused where held-out pixels are not predicted better by 2 %, of a sensor's frame
-    where they are predicted twice as badly. Frames of known light then give the mask pixel by
-    pixel.
+    A sensor's frame, in light of all wavelengths, tells where the mask lies, see `place_camera`.
+    Other frames are sums of bands, as simulations make them: they tell the dispersion too. Both go
+    by the log evidence of the frame. A camera is refused where held-out pixels are not predicted
+    better by 2 %, of a sensor's frame where they are predicted twice as badly. Frames of known
+    light then give the mask pixel by pixel.
 
     Args:
         y: snapshots `(B, 1, H', W')` of any scenes.
@@ -70,48 +69,21 @@ def calibrate_on(
     solver = solver or auto()
     torch.manual_seed(seed)
     if type(nominal) is DDCassi:
-        if known:
-            raise ValueError(
-                "calibrate: expected no frame of known light for a DDCassi; leave white out"
-            )
-        good = None if system.good_pixels is None else system.good_pixels.expand_as(y)
-        watch("mask and dispersion")
-        y = scaled(y, system)
-        place, dual = place_dual(
-            y, nominal, good, lambda each: misses(y, system, each, solver), radius
-        )
-        return _judged(y, system, nominal, single_twin(nominal), [(place, dual)], solver)
-    all_light = system.all_light
+        return _calibrate_dual(y, system, nominal, solver, known, radius, watch)
     if type(nominal) is not SDCassi:
         raise ValueError(f"calibrate: expected SDCassi or DDCassi, got {type(nominal).__name__}")
-    if nominal.mask.ndim != 4:
-        raise ValueError("calibration: expected one mask for all samples, got a mask per sample")
-    for frame in known:
-        if tuple(frame.y.shape[1:]) != nominal.measurement_shape:
-            raise ValueError(
-                f"calibration: expected frames (B, K, H', W') = (B, "
-                f"{', '.join(map(str, nominal.measurement_shape))}), got {tuple(frame.y.shape)}"
-            )
+    _check_frames(known, nominal)
     y = scaled(y, system)
     units = [unit_of(frame.y) for frame in known]
     shift = sharp_taps if nominal.photographed else Frame.shift
     known = [replace(f, y=f.y / u, shift=shift) for f, u in zip(known, units, strict=True)]
+    all_light = system.all_light
     tells_dispersion = any(frame.points for frame in known)
     if all_light and not tells_dispersion and can_be_placed(nominal):
         found = place_camera(y, system, wavelengths, watch, solver)
         all_light = not found.told  # else it comes in lines
     else:
-        watch("mask and bands")
-        good = None if system.good_pixels is None else system.good_pixels.expand_as(y)
-        frames = [Frame.snapshot(y, nominal.bands, good), *known]
-        place = _place_frames(frames, nominal, wavelengths, radius)
-        watch("pixels held out")
-        places = [place]
-        off = is_off(y, nominal, system.good_pixels) if can_be_placed(nominal) else None
-        if off is not None:  # the evidence has many peaks, where bands move too
-            places.append(replace(place, kept=off))
-        made = [(each, moved_camera(nominal, each.kept)) for each in places]
-        found = _judged(y, system, nominal, nominal, made, solver)
+        found = _place_sums(y, system, nominal, solver, known, wavelengths, radius, watch)
     camera = found.system
     assert isinstance(camera, SDCassi | TiltedCassi)
     lights = [fit_light(frame, camera) for frame in known]
@@ -122,6 +94,61 @@ def calibrate_on(
     camera.all_light = all_light
     levels = tuple(each.level * float(u) for each, u in zip(lights, units, strict=True))
     return replace(found, system=camera, levels=levels)
+
+
+def _calibrate_dual(
+    y: Tensor,
+    system: System,
+    nominal: DDCassi,
+    solver: Solver,
+    known: Sequence[Frame],
+    radius: int,
+    watch: Watch,
+) -> Calibration:
+    if known:
+        raise ValueError(
+            "calibrate: expected no frame of known light for a DDCassi; leave white out"
+        )
+    good = None if system.good_pixels is None else system.good_pixels.expand_as(y)
+    watch("mask and dispersion")
+    y = scaled(y, system)
+    place, dual = place_dual(y, nominal, good, lambda each: misses(y, system, each, solver), radius)
+    return _judged(y, system, nominal, single_twin(nominal), [(place, dual)], solver)
+
+
+def _check_frames(known: Sequence[Frame], nominal: SDCassi) -> None:
+    if nominal.mask.ndim != 4:
+        raise ValueError("calibration: expected one mask for all samples, got a mask per sample")
+    for frame in known:
+        if tuple(frame.y.shape[1:]) != nominal.measurement_shape:
+            raise ValueError(
+                f"calibration: expected frames (B, K, H', W') = (B, "
+                f"{', '.join(map(str, nominal.measurement_shape))}), got {tuple(frame.y.shape)}"
+            )
+
+
+def _place_sums(
+    y: Tensor,
+    system: System,
+    nominal: SDCassi,
+    solver: Solver,
+    known: Sequence[Frame],
+    wavelengths: Sequence[float] | None,
+    radius: int,
+    watch: Watch,
+) -> Calibration:
+    """Place mask and bands by frames that are sums of bands, and by frames of known light."""
+    watch("mask and bands")
+    good = None if system.good_pixels is None else system.good_pixels.expand_as(y)
+    frames = [Frame.snapshot(y, nominal.bands, good), *known]
+    place = _place_frames(frames, nominal, wavelengths, radius)
+    watch("pixels held out")
+    places = [place]
+    off = is_off(y, nominal, system.good_pixels) if can_be_placed(nominal) else None
+    if off is not None:  # the evidence has many peaks, where bands move too
+        places.append(replace(place, kept=off))
+    made = [(each, moved_camera(nominal, each.kept)) for each in places]
+    return _judged(y, system, nominal, nominal, made, solver)
 
 
 def _place_frames(

@@ -348,11 +348,7 @@ def _check_copies(mask: Tensor, step: int, axis: int) -> None:
 
 
 def fit_bands(
-    system: Node,
-    mask: Tensor,
-    measurement: Tensor,
-    bands: int | None,
-    wavelengths: Wavelengths,
+    system: Node, mask: Tensor, measurement: Tensor, bands: int | None, wavelengths: Wavelengths
 ) -> int:
     """Return the number of bands that mask, measurement and wavelengths agree on.
 
@@ -362,31 +358,9 @@ def fit_bands(
     step, axis = find_step(system), system.get("axis", -1)
     if axis not in (-1, -2):
         raise ValueError(f"system.axis: expected -1 (columns) or -2 (rows), got {axis!r}")
-    across = -3 - axis  # the other axis
-    if measurement.shape[across] != mask.shape[across]:
-        side = {-1: "width", -2: "height"}
-        more = measurement.shape[across] - mask.shape[across]
-        hints = []
-        if measurement.shape[axis] == mask.shape[axis]:
-            hints.append(f"system.axis={across} disperses along the other side")
-        if measurement.shape[axis] == mask.shape[across]:
-            hints.append("axes.measurement=WH reads a transposed file")
-        if measurement.shape[across] == mask.shape[axis] <= measurement.shape[axis]:
-            hints.append("axes.mask=WH reads a transposed mask")
-        if more > 0:
-            hints.append(f"window=[top,left,height,width] cuts the {more} pixels off the frame")
-        elif not hints:
-            hints.append(f"cut the mask to the part before the frame, {-more} pixels less")
-        ratio = measurement.shape[across] / mask.shape[across]
-        if len(hints) == 1 and mask.shape[axis] * ratio <= measurement.shape[axis]:
-            hints.append(f"resample the mask by {ratio:.4g} if it shows all of the frame")
-        raise ValueError(
-            f"mask: expected a {side[across]} of {measurement.shape[across]} as the measurement's, "
-            f"got {mask.shape[across]} (mask {tuple(mask.shape[-2:])}, measurement "
-            f"{tuple(measurement.shape[-2:])}, dispersion along the {side[axis]}); "
-            f"{'; '.join(hints)}"
-        )
-    if is_dual(system) or _own_length(system):
+    _check_across(mask, measurement, axis)
+    stated = any(system.get(name) is not None for name in ("offsets", "detector"))
+    if stated or is_dual(system):
         return _stated_bands(system, mask, measurement, bands, wavelengths)
     length, detector = mask.shape[axis], measurement.shape[axis]
     if wavelengths is not None and system.get("bands") is None:
@@ -396,16 +370,14 @@ def fit_bands(
             found, bands = len(wavelengths), len(wavelengths)
         if found != len(wavelengths):
             beyond = detector - length - (len(wavelengths) - 1) * abs(step)
-            longer = f"set system.detector={detector}"
-            says = f"{found} values, one per band that step {step:g} makes"
+            hint = ""
             if abs(beyond) <= _END:
-                raise ValueError(
-                    f"wavelengths: expected {says}, got {len(wavelengths)}; {longer}, which "
-                    f"{say_end(beyond)}"
-                )
-            more = f"; {longer} if it reaches beyond the bands"
+                hint = f"; set system.detector={detector}, which {say_end(beyond)}"
+            elif beyond > 0:
+                hint = f"; set system.detector={detector} if it reaches beyond the bands"
             raise ValueError(
-                f"wavelengths: expected {says}, got {len(wavelengths)}{more * (beyond >= 0)}"
+                f"wavelengths: expected {found} values, one per band that step {step:g} makes, "
+                f"got {len(wavelengths)}{hint}"
             )
     found = infer_bands(length, detector, step, bands)
     if found == 1 and bands is None:
@@ -418,16 +390,37 @@ def fit_bands(
     return found
 
 
-def _own_length(system: Node) -> bool:
-    return system.get("offsets") is not None or system.get("detector") is not None
+def _check_across(mask: Tensor, measurement: Tensor, axis: int) -> None:
+    """Refuse a mask whose side across the dispersion is not that of the measurement."""
+    across = -3 - axis  # the other axis
+    if measurement.shape[across] == mask.shape[across]:
+        return
+    side = {-1: "width", -2: "height"}
+    more = measurement.shape[across] - mask.shape[across]
+    hints = []
+    if measurement.shape[axis] == mask.shape[axis]:
+        hints.append(f"system.axis={across} disperses along the other side")
+    if measurement.shape[axis] == mask.shape[across]:
+        hints.append("axes.measurement=WH reads a transposed file")
+    if measurement.shape[across] == mask.shape[axis] <= measurement.shape[axis]:
+        hints.append("axes.mask=WH reads a transposed mask")
+    if more > 0:
+        hints.append(f"window=[top,left,height,width] cuts the {more} pixels off the frame")
+    elif not hints:
+        hints.append(f"cut the mask to the part before the frame, {-more} pixels less")
+    ratio = measurement.shape[across] / mask.shape[across]
+    if len(hints) == 1 and mask.shape[axis] * ratio <= measurement.shape[axis]:
+        hints.append(f"resample the mask by {ratio:.4g} if it shows all of the frame")
+    raise ValueError(
+        f"mask: expected a {side[across]} of {measurement.shape[across]} as the measurement's, "
+        f"got {mask.shape[across]} (mask {tuple(mask.shape[-2:])}, measurement "
+        f"{tuple(measurement.shape[-2:])}, dispersion along the {side[axis]}); "
+        f"{'; '.join(hints)}"
+    )
 
 
 def _stated_bands(
-    system: Node,
-    mask: Tensor,
-    measurement: Tensor,
-    bands: int | None,
-    wavelengths: Wavelengths,
+    system: Node, mask: Tensor, measurement: Tensor, bands: int | None, wavelengths: Wavelengths
 ) -> int:
     # Sizes do not say how many bands there are.
     offsets = system.get("offsets")

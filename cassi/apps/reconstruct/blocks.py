@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -24,11 +23,11 @@ from cassi.apps.printing import is_quiet
 from cassi.apps.reconstruct.journal import Journal, Record, place
 from cassi.apps.reconstruct.scene import finish, take_truth
 from cassi.apps.reconstructors import fingerprint_settings
-from cassi.apps.settings import UNCERTAINTY, Reconstruct
+from cassi.apps.settings import UNCERTAINTY, Output, Reconstruct
 from cassi.apps.snapshot import fit, make_recipe, read
 from cassi.checks import whole_number
 from cassi.data.atomic import digest_content
-from cassi.data.formats.stacks import STACK_SUFFIXES, create_stack
+from cassi.data.formats.stacks import STACK_SUFFIXES, Stack, create_stack
 from cassi.pipeline.find import on_grid
 from cassi.pipeline.snapshot import Snapshot
 from cassi.solvers import Iteration, Statistics
@@ -64,7 +63,35 @@ def reconstruct_in_blocks(
         OSError: a file cannot be read or written.
         ValueError: budget, halo, camera or format do not fit.
     """
-    budget, seed, output = parse_size(settings.memory_budget), settings.seed, settings.output
+    budget, output = parse_size(settings.memory_budget), settings.output
+    _check_output(output)
+    key = fingerprint_settings(settings, on="cube")
+    names = [output.cube, *([UNCERTAINTY] if settings.uncertainty else [])]
+    settings, truth = take_truth(settings)
+    scene = once(load_scene, settings)
+    snapshot, parts, reconstructor = scene.snapshot, scene.parts, scene.reconstructor
+    for note in snapshot.notes:
+        print(note)
+    halo = reconstructor.halo if settings.halo is None else settings.halo
+    halo = whole_number("halo", halo, 0, 2**31)
+
+    known = snapshot.camera.wavelengths
+    fingerprint = parts.fingerprint(f"{key} {names} {known} {parts.system}")
+    journal = Journal(folder, output.cube, fingerprint)
+    with journal.locked():
+        plan = journal.plan(names)
+        if plan is None:
+            plan, stacks = _begin(settings, scene, journal, names, halo, budget)
+        else:
+            stacks = [journal.reopen(name, parts.system.cube_shape) for name in names]
+        records = _compute_blocks(settings, scene, journal, plan, stacks, submit)
+        residual = finish(settings, folder, snapshot, stacks, records, plan, truth, reconstructor)
+        journal.remove()
+    return residual
+
+
+def _check_output(output: Output) -> None:
+    """Refuse results that cannot be written block by block."""
     if Path(output.cube).suffix.lower() not in STACK_SUFFIXES:
         allowed = " ".join(STACK_SUFFIXES)
         raise ValueError(f"output.cube: with memory_budget expected {allowed}, got {output.cube}")
@@ -72,72 +99,6 @@ def reconstruct_in_blocks(
         raise ValueError("output.bands: expected wavelengths with memory_budget; leave it out")
     if output.wavelengths is not None:
         raise ValueError("output.wavelengths: expected null with memory_budget; leave it out")
-    key = fingerprint_settings(settings, on="cube")
-    names = [output.cube, *([UNCERTAINTY] if settings.uncertainty else [])]
-    settings, truth = take_truth(settings)
-    loaded = once(load_scene, settings)
-    snapshot, scene, reconstructor = loaded.snapshot, loaded.parts, loaded.reconstructor
-    for note in snapshot.notes:
-        print(note)
-    halo = reconstructor.halo if settings.halo is None else settings.halo
-    halo = whole_number("halo", halo, 0, 2**31)
-
-    known = snapshot.camera.wavelengths
-    fingerprint = scene.fingerprint(f"{key} {names} {known} {scene.system}")
-    journal = Journal(folder, output.cube, fingerprint)
-    with journal.locked():
-        plan = journal.plan(names)
-        if plan is None:
-            torch.manual_seed(seed)
-            clock = _Clock()
-            per_line = scene.bytes_per_line(reconstructor, settings.uncertainty)
-            lines = lines_that_fit(budget, snapshot.y, per_line)
-            blocks = plan_blocks(scene.length, lines, halo)
-            journal.clear()
-            shape = scene.system.cube_shape
-            stacks = [
-                create_stack(journal.folder / n, shape, snapshot.camera.wavelengths) for n in names
-            ]
-            listed = [asdict(block) for block in blocks]
-            asked = asdict(scene.probe(reconstructor, lines)) if settings.uncertainty else None
-            told = {"blocks": listed, "halo": halo, "probe": asked, "preparation": clock.read()}
-            plan = journal.begin(told)
-        else:
-            stacks = [journal.reopen(name, scene.system.cube_shape) for name in names]
-            blocks = [Block(**block) for block in plan["blocks"]]
-        records = journal.records(stacks, scene.axis, len(blocks))
-        probed = None if plan["probe"] is None else read_probe(plan["probe"])
-        blend = plan["halo"] // 4
-        done = f", {len(records)} finished already" if records else ""
-        print(f"blocks: {len(blocks)} of about {blocks[0].stop} rows, halo {plan['halo']}{done}")
-        sys.stdout.flush()
-        total = len(blocks) * reconstructor.iterations
-        begun = len(records) * reconstructor.iterations
-        with tqdm(
-            total=total, initial=begun, unit="it", disable=not output.progress or is_quiet()
-        ) as bar:
-
-            def follow(*_: Any) -> None:  # what tqdm returns would stop the solver
-                bar.update()
-
-            found = scene.statistics.estimate(*_ESTIMATES).items()
-            estimates = {name: value.cpu() for name, value in found}
-            job = partial(compute_block, settings, tuple(blocks), probed, estimates)
-            here, left = submit is None, range(len(records), len(blocks))
-            job = partial(job, callback=follow) if here else job
-            for index, solved in _in_order(run_jobs(submit, job, left), left.start):
-                bar.set_postfix_str(f"block {index + 1}/{len(blocks)}")
-                bar.update(0 if here else reconstructor.iterations)
-                tail = journal.tail(index - 1) if index else None
-                record, part, rest = join_block(scene, blocks, index, blend, tail, solved)
-                del solved
-                for stack, values in zip(stacks, np.split(part, len(stacks)), strict=True):
-                    stack.write(values, *place(scene.axis, *record["lines"]))
-                records.append(journal.add(record, part, rest))
-                del part
-        residual = finish(settings, folder, snapshot, stacks, records, plan, truth, reconstructor)
-        journal.remove()
-    return residual
 
 
 @dataclass(frozen=True)
@@ -159,6 +120,65 @@ def load_scene(settings: Reconstruct) -> Scene:
     recipe = make_recipe(settings)
     snapshot, reconstructor = fit(on_grid(read(settings, recipe)), recipe)
     return Scene(snapshot, Parts(snapshot, reconstructor), reconstructor)
+
+
+def _begin(
+    settings: Reconstruct, scene: Scene, journal: Journal, names: list[str], halo: int, budget: int
+) -> tuple[dict[str, Any], list[Stack]]:
+    """Plan the blocks of a new run, and make the files that they are written into."""
+    torch.manual_seed(settings.seed)
+    clock = _Clock()
+    parts, reconstructor = scene.parts, scene.reconstructor
+    per_line = parts.bytes_per_line(reconstructor, settings.uncertainty)
+    lines = lines_that_fit(budget, parts.y, per_line)
+    blocks = [asdict(block) for block in plan_blocks(parts.length, lines, halo)]
+    journal.clear()
+    shape, wavelengths = parts.system.cube_shape, scene.snapshot.camera.wavelengths
+    stacks = [create_stack(journal.folder / name, shape, wavelengths) for name in names]
+    probe = asdict(parts.probe(reconstructor, lines)) if settings.uncertainty else None
+    plan = {"blocks": blocks, "halo": halo, "probe": probe, "preparation": clock.read()}
+    return journal.begin(plan), stacks
+
+
+def _compute_blocks(
+    settings: Reconstruct,
+    scene: Scene,
+    journal: Journal,
+    plan: Mapping[str, Any],
+    stacks: Sequence[Stack],
+    submit: Submit | None,
+) -> list[Record]:
+    """Compute and write the blocks of a plan that are not finished; return all records."""
+    parts, iterations = scene.parts, scene.reconstructor.iterations
+    blocks = [Block(**block) for block in plan["blocks"]]
+    records = journal.records(stacks, parts.axis, len(blocks))
+    probed = None if plan["probe"] is None else read_probe(plan["probe"])
+    done = f", {len(records)} finished already" if records else ""
+    rows = f"{len(blocks)} of about {blocks[0].stop} rows"
+    print(f"blocks: {rows}, halo {plan['halo']}{done}", flush=True)
+    total, begun = len(blocks) * iterations, len(records) * iterations
+    hidden = not settings.output.progress or is_quiet()
+    with tqdm(total=total, initial=begun, unit="it", disable=hidden) as bar:
+
+        def follow(*_: Any) -> None:  # what tqdm returns would stop the solver
+            bar.update()
+
+        found = parts.statistics.estimate(*_ESTIMATES).items()
+        estimates = {name: value.cpu() for name, value in found}
+        job = partial(compute_block, settings, tuple(blocks), probed, estimates)
+        here, left = submit is None, range(len(records), len(blocks))
+        job = partial(job, callback=follow) if here else job
+        for index, solved in _in_order(run_jobs(submit, job, left), left.start):
+            bar.set_postfix_str(f"block {index + 1}/{len(blocks)}")
+            bar.update(0 if here else iterations)
+            tail = journal.tail(index - 1) if index else None
+            record, part, rest = join_block(parts, blocks, index, plan["halo"] // 4, tail, solved)
+            del solved
+            for stack, values in zip(stacks, np.split(part, len(stacks)), strict=True):
+                stack.write(values, *place(parts.axis, *record["lines"]))
+            records.append(journal.add(record, part, rest))
+            del part
+    return records
 
 
 def compute_block(

@@ -16,7 +16,7 @@ from cassi import metrics, ops
 from cassi.apps import results
 from cassi.apps.inputs import name_scene
 from cassi.apps.reconstruct.journal import Record
-from cassi.apps.settings import Reconstruct
+from cassi.apps.settings import Output, Reconstruct
 from cassi.apps.snapshot import say
 from cassi.data.atomic import atomic_folder
 from cassi.data.formats.stacks import Stack, open_stack
@@ -74,58 +74,61 @@ def finish(
     Returns:
         The relative residual.
     """
-    stack, *bars = stacks
-    reference: Readable | None = truth
-    if truth is None and snapshot.truth is not None:
-        reference = snapshot.truth[0]
+    (stack, *bars), camera = stacks, snapshot.camera
+    reference = truth if snapshot.truth is None else snapshot.truth[0]
     if reference is not None and tuple(reference.shape) != stack.shape:
         raise ValueError(f"truth: expected {stack.shape}, got {tuple(reference.shape)}")
     numbers = summarize(snapshot, records, plan)
     small = shrink(stack)
     found = check_snapshot(snapshot, small[None], reconstructor)
     numbers |= results.describe_findings(found)
-    if snapshot.camera.wavelengths_error is not None:
-        numbers["wavelengths_error"] = snapshot.camera.wavelengths_error
+    if camera.wavelengths_error is not None:
+        numbers["wavelengths_error"] = camera.wavelengths_error
     if reference is not None:
-        numbers["metrics"] = score_bands(
-            stack, reference, None if truth is not None else snapshot.level
-        )
+        level = None if truth is not None else snapshot.level
+        numbers["metrics"] = score_bands(stack, reference, level)
     if bars:
         numbers["uncertainty"] = summarize_uncertainty(stack, bars[0], records, plan, reference)
         said = dict.fromkeys(w for record in records for w in record["uncertainty"]["warnings"])
         more = [{"about": "uncertainty", "message": message} for message in said]
         numbers["warnings"] = [*numbers["warnings"], *more]
     with atomic_folder(folder) as stage:
-        for each in (stack.path for stack in stacks):
-            try:  # a second name, so that nothing is lost if what follows fails
-                if each.is_dir():
-                    shutil.copytree(each, stage / each.name, copy_function=os.link)
-                else:
-                    os.link(each, stage / each.name)
-            except OSError:  # no such names on this file system
-                shutil.rmtree(stage / each.name, ignore_errors=True)
-                each.rename(stage / each.name)
+        for each in stacks:
+            _link(each.path, stage / each.path.name)
         rows = [row for record in records for row in record["history"]]
         results.write_table(stage / "convergence.csv", rows)
         if settings.output.pictures:
             true = None if reference is None else shrink(reference)
-            factor, output = shrink_factor(stack.shape), settings.output
-            if output.points is not None and factor > 1:
-                points = [[int(i) // factor for i in point] for point in output.points]
-                output = replace(output, points=points)
+            output = _shrink_points(settings.output, shrink_factor(stack.shape))
             name = name_scene(settings, "scene")
-            known = snapshot.camera.wavelengths
+            known, errors = camera.wavelengths, camera.wavelengths_error
             results.save_pictures(stage, output, name, small, known, true, numbers)
             if bars:
-                results.save_map(
-                    *(stage, shrink(bars[0]), small, known),
-                    errors=snapshot.camera.wavelengths_error,
-                )
+                results.save_map(stage, shrink(bars[0]), small, known, errors=errors)
         numbers["peak_memory_bytes"] = results.peak_memory(snapshot.y.device)
         results.write_numbers(stage / "metrics.json", numbers)
     print(results.one_line(numbers), f"-> {folder}", sep="\n")
     say(numbers)
     return float(numbers["relative_residual"])
+
+
+def _link(path: Path, name: Path) -> None:
+    """Give a file or a folder a second name, so that nothing is lost if what follows fails."""
+    try:
+        if path.is_dir():
+            shutil.copytree(path, name, copy_function=os.link)
+        else:
+            os.link(path, name)
+    except OSError:  # no such names on this file system
+        shutil.rmtree(name, ignore_errors=True)
+        path.rename(name)
+
+
+def _shrink_points(output: Output, factor: int) -> Output:
+    """Move the points of spectra to where they lie in a cube that is smaller by a factor."""
+    if output.points is None or factor == 1:
+        return output
+    return replace(output, points=[[int(i) // factor for i in point] for point in output.points])
 
 
 def summarize_uncertainty(

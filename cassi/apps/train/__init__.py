@@ -27,6 +27,7 @@ from cassi.apps.settings import Train, Validation, check_nodes, to_dict
 from cassi.apps.train import files, inputs
 from cassi.apps.train.dry_run import rehearse
 from cassi.config import build, homes
+from cassi.models.load import Card
 from cassi.models.network import memory_format_warning
 from cassi.plugins import loaded_names
 from cassi.precision import doubt
@@ -83,29 +84,34 @@ def train(settings: Train, run: Run) -> float:
     if settings.channels_last and first:
         _warn_of_layout(net, data.samples[0])
     if settings.dry_run:
-        score = _rehearse(settings, net, wavelengths, data)
-        more = "" if run.is_multirun else f"; the training would write into {folder}"
-        print(f"nothing was written{more}")
-        return score
+        return _rehearse(settings, run, net, wavelengths, data)
     module = make_module(settings, net, wavelengths, data.scenes.scales)
     module.configure_optimizers()  # refuses wrong values before anything is written
     trainer = make_trainer(settings, folder, resumed)
-    if first:
-        inputs.open_services(trainer.loggers, settings, folder)
     count = sum(p.numel() for p in net.parameters() if p.requires_grad)
     if first:
+        inputs.open_services(trainer.loggers, settings, folder)
         scenes = f"{len(data.samples.scenes)} training and {len(data.scenes)} validation scenes"
         print(f"{scenes}, {len(wavelengths)} bands", *inputs.describe_highlights(data), sep="\n")
         begun = "" if resumed is None else f", going on after step {resumed}"
         print(f"{card.name}: {count / 1e6:.2f} M parameters{begun}", flush=True)
         files.save_options(folder, run.options)
+    fit(trainer, module, data, start, f"go on with: {_name_command(settings, folder)}")
+    return _write_result(settings, folder, trainer, card, count)
+
+
+def _name_command(settings: Train, folder: Path) -> str:
+    """Return the command that goes on with a training which was ended."""
     named = [settings.plugins] if isinstance(settings.plugins, str) else settings.plugins
     plugins = f" plugins=[{','.join(named)}]" if named else ""
-    again = f"go on with: cassi-train ckpt=last hydra.run.dir={folder}{plugins}"
-    fit(trainer, module, data, start, again)
+    return f"cassi-train ckpt=last hydra.run.dir={folder}{plugins}"
 
+
+def _write_result(settings: Train, folder: Path, trainer: Any, card: Card, count: int) -> float:
+    """Write the trained network and what is said of it; return its best PSNR in dB, or NaN."""
     best = trainer.callback_metrics.get("val_psnr")
-    best = max((c.best_model_score for c in _selectors(trainer)), default=best)
+    scores = [callback.best_model_score for callback in trainer.checkpoint_callbacks]
+    best = max((each for each in scores if each is not None), default=best)
     score = float("nan") if best is None else float(best)
     if trainer.is_global_zero:
         summary = {"parameters": count, "steps": trainer.global_step}
@@ -116,7 +122,9 @@ def train(settings: Train, run: Run) -> float:
     return score
 
 
-def _rehearse(settings: Train, net: Any, wavelengths: tuple[float, ...], data: Any) -> float:
+def _rehearse(
+    settings: Train, run: Run, net: Any, wavelengths: tuple[float, ...], data: Any
+) -> float:
     from tempfile import TemporaryDirectory
 
     def try_some(small: Train, callbacks: list[Any]) -> Any:
@@ -130,14 +138,13 @@ def _rehearse(settings: Train, net: Any, wavelengths: tuple[float, ...], data: A
     count = sum(p.numel() for p in net.parameters() if p.requires_grad)
     print(f"{len(data.samples.scenes)} training scenes, {count / 1e6:.2f} M parameters")
     print(rehearse(settings, try_some))
+    more = "" if run.is_multirun else f"; the training would write into {Path(settings.folder)}"
+    print(f"nothing was written{more}")
     return float("nan")
 
 
 def make_module(
-    settings: Train,
-    net: Any,
-    wavelengths: tuple[float, ...],
-    scales: Sequence[float] | None = None,
+    settings: Train, net: Any, wavelengths: tuple[float, ...], scales: Sequence[float] | None = None
 ) -> Any:
     """Make the LightningModule of settings, and of the scales of the validation scenes."""
     data = settings.data
@@ -193,10 +200,6 @@ def fit(trainer: Any, module: Any, data: Any, start: Path | None = None, again: 
         # Lightning ends the process after Ctrl+C and, with status 0, after SIGTERM.
         ended = isinstance(stop, Terminated) or trainer.received_sigterm
         raise (Terminated if ended else KeyboardInterrupt)(again) from None
-
-
-def _selectors(trainer: Any) -> list[Any]:
-    return [c for c in trainer.checkpoint_callbacks if c.best_model_score is not None]
 
 
 def _quiet() -> None:

@@ -18,7 +18,6 @@ ENOUGH = 5.0
 """Seconds after which no further step of a whole batch is begun."""
 DAY, HOUR, MINUTE = 86400, 3600, 60
 
-
 ADVICE = {
     "data": "more processes read and augment with data.workers",
     "simulation": "batches come again with data.pool=8 data.reuse=8",
@@ -85,6 +84,69 @@ def of_whole(done: Sequence[Step], whole: int) -> tuple[float, int]:
     return seconds, peak
 
 
+class _Clock:
+    """Chooses how many cubes each step has, and times it, by the hooks of a Lightning callback."""
+
+    def __init__(self, may_cut: bool) -> None:
+        self.may_cut, self.done = may_cut, list[Step]()  # whether a CPU may try parts of a batch
+        self.size = self.whole = 0  # cubes of the next step and of a batch
+        self.ended = self.began = 0.0
+
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        self.device = trainer.strategy.root_device
+        self.parts: dict[str, float] = {}
+        vars(module)["simulate"] = self.timed("simulation", module.simulate)
+        for name in ("_start", "begin"):  # the one calls the other
+            if hasattr(module.net, name):
+                vars(module.net)[name] = self.timed("start", getattr(module.net, name))
+                break
+        self.ended = time.perf_counter()
+
+    def now(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
+
+    def timed(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any) -> Any:
+            begun = self.now()
+            result = function(*args)
+            self.parts[part] = self.parts.get(part, 0.0) + self.now() - begun
+            return result
+
+        return run
+
+    def on_before_backward(self, *_: Any) -> None:
+        self.turned = self.now()
+        self.parts["network"] = self.turned - self.began - sum(self.parts.values())
+
+    def on_after_backward(self, *_: Any) -> None:
+        self.followed = self.now()
+        self.parts["gradient"] = self.followed - self.turned
+
+    def on_train_batch_start(self, trainer: Any, _: Any, batch: Any, index: int) -> None:
+        device = trainer.strategy.root_device
+        if self.whole == 0:
+            self.whole = len(batch)
+            cut = self.may_cut and trainer.world_size == 1 and device.type == "cpu"
+            self.size = next_size(self.done, self.whole) or 1 if cut else self.whole
+        batch.data = batch[: self.size]  # in place: the step is given this tensor
+        self.memory = PeakMemory(device)
+        self.parts.clear()
+        self.began = time.perf_counter()
+
+    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+        ended = self.now()
+        waited, self.ended = self.began - self.ended, ended
+        parts = {"data": waited, **self.parts, "optimizer": ended - self.followed}
+        peak = self.memory.highest() or peak_memory(self.device)
+        self.done.append(Step(self.size, waited, ended - self.began, peak, parts))
+        size = next_size(self.done, self.whole)
+        # Processes that measured different times stop together.
+        trainer.should_stop = trainer.strategy.reduce_boolean_decision(size is None, all=False)
+        self.size = size or self.size
+
+
 def rehearse(settings: Train, fit: Callable[[Train, list[Any]], Any]) -> str:
     """Make a few steps of a training and say what all of them would take.
 
@@ -100,81 +162,21 @@ def rehearse(settings: Train, fit: Callable[[Train, list[Any]], Any]) -> str:
         Lines for people to read: steps, seconds of each, their sum, peak memory, and what most of a
         step is spent on.
     """
-    from lightning.pytorch.callbacks import Callback
+    from lightning.pytorch.callbacks import LambdaCallback
 
-    done: list[Step] = []
     steps = int(settings.trainer["max_steps"])
     batches = settings.trainer.get("accumulate_grad_batches", 1)  # of an optimizer's step
     most = STEPS + 2
     tried = min(most, steps) if steps > 0 else most
-
-    class Clock(Callback):
-        size = whole = 0
-        ended = began = 0.0
-
-        def on_train_start(self, trainer: Any, module: Any) -> None:
-            self.device = trainer.strategy.root_device
-            self.parts: dict[str, float] = {}
-            vars(module)["simulate"] = self.timed("simulation", module.simulate)
-            for name in ("_start", "begin"):  # the one calls the other
-                if hasattr(module.net, name):
-                    vars(module.net)[name] = self.timed("start", getattr(module.net, name))
-                    break
-            self.ended = time.perf_counter()
-
-        def now(self) -> float:
-            if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)
-            return time.perf_counter()
-
-        def timed(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
-            def run(*args: Any) -> Any:
-                begun = self.now()
-                result = function(*args)
-                self.parts[part] = self.parts.get(part, 0.0) + self.now() - begun
-                return result
-
-            return run
-
-        def on_before_backward(self, *_: Any) -> None:
-            self.turned = self.now()
-            self.parts["network"] = self.turned - self.began - sum(self.parts.values())
-
-        def on_after_backward(self, *_: Any) -> None:
-            self.followed = self.now()
-            self.parts["gradient"] = self.followed - self.turned
-
-        def on_train_batch_start(self, trainer: Any, _: Any, batch: Any, index: int) -> None:
-            device = trainer.strategy.root_device
-            if self.whole == 0:
-                self.whole = len(batch)
-                alone = trainer.world_size == 1 and device.type == "cpu" and tried == most
-                self.size = next_size(done, self.whole) or 1 if alone else self.whole
-            batch.data = batch[: self.size]  # in place: the step is given this tensor
-            self.memory = PeakMemory(device)
-            self.parts.clear()
-            self.began = time.perf_counter()
-
-        def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-            ended = self.now()
-            waited, self.ended = self.began - self.ended, ended
-            parts = {"data": waited, **self.parts, "optimizer": ended - self.followed}
-            peak = self.memory.highest() or peak_memory(self.device)
-            done.append(Step(self.size, waited, ended - self.began, peak, parts))
-            size = next_size(done, self.whole)
-            # Processes that measured different times stop together.
-            trainer.should_stop = trainer.strategy.reduce_boolean_decision(size is None, all=False)
-            self.size = size or self.size
-
     changes = {"max_steps": tried, "max_time": None, "enable_progress_bar": False}
-    changes |= {"enable_checkpointing": False, "limit_val_batches": 0}
-    changes |= {"accumulate_grad_batches": 1}
+    changes |= {"enable_checkpointing": False, "limit_val_batches": 0, "accumulate_grad_batches": 1}
     average = {k: v for k, v in settings.callbacks.items() if v and v["_target_"].endswith("EMA")}
     small = replace(
         settings, trainer=settings.trainer | changes, callbacks=average, logger={}, ckpt=None
     )
-    clock = Clock()
-    trainer = fit(small, [clock])
+    clock = _Clock(may_cut=tried == most)
+    hooks = {name: getattr(clock, name) for name in dir(clock) if name.startswith("on_")}
+    trainer, done = fit(small, [LambdaCallback(**hooks)]), clock.done
     seconds, peak = of_whole(done, clock.whole)
     cost = _cost(batches * seconds, steps, peak, str(trainer.strategy.root_device))
     if done[-1].size < clock.whole:
