@@ -127,7 +127,7 @@ def bootstrap(trial: Trial, x: Tensor, probed: Probe | None = None) -> Bootstrap
     signs = torch.randint(0, 2, residual.shape, generator=random).to(residual) * 2 - 1
     plain, mirror = system.plain, lit.flip(axes)
     again = measure_shifted(mirror, seen, mask_shift) + residual.flip(axes) * signs
-    if trial.wide and trial.along is None and type(plain) is SDCassi:
+    if trial.wide and trial.along is None and type(plain) is SDCassi and plain.band_width == 1:
         # By how much width changes any such camera.
         narrow = plain.like(photographed=False)
         again = again + as_wide(narrow)(mirror) - narrow(mirror)
