@@ -13,7 +13,6 @@ from cassi.apps.reconstructors import build_method, compose_settings
 from cassi.methods import (
     Blended,
     NoiseThreshold,
-    Pass,
     Restarts,
     Started,
     TimeLimit,
@@ -32,6 +31,7 @@ from cassi.solvers import (
     noise_damping,
     signal_level,
 )
+from cassi.solvers.base import Pass
 from cassi.systems import SDCassi
 
 
