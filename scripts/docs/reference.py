@@ -32,7 +32,7 @@ Node = dict[str, Any]
 
 def exported(module: Path) -> list[str]:
     """Return the names in `__all__` of a module, in the order of the file; none gives []."""
-    for node in ast.parse(module.read_text()).body:
+    for node in ast.parse(listing(module).read_text()).body:
         if isinstance(node, ast.Assign) and [ast.unparse(t) for t in node.targets] == ["__all__"]:
             return list(ast.literal_eval(node.value))
     return []
@@ -47,13 +47,22 @@ def defined(module: Path) -> list[str]:
 
 def sources(module: Path) -> dict[str, str]:
     """Return where each name that a module imports comes from, as a dotted name."""
-    tree = ast.walk(ast.parse(module.read_text()))  # some are there for types alone
+    tree = ast.walk(ast.parse(listing(module).read_text()))  # some are there for types alone
     imports = [node for node in tree if isinstance(node, ast.ImportFrom)]
+    inside = ".".join(module.parent.relative_to(ROOT).parts)
     return {
-        alias.asname or alias.name: f"{node.module}.{alias.name}"
+        alias.asname or alias.name: f"{inside + '.' * node.level}{node.module}.{alias.name}"
+        if node.level
+        else f"{node.module}.{alias.name}"
         for node in imports
         for alias in node.names
     }
+
+
+def listing(module: Path) -> Path:
+    """Return the file that lists the names of a module: the stub of a package, if it has one."""
+    stub = module.with_suffix(".pyi")
+    return stub if stub.exists() else module
 
 
 def file_of(module: str) -> Path:
