@@ -84,8 +84,9 @@ def load_snapshot(
         scene = scene_name(files.paths["truth"][0])
         frame = Corrected(*simulate(settings, chain, system, cube, scene))
         notes += frame.notes
+        system = as_taken(system, camera.mask, frame.done, settings.light, False)
     _check_shape("measurement", files.paths, "(K, H', W')", frame.y, system.measurement_shape)
-    system, y = _set_up(settings, frame, system, device)
+    system, y = _set_up(frame, system, device)
     level = 1.0 if truth is None else scored_level(truth.data.max().item(), truth.counts)
     if level != 1:
         notes.append(f"truth: scores are those of truth and cube over its maximum, {level:.6g}")
@@ -156,23 +157,42 @@ def _of_sensor(
 ) -> tuple[System, list[str]]:
     """Return the camera of a measured frame, which knows whether its mask is a photograph."""
     assert frame.loaded is not None
-    system = camera.system
+    told = settings.light, settings.photographed
+    system = as_taken(camera.system, camera.mask, frame.done, *told)
     notes = describe_white(chain, frame.y, system, camera.mask, frame.loaded.full_scale)
-    by = is_photograph(settings, frame.done, camera.mask)
-    if type(system) is SDCassi and (by or is_raw(frame.done)):
-        system = system.like(photographed=by)
-        if not all(offset.is_integer() for offset in system.offsets):
-            notes.append(f"mask: {_describe_mask(by, camera.mask)}")
+    by = is_photograph(settings.photographed, frame.done, camera.mask)
+    raw = type(system) is SDCassi and (by or is_raw(frame.done))
+    if raw and not all(offset.is_integer() for offset in system.offsets):
+        notes.append(f"mask: {_describe_mask(by, camera.mask)}")
     return system, notes
 
 
-def _set_up(
-    settings: Snapshots, frame: Corrected, system: System, device: torch.device
-) -> tuple[System, Tensor]:
-    """Return camera and measurement on the device, told of the light and of bad pixels."""
+def as_taken(
+    system: System,
+    mask: Tensor,
+    done: Mapping[str, Any] | None,
+    light: str = "auto",
+    photographed: bool | str = "auto",
+) -> System:
+    """Return the camera of a frame, which knows its light, and whether its mask is a photograph.
+
+    Args:
+        system: the camera.
+        mask: as it was read.
+        done: what was done to the frame, by step.
+        light: "all", "lines", or "auto" by the frame.
+        photographed: see `is_photograph`.
+    """
+    by = is_photograph(photographed, done, mask)
+    if type(system) is SDCassi and (by or is_raw(done)):
+        system = system.like(photographed=by)
+    system.all_light = light == "all" or (light == "auto" and is_raw(done))
+    return system
+
+
+def _set_up(frame: Corrected, system: System, device: torch.device) -> tuple[System, Tensor]:
+    """Return camera and measurement on the device, told of bad pixels."""
     system, y = system.to(device), frame.y.to(device)
-    light = settings.light
-    system.all_light = light == "all" or (light == "auto" and is_raw(frame.done))
     if frame.bad is None:
         return system, y
     system = system.weighted(bad_pixels=frame.bad.to(device))
@@ -200,13 +220,14 @@ def _names_error(
     return None if apart is None else tuple(each / 2 for each in apart)
 
 
-def is_photograph(settings: Snapshots, done: Mapping[str, Any] | None, mask: Tensor) -> bool:
+def is_photograph(photographed: bool | str, done: Mapping[str, Any] | None, mask: Tensor) -> bool:
     """Tell whether a mask, as it was read, is taken as a photograph.
 
-    Settings say it. Else the grey mask of a sensor's frame is one, and one of two values is not.
+    A setting says it. If that is "auto", the grey mask of a sensor's frame is one, and one of two
+    values is not.
     """
-    if settings.photographed != "auto":
-        return bool(settings.photographed)
+    if photographed != "auto":
+        return bool(photographed)
     return is_raw(done) and not is_design(mask)
 
 

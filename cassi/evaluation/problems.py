@@ -9,6 +9,7 @@ from cassi.data.atomic import digest_content
 from cassi.data.benchmarks import Item
 from cassi.data.simulation import Noise
 from cassi.data.synthetic.twin import TrueCamera, Twin
+from cassi.pipeline.snapshot import Camera, Snapshot
 from cassi.systems import Guide, SDCassi, System
 
 
@@ -18,10 +19,7 @@ class Problem:
 
     Attributes:
         name: of the scene.
-        y: `(1, K, H', W')`.
-        system: the camera that the methods get.
-        truth: `(C, H, W)`, on the CPU, or None.
-        wavelengths: nm, one per band, or None.
+        snapshot: the measurement, and the camera that the methods get.
         digest: of all of these: equal problems have equal ones.
         true: the camera that took y, if that is a twin.
         guide: picture `(1, G, H, W)`, response `(G, C)` and noise of a guide camera, if there is
@@ -29,13 +27,25 @@ class Problem:
     """
 
     name: str
-    y: Tensor
-    system: System
-    truth: Tensor | None
-    wavelengths: tuple[float, ...] | None
+    snapshot: Snapshot
     digest: str
     true: TrueCamera | None = None
     guide: tuple[Tensor, Tensor, float] | None = None
+
+    @property
+    def y(self) -> Tensor:
+        """The measurement `(1, K, H', W')`."""
+        return self.snapshot.y
+
+    @property
+    def system(self) -> System:
+        """The optics of the camera."""
+        return self.snapshot.camera.system
+
+    @property
+    def truth(self) -> Tensor | None:
+        """The truth `(C, H, W)`, on the CPU, or None."""
+        return None if self.snapshot.truth is None else self.snapshot.truth[0]
 
 
 @torch.no_grad()
@@ -77,6 +87,7 @@ def make_problem(
         )
     # What is told of a twin, or left out, may change where the frame does not.
     known: tuple[object, ...] = () if twin is None else (twin,)
+    known = (*known, "light of all wavelengths") if system.all_light else known
     if item.bad is not None:
         system = system.weighted(bad_pixels=item.bad)
         y, known = system.without_bad_pixels(y), (*known, item.bad)
@@ -85,8 +96,10 @@ def make_problem(
         shown = (_take_picture(item, *guide, scene_generator(seed, item.name)), *guide)
         known = (*known, *shown)
     digest = _digest(str(system), item.wavelengths, y, mask, item.truth, *known)
-    system, y = system.to(device), y.to(device)
-    return Problem(item.name, y, system, item.truth, item.wavelengths, digest, true, shown)
+    truth = None if item.truth is None else item.truth[None]
+    camera = Camera(system.to(device), item.wavelengths)
+    snapshot = Snapshot(y.to(device), camera, truth, corrections=item.preprocessing)
+    return Problem(item.name, snapshot, digest, true, shown)
 
 
 def _measure(

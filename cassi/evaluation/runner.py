@@ -1,11 +1,13 @@
 """Do the jobs that are not done yet, and measure what each costs."""
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, cast
@@ -21,8 +23,11 @@ from cassi.evaluation.problems import Problem
 from cassi.evaluation.records import Record, RecordFolder, Values
 from cassi.metrics.measures import explain_infinite
 from cassi.metrics.scores import evaluate_all
+from cassi.pipeline.fit import Recipe, fit
+from cassi.pipeline.judge import assess
+from cassi.pipeline.reconstruct import reconstruct
+from cassi.pipeline.snapshot import Result
 from cassi.solvers.base import Iteration, Reconstructor
-from cassi.solvers.statistics import Statistics
 
 Prepare = Callable[[str, str], Problem]
 """(point of the sweep, scene) → what every method starts from."""
@@ -38,7 +43,7 @@ class Runner:
 
     Attributes:
         prepare: makes the problem of a scene; that of the last one is kept.
-        methods: by name.
+        methods: what makes each for its camera, by name.
         identities: of each method, a hash of all that its results depend on.
         records: where records are read and written.
         settings: all other settings that results depend on; records of other settings are invalid.
@@ -52,7 +57,7 @@ class Runner:
     """
 
     prepare: Prepare
-    methods: Mapping[str, Reconstructor]
+    methods: Mapping[str, Recipe]
     identities: Mapping[str, str]
     records: RecordFolder
     settings: Mapping[str, object]
@@ -78,7 +83,8 @@ class Runner:
                 return found
         try:
             problem, more = self._view(job, problem)
-            return self._do(job, key, method, problem, more)
+            snapshot, fitted = fit(problem.snapshot, method)
+            return self._do(job, key, fitted, replace(problem, snapshot=snapshot), more)
         except Exception as error:
             return self.fail(job, error, key)
 
@@ -89,14 +95,11 @@ class Runner:
         with torch.no_grad():
             if camera not in self.flops:
                 self.flops[camera] = warm_up(method, problem)
-            statistics = Statistics(lambda: [(problem.y, problem.system)])
-            told = statistics if self.uncertainty else None
-            measured = measure(method, problem, self.points, told, self.repeats, self.seed)
+            measured = measure(method, problem, self.points, self.repeats, self.seed)
+            bars: Values = {}
             if self.uncertainty:
-                bars, seconds = self._bars(method, problem, measured.cube, statistics)
+                bars, seconds = self._bars(measured, problem)
                 more = more | {"uncertainty_seconds": seconds}
-            else:
-                bars = {}
         timing: Values = {"seconds": measured.seconds}
         if self.repeats > 1:
             timing["least_seconds"] = measured.least
@@ -111,21 +114,17 @@ class Runner:
         self.records.write(record, measured.cube)
         return record
 
-    def _bars(
-        self, method: Reconstructor, problem: Problem, cube: Tensor, statistics: Statistics
-    ) -> tuple[Values, float]:
+    def _bars(self, measured: Measured, problem: Problem) -> tuple[Values, float]:
         """Return how well error bars hold, and what it took to estimate them."""
-        start = time.perf_counter()
-        x = cube[None].to(problem.y)
-        found = error_bars.estimate(
-            problem.y, problem.system, method, x, statistics=statistics, seed=self.seed
-        )
-        values: Values = {"std": float(found.std.double().mean())}
-        seconds = time.perf_counter() - start
-        values["uncertainty_warnings"] = float(len(found.warnings))
+        found = assess(measured.result, self.seed).uncertainty
+        assert found is not None
+        values: Values = {
+            "std": float(found.std.double().mean()),
+            "uncertainty_warnings": float(len(found.warnings)),
+        }
         if problem.truth is not None:
-            values |= error_bars.score(cube, found.std[0].cpu(), problem.truth)
-        return values, seconds
+            values |= error_bars.score(measured.cube, found.std[0].cpu(), problem.truth)
+        return values, found.seconds
 
     def key(self, job: Job) -> str:
         """Return the hash of all that a job's result depends on; "" without a problem."""
@@ -210,8 +209,9 @@ def score(cube: Tensor, problem: Problem, scene: str = "scene") -> Values:
 
 @dataclass(frozen=True)
 class Measured:
-    """A cube `(C, H, W)` on the CPU and what it cost: median and least seconds."""
+    """A result, its cube `(C, H, W)` on the CPU and what it cost: median and least seconds."""
 
+    result: Result
     cube: Tensor
     seconds: float
     peak_memory: int | None
@@ -258,7 +258,6 @@ def measure(
     method: Reconstructor,
     problem: Problem,
     points: int = 0,
-    statistics: Statistics | None = None,
     repeats: int = 1,
     seed: int = 0,
 ) -> Measured:
@@ -274,7 +273,6 @@ def measure(
         method: what to run.
         problem: on what.
         points: about how many (seconds, PSNR) to take during the iterations; 0 for none.
-        statistics: of the measurement, where what is found out about it is needed again.
         repeats: timed runs; the cube, the memory and the curve are of the first.
         seed: of torch's random numbers before each run.
 
@@ -286,11 +284,10 @@ def measure(
     if points and problem.truth is not None and method.network is None:
         curve = _Curve(problem.truth, method.iterations, max(1, method.iterations // points))
     memory = PeakMemory(device)
-    torch.manual_seed(seed)
     _wait(device)
     start = time.perf_counter()
-    run = method.run(problem.y, problem.system, callback=curve, statistics=statistics)
-    cube = run.x.float()
+    result = reconstruct(problem.snapshot, method, seed, callback=curve)
+    cube = result.solution.x.float()
     _wait(device)
     times = [time.perf_counter() - start - (curve.pause if curve else 0.0)]
     peak = memory.read()
@@ -301,13 +298,12 @@ def measure(
     if not bool(cube.isfinite().all()):
         raise ValueError("the cube is not finite; it diverged")
     for _ in range(repeats - 1):
-        torch.manual_seed(seed)
         start = time.perf_counter()
-        method.run(problem.y, problem.system)
+        reconstruct(problem.snapshot, method, seed)
         _wait(device)
         times.append(time.perf_counter() - start)
     taken = [(at - start, value) for at, value in curve.points] if curve else []
-    return Measured(cube[0].detach().cpu(), median(times), peak, taken, min(times))
+    return Measured(result, cube[0].detach().cpu(), median(times), peak, taken, min(times))
 
 
 @dataclass

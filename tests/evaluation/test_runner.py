@@ -15,6 +15,7 @@ from cassi.evaluation import (
     scene_generator,
 )  # fmt: skip
 from cassi.evaluation.runner import PeakMemory, measure, warm_up
+from cassi.pipeline.fit import Given
 from cassi.solvers import Function
 from cassi.systems import SDCassi
 
@@ -131,7 +132,7 @@ def test_a_network_that_cannot_be_counted_is_evaluated(item, tmp_path, monkeypat
     net = torch.nn.Conv2d(3, 3, 3, padding=1)
     method = Function(lambda y, system: net(system.pinv(y)), network=net)
     problem = problem_of(item)
-    told = (lambda *_: problem, {"a": method}, {"a": "as it is"}, RecordFolder(tmp_path))
+    told = (lambda *_: problem, {"a": Given(method)}, {"a": "as it is"}, RecordFolder(tmp_path))
     record = Runner(*told, settings={}, explain=describe_failure).run(Job("", "one", "a"))
     assert record.error is None
     assert record.about == {"parameters": 3 * 3 * 9 + 3, "flops": None}
@@ -172,7 +173,7 @@ def test_a_failure_is_a_record_and_the_rest_goes_on(item, tmp_path):
     def broken(y, system):
         raise KeyError("a defect")
 
-    methods = {"pinv": Function(pinv), "broken": Function(broken)}
+    methods = {"pinv": Given(Function(pinv)), "broken": Given(Function(broken))}
     jobs = [Job("", s, m) for s in ("lost", "one") for m in methods]
     told = (prepare, methods, dict.fromkeys(methods, "as it is"), RecordFolder(tmp_path))
     runner = Runner(*told, settings={}, explain=describe_failure)

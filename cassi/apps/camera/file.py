@@ -198,8 +198,9 @@ def _in_evaluation(camera: Values, config: Values, told: set[str]) -> Iterator[t
     if measured == "${data.measurements}":
         measured = data.get("measurements")
     taken = measured is not None
-    if "mask" in camera:
-        yield "mask", camera["mask"]
+    for name in ("mask", "photographed", "light"):
+        if name in camera:
+            yield name, camera[name]
     if "wavelengths" in camera:
         yield "data.wavelengths", camera["wavelengths"]
     if "system" in camera:

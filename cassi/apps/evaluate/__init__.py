@@ -29,10 +29,9 @@ from cassi.apps.evaluate.problems import (
 )
 from cassi.apps.evaluate.results import Plan, Results
 from cassi.apps.evaluate.rows import (
-    add_rows,
-    align_rows,
-    guide_rows,
-    make_reconstructors,
+    NOMINAL,
+    make_recipes,
+    make_rows,
     read_reconstructors,
 )
 from cassi.apps.executors import LostWorker, once, open_executor, run_jobs
@@ -41,7 +40,7 @@ from cassi.apps.printing import is_quiet, marked
 from cassi.apps.settings import Evaluate, Reconstruct
 from cassi.checks import printable
 from cassi.data.benchmarks import Benchmark
-from cassi.evaluation import Job, Record, RecordFolder, Runner, View
+from cassi.evaluation import Job, Record, RecordFolder, Runner
 from cassi.shares import find_share
 
 POINTS = 40
@@ -144,20 +143,16 @@ def make(given: Given) -> Made:
     points = sweep_points(settings)
     prepare = preparation(points, benchmark, device)
     bands = find_bands(prepare, next(iter(points)), benchmark.scenes)
-    made, identities = make_reconstructors(given.reconstructors, bands, device)
-    views: dict[str, View] = {}
-    if settings.twin is not None:
-        made, identities, views = add_rows(made, identities, settings.knowledge)
-    if settings.align:
-        identities, views = align_rows(identities, views)
-    if any(each.guide.response is not None for each in points.values()):
-        identities, views = guide_rows(made, identities, views)
+    guide = any(each.guide.response is not None for each in points.values())
+    recipes, identities = make_recipes(given.reconstructors, bands, device, guide)
+    knowledge = [NOMINAL] if settings.twin is None else settings.knowledge
+    made, hashes, views = make_rows(recipes, identities, knowledge, settings.align, guide)
     swept = len(points) > 1 or settings.sweep is not None
     cubes = (settings.cubes or settings.report or settings.figures) and not swept
     runner = Runner(
         prepare,
         made,
-        identities,
+        hashes,
         RecordFolder(given.folder / "records", keep_cubes=cubes),
         settings=_environment(device),
         views=views,

@@ -10,7 +10,7 @@ import torch
 
 from cassi.apps.camera.guide import read_response
 from cassi.apps.camera.system import make_camera
-from cassi.apps.inputs import make_preprocessing
+from cassi.apps.inputs import as_taken, make_preprocessing
 from cassi.apps.settings import Evaluate, with_value
 from cassi.checks import did_you_mean
 from cassi.config import build
@@ -161,9 +161,13 @@ def preparation(
             wavelengths=item.wavelengths,
             stated=known,
         )
+        system = camera.system
+        if item.measurement is not None:
+            told = settings.light, settings.photographed
+            system = as_taken(system, camera.mask, item.preprocessing, *told)
         return make_problem(
             item,
-            camera.system,
+            system,
             camera.mask,
             noise=noises[point],
             twin=settings.twin,

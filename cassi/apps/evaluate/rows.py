@@ -1,10 +1,12 @@
 """The rows of an evaluation: reconstructors, and what each is told of the camera of a frame."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 
 import torch
+from torch import Tensor
 
 from cassi.apps.reconstructors import Recipe, identity_of, settings_of, understand
 from cassi.apps.settings import KNOWLEDGE, Evaluate, Reconstruct
@@ -13,53 +15,78 @@ from cassi.checks import raised_here
 from cassi.data.store import fingerprint
 from cassi.evaluation import Problem, View
 from cassi.guide_search import place_guide, takes_guide
-from cassi.pipeline.align import align
-from cassi.pipeline.calibrate import calibrate_on
-from cassi.solvers.base import Reconstructor
+from cassi.pipeline.find import aligned, calibrated, find_camera
+from cassi.pipeline.snapshot import Snapshot
 from cassi.systems import SDCassi
 
 NOMINAL = KNOWLEDGE[0]
 
 
-def see_calibrated(problem: Problem) -> Problem:
+@dataclass(frozen=True)
+class Knowledge:
+    """What a row of the table knows of the camera, as a view of a problem.
+
+    Attributes:
+        known: one of `KNOWLEDGE`.
+        align: move the mask to where the frame is sure that it lies, of the nominal camera.
+    """
+
+    known: str = NOMINAL
+    align: bool = False
+
+    def __call__(self, problem: Problem) -> Problem:
+        """Return the problem by the camera that the row has, and the guide beside it."""
+        problem = _SEEN[self.known](problem)
+        step = aligned if self.align and self.known == NOMINAL else None
+        guide = None if problem.guide is None else partial(_with_guide, problem.guide)
+        return replace(problem, snapshot=find_camera(problem.snapshot, step, guide))
+
+
+def _see_calibrated(problem: Problem) -> Problem:
     """Return the same frame with the camera that is found in it, in the scene's coordinates.
 
     No snapshot tells a shift of the mask alone from one of mask and scene, so that a cube may come
     out displaced; of a twin it is known.
     """
-    found = calibrate_on(problem.y, problem.system)
-    if problem.true is None or type(problem.system) is not SDCassi:
-        return replace(problem, system=found.system)
-    system = moved_camera(problem.system, found.taken, problem.true.pivot)
-    return replace(problem, system=system)
+    snapshot = calibrated(problem.snapshot)
+    nominal, made = problem.system, snapshot.camera.calibration
+    if problem.true is not None and made is not None and type(nominal) is SDCassi:
+        found = moved_camera(nominal, made.found.taken, problem.true.pivot)
+        snapshot = snapshot.by(system=found)
+    return replace(problem, snapshot=snapshot)
 
 
-def see_true(problem: Problem) -> Problem:
+def _see_true(problem: Problem) -> Problem:
     """Return the corrected frame with the camera that took it."""
     if problem.true is None:
         raise ValueError(f"{problem.name}: expected a twin, got a camera of which nothing is known")
     y = problem.true.correct(problem.y)
-    return replace(problem, y=y, system=problem.true.camera.to(y.device))
+    snapshot = problem.snapshot.by(system=problem.true.camera.to(y.device))
+    return replace(problem, snapshot=replace(snapshot, y=y))
 
 
-def see_ideal(problem: Problem) -> Problem:
+def _see_ideal(problem: Problem) -> Problem:
     """Return what the nominal camera measures of the scene, without noise."""
     if problem.truth is None:
         raise ValueError(f"{problem.name}: expected a truth to measure, got none")
-    truth = problem.truth[None].to(problem.y)
-    return replace(problem, y=problem.system(truth))
+    y = problem.system(problem.truth[None].to(problem.y))
+    return replace(problem, snapshot=replace(problem.snapshot, y=y))
 
 
-def see_aligned(problem: Problem) -> Problem:
-    """Return the same frame with the mask moved to where the frame is sure that it lies."""
-    found = align(problem.y, problem.system)
-    return problem if found is None else replace(problem, system=found.system)
+def _as_it_is(problem: Problem) -> Problem:
+    return problem
 
 
-VIEWS: dict[str, View | None] = dict(
-    zip(KNOWLEDGE, (None, see_calibrated, see_true, see_ideal), strict=True)
+_SEEN: dict[str, View] = dict(
+    zip(KNOWLEDGE, (_as_it_is, _see_calibrated, _see_true, _see_ideal), strict=True)
 )
-"""What a row of a twin's table knows, by name."""
+
+
+def _with_guide(guide: tuple[Tensor, Tensor, float], snapshot: Snapshot) -> Snapshot:
+    """Return a snapshot with a guide beside its camera, where it is believed."""
+    picture, response, noise = guide
+    found = place_guide(snapshot.y, snapshot.camera.system, picture, response, noise)
+    return snapshot.by(system=found.system)
 
 
 def row_name(name: str, known: str) -> str:
@@ -67,98 +94,47 @@ def row_name(name: str, known: str) -> str:
     return name if known == NOMINAL else f"{name} ({known})"
 
 
-def add_rows(
-    made: Mapping[str, Reconstructor], identities: Mapping[str, str], knowledge: list[str]
-) -> tuple[dict[str, Reconstructor], dict[str, str], dict[str, View]]:
+def make_rows(
+    recipes: Mapping[str, Recipe],
+    identities: Mapping[str, str],
+    knowledge: Sequence[str],
+    align: bool,
+    guide: bool,
+) -> tuple[dict[str, Recipe], dict[str, str], dict[str, View]]:
     """Give each reconstructor a row for each state of knowledge.
 
     Args:
-        made: reconstructors by name.
+        recipes: of reconstructors, by name.
         identities: of each, a hash of all that its results depend on.
-        knowledge: keys of `VIEWS`, in the order of the rows.
+        knowledge: of `KNOWLEDGE`, in the order of the rows.
+        align: see `Knowledge`.
+        guide: whether problems have one.
 
     Returns:
-        The same for the rows of `row_name`; and the views of those that have one.
+        The same for the rows of `row_name`; and their views.
 
     Raises:
         ValueError: two rows have the same name.
     """
-    rows: dict[str, Reconstructor] = {}
+    rows: dict[str, Recipe] = {}
     hashes: dict[str, str] = {}
     views: dict[str, View] = {}
-    for name, reconstructor in made.items():
+    for name, recipe in recipes.items():
         for known in knowledge:
             row = row_name(name, known)
             if row in rows:
                 raise ValueError(f"reconstructors: two rows are called {row!r}; choose other names")
-            rows[row], hashes[row] = reconstructor, identities[name]
-            view = VIEWS[known]
-            if view is not None:
-                views[row] = view
-                hashes[row] = fingerprint({"method": identities[name], "knows": known})
+            rows[row], views[row] = recipe, (view := Knowledge(known, align))
+            hashes[row] = fingerprint(
+                {"method": identities[name], "view": asdict(view), "guide": guide}
+            )
     return rows, hashes, views
-
-
-def align_rows(
-    identities: Mapping[str, str], views: Mapping[str, View]
-) -> tuple[dict[str, str], dict[str, View]]:
-    """Let every row that knows of no defect start from the aligned camera.
-
-    Args:
-        identities: of each row, a hash of all that its results depend on.
-        views: of rows that know more.
-
-    Returns:
-        Both for all rows.
-    """
-    plain = [row for row in identities if row not in views]
-    hashes = {row: fingerprint({"method": identities[row], "aligned": True}) for row in plain}
-    return {**identities, **hashes}, {**views, **dict.fromkeys(plain, see_aligned)}
-
-
-@dataclass(frozen=True)
-class Guided:
-    """What a row sees with a guide camera, which is placed, and taken or refused."""
-
-    view: View | None
-
-    def __call__(self, problem: Problem) -> Problem:
-        """Return the same problem with the guide beside its camera."""
-        problem = problem if self.view is None else self.view(problem)
-        if problem.guide is None:
-            return problem
-        picture, response, noise = problem.guide
-        found = place_guide(problem.y, problem.system, picture, response, noise)
-        return replace(problem, system=found.system)
-
-
-def guide_rows(
-    made: Mapping[str, Reconstructor], identities: Mapping[str, str], views: Mapping[str, View]
-) -> tuple[dict[str, str], dict[str, View]]:
-    """Let every row use the guide of a problem that has one.
-
-    Args:
-        made: reconstructors by the names of their rows.
-        identities: of each row, a hash of all that its results depend on.
-        views: of rows that know more of the camera.
-
-    Returns:
-        Hashes and views of all rows.
-
-    Raises:
-        ValueError: a method takes no guide.
-    """
-    for name, method in made.items():
-        if not takes_guide(method):
-            raise ValueError(f"guide.response: expected null with {name}, which takes no guide")
-    hashes = {row: fingerprint({"method": identities[row], "guide": True}) for row in made}
-    return hashes, {row: Guided(views.get(row)) for row in made}
 
 
 def read_reconstructors(settings: Evaluate) -> dict[str, Reconstruct]:
     """Return the settings of every reconstructor that the settings name, by name.
 
-    Each is a name, or a file, or a mapping: `method` (an experiment, or several) or `model` (a
+    Each is a name, or a file, or a mapping: `method` (its name) or `model` (a
     registered network, or a file), `weights`, `overrides` (a list as for cassi-reconstruct, or a
     mapping) and the `name` in the tables.
 
@@ -185,25 +161,34 @@ def read_reconstructors(settings: Evaluate) -> dict[str, Reconstruct]:
     return told
 
 
-def make_reconstructors(
-    told: Mapping[str, Reconstruct], bands: int, device: torch.device
-) -> tuple[dict[str, Reconstructor], dict[str, str]]:
-    """Make reconstructors of their settings, both by name.
+def make_recipes(
+    told: Mapping[str, Reconstruct], bands: int, device: torch.device, guide: bool = False
+) -> tuple[dict[str, Recipe], dict[str, str]]:
+    """Return what makes the reconstructors of settings, by name.
+
+    Args:
+        told: settings of each.
+        bands: of the first scene.
+        device: of the command.
+        guide: whether each is given a guide.
 
     Returns:
-        The reconstructors; and for each a hash of all that its results depend on.
+        The recipes; and for each a hash of all that its results depend on.
 
     Raises:
         OSError: a file is missing.
-        ValueError: the parts do not fit.
+        ValueError: the parts do not fit, or a method takes no guide.
     """
-    made: dict[str, Reconstructor] = {}
+    recipes: dict[str, Recipe] = {}
     identities: dict[str, str] = {}
     for name, settings in told.items():
         with _naming(name):
-            made[name], _ = Recipe(settings, device).make(bands)
+            recipes[name] = Recipe(settings, device, may_change=False)
+            method, _ = recipes[name].make(bands)
             identities[name] = fingerprint(identity_of(settings, bands, device), content=True)
-    return made, identities
+        if guide and not takes_guide(method):
+            raise ValueError(f"guide.response: expected null with {name}, which takes no guide")
+    return recipes, identities
 
 
 @contextmanager

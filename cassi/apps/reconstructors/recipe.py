@@ -28,7 +28,7 @@ class Recipe:
     A network beside a method with a start makes its first cube; with `adapt`, that of `ADAPT`.
 
     Attributes:
-        may_change: True, see `cassi.pipeline.Recipe`.
+        may_change: see `cassi.pipeline.Recipe`.
         bands: the number that a file of weights was made for, if it says one.
 
     Raises:
@@ -36,10 +36,10 @@ class Recipe:
         ValueError: it is no solver, a network without weights, or a network beside another start.
     """
 
-    may_change = True
-
-    def __init__(self, settings: Reconstruct, device: torch.device) -> None:
-        settings = adapted(settings)
+    def __init__(
+        self, settings: Reconstruct, device: torch.device, *, may_change: bool = True
+    ) -> None:
+        settings, self.may_change = adapted(settings), may_change
         self.settings, self.device = settings, device
         self.bands: int | None = None
         self._networks: dict[int, tuple[Reconstructor, Card]] = {}

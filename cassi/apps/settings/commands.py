@@ -223,12 +223,7 @@ class Snapshots(Common):
         errors = self.wavelengths_error
         for each in errors if isinstance(errors, list) else [0.0 if errors is None else errors]:
             not_negative("wavelengths_error", each)
-        if self.light not in LIGHTS:
-            raise ValueError(f"light: expected {', '.join(LIGHTS)}, got {self.light!r}")
-        if self.photographed not in (True, False, "auto"):
-            raise ValueError(
-                f"photographed: expected auto, true or false, got {self.photographed!r}"
-            )
+        _check_frames(self.light, self.photographed)
         bands = self.system.get("bands")
         if bands is not None:
             whole_number("system.bands", bands, 1)
@@ -248,6 +243,13 @@ class Snapshots(Common):
         """The number of bands that system and wavelengths state, if any."""
         given = self.given_wavelengths
         return self.system.get("bands") if given is None else len(given)
+
+
+def _check_frames(light: str, photographed: Any) -> None:
+    if light not in LIGHTS:
+        raise ValueError(f"light: expected {', '.join(LIGHTS)}, got {light!r}")
+    if photographed not in (True, False, "auto"):
+        raise ValueError(f"photographed: expected auto, true or false, got {photographed!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -572,6 +574,8 @@ class Evaluate(Sharing):
     reconstructors: Any
     scenes: Any
     mask: Any
+    photographed: Any = "auto"
+    light: str = "auto"
     preset: str
     align: bool
     uncertainty: bool
@@ -585,6 +589,7 @@ class Evaluate(Sharing):
     def __post_init__(self) -> None:
         """Check which rows there are to be."""
         super().__post_init__()
+        _check_frames(self.light, self.photographed)
         whole_number("repeats", self.repeats, 1, 1000)
         if not self.knowledge or len(set(self.knowledge)) < len(self.knowledge):
             raise ValueError(f"knowledge: expected different names, got {self.knowledge!r}")

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 import cassi
-from cassi.apps.evaluate import rows
 from cassi.calibration import Calibration
 from cassi.camera.moved import moved_camera, unmoved
 
@@ -39,12 +38,12 @@ def finds(monkeypatch):
     def choose(values):
         frames = []
 
-        def find(y, system):
+        def find(y, system, *_, **__):
             frames.append(y)
             taken = unmoved() | values
             return Calibration(moved_camera(system, taken), (), taken, 1.0, 0.5, None)
 
-        monkeypatch.setattr(rows, "calibrate_on", find)
+        monkeypatch.setattr("cassi.pipeline.calibrate.calibrate_on", find)
         return frames
 
     return choose
