@@ -21,7 +21,7 @@ SLOW = {
         a_killed_run_goes_on a_killed_run_loses_the_scene_in_hand_only a_multirun_makes_one_table
         a_snapshot_calibrates_its_own_camera all_commands_and_python_take_it
         all_ten_scenes_are_evaluated an_interrupt_ends_a_process_in_a_line
-        an_interrupt_ends_a_process_in_one_line camera_experiments_run each_method_has_three_rows
+        an_interrupt_ends_a_process_in_one_line other_cameras_run each_method_has_three_rows
         end_to_end evaluation_tables_bars every_benchmark_makes_its_reconstructors_and_cases
         every_file_composes_and_builds every_network_is_an_option
         every_noise_in_a_simulated_measurement every_recipe_composes_and_builds

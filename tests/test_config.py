@@ -1,4 +1,4 @@
-"""Every config file composes and builds; every experiment runs one small step."""
+"""Every config file composes and builds; every method and data set runs one small step."""
 
 import hashlib
 import warnings
@@ -11,33 +11,38 @@ import torch
 from hydra import compose
 from omegaconf import OmegaConf
 
+from cassi.apps.camera.file import load_camera
 from cassi.apps.camera.system import build_camera
 from cassi.apps.inputs import load_snapshot
 from cassi.apps.reconstructors import build_method, build_solver, compose_settings, config_search
+from cassi.apps.settings import Evaluate
 from cassi.config import build
 from cassi.solvers import Constant, Geometric
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
-# tests/apps/train/test_configs.py covers these, and the experiments called train_….
-TRAINING = {"data", "optimizer", "scheduler", "loss", "task", "trainer", "logger", "callbacks"}
+# tests/apps/train/test_configs.py covers these.
+TRAINING = {
+    "data",
+    "recipe",
+    "optimizer",
+    "scheduler",
+    "loss",
+    "task",
+    "trainer",
+    "logger",
+    "callbacks",
+}
 # tests/apps/evaluate/test_configs.py and tests/apps/test_inputs.py cover these.
 EVALUATION = {"benchmark", "figure", "noise", "sweep", "twin"}
 GROUPS = sorted(
-    entry.name for entry in CONF.iterdir() if entry.is_dir() and entry.name not in ("hydra",)
-    if not entry.name.startswith("_") and entry.name not in TRAINING | EVALUATION
+    entry.name for entry in CONF.iterdir() if entry.is_dir() and entry.name[0] != "_"
+    if entry.name not in TRAINING | EVALUATION | {"camera", "hydra"}
 )  # fmt: skip
-OPTIONS = [
-    (group, file.stem)
-    for group in GROUPS
-    for file in sorted((CONF / group).glob("*.yaml"))
-    if not file.stem.startswith(("train_", "_train_"))
-]
+OPTIONS = [(group, file.stem) for group in GROUPS for file in sorted((CONF / group).glob("*.yaml"))]
 PLACES = {"schedule": "schedule@solver.sigma", "dispersion": "dispersion@system.offsets"}
-# Files whose names begin with an underscore are parts of others.
-NAMED = [n for group, n in OPTIONS if group == "experiment" and not n.startswith("_")]
-# Those that name a scene are data; the others are methods, to be combined with data.
-EXPERIMENTS = [n for n in NAMED if "scene" in OmegaConf.load(CONF / "experiment" / f"{n}.yaml")]
-METHODS = [n for n in NAMED if n not in EXPERIMENTS]
+EXPERIMENTS = [name for group, name in OPTIONS if group == "experiment"]
+METHODS = [name for group, name in OPTIONS if group == "method"]
+CAMERAS = sorted(file.stem for file in (CONF / "camera").glob("*.yaml"))
 
 
 @pytest.fixture(scope="session")
@@ -93,14 +98,28 @@ def test_every_file_composes_and_builds(group, name, networks):
     assert system.cube_shape == (3, 4, 5)
 
 
+@pytest.mark.parametrize("name", CAMERAS)
+def test_every_camera_is_one_of_every_command(name):
+    given = [f"camera={name}", "paths.data_dir=here"]
+    settings, evaluation = settings_of(*given), compose_settings(given, kind=Evaluate)
+    assert settings.camera == name
+    assert settings.mask == evaluation.mask is not None
+    assert settings.system["step"] == evaluation.system["step"]
+    if isinstance(settings.mask, str):
+        assert settings.mask == f"here/{load_camera(name)['mask']}"
+        nm = tuple(OmegaConf.load(CONF / "data" / "_28_bands.yaml").wavelengths)
+        assert settings.given_wavelengths == evaluation.data.given_wavelengths
+        assert name == "smem" or settings.given_wavelengths == nm
+
+
 def test_every_file_is_reached():
     reached = {CONF / group / f"{name}.yaml" for group, name in OPTIONS}
     reached |= set((CONF / "hydra").rglob("*.yaml"))
     commands = ("calibrate", "camera", "export", "reconstruct", "train", "evaluate")
     reached |= {CONF / f"{name}.yaml" for name in commands}
     reached |= {file for group in TRAINING | EVALUATION for file in (CONF / group).glob("*.yaml")}
-    reached |= set((CONF / "experiment").glob("*train_*.yaml"))
-    reached |= set((CONF / "experiment" / "paper").glob("*.yaml"))  # tests/apps/train has them
+    reached |= set((CONF / "recipe").rglob("*.yaml"))  # tests/apps/train has them
+    reached |= {CONF / "camera" / f"{name}.yaml" for name in CAMERAS}
     assert set(CONF.rglob("*.yaml")) == reached
 
 
@@ -137,8 +156,8 @@ def test_every_experiment_runs_a_step_on_its_data(name, data_dir):
 )
 def test_every_method_goes_with_a_data_set(data, method):
     alone, settings = (
-        settings_of(f"experiment={method}"),
-        settings_of(f"experiment=[{data},{method}]"),
+        settings_of(f"method={method}"),
+        settings_of(f"experiment={data}", f"method={method}"),
     )
     assert settings.scene
     assert settings.prior == alone.prior
@@ -149,7 +168,7 @@ def test_every_method_goes_with_a_data_set(data, method):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_runs_on_a_small_scene(name):
-    settings = settings_of(f"experiment={name}")
+    settings = settings_of(f"method={name}")
     if "steps" in (settings.prior or {}):
         settings = replace(settings, prior=settings.prior | {"steps": 1})
     solver = build_short(settings)
@@ -159,7 +178,7 @@ def test_every_method_runs_on_a_small_scene(name):
 
 
 def test_auto_is_the_default():
-    default, named = settings_of(), settings_of("experiment=auto")
+    default, named = settings_of(), settings_of("method=auto")
     assert (named.solver, named.prior) == (default.solver, default.prior)
 
 

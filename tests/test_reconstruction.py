@@ -44,7 +44,7 @@ def scene(tmp_path, monkeypatch):
     ("method", "options"),
     [
         ("auto", ()),
-        ("gap_tv", ("experiment=gap_tv",)),
+        ("gap_tv", ("method=gap_tv",)),
         ({"model": "pretrained", "overrides": {"model.size": "small"}}, ("model=pretrained",)),
     ],
     ids=["auto", "gap_tv", "pretrained"],
@@ -135,9 +135,9 @@ def test_auto_is_video_where_the_bands_are_frames(tmp_path, monkeypatch, capsys)
     assert torch.equal(x, video[0])
     assert torch.equal(cassi.reconstruct(y, system, "video"), x)
     assert torch.equal(cassi.reconstruct(y, system, cassi.methods.auto()), bands[0])
-    assert "experiment=video in place of auto" in video[1].out
+    assert "method=video in place of auto" in video[1].out
     assert "frames" not in video[1].err + bands[1].out + bands[1].err
-    assert "warning: frames: set experiment=video" in changed[1].err  # auto with settings stays
+    assert "warning: frames: set method=video" in changed[1].err  # auto with settings stays
 
 
 def test_a_name_is_composed_once_unless_a_command_says_what_it_means(scene, monkeypatch):

@@ -70,7 +70,8 @@ def spell(options: Iterable[str]) -> list[str]:
     A path may begin with `~`, which a shell leaves as it is behind an equals sign.
     `GROUP=null` leaves a group out. A value inside of `system.offsets` may be new there: a curve's,
     and one inside of `monochromatic`, a frame's. Beside the file of a camera so may any value of
-    the system and the noise that it has.
+    the system and the noise that it has. A camera is read by us, not by Hydra, which would look for
+    it in the folder of the package's: `camera=NAME` becomes `camera={file:NAME}`.
     """
     options = list(options)
     inside = ["system.offsets.", "monochromatic."]
@@ -83,28 +84,35 @@ def _spell(option: str, inside: tuple[str, ...]) -> str:
     key, equals, value = option.partition("=")
     if (bare := value.strip("'\"")).startswith("~") and "," not in bare:
         option = f"{key}={quoted(os.path.expanduser(bare))}"  # noqa: PTH111
+    if equals and key == "camera" and not value.startswith("{"):
+        return f"camera={','.join(f'{{file:{name}}}' for name in _separated(value))}"
     if equals and value == "null" and key.partition("@")[0] in config_groups():
         return f"~{key}"
     own = key.startswith("system.") and key.removeprefix("system.") in _GEOMETRY
     return f"++{option}" if key.startswith(inside) and not own else option
 
 
+def _separated(values: str) -> list[str]:
+    """Return the values of a sweep, those in quotes whole."""
+    return re.findall(r"'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"|[^,]+", values)
+
+
 def config_groups() -> set[str]:
     """Return the names of the groups of which one option or none is chosen."""
     found = {entry.name for entry in resources.files("cassi.conf").iterdir() if entry.is_dir()}
-    return (found | {"model"}) - {"data", "hydra", "paths", "output"}
-
-
-def is_training(experiment: str) -> bool:
-    """Tell by its name whether an experiment is a training."""
-    return experiment.startswith(("train_", "paper/"))
+    return (found | {"model"}) - {"camera", "data", "hydra", "paths", "output"}
 
 
 def paper_recipes() -> list[str]:
-    """Return the experiments in the folder `paper`."""
-    files = resources.files("cassi.conf").joinpath("experiment", "paper").iterdir()
-    names = [file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml")]
-    return sorted(f"paper/{name}" for name in names if not name.startswith("_"))
+    """Return the recipes in the folder `paper`."""
+    return [f"paper/{name}" for name in options_of("recipe/paper")]
+
+
+def options_of(group: str) -> list[str]:
+    """Return the names of the files of the package in a folder of configs, but for parts."""
+    files = resources.files("cassi.conf").joinpath(*group.split("/")).iterdir()
+    names = sorted(file.name.removesuffix(".yaml") for file in files)
+    return [name for name in names if not name.startswith("_") and "." not in name]
 
 
 def config_folders(arguments: Iterable[str]) -> list[Path]:
@@ -143,7 +151,7 @@ def named_configs(arguments: Sequence[str], groups: bool = True) -> list[Path]:
 
     Args:
         arguments: of a command.
-        groups: also those that options choose from a group, as `experiment=NAME`.
+        groups: also those that options choose from a group, as `method=NAME`.
     """
     chosen = [word.lstrip("+").replace("=", "/", 1) for word in arguments if "=" in word and groups]
     names = [_flag(arguments, "--config-name", "-cn") or "", *chosen]

@@ -11,7 +11,6 @@ from pathlib import Path
 from cassi.apps.arguments import (
     config_folders,
     config_groups,
-    is_training,
     named_configs,
     paper_recipes,
 )
@@ -172,6 +171,8 @@ def _unchosen(error: BaseException) -> str | None:
 
 
 def _describe_missing(name: str) -> str:
+    if (moved := RENAMED.get(name.replace("/", "=", 1))) is not None:  # one of a list
+        return f"no config {name!r}: {moved}"
     folders = config_folders(sys.argv[1:])
     if not folders:
         return f"no config {name!r}; name the folder of yours with --config-dir DIR"
@@ -183,15 +184,14 @@ def _describe_missing(name: str) -> str:
 def _describe_choice(name: str, options: Sequence[str]) -> str:
     """Say that a group has no option of this name, and which it has."""
     group, _, wanted = name.rpartition("/")
-    if group == "experiment/paper":
-        group, wanted = "experiment", f"paper/{wanted}"
+    if group.endswith("/paper"):
+        group, wanted = group.removesuffix("/paper"), f"paper/{wanted}"
     if (moved := RENAMED.get(f"{group}={wanted}")) is not None:
         return f"no {group} named {wanted!r}: {moved}"
     # Files whose names begin with an underscore are parts of others.
     options = [option for option in options if not option.startswith("_")]
-    if group == "experiment":
+    if group == "recipe":
         options += paper_recipes()
-        options = [o for o in options if is_training(o) == (_command() == "train")]
     own = "; one of your own needs plugins=FILE.py" if group in _REGISTERED else ""
     listed = f"; available: {', '.join(options)}{own}"
     return f"no {group} named {wanted!r}{did_you_mean(wanted, options) or listed}"

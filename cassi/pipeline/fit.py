@@ -85,7 +85,7 @@ def fit(snapshot: Snapshot, recipe: Recipe) -> tuple[Snapshot, Reconstructor]:
         fitted = for_frames(method)
     if fitted is not method:
         snapshot = snapshot.by(
-            "method: experiment=video in place of auto, as each band has its own mask and none is "
+            "method: method=video in place of auto, as each band has its own mask and none is "
             "moved, as for the frames of a video; else set wavelengths="
         )
     if grid is not None:
@@ -99,7 +99,7 @@ def _check_guide(method: Reconstructor) -> None:
     if not takes_guide(method):
         raise ValueError(
             "guide: expected null, this method takes none; solver=auto and "
-            "experiment=self_supervised do"
+            "method=self_supervised do"
         )
 
 

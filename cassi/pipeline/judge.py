@@ -163,7 +163,7 @@ def _check_axis(snapshot: Snapshot, method: Reconstructor) -> CameraCheck:
     if not (snapshot.camera.shows_frames and spectral):
         return CameraCheck()
     message = (
-        f"set experiment=video, or wavelengths= where the bands are bands: {FRAMES}, and this "
+        f"set method=video, or wavelengths= where the bands are bands: {FRAMES}, and this "
         "method is made for spectra"
     )
     return CameraCheck((Finding("frames", message),))

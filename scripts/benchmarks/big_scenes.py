@@ -172,7 +172,7 @@ def main() -> None:
     parser.add_argument("--scratch", type=Path, default=Path("outputs/big_scenes"))
     parser.add_argument("overrides", nargs="*", help="for cassi-reconstruct, after --")
     options = parser.parse_args()
-    options.overrides = options.overrides or ["experiment=gap_tv"]
+    options.overrides = options.overrides or ["method=gap_tv"]
     if options.iterations is not None:
         options.overrides.append(f"solver.iterations={options.iterations}")
     print(f"{options.bands} bands, budget {options.budget}, {' '.join(options.overrides)}")

@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--step", type=float, default=-1.5, help="pixels per band")
     parser.add_argument("--noise", help="of the simulated sensor: shot, sensor, white")
     arguments = parser.parse_args()
-    solver = build_solver(compose_settings(["experiment=auto"]))
+    solver = build_solver(compose_settings(["method=auto"]))
     scenes = sorted(data_folder("cave_train").glob("*.tif"))
     away: dict[str, list[float]] = {}
     ratios: dict[str, list[float]] = {}

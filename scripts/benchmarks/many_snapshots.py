@@ -68,7 +68,7 @@ def run(*options: str) -> tuple[float, float]:
 def measure_speed(told: argparse.Namespace, folder: Path) -> None:
     """Print how long the command takes with each executor, and what two workers gain."""
     options = write_day(folder, told.snapshots, told.size, told.bands)
-    options += (f"experiment={told.method}", "threads=1", *told.options)
+    options += (f"method={told.method}", "threads=1", *told.options)
     steady: dict[str, float] = {}
     whole: dict[str, float] = {}
     for name, chosen in chosen_executors(told):

@@ -40,7 +40,7 @@ SHELLS = ("", "bash", "sh")
 STARTS = re.compile(r"(?:[A-Z_]+=\S* )*(cassi-\w+|python|make|pip|srun|git|cp|mkdir|\.)\s")
 LIMIT = 1200  # seconds
 
-DATA = re.compile(r"cave_test|kaist|tsa_real|CASSI_DATA|data=cave|experiment=train_")
+DATA = re.compile(r"cave_test|kaist|tsa_real|CASSI_DATA|data=cave|recipe=")
 NEEDED = ("cave_test", "cave_train", "kaist_meas", "tsa", "tsa_real")
 
 # What is left out, and why; the first pattern that is found in a command counts.
@@ -86,9 +86,9 @@ SHORTER = {
     r"^cassi-export": "measurement=snapshot.mat mask=mask.mat",
     r"^cassi-train(?!.*ckpt=)": TRAIN,
     r"^cassi-train(?!.*(ckpt=|data=cave))": "data.crop=32",
-    r"^cassi-train(?!.*(ckpt=|data=cave|experiment=))": "data.validation.crop=32",
-    r"^cassi-train.*train_cassi_net": "scheduler.warmup=0",
-    r"^cassi-train.*train_cassi_net ": "data.pool=2",
+    r"^cassi-train(?!.*(ckpt=|data=cave|recipe=))": "data.validation.crop=32",
+    r"^cassi-train.*recipe=cassi_net": "scheduler.warmup=0",
+    r"^cassi-train.*recipe=cassi_net ": "data.pool=2",
     r"^make (fuzz|sanitize)$": "FUZZ=300",
     r"^make (test|test-fast|coverage)$": PYTEST,
     r"^make coverage$": "COVERED=--fail-under=0",

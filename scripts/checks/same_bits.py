@@ -3,7 +3,7 @@
     python -m scripts.checks.same_bits --command OLD/bin/cassi-reconstruct --with cassi-reconstruct
     python -m scripts.checks.same_bits --command OLD/bin/cassi-reconstruct --only gap_tv pretrained
 
-Every method is run on the bundled scene: each experiment without data of its own, each solver with
+Every method is run on the bundled scene: each method by name, each solver with
 its default prior, each prior that needs no file, each camera, the weights of the package, a scene
 in blocks, and a folder of snapshots. Runs are shortened to a few iterations. A command is anything
 a shell would start, so `"python -m cassi reconstruct"` is one too. Prints a table; the exit
@@ -64,25 +64,26 @@ def make_cases(folder: Path) -> dict[str, list[str]]:
         return SHORTENED.get(name, SHORT)
 
     cases: dict[str, list[str]] = {}
-    for name in options_of("experiment"):
-        # One with a scene is data, `train_…` are recipes of cassi-train.
-        if "scene" in read_yaml(CONF / f"experiment/{name}.yaml") or name.startswith("train_"):
-            continue
-        cases[f"experiment={name}"] = [f"experiment={name}", *short(name)]
-    cases["experiment=[cacti,gap_tv]"] = ["experiment=[cacti,gap_tv]", *short("gap_tv")]
+    for name in options_of("method"):
+        cases[f"method={name}"] = [f"method={name}", *short(name)]
+    cases["experiment=cacti method=gap_tv"] = [
+        "experiment=cacti",
+        "method=gap_tv",
+        *short("gap_tv"),
+    ]
     for name in options_of("solver"):
         cases[f"solver={name}"] = [f"solver={name}", *short(name)]
     for name in options_of("prior"):
         if not needs_a_file(name):
             cases[f"prior={name}"] = ["solver=gap", f"prior={name}", *short(name)]
-    gap = ["experiment=gap_tv", *short("gap_tv")]
+    gap = ["method=gap_tv", *short("gap_tv")]
     tilt = "dispersion@system.offsets=linear"
     cases |= {
         "offsets": [*gap, tilt, "system.offsets.step=2.3"],
         "axis=-2": [*gap, "system.axis=-2"],
         "step=-1": [*gap, "system.step=-1"],
-        "noise=shot": ["noise=shot", "experiment=auto", *short("auto")],
-        "noise=white": ["noise=white", "experiment=auto", *short("auto")],
+        "noise=shot": ["noise=shot", "method=auto", *short("auto")],
+        "noise=white": ["noise=white", "method=auto", *short("auto")],
         "model=pretrained": ["model=pretrained"],
         "model=pretrained refine=false": ["model=pretrained", "refine=false"],
         "model=pretrained in bfloat16": ["model=pretrained", "precision=bf16-mixed"],

@@ -4,7 +4,7 @@
     python -m scripts.release.train_refiner OUT --device cuda --batch 32 --seconds 490 --workers 15
 
 It begins with the weights of the package, or with `--weights`. Crops of training scenes, and drawn
-ones with measured spectra, are measured by the cameras of `experiment=train_cassi_net_spectra`,
+ones with measured spectra, are measured by the cameras of `recipe=cassi_net_spectra`,
 most of them ideal. The network of the package reconstructs them once. Each step takes one batch
 some iterations of plug-and-play ADMM further (`cassi.methods.refining`) and goes back through them.
 TV and the directions of the subspace are constants. Where a batch has all its iterations behind
@@ -142,7 +142,7 @@ class _Smoothed:
 def _sources(size: int, seed: int, manifest: str) -> tuple[TrainingCrops, tuple[Any, ...]]:
     """Return crops, and a simulator for each of `CAMERAS`."""
     root = os.environ["CASSI_DATA"]
-    options = ["experiment=train_cassi_net_spectra", "data=cave", f"data.crop={size}", "folder=."]
+    options = ["recipe=cassi_net_spectra", "data=cave", f"data.crop={size}", "folder=."]
     options += [f"data.augment.patterns={DRAWN}", f"data.manifest={manifest}"]
     options += [f"data.augment.scale=[{max(0.4, size / SIDE)},1.0]"]
 

@@ -3,7 +3,7 @@
     python -m scripts.release.untie DIR/untied.safetensors
 
 The network in the file has the outputs of that which is read, by default the one of the package;
-`cassi-train experiment=train_cassi_net_real model.weights=DIR/untied.safetensors` teaches it
+`cassi-train recipe=cassi_net_real model.weights=DIR/untied.safetensors` teaches it
 further.
 """
 

@@ -136,7 +136,7 @@ def settings(kind, *options):
 
 
 def test_the_command_line_wins(rig):
-    """Over the file, whole nodes included; the file wins over experiments."""
+    """Over the file, whole nodes included; the file wins over data sets."""
     curve = {"_target_": "cassi.systems.Curve", "file": "curve.csv"}
     (rig.file.parent / "curve.csv").write_text("450,7.5\n650,0\n")
     camera = rig.write(system={"offsets": curve, "axis": -2, "detector": 57})

@@ -83,7 +83,7 @@ def test_numbers_tell_what_became_of_a_colour_guide(tmp_path, reconstruct, resul
         (["guide=FOLDER/pan.tif", "guide.response=FOLDER/no.csv"], "no file"),
         (["guide=FOLDER/pan.tif", "guide.noise=0"], "guide.noise: expected a number above 0"),
         (["guide=FOLDER/pan.tif", "uncertainty=true"], "guide: expected null with uncertainty"),
-        (["guide=FOLDER/pan.tif", "experiment=gap_tv"], "guide: expected null, this method"),
+        (["guide=FOLDER/pan.tif", "method=gap_tv"], "guide: expected null, this method"),
         (["guide=FOLDER/absent.tif"], "no file"),
     ],
 )

@@ -272,7 +272,7 @@ def test_self_supervised_alternates_strong_components_and_all():
 
 def test_a_start_has_the_name_of_a_method_or_network(scene):
     system, y, _ = scene
-    options = ["experiment=self_supervised", "solver.iterations=1"]
+    options = ["method=self_supervised", "solver.iterations=1"]
     method = build_method(compose_settings([*options, "solver.start=pretrained", "solver.noise=0"]))
     assert method.run(y, system).x.isfinite().all()
     assert method.start.settings.model["noise"] == 0

@@ -47,7 +47,7 @@ def test_every_kind_of_run_is_compared(tmp_path):
     cases = same_bits.make_cases(tmp_path)
     solvers = [file.stem for file in (ROOT / "conf/solver").glob("[!_]*.yaml")]
     assert {f"solver={name}" for name in solvers} <= set(cases)
-    assert {"experiment=auto", "prior=tv", "model=pretrained", "folder"} <= set(cases)
+    assert {"method=auto", "prior=tv", "model=pretrained", "folder"} <= set(cases)
     assert "prior=drunet" not in cases  # it needs a file
     assert len(list((tmp_path / "snapshots").iterdir())) == 3
 

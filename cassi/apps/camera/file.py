@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
+from cassi.apps.arguments import options_of
 from cassi.apps.camera.nodes import KINDS, check_described, check_plain
 from cassi.apps.camera.text import LARGEST, parse
 from cassi.apps.camera.yaml_slips import find_slip
@@ -43,12 +44,13 @@ SENSOR = "cassi.data.sensor.Sensor"
 Values = dict[str, Any]
 
 
-def check_camera(values: Any, path: Path) -> Values:
+def check_camera(values: Any, path: Path, folder: Path) -> Values:
     """Check what a camera file holds, and resolve its paths.
 
     Args:
         values: of the file, as dicts, lists and scalars.
-        path: of the file. Paths in it are relative to it, else to the current folder.
+        path: of the file.
+        folder: that paths in it are relative to, else they are to the current folder.
 
     Returns:
         The values, without `vars`.
@@ -77,7 +79,6 @@ def check_camera(values: Any, path: Path) -> Values:
     }
     for name, value in found.items():
         _check_value(name, value, found, path)
-    folder = path.parent
     for name in ("mask", "dark", "flat", "bad_pixels", "response"):
         if name in found:
             found[name] = with_files(found[name], lambda file: _resolve(file, folder))
@@ -277,8 +278,14 @@ _CHOSEN = {"system": "system._target_", "noise": "noise"}
 """What an option of a group says of the camera, by group."""
 
 
-def load_camera(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read the file of a camera.
+def load_camera(
+    path: str | os.PathLike[str], data_dir: str | os.PathLike[str] = "."
+) -> dict[str, Any]:
+    """Read the file of a camera, or one of the package by its name.
+
+    Args:
+        path: of the file, or a name.
+        data_dir: where the files of the package's cameras lie.
 
     Returns:
         Its values, see `file.py`, with paths that can be opened from here.
@@ -288,9 +295,14 @@ def load_camera(path: str | os.PathLike[str]) -> dict[str, Any]:
         ValueError: it is no camera.
     """
     file = Path(path).expanduser()
+    folder, named = file.parent, options_of("camera")
     if not file.is_file():
-        there = [entry.name for entry in file.parent.iterdir()] if file.parent.is_dir() else []
-        raise FileNotFoundError(f"camera: no file {file}{did_you_mean(file.name, there)}")
+        if str(path) not in named:
+            there = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+            near = did_you_mean(file.name, [*there, *named])
+            raise FileNotFoundError(f"camera: no file {file}{near}")
+        folder = Path(data_dir)
+        file = Path(str(resources.files("cassi.conf").joinpath("camera", f"{path}.yaml")))
     content = read_regular(file, LARGEST)
     try:
         values = parse(content.decode())
@@ -299,14 +311,14 @@ def load_camera(path: str | os.PathLike[str]) -> dict[str, Any]:
         reason = slip or " ".join(str(error).split())
         raise ValueError(f"camera: {file} is not valid YAML: {reason}") from None
     try:
-        camera = check_camera(values, file)
+        camera = check_camera(values, file, folder)
     except ValueError as error:
         if (slip := find_slip(content.decode(), error)) is None:
             raise
         raise ValueError(f"camera: {file}, {slip}") from None
     if "noise" in camera and "_target_" not in camera["noise"]:
         camera["noise"] = _option("noise", "sensor") | camera["noise"]
-        check_camera({"noise": camera["noise"]}, file)
+        check_camera({"noise": camera["noise"]}, file, folder)
     coupled = _COUPLED.get(camera.get("system", {}).get("_target_"))
     if coupled is not None:  # how exact its conjugate gradients are is no property of the camera
         usual = _option("system", coupled)
@@ -330,13 +342,18 @@ def with_camera(config: DictConfig, command: str, options: Iterable[str]) -> Dic
         OSError: there is no such file.
         ValueError: it is no camera, or not for this command.
     """
-    path = config.get("camera")
+    given = config.get("camera")
+    path = given.get("file") if isinstance(given, DictConfig) else given
+    if path is None and given is None:
+        return config
+    config = copy.deepcopy(config)
+    config.camera = None if path is None else verbatim(str(path))
     if path is None:
         return config
     told = _told(options)
     values: Any = OmegaConf.to_container(config, resolve=False)
-    placed = place(load_camera(str(path)), command, values, told)
-    config = copy.deepcopy(config)
+    data_dir = str(OmegaConf.select(config, "paths.data_dir"))
+    placed = place(load_camera(str(path), data_dir), command, values, told)
     for key, value in placed.items():
         kept = {name: OmegaConf.select(config, name) for name in told if name.startswith(f"{key}.")}
         OmegaConf.update(config, key, verbatim(value), merge=False, force_add=True)
@@ -361,6 +378,6 @@ def _told(options: Iterable[str]) -> set[str]:
         chosen = isinstance(value, str) and option.package is None and "." not in name
         if chosen and name in _CHOSEN:
             told.add(_CHOSEN[name])
-        elif not (chosen and name in ("data", "experiment")):
+        elif not (chosen and name in ("data", "experiment", "method", "recipe")):
             told.add(name)
     return told

@@ -126,8 +126,8 @@ def check_plain(value: Any, name: str) -> None:
 
 
 def _check_size(name: str, value: Any, most: float | None) -> None:
-    for item in () if most is None else _leaves(value):
-        if is_number(item) and abs(item) > most:
+    for item in _leaves(value):
+        if most is not None and is_number(item) and abs(item) > most:
             raise ValueError(f"{name}: expected at most {most:g}, got {item:g}")
 
 

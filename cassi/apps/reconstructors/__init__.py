@@ -8,7 +8,7 @@ or a file. `networks` makes the network of a node `model`, `recipe` the reconstr
 from cassi.apps.reconstructors.compose import (
     compose_settings,
     config_search,
-    list_experiments,
+    list_methods,
     rewrite_model_path,
     search_also,
     searched_folders,
@@ -30,7 +30,7 @@ __all__ = [
     "config_search",
     "fingerprint_settings",
     "identity_of",
-    "list_experiments",
+    "list_methods",
     "model_node",
     "rewrite_model_path",
     "search_also",

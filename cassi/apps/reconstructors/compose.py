@@ -15,7 +15,7 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from cassi.apps.arguments import in_quotes, is_training, paper_recipes, spell
+from cassi.apps.arguments import in_quotes, paper_recipes, spell
 from cassi.apps.errors import describe
 from cassi.apps.reconstructors.networks import model_node
 from cassi.apps.settings import Reconstruct, read_settings
@@ -194,7 +194,7 @@ def describe_groups(name: str, options: Iterable[str] = ()) -> str:
     """Return what `--help` says of the groups of a command: a line for each, and its options.
 
     Listed are the groups that a config of this name has, by the key that chooses in them, and files
-    that are not parts of others. Of experiments and data sets those of trainings are for trainings.
+    that are not parts of others. Of data sets those of trainings are for trainings.
 
     Args:
         name: of the primary config.
@@ -207,7 +207,7 @@ def describe_groups(name: str, options: Iterable[str] = ()) -> str:
     for key in sorted(key for key in groups if not key.startswith("hydra/")):
         group = key.partition("@")[0]
         options = [o for o in loader.get_group_options(group) if not o.startswith("_")]
-        options += paper_recipes() if group == "experiment" else []
+        options += paper_recipes() if group == "recipe" else []
         kept = [o for o in options if _is_for(group, o, name == "train")]
         if len(kept) > 1 or groups[key] is None:
             lines.append(f"{key}: {', '.join(kept)}")
@@ -217,8 +217,6 @@ def describe_groups(name: str, options: Iterable[str] = ()) -> str:
 def _is_for(group: str, option: str, training: bool) -> bool:
     if not resources.files("cassi.conf").joinpath(group, f"{option}.yaml").is_file():
         return True  # the user's own
-    if group == "experiment":
-        return training == is_training(option)
     if group == "data" and training:
         return any(
             "_simulated" in (source.load_config(f"data/{option}").config.get("defaults") or ())
@@ -231,19 +229,8 @@ def _is_for(group: str, option: str, training: bool) -> bool:
 OmegaConf.register_new_resolver("cassi.groups", describe_groups, replace=True)
 
 
-def list_experiments() -> list[str]:
-    """Return the experiments that are methods: they have no scene, no camera and no training."""
+def list_methods() -> list[str]:
+    """Return the options of the group `method`."""
     with config_search():
         loader = GlobalHydra.instance().config_loader()
-        names = [n for n in loader.get_group_options("experiment") if not n.startswith("_")]
-        return [n for n in names if not is_training(n) and not _has_a_scene_or_camera(n)]
-
-
-def _has_a_scene_or_camera(name: str) -> bool:
-    for source in _sources(GlobalHydra.instance()):
-        if source.available() and source.is_config(f"experiment/{name}"):
-            config = source.load_config(f"experiment/{name}").config
-            defaults = [item for item in config.get("defaults") or () if not isinstance(item, str)]
-            chosen = {str(key).rpartition("/")[2] for item in defaults for key in item}
-            return bool({"scene", "camera", "mask", "system"} & (set(map(str, config)) | chosen))
-    return False
+        return [n for n in loader.get_group_options("method") if not n.startswith("_")]

@@ -9,7 +9,7 @@ from typing import Any
 
 from hydra.core.global_hydra import GlobalHydra
 
-from cassi.apps.reconstructors.compose import FILE_SUFFIX, compose_settings, list_experiments
+from cassi.apps.reconstructors.compose import FILE_SUFFIX, compose_settings, list_methods
 from cassi.apps.settings import Reconstruct
 from cassi.checks import did_you_mean
 from cassi.models.registry import list_models
@@ -25,7 +25,7 @@ def understand(item: Any, place: str = "reconstructors") -> dict[str, Any]:
         ValueError: there is nothing of that name, or the mapping has other keys than `KEYS`.
     """
     if isinstance(item, str):
-        networks, methods = list_models(), list_experiments()
+        networks, methods = list_models(), list_methods()
         if item.endswith(FILE_SUFFIX) or item in networks:
             return {"name": _short(item), "model": item}
         if item not in methods:
@@ -41,8 +41,7 @@ def understand(item: Any, place: str = "reconstructors") -> dict[str, Any]:
             f"reconstructors: expected a name, or a mapping with method or model, got {item!r}"
         )
     what = item.get("method", item.get("model"))
-    name = item.get("name") or ("+".join(what) if isinstance(what, list) else _short(str(what)))
-    return {**item, "name": str(name)}
+    return {**item, "name": str(item.get("name") or _short(str(what)))}
 
 
 def settings_named(item: Any) -> Reconstruct:
@@ -84,17 +83,13 @@ def settings_of(
     if "model" not in spec:
         if "weights" in spec:
             raise ValueError("weights: expected with model only; a method takes overrides")
-        wanted = spec["method"] if isinstance(spec["method"], list) else [spec["method"]]
-        if networks := [name for name in wanted if name in list_models()]:
-            raise ValueError(
-                f"{networks[0]} is a network: write {{model: {networks[0]}, weights: FILE}}"
-            )
-        methods: Reconstruct = compose_settings(
-            [f"experiment=[{','.join(wanted)}]", *more, *overrides], data_dir
-        )
-        return methods
+        name = spec["method"]
+        if name in list_models():
+            raise ValueError(f"{name} is a network: write {{model: {name}, weights: FILE}}")
+        chosen: Reconstruct = compose_settings([f"method={name}", *more, *overrides], data_dir)
+        return chosen
     known = spec["model"] in list_models() or str(spec["model"]).endswith(FILE_SUFFIX)
-    if not known and spec["model"] in list_experiments():
+    if not known and spec["model"] in list_methods():
         raise ValueError(f"{spec['model']} is a method: write {{method: {spec['model']}}}")
     settings: Reconstruct = compose_settings([f"model={spec['model']}", *overrides], data_dir)
     if "weights" in spec:

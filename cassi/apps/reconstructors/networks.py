@@ -16,7 +16,7 @@ def model_node(name: str) -> dict[str, Any]:
     entry = find_model(name)
     settings: dict[str, Any] = _settings(entry)
     if entry.shipped:
-        # As the solver would take it: an experiment knows its camera.
+        # As the solver would take it: a data set knows its camera.
         return {"name": name} | settings | {"noise": "${oc.select:solver.noise,auto}"}
     return {"name": name, "weights": None, "ema": None} | settings
 

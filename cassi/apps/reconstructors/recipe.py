@@ -18,7 +18,7 @@ from cassi.solvers import Solution, Solver
 from cassi.solvers.base import Reconstructor
 from cassi.systems.grid import Grid
 
-ADAPT = ("experiment=self_supervised",)
+ADAPT = ("method=self_supervised",)
 """What `adapt=true` puts a network beside: patches of the scene itself, for a minute."""
 
 

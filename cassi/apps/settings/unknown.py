@@ -5,16 +5,18 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from cassi.apps.arguments import options_of, paper_recipes
 from cassi.apps.settings.commands import Calibrate, Camera, Evaluate, Export, Train
 from cassi.checks import did_you_mean
 
 RENAMED = {
-    **{
-        f"experiment=train_{name}": f"it is experiment=paper/{name} now, with data=mst"
-        for name in ("mst_plus_plus", "bisrnet", "tsa_net", "lambda_net", "gap_net", "dgsmp")
-    },
-    "experiment=train_mst": "it is experiment=paper/mst_s now, with data=mst",
-    "experiment=train_dauhst": "it is experiment=paper/dauhst_2stg now, with data=mst",
+    **{f"experiment={name}": f"it is method={name} now" for name in options_of("method")},
+    **{f"experiment=train_{name}": f"it is recipe={name} now" for name in options_of("recipe")},
+    **{f"experiment={name}": f"it is recipe={name} now" for name in paper_recipes()},
+    "experiment=blurred": "it is system=blurred now",
+    "experiment=dual_disperser": "it is system=dd_cassi now",
+    "experiment=warped": "it is system=warped now, with system.smile=1.5 system.rotation=0.2 …",
+    "experiment=two_shots": "it is 'mask={_target_: cassi.systems.RandomMask, shots: 2}' now",
     "degree": "cassi-calibrate takes what the frame tells",
     "gain": "cassi-calibrate takes what is surer than two standard errors",
     "hot_pixels": "it is bad_pixels now: bad_pixels=8, bad_pixels=[8,FILE,[3,4]]",

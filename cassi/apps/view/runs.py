@@ -126,7 +126,7 @@ def method_of(settings: Reconstruct, options: list[str]) -> str:
     if path := (settings.model or {}).get("path"):
         return Path(path).stem
     chosen = dict(option.partition("=")[::2] for option in options)
-    return chosen.get("model", chosen.get("experiment", DEFAULT)).strip("'\"")
+    return chosen.get("model", chosen.get("method", DEFAULT)).strip("'\"")
 
 
 class _Watch:

@@ -10,7 +10,8 @@ import torch
 from cassi.apps.arguments import quoted
 from cassi.apps.inputs import load_snapshot
 from cassi.apps.reconstruct.snapshots import is_many
-from cassi.apps.reconstructors import compose_settings, list_experiments
+from cassi.apps.reconstructors import compose_settings
+from cassi.apps.reconstructors import list_methods as named_methods
 from cassi.apps.settings import Reconstruct, to_dict
 from cassi.apps.view.allowed_paths import AllowedPaths
 from cassi.apps.view.cubes import Shown
@@ -92,19 +93,19 @@ class Session:
         self.set_file("mask", "bundled:mask.tif")
 
     def use_method(self, method: str) -> None:
-        """Choose a method by the name of an experiment or a network, or the file of a network.
+        """Choose a method by its name or that of a network, or the file of a network.
 
         Raises:
             PermissionError: the file is not below the folders that may be read.
         """
         self.set("model", None)
-        self.set("experiment", None)
+        self.set("method", None)
         if method.endswith(SUFFIX):
             self.set_file("model", method)
         elif method == TRAINED:
             self.set("model", method)
         elif method != DEFAULT:
-            self.set("experiment", method)
+            self.set("method", method)
 
     def say_more(self, text: str) -> None:
         """Set further options, one a line; lines that begin with # are ignored.
@@ -192,4 +193,4 @@ def _is_same(one: Shown, other: Shown) -> bool:
 def list_methods() -> dict[str, str]:
     """Return the value of each method by its label."""
     said = METHODS.values()
-    return METHODS | {name: name for name in list_experiments() if name not in said}
+    return METHODS | {name: name for name in named_methods() if name not in said}

@@ -8,8 +8,8 @@ import torch
 from omegaconf import OmegaConf
 
 from cassi.apps.evaluate.problems import find_bands, load_benchmark, preparation, sweep_points
-from cassi.apps.evaluate.rows import make_reconstructors, read_reconstructors
-from cassi.apps.reconstructors import compose_settings, list_experiments
+from cassi.apps.evaluate.rows import make_recipes, read_reconstructors
+from cassi.apps.reconstructors import compose_settings, list_methods
 from cassi.apps.settings import Evaluate
 from cassi.config import build
 from cassi.evaluation import Twin
@@ -76,7 +76,7 @@ def test_every_sweep_has_points(name):
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_every_benchmark_makes_its_reconstructors_and_cases(name):
     settings = settings_of(f"benchmark={name}")
-    assert make_reconstructors(read_reconstructors(settings), 28, CPU)[0]
+    assert make_recipes(read_reconstructors(settings), 28, CPU)[0]
     protocol = settings.benchmark
     if protocol is None:
         return
@@ -103,15 +103,16 @@ def test_every_twin_takes_a_frame(name):
     assert changed == (name != "none")
 
 
-def test_methods_are_the_experiments_without_a_scene():
-    names = list_experiments()
+def test_methods_are_those_of_the_group():
+    names = list_methods()
     assert {"gap_tv", "admm_tv", "auto", "twist", "desci", "pnp_gap"} <= set(names)
     assert not {"cave_test", "tsa_real", "train_mst", "_28_bands"} & set(names)
 
 
 def make(*reconstructors, options=(), bands=5):
     settings = replace(settings_of(*options), reconstructors=list(reconstructors))
-    return make_reconstructors(read_reconstructors(settings), bands, CPU)
+    recipes, identities = make_recipes(read_reconstructors(settings), bands, CPU)
+    return {name: recipe.make(bands)[0] for name, recipe in recipes.items()}, identities
 
 
 def test_reconstructors_mix():

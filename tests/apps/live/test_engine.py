@@ -81,7 +81,7 @@ def test_every_frame_has_the_cube_and_the_unit_of_cassi_reconstruct(camera, kind
     for name, level in (("bright", 1.0), ("dim", 0.3)):
         np.save(folder / f"{name}.npy", level * y * pixels)
     response = {"white": f"{{white: {folder}/white.npy}}", "patch": "{patch: [8, 8, 16, 16]}"}[kind]
-    short = ["experiment=gap_tv", "solver.iterations=3", "align=false", "output.progress=false"]
+    short = ["method=gap_tv", "solver.iterations=3", "align=false", "output.progress=false"]
     nm = f"wavelengths={list(range(450, 730, 10))}"
     more = [nm, *short, f"response={response}", f"output.unit={unit}", "bad_pixels=[[3,4]]"]
     live = Live(make_settings(parse([*words, *more])), Still(), say=lambda line: None)
@@ -104,7 +104,7 @@ def test_a_run_ends_when_it_is_told(camera):
         return coming.pop(0)
 
     said = []
-    short = ("experiment=gap_tv", "solver.iterations=2", "bad_pixels=[[3,4]]")
+    short = ("method=gap_tv", "solver.iterations=2", "bad_pixels=[[3,4]]")
     source = SimpleNamespace(poll=poll)
     live = Live(make_settings(parse([*words, *short])), source, say=said.append)
     live.run()

@@ -15,7 +15,7 @@ from cassi.apps.reconstruct.journal import Journal
 from cassi.apps.reconstruct.scene import score_bands
 from cassi.data.atomic import check_sums
 
-METHOD = ("experiment=gap_tv", "solver.iterations=15", "output.pictures=false", "system.step=1")
+METHOD = ("method=gap_tv", "solver.iterations=15", "output.pictures=false", "system.step=1")
 BLOCKS = ("memory_budget=1GiB", "halo=24")
 NM = (450, 500, 550, 600)
 

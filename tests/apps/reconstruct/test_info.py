@@ -15,7 +15,7 @@ from cassi.solvers import Function
 def test_says_what_would_be_done(reconstruct, camera, tmp_path):
     before = sorted(tmp_path.rglob("*"))
     done = reconstruct(
-        *camera.given(), "experiment=gap_tv", "solver.iterations=7", "heldout=0.1", "--info"
+        *camera.given(), "method=gap_tv", "solver.iterations=7", "heldout=0.1", "--info"
     ).ok()
     lines = dict(line.split(maxsplit=1) for line in done.out.splitlines())
     assert len(lines) <= 11
@@ -32,7 +32,7 @@ def test_says_what_would_be_done(reconstruct, camera, tmp_path):
 def test_names_folder_and_budget(reconstruct, camera, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run/notes.txt").write_text("mine")
-    given = (*camera.given(), "experiment=gap_tv", "memory_budget=2GiB", "output.pictures=false")
+    given = (*camera.given(), "method=gap_tv", "memory_budget=2GiB", "output.pictures=false")
     done = reconstruct(*given, "--info", "hydra.run.dir=run")
     assert "writes    cube.tif, metrics.json, convergence.csv into run\n" in done.out
     assert "at most 2GiB, block by block" in done.out
@@ -50,7 +50,7 @@ def test_many_snapshots(reconstruct, camera, tmp_path):
     (tmp_path / "day").mkdir()
     for name in ("a", "b", "c"):
         (tmp_path / f"day/{name}.npy").write_bytes(camera.measurement.read_bytes())
-    given = ("measurement=day", f"mask={camera.mask}", "system.step=-1", "experiment=gap_tv")
+    given = ("measurement=day", f"mask={camera.mask}", "system.step=-1", "method=gap_tv")
     done = reconstruct(*given, "--info", "hydra.run.dir=all").ok()
     assert re.search(r"snapshots 3, of which the first is .*a\.npy", done.out)
     assert "into all/NAME" in done.out

@@ -1,10 +1,10 @@
-"""experiment=lctc: a network that is fitted to the snapshot while the command runs."""
+"""method=lctc: a network that is fitted to the snapshot while the command runs."""
 
 import pytest
 
 import cassi
 
-LCTC = "experiment=lctc"
+LCTC = "method=lctc"
 
 
 def test_reconstructs_and_repeats_itself(reconstruct, camera, results, tmp_path):

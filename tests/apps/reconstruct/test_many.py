@@ -305,7 +305,7 @@ def test_a_sequence_follows_its_scene(reconstruct, camera, tmp_path):
     assert [found[name]["iterations"] for name in ("0", "1", "2")] == ["100", "36", "36"]
     for option, said in (
         ("processes=2", "with processes"),
-        ("experiment=gap_tv", "such as solver=auto"),
+        ("method=gap_tv", "such as solver=auto"),
         ("uncertainty=true", "with uncertainty"),
     ):
         assert said in reconstruct(*given, "sequence=true", option).refusal

@@ -7,7 +7,7 @@ import cassi
 from cassi.apps.reconstruct.journal import Passes
 from cassi.apps.reconstructors import compose_settings, identity_of, recipe
 
-METHOD = ("experiment=self_supervised", "solver.start=gap_tv", "solver.noise=0")
+METHOD = ("method=self_supervised", "solver.start=gap_tv", "solver.noise=0")
 FEW = (*METHOD, "solver.passes=3", "solver.iterations=6", "output.pictures=false")
 
 

@@ -8,7 +8,7 @@ import cassi
 from cassi.apps.reconstruct import blocks as in_blocks
 from cassi.uncertainty import score
 
-QUIET = ("output.progress=false", "uncertainty=true", "experiment=gap_tv", "solver.iterations=8")
+QUIET = ("output.progress=false", "uncertainty=true", "method=gap_tv", "solver.iterations=8")
 
 
 def test_of_one(reconstruct, camera, results, tmp_path):

@@ -30,7 +30,7 @@ OPTIONS = [
     # Data sets without a simulator are for cassi-evaluate alone.
     and (group != "data" or "_simulated" in file.read_text())
 ]
-RECIPES = sorted(file.stem for file in (CONF / "experiment").glob("train_*.yaml"))
+RECIPES = sorted(file.stem for file in (CONF / "recipe").glob("[!_]*.yaml"))
 
 
 def cosine(epochs):
@@ -107,14 +107,14 @@ def test_test_scenes_are_no_training_data():
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_composes_and_builds(name, make):
-    settings = make(f"experiment={name}")
+    settings = make(f"recipe={name}")
     assert settings.data.manifest == "cave"
 
 
 @pytest.mark.parametrize("name", PAPER)
 def test_the_recipes_are_those_of_the_code_of_mst(name):
     batch_size, steps, epochs, rate = PAPER[name]
-    settings = settings_of(f"experiment=paper/{name}")
+    settings = settings_of(f"recipe=paper/{name}")
     data = settings.data
     assert settings.model["name"] == name
     assert (data.name, data.batch_size, data.steps_per_epoch) == ("mst", batch_size, steps)
@@ -137,12 +137,12 @@ def test_the_recipes_are_those_of_the_code_of_mst(name):
 
 
 def test_every_recipe_of_mst_is_tested():
-    files = (CONF / "experiment" / "paper").glob("[!_]*.yaml")
+    files = (CONF / "recipe" / "paper").glob("[!_]*.yaml")
     assert {file.stem for file in files} == set(PAPER)
 
 
 def test_what_is_given_on_the_command_line_wins_over_the_recipe():
-    settings = settings_of("experiment=train_dernn", "trainer.max_steps=7000", "model=gap_net")
+    settings = settings_of("recipe=dernn", "trainer.max_steps=7000", "model=gap_net")
     assert (settings.trainer["max_steps"], settings.model["name"]) == (7000, "gap_net")
 
 

@@ -39,7 +39,7 @@ def test_a_recipe_trains_on_the_folder_and_is_evaluated(train, evaluate, results
     scenes = [load_scene(data_dir / f"cave_train/{n}.tif", BENCHMARK_WAVELENGTHS) for n in names]
     cubes = [scene.values(100, 100, 40, 40).permute(1, 2, 0).numpy() for scene in scenes]
     write_toolbox(root, side=40, crop=32, cubes=cubes)
-    out = train("experiment=paper/mst_s", f"data.root={root}", *TINY).ok().out
+    out = train("recipe=paper/mst_s", f"data.root={root}", *TINY).ok().out
     assert "3 training and 10 validation scenes, 28 bands" in out
     assert "mst_s: 0.92 M parameters" in out
     assert {float(row["lr-Adam"]) for row in results("metrics.csv") if row["lr-Adam"]} == {4e-4}
@@ -57,7 +57,7 @@ def settings_of(*options):
 
 
 def test_samples_and_camera_are_those_of_the_settings(root):
-    settings = settings_of("experiment=paper/dgsmp", f"data.root={root}", "data.crop=32", "seed=4")
+    settings = settings_of("recipe=paper/dgsmp", f"data.root={root}", "data.crop=32", "seed=4")
     data = load_data(settings)
     assert isinstance(data.samples, ToolboxBatches)
     assert (data.samples.batch_size, data.samples.seed, len(data.scenes)) == (2, 4, 10)
@@ -105,7 +105,7 @@ def test_captures_are_evaluated_under_their_published_names(evaluate, results, r
         (["data.crop=30"], "take MaskCrops with data.simulator.masks._target_="),
         (["data.scale=65536"], "data.scale: expected auto, data=mst has scales of its own"),
         (["data.augment.mix=0.5"], "data.augment is null"),
-        (["experiment=train_saunet"], "give data.samples=null to vary them as augment says"),
+        (["recipe=saunet"], "give data.samples=null to vary them as augment says"),
     ],
 )
 def test_wrong_values(refused, root, options, said):
@@ -115,8 +115,8 @@ def test_wrong_values(refused, root, options, said):
 @pytest.mark.parametrize(
     ("option", "said"),
     [
-        ("experiment=train_mst", "it is experiment=paper/mst_s now"),
-        ("experiment=paper/mst", "did you mean paper/mst_s"),
+        ("experiment=paper/mst_s", "it is recipe=paper/mst_s now"),
+        ("recipe=paper/mst", "did you mean paper/mst_s"),
         ("crop=64", "did you mean data.crop"),
         ("lr=1e-3", "did you mean optimizer.lr"),
         ("data=cave", "for cave_1024_28 of MST give data=mst data.root=DIR"),
@@ -129,17 +129,17 @@ def test_the_key_to_set_is_named(refused, tmp_path, option, said):
 
 
 def test_a_training_by_a_recipe_can_be_resumed(tmp_path):
-    save_options(tmp_path, ["experiment=paper/mst_s", "data.root=a/b"])
+    save_options(tmp_path, ["recipe=paper/mst_s", "data.root=a/b"])
     resumed = ["ckpt=last", f"hydra.run.dir={tmp_path}"]
-    assert add_earlier_options(resumed)[:2] == ["experiment=paper/mst_s", "data.root=a/b"]
-    save_options(tmp_path, ["experiment=paper/../mst_s"])
+    assert add_earlier_options(resumed)[:2] == ["recipe=paper/mst_s", "data.root=a/b"]
+    save_options(tmp_path, ["recipe=paper/../mst_s"])
     with pytest.raises(ValueError, match="is none"):
         add_earlier_options(resumed)
 
 
 def test_a_schedule_of_epochs_goes_on_in_a_resumed_run(train, results, root, tmp_path):
     options = (
-        *("experiment=paper/mst_s", "model=gap_net", "model.stages=1", f"data.root={root}", *TINY),
+        *("recipe=paper/mst_s", "model=gap_net", "model.stages=1", f"data.root={root}", *TINY),
         *("data.batch_size=2", "data.steps_per_epoch=2", "scheduler=cosine_by_epoch"),
         *("callbacks.best=null", "scheduler.schedule.T_max=3"),
     )

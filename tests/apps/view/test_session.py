@@ -169,14 +169,14 @@ CAMERA = (
     "options",
     [
         [],
-        ["experiment=gap_tv", "solver.iterations=7", "seed=3"],
+        ["method=gap_tv", "solver.iterations=7", "seed=3"],
         ["model=pretrained", "system.step=1.5", "heldout=0.05"],
         ["model=pretrained", "refine=null", "dark=auto", "bits=12"],
         ["solver=admm", "prior=low_rank", "solver.sigma.start=0.3"],
         ["system=blurred", "wavelengths=[450,460.5]", "calibrate=true", "output.report=false"],
         ["dispersion@system.offsets=linear", "system.bands=8", "window=[0,0,8,8]"],
         ["camera=CAMERA", "system.step=2"],
-        ["camera=CAMERA", "experiment=admm_tv", "bad_pixels=null"],
+        ["camera=CAMERA", "method=admm_tv", "bad_pixels=null"],
     ],
     ids=" ".join,
 )
