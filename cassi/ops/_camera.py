@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
+from torch._functorch.autograd_function import VmapInfo
 
 from cassi.ops import _checks, _reference
-from cassi.ops._library import call, define, differentiable, kernels
-from cassi.ops._recording import is_recorded
+from cassi.ops._library import call, define, differentiable, kernels, operator
+from cassi.ops._recording import Argument, Context, Dims, Gradients, is_recorded
 
 
 def forward(x: Tensor, mask: Tensor, step: int) -> Tensor:
@@ -287,7 +287,7 @@ def _fake_add_adjoint(v: Tensor, y: Tensor, mask: Tensor, step: int) -> Tensor:
     return torch.empty_like(v)
 
 
-def fake_mask_adjoint(x: Tensor, y: Tensor, *rest: Any) -> Tensor:
+def fake_mask_adjoint(x: Tensor, y: Tensor, *rest: bool) -> Tensor:
     """Return the shape for operators whose last arguments are per_sample and per_band."""
     per_sample, per_band = rest[-2:]
     batch, bands, height, width = x.shape
@@ -317,7 +317,7 @@ def _fake_data_step(
 
 
 def _fake_data_step_backward(
-    grad: Tensor, v: Tensor, y: Tensor, mask: Tensor, gram: Tensor, rho: Tensor, *rest: Any
+    grad: Tensor, v: Tensor, y: Tensor, mask: Tensor, gram: Tensor, rho: Tensor, *rest: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     need_mask, need_rho = rest[-2:]
     sums = _reference.accumulation_dtype(v, y, mask)
@@ -330,20 +330,23 @@ def _fake_data_step_backward(
     )
 
 
-def vmap_mask_adjoint(kernel: str, info: Any, in_dims: Any, *args: Any) -> tuple[Tensor, int]:
+def vmap_mask_adjoint(
+    kernel: str, info: VmapInfo, in_dims: Dims, *args: Argument
+) -> tuple[Tensor, int]:
     """Map an operator whose last arguments are per_sample and per_band."""
     # A sum over the inner batch is taken afterwards: the folded batch would mix mapped entries.
     *values, per_sample, per_band = args
-    count = sum(isinstance(value, Tensor) for value in values)
+    tensors = [value for value in values if isinstance(value, Tensor)]
+    count = len(tensors)
     mapped = [
         value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
-        for value, dim in zip(values[:count], in_dims, strict=False)
+        for value, dim in zip(tensors, in_dims, strict=False)
     ]
     batch = mapped[0].shape[1]
     folded = [
         value.expand(-1, batch, *value.shape[2:]).reshape(-1, *value.shape[2:]) for value in mapped
     ]
-    m = getattr(kernels, kernel)(*folded, *values[count:], True, per_band)
+    m = operator(kernel)(*folded, *values[count:], True, per_band)
     m = m.unflatten(0, (info.batch_size, -1))
     return m if per_sample else m.sum(1, keepdim=True), 0
 
@@ -364,7 +367,7 @@ def _mask_gradient(x: Tensor, y: Tensor, mask: Tensor, step: int) -> Tensor:
 @differentiable(
     "forward(Tensor x, Tensor mask, SymInt step) -> Tensor", _reference.forward, _fake_forward
 )
-def _backward_forward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+def _backward_forward(ctx: Context, g: Tensor) -> Gradients:
     x, mask = ctx.saved_tensors
     (step,) = ctx.constants
     grad_x = grad_mask = None
@@ -380,7 +383,7 @@ def _backward_forward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     _reference.adjoint,
     _fake_adjoint,
 )
-def _backward_adjoint(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+def _backward_adjoint(ctx: Context, g: Tensor) -> Gradients:
     y, mask = ctx.saved_tensors
     _, step, _ = ctx.constants
     grad_y = kernels.forward(g, mask, step) if ctx.needs_input_grad[0] else None
@@ -393,7 +396,7 @@ def _backward_adjoint(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     _reference.add_adjoint,
     _fake_add_adjoint,
 )
-def _backward_add_adjoint(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+def _backward_add_adjoint(ctx: Context, g: Tensor) -> Gradients:
     _, y, mask = ctx.saved_tensors
     (step,) = ctx.constants
     grad_y = kernels.forward(g, mask, step).to(y.dtype) if ctx.needs_input_grad[1] else None
@@ -407,7 +410,7 @@ def _backward_add_adjoint(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     fake_mask_adjoint,
     vmap=partial(vmap_mask_adjoint, "mask_adjoint"),
 )
-def _backward_mask_adjoint(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+def _backward_mask_adjoint(ctx: Context, g: Tensor) -> Gradients:
     x, y = ctx.saved_tensors
     step = ctx.constants[0]
     grad_x = grad_y = None
@@ -424,7 +427,7 @@ def _backward_mask_adjoint(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     _reference.ratio_inverse,
     _fake_adjoint,
 )
-def _backward_ratio_inverse(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+def _backward_ratio_inverse(ctx: Context, g: Tensor) -> Gradients:
     # ratio_inverse(y, m) = adjoint(y / n, 1 / m): its gradient follows from the adjoint's.
     y, mask = ctx.saved_tensors
     bands, step, _ = ctx.constants
@@ -444,7 +447,7 @@ def _backward_ratio_inverse(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
 @differentiable(
     "gram(Tensor mask, SymInt bands, SymInt step) -> Tensor", _reference.gram, _fake_gram
 )
-def _backward_gram(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+def _backward_gram(ctx: Context, g: Tensor) -> Gradients:
     # G[k,l] = Σ_c m_k m_l, hence dm_k = Σ_l (g[k,l] + g[l,k]) m_l: an adjoint with shot k as batch.
     (mask,) = ctx.saved_tensors
     bands, step = ctx.constants
@@ -469,8 +472,8 @@ def _sum_to_rho(value: Tensor, rho: Tensor) -> Tensor:
 
 
 def solve_gradients(
-    ctx: Any, g: Tensor, solve: Callable[..., Tensor], product: Callable[..., Tensor]
-) -> tuple[Tensor | None, ...]:
+    ctx: Context, g: Tensor, solve: Callable[..., Tensor], product: Callable[..., Tensor]
+) -> Gradients:
     """Return the gradients of `solve(r, gram, rho)`, `product(w, z, gram)` being that of S dG z.
 
     z = S r with S = (G + D)⁻¹ symmetric: dz = S dr − S dG z − S dD z, with D = diag(ρ). Where ρ is
@@ -491,7 +494,7 @@ def solve_gradients(
 @differentiable(
     "gram_solve(Tensor r, Tensor gram, Tensor rho) -> Tensor", _reference.gram_solve, fake_solve
 )
-def _backward_gram_solve(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+def _backward_gram_solve(ctx: Context, g: Tensor) -> Gradients:
     def product(w: Tensor, z: Tensor, gram: Tensor) -> Tensor:
         return w.unsqueeze(2) * z.unsqueeze(1)
 
@@ -503,7 +506,7 @@ def _backward_gram_solve(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     _reference.data_step,
     _fake_data_step,
 )
-def _backward_data_step(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+def _backward_data_step(ctx: Context, g: Tensor) -> Gradients:
     # Fused where nothing records a second derivative, composed of the other operators where
     # something does.
     v, y, mask, gram, rho = ctx.saved_tensors
@@ -514,8 +517,8 @@ def _backward_data_step(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         g, v, y, mask, gram, rho, step, need_mask, need_rho
     )
     grad_y = grad_y if need_y else None
-    grad_mask = grad_mask.to(mask.dtype) if need_mask else None
-    grad_rho = _sum_to_rho(grad_rho, rho) if need_rho else None
+    grad_mask = grad_mask.to(mask.dtype) if need_mask and grad_mask is not None else None
+    grad_rho = _sum_to_rho(grad_rho, rho) if need_rho and grad_rho is not None else None
     return grad_v, grad_y, grad_mask, None, grad_rho, None
 
 
@@ -529,7 +532,7 @@ def _composed_gradient(
     step: int,
     need_mask: bool,
     need_rho: bool,
-) -> tuple[Tensor, Tensor, Any, Any]:
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     # As in the reference of data_step_backward. The gram is a function of the mask and is
     # therefore recomputed where a second derivative may need that path.
     bands = v.shape[1]

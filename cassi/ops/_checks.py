@@ -1,7 +1,6 @@
 """Checks of the public boundary: canonical shapes, errors that say what was expected."""
 
 from numbers import Integral, Real
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ def shape_of(tensor: Tensor) -> str:
     return str(tuple(tensor.shape))
 
 
-def check_floating(name: str, value: Any) -> Tensor:
+def check_floating(name: str, value: object) -> Tensor:
     """Return the tensor when it is a strided one of a supported floating dtype."""
     if not isinstance(value, Tensor):
         raise TypeError(f"{name}: expected a torch.Tensor, got {type(value).__name__}")
@@ -41,7 +40,7 @@ def check_same_device(**tensors: Tensor) -> None:
     raise ValueError(f"expected all tensors on one device, got {listed}")
 
 
-def check_int(name: str, value: Any, minimum: int = 1 - _LIMIT) -> int:
+def check_int(name: str, value: object, minimum: int = 1 - _LIMIT) -> int:
     """Return a Python or symbolic integer, at least `minimum` and less than 2^31."""
     if type(value) is int and minimum <= value < _LIMIT:
         return value
@@ -60,7 +59,7 @@ def check_int(name: str, value: Any, minimum: int = 1 - _LIMIT) -> int:
     return number
 
 
-def canonical_mask(mask: Any) -> Tensor:  # (1|B, K, 1|C, H, W)
+def canonical_mask(mask: Tensor) -> Tensor:  # (1|B, K, 1|C, H, W)
     """View a mask of any accepted shape in the kernels' shape."""
     check_floating("mask", mask)
     if mask.ndim not in (2, 3, 4, 5):
@@ -73,19 +72,19 @@ def canonical_mask(mask: Any) -> Tensor:  # (1|B, K, 1|C, H, W)
     return mask if mask.ndim == 5 else mask.expand(*(1,) * (5 - mask.ndim), *mask.shape)
 
 
-def canonical_basis(basis: Any, name: str, value: Tensor) -> Tensor:  # (1|B, C, R)
+def canonical_basis(basis: Tensor, name: str, value: Tensor) -> Tensor:  # (1|B, C, R)
     """View a spectral basis in the kernels' shape; `value` has the batch."""
     check_floating("basis", basis)
     if basis.ndim not in (2, 3) or basis.shape[-1] < 1:
         raise ValueError(
             f"basis: expected (C, R) or (B, C, R) with R >= 1, got shape {shape_of(basis)}"
         )
-    e: Tensor = basis if basis.ndim == 3 else basis[None]
+    e = basis if basis.ndim == 3 else basis[None]
     check_samples(name, value, e, "basis")
     return e
 
 
-def canonical_batch(name: str, value: Any, meaning: str) -> tuple[Tensor, bool]:
+def canonical_batch(name: str, value: Tensor, meaning: str) -> tuple[Tensor, bool]:
     """Return the tensor with a batch dimension, and whether that had to be added."""
     check_floating(name, value)
     if value.ndim not in (3, 4):
@@ -137,7 +136,7 @@ def check_samples(name: str, value: Tensor, shared: Tensor, shared_name: str = "
         )
 
 
-def per_sample(name: str, value: Any, like: Tensor) -> Tensor:  # (1|B,)
+def per_sample(name: str, value: float | Tensor, like: Tensor) -> Tensor:  # (1|B,)
     """Return a parameter (a number >= 0, or a tensor) with one entry, or one per sample.
 
     The values of a tensor are not looked at: on a GPU that would wait for it.
@@ -153,7 +152,7 @@ def per_sample(name: str, value: Any, like: Tensor) -> Tensor:  # (1|B,)
     return _number(name, value, like, (1,))
 
 
-def _number(name: str, value: Any, like: Tensor, shape: tuple[int, ...]) -> Tensor:
+def _number(name: str, value: float, like: Tensor, shape: tuple[int, ...]) -> Tensor:
     known = type(value) in (int, float)  # asking for any other number takes longer
     if not known and (
         isinstance(value, bool) or not isinstance(value, Real | torch.SymInt | torch.SymFloat)
@@ -165,10 +164,11 @@ def _number(name: str, value: Any, like: Tensor, shape: tuple[int, ...]) -> Tens
     return torch.full(shape, float(value), dtype=dtype, device=like.device)
 
 
-def damping(value: Any, like: Tensor, measurement: Tensor) -> Tensor:  # (1|B, 1|K, 1|H, 1|W')
+def damping(value: float | Tensor, like: Tensor, measurement: Tensor) -> Tensor:
     """Return ρ: a number >= 0, one value per sample, or one per pixel of a measurement.
 
-    Infinite values are allowed. A number becomes a tensor like another one, float32 at least.
+    Infinite values are allowed. A number becomes a tensor like another one, float32 at least. The
+    result is `(1|B, 1|K, 1|H, 1|W')`.
     """
     if not isinstance(value, Tensor):
         return _number("rho", value, like, (1, 1, 1, 1))
@@ -188,8 +188,8 @@ def damping(value: Any, like: Tensor, measurement: Tensor) -> Tensor:  # (1|B, 1
     return value.reshape(-1, 1, 1, 1)
 
 
-def canonical_dual(dual: Any, x: Tensor, squeezed: bool) -> Tensor | None:  # (B, 2, C, H, W)
-    """Check a dual variable of total variation against its cube (B, C, H, W)."""
+def canonical_dual(dual: Tensor | None, x: Tensor, squeezed: bool) -> Tensor | None:
+    """Check a dual variable (B, 2, C, H, W) of total variation against its cube (B, C, H, W)."""
     if dual is None:
         return None
     check_floating("dual", dual)

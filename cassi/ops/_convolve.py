@@ -5,12 +5,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._functorch.autograd_function import VmapInfo
 from torch.utils.flop_counter import register_flop_formula
 
 from cassi.ops import _reference_convolve
 from cassi.ops._checks import check_floating, check_same_device, shape_of
 from cassi.ops._library import call, define, kernels
-from cassi.ops._recording import has_tangents, is_tracked, is_transformed
+from cassi.ops._recording import Context, Dims, has_tangents, is_tracked, is_transformed
 
 MOST_CHANNELS = 128
 """Above, the transformed weights leave a core's cache, and torch's convolution is faster."""
@@ -73,41 +74,40 @@ def convolve3x3(
         return _reference_convolve.plain(image, weight, bias, residual, rectify)
     recorded = torch.is_grad_enabled() and is_tracked(image, weight, bias, residual)
     run = _Recorded.apply if recorded else _convolve
-    out: Tensor = run(image, weight, bias, residual, rectify)
-    return out
+    return run(image, weight, bias, residual, rectify)
 
 
 def _convolve(
     image: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None, rectify: bool
 ) -> Tensor:
     bias = weight.new_zeros(weight.shape[0]) if bias is None else bias
-    out: Tensor = call(kernels.convolve3x3, image, weight, bias, residual, rectify)
-    return out
+    return call(kernels.convolve3x3, image, weight, bias, residual, rectify)
 
 
 class _Recorded(torch.autograd.Function):
     """The kernel, and its gradient; that one's gradient is torch's."""
 
     @staticmethod
-    def forward(ctx: Any, *args: Any) -> Tensor:
+    def forward(ctx: Context, *args: Any) -> Tensor:
         """Convolve."""
         image, weight, bias, _, rectify = args
         y = _convolve(*args)
-        ctx.has_bias = bias is not None
+        ctx.constants = (bias is not None,)
         ctx.save_for_backward(image, weight, y if rectify else None)
         return y
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Context, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of image, weight, bias and residual."""
         image, weight, y = ctx.saved_tensors
+        (has_bias,) = ctx.constants
         g = gradients[0]
         g = g if y is None else torch.ops.aten.threshold_backward(g, y, 0)
         needs = ctx.needs_input_grad
         alone = needs[0] and not torch.is_grad_enabled()
-        mask = [needs[0] and not alone, needs[1], ctx.has_bias and needs[2]]
+        mask = [needs[0] and not alone, needs[1], has_bias and needs[2]]
         of_image, of_weight, of_bias = torch.ops.aten.convolution_backward(
-            *(g, image, weight, [len(weight)] if ctx.has_bias else None),
+            *(g, image, weight, [len(weight)] if has_bias else None),
             *([1, 1], [1, 1], [1, 1], False, [0, 0], 1, mask),
         )
         if alone:
@@ -136,7 +136,7 @@ def _fake(
     return image.new_empty((batch, height, width, weight.shape[0])).movedim(-1, 1)
 
 
-def _loop(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
+def _loop(info: VmapInfo, in_dims: Dims, *args: Any) -> tuple[Tensor, int]:
     rows = [
         kernels.convolve3x3(
             *(a if d is None else a.select(d, i) for a, d in zip(args, in_dims, strict=True))
@@ -157,7 +157,7 @@ define(
 
 @register_flop_formula(kernels.convolve3x3)
 def _operations(
-    image: Sequence[int], weight: Sequence[int], *_: Any, out_shape: Any = None, **__: Any
+    image: Sequence[int], weight: Sequence[int], *_: object, out_shape: object = None, **__: object
 ) -> int:
     """Count as of torch's convolution, two for each of its multiply-adds."""
     return 2 * image[0] * image[2] * image[3] * 9 * weight[0] * weight[1]

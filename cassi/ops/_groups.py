@@ -70,8 +70,7 @@ def shrink_groups(image: Tensor, groups: Tensor, threshold: Tensor, patch: int) 
     recorded = is_recorded() and is_tracked(image, threshold)
     if recorded or groups.shape[2] > MOST_MATCHES:
         return _reference_groups.shrink_groups(image, groups, threshold, patch)
-    result: Tensor = call(kernels.shrink_groups, image, groups, threshold, patch)
-    return result
+    return call(kernels.shrink_groups, image, groups, threshold, patch)
 
 
 def _fake(image: Tensor, groups: Tensor, threshold: Tensor, patch: int) -> Tensor:

@@ -3,10 +3,12 @@
 from collections.abc import Callable, Collection, Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import BuiltinFunctionType, FunctionType
 from typing import Any, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -143,8 +145,8 @@ class _Watch(TorchDispatchMode):
                 handle.remove()
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+        self, func: OpOverload, types: object, args: tuple[object, ...] = (), kwargs: Any = None
+    ) -> object:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         name = str(func.overloadpacket)
@@ -171,7 +173,8 @@ class _Watch(TorchDispatchMode):
         if value.ndim == self._dimensions and _is_laid_out(value, _channels_last(value)):
             self._left.pop(value, None)
             return
-        module = self._running[-1] if self._running else getattr(self._root, "__name__", "x")
+        is_function = isinstance(self._root, FunctionType | BuiltinFunctionType)
+        module = self._running[-1] if self._running else self._root.__name__ if is_function else "x"
         here = _Departure(name, module, tuple(value.shape))
         departures = [(s, self._left[s]) for s in sources if s in self._left]
         earlier = [departure for _, departure in departures if departure in self.reported]

@@ -22,13 +22,29 @@ import re
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch._functorch.autograd_function import VmapInfo
+from torch._ops import OpOverload
 from torch.nn import Parameter
 
-from cassi.ops._recording import autograd_kernel, is_forward, is_transformed
+from cassi.ops._recording import (
+    Argument,
+    Backward,
+    Context,
+    Dims,
+    Recorder,
+    Results,
+    Save,
+    is_forward,
+    is_transformed,
+)
+
+T = TypeVar("T")
+Kernel = Callable[..., Results]
+Mapped = tuple[Results, int | tuple[int, ...]]
 
 NAMESPACE = "cassi"
 # Tensors that one sample can share with all others: their leading dimension is 1 or B.
@@ -36,19 +52,19 @@ SHAREABLE = frozenset(
     {"mask", "gram", "rho", "weight", "threshold", "taps", "starts", "rates", "basis"}
 )
 SCHEMAS: dict[str, str] = {}
-REFERENCES: dict[str, Callable[..., Any]] = {}  # the pure-torch kernel of every operator
+REFERENCES: dict[str, Kernel] = {}  # the pure-torch kernel of every operator
 
 _library = torch.library.Library(NAMESPACE, "DEF")
-kernels = getattr(torch.ops, NAMESPACE)
+kernels: Any = torch.ops.cassi
 
 
 def define(
     schema: str,
-    reference: Callable[..., Any],
-    fake: Callable[..., Any],
-    backward: Callable[..., Any] | None = None,
-    save: Callable[..., None] | None = None,
-    vmap: Callable[..., Any] | None = None,
+    reference: Kernel,
+    fake: Kernel,
+    backward: Backward | None = None,
+    save: Save | None = None,
+    vmap: Callable[..., Mapped] | None = None,
 ) -> None:
     """Register an operator with everything torch asks of one.
 
@@ -67,11 +83,11 @@ def define(
     REFERENCES[name] = reference
     qualified = f"{NAMESPACE}::{name}"
     _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
-    _library.impl(name, _complete(name, reference), "CompositeExplicitAutograd")
-    torch.library.register_fake(qualified, _complete(name, fake), lib=_library)
-    op = getattr(kernels, name).default
+    op = operator(name)
+    _library.impl(name, _complete(op, reference), "CompositeExplicitAutograd")
+    torch.library.register_fake(qualified, _complete(op, fake), lib=_library)
     if backward is not None:
-        kernel = autograd_kernel(op, backward, save or save_inputs)
+        kernel = Recorder(op, backward, save or save_inputs).run
         _library.impl(name, kernel, "Autograd", with_keyset=True)
     for device in ("CPU", "CUDA"):
         _library.impl(name, _autocast(op, device), f"Autocast{device}")
@@ -79,33 +95,38 @@ def define(
 
 
 def differentiable(
-    schema: str, reference: Callable[..., Any], fake: Callable[..., Any], **rules: Any
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    schema: str, reference: Kernel, fake: Kernel, **rules: Any
+) -> Callable[[Backward], Backward]:
     """Return what registers an operator with the function below as its gradient, see `define`."""
 
-    def register(backward: Callable[..., Any]) -> Callable[..., Any]:
+    def register(backward: Backward) -> Backward:
         define(schema, reference, fake, backward, **rules)
         return backward
 
     return register
 
 
-def _complete(name: str, reference: Callable[..., Any]) -> Callable[..., Any]:
+def operator(name: str) -> OpOverload:
+    """Return an operator of the package by its name."""
+    return getattr(kernels, name).default
+
+
+def _complete(op: OpOverload, reference: Kernel) -> Kernel:
     # torch hands None on where the schema says Tensor.
-    arguments = getattr(kernels, name).default._schema.arguments
+    arguments = op._schema.arguments
     needed = [(k, a.name) for k, a in enumerate(arguments) if str(a.type) == "Tensor"]
 
     @functools.wraps(reference)
-    def run(*args: Any) -> Any:
+    def run(*args: Argument) -> Results:
         for index, argument in needed:
             if args[index] is None:
-                raise TypeError(f"{name}: expected a tensor {argument}, got None")
+                raise TypeError(f"{op._opname}: expected a tensor {argument}, got None")
         return reference(*args)
 
     return run
 
 
-def call(op: Any, *args: Any) -> Any:
+def call(op: Callable[..., T], *args: Argument) -> T:
     """Call an operator, past the layer of autograd where there is nothing to record.
 
     That layer is Python for an operator defined in Python, and takes as long as a small cube. It is
@@ -123,7 +144,7 @@ def call(op: Any, *args: Any) -> Any:
         return op(*args)
 
 
-def save_inputs(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+def save_inputs(ctx: Context, inputs: tuple[Any, ...], output: Results) -> None:
     """Save all tensors, and the other arguments as `ctx.constants`."""
     ctx.constants = [value for value in inputs if not isinstance(value, Tensor)]
     ctx.save_for_backward(*(value for value in inputs if isinstance(value, Tensor)))
@@ -224,25 +245,24 @@ def _warn(what: str) -> None:
     )
 
 
-def _autocast(op: Any, device: str) -> Callable[..., Any]:
-    keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, f"Autocast{device}"))
+def _autocast(op: OpOverload, device: str) -> Kernel:
+    keys = torch._C.DispatchKeySet(torch._C._dispatch_key_parse(f"Autocast{device}"))
 
-    def run(*args: Any, **kwargs: Any) -> Any:
-        tensors = [value for value in args if isinstance(value, Tensor)]
-        widest = tensors[0].dtype
-        for tensor in tensors[1:]:
-            widest = torch.promote_types(widest, tensor.dtype)
-        first = args[0].to(widest)
+    def run(first: Tensor, *rest: Argument, **named: Argument) -> Results:
+        widest = first.dtype
+        for value in rest:
+            if isinstance(value, Tensor):
+                widest = torch.promote_types(widest, value.dtype)
         with torch._C._ExcludeDispatchKeyGuard(keys):
-            return op(first, *args[1:], **kwargs)
+            return op(first.to(widest), *rest, **named)
 
     return run
 
 
-def _fold_batch(op: Any) -> Callable[..., Any]:
+def _fold_batch(op: OpOverload) -> Callable[..., Mapped]:
     names = [argument.name for argument in op._schema.arguments]
 
-    def run(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
+    def run(info: VmapInfo, in_dims: Dims, *args: Argument) -> Mapped:
         size = info.batch_size
         mapped = [
             value.movedim(dim, 0) if isinstance(value, Tensor) and dim is not None else value
@@ -254,7 +274,7 @@ def _fold_batch(op: Any) -> Callable[..., Any]:
             if isinstance(value, Tensor)
         ]
         batch = max(inner)
-        folded = []
+        folded: list[Argument] = []
         for name, value, dim in zip(names, mapped, in_dims, strict=False):  # without defaults
             if not isinstance(value, Tensor):
                 folded.append(value)

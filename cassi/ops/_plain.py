@@ -4,15 +4,15 @@ The references change tensors in place, which such a graph cannot hold. These do
 """
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.nn.functional import conv2d, pad, relu
 
 from cassi.ops import _reference, _reference_tv
-from cassi.ops._library import kernels
+from cassi.ops._library import Kernel, operator
 from cassi.ops._reference import accumulation_dtype, detector_width
 from cassi.ops._reference_eigen import orthogonal_iteration
 
@@ -259,8 +259,8 @@ def angle(z: Tensor) -> Tensor:
     return torch.where((real == 0) & (imag == 0), torch.zeros_like(half), turned)
 
 
-OURS: dict[Any, Callable[..., Any]] = {
-    getattr(kernels, function.__name__).default: function
+OURS: dict[OpOverload, Kernel] = {
+    operator(function.__name__): function
     for function in (
         *(forward, adjoint, add_adjoint, gram, gram_solve, data_step, ratio_inverse),
         *(forward_subspace, adjoint_subspace, tv_prox, tv_prox_dual, convolve3x3, selective_scan),
@@ -268,7 +268,7 @@ OURS: dict[Any, Callable[..., Any]] = {
     )
 }
 """Operator of the package → what it is made of."""
-PLAIN: dict[Any, Callable[..., Any]] = {
+PLAIN: dict[OpOverload, Kernel] = {
     **OURS,
     torch.ops.aten.linalg_qr.default: linalg_qr,
     torch.ops.aten.angle.default: angle,

@@ -4,14 +4,45 @@ One function, the gradient, serves all of them. An operator's tangent follows fr
 u ↦ Jᵀu, which is linear in u: the gradient of that, at any u, is J.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import _C, Tensor
 from torch._functorch.eager_transforms import enable_inplace_requires_grad
 from torch._functorch.utils import enable_single_level_autograd_function
+from torch._ops import OpOverload
 from torch.autograd import Function, forward_ad
+
+Argument = Tensor | int | float | bool | None
+Results = Tensor | tuple[Tensor, ...]
+Dims = tuple[int | None, ...]
+Gradients = tuple[Tensor | None, ...]
+"""One for each argument."""
+
+
+class Context(Protocol):
+    """What is kept of a call for its gradient and its tangent."""
+
+    needs_input_grad: tuple[bool, ...]
+    constants: Sequence[Any]
+    """What it depends on beside tensors."""
+
+    saved_tensors: tuple[Any, ...]
+    """Tensors; None where that was saved."""
+
+    def save_for_backward(self, *tensors: Tensor | None) -> None: ...
+
+
+class FunctionContext(Context, Protocol):
+    """The same of a `torch.autograd.Function`."""
+
+    def save_for_forward(self, *tensors: Tensor | None) -> None: ...
+    def set_materialize_grads(self, value: bool) -> None: ...
+
+
+Backward = Callable[..., Gradients]
+Save = Callable[[Context, tuple[Any, ...], Results], None]
 
 
 def is_transformed() -> bool:
@@ -71,18 +102,25 @@ def leaf_of_zeros(like: Tensor) -> Tensor:
 class _Saved:
     """What an operator saves for its gradient, where the tangent needs it."""
 
+    constants: Sequence[Any] = ()
+
     def __init__(self, needs_input_grad: tuple[bool, ...]) -> None:
         self.needs_input_grad = needs_input_grad
         self.saved_tensors: tuple[Any, ...] = ()
 
-    def save_for_backward(self, *tensors: Any) -> None:
+    def save_for_backward(self, *tensors: Tensor | None) -> None:
         self.saved_tensors = tensors
 
 
-def autograd_kernel(
-    op: Any, backward: Callable[..., Any], save: Callable[..., None]
-) -> Callable[..., Any]:
-    """Return the kernel that records an operator, for the dispatch key `Autograd`.
+class _Recorded(Context, Protocol):
+    """What is kept where tangents are carried forwards."""
+
+    twin: _Saved
+    upstream: list[Tensor]
+
+
+class Recorder:
+    """Records an operator: what `run` does is the kernel for the dispatch key `Autograd`.
 
     It is what `torch.library.register_autograd` makes, which runs under no transform and carries no
     tangents.
@@ -92,40 +130,59 @@ def autograd_kernel(
         backward: `(ctx, *gradients)` → one gradient or None per argument.
         save: `(ctx, inputs, output)`, what `backward` needs.
     """
-    schema = op._schema.arguments
 
-    def below(keyset: Any, args: tuple[Any, ...]) -> Any:
+    def __init__(self, op: OpOverload, backward: Backward, save: Save) -> None:
+        self.op, self.backward, self.save = op, backward, save
+        rules = {"forward": self._forward, "backward": self._gradient, "jvp": self._tangent}
+        statics = {name: staticmethod(rule) for name, rule in rules.items()}
+        recorded = type(f"{op._opname}_", (Function,), statics)
+        self._apply = super(Function, recorded).apply  # type: ignore[misc]  # of one level: the dispatcher handles the others
+
+    def run(self, keyset: _C.DispatchKeySet, *args: Argument) -> Results:
+        """Compute the operator, and record it where something is differentiated."""
+        moving: tuple[bool, ...] = ()
+        if has_tangents():
+            moving = tuple(isinstance(a, Tensor) and _tangent(a) is not None for a in args)
+        if not any(moving) and not (torch.is_grad_enabled() and _C._any_requires_grad(*args)):
+            return self._below(keyset, args)
+        if not is_transformed():
+            return self._apply(*args, keyset, moving)
+        with enable_single_level_autograd_function():
+            return self._apply(*args, keyset, moving)
+
+    def _below(self, keyset: _C.DispatchKeySet, args: tuple[Argument, ...]) -> Results:
         with _C._AutoDispatchBelowAutograd():
-            return op.redispatch(keyset & _C._after_autograd_keyset, *args)
+            return self.op.redispatch(keyset & _C._after_autograd_keyset, *args)
 
-    def forward(ctx: Any, *args: Any) -> Any:
+    def _forward(self, ctx: _Recorded, *args: Any) -> Results:
         *inputs, keyset, moving = args
         # torch records nothing in here, but the transforms further out do.
         with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
-            result = below(keyset, tuple(inputs))
+            result = self._below(keyset, tuple(inputs))
+        schema = self.op._schema.arguments
         given = (*inputs, *(a.default_value for a in schema[len(inputs) :]))
-        save(ctx, given, result)
+        self.save(ctx, given, result)
         if moving:
             ctx.twin = _Saved(moving)
-            save(ctx.twin, given, result)
+            self.save(ctx.twin, given, result)
             ctx.upstream = [leaf_of_zeros(r) for r in _several(result)]
         return result
 
-    def gradient(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
+    def _gradient(self, ctx: _Recorded, *gradients: Tensor | None) -> Gradients:
         count = len(ctx.needs_input_grad) - 2
         needed = ctx.needs_input_grad
         try:
             ctx.needs_input_grad = needed[:count]
-            found = backward(ctx, *gradients)
+            found = self.backward(ctx, *gradients)
         finally:
             ctx.needs_input_grad = needed
         return (*found[:count], None, None)
 
-    def tangent(ctx: Any, *tangents: Tensor | None) -> Any:
+    def _tangent(self, ctx: _Recorded, *tangents: Tensor | None) -> Results:
         upstream, moving = ctx.upstream, ctx.twin.needs_input_grad
         again = torch.is_grad_enabled()
         with torch.enable_grad():
-            found = backward(ctx.twin, *upstream)
+            found = self.backward(ctx.twin, *upstream)
         pairs = [
             (g, t)
             for g, t, moves in zip(found, tangents, moving, strict=False)
@@ -139,32 +196,8 @@ def autograd_kernel(
         )
         return results if len(results) > 1 else results[0]
 
-    recorded = type(
-        f"{op._opname}_",
-        (Function,),
-        {
-            "forward": staticmethod(forward),
-            "backward": staticmethod(gradient),
-            "jvp": staticmethod(tangent),
-        },
-    )
-    apply = super(Function, recorded).apply  # type: ignore[misc]  # of one level: the dispatcher handles the others
 
-    def run(keyset: Any, *args: Any) -> Any:
-        moving: tuple[bool, ...] = ()
-        if has_tangents():
-            moving = tuple(isinstance(a, Tensor) and _tangent(a) is not None for a in args)
-        if not any(moving) and not (torch.is_grad_enabled() and _C._any_requires_grad(*args)):
-            return below(keyset, args)
-        if not is_transformed():
-            return apply(*args, keyset, moving)
-        with enable_single_level_autograd_function():
-            return apply(*args, keyset, moving)
-
-    return run
-
-
-def _several(result: Any) -> tuple[Tensor, ...]:
+def _several(result: Results) -> tuple[Tensor, ...]:
     return result if isinstance(result, tuple) else (result,)
 
 

@@ -5,14 +5,12 @@ argument. It has reverse-mode gradients to any order with respect to all argumen
 `torch.compile(fullgraph=True)`, and gives the same bits for every number of threads.
 """
 
-from typing import Any
-
 from torch import Tensor
 
 from cassi.ops import _reference_scan
 from cassi.ops._checks import check_floating, check_same_device, shape_of
 from cassi.ops._library import define, differentiable, kernels
-from cassi.ops._recording import is_recorded
+from cassi.ops._recording import Context, Gradients, is_recorded
 from cassi.ops._reference import accumulation_dtype
 
 MOST_STATES = 64
@@ -96,7 +94,7 @@ def _fake_selective_scan_backward(
     _reference_scan.selective_scan,
     _fake_selective_scan,
 )
-def _backward_selective_scan(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+def _backward_selective_scan(ctx: Context, grad: Tensor) -> Gradients:
     values = ctx.saved_tensors
     # Fused where nothing records a second derivative; torch differentiates the reference otherwise.
     composed = is_recorded()

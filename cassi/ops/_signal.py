@@ -5,8 +5,6 @@ argument. All functions have reverse-mode gradients to any order with respect to
 under `torch.compile(fullgraph=True)`, and give the same bits for every number of threads.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn.functional import embedding
@@ -14,7 +12,7 @@ from torch.nn.functional import embedding
 from cassi.ops import _reference_signal
 from cassi.ops._checks import check_floating, check_same_device, shape_of
 from cassi.ops._library import define, differentiable, kernels
-from cassi.ops._recording import is_recorded
+from cassi.ops._recording import Context, Gradients, is_recorded
 from cassi.ops._reference import accumulation_dtype
 
 
@@ -199,7 +197,7 @@ def _correlate(g: Tensor, v: Tensor, dtype: torch.dtype) -> Tensor:
 @differentiable(
     "convolve1d(Tensor a, Tensor v) -> Tensor", _reference_signal.convolve1d, _fake_convolve1d
 )
-def _backward_convolve1d(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None]:
+def _backward_convolve1d(ctx: Context, g: Tensor) -> Gradients:
     a, v = ctx.saved_tensors
     need_a, need_v = ctx.needs_input_grad
     return (
@@ -211,7 +209,7 @@ def _backward_convolve1d(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | N
 @differentiable(
     "correlate1d(Tensor g, Tensor v) -> Tensor", _reference_signal.correlate1d, _fake_correlate1d
 )
-def _backward_correlate1d(ctx: Any, h: Tensor) -> tuple[Tensor | None, Tensor | None]:
+def _backward_correlate1d(ctx: Context, h: Tensor) -> Gradients:
     g, v = ctx.saved_tensors
     need_g, need_v = ctx.needs_input_grad
     return (
@@ -225,7 +223,7 @@ def _backward_correlate1d(ctx: Any, h: Tensor) -> tuple[Tensor | None, Tensor | 
     _reference_signal.trilinear,
     _fake_trilinear,
 )
-def _backward_trilinear(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+def _backward_trilinear(ctx: Context, grad: Tensor) -> Gradients:
     features, points = ctx.saved_tensors
     # Fused where nothing records a second derivative; torch differentiates the reference otherwise.
     composed = is_recorded()

@@ -1,12 +1,11 @@
 """The camera on the components of a cube in a spectral basis: the cube itself is never made."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from cassi.ops import _checks, _reference
 from cassi.ops._library import call, differentiable, kernels
+from cassi.ops._recording import Context, Gradients
 
 
 def forward_subspace(components: Tensor, basis: Tensor, mask: Tensor, step: int) -> Tensor:
@@ -86,7 +85,7 @@ def _fake_adjoint(y: Tensor, basis: Tensor, mask: Tensor, step: int) -> Tensor:
 
 
 def _towards(
-    ctx: Any, components: Tensor, basis: Tensor, mask: Tensor, y: Tensor, first: int
+    ctx: Context, components: Tensor, basis: Tensor, mask: Tensor, y: Tensor, first: int
 ) -> tuple[Tensor | None, Tensor | None]:
     """Return the gradients of basis and mask; `first` is the place of the basis."""
     (step,) = ctx.constants
@@ -113,7 +112,7 @@ def _towards(
     _reference.forward_subspace,
     _fake_forward,
 )
-def _backward_forward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+def _backward_forward(ctx: Context, g: Tensor) -> Gradients:
     components, basis, mask = ctx.saved_tensors
     grad = None
     if ctx.needs_input_grad[0]:
@@ -126,7 +125,7 @@ def _backward_forward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     _reference.adjoint_subspace,
     _fake_adjoint,
 )
-def _backward_adjoint(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+def _backward_adjoint(ctx: Context, g: Tensor) -> Gradients:
     y, basis, mask = ctx.saved_tensors
     grad = None
     if ctx.needs_input_grad[0]:

@@ -19,7 +19,6 @@ is made of adjoints, so that every gradient is made of these three, to any order
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,6 +33,7 @@ from cassi.ops._camera import (
     vmap_mask_adjoint,
 )
 from cassi.ops._library import call, differentiable, kernels
+from cassi.ops._recording import Argument, Context, Gradients
 from cassi.ops._reference import accumulation_dtype, band_offset, layout
 from cassi.ops._reference_taps import cube_width
 
@@ -280,8 +280,7 @@ def band_solve(r: Tensor, gram: Tensor, rho: float | Tensor = 0.0) -> Tensor:
             f"{_checks.shape_of(gram)} and {_checks.shape_of(r)}"
         )
     _checks.check_samples("r", r, gram, "gram")
-    result: Tensor = call(kernels.band_solve.default, r, gram, _checks.damping(rho, r, r))
-    return result
+    return call(kernels.band_solve.default, r, gram, _checks.damping(rho, r, r))
 
 
 def _repeat(value: Tensor, samples: int, shots: int) -> Tensor:
@@ -351,7 +350,7 @@ def _fake_adjoint_taps(
     return torch.empty(shape, dtype=y.dtype, device=y.device, memory_format=layout(channels_last))
 
 
-def _fake_add_adjoint_taps(v: Tensor, *_: Any) -> Tensor:
+def _fake_add_adjoint_taps(v: Tensor, *_: Argument) -> Tensor:
     return torch.empty_like(v)
 
 
@@ -393,7 +392,7 @@ def _taps_gradient(
     _reference_taps.forward_taps,
     _fake_forward_taps,
 )
-def _backward_forward_taps(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+def _backward_forward_taps(ctx: Context, g: Tensor) -> Gradients:
     x, mask, taps, starts = ctx.saved_tensors
     _, after = ctx.constants
     need_x, need_mask, need_taps = ctx.needs_input_grad[:3]
@@ -411,7 +410,7 @@ def _backward_forward_taps(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     _reference_taps.adjoint_taps,
     _fake_adjoint_taps,
 )
-def _backward_adjoint_taps(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+def _backward_adjoint_taps(ctx: Context, g: Tensor) -> Gradients:
     return (*_towards(ctx, g, ctx.constants[1], 0), None)
 
 
@@ -421,11 +420,11 @@ def _backward_adjoint_taps(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     _reference_taps.add_adjoint_taps,
     _fake_add_adjoint_taps,
 )
-def _backward_add_adjoint_taps(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+def _backward_add_adjoint_taps(ctx: Context, g: Tensor) -> Gradients:
     return (g, *_towards(ctx, g, ctx.constants[0], 1))
 
 
-def _towards(ctx: Any, g: Tensor, after: bool, first: int) -> tuple[Tensor | None, ...]:
+def _towards(ctx: Context, g: Tensor, after: bool, first: int) -> Gradients:
     """Return the gradients of Aᵀy, of y, which is tensor number `first`, to starts and a flag."""
     y, mask, taps, starts = ctx.saved_tensors[first:]
     need_y, need_mask, need_taps = ctx.needs_input_grad[first : first + 3]
@@ -445,7 +444,7 @@ def _towards(ctx: Any, g: Tensor, after: bool, first: int) -> tuple[Tensor | Non
     _fake_mask_adjoint_taps,
     vmap=partial(vmap_mask_adjoint, "mask_adjoint_taps"),
 )
-def _backward_mask_adjoint_taps(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+def _backward_mask_adjoint_taps(ctx: Context, g: Tensor) -> Gradients:
     x, y, taps, starts = ctx.saved_tensors
     after = ctx.constants[0]
     need_x, need_y, need_taps = ctx.needs_input_grad[:3]
@@ -464,7 +463,7 @@ def _backward_mask_adjoint_taps(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...
     _reference_taps.band_solve,
     fake_solve,
 )
-def _backward_band_solve(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+def _backward_band_solve(ctx: Context, g: Tensor) -> Gradients:
     def product(w: Tensor, z: Tensor, gram: Tensor) -> Tensor:
         # Coupling d stands twice in G, above and below the diagonal.
         w, z = w.to(gram.dtype), z.to(gram.dtype)

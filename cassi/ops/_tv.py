@@ -7,7 +7,7 @@ from torch import Tensor
 
 from cassi.ops import _checks, _reference_tv
 from cassi.ops._library import call, define, differentiable, kernels
-from cassi.ops._recording import is_recorded, leaf_of_zeros
+from cassi.ops._recording import Argument, Context, Gradients, Results, is_recorded, leaf_of_zeros
 from cassi.ops._reference import accumulation_dtype
 
 Norm = Literal["band", "frobenius", "nuclear"]
@@ -115,40 +115,42 @@ def _fake_prox_dual(
 
 
 def _fake_backward(
-    grad: Tensor, grad_dual: Tensor | None, x: Tensor, *rest: Any
+    grad: Tensor, grad_dual: Tensor | None, x: Tensor, *rest: Argument
 ) -> tuple[Tensor, Tensor, Tensor]:
     sums = accumulation_dtype(x)
     return torch.empty_like(x), x.new_empty(x.shape[0], dtype=sums), _fake_dual(x)
 
 
-def _save_prox(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    x, weight, ctx.iterations, ctx.norm = inputs
-    ctx.save_for_backward(x, weight)
-
-
-def _save_prox_dual(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    x, weight, dual, ctx.iterations, ctx.norm = inputs
-    ctx.save_for_backward(x, weight, dual)
+def _save_prox_dual(ctx: Context, inputs: tuple[Any, ...], output: Results) -> None:
+    ctx.save_for_backward(*inputs[:3])
+    ctx.constants = inputs[3:]
 
 
 def _gradients(
-    ctx: Any, grad: Tensor, grad_dual: Tensor | None, x: Tensor, weight: Tensor, dual: Tensor | None
+    ctx: Context,
+    grad: Tensor,
+    grad_dual: Tensor | None,
+    x: Tensor,
+    weight: Tensor,
+    dual: Tensor | None,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    iterations, norm = ctx.constants
     if not is_recorded():
         dx, dlimit, ddual = kernels.tv_prox_backward(
-            grad, grad_dual, x, weight, dual, ctx.iterations, ctx.norm
+            grad, grad_dual, x, weight, dual, iterations, norm
         )
         dlimit = dlimit.sum(0, keepdim=True) if weight.numel() == 1 else dlimit
         return dx, dlimit.to(weight.dtype), None if dual is None else ddual.to(dual.dtype)
     # A second derivative is recorded: differentiate the iterations themselves.
     # Saved tensors need not require a gradient here. What is added to them does.
-    given: tuple[Any, ...] = (x, weight, dual)
+    given = x, weight, dual
     added = [
         leaf_of_zeros(value) if needed and value is not None else None
         for value, needed in zip(given, ctx.needs_input_grad, strict=False)
     ]
-    image, limit, start = (v if e is None else v + e for v, e in zip(given, added, strict=True))
-    results = _reference_tv.tv_prox_dual(image, limit, start, ctx.iterations, ctx.norm)
+    image, limit = (v if e is None else v + e for v, e in ((x, added[0]), (weight, added[1])))
+    start = dual if dual is None or added[2] is None else dual + added[2]
+    results = _reference_tv.tv_prox_dual(image, limit, start, iterations, norm)
     upstream = [grad, torch.zeros_like(results[1]) if grad_dual is None else grad_dual]
     leaves = [e for e in added if e is not None]
     found = iter(
@@ -162,9 +164,8 @@ def _gradients(
     "tv_prox(Tensor x, Tensor weight, SymInt iterations, int norm) -> Tensor",
     _reference_tv.tv_prox,
     _fake_prox,
-    save=_save_prox,
 )
-def _backward_prox(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+def _backward_prox(ctx: Context, grad: Tensor) -> Gradients:
     x, weight = ctx.saved_tensors
     dx, dweight, _ = _gradients(ctx, grad, None, x, weight, None)
     return dx, dweight, None, None
@@ -177,7 +178,7 @@ def _backward_prox(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     _fake_prox_dual,
     save=_save_prox_dual,
 )
-def _backward_prox_dual(ctx: Any, grad: Tensor, grad_dual: Tensor) -> tuple[Tensor | None, ...]:
+def _backward_prox_dual(ctx: Context, grad: Tensor, grad_dual: Tensor) -> Gradients:
     return (*_gradients(ctx, grad, grad_dual, *ctx.saved_tensors), None, None)
 
 
