@@ -3,15 +3,21 @@
 A library is imported when its function is called.
 """
 
-import importlib.util
-from typing import Any
+from __future__ import annotations
 
-from cassi.priors.denoiser import Denoiser
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
+from cassi.priors.denoiser import Denoiser, Network
+from cassi.systems import System
+
+if TYPE_CHECKING:
+    from cassi.adapters import deepinv, pylops, scipy
 
 __all__ = ["as_linear_operator", "as_physics", "as_prior", "as_pylops"]
 
 
-def as_linear_operator(system: Any) -> Any:
+def as_linear_operator(system: System) -> scipy.CameraOperator:
     """Return a camera as a `scipy.sparse.linalg.LinearOperator` of flat arrays.
 
     `A @ x.ravel()` is A x of one cube `(C, H, W)`, `A.H @ y.ravel()` is Aᵀy; the columns of a
@@ -36,7 +42,7 @@ def as_linear_operator(system: Any) -> Any:
     return CameraOperator(system)
 
 
-def as_pylops(system: Any) -> Any:
+def as_pylops(system: System) -> pylops.CameraOperator:
     """Return a camera as a PyLops operator: `dims` (C, H, W), `dimsd` (K, H', W').
 
     Args:
@@ -55,7 +61,7 @@ def as_pylops(system: Any) -> Any:
     return CameraOperator(system)
 
 
-def as_physics(system: Any, **options: Any) -> Any:
+def as_physics(system: System, **options: Any) -> deepinv.CameraPhysics:
     """Return a camera as a `LinearPhysics` of deepinv, with our closed forms behind its names.
 
     `A` is the camera, `A_adjoint` its transpose, and `A_dagger` the minimum-norm solution.
@@ -81,7 +87,7 @@ def as_physics(system: Any, **options: Any) -> Any:
     return CameraPhysics(system, **options)
 
 
-def as_prior(denoiser: Any, **options: Any) -> Denoiser:
+def as_prior(denoiser: Network, **options: Any) -> Denoiser:
     """Return a denoiser of deepinv, or any `net(images, σ)`, as a prior of our solvers.
 
     Args:

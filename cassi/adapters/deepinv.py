@@ -16,7 +16,7 @@ class CameraPhysics(LinearPhysics):
         system: the camera.
     """
 
-    def __init__(self, system: Any, **options: Any) -> None:
+    def __init__(self, system: System, **options: Any) -> None:
         if not isinstance(system, System):
             raise TypeError(
                 f"expected a camera, such as cassi.SDCassi, got {type(system).__name__}"
@@ -24,22 +24,21 @@ class CameraPhysics(LinearPhysics):
         super().__init__(img_size=tuple(system.cube_shape), **options)
         self.system = system
 
-    def A(self, x: Tensor, **_: Any) -> Tensor:
+    def A(self, x: Tensor, **_: object) -> Tensor:
         """Simulate the measurement without noise, `(B, C, H, W)` → `(B, K, H', W')`."""
-        y: Tensor = self.system(x)
-        return y
+        return self.system(x)
 
-    def A_adjoint(self, y: Tensor, **_: Any) -> Tensor:
+    def A_adjoint(self, y: Tensor, **_: object) -> Tensor:
         """Apply the transpose."""
-        x: Tensor = self.system.adjoint(y)
-        return x
+        return self.system.adjoint(y)
 
-    def A_dagger(self, y: Tensor, **_: Any) -> Tensor:
+    def A_dagger(self, y: Tensor, **_: object) -> Tensor:
         """Apply the Moore–Penrose inverse Aᵀ(AAᵀ)⁺; what would set an iteration is ignored."""
-        x: Tensor = self.system.pinv(y)
-        return x
+        return self.system.pinv(y)
 
-    def prox_l2(self, z: Any, y: Tensor, gamma: Any, **_: Any) -> Tensor:
+    def prox_l2(
+        self, z: Tensor | float | None, y: Tensor, gamma: Tensor | float, **_: object
+    ) -> Tensor:
         """Solve argmin_x γ/2 ‖Ax − y‖² + ½ ‖x − z‖²; what would set an iteration is ignored.
 
         Args:
@@ -50,5 +49,4 @@ class CameraPhysics(LinearPhysics):
         if not isinstance(z, Tensor):
             z = y.new_full((len(y), *self.system.cube_shape), 0.0 if z is None else float(z))
         rho = 1 / torch.as_tensor(gamma, dtype=y.dtype, device=y.device).reshape(-1)
-        x: Tensor = self.system.data_step(z, y, rho if rho.numel() > 1 else rho[0])
-        return x
+        return self.system.data_step(z, y, rho if rho.numel() > 1 else rho[0])

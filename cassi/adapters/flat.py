@@ -1,7 +1,6 @@
 """A camera on NumPy arrays."""
 
 import math
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +23,7 @@ class Flat:
         TypeError: it is no camera.
     """
 
-    def __init__(self, system: Any) -> None:
+    def __init__(self, system: System) -> None:
         if not isinstance(system, System):
             raise TypeError(
                 f"expected a camera, such as cassi.SDCassi, got {type(system).__name__}"

@@ -1,11 +1,10 @@
 """A camera as an operator of PyLops."""
 
-from typing import Any
-
 import numpy as np
 import pylops
 
 from cassi.adapters.flat import Flat
+from cassi.systems import System
 
 
 class CameraOperator(pylops.LinearOperator):
@@ -15,7 +14,7 @@ class CameraOperator(pylops.LinearOperator):
         camera: what it applies.
     """
 
-    def __init__(self, system: Any) -> None:
+    def __init__(self, system: System) -> None:
         self.camera = Flat(system)
         super().__init__(
             dtype=self.camera.dtype,

@@ -1,11 +1,10 @@
 """A camera as a linear operator of SciPy."""
 
-from typing import Any
-
 import numpy as np
 from scipy.sparse.linalg import LinearOperator
 
 from cassi.adapters.flat import Flat
+from cassi.systems import System
 
 
 class CameraOperator(LinearOperator):
@@ -15,7 +14,7 @@ class CameraOperator(LinearOperator):
         camera: what it applies.
     """
 
-    def __init__(self, system: Any) -> None:
+    def __init__(self, system: System) -> None:
         self.camera = Flat(system)
         super().__init__(self.camera.dtype, self.camera.shape)
 

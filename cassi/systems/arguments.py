@@ -1,21 +1,33 @@
 """Checks of the arguments of cameras, and their common form."""
 
 import math
+from collections.abc import Sequence
 from numbers import Real
-from typing import Any, NoReturn
+from typing import NoReturn, Protocol, runtime_checkable
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from cassi import ops
 from cassi.checks import whole_number
 from cassi.ops._recording import is_recorded, is_tracked, unwrapped
 
+Array = Tensor | ArrayLike
+"""A tensor, or anything that NumPy makes an array of."""
 _LETTERS = {"x": "(B, C, H, W)", "y": "(B, K, H', W')"}
 
 
-def as_real(name: str, value: Any) -> Tensor:
+@runtime_checkable
+class _Camera(Protocol):
+    """What is read of a `cassi.systems.System`."""
+
+    plain: nn.Module
+    measurement_shape: tuple[int, int, int]
+
+
+def as_real(name: str, value: Array) -> Tensor:
     """Return a tensor, or anything that NumPy makes an array of, as a tensor of real numbers.
 
     Raises:
@@ -34,7 +46,7 @@ def as_real(name: str, value: Any) -> Tensor:
     return value
 
 
-def as_measurement(y: Any, system: Any) -> Tensor:
+def as_measurement(y: Array, system: object) -> Tensor:
     """Return a measurement of any accepted kind as `(B, K, H', W')` in a camera's precision.
 
     Arrays come to the camera's device; tensors stay on theirs.
@@ -48,8 +60,7 @@ def as_measurement(y: Any, system: Any) -> Tensor:
         ValueError: the shape is not the camera's.
     """
     given, y = y, as_real("y", y)
-    plain = getattr(system, "plain", None)
-    if plain is None:
+    if not isinstance(system, _Camera):
         return y
     y = y[(None,) * max(4 - y.ndim, 0)]
     shape = tuple(system.measurement_shape)
@@ -58,14 +69,14 @@ def as_measurement(y: Any, system: Any) -> Tensor:
         if y.ndim == 4 and len(y) == 1 < y.shape[1] and tuple(y[0, 0][None].shape) == shape:
             turned = f"; a batch of {y.shape[1]} is y[:, None]"
         raise ValueError(
-            f"y: expected (B, K, H', W') = (B, {', '.join(map(str, shape))}) as of {plain}, "
+            f"y: expected (B, K, H', W') = (B, {', '.join(map(str, shape))}) as of {system.plain}, "
             f"got shape {tuple(y.shape)}{turned}"
         )
-    like = _values_of(plain, y)
+    like = _values_of(system.plain, y)
     return y.to(like.dtype) if isinstance(given, Tensor) else y.to(like)
 
 
-def as_cube(x: Any, system: Any) -> Tensor:
+def as_cube(x: Array, system: object) -> Tensor:
     """Return a cube as a tensor; an array in a camera's precision, on its device.
 
     Args:
@@ -77,16 +88,19 @@ def as_cube(x: Any, system: Any) -> Tensor:
     """
     given, x = x, as_real("x", x)
     x = x[None] if x.ndim == 3 else x
-    return x if isinstance(given, Tensor) else x.to(_values_of(getattr(system, "plain", system), x))
+    plain = system.plain if isinstance(system, _Camera) else system
+    if isinstance(given, Tensor) or not isinstance(plain, nn.Module):
+        return x
+    return x.to(_values_of(plain, x))
 
 
-def _values_of(plain: Any, other: Tensor) -> Tensor:
+def _values_of(plain: nn.Module, other: Tensor) -> Tensor:
     """Return the first floating-point tensor of a camera, or another tensor if it has none."""
     values = (*plain.parameters(), *plain.buffers(), other)
     return next(each for each in values if each.is_floating_point() or each is other)
 
 
-def as_mask(mask: Any) -> Tensor:  # ([B,] K, 1|C, H, W)
+def as_mask(mask: Array) -> Tensor:  # ([B,] K, 1|C, H, W)
     """Copy a mask of any accepted kind into `([B,] K, 1|C, H, W)`, floating.
 
     Gradients reach the mask through the copy. A parameter is copied without them: the camera makes
@@ -106,7 +120,7 @@ def as_mask(mask: Any) -> Tensor:  # ([B,] K, 1|C, H, W)
     return mask.clone()[(None,) * max(4 - mask.ndim, 0)]
 
 
-def as_step(step: Any) -> int | float:
+def as_step(step: float) -> int | float:
     """Return a step in pixels per band, as an integer where it is whole.
 
     Raises:
@@ -138,7 +152,7 @@ def spaced_offsets(bands: int, step: float) -> tuple[float, ...]:
     return tuple(round(n * abs(step), 9) for n in ops.step_offsets(bands, 1 if step > 0 else -1))
 
 
-def as_shifts(offsets: Any, bands: int) -> Tensor:  # (C,)
+def as_shifts(offsets: Sequence[float] | Tensor, bands: int) -> Tensor:  # (C,)
     """Copy one offset per band into `(C,)`, float64."""
     if not isinstance(offsets, nn.Parameter):
         refuse_gradient("offsets", offsets, "give an nn.Parameter")
@@ -176,7 +190,7 @@ def refuse_shape(name: str, value: Tensor, shape: tuple[int, int, int]) -> NoRet
     )
 
 
-def refuse_gradient(name: str, value: Any, instead: str) -> None:
+def refuse_gradient(name: str, value: object, instead: str) -> None:
     """Raise ValueError where a gradient is asked for that would not come.
 
     Args:
@@ -194,7 +208,7 @@ def check_shape(name: str, value: Tensor, shape: tuple[int, int, int]) -> None:
         refuse_shape(name, value, shape)
 
 
-def check_axis(axis: Any) -> None:
+def check_axis(axis: int) -> None:
     """Raise unless it is -1 or -2."""
     if axis not in (-1, -2):
         raise ValueError(f"axis: expected -1 (columns) or -2 (rows), got {axis!r}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from typing import Any, TypeVar, cast
@@ -13,7 +14,7 @@ from torch.nn.utils.stateless import _reparametrize_module
 
 from cassi.ops._checks import damping
 from cassi.ops._recording import is_tracked, is_wrapped
-from cassi.systems.arguments import check_shape
+from cassi.systems.arguments import Array, check_shape
 from cassi.systems.conjugate import Apply, ConjugateGradients, SolveReport
 
 S = TypeVar("S", bound="System")
@@ -30,6 +31,7 @@ class System(nn.Module, ABC):
         conjugate: tolerance and number of iterations of conjugate gradients.
         last_solve: report of the last solve by conjugate gradients; None before the first. It has
             no influence on any result.
+        axis: of the dispersion, -1 along columns, -2 along rows.
         part_axis: axis along which a cube may be cut, -2 or -1, because the camera mixes nothing
             along it; None if there is no such axis.
         unit: of its cubes, where a camera's file says what the camera makes of white, a
@@ -42,6 +44,7 @@ class System(nn.Module, ABC):
     unit: Any = None
     all_light: bool = False
     is_guided: bool = False
+    axis: int = -1
     part_axis: int | None = None
     conjugate: ConjugateGradients = ConjugateGradients()
     last_solve: SolveReport | None = None
@@ -100,7 +103,7 @@ class System(nn.Module, ABC):
         """
         return self._solve(r, rho, None)
 
-    def begin(self) -> Any:
+    def begin(self) -> System | WarmStart:
         """Return the camera for one run of a solver.
 
         With conjugate gradients it is a `WarmStart`, which starts every data step where the last
@@ -128,7 +131,7 @@ class System(nn.Module, ABC):
             "blocks; set memory_budget=null"
         )
 
-    def weighted(self, variance: Any = None, bad_pixels: Any = None) -> Weighted:
+    def weighted(self, variance: Array | None = None, bad_pixels: Array | None = None) -> System:
         """Return the camera with a noise variance for each detector pixel; see `Weighted`."""
         return self.tell(Weighted(self, variance, bad_pixels))
 
@@ -149,7 +152,7 @@ class System(nn.Module, ABC):
         """Return the measurement with zeros for the bad pixels, as `Weighted` has them."""
         return y
 
-    def around_prior(self, prior: Any) -> Any:
+    def around_prior(self, prior: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """Return the prior of a run with what the camera knows of the scene around it."""
         return prior
 
@@ -185,7 +188,7 @@ class System(nn.Module, ABC):
         ]
         return {name: value for name, value in named if is_tracked(value) or is_wrapped(value)}
 
-    def _holding(self, given: dict[str, Tensor]) -> AbstractContextManager[Any]:
+    def _holding(self, given: dict[str, Tensor]) -> AbstractContextManager[None]:
         """Return a context in which these are the camera's parameters and buffers."""
         now = self._differentiated()
         if len(now) == len(given) and all(now.get(name) is given[name] for name in given):
@@ -273,8 +276,7 @@ class WarmStart:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Simulate the measurement."""
-        y: Tensor = self.system(x)
-        return y
+        return self.system(x)
 
     def data_step(self, v: Tensor, y: Tensor, rho: float | Tensor = 0.0) -> Tensor:
         """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖², from where the last data step ended."""
@@ -314,11 +316,16 @@ class Around(System):
         return self.system.good_pixels
 
     @property
+    def axis(self) -> int:  # type: ignore[override]
+        """As of the camera."""
+        return self.system.axis
+
+    @property
     def is_guided(self) -> bool:  # type: ignore[override]
         """As of the camera."""
         return self.system.is_guided
 
-    def around_prior(self, prior: Any) -> Any:
+    def around_prior(self, prior: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """Return what the camera returns."""
         return self.system.around_prior(prior)
 
@@ -371,7 +378,9 @@ class Weighted(Around):
     _excluded: Tensor  # infinite at bad pixels, else 0
     _share: Tensor  # 0 at bad pixels, else 1
 
-    def __init__(self, system: System, variance: Any = None, bad_pixels: Any = None) -> None:
+    def __init__(
+        self, system: System, variance: Array | None = None, bad_pixels: Array | None = None
+    ) -> None:
         super().__init__()
         if not isinstance(system, System):
             raise TypeError(f"Weighted: expected a camera, got {type(system).__name__}")
@@ -413,7 +422,7 @@ class Weighted(Around):
         """The camera with all its pixels, of equal noise."""
         return self.system
 
-    def around(self, camera: System) -> Weighted:
+    def around(self, camera: System) -> System:
         """Return another camera without these pixels, of this noise."""
         return self.system.around(camera).weighted(self.variance, ~self.good)
 
@@ -475,7 +484,7 @@ class Weighted(Around):
             weight = weight.reshape(-1, 1, 1, 1)
         return torch.addcmul(self._excluded, weight, self.variance)
 
-    def begin(self) -> Any:
+    def begin(self) -> Weighted | WarmStart:
         """Return what a run uses in this camera's place: measurements are zero at bad pixels."""
         return _Zeroed(self) if self.is_closed else WarmStart(self)
 
@@ -503,7 +512,7 @@ class Weighted(Around):
         return f"bad pixels={int((~self.good).sum())}"
 
 
-def _fit(name: str, value: Any, shape: tuple[int, int, int], device: torch.device) -> Tensor:
+def _fit(name: str, value: Array, shape: tuple[int, int, int], device: torch.device) -> Tensor:
     tensor = torch.as_tensor(value, device=device)
     if tensor.ndim == 2:
         tensor = tensor[None]
@@ -522,7 +531,9 @@ class _Zeroed(Weighted):
 
     def __init__(self, camera: Weighted) -> None:
         nn.Module.__init__(self)
-        self.system = camera.system.begin()
+        run = camera.system.begin()
+        assert isinstance(run, System)  # its form is closed
+        self.system = run
         self._weigh(camera.good, camera.variance)
         self.conjugate, self.part_axis = camera.conjugate, camera.part_axis
         self._damping = lru_cache(1)(super().damping)

@@ -1,23 +1,25 @@
 """A single-disperser camera whose lens and disperser blur."""
 
 import math
+from collections.abc import Sequence
 from numbers import Real
-from typing import Any
+from typing import TypeGuard
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+from typing_extensions import Unpack
 
 from cassi import ops
-from cassi.systems.arguments import check_shape, refuse_gradient
+from cassi.systems.arguments import Array, check_shape, refuse_gradient
 from cassi.systems.coupled import CoupledCassi
-from cassi.systems.sd_cassi import SDCassi
+from cassi.systems.sd_cassi import Further, SDCassi
 
 _REACH = 4  # standard deviations: 1 - 6e-5 of the light
 
 
-def point_kernels(spread: Any, bands: int, name: str = "point_spread") -> tuple[Tensor, Tensor]:
+def point_kernels(spread: Array, bands: int, name: str = "point_spread") -> tuple[Tensor, Tensor]:
     """Return a point-spread function as a sum of R products of a row and a column kernel.
 
     A Gaussian is one such product. An array is split by its singular values into as many as make it
@@ -49,7 +51,7 @@ def point_kernels(spread: Any, bands: int, name: str = "point_spread") -> tuple[
     return rows.permute(2, 0, 1).contiguous(), columns.permute(2, 0, 1).contiguous()
 
 
-def band_kernels(name: str, spread: Any, bands: int) -> Tensor:
+def band_kernels(name: str, spread: Array, bands: int) -> Tensor:
     """Return kernels `(1|C, h, w)`, float64, of an array `(h, w)` or `(C, h, w)` of odd sides.
 
     Raises:
@@ -62,7 +64,7 @@ def band_kernels(name: str, spread: Any, bands: int) -> Tensor:
     return kernels
 
 
-def line_kernels(spread: Any, bands: int) -> Tensor:
+def line_kernels(spread: Array, bands: int) -> Tensor:
     """Return a line-spread function `(1|C, n)`, float64.
 
     Args:
@@ -115,14 +117,14 @@ def correlate(image: Tensor, kernel: Tensor, axis: int, full: bool = False) -> T
     return out if axis == -1 else out.mT
 
 
-def _is_widths(spread: Any) -> bool:
+def _is_widths(spread: Array) -> TypeGuard[float | Sequence[float]]:
     # A list is what a config gives: one number per band. An array or nested list is a kernel.
     if isinstance(spread, list | tuple):
         return bool(spread) and all(isinstance(value, Real) for value in spread)
     return isinstance(spread, Real)
 
 
-def _gaussians(name: str, widths: Any, bands: int) -> Tensor:  # (1|C, n)
+def _gaussians(name: str, widths: float | Sequence[float], bands: int) -> Tensor:  # (1|C, n)
     each = torch.tensor(widths, dtype=torch.float64).reshape(-1)
     if len(each) not in (1, bands):
         raise ValueError(f"{name}: expected one width or {bands}, one per band, got {len(each)}")
@@ -135,7 +137,7 @@ def _gaussians(name: str, widths: Any, bands: int) -> Tensor:  # (1|C, n)
     return kernels / kernels.sum(1, keepdim=True)
 
 
-def _as_array(name: str, spread: Any) -> Tensor:
+def _as_array(name: str, spread: Array) -> Tensor:
     if not isinstance(spread, Tensor):
         array = np.asarray(spread)
         if array.dtype.kind not in "fiu":
@@ -214,17 +216,17 @@ class BlurredCassi(CoupledCassi):
 
     def __init__(
         self,
-        mask: Any,
+        mask: Array,
         bands: int,
         step: float = 2,
         axis: int = -1,
         *,
-        point_spread: Any = None,
-        line_spread: Any = None,
-        detector_spread: Any = None,
+        point_spread: Array | None = None,
+        line_spread: Array | None = None,
+        detector_spread: Array | None = None,
         tolerance: float | None = None,
         iterations: int = 200,
-        **further: Any,
+        **further: Unpack[Further],
     ) -> None:
         plain = SDCassi(mask, bands, step, axis, **further)
         super().__init__(plain, tolerance, iterations)
@@ -244,8 +246,8 @@ class BlurredCassi(CoupledCassi):
         # It shifts and sums what came through the mask, a reach wider on either side.
         sides = list(plain.cube_shape[1:])
         sides[axis] += 2 * self._reach
-        if further.get("detector") is not None:
-            further = further | {"detector": further["detector"] + 2 * self._reach}
+        if (detector := further.get("detector")) is not None:
+            further["detector"] = detector + 2 * self._reach
         ones = torch.ones(sides, dtype=plain.mask.dtype, device=plain.mask.device)
         self.inner = SDCassi(ones, bands, step, axis, **further)
         self.inner.register_buffer("mask", self.inner.mask, persistent=False)

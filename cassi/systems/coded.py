@@ -1,7 +1,7 @@
 """What cameras with a mask and a dispersion have in common."""
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.autograd.forward_ad import unpack_dual
 
 from cassi.ops._recording import is_forward, is_tracked, is_transformed, is_wrapped
-from cassi.systems.base import System
+from cassi.systems.base import System, WarmStart
 
 
 class CodedSystem(System):
@@ -59,7 +59,7 @@ class CodedSystem(System):
         """Turn an image, a view, so that the dispersion is along its last axis, or back."""
         return value if self.axis == -1 else value.mT
 
-    def begin(self) -> Any:
+    def begin(self) -> System | WarmStart:
         """Return the camera for one run of a solver.
 
         With a closed form it is a copy, which keeps what it derives from the sources as they are
@@ -144,5 +144,5 @@ def _is_same(a: Tensor | None, b: Tensor | None) -> bool:
     return (a.dtype, a.device) == (b.dtype, b.device) and torch.equal(a, b)
 
 
-def _refresh(system: Any, _: Any) -> None:
+def _refresh(system: CodedSystem, _: object) -> None:
     system.refresh()

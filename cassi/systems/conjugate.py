@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._functorch.autograd_function import VmapInfo
 from torch.autograd import forward_ad
 
 from cassi.checks import whole_number
-from cassi.ops._recording import is_recorded, is_tracked, unwrapped
+from cassi.ops._recording import Dims, FunctionContext, is_recorded, is_tracked, unwrapped
 from cassi.ops._reference_signal import sum_in_order
 
 Apply = Callable[[Tensor], Tensor]
@@ -198,8 +199,7 @@ def _same(z: Tensor) -> Tensor:
 
 def _correct(solve: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
     *given, residual, z = tensors
-    corrected: Tensor = _Correct.apply(solve, residual, z, *given)
-    return corrected
+    return _Correct.apply(solve, residual, z, *given)
 
 
 class _Correct(torch.autograd.Function):
@@ -212,26 +212,30 @@ class _Correct(torch.autograd.Function):
         return z.clone()
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.solve, _, _, *given = inputs
+    def setup_context(ctx: FunctionContext, inputs: tuple[Any, ...], output: Tensor) -> None:
+        solve, _, _, *given = inputs
+        ctx.constants = (solve,)
         ctx.save_for_backward(*given)
         ctx.save_for_forward(*given)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        given = ctx.saved_tensors
-        return (None, ctx.solve(gradients[0], *given), gradients[0], *(None for _ in given))
+    def backward(ctx: FunctionContext, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (solve,), given = ctx.constants, ctx.saved_tensors
+        return (None, solve(gradients[0], *given), gradients[0], *(None for _ in given))
 
     @staticmethod
-    def jvp(ctx: Any, _: Any, residual: Tensor, z: Tensor, *__: Any) -> Tensor:
-        solved: Tensor = ctx.solve(residual, *ctx.saved_tensors)
-        return z + solved
+    def jvp(
+        ctx: FunctionContext, _: None, residual: Tensor, z: Tensor, *__: Tensor | None
+    ) -> Tensor:
+        (solve,) = ctx.constants
+        return z + solve(residual, *ctx.saved_tensors)
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, solve: Any, *tensors: Tensor) -> tuple[Tensor, int]:
+    def vmap(
+        info: VmapInfo, in_dims: Dims, solve: Callable[..., Tensor], *tensors: Tensor
+    ) -> tuple[Tensor, int]:
         def mapped(g: Tensor, *given: Tensor) -> Tensor:
-            solved: Tensor = torch.vmap(solve, in_dims=(0, *in_dims[3:]))(g, *given)
-            return solved
+            return torch.vmap(solve, in_dims=(0, *in_dims[3:]))(g, *given)
 
         residual, z = (
             value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
@@ -253,28 +257,31 @@ class _Branch(torch.autograd.Function):
         return z.clone(), z.clone()
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.limit = inputs[1]
+    def setup_context(ctx: FunctionContext, inputs: tuple[Any, ...], output: object) -> None:
+        ctx.constants = inputs[1:]
         ctx.set_materialize_grads(False)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, None]:
+    def backward(ctx: FunctionContext, *gradients: Tensor | None) -> tuple[Tensor | None, None]:
         value, residual = gradients
         if value is None or residual is None:
             return (residual if value is None else value), None
         rest = value + residual
         if not is_recorded():
-            small = unwrapped(rest.norm() <= ctx.limit * value.norm())
+            (limit,) = ctx.constants
+            small = unwrapped(rest.norm() <= limit * value.norm())
             if bool(small.all()):
                 return None, None
         return rest, None
 
     @staticmethod
-    def jvp(ctx: Any, z: Tensor | None, *_: Any) -> tuple[Any, Any]:
+    def jvp(ctx: FunctionContext, z: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
         return z, z
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, z: Tensor, limit: float) -> tuple[Any, Any]:
+    def vmap(
+        info: VmapInfo, in_dims: Dims, z: Tensor, limit: float
+    ) -> tuple[tuple[Tensor, Tensor], Dims]:
         return _Branch.apply(z, limit), (in_dims[0], in_dims[0])
 
 

@@ -2,12 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from cassi.systems.arguments import as_mask, as_step, check_axis, spaced_offsets
+from cassi.systems.arguments import Array, as_mask, as_step, check_axis, spaced_offsets
 from cassi.systems.sd_cassi import SDCassi
 
 
@@ -53,7 +52,7 @@ class DDCassi(SDCassi):
 
     def __init__(
         self,
-        mask: Any,
+        mask: Array,
         bands: int = 28,
         step: float = 2,
         axis: int = -1,

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -147,8 +147,8 @@ class Grid:
         plain = system.plain
         assert isinstance(plain, SDCassi)
         width = self.pitch if self.pitch > _ABOUT_ONE else 1.0
-        bands = {"bands": len(self.offsets), "offsets": self.offsets, "band_width": width}
-        return system.around(plain.like(**bands))
+        bands = len(self.offsets)
+        return system.around(plain.like(bands=bands, offsets=self.offsets, band_width=width))
 
 
 class InAllLight(Around):
@@ -173,23 +173,28 @@ class InAllLight(Around):
 
     def forward(self, x: Tensor) -> Tensor:
         """Simulate the measurement: `(B, C, H, W)` → `(B, K, H', W')`."""
-        y: Tensor = self.system(self.grid.spread(x))
-        return y
+        return self.system(self.grid.spread(x))
 
     def adjoint(self, y: Tensor) -> Tensor:
         """Apply the transpose: `(B, K, H', W')` → `(B, C, H, W)`."""
         return _times(self.grid.spreading.T, self.system.adjoint(y))
 
 
-def measuring(system: Any, reconstructor: Any) -> Any:
+@runtime_checkable
+class _OnGrid(Protocol):
+    """A method along the dispersion."""
+
+    grid: Grid
+
+
+def measuring(system: System, reconstructor: object) -> System:
     """Return the camera by which cubes of a method are measured: in the light that it has them in.
 
     Args:
         system: the camera.
         reconstructor: the method; one along the dispersion has a `grid`.
     """
-    grid = getattr(reconstructor, "grid", None)
-    return system if grid is None else InAllLight(system, grid)
+    return InAllLight(system, reconstructor.grid) if isinstance(reconstructor, _OnGrid) else system
 
 
 def as_wide(camera: SDCassi) -> SDCassi:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from cassi import ops
-from cassi.pulled_prior import PulledPrior
-from cassi.systems.arguments import check_shape
-from cassi.systems.base import Around, System
+from cassi.pulled_prior import ComponentPrior, PulledPrior
+from cassi.systems.arguments import Array, check_shape
+from cassi.systems.base import Around, System, WarmStart
 from cassi.systems.motion import Movable, corners, step_towards
 
 DAMPING = 0.5
@@ -53,7 +53,7 @@ class Guide(System):
     response: Tensor
     axis = -1
 
-    def __init__(self, response: Any, size: tuple[int, int] | None = None) -> None:
+    def __init__(self, response: Array, size: tuple[int, int] | None = None) -> None:
         super().__init__()
         self.register_buffer("response", as_response(response))
         self.size = None if size is None else (int(size[0]), int(size[1]))
@@ -140,8 +140,8 @@ class Guided(Around):
     def __init__(
         self,
         system: System,
-        picture: Any,
-        response: Any,
+        picture: Array,
+        response: Array,
         noise: float = 0.01,
         motion: Tensor | None = None,
         follow: bool = False,
@@ -173,18 +173,14 @@ class Guided(Around):
 
     def _set(
         self,
-        system: Any,
+        system: System,
         guide: Guide,
         noise: float,
         movable: Movable,
         motion: Tensor,
         follow: bool,
     ) -> None:
-        if isinstance(system, nn.Module):
-            self.system = system  # type: ignore[assignment]
-        else:  # of one run
-            object.__setattr__(self, "system", system)
-        self.guide, self.noise, self.movable = guide, noise, movable
+        self.system, self.guide, self.noise, self.movable = system, guide, noise, movable
         self.motion, self.follow, self.found = motion, follow, Found(motion)
         g = movable(motion)
         self.register_buffer("picture", torch.nan_to_num(g))
@@ -198,9 +194,9 @@ class Guided(Around):
         other._set(self.system, self.guide, self.noise, self.movable, motion, True)
         return other
 
-    def around_prior(self, prior: Any) -> Any:
+    def around_prior(self, prior: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """Return the prior of a run, pulled towards the picture if it has spectral components."""
-        return Following(prior, self) if hasattr(prior, "follow") else prior
+        return Following(prior, self) if isinstance(prior, ComponentPrior) else prior
 
     @property
     def plain(self) -> System:
@@ -219,8 +215,7 @@ class Guided(Around):
 
     def forward(self, x: Tensor) -> Tensor:
         """Simulate the measurement of the camera."""
-        y: Tensor = self.system(x)
-        return y
+        return self.system(x)
 
     def adjoint(self, y: Tensor) -> Tensor:
         """Apply the camera's transpose."""
@@ -258,7 +253,7 @@ class Guided(Around):
         """Return the measurement with zeros for the camera's bad pixels."""
         return self.system.without_bad_pixels(y)
 
-    def weighted(self, variance: Any = None, bad_pixels: Any = None) -> Any:
+    def weighted(self, variance: Array | None = None, bad_pixels: Array | None = None) -> Guided:
         """Return the weighted camera with the same guide."""
         return self._around(self.system.weighted(variance, bad_pixels))
 
@@ -273,17 +268,17 @@ class Guided(Around):
         other._set(inner, self.guide, self.noise, Movable(g), motion, self.follow)
         return other
 
-    def begin(self) -> Any:
+    def begin(self) -> Guided:
         """Return what a run of a solver uses in this camera's place."""
         return self._around(self.system.begin())
 
-    def _around(self, system: Any) -> Guided:
+    def _around(self, system: System | WarmStart) -> Guided:
         other = copy.copy(self)
         other._parameters, other._buffers = dict(self._parameters), dict(self._buffers)
         other._modules = {k: v for k, v in self._modules.items() if k != "system"}
         other.__dict__.pop("system", None)
-        if isinstance(system, nn.Module):
-            other.system = system  # type: ignore[assignment]
+        if isinstance(system, System):
+            other.system = system
         else:  # of one run
             object.__setattr__(other, "system", system)
         return other
@@ -321,13 +316,13 @@ class Following(PulledPrior):
         camera: the camera with the guide.
     """
 
-    def __init__(self, prior: Any, camera: Guided) -> None:
+    def __init__(self, prior: ComponentPrior, camera: Guided) -> None:
         super().__init__(prior, KEPT, RANK)
         self.camera, self.calls, self.sure = camera, 0, False
         self.motion, self.known = camera.motion, None
         self._show(torch.where(camera.seen > 0, camera.picture, torch.nan))
 
-    def pull(self, components: Tensor, sigma: Any) -> Tensor:
+    def pull(self, components: Tensor, sigma: float | Tensor) -> Tensor:
         """Move the picture where that is due, and pull components `(B, R, H, W)` to it."""
         through, back = self._matrices()
         c, channels = components.flatten(2), through.shape[1]
@@ -385,7 +380,7 @@ class Following(PulledPrior):
         self.power = torch.linalg.vecdot(self.picture.flatten(2), self.picture.flatten(2))
 
 
-def as_response(response: Any) -> Tensor:  # (G, C)
+def as_response(response: Array) -> Tensor:  # (G, C)
     """Check a response, `(G, C)` or `(C,)`; see `Guide`."""
     r = torch.as_tensor(response).detach().clone()
     r = r if r.is_floating_point() else r.to(torch.get_default_dtype())

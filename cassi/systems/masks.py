@@ -233,8 +233,8 @@ class HoleMask(MaskPattern):
     seed = 0
 
     def __post_init__(self) -> None:
-        for name in ("columns", "rows"):
-            if (value := getattr(self, name)) is not None:
+        for name, value in (("columns", self.columns), ("rows", self.rows)):
+            if value is not None:
                 whole_number(name, value, 1)
         if self.stagger is not None:
             whole_number("stagger", self.stagger, 0)
@@ -285,8 +285,9 @@ class ColourMask(MaskPattern):
     density = 0.0  # what the bands make of it
 
     def __post_init__(self) -> None:
-        for name, least in (("filters", 1), ("shots", 1), ("seed", 0)):
-            whole_number(name, getattr(self, name), least)
+        whole_number("filters", self.filters, 1)
+        whole_number("shots", self.shots, 1)
+        whole_number("seed", self.seed, 0)
         if not 0 < self.width < math.inf:
             raise ValueError(f"width: expected a number > 0, got {self.width!r}")
 

@@ -1,14 +1,13 @@
 """A camera whose sensor has a colour filter on every pixel."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from cassi.checks import whole_number
-from cassi.systems.arguments import as_mask, as_step, check_axis, spaced_offsets
+from cassi.systems.arguments import Array, as_mask, as_step, check_axis, spaced_offsets
 from cassi.systems.masks import filter_curves
 from cassi.systems.sd_cassi import SDCassi
 
@@ -59,13 +58,13 @@ class MosaicCassi(SDCassi):
 
     def __init__(
         self,
-        mask: Any,
+        mask: Array,
         bands: int,
         step: float = 0,
         axis: int = -1,
         *,
-        pattern: Any = "RGGB",
-        response: Any = None,
+        pattern: Array = "RGGB",
+        response: Array | None = None,
         offsets: Sequence[float] | None = None,
         detector: int | None = None,
     ) -> None:
@@ -96,7 +95,7 @@ class MosaicCassi(SDCassi):
         return f"{super().extra_repr()}, {len(self.response)} filters in a tile of {tile}"
 
 
-def as_pattern(pattern: Any) -> tuple[Tensor, str]:
+def as_pattern(pattern: Array) -> tuple[Tensor, str]:
     """Return the numbers of the filters `(h, w)`, and the letters that they stand for.
 
     Raises:
@@ -123,13 +122,13 @@ def as_pattern(pattern: Any) -> tuple[Tensor, str]:
     return torch.from_numpy(array.astype(np.int64)), ""
 
 
-def count_filters(pattern: Any) -> int:
+def count_filters(pattern: Array) -> int:
     """Return the number G of filters that a pattern tells apart; ValueError where it is none."""
     tile, letters = as_pattern(pattern)
     return len(letters) or int(tile.max()) + 1
 
 
-def _as_response(response: Any, count: int, letters: str, bands: int) -> Tensor:  # (G, C)
+def _as_response(response: Array | None, count: int, letters: str, bands: int) -> Tensor:  # (G, C)
     if response is None:
         if count > 4096:
             raise ValueError(f"pattern: expected at most 4096 filters, got {count}")

@@ -1,7 +1,6 @@
 """The motion of a picture over a cube: shift, rotation and scale, and how they are found."""
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +20,7 @@ def corners(motion: Tensor, height: int, width: int) -> Tensor:
     return torch.hypot(there[0] - rows, there[1] - columns).max()
 
 
-def describe_motion(motion: Tensor) -> dict[str, Any]:
+def describe_motion(motion: Tensor) -> dict[str, float | list[float]]:
     """Return shift (down, right) in pixels, rotation in degrees and scale of a motion, by name."""
     down, right, angle, size = motion.tolist()
     return {"shift": [down, right], "rotation": math.degrees(angle), "scale": math.exp(size)}

@@ -1,15 +1,16 @@
 """A camera whose lens, a diffractive one, has another point-spread function at every wavelength."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from cassi.ops._recording import unwrapped
-from cassi.systems.arguments import check_shape
+from cassi.ops._recording import FunctionContext, Gradients, unwrapped
+from cassi.systems.arguments import Array, check_shape
 from cassi.systems.blurred import BlurredCassi, band_kernels
 from cassi.systems.conjugate import Apply
 
@@ -47,11 +48,9 @@ class TurningPsf:
     def __post_init__(self) -> None:
         if isinstance(self.blades, bool) or not isinstance(self.blades, int) or self.blades < 1:
             raise ValueError(f"blades: expected a whole number >= 1, got {self.blades!r}")
-        for name in ("length", "width"):
-            if not 0 < getattr(self, name) <= 100:
-                raise ValueError(
-                    f"{name}: expected at most 100 pixels, got {getattr(self, name)!r}"
-                )
+        for name, value in (("length", self.length), ("width", self.width)):
+            if not 0 < value <= 100:
+                raise ValueError(f"{name}: expected at most 100 pixels, got {value!r}")
 
     def draw(self, bands: int) -> Tensor:
         """Return the kernels `(C, n, n)`, float64, each of the sum 1."""
@@ -101,12 +100,12 @@ class PsfCassi(BlurredCassi):
 
     def __init__(
         self,
-        mask: Any,
+        mask: Array,
         bands: int,
         step: float = 0,
         axis: int = -1,
         *,
-        kernels: Any,
+        kernels: Array | TurningPsf,
         **further: Any,
     ) -> None:
         if further.get("point_spread") is not None:
@@ -157,12 +156,10 @@ class PsfCassi(BlurredCassi):
         check_shape("y", y, self.measurement_shape)
         wide = y.to(torch.promote_types(y.dtype, torch.float32))
         image = (wide * self.mask[..., 0, :, :]).sum(1, keepdim=True).to(wide.dtype)
-        x: Tensor = _Blur.apply(image, self._current(), self._sides, True, True)
-        return x.to(y.dtype)
+        return _Blur.apply(image, self._current(), self._sides, True, True).to(y.dtype)
 
     def _before_mask(self, image: Tensor, back: bool = False) -> Tensor:
-        blurred: Tensor = _Blur.apply(image[:, 0], self._current(), self._sides, back, False)
-        return blurred[:, None]
+        return _Blur.apply(image[:, 0], self._current(), self._sides, back, False)[:, None]
 
     def _precondition(self, rho: Tensor) -> Apply | None:
         """Divide by Σ_c |p̂[c]|² + ρ, what AAᵀ + ρ is away from the rim of an open mask."""
@@ -182,7 +179,7 @@ class PsfCassi(BlurredCassi):
 
         return apply
 
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)
         self.refresh()
         return self
@@ -217,21 +214,20 @@ class _Blur(torch.autograd.Function):
         return full[..., : image.shape[-2], : image.shape[-1]].to(image.dtype).contiguous()
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    def setup_context(ctx: FunctionContext, inputs: tuple[Any, ...], output: Tensor) -> None:
         _, transfer, *ctx.constants = inputs
         ctx.save_for_backward(transfer)
         ctx.save_for_forward(transfer)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: FunctionContext, gradient: Tensor) -> Gradients:
         sides, back, summed = ctx.constants
         image = _Blur.apply(gradient, *ctx.saved_tensors, sides, not back, summed)
         return image, None, None, None, None
 
     @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:
-        moved: Tensor = _Blur.apply(tangent, *ctx.saved_tensors, *ctx.constants)
-        return moved
+    def jvp(ctx: FunctionContext, tangent: Tensor, *_: None) -> Tensor:
+        return _Blur.apply(tangent, *ctx.saved_tensors, *ctx.constants)
 
 
 def fast_length(length: int) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from typing import Any, Self, TypedDict, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from cassi.ops._checks import canonical_mask, check_bands, damping
 from cassi.ops._library import call, kernels
 from cassi.ops._recording import is_tracked, is_transformed, is_wrapped
 from cassi.systems.arguments import (
+    Array,
     as_mask,
     as_shifts,
     as_step,
@@ -32,14 +33,26 @@ _GRAM = kernels.gram.default
 _WIDEST = 100
 
 
+_Kind = tuple[tuple[torch.Size, torch.dtype, torch.device, torch.layout], ...]
+
+
+class Further(TypedDict, total=False):
+    """Arguments of `SDCassi` that cameras around it take too."""
+
+    offsets: Sequence[float] | Tensor | None
+    detector: int | None
+    band_width: float
+    photographed: bool
+
+
 class Checked:
     """Kinds of tensors that have passed all checks of a camera, and the last damping."""
 
     def __init__(self) -> None:
-        self._known: set[tuple[Any, ...]] = set()
+        self._known: set[_Kind] = set()
         self._damping: tuple[float, torch.dtype, Tensor] | None = None  # of the last number
 
-    def know(self, rho: Any, *given: Tensor) -> bool:
+    def know(self, rho: float | Tensor, *given: Tensor) -> bool:
         """Tell whether tensors like these have passed all checks."""
         for value in given:
             if type(value) is not Tensor:
@@ -53,7 +66,7 @@ class Checked:
         if all(type(value) is Tensor and value.ndim == 4 for value in given):
             self._known.add(_kind((mask, *given)))
 
-    def damping(self, rho: Any, like: Tensor, y: Tensor) -> Tensor:
+    def damping(self, rho: float | Tensor, like: Tensor, y: Tensor) -> Tensor:
         """Return ρ as `cassi.ops._checks.damping`; on a CPU the tensor of the last number is kept.
 
         Not on a GPU, where a graph may be recorded, which needs memory of its own.
@@ -67,7 +80,7 @@ class Checked:
         return kept[2]
 
 
-def _kind(given: tuple[Tensor, ...]) -> tuple[Any, ...]:
+def _kind(given: tuple[Tensor, ...]) -> _Kind:
     return tuple([(value.shape, value.dtype, value.device, value.layout) for value in given])
 
 
@@ -147,7 +160,7 @@ class SDCassi(CodedSystem):
 
     def __init__(
         self,
-        mask: Any,
+        mask: Array,
         bands: int,
         step: float = 2,
         axis: int = -1,
@@ -409,7 +422,7 @@ class SDCassi(CodedSystem):
     def _sources(self) -> tuple[Tensor, Tensor | None]:
         return self.mask, self.shifts
 
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         exact = None if self.shifts is None else self.shifts.detach()
         super()._apply(fn, recurse)
         if self.shifts is not None and exact is not None:  # a half would move bands by pixels
@@ -440,7 +453,7 @@ class SDCassi(CodedSystem):
         return self.turn(rho) if isinstance(rho, Tensor) and rho.ndim > 2 else rho
 
 
-def _register(module: nn.Module, name: str, value: Tensor, given: Any) -> None:
+def _register(module: nn.Module, name: str, value: Tensor, given: object) -> None:
     if isinstance(given, nn.Parameter):
         module.register_parameter(name, nn.Parameter(value, requires_grad=given.requires_grad))
     else:

@@ -77,9 +77,9 @@ class Stacked(System):
         return list(self.systems)  # type: ignore[arg-type]
 
     @property
-    def axis(self) -> int:
+    def axis(self) -> int:  # type: ignore[override]
         """Of the dispersion of the first system."""
-        return int(getattr(self.parts[0], "axis", -1))
+        return self.parts[0].axis
 
     @property
     def cube_shape(self) -> tuple[int, int, int]:

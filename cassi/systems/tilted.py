@@ -1,19 +1,20 @@
 """A single-disperser camera whose bands move across the axis of dispersion too."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+from typing_extensions import Unpack
 
 from cassi import ops
 from cassi.ops._recording import is_wrapped
-from cassi.systems.arguments import check_shape, refuse_gradient
+from cassi.systems.arguments import Array, check_shape, refuse_gradient
 from cassi.systems.conjugate import Apply
 from cassi.systems.coupled import CoupledCassi
 from cassi.systems.lines import solve_lines
-from cassi.systems.sd_cassi import SDCassi
+from cassi.systems.sd_cassi import Further, SDCassi
 
 Shift = Callable[[Tensor], tuple[Tensor, Tensor]]
 """offsets → taps and starts, as `cassi.ops.linear_taps`."""
@@ -68,15 +69,15 @@ class TiltedCassi(CoupledCassi):
 
     def __init__(
         self,
-        mask: Any,
+        mask: Array,
         bands: int,
         step: float = 2,
         axis: int = -1,
         *,
-        across: Any = 0.0,
+        across: Array = 0.0,
         tolerance: float | None = None,
         iterations: int = 200,
-        **further: Any,
+        **further: Unpack[Further],
     ) -> None:
         plain = SDCassi(mask, bands, step, axis, **further)
         super().__init__(plain, tolerance, iterations)
@@ -84,7 +85,7 @@ class TiltedCassi(CoupledCassi):
         lines = torch.as_tensor(across, dtype=torch.float64).detach().reshape(-1)
         if len(lines) not in (1, bands) or not bool(lines.isfinite().all()):
             raise ValueError(
-                f"across: expected one finite number, or {bands}, one per band, got {across}"
+                f"across: expected one finite number, or {bands}, one per band, got {across!r}"
             )
         self.register_buffer("across", lines.expand(bands).clone().to(plain.mask.device))
         self._derive()
@@ -160,7 +161,7 @@ class TiltedCassi(CoupledCassi):
             self._gram = sum(grams[1:], grams[0])
         return self._gram
 
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         exact = self.across.detach()
         super()._apply(fn, recurse)
         self.across = exact.to(self.mask.device)  # moved, but as exact as before

@@ -1,19 +1,21 @@
 """A single-disperser camera that bends, turns and stretches the image of every band."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch._functorch.autograd_function import VmapInfo
 from torch.nn.functional import embedding, embedding_bag
+from typing_extensions import Unpack
 
-from cassi.ops._recording import is_forward, is_recorded, is_tracked, is_wrapped
-from cassi.systems.arguments import check_shape, refuse_gradient
+from cassi.ops._recording import FunctionContext, is_forward, is_recorded, is_tracked, is_wrapped
+from cassi.systems.arguments import Array, check_shape, refuse_gradient
 from cassi.systems.coupled import CoupledCassi
-from cassi.systems.sd_cassi import SDCassi
+from cassi.systems.sd_cassi import Further, SDCassi
 
 
 @dataclass(frozen=True)
@@ -215,17 +217,21 @@ class _Interpolate(torch.autograd.Function):
         return _resample(table, source, weight)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, ctx.back, *tensors, ctx.parts = inputs
+    def setup_context(ctx: FunctionContext, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, back, *tensors, parts = inputs
+        ctx.constants = back, parts
         ctx.save_for_backward(*tensors)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        image = _interpolate(gradients[0], not ctx.back, *ctx.saved_tensors, ctx.parts)
+    def backward(ctx: FunctionContext, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        back, parts = ctx.constants
+        image = _interpolate(gradients[0], not back, *ctx.saved_tensors, parts)
         return (image, None, *(None for _ in Taps._fields))
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, table: Tensor, *rest: Any) -> tuple[Tensor, int]:
+    def vmap(
+        info: VmapInfo, in_dims: tuple[int, *tuple[None, ...]], table: Tensor, *rest: Any
+    ) -> tuple[Tensor, int]:
         # The mapped entries are further columns of the table.
         columns = table.movedim(in_dims[0], -1)
         image = _interpolate(columns.flatten(-2), *rest)
@@ -236,19 +242,19 @@ class _InterpolateForwards(_Interpolate):
     """The same with tangents, of which `torch.compile` takes no class."""
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    def setup_context(ctx: FunctionContext, inputs: tuple[Any, ...], output: Tensor) -> None:
         _Interpolate.setup_context(ctx, inputs, output)
         ctx.save_for_forward(*inputs[2:-1])
 
     @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:
-        return _interpolate(tangent, ctx.back, *ctx.saved_tensors, ctx.parts)
+    def jvp(ctx: FunctionContext, tangent: Tensor, *_: None) -> Tensor:
+        back, parts = ctx.constants
+        return _interpolate(tangent, back, *ctx.saved_tensors, parts)
 
 
-def _interpolate(table: Tensor, back: bool, *taps: Any) -> Tensor:
+def _interpolate(table: Tensor, back: bool, *taps: Tensor | tuple[int, ...]) -> Tensor:
     function = _InterpolateForwards if is_forward() else _Interpolate
-    image: Tensor = function.apply(table, back, *taps)
-    return image
+    return function.apply(table, back, *taps)
 
 
 def _sum_bags(source: Tensor, table: Tensor, start: Tensor, weight: Tensor) -> Tensor:
@@ -276,7 +282,7 @@ def mean_offset(grid: Grid, band: int, shape: Mapping[str, Tensor | None]) -> fl
     return float(moved[inside].mean()) if bool(inside.any()) else grid.offsets[band]
 
 
-def per_band(name: str, value: Any, bands: int, ndim: int = 0) -> Tensor:
+def per_band(name: str, value: Array, bands: int, ndim: int = 0) -> Tensor:
     """Return a parameter as float64, with a first dimension of 1 or of one entry per band.
 
     Args:
@@ -372,20 +378,20 @@ class WarpedCassi(CoupledCassi):
 
     def __init__(
         self,
-        mask: Any,
+        mask: Array,
         bands: int,
         step: float = 2,
         axis: int = -1,
         *,
-        rotation: Any = 0.0,
-        magnification: Any = 1.0,
-        smile: Any = 0.0,
-        keystone: Any = 0.0,
-        polynomial: Any = None,
-        displacement: Any = None,
+        rotation: Array = 0.0,
+        magnification: Array = 1.0,
+        smile: Array = 0.0,
+        keystone: Array = 0.0,
+        polynomial: Array | None = None,
+        displacement: Array | None = None,
         tolerance: float | None = None,
         iterations: int = 200,
-        **further: Any,
+        **further: Unpack[Further],
     ) -> None:
         plain = SDCassi(mask, bands, step, axis, **further)
         super().__init__(plain, tolerance, iterations)
@@ -396,7 +402,7 @@ class WarpedCassi(CoupledCassi):
             name: per_band(name, value, bands) for name, value in zip(_MAP[:4], values, strict=True)
         }
         if not bool((cast("Tensor", given["magnification"]) > 0).all()):
-            raise ValueError(f"magnification: expected numbers > 0, got {magnification}")
+            raise ValueError(f"magnification: expected numbers > 0, got {magnification!r}")
         given["polynomial"] = _field("polynomial", polynomial, bands, None)
         given["displacement"] = _field("displacement", displacement, bands, detector)
         for name, tensor in given.items():
@@ -467,7 +473,8 @@ class WarpedCassi(CoupledCassi):
         return ", ".join(parts)
 
     def _map(self) -> dict[str, Tensor | None]:
-        return {name: getattr(self, name) for name in _MAP}
+        values = self.rotation, self.magnification, self.smile, self.keystone
+        return dict(zip(_MAP, (*values, self.polynomial, self.displacement), strict=True))
 
     def _sources(self) -> list[Tensor]:
         return [value for value in self._map().values() if value is not None]
@@ -495,7 +502,7 @@ class WarpedCassi(CoupledCassi):
         ]
         return [source for source, _ in pairs], [weight.to(dtype) for _, weight in pairs]
 
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         kept = {name: value for name, value in self._map().items() if name in self._buffers}
         current, device, wide = self._is_current(), self.mask.device, self._wide(self.mask)
         super()._apply(fn, recurse)
@@ -517,7 +524,9 @@ class WarpedCassi(CoupledCassi):
         self.refresh()
 
 
-def _field(name: str, value: Any, bands: int, detector: tuple[int, int] | None) -> Tensor | None:
+def _field(
+    name: str, value: Array | None, bands: int, detector: tuple[int, int] | None
+) -> Tensor | None:
     if value is None:
         return None
     field = per_band(name, value, bands, ndim=3)
