@@ -1,15 +1,18 @@
 """Place a guide: about where its picture lies, and whether it is of this scene at all."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
 from cassi.methods.automatic import auto
+from cassi.methods.restarts import Restarts
+from cassi.methods.sequence import Following
+from cassi.methods.started import Started
+from cassi.methods.wrapper import Wrapper
 from cassi.priors import Subspace
-from cassi.solvers import ADMM, Solver
+from cassi.solvers import ADMM, Reconstructor, Solver
 from cassi.solvers.linear_system import seen
 from cassi.systems import Guided, System
 from cassi.systems.guide import MOST
@@ -98,13 +101,14 @@ def place_guide(
     return Placement(guided if taken else system, taken, misfit(shown, predicted), found)
 
 
-def takes_guide(method: Any) -> bool:
+def takes_guide(method: Reconstructor) -> bool:
     """Return whether a method follows a guide: ADMM on spectral components, in it or as a whole."""
     if isinstance(method, Solver):
         return isinstance(method.algorithm, ADMM) and isinstance(method.prior, Subspace)
-    inside = [getattr(method, name, None) for name in ("method", "start", "clean", "noisy")]
-    inside += list(getattr(method, "passes", None) or ())
-    return any(takes_guide(part) for part in inside if part is not None)
+    inside = list(method.passes) if isinstance(method, Restarts) else []
+    inside += [method.method] if isinstance(method, Wrapper | Following) else []
+    inside += [method.start] if isinstance(method, Started) else []
+    return any(map(takes_guide, inside))
 
 
 def find_motion(picture: Tensor, predicted: Tensor) -> Tensor:

@@ -10,7 +10,6 @@ import time
 import warnings
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -129,7 +128,7 @@ def _convolves(dtype: torch.dtype) -> bool:
     return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
 
 
-def _instructions() -> Mapping[str, Any]:
+def _instructions() -> Mapping[str, object]:
     """Return which instructions the processor has, by torch's names of them."""
     if hasattr(torch.cpu, "get_capabilities"):
         return torch.cpu.get_capabilities()

@@ -5,9 +5,23 @@ sequence towards the cube that it expects (`cassi.systems.guide`, `cassi.methods
 """
 
 from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
+
+
+@runtime_checkable
+class ComponentPrior(Protocol):
+    """The prior of one run on spectral components; see `cassi.solvers.components`."""
+
+    basis: Any
+    keep: Callable[[float, int], None]
+    apply: Callable[[Tensor, float | Tensor], Tensor]
+    count: Callable[[Tensor, float | Tensor], None]
+
+    def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
+        """Apply the prior to a cube."""
 
 
 class PulledPrior(ABC):
@@ -19,36 +33,45 @@ class PulledPrior(ABC):
         rank: number of components at the start, at least.
     """
 
-    def __init__(self, prior: Any, kept: float, rank: int) -> None:
+    smooth: Tensor
+
+    def __init__(self, prior: ComponentPrior, kept: float, rank: int) -> None:
         self.prior = prior
-        self.smooth: Any = None
         prior.keep(kept, rank)
 
     @abstractmethod
-    def pull(self, components: Tensor, sigma: Any) -> Tensor:
+    def pull(self, components: Tensor, sigma: float | Tensor) -> Tensor:
         """Return components `(B, R, H, W)`, which the prior was applied to, pulled."""
 
+    @property
+    def basis(self) -> Any:
+        """Of the prior."""
+        return self.prior.basis
+
+    def keep(self, share: float, rank: int = 1) -> None:
+        """Let the prior keep weak components."""
+        self.prior.keep(share, rank)
+
     def __getattr__(self, name: str) -> Any:
-        """Return the prior's attribute: basis, penalty, …."""
+        """Return the prior's attribute: penalty, turn, …."""
         if name == "prior":  # not there yet
             raise AttributeError(name)
         return getattr(self.prior, name)
 
-    def __call__(self, x: Tensor, sigma: Any) -> Tensor:
+    def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         """Apply the prior to a cube, for an algorithm that works on no components: no pull."""
-        result: Tensor = self.prior(x, sigma)
-        return result
+        return self.prior(x, sigma)
 
     @property
     def memory(self) -> None:
         """None: a pull looks at values on the host, so no call is recorded as a graph."""
         return
 
-    def apply(self, components: Tensor, sigma: Any) -> Tensor:
+    def apply(self, components: Tensor, sigma: float | Tensor) -> Tensor:
         """Apply the prior to components, and pull them."""
         self.smooth = self.prior.apply(components, sigma)
         return self.pull(self.smooth, sigma)
 
-    def count(self, components: Tensor, sigma: Any) -> None:
+    def count(self, result: Tensor, sigma: float | Tensor) -> None:
         """Let the prior note its call; it sees what it returned, and not what was pulled."""
         self.prior.count(self.smooth, sigma)

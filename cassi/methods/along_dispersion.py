@@ -8,7 +8,7 @@ from typing_extensions import Unpack
 
 from cassi.methods.wrapper import Wrapper
 from cassi.solvers import Callback, Geometric, Iteration, LinearSystem, Solution, Solver
-from cassi.solvers.base import Along, Options, wants_cube
+from cassi.solvers.base import Along, Options, Reconstructor, wants_cube
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class AlongDispersion(Wrapper):
         found = self._suited().run(y, grid.camera(system), **given)
         return replace(found, x=grid.read(found.x), along=Along(found.x, grid))
 
-    def _suited(self) -> Any:
+    def _suited(self) -> Reconstructor:
         """Return the method for as many bands as the grid has."""
         method, ratio = self.method, len(self.grid.offsets) / len(self.grid.named)
         if not isinstance(method, Solver) or not isinstance(method.sigma, Geometric):
@@ -53,12 +53,12 @@ class AlongDispersion(Wrapper):
         return replace(method, sigma=Geometric(start, min(start, end * ratio**0.75)))
 
 
-def inner_of(method: Any) -> Any:
+def inner_of(method: Reconstructor) -> Reconstructor:
     """Return the reconstructor within one along the dispersion; another one itself."""
     return method.method if isinstance(method, AlongDispersion) else method
 
 
-def around(method: Any, inner: Any) -> Any:
+def around(method: Reconstructor, inner: Reconstructor) -> Reconstructor:
     """Return another reconstructor on the grid of a method, if that has one."""
     return replace(method, method=inner) if isinstance(method, AlongDispersion) else inner
 

@@ -1,13 +1,13 @@
 """The default method: total nuclear variation of spectral components."""
 
-from typing import Any, Literal
+from typing import Literal
 
 from cassi.priors import TV, Subspace
-from cassi.solvers import ADMM, Geometric, Solver
+from cassi.solvers import ADMM, Geometric, Prior, Solver
 
 
 def auto(
-    prior: Any = None,
+    prior: Prior | None = None,
     *,
     iterations: int = 100,
     strength: float = 0.024,

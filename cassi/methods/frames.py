@@ -1,6 +1,6 @@
 """The method for video snapshots: the bands are frames, and nothing is dispersed."""
 
-from typing import Any, Literal
+from typing import Literal
 
 from cassi.checks import whole_number
 from cassi.methods.automatic import auto
@@ -8,14 +8,14 @@ from cassi.methods.blended import Blended
 from cassi.methods.restarts import Restarts
 from cassi.methods.started import Started
 from cassi.priors import TV, MovingPatches, NonLocalLowRank
-from cassi.solvers import ADMM, GAP, Geometric, Reconstructor, Solver
+from cassi.solvers import ADMM, GAP, Geometric, Prior, Reconstructor, Solver
 
 PASS = 20
 """Iterations of a pass with patches that are followed."""
 
 
 def video(
-    prior: Any = None,
+    prior: Prior | None = None,
     *,
     iterations: int = 30,
     passes: int = 0,

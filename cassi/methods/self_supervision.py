@@ -1,6 +1,6 @@
 """Low rank of groups of similar patches of the scene itself: a minute for one scene."""
 
-from typing import Any, Literal
+from typing import Literal
 
 from cassi.checks import whole_number
 from cassi.methods.automatic import auto
@@ -10,7 +10,7 @@ from cassi.methods.restarts import Restarts
 from cassi.methods.started import Started
 from cassi.methods.stops import TimeLimit
 from cassi.priors import NonLocalLowRank, Subspace
-from cassi.solvers import ADMM, AboveNoise, Geometric, Reconstructor, Solver
+from cassi.solvers import ADMM, AboveNoise, Geometric, Prior, Reconstructor, Solver
 
 FIRST, LATER = Geometric(0.15, 0.03), Geometric(0.08, 0.03)
 STRONG, ALL = 2e-4, 0.0
@@ -22,7 +22,7 @@ FLOOR = 0.4
 
 
 def self_supervised(
-    prior: Any = None,
+    prior: Prior | None = None,
     *,
     start: Reconstructor | None = None,
     network: Reconstructor | None = None,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ from cassi.methods.restarts import Counted
 from cassi.methods.wrapper import Wrapper
 from cassi.priors import Subspace
 from cassi.priors.subspace import block_means
-from cassi.pulled_prior import PulledPrior
+from cassi.pulled_prior import ComponentPrior, PulledPrior
 from cassi.solvers import ADMM, Geometric, Iteration, LinearSystem, Solution, Solver, Statistics
 from cassi.solvers.base import Options, take
 from cassi.solvers.linear_system import is_camera, seen
@@ -68,9 +67,12 @@ class Sequence(Wrapper):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        method: Any = self.method
-        fits = isinstance(method, Solver) and isinstance(method.prior, Subspace)
-        if not fits or not isinstance(method.algorithm, ADMM):
+        method = self.method
+        if not (
+            isinstance(method, Solver)
+            and isinstance(method.prior, Subspace)
+            and isinstance(method.algorithm, ADMM)
+        ):
             raise TypeError(
                 "sequence: expected a solver of ADMM with a prior on spectral components, such as "
                 f"solver=auto, got {type(self.method).__name__}; leave sequence=true out"
@@ -83,6 +85,7 @@ class Sequence(Wrapper):
 
     def begin(self) -> Following:
         """Return the reconstructor of one sequence, which keeps the last cube."""
+        assert isinstance(self.method, Solver)
         return Following(self.method, self)
 
 
@@ -95,10 +98,10 @@ class Following:
 
     shares_batch, network = False, None
 
-    def __init__(self, method: Any, of: Sequence) -> None:
+    def __init__(self, method: Solver, of: Sequence) -> None:
         self.method, self.of, self.count = method, of, of.iterations_each
-        self.shorter: Any = None
-        self.known: Any = None
+        self.shorter: Solver | None = None
+        self.known: Statistics | None = None
         self.cube: Tensor | None = None
         self.motion: Tensor | None = None
         self.joined = 0.0
@@ -106,12 +109,12 @@ class Following:
     @property
     def iterations(self) -> int:
         """The largest number of times that `run` calls the callback."""
-        return self.count + int(self.method.iterations)
+        return self.count + self.method.iterations
 
     @property
     def halo(self) -> int:
         """Number of lines around a part of a scene that influence its result."""
-        return int(self.method.halo)
+        return self.method.halo
 
     def __call__(self, y: Tensor, system: LinearSystem) -> Tensor:
         """Reconstruct the next snapshot: `(1, K, H, W')` → `(1, C, H, W)`."""
@@ -136,21 +139,22 @@ class Following:
     def _begin(
         self, y: Tensor, system: LinearSystem, given: Options, before: list[Iteration]
     ) -> Solution:
-        method: Any = self.method
+        method, prior = self.method, self.method.prior
+        assert isinstance(prior, Subspace)
         history, seconds = list(before), before[-1].seconds if before else 0.0
         counted = Counted(given.get("callback"), history, seconds)
         # Noise, level and stopping point hold for the snapshots that follow.
         known = given.get("statistics")
         known = Statistics(lambda: [(seen(y, system), system)]) if known is None else known
         more: Options = {**given, "statistics": known, "callback": counted}
-        solution: Solution = method.run(y, system, **more)
+        solution = method.run(y, system, **more)
         count = method.iterations
         last = count if solution.stopped is None else min(count, solution.stopped.count)
         end = float(as_schedule(method.sigma)(last - 1, count))
         noise = method.noise if solution.noise is None else float(solution.noise.max())
         shorter = replace(
             method,
-            prior=replace(method.prior, settle=1),
+            prior=replace(prior, settle=1),
             sigma=Geometric(max(self.of.start, end), end),
             noise=noise,
             heldout=0.0,
@@ -162,6 +166,8 @@ class Following:
         last = self.cube
         if (
             last is None
+            or self.shorter is None
+            or self.known is None
             or len(last) > 1
             or not is_camera(system)
             or system.is_guided
@@ -174,14 +180,16 @@ class Following:
             return None
         cube = move(last, motion)
         there = inside(motion, *cube.shape[-2:])
-        level = self.known.level.to(cube)
-        smooth = self.shorter.prior.begin()
+        level, prior = self.known.level.to(cube), self.shorter.prior
+        assert isinstance(prior, Subspace)
+        smooth = prior.begin()
+        assert isinstance(smooth, ComponentPrior)
         near = Predicted(smooth, cube / level, self.of.weight * there, self.of.tolerance)
         history: list[Iteration] = []
         counted = Counted(given.get("callback"), history, time.perf_counter() - began)
         more: Options = {"x0": cube, "statistics": self.known, "callback": counted}
         shorter = replace(self.shorter, prior=near, iterations=self.count)
-        solution: Solution = shorter.run(y, system, **more)
+        solution = shorter.run(y, system, **more)
         if not solution.history:
             return None
         self.motion, self.joined = motion, near.joined
@@ -203,13 +211,15 @@ class Predicted(PulledPrior):
 
     side = 8
 
-    def __init__(self, prior: Any, cube: Tensor, weight: Tensor, tolerance: float) -> None:
+    def __init__(
+        self, prior: ComponentPrior, cube: Tensor, weight: Tensor, tolerance: float
+    ) -> None:
         super().__init__(prior, KEPT, RANK)
         self.cube, self.weight, self.tolerance = cube, weight, tolerance
         self.calls, self.joined = 0, 1.0
-        self.aimed: Any = None  # the basis of the aim
+        self.aimed: object = None  # of the aim
 
-    def pull(self, components: Tensor, sigma: Any) -> Tensor:
+    def pull(self, components: Tensor, sigma: float | Tensor) -> Tensor:
         """Pull components c of a cube F c to those of the prediction."""
         c = components
         basis = self.prior.basis

@@ -1,13 +1,11 @@
 """An untrained network that is fitted to the one snapshot."""
 
-from typing import Any
-
 from cassi.methods.stops import TimeLimit
-from cassi.solvers import Algorithm, Reconstructor, Solver
+from cassi.solvers import Algorithm, Prior, Reconstructor, Solver
 
 
 def untrained(
-    prior: Any,
+    prior: Prior,
     *,
     algorithm: Algorithm,
     iterations: int = 6000,

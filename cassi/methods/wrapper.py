@@ -1,7 +1,6 @@
 """The base of reconstructors around a reconstructor."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor, nn
 from typing_extensions import Unpack
@@ -55,7 +54,7 @@ class Wrapper:
         return self.run(y, system).x
 
 
-def check_method(name: str, method: Any) -> None:
+def check_method(name: str, method: object) -> None:
     """Raise a TypeError unless it is a reconstructor."""
     if not isinstance(method, Runs):
         raise TypeError(f"{name}: expected a reconstructor, got {method!r}")

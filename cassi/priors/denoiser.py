@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -203,7 +203,7 @@ class Denoiser:
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _network_on(self, device: torch.device) -> Network:
-        network: Any = self.network
+        network = cast(Network, self.network)  # as `_prepare` made it
         if isinstance(network, nn.Module):
             first = next(network.parameters(), next(network.buffers(), None))
             if first is not None and first.device != device:
@@ -215,7 +215,9 @@ def _images(cube: Tensor) -> Tensor:
     return cube.flatten(0, 1)[:, None]
 
 
-def _prepare(network: Any, weights: str | os.PathLike[str] | None) -> Network:
+def _prepare(
+    network: Network | str | os.PathLike[str], weights: str | os.PathLike[str] | None
+) -> Network:
     if isinstance(network, str | os.PathLike):
         network = _read_program(Path(network).expanduser())
         if weights is not None:
@@ -232,7 +234,7 @@ def _prepare(network: Any, weights: str | os.PathLike[str] | None) -> Network:
         load_weights(network, SHIPPED if weights == "pretrained" else weights)
     network.eval().requires_grad_(False).float()
     # The layout of images that convolutions are fastest in: half the time on a CPU.
-    return network.to(memory_format=torch.channels_last)
+    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
 def _read_program(file: Path) -> nn.Module:
@@ -252,7 +254,7 @@ def _read_program(file: Path) -> nn.Module:
         ) from None
 
 
-def _range(value: Any) -> tuple[float, float]:
+def _range(value: Sequence[float]) -> tuple[float, float]:
     try:
         low, high = (float(end) for end in value)
     except (TypeError, ValueError):

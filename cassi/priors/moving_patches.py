@@ -48,7 +48,8 @@ class MovingPatches:
     refresh: int = 10
 
     def __post_init__(self) -> None:
-        check_groups(self)
+        numbers = {"matches": self.matches, "radius": self.radius, "refresh": self.refresh}
+        check_groups("MovingPatches", self.weight, self.patch, self.stride, **numbers)
         whole_number("MovingPatches reach", self.reach, 1)
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:

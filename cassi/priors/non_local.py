@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -59,7 +59,8 @@ class NonLocalLowRank:
     refresh: int = 10
 
     def __post_init__(self) -> None:
-        check_groups(self)
+        numbers = {"matches": self.matches, "radius": self.radius, "refresh": self.refresh}
+        check_groups("NonLocalLowRank", self.weight, self.patch, self.stride, **numbers)
         if self.rank is not None:
             whole_number("NonLocalLowRank rank", self.rank, 1)
 
@@ -79,20 +80,17 @@ class NonLocalLowRank:
         return Groups.of(match_patches(guides[:, None], *settings), images, side)
 
 
-def check_groups(prior: Any) -> None:
+def check_groups(name: str, weight: float, patch: int, stride: int, **numbers: int) -> None:
     """Check the numbers that priors on groups of patches share.
 
     Raises:
         ValueError: a negative weight, a number below 1, or a stride beyond the patch.
     """
-    name = type(prior).__name__
-    not_negative(f"{name} weight", prior.weight)
-    for key in ("patch", "stride", "matches", "radius", "refresh"):
-        whole_number(f"{name} {key}", getattr(prior, key), 1)
-    if prior.stride > prior.patch:
-        raise ValueError(
-            f"{name} stride: expected at most patch = {prior.patch}, got {prior.stride}"
-        )
+    not_negative(f"{name} weight", weight)
+    for key, number in {"patch": patch, "stride": stride, **numbers}.items():
+        whole_number(f"{name} {key}", number, 1)
+    if stride > patch:
+        raise ValueError(f"{name} stride: expected at most patch = {patch}, got {stride}")
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """The absence of a prior."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
@@ -10,6 +9,6 @@ from torch import Tensor
 class NoPrior:
     """No prior: prior(x, σ) = x, for algorithms with a prior of their own."""
 
-    def __call__(self, x: Tensor, sigma: Any) -> Tensor:
+    def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         """Return the cube `(B, C, H, W)` itself."""
         return x

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
 from cassi.checks import whole_number
 from cassi.priors.low_rank import LowRank
-from cassi.priors.subspace import count_call, uncounted
+from cassi.priors.memory import Keeping, Prior, begin, count_call, kept, turn, uncounted
 from cassi.priors.tv import TV
 
-Parts = Sequence[Any] | Mapping[str, Any]
+Parts = Sequence[Prior] | Mapping[str, Prior]
 """Priors in order: a list, or a mapping whose names only serve configs."""
 
 
@@ -44,13 +43,13 @@ class Compose:
 
     def begin(self) -> _Composed:
         """Return the prior of one run, made of those of the parts."""
-        return _Composed([_begin(prior) for prior in _parts("Compose", self.priors)])
+        return _Composed([begin(prior) for prior in _parts("Compose", self.priors)])
 
 
 class _Composed:
     """One run of Compose."""
 
-    def __init__(self, parts: list[Any]) -> None:
+    def __init__(self, parts: list[Prior]) -> None:
         self.parts = parts
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
@@ -71,19 +70,21 @@ class _Composed:
 
     def turn(self, rotation: Tensor) -> None:
         """Pass a change of the spectral basis, x ← Rᵀx, to the parts with a memory."""
-        _turn(self.parts, rotation)
+        for part in self.parts:
+            turn(part, rotation)
 
     @property
     def memory(self) -> Sequence[Tensor] | None:
         """What the parts keep; None where one keeps more than tensors."""
-        kept = [getattr(part, "memory", None) for part in self.parts]
-        return None if None in kept else [value for each in kept for value in each or ()]
+        each = [kept(part) for part in self.parts]
+        return None if None in each else [value for some in each for value in some or ()]
 
     @memory.setter
     def memory(self, values: Sequence[Tensor]) -> None:
         rest = list(values)
         for part in self.parts:
-            if count := len(part.memory):
+            if isinstance(part, Keeping) and part.memory:
+                count = len(part.memory)
                 part.memory, rest = rest[:count], rest[count:]
 
 
@@ -119,12 +120,11 @@ class Stages:
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         """Apply the last prior to a cube `(B, C, H, W)`."""
-        u: Tensor = _parts("Stages", self.priors)[-1](x, sigma)
-        return u
+        return _parts("Stages", self.priors)[-1](x, sigma)
 
     def begin(self) -> _Stage:
         """Return the prior of one run, which counts its calls."""
-        parts = [_begin(prior) for prior in _parts("Stages", self.priors)]
+        parts = [begin(prior) for prior in _parts("Stages", self.priors)]
         return _Stage(
             parts, [part for part, n in zip(parts, self.counts, strict=True) for _ in range(n)]
         )
@@ -133,31 +133,23 @@ class Stages:
 class _Stage:
     """One run of Stages."""
 
-    def __init__(self, parts: list[Any], order: list[Any]) -> None:
+    def __init__(self, parts: list[Prior], order: list[Prior]) -> None:
         self.parts, self.order, self.calls = parts, order, 0
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
-        u: Tensor = self.order[min(self.calls, len(self.order) - 1)](x, sigma)
+        u = self.order[min(self.calls, len(self.order) - 1)](x, sigma)
         self.calls += 1
         return u
 
     def turn(self, rotation: Tensor) -> None:
         """Pass a change of the spectral basis to the stages that are still to run."""
         ahead = self.order[min(self.calls, len(self.order) - 1) :]
-        _turn([part for part in self.parts if part in ahead], rotation)
+        for part in self.parts:
+            if part in ahead:
+                turn(part, rotation)
 
 
-def _begin(prior: Any) -> Any:
-    return prior.begin() if hasattr(prior, "begin") else prior
-
-
-def _turn(parts: Sequence[Any], rotation: Tensor) -> None:
-    for part in parts:
-        if hasattr(part, "turn"):
-            part.turn(rotation)
-
-
-def _parts(name: str, priors: Parts) -> list[Any]:
+def _parts(name: str, priors: Parts) -> list[Prior]:
     parts = list(priors.values() if isinstance(priors, Mapping) else priors)
     if not parts:
         raise ValueError(f"{name} priors: expected at least one, got none")

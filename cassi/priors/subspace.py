@@ -12,6 +12,16 @@ from torch import Tensor
 
 from cassi import ops
 from cassi.checks import not_negative, whole_number
+from cassi.priors.memory import (
+    Keeping,
+    Prior,
+    Proximal,
+    begin,
+    count_call,
+    kept,
+    turn,
+    uncounted,
+)
 from cassi.priors.tv import TV
 
 SETTLED = 0.4
@@ -67,7 +77,7 @@ class Subspace:
         TypeError: the prior is not callable.
     """
 
-    prior: Any = PRIOR
+    prior: Prior = PRIOR
     rank: int = 6
     pool: int = 16
     energy: float = 1.5e-3
@@ -91,7 +101,7 @@ class Subspace:
 
     def begin(self) -> _Run:
         """Return the prior of one run, which keeps basis and rank."""
-        return _Run(self, self.prior.begin() if hasattr(self.prior, "begin") else self.prior)
+        return _Run(self, begin(self.prior))
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +133,7 @@ class Basis:
 class _Run:
     """One run of a Subspace."""
 
-    def __init__(self, of: Subspace, prior: Any) -> None:
+    def __init__(self, of: Subspace, prior: Prior) -> None:
         self.of, self.prior, self.energy, self.rank = of, prior, of.energy, of.rank
         self.basis: Any = None
         self.last: tuple[Tensor, ...] = ()  # components of the last call, lengths of their spectra
@@ -192,17 +202,15 @@ class _Run:
         return most
 
     def turn(self, rotation: Tensor) -> None:
-        if hasattr(self.prior, "turn"):
-            self.prior.turn(rotation)
+        turn(self.prior, rotation)
 
     @property
     def memory(self) -> Sequence[Tensor] | None:
-        kept: Sequence[Tensor] | None = getattr(self.prior, "memory", None)
-        return kept
+        return kept(self.prior)
 
     @memory.setter
     def memory(self, values: Sequence[Tensor]) -> None:
-        if values:
+        if values and isinstance(self.prior, Keeping):
             self.prior.memory = values
 
     def apply(self, components: Tensor, sigma: float | Tensor) -> Tensor:
@@ -262,22 +270,7 @@ class _Run:
 
     def penalty_of(self, components: Tensor, sigma: float | Tensor) -> Tensor | None:
         """Return R(c) of each sample, of components c = S Eᵀx."""
-        if not hasattr(self.prior, "penalty"):
-            return None
-        value: Tensor | None = self.prior.penalty(components, sigma)
-        return value
-
-
-def uncounted(prior: Any, x: Tensor, sigma: float | Tensor) -> Tensor:
-    """Apply the prior of a run; one that counts its calls does not count this one."""
-    result: Tensor = (prior.apply if hasattr(prior, "count") else prior)(x, sigma)
-    return result
-
-
-def count_call(prior: Any) -> None:
-    """Let the prior of a run count a call, if it does."""
-    if hasattr(prior, "count"):
-        prior.count()
+        return self.prior.penalty(components, sigma) if isinstance(self.prior, Proximal) else None
 
 
 def block_means(x: Tensor, side: int, bands: int | None = None) -> Tensor:

@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO, TypeGuard
+from typing import Any, BinaryIO, Protocol, TypeGuard, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -59,6 +59,20 @@ class MisfitError(ValueError):
         self.shapes = dict(shapes)
 
 
+@runtime_checkable
+class _Partial(Protocol):
+    """A network that needs only some of what its files hold."""
+
+    unneeded: Sequence[str]
+
+
+@runtime_checkable
+class _Stateful(Protocol):
+    """A network, or torch_ema's average."""
+
+    def state_dict(self) -> object: ...
+
+
 def load_weights(
     network: nn.Module, path: str | os.PathLike[str], *, ema: bool | None = None
 ) -> None:
@@ -105,7 +119,7 @@ def load_weights(
     state = {} if plain is None else _unwrap(plain, expected)
     if average is not None and ema is not False:
         state |= _average(network, average, expected, file)
-    unneeded = tuple(getattr(network, "unneeded", ()))
+    unneeded = tuple(network.unneeded) if isinstance(network, _Partial) else ()
     state = {k: v for k, v in state.items() if k in expected or not k.startswith(unneeded)}
     for key, value in expected.items():
         if key.endswith(_DISPENSABLE):
@@ -269,8 +283,8 @@ def _harmless() -> list[Any]:
 
 def _find(content: object) -> tuple[Mapping[str, Tensor] | None, Average | None]:
     """Return the weights of a file and their moving average, each None where it has none."""
-    if callable(state := getattr(content, "state_dict", None)):  # a network, or torch_ema's average
-        return _find(state())
+    if isinstance(content, _Stateful) and callable(content.state_dict):
+        return _find(content.state_dict())
     if _is_list(content):
         return None, content
     if not isinstance(content, Mapping):

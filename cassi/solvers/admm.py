@@ -13,7 +13,7 @@ from cassi.solvers.components import (
     has_components,
     step_components,
 )
-from cassi.solvers.linear_system import Camera, LinearSystem, has_subspace, is_camera
+from cassi.solvers.linear_system import Camera, LinearSystem, Rho, has_subspace, is_camera
 from cassi.solvers.objective import data_misfit, half_square
 from cassi.solvers.statistics import Statistics
 
@@ -30,8 +30,11 @@ class AdmmState(State):
         return self.total - self.x
 
 
+AnyState = AdmmState | Components
+
+
 @dataclass(frozen=True)
-class ADMM(Algorithm):
+class ADMM(Algorithm[AnyState]):
     """Alternating direction method of multipliers, with the prior as the second proximal step.
 
         v = argmin ½‖Av − y‖² + ρ/2‖v − (x − u)‖²,   v ← r·v + (1 − r)·x
@@ -68,8 +71,8 @@ class ADMM(Algorithm):
         return AdmmState(x0, x0)
 
     def step(
-        self, state: Any, y: Tensor, system: LinearSystem, prior: Prior, sigma: Any, rho: Any
-    ) -> AdmmState | Components:
+        self, state: AnyState, y: Tensor, system: LinearSystem, prior: Prior, sigma: Any, rho: Rho
+    ) -> AnyState:
         """Take the data step, apply the prior, update the multiplier.
 
         With a prior on spectral components the step works on components too; see
@@ -80,13 +83,14 @@ class ADMM(Algorithm):
                 state = begin_components(state.x, y, system, prior) or state
             if isinstance(state, Components):
                 return step_components(state, y, system, prior, sigma, rho, self.relaxation)
+        assert isinstance(state, AdmmState)  # a run has one prior
         total = self._fit(state, y, system, rho)
         x = prior(total, sigma)
         # Only the data step that is written out needs it; a network's stages do without.
         residual = y - system(x) if _is_written_out(system) else None
         return AdmmState(x, total, residual=residual)
 
-    def _fit(self, state: AdmmState, y: Tensor, system: LinearSystem, rho: Any) -> Tensor:
+    def _fit(self, state: AdmmState, y: Tensor, system: LinearSystem, rho: Rho) -> Tensor:
         # With t = v + u of the last step: x − u = 2x − t, and the relaxed v + u = t + r (v − x).
         x, total, r = state.x, state.total, self.relaxation
         if not _is_written_out(system):
@@ -97,7 +101,7 @@ class ADMM(Algorithm):
         return system.add_adjoint(torch.lerp(total, x, r), r * z)
 
     def objective(
-        self, state: Any, y: Tensor, system: LinearSystem, penalty: Tensor, rho: Any
+        self, state: AnyState, y: Tensor, system: LinearSystem, penalty: Tensor, rho: Rho
     ) -> Tensor:
         """Return ½‖Ax − y‖² + ρR(x), per sample: `(B,)`."""
         if isinstance(state, Components):

@@ -14,7 +14,7 @@ from typing import (
     Protocol,
     TypedDict,
     TypeGuard,
-    cast,
+    TypeVar,
     runtime_checkable,
 )
 
@@ -22,10 +22,11 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from cassi.solvers.linear_system import LinearSystem, is_camera
+from cassi.solvers.linear_system import LinearSystem, Rho, is_camera
 from cassi.solvers.statistics import Statistics
 
-Prior = Callable[[Tensor, float], Tensor]
+S = TypeVar("S")
+Prior = Callable[[Tensor, Any], Tensor]
 """(cube, sigma) → cube: removes noise of standard deviation sigma from a cube `(B, C, H, W)`."""
 
 
@@ -44,7 +45,7 @@ class Remembering(Protocol):
 class Proximal(Protocol):
     """A prior that is a proximal map: prior(v, σ) = argmin_u ½‖u − v‖² + R(u)."""
 
-    def penalty(self, x: Tensor, sigma: Any) -> Tensor | None:
+    def penalty(self, x: Tensor, sigma: float | Tensor) -> Tensor | None:
         """Return R(x) of each sample, `(B,)`; None where these parameters have no R."""
 
 
@@ -59,12 +60,10 @@ def begin(prior: Prior, system: LinearSystem | None = None) -> Prior:
     The result keeps the method `penalty` of the prior, if there is one. A camera that knows more of
     the scene than its measurement puts what it knows around the prior.
     """
-    run: Any = prior.begin() if isinstance(prior, Remembering) else prior
+    run = prior.begin() if isinstance(prior, Remembering) else prior
     if is_proximal(prior) and not is_proximal(run):
-        run.penalty = prior.penalty  # a function made for this run alone
-    if system is not None and is_camera(system):
-        run = system.around_prior(run)
-    return cast(Prior, run)
+        run.penalty = prior.penalty  # type: ignore[attr-defined]  # made for this run alone
+    return system.around_prior(run) if system is not None and is_camera(system) else run
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ class State:
         """Return ‖x‖."""
         return Length(norm(self.x))
 
-    def distance(self, other: Any) -> Length:
+    def distance(self, other: State) -> Length:
         """Return ‖x − x'‖ from another state."""
         return Length(norm(self.x - other.x))
 
@@ -124,7 +123,7 @@ def norm(value: Tensor) -> Tensor:
 
 
 @runtime_checkable
-class Algorithm(Protocol):
+class Algorithm(Protocol[S]):
     """Two pure functions; an algorithm owns no loop, no tensors and no schedule.
 
     Algorithms are subclasses, as `cassi.solvers.GAP`.
@@ -142,19 +141,19 @@ class Algorithm(Protocol):
 
     def init(
         self, y: Tensor, system: LinearSystem, x0: Tensor, statistics: Statistics | None = None
-    ) -> Any:
+    ) -> S:
         """Return the first state, with the first cube x0 `(B, C, H, W)`.
 
         `statistics` are those of the whole measurement, where y is a part of it.
         """
 
     def step(
-        self, state: Any, y: Tensor, system: LinearSystem, prior: Prior, sigma: Any, rho: Any
-    ) -> Any:
+        self, state: S, y: Tensor, system: LinearSystem, prior: Prior, sigma: Any, rho: Rho
+    ) -> S:
         """Return the next state; sigma is the prior's strength, rho the ρ of the data step."""
 
     def objective(
-        self, state: Any, y: Tensor, system: LinearSystem, penalty: Tensor, rho: Any
+        self, state: S, y: Tensor, system: LinearSystem, penalty: Tensor, rho: Rho
     ) -> Tensor | None:
         """Return what it minimises with a prior of this R(x), `(B,)`; None where that is nothing.
 
@@ -232,7 +231,7 @@ class Solution:
         """Return what the camera measures of the cube, `(B, K, H', W')`."""
         if self.along is None:
             return system(self.x)
-        return cast(Tensor, self.along.grid.camera(system)(self.along.x))
+        return self.along.grid.camera(system)(self.along.x)
 
     def checked(self) -> Solution:
         """Return the solution itself; raise ValueError if no iteration was finite."""

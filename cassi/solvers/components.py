@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol, TypeGuard
+from typing import Any, Protocol, Self, TypeGuard
 
 import torch
 from torch import Tensor
 
-from cassi.solvers.base import Length, Prior, norm
-from cassi.solvers.graphs import begin_graphs, directly
-from cassi.solvers.linear_system import LinearSystem, SubspaceSystem, is_camera
+from cassi.solvers.base import Length, Prior, State, norm
+from cassi.solvers.graphs import Runner, begin_graphs, directly
+from cassi.solvers.linear_system import LinearSystem, Rho, SubspaceSystem, is_camera
 
 
 class Basis(Protocol):
@@ -49,10 +49,10 @@ class ComponentPrior(Protocol):
     def start(self, x: Tensor) -> bool:
         """Find the first basis, of a cube; False where it is not finite."""
 
-    def follow(self, means: Tensor, basis: Any, *last: Tensor) -> Any:
+    def follow(self, means: Tensor, basis: Basis, *last: Tensor) -> Basis:
         """Return the next basis from the `means` of a cube; the prior keeps nothing of it."""
 
-    def take(self, basis: Any) -> None:
+    def take(self, basis: Basis) -> None:
         """Go on with a basis that `follow` found."""
 
     @property
@@ -73,13 +73,13 @@ class ComponentPrior(Protocol):
     def memory(self, values: Sequence[Tensor]) -> None:
         """Take the place of what is kept."""
 
-    def apply(self, components: Tensor, sigma: Any) -> Tensor:
+    def apply(self, components: Tensor, sigma: float | Tensor) -> Tensor:
         """Apply the prior to components `(B, R, H, W)`: of itself only its memory changes."""
 
-    def count(self, components: Tensor, sigma: Any) -> None:
+    def count(self, components: Tensor, sigma: float | Tensor) -> None:
         """Note that the prior was applied, and what it returned."""
 
-    def penalty_of(self, components: Tensor, sigma: Any) -> Tensor | None:
+    def penalty_of(self, components: Tensor, sigma: float | Tensor) -> Tensor | None:
         """Return R(x) of the cubes of components; see `Proximal`."""
 
 
@@ -110,7 +110,7 @@ class Components:
     """Has F."""
     dtype: torch.dtype
     """Of the cube."""
-    run: Any
+    run: Runner
     """Runs what an iteration does on the device; see `cassi.solvers.graphs`."""
     size: Tensor
     """Norms of the components, `(B, R)`."""
@@ -134,7 +134,7 @@ class Components:
         """Return ‖x‖: the columns of F are orthogonal."""
         return Length(self.size, self.basis.lengths)
 
-    def distance(self, other: Any) -> Length:
+    def distance(self, other: State | Self) -> Length:
         """Return ‖x − x'‖ from the state before."""
         if not isinstance(other, Components):
             return Length(norm(self.x - other.x))
@@ -145,7 +145,9 @@ def _sizes(components: Tensor) -> Tensor:
     return torch.linalg.vector_norm(components, dim=(2, 3))
 
 
-def begin_components(x: Tensor, y: Tensor, system: LinearSystem, prior: ComponentPrior) -> Any:
+def begin_components(
+    x: Tensor, y: Tensor, system: LinearSystem, prior: ComponentPrior
+) -> Components | None:
     """Return the first state of a cube x, `(B, C, H, W)`; None where x is not finite.
 
     K shots tell more of weak components than one: they are given up where they have 1/K² of the
@@ -169,8 +171,8 @@ def step_components(
     y: Tensor,
     system: SubspaceSystem,
     prior: ComponentPrior,
-    sigma: Any,
-    rho: Any,
+    sigma: float | Tensor,
+    rho: Rho,
     relaxation: float,
 ) -> Components:
     """Fit the measurement, apply the prior, update the multiplier; see `ADMM`."""
@@ -192,7 +194,8 @@ def step_components(
     _remember(prior, found[8:])
     prior.count(found[0], sigma)
     names = "components", "total", "light", "left", "residual", "size", "change", "missed"
-    return replace(state, **dict(zip(names, found, strict=False)), basis=basis, lost=lost)
+    changed: dict[str, Any] = dict(zip(names, found, strict=False))
+    return replace(state, **changed, basis=basis, lost=lost)
 
 
 @dataclass(frozen=True)
@@ -249,11 +252,17 @@ class _Step:
         lost = torch.bmm(grams[0].flatten(1)[:, None], grams[1].flatten(1)[..., None])
         return *basis.tensors, lost, *self._all(found, total, light, left, basis.synthesis, change)
 
-    def _solve(self, left: Tensor, residual: Tensor, rho: Any) -> Tensor:
+    def _solve(self, left: Tensor, residual: Tensor, rho: Rho) -> Tensor:
         return self.system.gram_solve(torch.add(left, residual, alpha=-2), rho)
 
     def _all(
-        self, found: Any, total: Any, light: Any, left: Any, synthesis: Any, change: Any
+        self,
+        found: Tensor,
+        total: Tensor,
+        light: Tensor,
+        left: Tensor,
+        synthesis: Tensor,
+        change: Tensor,
     ) -> tuple[Tensor, ...]:
         residual = self.system.residual_subspace(self.y, found, synthesis)
         sizes = _sizes(found), _sizes(change), norm(residual)

@@ -3,13 +3,13 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from torch import Tensor
 
+from cassi.solvers.base import Iteration
 from cassi.solvers.heldout import Lines, hold_out
 from cassi.solvers.linear_system import Camera
-from cassi.solvers.schedules import Schedule
+from cassi.solvers.schedules import AnySchedule
 from cassi.solvers.statistics import root_mean_square
 
 TOLERANCE = 0.01
@@ -49,11 +49,11 @@ class Truncated:
         count: iterations after which the value stays.
     """
 
-    schedule: Schedule
+    schedule: AnySchedule
     total: int
     count: int
 
-    def __call__(self, iteration: int, iterations: int) -> float:
+    def __call__(self, iteration: int, iterations: int) -> float | Tensor:
         """Return the value at one iteration."""
         return self.schedule(min(iteration, self.count - 1), self.total)
 
@@ -74,12 +74,12 @@ class HeldOutMonitor:
         self.errors: list[float] = []
         self.strengths: list[float] = []
 
-    def wants(self, iteration: Any) -> bool:
+    def wants(self, iteration: Iteration) -> bool:
         """Return whether the cube of this iteration is needed."""
         settled = iteration.sigma <= SETTLED
         return settled and (iteration.index % EVERY == 0 or iteration.index == self.last)
 
-    def __call__(self, iteration: Any, x: Tensor | None) -> bool:
+    def __call__(self, iteration: Iteration, x: Tensor | None) -> bool:
         """Note the error of a cube; True ends the run."""
         self.count = iteration.index
         if x is None or not self.wants(iteration):

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from cassi.checks import not_negative
 from cassi.solvers.base import Algorithm, Prior, State
-from cassi.solvers.linear_system import LinearSystem
+from cassi.solvers.linear_system import LinearSystem, Rho
 from cassi.solvers.objective import data_misfit, inner
 from cassi.solvers.statistics import Statistics, largest_eigenvalue
 
@@ -23,7 +23,7 @@ class FistaState(State):
 
 
 @dataclass(frozen=True)
-class FISTA(Algorithm):
+class FISTA(Algorithm[FistaState]):
     """Fast iterative shrinkage-thresholding: a gradient step from z, then the prior.
 
         x⁺ = prior(z + Aᵀ(y − Az)/(L + ρ), σ),   t⁺ = (1 + √(1 + 4t²))/2,
@@ -57,7 +57,7 @@ class FISTA(Algorithm):
         return FistaState(x0, x0, momentum, largest_eigenvalue(y, system, statistics))
 
     def step(
-        self, state: FistaState, y: Tensor, system: LinearSystem, prior: Prior, sigma: Any, rho: Any
+        self, state: FistaState, y: Tensor, system: LinearSystem, prior: Prior, sigma: Any, rho: Rho
     ) -> FistaState:
         """Take the gradient step, apply the prior, extrapolate."""
         step = 1 / (state.lipschitz + rho)
@@ -71,7 +71,7 @@ class FISTA(Algorithm):
         return FistaState(x, point, following, state.lipschitz)
 
     def objective(
-        self, state: FistaState, y: Tensor, system: LinearSystem, penalty: Tensor, rho: Any
+        self, state: FistaState, y: Tensor, system: LinearSystem, penalty: Tensor, rho: Rho
     ) -> Tensor:
         """Return ½‖Ax − y‖² + (L + ρ)R(x), per sample: `(B,)`."""
         return data_misfit(state.x, y, system) + (state.lipschitz + rho) * penalty

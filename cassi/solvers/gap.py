@@ -7,7 +7,7 @@ from torch import Tensor
 
 from cassi.checks import not_negative
 from cassi.solvers.base import Algorithm, Prior, State
-from cassi.solvers.linear_system import LinearSystem
+from cassi.solvers.linear_system import LinearSystem, Rho
 from cassi.solvers.objective import data_misfit, half_square
 from cassi.solvers.statistics import Statistics
 
@@ -20,7 +20,7 @@ class GapState(State):
 
 
 @dataclass(frozen=True)
-class GAP(Algorithm):
+class GAP(Algorithm[GapState]):
     """Generalized alternating projection: project onto the measurement, then apply the prior.
 
         v = x + Aᵀ(AAᵀ + ρI)⁻¹(t − Ax),   x ← prior(v, σ)
@@ -54,7 +54,7 @@ class GAP(Algorithm):
         return GapState(x0, y)
 
     def step(
-        self, state: GapState, y: Tensor, system: LinearSystem, prior: Prior, sigma: Any, rho: Any
+        self, state: GapState, y: Tensor, system: LinearSystem, prior: Prior, sigma: Any, rho: Rho
     ) -> GapState:
         """Project, apply the prior, and move the target when accelerated."""
         x = prior(system.data_step(state.x, state.target, rho), sigma)
@@ -64,7 +64,7 @@ class GAP(Algorithm):
         return GapState(x, state.target + residual, residual=residual)
 
     def objective(
-        self, state: GapState, y: Tensor, system: LinearSystem, penalty: Tensor, rho: Any
+        self, state: GapState, y: Tensor, system: LinearSystem, penalty: Tensor, rho: Rho
     ) -> Tensor:
         """Return ½(y − Ax)ᵀ(AAᵀ + ρI)⁻¹(y − Ax) + R(x), per sample: `(B,)`.
 

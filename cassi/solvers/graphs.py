@@ -1,5 +1,7 @@
 """CUDA graphs: an iteration that is recorded once and then launched as a whole."""
 
+from __future__ import annotations
+
 import contextlib
 import threading
 import warnings
@@ -12,18 +14,20 @@ from torch import Tensor
 
 Body = Callable[..., tuple[Tensor, ...]]
 """Tensors and numbers → tensors. It reads no value on the host, and keeps nothing."""
+Runner = Callable[..., tuple[Tensor, ...]]
+"""Runs a body: it takes the body and its arguments, and returns what the body does."""
 
 LARGEST = 1 << 28
 """Bytes of the arguments, at most: kernels on more take longer than the host needs to launch them,
 and a graph keeps copies of its arguments and results. 16 snapshots of 256×256 have 160 MB."""
 
 
-def directly(body: Body, *values: Any) -> tuple[Tensor, ...]:
+def directly(body: Body, *values: float | Tensor) -> tuple[Tensor, ...]:
     """Run a body operation by operation."""
     return body(*values)
 
 
-def begin_graphs(device: torch.device) -> Any:
+def begin_graphs(device: torch.device) -> Runner:
     """Return what runs the body of one run's iterations: `Graphs` where there are CUDA graphs."""
     return Graphs() if device.type == "cuda" else directly
 
@@ -39,15 +43,15 @@ class Graphs:
     A body that cannot be recorded runs operation by operation; a warning says so, once.
 
     Args:
-        cuda: has `CUDAGraph` and `graph`, as torch.cuda; `Recorder` if None.
+        cuda: records graphs; a `Recorder` if None.
     """
 
-    def __init__(self, cuda: Any = None) -> None:
+    def __init__(self, cuda: Recorder | None = None) -> None:
         self.cuda = Recorder() if cuda is None else cuda
         self.works = True
-        self._recorded: dict[tuple[Any, ...], _Recorded | None] = {}
+        self._recorded: dict[tuple[object, ...], _Recorded | None] = {}
 
-    def __call__(self, body: Body, *values: Any) -> tuple[Tensor, ...]:
+    def __call__(self, body: Body, *values: float | Tensor) -> tuple[Tensor, ...]:
         """Return what the body returns for these tensors and numbers, in memory of their own."""
         if not self.works or torch.is_grad_enabled():
             return body(*values)
@@ -88,7 +92,7 @@ class _Memory(threading.local):
     """Of a thread: for each stream that launches graphs, one to record on, and the first graph."""
 
     def __init__(self) -> None:
-        self.known: dict[Any, tuple[Any, Any]] = {}
+        self.known: dict[torch.cuda.Stream, tuple[torch.cuda.Stream, torch.cuda.CUDAGraph]] = {}
 
 
 _MEMORY = _Memory()
@@ -102,12 +106,12 @@ class Recorder:
     there.
     """
 
-    def CUDAGraph(self) -> Any:
+    def CUDAGraph(self) -> torch.cuda.CUDAGraph:
         """Return an empty graph."""
         return torch.cuda.CUDAGraph()
 
     @contextlib.contextmanager
-    def graph(self, graph: Any) -> Iterator[None]:
+    def graph(self, graph: torch.cuda.CUDAGraph) -> Iterator[None]:
         """Record what runs inside."""
         place = torch.cuda.current_stream()
         side, first = _MEMORY.known.get(place) or (torch.cuda.Stream(), None)
@@ -123,11 +127,12 @@ class Recorder:
 class _Recorded:
     """A graph with the buffers of its arguments and results."""
 
-    def __init__(self, cuda: Any, body: Body, given: list[Tensor]) -> None:
+    def __init__(self, cuda: Recorder, body: Body, given: list[Tensor]) -> None:
         self.inputs = [torch.empty_like(value) for value in given]
         _copy(self.inputs, given)
         self.graph = cuda.CUDAGraph()
-        self.held: dict[int, Any] = {}  # what the buffers hold: numbers, tensors with their version
+        # What the buffers hold: numbers, tensors with their version.
+        self.held: dict[int, float | tuple[weakref.ref[Tensor], int]] = {}
         with cuda.graph(self.graph):
             self.outputs = list(body(*self.inputs))
         # What the body hands on is not copied back.
@@ -155,7 +160,7 @@ class _Recorded:
             return False
         known = self.held.get(place)
         self.held[place] = weakref.ref(value), value._version
-        return known is not None and known[0]() is value and known[1] == value._version
+        return isinstance(known, tuple) and known[0]() is value and known[1] == value._version
 
 
 def _copy(into: list[Tensor], values: list[Tensor]) -> None:

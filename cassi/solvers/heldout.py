@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -164,10 +164,10 @@ def weighted_mean(
     return cast(Tensor, x)
 
 
-def check_share(share: Any) -> None:
+def check_share(share: object) -> None:
     """Raise unless it is a share of the pixels that may be held out."""
     number = isinstance(share, int | float) and not isinstance(share, bool)
-    if not (number and 0 < share <= 0.5):
+    if not (isinstance(share, int | float) and number and 0 < share <= 0.5):
         raise ValueError(f"heldout: expected a share above 0, at most 0.5, got {share!r}")
 
 

@@ -6,13 +6,13 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from cassi.solvers.base import Algorithm, Prior, State
-from cassi.solvers.linear_system import LinearSystem
+from cassi.solvers.linear_system import LinearSystem, Rho
 from cassi.solvers.objective import data_misfit, half_square
 from cassi.solvers.statistics import Statistics
 
 
 @dataclass(frozen=True)
-class HQS(Algorithm):
+class HQS(Algorithm[State]):
     """Half-quadratic splitting: fit the measurement near the last cube, then apply the prior.
 
         v = argmin ½‖Av − y‖² + ρ/2‖v − x‖²,   x ← prior(v, σ)
@@ -44,13 +44,13 @@ class HQS(Algorithm):
         return State(x0)
 
     def step(
-        self, state: State, y: Tensor, system: LinearSystem, prior: Prior, sigma: Any, rho: Any
+        self, state: State, y: Tensor, system: LinearSystem, prior: Prior, sigma: Any, rho: Rho
     ) -> State:
         """Take the data step, apply the prior."""
         return State(prior(system.data_step(state.x, y, rho), sigma))
 
     def objective(
-        self, state: State, y: Tensor, system: LinearSystem, penalty: Tensor, rho: Any
+        self, state: State, y: Tensor, system: LinearSystem, penalty: Tensor, rho: Rho
     ) -> Tensor:
         """Return min_v ½‖Av − y‖² + ρ/2‖v − x‖² + ρR(x), per sample: `(B,)`."""
         v = system.data_step(state.x, y, rho)

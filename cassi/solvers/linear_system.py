@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypeGuard
+from collections.abc import Callable
+from typing import Protocol, TypeGuard
 
 import torch
 from torch import Tensor
+
+Rho = float | Tensor
+"""ρ: a number, or a tensor of one per sample `(B,)` or one per detector pixel."""
 
 
 class LinearSystem(Protocol):
@@ -20,7 +24,7 @@ class LinearSystem(Protocol):
     def pinv(self, y: Tensor) -> Tensor:
         """Return the minimum-norm solution Aᵀ(AAᵀ)⁺y, `(B, C, H, W)`."""
 
-    def data_step(self, v: Tensor, y: Tensor, rho: Any = 0.0) -> Tensor:
+    def data_step(self, v: Tensor, y: Tensor, rho: Rho = 0.0) -> Tensor:
         """Return argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖², `(B, C, H, W)`."""
 
 
@@ -31,7 +35,7 @@ class SubspaceSystem(LinearSystem, Protocol):
     def is_closed(self) -> bool:
         """Whether `gram_solve` has a closed form: no value is read, no solve depends on another."""
 
-    def gram_solve(self, r: Tensor, rho: Any = 0.0) -> Tensor:
+    def gram_solve(self, r: Tensor, rho: Rho = 0.0) -> Tensor:
         """Solve (AAᵀ + ρI) z = r."""
 
     def add_gram_product(self, v: Tensor, y: Tensor) -> Tensor:
@@ -66,7 +70,7 @@ class Camera(SubspaceSystem, Protocol):
     def begin(self) -> LinearSystem:
         """Return the camera for one run. It may keep the last solve to start the next one from."""
 
-    def around_prior(self, prior: Any) -> Any:
+    def around_prior(self, prior: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """Return the prior of a run with what the camera knows of the scene around it."""
 
     def add_adjoint(self, v: Tensor, y: Tensor) -> Tensor:
@@ -81,7 +85,7 @@ class Camera(SubspaceSystem, Protocol):
     def without_bad_pixels(self, y: Tensor) -> Tensor:
         """Return a measurement in which bad pixels are zero."""
 
-    def weighted(self, variance: Any = None, bad_pixels: Any = None) -> Camera:
+    def weighted(self, variance: Tensor | None = None, bad_pixels: Tensor | None = None) -> Camera:
         """Return the camera that leaves pixels out, or weighs them."""
 
 
@@ -121,7 +125,7 @@ def begin_system(system: LinearSystem) -> LinearSystem:
     return system.begin() if is_camera(system) else system
 
 
-def damped_inverse(y: Tensor, system: LinearSystem, rho: Any) -> Tensor:
+def damped_inverse(y: Tensor, system: LinearSystem, rho: Rho) -> Tensor:
     """Return Aᵀ(AAᵀ + ρI)⁻¹y, `(B, C, H, W)`: the data step from zero; `pinv` where ρ = 0.
 
     Args:
@@ -132,6 +136,6 @@ def damped_inverse(y: Tensor, system: LinearSystem, rho: Any) -> Tensor:
     return damped_start(y, system, rho) if torch.as_tensor(rho).any() else system.pinv(y)
 
 
-def damped_start(y: Tensor, system: LinearSystem, rho: Any) -> Tensor:
+def damped_start(y: Tensor, system: LinearSystem, rho: Rho) -> Tensor:
     """Return the `damped_inverse` where ρ > 0: no value of a tensor is read."""
     return system.data_step(torch.zeros_like(system.adjoint(y)), y, rho)

@@ -17,16 +17,19 @@ from cassi.solvers.base import (
     Length,
     Prior,
     Solution,
+    State,
     begin,
     is_sampled,
     norm,
     wants_cube,
 )
-from cassi.solvers.linear_system import LinearSystem, begin_system, check_order, seen
+from cassi.solvers.components import Components
+from cassi.solvers.linear_system import LinearSystem, Rho, begin_system, check_order, seen
 from cassi.solvers.objective import evaluate_objective
-from cassi.solvers.schedules import Schedule
+from cassi.solvers.schedules import AnySchedule
 from cassi.solvers.statistics import Statistics
 
+FirstCube = Tensor | Callable[[], Tensor | None] | None
 READ_EVERY = 32
 """Iterations from one look at the norms to the next on a device that the host would wait for. What
 diverges there ends with the cube of the last look."""
@@ -39,9 +42,9 @@ def iterate(
     prior: Prior,
     *,
     iterations: int,
-    sigma: Schedule,
-    rho: Schedule | None = None,
-    x0: Tensor | Callable[[], Tensor | None] | None = None,
+    sigma: AnySchedule,
+    rho: AnySchedule | None = None,
+    x0: FirstCube = None,
     tol: float = 0.0,
     callback: Callback | None = None,
     objective: int = 0,
@@ -140,10 +143,10 @@ class _Late:
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
-    def __set__(self, record: Any, value: Any) -> None:
+    def __set__(self, record: Iteration, value: float | Callable[[], float]) -> None:
         vars(record)[self.name] = value
 
-    def __get__(self, record: Any, owner: type) -> Any:
+    def __get__(self, record: Iteration, owner: type) -> float:
         value = vars(record)[self.name]
         return value() if callable(value) else value
 
@@ -166,14 +169,14 @@ class _Run:
     running: LinearSystem
     prior: Prior
     iterations: int
-    sigma: Schedule
-    rho: Schedule
+    sigma: AnySchedule
+    rho: AnySchedule
     callback: Callback | None
     objective: int
     norms: _Norms
     start: float
 
-    def until_the_end(self, x0: Any, statistics: Statistics | None, tol: float) -> Solution:
+    def until_the_end(self, x0: FirstCube, statistics: Statistics | None, tol: float) -> Solution:
         """Iterate; arguments and result are those of `iterate`."""
         y, running, count, norms = self.y, self.running, self.iterations, self.norms
         state = self.algorithm.init(y, running, _first_cube(x0, y, running), statistics)
@@ -202,7 +205,12 @@ class _Run:
         return Solution(state.x, history, reason)
 
     def _report(
-        self, history: list[Iteration], state: Any, seconds: float, sigma: Any, rho: Any
+        self,
+        history: list[Iteration],
+        state: State | Components,
+        seconds: float,
+        sigma: float | Tensor,
+        rho: Rho,
     ) -> bool:
         """Append an iteration to the history; return whether the callback ends the run."""
         pause, index, objective = time.perf_counter(), len(history) + 1, None
@@ -217,9 +225,7 @@ class _Run:
         return stop
 
 
-def _first_cube(
-    x0: Tensor | Callable[[], Tensor | None] | None, y: Tensor, system: LinearSystem
-) -> Tensor:
+def _first_cube(x0: FirstCube, y: Tensor, system: LinearSystem) -> Tensor:
     x = x0() if callable(x0) else x0
     return system.pinv(y) if x is None else x
 

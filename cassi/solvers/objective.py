@@ -1,12 +1,12 @@
 """The objective that an algorithm minimises."""
 
-from typing import Any, cast
+from typing import cast
 
 from torch import Tensor
 
-from cassi.solvers.base import Algorithm, Prior, is_proximal
+from cassi.solvers.base import Algorithm, Prior, State, is_proximal
 from cassi.solvers.components import ComponentPrior, Components
-from cassi.solvers.linear_system import LinearSystem
+from cassi.solvers.linear_system import LinearSystem, Rho
 
 
 def inner(a: Tensor, b: Tensor) -> Tensor:
@@ -27,11 +27,11 @@ def data_misfit(x: Tensor, y: Tensor, system: LinearSystem) -> Tensor:
 def evaluate_objective(
     algorithm: Algorithm,
     prior: Prior,
-    state: Any,
+    state: State | Components,
     y: Tensor,
     system: LinearSystem,
-    sigma: Any,
-    rho: Any,
+    sigma: float | Tensor,
+    rho: Rho,
 ) -> float | None:
     """Return what algorithm and prior minimise together, summed over the samples.
 

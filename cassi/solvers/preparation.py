@@ -7,7 +7,7 @@ from torch import Tensor
 from cassi.solvers.early_stopping import StoppingPoint
 from cassi.solvers.linear_system import LinearSystem, damped_start
 from cassi.solvers.refinement import no_closer
-from cassi.solvers.schedules import Schedule
+from cassi.solvers.schedules import AnySchedule
 from cassi.solvers.statistics import Statistics
 
 
@@ -35,8 +35,8 @@ class Preparation:
     system: LinearSystem
     statistics: Statistics | None
     iterations: int
-    sigma: Schedule
-    rho: Schedule
+    sigma: AnySchedule
+    rho: AnySchedule
     is_damped: bool
     noise: Tensor | None
     bound: Tensor | None

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -11,13 +11,15 @@ from cassi.checks import not_negative, whole_number
 
 Schedule = Callable[[int, int], float]
 """(iteration, iterations) → value; the iteration counts from 0."""
+AnySchedule = Callable[[int, int], float | Tensor]
+"""The same, or its values are tensors `(B,)`: a number per sample."""
 
 
 @runtime_checkable
 class NoiseDependent(Protocol):
     """A schedule that depends on the noise, as `cassi.solvers.AboveNoise`."""
 
-    def told(self, noise: Tensor, y: Tensor, rho: Any) -> Schedule:
+    def told(self, noise: Tensor, y: Tensor, rho: float | Tensor) -> AnySchedule:
         """Return the schedule for a measurement of this noise."""
 
 

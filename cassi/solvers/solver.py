@@ -35,7 +35,7 @@ from cassi.solvers.linear_system import (
 )
 from cassi.solvers.loop import iterate
 from cassi.solvers.preparation import Preparation
-from cassi.solvers.schedules import Geometric, NoiseDependent, Schedule, as_schedule
+from cassi.solvers.schedules import AnySchedule, Geometric, NoiseDependent, Schedule, as_schedule
 from cassi.solvers.statistics import (
     UNSEEN,
     Statistics,
@@ -149,8 +149,9 @@ class Solver:
             statistics = Statistics(lambda: [(measured, system)])  # both runs ask for them
         level = signal_level(measured, system, statistics, dark=algorithm.divides)
         y, noise, bound, point = measured / level, None, None, None
-        sigma, count = as_schedule(self.sigma), self.iterations
-        rho = own = as_schedule(algorithm.rho if self.rho is None else self.rho)
+        sigma: AnySchedule = as_schedule(self.sigma)
+        count, own = self.iterations, as_schedule(algorithm.rho if self.rho is None else self.rho)
+        rho: AnySchedule = own
         adapts = isinstance(sigma, NoiseDependent)
         if algorithm.damped or adapts or self.consistent or self.heldout:
             noise = bound = relative_noise(y, system, self.noise, statistics)
@@ -181,7 +182,7 @@ class Solver:
             share, size = torch.stack((noise.mean(), statistics.size.mean().to(noise))).tolist()
 
             def run(y: Tensor, camera: Camera, monitor: HeldOutMonitor, factor: float) -> None:
-                setting: Any = "auto" if factor == 1 else factor * share
+                setting: float | Literal["auto"] = "auto" if factor == 1 else factor * share
                 count = monitor.last
                 same = replace(self, iterations=count, noise=setting, heldout=0, consistent=False)
                 same.run(y, camera, callback=monitor, statistics=statistics)
@@ -189,7 +190,7 @@ class Solver:
             heldout, count = self.heldout, self.iterations
             return find_stopping_point(y, camera, heldout, count, share * size, run)
 
-        return cast(StoppingPoint, statistics.remember(self, find))
+        return statistics.remember(self, find)
 
     def __call__(self, y: Tensor, system: LinearSystem) -> Tensor:
         """Reconstruct: `(B, K, H, W')` → `(B, C, H, W)`."""

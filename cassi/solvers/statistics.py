@@ -8,16 +8,17 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 from cassi.checks import not_negative
 from cassi.plain_scenes import SIDE, WINDOWS, fit_windows, linear_maps, smooth_spectra
-from cassi.solvers.linear_system import LinearSystem, good_pixels, is_camera
-from cassi.solvers.schedules import Schedule
+from cassi.solvers.linear_system import LinearSystem, Rho, good_pixels, is_camera
+from cassi.solvers.schedules import AnySchedule, Schedule
 
+T = TypeVar("T")
 Parts = Callable[[], Iterable[tuple[Tensor, LinearSystem]]]
 """The measurement in parts along one axis, in order, each with the camera of that part."""
 
@@ -47,9 +48,9 @@ class Statistics:
 
     parts: Parts
     axis: int = -2
-    _found: list[tuple[Any, Any]] = field(default_factory=list, init=False, repr=False)
+    _found: list[tuple[object, Any]] = field(default_factory=list, init=False, repr=False)
 
-    def remember(self, of: Any, find: Callable[[], Any]) -> Any:
+    def remember(self, of: object, find: Callable[[], T]) -> T:
         """Return `find()`, called once for each object `of`: a result that a solver keeps.
 
         Of tensors the last one alone is kept: frames of a sequence would fill the memory.
@@ -70,14 +71,13 @@ class Statistics:
         """Use what `estimate` has returned for the same measurement, in another process perhaps."""
         vars(self).update(estimates)
 
-    def by(self, key: Any, change: Callable[[Any], LinearSystem]) -> Statistics:
+    def by(self, key: object, change: Callable[[Any], LinearSystem]) -> Statistics:
         """Return the statistics of the same measurement by another camera; the same for a key."""
 
         def parts() -> Iterable[tuple[Tensor, LinearSystem]]:
             return [(y, change(system)) for y, system in self.parts()]
 
-        found: Statistics = self.remember(key, lambda: Statistics(parts, self.axis))
-        return found
+        return self.remember(key, lambda: Statistics(parts, self.axis))
 
     def with_noise(self, noise: Tensor) -> Statistics:
         """Return the statistics of the same measurement, with another noise level, `(B,)`."""
@@ -149,10 +149,10 @@ class Statistics:
         return torch.stack([largest_eigenvalue(y, system) for y, system in self.parts()]).amax()
 
 
-def check_noise(noise: Any) -> None:
+def check_noise(noise: object) -> None:
     """Raise ValueError unless the noise is "auto" or a number >= 0."""
-    number = isinstance(noise, int | float) and not isinstance(noise, bool)
-    if noise != "auto" and not (number and noise >= 0):
+    number = isinstance(noise, int | float) and not isinstance(noise, bool) and noise >= 0
+    if noise != "auto" and not number:
         raise ValueError(f"noise: expected auto or a number >= 0, got {noise!r}")
 
 
@@ -279,7 +279,7 @@ def damped_schedule(
     y: Tensor,
     system: LinearSystem,
     statistics: Statistics | None = None,
-) -> Callable[[int, int], Any]:
+) -> AnySchedule:
     """Raise ρ to at least the `noise_damping` of y.
 
     Args:
@@ -329,7 +329,7 @@ class AboveNoise:
         """Return the value without noise."""
         return self.schedule(iteration, iterations)
 
-    def told(self, noise: Tensor, y: Tensor, rho: Any) -> Callable[[int, int], Any]:
+    def told(self, noise: Tensor, y: Tensor, rho: Rho) -> AnySchedule:
         """Return the schedule for a measurement: of numbers, or of `(B,)`.
 
         Args:

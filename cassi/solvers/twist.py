@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cassi.checks import not_negative
 from cassi.solvers.base import Algorithm, Prior, State, is_proximal
-from cassi.solvers.linear_system import LinearSystem
+from cassi.solvers.linear_system import LinearSystem, Rho
 from cassi.solvers.objective import half_square, inner
 from cassi.solvers.statistics import Statistics, largest_eigenvalue
 
@@ -24,7 +24,7 @@ class TwistState(State):
 
 
 @dataclass(frozen=True)
-class TwIST(Algorithm):
+class TwIST(Algorithm[TwistState]):
     """Two-step iterative shrinkage/thresholding: the next cube comes from the last two.
 
         Γ(x) = prior(x + Aᵀ(y − Ax)/(L + ρ), σ),   L = ‖A‖², found once by power iteration,
@@ -67,7 +67,7 @@ class TwIST(Algorithm):
         return TwistState(x0, None, lipschitz, residual=y - system(x0))
 
     def step(
-        self, state: TwistState, y: Tensor, system: LinearSystem, prior: Prior, sigma: Any, rho: Any
+        self, state: TwistState, y: Tensor, system: LinearSystem, prior: Prior, sigma: Any, rho: Rho
     ) -> TwistState:
         """Compute Γ(x_t), and combine it with the last two cubes."""
         lipschitz = state.lipschitz + rho
@@ -92,7 +92,7 @@ class TwIST(Algorithm):
         return TwistState(x, state.x, state.lipschitz, residual=residual)
 
     def objective(
-        self, state: TwistState, y: Tensor, system: LinearSystem, penalty: Tensor, rho: Any
+        self, state: TwistState, y: Tensor, system: LinearSystem, penalty: Tensor, rho: Rho
     ) -> Tensor:
         """Return ½‖Ax − y‖² + (L + ρ)R(x), per sample: `(B,)`."""
         return half_square(state.residual) + (state.lipschitz + rho) * penalty

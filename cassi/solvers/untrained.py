@@ -10,7 +10,7 @@ from torch.func import functional_call
 
 from cassi.checks import not_negative
 from cassi.solvers.base import Algorithm, Prior, State
-from cassi.solvers.linear_system import LinearSystem
+from cassi.solvers.linear_system import LinearSystem, Rho
 from cassi.solvers.statistics import Statistics
 
 PRECISIONS = {"32-true": None, "bf16-mixed": torch.bfloat16}
@@ -45,7 +45,7 @@ class UntrainedState(State):
 
 
 @dataclass(frozen=True)
-class Untrained(Algorithm):
+class Untrained(Algorithm[UntrainedState]):
     r"""Fit an untrained network to the measurement: its form is the prior.
 
         min over θ, z of  f·mean|A G_θ(z + n) − y| + s·mean|z|,   x ← prior(G_θ(z + n), σ)
@@ -125,7 +125,13 @@ class Untrained(Algorithm):
         return UntrainedState(x0, fitted, zeros, zeros, worst, network, code, 0, seed)
 
     def step(
-        self, state: Any, y: Tensor, system: LinearSystem, prior: Prior, sigma: Any, rho: Any
+        self,
+        state: UntrainedState,
+        y: Tensor,
+        system: LinearSystem,
+        prior: Prior,
+        sigma: Any,
+        rho: Rho,
     ) -> UntrainedState:
         """Take one step of Adam, and keep the cube if its loss is the least."""
         with torch.enable_grad():
