@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import difflib
+import functools
 import inspect
 import math
 import opcode
@@ -13,7 +14,8 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import CodeType
+from typing import TYPE_CHECKING, TypeGuard
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -130,7 +132,7 @@ def read_numbers(path: Path, most: int = LARGEST_TEXT) -> list[list[float]]:
     return rows
 
 
-def whole_number(name: str, value: Any, minimum: int, maximum: int | None = None) -> int:
+def whole_number(name: str, value: object, minimum: int, maximum: int | None = None) -> int:
     """Return a whole number in a range; a boolean is none.
 
     Args:
@@ -142,14 +144,14 @@ def whole_number(name: str, value: Any, minimum: int, maximum: int | None = None
     Raises:
         ValueError: it is no whole number, or out of range.
     """
-    whole = isinstance(value, Integral) and not isinstance(value, bool)
-    if not whole or value < minimum or (maximum is not None and value > maximum):
+    number = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
+    if number is None or number < minimum or (maximum is not None and number > maximum):
         span = f"of at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
         raise ValueError(f"{name}: expected a whole number {span}, got {value!r}")
-    return int(value)
+    return number
 
 
-def not_negative(name: str, value: Any) -> float:
+def not_negative(name: str, value: object) -> float:
     """Return a number >= 0; a boolean is none.
 
     Raises:
@@ -160,23 +162,23 @@ def not_negative(name: str, value: Any) -> float:
     return float(value)
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     """Tell whether this is a finite number; a boolean is none."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def is_list(value: Any, length: int) -> bool:
+def is_list(value: object, length: int) -> TypeGuard[Sequence[int]]:
     """Tell whether these are so many whole numbers of at least 0."""
-    listed = isinstance(value, Sequence) and not isinstance(value, str) and len(value) == length
-    return listed and all(type(item) is int and item >= 0 for item in value)
+    if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != length:
+        return False
+    return all(type(item) is int and item >= 0 for item in value)
 
 
-Rules = Mapping[str, tuple[str, Callable[[Any], bool]]]
+Rules = Mapping[str, tuple[str, Callable[[object], bool]]]
 """What each value must be, in words and as a test."""
 
 
-def check_values(values: Any, rules: Rules, place: str = "") -> None:
+def check_values(values: object, rules: Rules, place: str = "") -> None:
     """Check the attributes of an object.
 
     Args:
@@ -188,12 +190,12 @@ def check_values(values: Any, rules: Rules, place: str = "") -> None:
         ValueError: one is not what it must be.
     """
     for name, (wanted, fits) in rules.items():
-        if not fits(value := getattr(values, name)):
+        if not fits(value := vars(values)[name]):
             raise ValueError(f"{place}{name}: expected {wanted}, got {value!r}")
 
 
 def did_you_mean(
-    name: Any, known: Iterable[str], n: int = 3, *, cutoff: float = 0.5, place: str = ""
+    name: object, known: Iterable[str], n: int = 3, *, cutoff: float = 0.5, place: str = ""
 ) -> str:
     """Return "; did you mean A or B?", the end of a message; "" where nothing is near.
 
@@ -239,7 +241,9 @@ def raised_here(error: BaseException) -> bool:
     return code.co_filename.startswith(PACKAGE) and code.co_code[place.tb_lasti] == _RAISE
 
 
-def check_cube(network: Any, x: Any, shape: tuple[int, ...], trained: bool = False) -> None:
+def check_cube(
+    network: Callable[..., object], x: object, shape: tuple[int, ...], trained: bool = False
+) -> None:
     """Refuse what a network, perhaps the user's own, returns in place of a cube.
 
     Args:
@@ -261,7 +265,7 @@ def check_cube(network: Any, x: Any, shape: tuple[int, ...], trained: bool = Fal
     )
 
 
-def check_loss(loss: Any, value: Any, trained: bool = True) -> None:
+def check_loss(loss: Callable[..., object], value: object, trained: bool = True) -> None:
     """Refuse what a loss, perhaps the user's own, returns in place of one number.
 
     Args:
@@ -278,7 +282,7 @@ def check_loss(loss: Any, value: Any, trained: bool = True) -> None:
         raise ValueError(f"{place}: expected the loss to be one number, a tensor, got {got}{mean}")
 
 
-def _misfit(x: Any, shape: tuple[int, ...], trained: bool) -> str | None:
+def _misfit(x: object, shape: tuple[int, ...], trained: bool) -> str | None:
     import torch
 
     if not isinstance(x, torch.Tensor):
@@ -290,12 +294,17 @@ def _misfit(x: Any, shape: tuple[int, ...], trained: bool) -> str | None:
     return None
 
 
-def describe_place(made: Any) -> str:
+def code_of(made: Callable[..., object]) -> CodeType | None:
+    """Return the code of a function, of one that is wrapped its own; None where it has none."""
+    return getattr(inspect.unwrap(made), "__code__", None)
+
+
+def describe_place(made: Callable[..., object]) -> str:
     """Return the name of a function, or of what a module computes, with its file and line."""
-    made = getattr(made, "func", made)  # of a partial
+    made = made.func if isinstance(made, functools.partial) else made
     if not hasattr(made, "__qualname__"):
         made = getattr(type(made), "forward", type(made).__call__)
-    code = getattr(inspect.unwrap(made), "__code__", None)
+    code = code_of(made)
     place = f" ({Path(code.co_filename).name}, line {code.co_firstlineno})" if code else ""
     return f"{made.__qualname__}{place}"
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 _guarded: set[str] = set()
 _THROUGH = frozenset({"open", "os.truncate", "os.chmod", "os.chown", "os.utime"})
@@ -91,10 +90,10 @@ def _listen() -> None:
     sys.addaudithook(_audit)  # it stays; without a guarded folder it does nothing
 
 
-def _audit(event: str, given: tuple[Any, ...]) -> None:
+def _audit(event: str, given: tuple[object, ...]) -> None:
     if not _guarded or event not in _EVENTS:
         return
-    if event == "open" and not (given[2] or 0) & _WRITING:
+    if event == "open" and not (isinstance(given[2], int) and given[2] & _WRITING):
         return
     for name in given[:2] if event in ("os.rename", "os.link") else given[:1]:
         if isinstance(name, str | bytes | os.PathLike):

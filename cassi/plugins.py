@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from cassi.checks import PACKAGE, did_you_mean
+from cassi.checks import PACKAGE, code_of, did_you_mean
 
 Made = TypeVar("Made", bound=Callable[..., Any])
 KINDS = ("dataset", "loss", "metric", "prior")
@@ -42,7 +42,7 @@ class Part:
     """
 
     make: Callable[..., Any]
-    settings: Mapping[str, Any]
+    settings: Mapping[str, object]
     about: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -61,7 +61,7 @@ _LOADED: dict[str, Plugin] = {}
 _LOADING: list[str] = []
 
 
-def register_loss(name: str, **settings: Any) -> Callable[[Made], Made]:
+def register_loss(name: str, **settings: object) -> Callable[[Made], Made]:
     """Give a loss a name, for `loss=NAME` of cassi-train.
 
     Args:
@@ -79,7 +79,7 @@ def register_loss(name: str, **settings: Any) -> Callable[[Made], Made]:
     return _enter("loss", name, settings)
 
 
-def register_prior(name: str, **settings: Any) -> Callable[[Made], Made]:
+def register_prior(name: str, **settings: object) -> Callable[[Made], Made]:
     """Give a prior a name, for `prior=NAME`.
 
     Args:
@@ -124,7 +124,7 @@ def register_metric(
 
 
 def register_dataset(
-    name: str, wavelengths: Iterable[float] | None = None, **settings: Any
+    name: str, wavelengths: Iterable[float] | None = None, **settings: object
 ) -> Callable[[Made], Made]:
     """Give a data set a name, for `data=NAME` of cassi-train and cassi-evaluate.
 
@@ -147,7 +147,7 @@ def register_dataset(
 
 
 def _enter(
-    kind: str, name: str, settings: Mapping[str, Any], about: Mapping[str, Any] | None = None
+    kind: str, name: str, settings: Mapping[str, object], about: Mapping[str, object] | None = None
 ) -> Callable[[Made], Made]:
     check_name(f"register_{kind}", name)
 
@@ -161,13 +161,13 @@ def _enter(
     return enter
 
 
-def check_name(place: str, name: Any) -> None:
+def check_name(place: str, name: object) -> None:
     """Raise ValueError unless this is a Python name."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII):
         raise ValueError(f"{place}: expected a name of letters, digits and _, got {name!r}")
 
 
-def same_thing(a: Any, b: Any) -> bool:
+def same_thing(a: object, b: object) -> bool:
     """Tell whether one is the other defined anew, as a cell of a notebook does."""
     places = [
         tuple(getattr(x, key, None) for key in ("__module__", "__qualname__")) for x in (a, b)
@@ -180,7 +180,7 @@ def parts(kind: str) -> Mapping[str, Part]:
     return _PARTS[kind]
 
 
-def node_of(kind: str, name: str) -> dict[str, Any]:
+def node_of(kind: str, name: str) -> dict[str, object]:
     """Return the config node from which `make` makes a part, with all its settings."""
     part = _PARTS[kind][name]
     # The first arguments are what it is called with.
@@ -195,14 +195,14 @@ def node_of(kind: str, name: str) -> dict[str, Any]:
     return {"_target_": "cassi.plugins.make", "kind": kind, "name": name, **defaults}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """Return a default as a config has it; an object is made by its owner, whom null asks to."""
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value if isinstance(value, str | int | float | bool | None) else None
 
 
-def make(kind: str, name: str, **settings: Any) -> Any:
+def make(kind: str, name: str, **settings: object) -> Any:
     """Make a registered part: an object of its class, or its function with these settings.
 
     Raises:
@@ -222,7 +222,7 @@ def make(kind: str, name: str, **settings: Any) -> Any:
     return part.make(**settings)
 
 
-def _makes_parts(kind: str, made: Any) -> bool:
+def _makes_parts(kind: str, made: object) -> bool:
     """Tell a class whose objects are called from what is itself called.
 
     Of a data set's class an object may be a split: making it is the call.
@@ -270,15 +270,19 @@ def _load(name: str) -> Plugin:
 
 def _check_free(module: str, file: Path) -> None:
     """Refuse a file whose module would stand in the place of another."""
-    place: Any = None
+    place: str | None = None
     if module in sys.modules:
-        place = getattr(sys.modules[module], "__file__", None) or "Python"
+        place = _file_of(sys.modules[module]) or "Python"
     elif (spec := importlib.util.find_spec(module)) is not None:
         place = spec.origin or "a folder"
-    if place is not None and Path(str(place)).resolve() != file:
+    if place is not None and Path(place).resolve() != file:
         raise ValueError(
             f"plugins: the name of {file.name} is that of another module, {place}; rename the file"
         )
+
+
+def _file_of(module: ModuleType | None) -> str | None:
+    return None if module is None else vars(module).get("__file__")  # a built-in one has none
 
 
 def _execute(module: str, file: Path) -> ModuleType:
@@ -295,7 +299,7 @@ def _execute(module: str, file: Path) -> ModuleType:
     return made
 
 
-def _run(name: str, module: str, file: Path | None, load: Callable[[], Any]) -> None:
+def _run(name: str, module: str, file: Path | None, load: Callable[[], object]) -> None:
     _LOADING.append(name)
     try:
         load()
@@ -312,7 +316,7 @@ def _run(name: str, module: str, file: Path | None, load: Callable[[], Any]) -> 
         _LOADING.pop()
 
 
-def owner(made: Any) -> str | None:
+def owner(made: object) -> str | None:
     """Return what others must name to have this part: a plugin's file, or a module; None for ours.
 
     Args:
@@ -324,7 +328,7 @@ def owner(made: Any) -> str | None:
     return None if module == "__main__" or module.partition(".")[0] == "cassi" else module
 
 
-def is_loaded(name: Any) -> bool:
+def is_loaded(name: object) -> bool:
     """Tell whether the user named this plugin at the start of this process."""
     return isinstance(name, str) and name in _LOADED
 
@@ -342,10 +346,10 @@ def plugin_modules() -> set[str]:
 def plugin_files() -> list[str]:
     """Return the files of all plugins; where these change, so may every result."""
     modules = (sys.modules.get(plugin.module) for plugin in _LOADED.values())
-    return sorted(str(file) for m in modules if (file := getattr(m, "__file__", None)))
+    return sorted(str(file) for m in modules if (file := _file_of(m)))
 
 
-def needed(names: Iterable[Any]) -> str | None:
+def needed(names: Iterable[object]) -> str | None:
     """Say which plugins are needed and missing, `plugins=[a.py,b]`; None where none is.
 
     Args:
@@ -356,13 +360,12 @@ def needed(names: Iterable[Any]) -> str | None:
     return f"plugins=[{','.join(safe)}]" if set(safe) - loaded else None
 
 
-def place_of(make: Callable[..., Any], error: BaseException | None = None) -> str:
+def place_of(make: Callable[..., object], error: BaseException | None = None) -> str:
     """Return " (FILE, line N)" of a part: where it is defined, or where in its file an error arose.
 
     It is "" for what has no file.
     """
-    made = inspect.unwrap(make)
-    code = getattr(made, "__code__", None) or getattr(type(made).__call__, "__code__", None)
+    code = code_of(make) or code_of(type(inspect.unwrap(make)).__call__)
     if code is None:
         return ""
     frames = traceback.extract_tb(None if error is None else error.__traceback__)

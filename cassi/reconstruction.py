@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Callable, Mapping, Sized
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Literal, TypeGuard, overload
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from cassi.methods.automatic import auto
 from cassi.pipeline.find import aligned, find_camera
 from cassi.pipeline.fit import Given, Recipe, fit
 from cassi.pipeline.snapshot import Camera, Result, Snapshot
-from cassi.solvers.base import Reconstructor
+from cassi.solvers.base import Options, Reconstructor, Runs
 from cassi.solvers.function import Function
 from cassi.solvers.linear_system import check_order, seen
 from cassi.solvers.statistics import Statistics
@@ -24,7 +25,18 @@ from cassi.systems.arguments import as_cube, as_measurement
 from cassi.systems.base import System
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from cassi.apps.camera.camera import Camera as CameraFile
     from cassi.calibration.response import Unit
+    from cassi.data.simulation import Noise
+    from cassi.systems import DDCassi, SDCassi, TiltedCassi
+
+    Array = Tensor | ArrayLike
+    Picture = Array | tuple[Array, Array]
+    Method = (
+        str | Mapping[str, object] | Reconstructor | nn.Module | Callable[[Tensor, System], Tensor]
+    )
 
 _FRAMES = (
     'method: "video" in place of "auto", as each band has its own mask and none is moved, as for '
@@ -54,75 +66,72 @@ class Reconstruction:
 
     def __repr__(self) -> str:
         """Name shapes in place of values."""
-        shapes = ", ".join(f"{name}={tuple(getattr(self, name).shape)}" for name in ("x", "std"))
+        shapes = f"x={tuple(self.x.shape)}, std={tuple(self.std.shape)}"
         return f"Reconstruction({shapes}, sources={self.sources}, warnings={self.warnings})"
 
 
 @overload
 def reconstruct(
-    y: Any,
-    system: Any,
-    method: Any = ...,
+    y: Array,
+    system: System,
+    method: Method = ...,
     *,
     seed: int = ...,
-    bad_pixels: Any = ...,
+    bad_pixels: Array | None = ...,
     uncertainty: Literal[False] = ...,
     align: bool = ...,
-    guide: Any = ...,
+    guide: Picture | None = ...,
     unit: str | None = ...,
 ) -> Tensor: ...
 
 
 @overload
 def reconstruct(
-    y: Any,
-    system: Any,
-    method: Any = ...,
+    y: Array,
+    system: System,
+    method: Method = ...,
     *,
     seed: int = ...,
-    bad_pixels: Any = ...,
+    bad_pixels: Array | None = ...,
     uncertainty: Literal[True],
     align: bool = ...,
-    guide: Any = ...,
+    guide: Picture | None = ...,
     unit: str | None = ...,
 ) -> Reconstruction: ...
 
 
 def reconstruct(
-    y: Any,
-    system: Any,
-    method: Any = "auto",
+    y: Array,
+    system: System,
+    method: Method = "auto",
     *,
     seed: int = 0,
-    bad_pixels: Any = None,
+    bad_pixels: Array | None = None,
     uncertainty: bool = False,
     align: bool = True,
-    guide: Any = None,
+    guide: Picture | None = None,
     unit: str | None = None,
 ) -> Tensor | Reconstruction:
     """Reconstruct a cube as `cassi-reconstruct` does: the same defaults, the same bits.
 
     Args:
-        y: measurement `(B, K, H', W')`, `(K, H', W')` or `(H', W')`, of one camera; a tensor or an
-            array. It is computed in the precision of the camera.
-        system: the camera, such as `cassi.SDCassi`.
-        method: a name as in `experiment=`, `model=` or `reconstructors=`: "auto" (no training, no
-            settings; "video" with a warning where the camera codes frames), "gap_tv", "desci",
-            "pretrained", …. Or a file of weights of cassi-train; a mapping such as
-            `{"method": "gap_tv", "overrides": {"solver.iterations": 20}}`; a network; a
-            `cassi.solvers.Reconstructor` such as a `Solver`; any function `(y, system) -> x`.
+        y: measurement `(B, K, H', W')`, `(K, H', W')` or `(H', W')`; a tensor or an array.
+        system: the camera, such as `cassi.SDCassi`. Computations are in its precision.
+        method: a name as in `method=`, `model=` or `reconstructors=`: "auto" (no training, no
+            settings; "video" with a warning where the camera codes frames), "gap_tv", "pretrained",
+            …. Or a file of weights of cassi-train; a mapping such as `{"method": "gap_tv",
+            "overrides": {"solver.iterations": 20}}`; a network; a `cassi.solvers.Reconstructor`
+            such as a `Solver`; any function `(y, system) -> x`.
         seed: of the method's random numbers.
-        bad_pixels: not zero at pixels of the detector to leave out, `(H', W')` or as
-            `cassi.systems.Weighted` takes them. The values of y there have no influence.
-        uncertainty: return a `Reconstruction` in place of the cube, with the standard deviation of
-            every value; takes up to three times the time.
+        bad_pixels: not zero at pixels to leave out, `(H', W')` or as `cassi.systems.Weighted`
+            takes them. The values of y there have no influence.
+        uncertainty: return a `Reconstruction`, with the σ of every value; up to three times slower.
         align: move the mask to its position in the measurement, where that is certain; see
             `cassi.calibration.align`. For `SDCassi` cameras with one mask for all samples.
-        guide: a picture of the scene by an ordinary camera, linear in light, with what it sees of
-            the bands: `(picture, response)`, `(G, H, W)` and `(G, C)`; a picture alone, `(H, W)`,
-            is panchromatic. It is registered, and refused with a warning where it does not help;
-            see `cassi.guide_search.place_guide`. For "auto" and "self_supervised". The measurement
-            of a `cassi.Stacked` of one camera and one `cassi.Guide` has it already.
+        guide: `(picture, response)` of an ordinary camera: `(G, H, W)`, linear in light, and what
+            it sees of the bands, `(G, C)`; or a panchromatic picture `(H, W)`. It is registered,
+            and refused with a warning where it does not help, see `cassi.guide_search.place_guide`.
+            For "auto" and "self_supervised". A `cassi.Stacked` has it in its measurement.
         unit: "reflectance" or "radiance" of the scene, as `output.unit=`, with a camera of
             `cassi.read_camera` whose file has `response:`. Its white frame corrects y in any case.
 
@@ -133,8 +142,7 @@ def reconstruct(
     Raises:
         OSError: a file of weights is missing.
         TypeError: measurement and camera are in the wrong order, or are none.
-        ValueError: the method is unknown, or does not fit measurement and camera. Or a unit is
-            asked for, and the camera has no response.
+        ValueError: the method is unknown or does not fit, or no response gives the unit.
 
     >>> from cassi.systems import SDCassi
     >>> system = SDCassi(torch.rand(16, 20), bands=3, step=1)
@@ -144,31 +152,39 @@ def reconstruct(
     y = _measured("reconstruct", y, system)
     if guide is None and isinstance(system, System):
         y, system, guide = system.without_guide(y)
-    if bad_pixels is not None:
-        system = system.weighted(bad_pixels=bad_pixels)
-    camera, step = Camera(system, unit=_unit(system, unit)), None
+    system = system if bad_pixels is None else system.weighted(bad_pixels=bad_pixels)
+    snapshot = Snapshot(seen(y, system), Camera(system, unit=_unit(system, unit)))
     with _own_random_numbers(y):
-        recipe = _recipe(method, y)
-        if guide is not None:
-            step = partial(_guided, recipe=recipe, guide=guide, uncertainty=uncertainty)
-        snapshot = Snapshot(seen(y, system), camera)
-        snapshot = find_camera(snapshot, aligned if align else None, step)
-        snapshot, made = fit(snapshot, recipe)
-        if any(note.startswith("method: ") for note in snapshot.notes):
-            warnings.warn(_FRAMES, stacklevel=2)
+        snapshot, made = _fitted(snapshot, method, align, guide, uncertainty)
         torch.manual_seed(seed)
         if uncertainty:
             return _with_uncertainty(snapshot, made, seed)
-        x = made.run(snapshot.y, snapshot.camera.system).checked().x
-    return _in_unit(x, snapshot.camera)
+        return _in_unit(made.run(snapshot.y, snapshot.camera.system).checked().x, snapshot.camera)
 
 
-def _recipe(method: Any, y: Tensor) -> Recipe:
+def _fitted(
+    snapshot: Snapshot, method: Method, align: bool, guide: Picture | None, uncertainty: bool
+) -> tuple[Snapshot, Reconstructor]:
+    """Find the camera, and fit the method to it."""
+    recipe, place = _recipe(method, snapshot.y), None
+    if guide is not None:
+        place = partial(_guided, recipe=recipe, guide=guide, uncertainty=uncertainty)
+    snapshot, made = fit(find_camera(snapshot, aligned if align else None, place), recipe)
+    if any(note.startswith("method: ") for note in snapshot.notes):
+        warnings.warn(_FRAMES, stacklevel=3)
+    return snapshot, made
+
+
+def _is_reconstructor(method: Method) -> TypeGuard[Reconstructor]:
+    return isinstance(method, Runs)
+
+
+def _recipe(method: Method, y: Tensor) -> Recipe:
     """Return what makes the reconstructor that a name, a network, a function or itself stands for.
 
     The default needs no settings.
     """
-    if hasattr(method, "run"):
+    if _is_reconstructor(method):
         return Given(method)
     if method == "auto":
         return Given(auto(), may_change=True)
@@ -183,11 +199,11 @@ def _recipe(method: Any, y: Tensor) -> Recipe:
     return reconstructors.Recipe(reconstructors.settings_named(method), y.device)
 
 
-def _unit(system: Any, name: str | None) -> Unit | None:
+def _unit(system: System, name: str | None) -> Unit | None:
     """Return the unit of a camera of a file that has a response, under another name."""
     if name not in (None, "reflectance", "radiance"):
         raise ValueError(f"unit: expected None, reflectance or radiance, got {name!r}")
-    unit: Unit | None = getattr(system, "unit", None)
+    unit: Unit | None = system.unit if isinstance(system, System) else None
     if unit is None and name is not None:
         raise ValueError(
             f"unit: expected None, as this camera has no response, got {name!r}; set response: in "
@@ -205,7 +221,7 @@ def _in_unit(x: Tensor, camera: Camera) -> Tensor:
     return torch.cat([unit.scene(each, unit.response(each)) for each in x.split(1)])
 
 
-def _guided(snapshot: Snapshot, recipe: Recipe, guide: Any, uncertainty: bool) -> Snapshot:
+def _guided(snapshot: Snapshot, recipe: Recipe, guide: Picture, uncertainty: bool) -> Snapshot:
     """Return a snapshot with the picture of a guide beside its camera."""
     from cassi.guide_search import place_guide, takes_guide
 
@@ -218,9 +234,9 @@ def _guided(snapshot: Snapshot, recipe: Recipe, guide: Any, uncertainty: bool) -
         picture, response = guide
     else:
         picture, response = guide, torch.ones(1, system.cube_shape[0])
-    found = place_guide(snapshot.y, system, torch.as_tensor(picture), response)
+    found = place_guide(snapshot.y, system, torch.as_tensor(picture), torch.as_tensor(response))
     if not found.taken:
-        warnings.warn(f"guide: {found}", stacklevel=4)
+        warnings.warn(f"guide: {found}", stacklevel=5)
     return snapshot.by(system=found.system, guide={"taken": found.taken})
 
 
@@ -230,7 +246,8 @@ def _with_uncertainty(snapshot: Snapshot, method: Reconstructor, seed: int) -> R
     from cassi.pipeline.reconstruct import in_unit, responding
 
     y, system = snapshot.y, snapshot.camera.system
-    if getattr(system, "mask", y).ndim > 4 or getattr(system, "good", y[:1]).shape[0] > 1:
+    good = system.good_pixels
+    if getattr(system, "mask", y).ndim > 4 or (good is not None and len(good) > 1):
         raise ValueError(
             "uncertainty: expected one camera for all samples, got a mask or bad pixels for each; "
             "reconstruct them one by one"
@@ -238,8 +255,8 @@ def _with_uncertainty(snapshot: Snapshot, method: Reconstructor, seed: int) -> R
     parts = [replace(snapshot, y=each) for each in y.split(1)]
     told = [Statistics(lambda part=part: [(part.y, system)]) for part in parts]  # type: ignore[misc]
     # Alone, a sample's statistics serve for its error bars too.
-    whole = {"statistics": told[0]} if len(parts) == 1 else {}
-    solution = method.run(y, system, **whole).checked()  # type: ignore[arg-type]
+    whole: Options = {"statistics": told[0]} if len(parts) == 1 else {}
+    solution = method.run(y, system, **whole).checked()
     results = []
     for at, part in enumerate(parts):
         along = solution.along
@@ -261,14 +278,14 @@ def _with_uncertainty(snapshot: Snapshot, method: Reconstructor, seed: int) -> R
 
 
 def calibrate(
-    y: Any,
-    system: Any,
+    y: Array,
+    system: System,
     *,
     white: Tensor | None = None,
     radius: int = 2,
     seed: int = 0,
-    bad_pixels: Any = None,
-) -> Any:
+    bad_pixels: Array | None = None,
+) -> SDCassi | TiltedCassi | DDCassi:
     """Find the camera that took some snapshots, as `cassi-calibrate` does.
 
     Args:
@@ -301,7 +318,7 @@ def calibrate(
         return calibrate_on(y, system, known=known, radius=radius, seed=seed).system
 
 
-def read_camera(path: str | os.PathLike[str]) -> Any:
+def read_camera(path: str | os.PathLike[str]) -> CameraFile:
     """Read the file of a camera, the one of `camera=FILE` in all commands.
 
     `camera.system` is the camera A, and `camera.wavelengths` are its bands in nm.
@@ -330,7 +347,12 @@ def read_camera(path: str | os.PathLike[str]) -> Any:
 
 @torch.no_grad()
 def simulate(
-    x: Any, system: Any, *, noise: Any = None, seed: int = 0, scene: str = "scene"
+    x: Array,
+    system: System,
+    *,
+    noise: str | Mapping[str, object] | Noise | None = None,
+    seed: int = 0,
+    scene: str = "scene",
 ) -> Tensor:
     """Simulate the measurement of a cube, as the commands do for `truth=` without `measurement=`.
 
@@ -363,26 +385,27 @@ def simulate(
         return y
     from cassi.evaluation import scene_generator
 
-    if not callable(noise):
+    if isinstance(noise, str | Mapping):
         from cassi.apps.reconstructors import compose_settings
         from cassi.config import build
 
         more = {"name": noise} if isinstance(noise, str) else dict(noise)
         options = [f"noise={more.pop('name', None)}"]
         options += [f"noise.{key}={value}" for key, value in more.items()]
-        noise = build(compose_settings(options).noise)
-    measured: Tensor = noise(y.cpu(), x.shape[1], scene_generator(seed, scene)).to(y)
-    return measured
+        named: Noise = build(compose_settings(options).noise)
+    else:
+        named = noise
+    return named(y.cpu(), x.shape[1], scene_generator(seed, scene)).to(y)
 
 
-def _measured(function: str, y: Any, system: Any) -> Tensor:
+def _measured(function: str, y: Array, system: System) -> Tensor:
     _check_order(function, y, system)
     return as_measurement(y, system)
 
 
-def _check_order(function: str, value: Any, system: Any, role: str = "y") -> None:
+def _check_order(function: str, value: object, system: object, role: str = "y") -> None:
     check_order(function, value, system)
-    if not hasattr(system, "adjoint") or not hasattr(value, "__len__") or isinstance(value, str):
+    if not hasattr(system, "adjoint") or not isinstance(value, Sized) or isinstance(value, str):
         got = f"({type(value).__name__}, {type(system).__name__})"
         read = "; read a file with cassi.read_measurement" * isinstance(value, str | os.PathLike)
         raise TypeError(

@@ -15,8 +15,10 @@ from functools import partial
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
-from typing import Any
+from typing import ParamSpec, TypeVar
 
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 WORKER = "CASSI_WORKER"
 """Environment variable: the number of this process among those of a command on its machine."""
 TRIES = 3
@@ -58,11 +60,13 @@ class LocalWorkers(ThreadPoolExecutor):
         for number in range(count):
             self._free.put((number, self._pool(number)))
 
-    def submit(self, job: Callable[..., Any], /, *given: Any, **more: Any) -> Future[Any]:
+    def submit(
+        self, job: Callable[Given, Result], /, *given: Given.args, **more: Given.kwargs
+    ) -> Future[Result]:
         """Return the future of a job; a `BrokenProcessPool` where its process ended three times."""
         return super().submit(self._run, partial(job, *given, **more))
 
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         """Wait for all jobs; after an exception, end their processes."""
         if error is not None:
             self._alive.close()
@@ -74,7 +78,7 @@ class LocalWorkers(ThreadPoolExecutor):
     def _pool(self, number: int) -> ProcessPoolExecutor:
         return ProcessPoolExecutor(1, _FORKS, _begin, (number, self._ends))
 
-    def _run(self, job: Callable[[], Any]) -> Any:
+    def _run(self, job: Callable[[], Result]) -> Result:
         (number, pool), tried = self._free.get(), 0
         try:
             while True:
@@ -106,7 +110,7 @@ def _check_room(count: int) -> None:
         thread.join()
 
 
-def _submit(pool: ProcessPoolExecutor, job: Callable[[], Any]) -> Future[Any]:
+def _submit(pool: ProcessPoolExecutor, job: Callable[[], Result]) -> Future[Result]:
     try:
         return pool.submit(job)
     except BrokenProcessPool:

@@ -375,7 +375,7 @@ def check_sums(folder: Path) -> list[Path]:
     return found
 
 
-def seal(content: Mapping[str, object]) -> dict[str, Any]:
+def seal(content: Mapping[str, object]) -> dict[str, object]:
     """Return what JSON can hold with a checksum of it, first."""
     return {_SEAL: _digest_json(content), **content}
 

@@ -55,12 +55,12 @@ class Augment:
 
     def __post_init__(self) -> None:
         for name in ("splice", "mix", "lift", "patterns"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name}: expected 0 to 1, got {getattr(self, name)!r}")
+            if not 0 <= vars(self)[name] <= 1:
+                raise ValueError(f"{name}: expected 0 to 1, got {vars(self)[name]!r}")
         if not 0 <= self.illumination < math.inf:
             raise ValueError(f"illumination: expected at least 0, got {self.illumination!r}")
         for name in ("scale", "brightness"):
-            limits = getattr(self, name)
+            limits = vars(self)[name]
             if limits is None:
                 continue
             limits = tuple(float(limit) for limit in limits)

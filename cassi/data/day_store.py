@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -188,17 +189,17 @@ class Recording:
             OSError: it cannot be written.
             ValueError: the store is for other cubes.
         """
-        shape: Any = cube.shape
+        bands, height, width = cube.shape
         about = {"title": "frames and cubes, by cassi-live"}
-        prepare = partial(prepare_store, self.path, shape=shape, wavelengths=wavelengths)
-        prepare = partial(prepare, about=about, frame=frame.shape)
+        prepare = partial(prepare_store, self.path, wavelengths=wavelengths)
+        prepare = partial(prepare, shape=(bands, height, width), about=about, frame=frame.shape)
         if self._count < 0:
             self._count = prepare([], []).group["name"].shape[0]
         self._count += 1
         name = f"{self._count:06d} {name}"
         store = prepare([name], [time])
         small = torch.from_numpy(picture).permute(2, 0, 1).float()
-        small = torch.nn.functional.adaptive_avg_pool2d(small, preview_size(*shape[1:]))
+        small = torch.nn.functional.adaptive_avg_pool2d(small, preview_size(height, width))
         preview = small.round().byte().permute(1, 2, 0).numpy()
         store.write(name, cube, None, preview, frame)
 
@@ -279,7 +280,7 @@ def preview_size(height: int, width: int) -> tuple[int, int]:
 
 
 @contextmanager
-def _zarr() -> Iterator[Any]:
+def _zarr() -> Iterator[ModuleType]:
     """Yield the package, without its warnings of what the specification leaves open."""
     try:
         import zarr

@@ -147,7 +147,7 @@ class _Process:
             raise ValueError(said[0])
         raise RuntimeError(f"{path}: {said[0]}")
 
-    def _begin(self, request: Mapping[str, object]) -> tuple[dict[str, Any], socket.socket]:
+    def _begin(self, request: Mapping[str, object]) -> tuple[dict[str, int], socket.socket]:
         """Send a request; return the limits and the link once the file is being read."""
         for _ in range(2):
             link = self.start()

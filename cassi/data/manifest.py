@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cassi.checks import read_regular
 from cassi.data.atomic import digest, digest_content
@@ -194,7 +194,7 @@ def _refuse_judges(
             )
 
 
-def _manifest(content: Any) -> Manifest:
+def _manifest(content: object) -> Manifest:
     if not isinstance(content, dict):
         raise ValueError(f"expected a JSON object, got {type(content).__name__}")
     unknown = set(content) - {"wavelengths", "aliases", *SPLITS}

@@ -9,7 +9,6 @@ import time
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO
 
 SUFFIX = ".jsonl"
@@ -49,12 +48,7 @@ class RecordLog:
         self.file = file
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Flush the file to the disk and close it."""
         if self.file is not None:
             self.file.flush()

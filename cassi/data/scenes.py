@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -125,7 +125,7 @@ def as_scenes(cubes: Any, wavelengths: Sequence[float]) -> list[Scene]:
     Raises:
         ValueError: there are none; or one is no cube, has other bands, or values outside.
     """
-    count = len(cubes) if hasattr(cubes, "__getitem__") and hasattr(cubes, "__len__") else 0
+    count = len(cubes) if hasattr(cubes, "__getitem__") and isinstance(cubes, Sized) else 0
     if not count:
         raise ValueError(
             "data.source: expected cubes by name or number, as a dict or list, got "

@@ -219,7 +219,8 @@ def spectra_at(cube: Tensor, points: Sequence[Sequence[float]]) -> Tensor:
 
 def _check_cube(cube: object) -> None:
     if not isinstance(cube, Tensor) or not cube.is_floating_point():
-        raise TypeError(f"cube: expected a floating tensor, got {getattr(cube, 'dtype', cube)}")
+        got = cube.dtype if isinstance(cube, Tensor | np.ndarray) else cube
+        raise TypeError(f"cube: expected a floating tensor, got {got}")
     if cube.ndim != 3:
         raise ValueError(f"cube: expected (C, H, W), got shape {tuple(cube.shape)}")
 

@@ -62,7 +62,7 @@ _NEVER = (
     *("socket.connect", "socket.bind", "shutil.rmtree"),
 )
 
-Values = tuple["np.ndarray | None", "Mapping[str, Any] | None"]
+Values = tuple["np.ndarray | None", "Mapping[str, object] | None"]
 
 
 def _read_pages(path: Path, pages: list[str]) -> Values:
@@ -284,7 +284,7 @@ def _share(values: np.ndarray) -> int:
     return descriptor
 
 
-def _describe(error: BaseException) -> dict[str, Any]:
+def _describe(error: BaseException) -> dict[str, object]:
     link: BaseException | None = error
     while link is not None:
         said = str(link).lower()

@@ -154,7 +154,7 @@ def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
 def errors_of(records: Sequence[Record], *names: str) -> list[dict[str, str]]:
     """Return the reasons of failures, with the attributes of records that name the jobs."""
     names = (*names, "error")
-    return [{name: getattr(r, name) for name in names} for r in records if r.error]
+    return [{name: vars(r)[name] for name in names} for r in records if r.error]
 
 
 def strict_json(value: object) -> str:

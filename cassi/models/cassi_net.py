@@ -23,7 +23,7 @@ from cassi.solvers import (
     relative_noise,
     signal_level,
 )
-from cassi.solvers.linear_system import begin_system, seen
+from cassi.solvers.linear_system import LinearSystem, begin_system, has_subspace, seen
 from cassi.solvers.statistics import check_noise, upper_quantile
 
 
@@ -193,7 +193,7 @@ class CassiNet(nn.Module):
     def forward(
         self,
         y: Tensor,
-        system: Any,
+        system: LinearSystem,
         statistics: Statistics | None = None,
         noise: Tensor | float | None = None,
         start: Tensor | None = None,
@@ -208,7 +208,7 @@ class CassiNet(nn.Module):
     def outputs(
         self,
         y: Tensor,
-        system: Any,
+        system: LinearSystem,
         start: Tensor | None = None,
         *,
         statistics: Statistics | None = None,
@@ -240,7 +240,8 @@ class CassiNet(nn.Module):
             algorithm = ADMM()
             cubes: list[Tensor] = []
             y, running = seen(y, system), system
-            if getattr(system, "is_closed", False):  # a `WarmStart` would solve to other digits
+            # A `WarmStart` would solve to other digits.
+            if has_subspace(system) and system.is_closed:
                 running = begin_system(system)
             state: Any = algorithm.init(y, running, x)
             for k, (sigma, rho) in enumerate(
@@ -255,7 +256,7 @@ class CassiNet(nn.Module):
     def begin(
         self,
         y: Tensor,
-        system: Any,
+        system: LinearSystem,
         statistics: Statistics | None = None,
         noise: Tensor | float | None = None,
     ) -> Tensor:
@@ -307,7 +308,7 @@ class CassiNet(nn.Module):
 
 def _normalize(
     y: Tensor,
-    system: Any,
+    system: LinearSystem,
     noise: Tensor | float | Literal["auto"],
     statistics: Statistics | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -328,14 +329,14 @@ class _Components:
         x: Tensor,
         light: Tensor,
         crowding: float,
-        system: Any,
+        system: LinearSystem | None,
         precision: torch.dtype | None,
     ) -> None:
         self.of, self.x, self.precision = of, x, precision
         # Of a camera of one shot the light is the mask.
         self.camera = torch.cat((light, torch.full_like(light, crowding)), 1)
-        self.turned = getattr(system, "axis", -1) == -2
-        self.mirrored = getattr(system, "step", 1) < 0
+        axis, step = (getattr(system, *known) for known in (("axis", -1), ("step", 1)))
+        self.turned, self.mirrored = axis == -2, step < 0
         self.features: Tensor | None = None
         self.net: nn.Module = nn.Identity()
 

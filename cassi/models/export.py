@@ -3,17 +3,32 @@
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
 
+from cassi.models.grid import Shaped
 from cassi.ops._library import SCHEMAS
 from cassi.ops._plain import OURS, PLAIN
-from cassi.solvers import Statistics
+from cassi.solvers import LinearSystem, Statistics
+from cassi.solvers.base import Runs
+
+Method = nn.Module | Runs | Callable[[Tensor, LinearSystem], Tensor]
+
+
+class Exported(LinearSystem, Shaped, Protocol):
+    """A camera with its tensors, as a `cassi.systems.System`."""
+
+    def parameters(self) -> Iterator[Tensor]:
+        """Return what may be learned."""
+
+    def buffers(self) -> Iterator[Tensor]:
+        """Return the others."""
 
 
 class OfMeasurement(nn.Module):
@@ -26,14 +41,16 @@ class OfMeasurement(nn.Module):
             and the stopping points of a reconstructor are those of that measurement.
     """
 
-    def __init__(self, network: Any, system: Any, example: Statistics | None = None) -> None:
+    def __init__(
+        self, network: Method, system: LinearSystem, example: Statistics | None = None
+    ) -> None:
         super().__init__()
         self.network, self.system, self.example = network, system, example
 
     def forward(self, y: Tensor) -> Tensor:
         """Reconstruct the cube: `(B, K, H', W')` → `(B, C, H, W)`."""
         x: Tensor
-        if hasattr(self.network, "run"):
+        if isinstance(self.network, Runs):
             example = self.example
             known = None if example is None else example.of_another(lambda: [(y, self.system)])
             x = self.network.run(y, self.system, statistics=known).x
@@ -51,18 +68,26 @@ READS = (
 """What gives a program of Python the values of a tensor."""
 
 
+Functions = Sequence[Callable[..., object]]
+Numbers = float | list["Numbers"]
+
+
 class _Record(TorchFunctionMode):
     """Keeps what some functions return; or gives it again, in that order."""
 
-    def __init__(self, functions: Sequence[Any], again: Sequence[Any] | None = None) -> None:
+    def __init__(self, functions: Functions, again: Sequence[object] | None = None) -> None:
         super().__init__()
         self.functions = functions
-        self.kept: list[Any] = []
+        self.kept: list[object] = []
         self.again = None if again is None else iter(again)
 
     def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        self,
+        func: Callable[..., object],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:
         if func not in self.functions:
             return func(*args, **(kwargs or {}))
         if func is Tensor.tolist:  # tensors that are traced make it of `item`
@@ -74,12 +99,12 @@ class _Record(TorchFunctionMode):
         return self.kept[-1]
 
 
-def _list_items(x: Tensor) -> Any:
+def _list_items(x: Tensor) -> Numbers:
     return [_list_items(part) for part in x] if x.ndim else x.item()
 
 
 def export(
-    network: Any, system: Any, example: Tensor | None = None
+    network: Method, system: Exported, example: Tensor | None = None
 ) -> torch.export.ExportedProgram:
     """Return a network with its camera as a program of torch: y → x.
 
@@ -101,7 +126,7 @@ def export(
     like = next(iter([*system.parameters(), *system.buffers()]))
     y = torch.zeros(1, *system.measurement_shape, dtype=like.dtype, device=like.device)
     module = OfMeasurement(network, system).eval()
-    functions: tuple[Any, ...] = DRAWS
+    functions: Functions = DRAWS
     with torch.no_grad():
         if example is not None:
             y, functions = example, (*DRAWS, *READS)
@@ -119,16 +144,16 @@ def export(
             ) from error
 
 
-def _know(network: Any, system: Any, y: Tensor) -> Statistics:
+def _know(network: Method, system: LinearSystem, y: Tensor) -> Statistics:
     """Return the statistics of a measurement, with what a reconstructor remembers of it."""
     found = Statistics(lambda: [(y, system)])
-    if hasattr(network, "run"):
+    if isinstance(network, Runs):
         network.run(y, system, statistics=found)
     return found
 
 
 def export_plain(
-    network: Any, system: Any, example: Tensor | None = None
+    network: Method, system: Exported, example: Tensor | None = None
 ) -> torch.export.ExportedProgram:
     """Return the program of `export` with our operators written as those of torch."""
     program = export(network, system, example)
@@ -140,7 +165,7 @@ def export_plain(
 
 def _check_plain(program: torch.export.ExportedProgram) -> None:
     for node in program.graph.nodes:
-        if getattr(node.target, "namespace", "") == "cassi":
+        if isinstance(node.target, OpOverload) and node.target.namespace == "cassi":
             name = str(node.target).split(".")[1]
             raise RuntimeError(
                 f"expected one shot and bands on whole pixels, as torch has no {name}; "
@@ -216,8 +241,8 @@ def export_compiled(
 
 
 def export_onnx(
-    network: nn.Module,
-    system: Any,
+    network: Method,
+    system: Exported,
     path: str | os.PathLike[str],
     example: Tensor | None = None,
     about: Mapping[str, str] | None = None,
@@ -250,7 +275,7 @@ def export_onnx(
         program = program.run_decompositions(torch.export.default_decompositions() | PLAIN)
         _check_plain(program)
         # Not optimized: constants folded here change PADUT by 0.07. Those who read it optimize it.
-        written: Any = torch.onnx.export(
+        written = torch.onnx.export(
             *(program, (), None),
             dynamo=True,
             verbose=False,
@@ -258,5 +283,6 @@ def export_onnx(
             input_names=["y"],
             output_names=["x"],
         )
+    assert written is not None
     written.model.metadata_props.update(about or {})
     written.save(os.fspath(path))

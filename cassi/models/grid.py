@@ -1,7 +1,7 @@
 """Cameras as networks see them, and the grids on which networks keep their bands."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -9,6 +9,28 @@ from torch import Tensor, nn
 
 from cassi import ops
 from cassi.solvers import LinearSystem
+
+Strength = TypeVar("Strength")
+
+
+@runtime_checkable
+class Shaped(Protocol):
+    """A camera that says how large cubes and measurements are; see `cassi.systems.System`."""
+
+    @property
+    def cube_shape(self) -> tuple[int, int, int]:
+        """(C, H, W)."""
+
+    @property
+    def measurement_shape(self) -> tuple[int, int, int]:
+        """(K, H', W')."""
+
+
+def shaped(system: LinearSystem) -> Shaped:
+    """Return a camera that says its shapes; raise a TypeError for any other."""
+    if not isinstance(system, Shaped):
+        raise TypeError(f"expected a camera with cube_shape, got {type(system).__name__}")
+    return system
 
 
 class Camera(LinearSystem, Protocol):
@@ -53,7 +75,7 @@ class Turned:
         """Apply the Moore–Penrose inverse."""
         return self.system.pinv(y.mT).mT
 
-    def data_step(self, v: Tensor, y: Tensor, rho: Any = 0.0) -> Tensor:
+    def data_step(self, v: Tensor, y: Tensor, rho: float | Tensor = 0.0) -> Tensor:
         """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖²."""
         rho = rho.mT if isinstance(rho, Tensor) and rho.ndim > 2 else rho
         return self.system.data_step(v.mT, y.mT, rho).mT
@@ -99,7 +121,7 @@ class Aligned:
         """Apply the Moore–Penrose inverse of the camera."""
         return self.system.pinv(F.pad(y, self.cuts))
 
-    def data_step(self, v: Tensor, y: Tensor, rho: Any = 0.0) -> Tensor:
+    def data_step(self, v: Tensor, y: Tensor, rho: float | Tensor = 0.0) -> Tensor:
         """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖², where y is known."""
         whole = F.pad(y, self.cuts)
         if min(self.pads) < 0:  # what was cut off is as v says
@@ -170,7 +192,7 @@ class Wide:
         """Apply the Moore–Penrose inverse: `(B, 1, H, W')` → `(B, C, H, W')`."""
         return F.pad(self.system.pinv(y), (0, self.extra))
 
-    def data_step(self, v: Tensor, y: Tensor, rho: Any = 0.0) -> Tensor:
+    def data_step(self, v: Tensor, y: Tensor, rho: float | Tensor = 0.0) -> Tensor:
         """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖²; v and the result are `(B, C, H, W')`."""
         if self.extra == 0:
             return self.system.data_step(v, y, rho)
@@ -244,7 +266,7 @@ class Sensing:
         """Apply the Moore–Penrose inverse: `(B, 1, H, W')` → `(B, C, H, W')`."""
         return self.data_step(torch.zeros_like(self.matrix[:, 0]), y)
 
-    def data_step(self, v: Tensor, y: Tensor, rho: Any = 0.0) -> Tensor:
+    def data_step(self, v: Tensor, y: Tensor, rho: float | Tensor = 0.0) -> Tensor:
         """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖²."""
         return ops.data_step(v, y, self.matrix, 0, rho)
 
@@ -258,8 +280,8 @@ def gather_bands(x: Tensor, shifts: Sequence[int], width: int) -> Tensor:
 
 
 def in_place(
-    denoise: Callable[[Tensor, Any], Tensor], shifts: Sequence[int], width: int, columns: int
-) -> Callable[[Tensor, Any], Tensor]:
+    denoise: Callable[[Tensor, Strength], Tensor], shifts: Sequence[int], width: int, columns: int
+) -> Callable[[Tensor, Strength], Tensor]:
     """Return a prior of cubes as one of cubes whose bands lie where they fall on the detector.
 
     Args:
@@ -272,7 +294,7 @@ def in_place(
         Bands in place `(B, C, H, W')` and strength → the same.
     """
 
-    def prior(v: Tensor, sigma: Any) -> Tensor:
+    def prior(v: Tensor, sigma: Strength) -> Tensor:
         return place_bands(denoise(gather_bands(v, shifts, width), sigma), shifts, columns - width)
 
     return prior

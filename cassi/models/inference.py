@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Literal, Protocol, TypeGuard
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from cassi.checks import check_cube
+from cassi.models.grid import Shaped, shaped
 from cassi.models.registry import Card
 from cassi.precision import autocast, check_precision, warn_if_slow
 from cassi.solvers import (
@@ -26,7 +27,7 @@ from cassi.solvers.base import Options, take
 from cassi.solvers.early_stopping import StoppingPoint
 from cassi.solvers.function import one_iteration
 from cassi.solvers.heldout import Lines, draw_seen, weighted_mean
-from cassi.solvers.linear_system import is_camera, seen
+from cassi.solvers.linear_system import Camera, LinearSystem, good_pixels, is_camera, seen
 from cassi.solvers.refinement import VISIBLE
 from cassi.solvers.statistics import root_mean_square
 
@@ -64,10 +65,31 @@ class Shipped:
     """
 
     card: Card
-    check: Callable[[Any], None]
+    check: Callable[[Shaped], None]
     start: Solver | None = None
     solvers: Choose | None = None
-    doubts: Callable[[Any, float], list[str]] | None = None
+    doubts: Callable[[Shaped, float], list[str]] | None = None
+
+
+class WeightedCamera(Camera, Protocol):
+    """A camera that leaves pixels out or weighs them; see `cassi.systems.Weighted`."""
+
+    good: Tensor
+    """Bool, `(1|B, K, H', W')`, False at bad pixels."""
+
+    @property
+    def unweighted(self) -> LinearSystem:
+        """The camera with all its pixels."""
+
+
+def is_weighted(system: LinearSystem) -> TypeGuard[WeightedCamera]:
+    """Tell whether a camera leaves pixels out or weighs them."""
+    return good_pixels(system) is not None
+
+
+def shipped_with(network: nn.Module) -> Shipped | None:
+    """Return what is known of a network that comes with its weights; None of any other."""
+    return getattr(network, "shipped", None)
 
 
 class Inference(nn.Module):
@@ -108,11 +130,11 @@ class Inference(nn.Module):
         start: Solver | None = None,
         solvers: Choose | None = None,
         precision: str = "auto",
-        check: Callable[[Any], None] | None = None,
+        check: Callable[[Shaped], None] | None = None,
     ) -> None:
         super().__init__()
         check_precision(precision)
-        if precision == "auto" and getattr(network, "shipped", None) is None:
+        if precision == "auto" and shipped_with(network) is None:
             precision = "32-true"
         self.network = network.eval()
         self.refined, self.precision, self.check = refined, precision, check
@@ -121,7 +143,9 @@ class Inference(nn.Module):
         self.shares_batch = solvers is None and (start is None or start.shares_batch)
 
     @torch.no_grad()
-    def forward(self, y: Tensor, system: Any, statistics: Statistics | None = None) -> Tensor:
+    def forward(
+        self, y: Tensor, system: LinearSystem, statistics: Statistics | None = None
+    ) -> Tensor:
         """Reconstruct: measurement `(B, K, H', W')` → cube `(B, C, H, W)`, float32.
 
         Statistics are those of the whole measurement, where y is a part of one.
@@ -131,16 +155,16 @@ class Inference(nn.Module):
         """
         return self._reconstruct(self._prepare(y, system), system, statistics)[0]
 
-    def _prepare(self, y: Tensor, system: Any) -> Tensor:
+    def _prepare(self, y: Tensor, system: LinearSystem) -> Tensor:
         """Return the measurement without bad pixels; ValueError where the camera does not fit."""
         if self.check is not None:
-            self.check(system)
+            self.check(shaped(system))
         warn_if_slow(self.precision, y.device)
         return seen(y, system)
 
     @torch.no_grad()
     def begin(
-        self, y: Tensor, system: Any, statistics: Statistics | None = None
+        self, y: Tensor, system: LinearSystem, statistics: Statistics | None = None
     ) -> tuple[Tensor, list[Tensor], Tensor | None]:
         """Return the network's first cube, those of its start, and the noise that this found.
 
@@ -168,7 +192,7 @@ class Inference(nn.Module):
         return x, starts, noise
 
     def _reconstruct(
-        self, y: Tensor, system: Any, statistics: Statistics | None
+        self, y: Tensor, system: LinearSystem, statistics: Statistics | None
     ) -> tuple[Tensor, Tensor | None]:
         """Return the cube, and the noise that was found, if any was looked for."""
         if not self.refined:
@@ -196,7 +220,7 @@ class Inference(nn.Module):
         return x, noise
 
     def _recover_all(
-        self, y: Tensor, system: Any, statistics: Statistics | None
+        self, y: Tensor, system: LinearSystem, statistics: Statistics | None
     ) -> tuple[list[Tensor], Tensor | None, Tensor]:
         """Return the cubes whose mean is the result, in the order of `SHARES`, and the noise.
 
@@ -204,7 +228,7 @@ class Inference(nn.Module):
         """
         x, starts, noise = self.begin(y, system, statistics)
         if noise is None:
-            given: Any = getattr(self.network, "noise", "auto")
+            given: float | Literal["auto"] = getattr(self.network, "noise", "auto")
             noise = relative_noise(y, system, given, statistics)
         cubes = [*starts[1:], x]
         if self.solvers is not None and bool(x.isfinite().all()):
@@ -246,22 +270,24 @@ class Inference(nn.Module):
         missed = lines.error(x) * share
         return start if missed >= level else replace(start, noise=missed, heldout=0.0)
 
-    def _recover(self, y: Tensor, system: Any, **known: Any) -> Tensor:
+    def _recover(
+        self, y: Tensor, system: LinearSystem, **known: Tensor | Statistics | None
+    ) -> Tensor:
         """Run the network; of what is known it is given what it takes."""
         more = {
             key: value
             for key, value in known.items()
             if value is not None and getattr(self.network, f"takes_{key}", False)
         }
-        if hasattr(system, "good") and not getattr(self.network, "sees_operators", False):
+        if is_weighted(system) and not getattr(self.network, "sees_operators", False):
             y, system = fill_in(y, system), system.unweighted
         with autocast(self.precision, y.device):
             x: Tensor = self.network(y, system, **more)
-        check_cube(self.network, x, (len(y), *system.cube_shape))
+        check_cube(self.network, x, (len(y), *shaped(system).cube_shape))
         return x.float()
 
     @torch.no_grad()
-    def run(self, y: Tensor, system: Any, **given: Unpack[Options]) -> Solution:
+    def run(self, y: Tensor, system: LinearSystem, **given: Unpack[Options]) -> Solution:
         """Reconstruct y `(B, K, H', W')` and report how it went; see `cassi.solvers.Reconstructor`.
 
         It takes no first cube, and has one iteration and no objective.
@@ -282,7 +308,7 @@ class Inference(nn.Module):
 
 
 @torch.no_grad()
-def fill_in(y: Tensor, system: Any) -> Tensor:
+def fill_in(y: Tensor, system: WeightedCamera) -> Tensor:
     r"""Fill the bad pixels of a measurement in from the good ones G around them.
 
         y_i ← (A1)_i · Σ_{j ∈ W_i ∩ G} y_j / Σ_{j ∈ W_i ∩ G} (A1)_j
@@ -293,7 +319,7 @@ def fill_in(y: Tensor, system: Any) -> Tensor:
 
     Args:
         y: measurement `(B, K, H', W')`.
-        system: a `cassi.systems.Weighted` camera.
+        system: the camera.
 
     Returns:
         Shaped like y; zeros where nothing is good.
@@ -327,7 +353,7 @@ def prepare(
     """
     if refine not in (True, False, "auto"):
         raise ValueError(f"refine: expected true, false or auto, got {refine!r}")
-    shipped: Shipped | None = getattr(network, "shipped", None)
+    shipped = shipped_with(network)
     refined = shipped is not None if refine == "auto" else bool(refine)
     if shipped is None:
         return Inference(network, refined=refined, precision=precision)

@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -410,12 +410,15 @@ def beside(x: Tensor, skip: Tensor) -> Tensor:
     return torch.cat((x, skip), 1)
 
 
+Layers = Iterable[Callable[..., Tensor]]
+
+
 def u_net(
     x: Tensor,
-    encoder: Iterable[Any],
+    encoder: Iterable[Layers],
     bottom: Callable[..., Tensor],
-    decoder: Iterable[Any],
-    told: Iterator[tuple[Any, ...]] | None = None,
+    decoder: Iterable[Layers],
+    told: Iterator[tuple[object, ...]] | None = None,
 ) -> Tensor:
     """Apply parts of a U-Net to images, of any layout.
 
@@ -493,7 +496,7 @@ class UNet(nn.Module):
     def pass_through(
         self,
         x: Tensor,
-        told: Iterator[tuple[Any, ...]] | None = None,
+        told: Iterator[tuple[object, ...]] | None = None,
         activate: Callable[[Tensor], Tensor] | None = None,
     ) -> Tensor:
         """Map `(B, H, W, inputs)`, H and W multiples of 2^levels, to `(B, H, W, dim)`.
@@ -505,5 +508,6 @@ class UNet(nn.Module):
         """
         x = self.embedding(x)
         x = x if activate is None else activate(x)
-        encoder, decoder = list(self.encoder_layers), list(self.decoder_layers)
+        encoder = [cast(nn.ModuleList, layers) for layers in self.encoder_layers]
+        decoder = [cast(nn.ModuleList, layers) for layers in self.decoder_layers]
         return self.mapping(u_net(x, encoder, self.bottleneck, decoder, told))

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cassi.models.grid import Shaped
 from cassi.models.inference import prepare
 from cassi.models.registry import Card as Card
 from cassi.models.registry import find_model, list_models, plugins_of
@@ -27,7 +28,7 @@ _USE = ("refined", "precision")  # settings of how a shipped network is used
 
 def create_model(
     name: str,
-    system: Any = None,
+    system: Shaped | None = None,
     *,
     bands: int | None = None,
     weights: str | os.PathLike[str] | None = None,
@@ -90,7 +91,7 @@ def make_network(
     except TypeError as error:
         raise ValueError(f"model {name}: {error}") from None
     if weights is not None:
-        _load_into(network, weights, ema, lambda count: _shapes(name, count, **settings))
+        _load_into(network, bands, weights, ema, lambda count: _shapes(name, count, **settings))
     return network
 
 
@@ -134,6 +135,7 @@ def load_published(
 
 def _load_into(
     network: nn.Module,
+    bands: int,
     path: str | os.PathLike[str],
     ema: bool | None,
     shapes: Callable[[int], dict[str, torch.Size]],
@@ -142,6 +144,7 @@ def _load_into(
 
     Args:
         network: changed in place.
+        bands: their number C.
         path: of the file.
         ema: which weights.
         shapes: those of the same network for another number of bands.
@@ -149,7 +152,6 @@ def _load_into(
     try:
         load_weights(network, path, ema=ema)
     except MisfitError as error:
-        bands = int(getattr(network, "bands", 28))
         sizes = {
             size for shape in error.shapes.values() for size in shape if 1 < size < _MOST_BANDS
         }

@@ -1,7 +1,7 @@
 """What networks that reconstruct a snapshot share: checks, either axis, stages."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TypeVar, TypeVarTuple
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,11 @@ from cassi import ops
 from cassi.models.grid import Aligned, Camera, Turned
 from cassi.models.layers import check_counts
 from cassi.solvers.base import Prior
+from cassi.solvers.linear_system import LinearSystem
+
+Result = TypeVar("Result")
+Left = TypeVar("Left")
+Inputs = TypeVarTuple("Inputs")
 
 
 class Network(nn.Module):
@@ -79,7 +84,7 @@ class Network(nn.Module):
             )
 
 
-def compute(part: Callable[..., Any], *inputs: Any, checkpointing: bool) -> Any:
+def compute(part: Callable[[*Inputs], Result], *inputs: *Inputs, checkpointing: bool) -> Result:
     """Apply a part of a network; with checkpointing its gradient computes its inside again."""
     if checkpointing and torch.is_grad_enabled():
         return checkpoint(part, *inputs, use_reentrant=False)
@@ -104,17 +109,19 @@ class Unrolled(Network):
         check_counts(type(self).__name__, stages=stages)
         self.stages, self.checkpointing = stages, checkpointing
 
-    def compute(self, part: Callable[..., Any], *inputs: Any) -> Any:
+    def compute(self, part: Callable[[*Inputs], Result], *inputs: *Inputs) -> Result:
         """Apply a part of a stage; with `checkpointing` its inside is computed again."""
         return compute(part, *inputs, checkpointing=self.checkpointing)
 
-    def chain(self, denoiser: Callable[..., Any], features: list[Any]) -> Prior:
+    def chain(
+        self, denoiser: Callable[[Tensor, Left | None], tuple[Tensor, Left]], features: list[Left]
+    ) -> Prior:
         """Return a denoiser `net(x, features) -> x, features` as the prior of one stage.
 
         `features` hold what the stage before left, nothing before the first; they are replaced.
         """
 
-        def apply(x: Tensor, sigma: Any) -> Tensor:
+        def apply(x: Tensor, sigma: float | Tensor | None) -> Tensor:
             cube, left = self.compute(denoiser, x, features[0] if features else None)
             features[:] = [left]
             return cube
@@ -157,7 +164,7 @@ class Staged(Unrolled):
         return [x.mT for x in cubes] if system.axis == -2 else cubes
 
 
-def memory_format_warning(network: nn.Module, y: Tensor, system: Any) -> str | None:
+def memory_format_warning(network: nn.Module, y: Tensor, system: LinearSystem) -> str | None:
     """Say in a line what operator of a network loses `torch.channels_last`; None if none does.
 
     Runs the network once, in evaluation mode; random numbers drawn afterwards are the same.

@@ -2,13 +2,14 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from torch import nn
 
 from cassi.methods.automatic import auto
 from cassi.methods.refinement import InTurn, nonlocal_refining, refining
 from cassi.models.denoisers.drunet import DRUNet
+from cassi.models.grid import Shaped
 from cassi.models.inference import Choose, Shipped
 from cassi.models.load import make_network, read_card
 from cassi.models.registry import register_model
@@ -23,7 +24,7 @@ SMOOTHER = TV(weight=0.3, iterations=5, norm="nuclear", warm=True)
 """What comes before that network, in every iteration that refines."""
 FILES = (FILE, REFINER)
 """What "pretrained" stands for."""
-SIZES: dict[str, dict[str, Any]] = {
+SIZES: dict[str, dict[str, float]] = {
     "large": {"start": 125, "strength": 0.024, "balance": 1.0},
     "small": {"start": 70, "strength": 0.03, "balance": 1.0},
 }
@@ -69,7 +70,7 @@ def total_variation(size: str, noise: float | Literal["auto"] = "auto") -> Solve
     """
     settings = SIZES[size]
     return auto(
-        iterations=settings["start"],
+        iterations=int(settings["start"]),
         strength=settings["strength"],
         balance=settings["balance"],
         noise=noise,
@@ -83,7 +84,7 @@ def plug_and_play() -> Choose:
     return lambda noise: (refining(noise, prior), nonlocal_refining(noise))
 
 
-def check_camera(system: Any) -> None:
+def check_camera(system: Shaped) -> None:
     """Refuse a camera for which the shipped weights are not the best choice.
 
     Args:
@@ -111,7 +112,7 @@ def check_camera(system: Any) -> None:
         )
 
 
-def list_doubts(system: Any, noise: float) -> list[str]:
+def list_doubts(system: Shaped, noise: float) -> list[str]:
     """Say in what a camera that `check_camera` accepts is unlike those of the training.
 
     Args:
@@ -158,12 +159,12 @@ def shipped_network(
     return load_shipped(FILE, size, noise=noise)
 
 
-def load_shipped(path: Path, size: str, **settings: Any) -> nn.Module:
+def load_shipped(path: Path, size: str, noise: float | Literal["auto"] = "auto") -> nn.Module:
     """Load a file of `cassi_net` as one of the sizes of the network that comes with the package."""
     card = read_card(path)
-    card = replace(card, settings={**card.settings, **SIZES[size], **settings})
+    card = replace(card, settings={**card.settings, **SIZES[size], "noise": noise})
     network = make_network(card.name, card.bands, path, **card.settings)
     solvers = plug_and_play() if size == "large" else None
-    start = total_variation(size, settings.get("noise", "auto"))
+    start = total_variation(size, noise)
     network.shipped = Shipped(card, check_camera, start, solvers, list_doubts)  # type: ignore[assignment]
     return network

@@ -1,7 +1,7 @@
 """Networks by name."""
 
 import fnmatch
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -107,7 +107,7 @@ def list_models(pattern: str = "*", *, shipped: bool | None = None) -> list[str]
 
 def list_architectures() -> list[str]:
     """Return one name of those networks that differ in their number of stages only, sorted."""
-    found: dict[Any, str] = {}
+    found: dict[Hashable, str] = {}
     for name in sorted(_ENTRIES, key=lambda name: (len(name), name)):
         entry = _ENTRIES[name]
         rest = sorted((key, str(value)) for key, value in entry.settings.items() if key != "stages")
@@ -129,6 +129,6 @@ def plugins_of(name: str) -> tuple[str, ...]:
     return () if found is None or found.plugin is None else (found.plugin,)
 
 
-def weight_files(name: Any) -> tuple[Path, ...]:
+def weight_files(name: object) -> tuple[Path, ...]:
     """Return the files that a name stands for: those of a shipped network, else none."""
     return _ENTRIES[name].files if isinstance(name, str) and name in _ENTRIES else ()

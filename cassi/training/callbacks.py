@@ -27,7 +27,10 @@ class AtomicCheckpoints(TorchCheckpointIO):
     """
 
     def save_checkpoint(
-        self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None
+        self,
+        checkpoint: dict[str, Any],
+        path: str | os.PathLike[str],
+        storage_options: object = None,
     ) -> None:
         """Write a checkpoint."""
         write_tensors(path, checkpoint)
@@ -97,7 +100,8 @@ class LastCheckpoint(ModelCheckpoint):
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *rest: Any) -> None:
         """Save where it is time to."""
         loop = trainer.fit_loop.epoch_loop
-        fetcher: Any = trainer.fit_loop._data_fetcher
+        fetcher = trainer.fit_loop._data_fetcher
+        assert fetcher is not None
         if trainer.enable_validation and loop._should_check_val_fx(fetcher):
             return  # a run that goes on from here would leave out the validation
         super().on_train_batch_end(trainer, pl_module, *rest)
@@ -157,7 +161,7 @@ class StepProgressBar(ProgressBar):
             file=sys.stdout, disable=not self._enabled, dynamic_ncols=True, unit=" steps",
         )  # fmt: skip
 
-    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+    def on_train_batch_end(self, trainer: Trainer, *_: object) -> None:
         """Show the step, now and then."""
         if trainer.global_step % self.refresh_rate == 0:
             self._show(trainer)
@@ -166,11 +170,11 @@ class StepProgressBar(ProgressBar):
         """Show the new score."""
         self._show(trainer)
 
-    def on_exception(self, *_: Any) -> None:
+    def on_exception(self, *_: object) -> None:
         """End the line, so that the error has one of its own."""
         self.teardown()
 
-    def teardown(self, *_: Any, **__: Any) -> None:
+    def teardown(self, *_: object, **__: object) -> None:
         """End the line."""
         if self._bar is not None:
             self._bar.close()
@@ -192,7 +196,7 @@ def log_ahead(trainer: Trainer) -> list[MetricsTable]:
     Returns:
         The tables.
     """
-    connector: Any = trainer._logger_connector
+    connector = trainer._logger_connector
     loggers = trainer.loggers
     tables = [logger for logger in loggers if isinstance(logger, MetricsTable)]
     if connector._first_loop_iter is not None:  # a validation comes after the row

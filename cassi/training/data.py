@@ -1,13 +1,14 @@
 """Which samples a step of a training sees."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 from lightning.pytorch import LightningDataModule
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Sampler
 
 from cassi.checks import whole_number
+from cassi.data.datasets import TrainingCrops, WholeScenes
+from cassi.data.mst import ToolboxBatches
 
 
 def place_of(step: int, pool: int | None = None, reuse: int | None = None) -> int:
@@ -91,11 +92,11 @@ class StepLoader(DataLoader):
     That it has a state, though an empty one, tells Lightning that it can be resumed anywhere.
     """
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Return nothing: the Trainer knows the step."""
         return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, object]) -> None:
         """Take nothing."""
 
 
@@ -118,8 +119,8 @@ class TrainingData(LightningDataModule):
 
     def __init__(
         self,
-        samples: Dataset[Any],
-        scenes: Dataset[Any],
+        samples: TrainingCrops | ToolboxBatches,
+        scenes: WholeScenes,
         *,
         batch_size: int,
         steps_per_epoch: int,
@@ -140,7 +141,8 @@ class TrainingData(LightningDataModule):
 
     def train_dataloader(self) -> DataLoader:
         """Return the batches of an epoch, `(b, C, h, w)` each."""
-        trainer: Any = self.trainer
+        trainer = self.trainer
+        assert trainer is not None
         if self.steps_per_epoch % trainer.accumulate_grad_batches:
             raise ValueError(
                 "data.steps_per_epoch: expected a multiple of trainer.accumulate_grad_batches="

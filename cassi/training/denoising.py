@@ -1,13 +1,19 @@
 """Training a network's prior as a denoiser of cubes, before it meets a camera."""
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from cassi.training.module import Training
+from cassi.systems import System
+from cassi.training.module import Simulate, Training
+
+
+@runtime_checkable
+class _Denoises(Protocol):
+    def denoise(self, x: Tensor, sigma: Tensor) -> Tensor: ...
 
 
 class Denoising(Training):
@@ -29,14 +35,16 @@ class Denoising(Training):
         low, high = (float(value) for value in sigma) if len(sigma) == 2 else (0.0, 0.0)
         if not 0 < low <= high:
             raise ValueError(f"Denoising sigma: expected (low, high) > 0, got {tuple(sigma)}")
-        if not hasattr(self.net, "denoise"):
+        if not isinstance(self.net, _Denoises):
             raise ValueError(
                 f"Denoising: expected a network with a prior, denoise(x, sigma); "
                 f"{type(self.net).__name__} has none"
             )
         self.sigma = (low, high)
 
-    def _measure(self, simulate: Any, batch: Tensor, seed: int) -> tuple[Tensor, Tensor, Any]:
+    def _measure(
+        self, simulate: Simulate, batch: Tensor, seed: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
         truth = batch.contiguous(memory_format=self.layout)
         generator = torch.Generator().manual_seed(seed)
         low, high = (math.log(value) for value in self.sigma)
@@ -46,9 +54,10 @@ class Denoising(Training):
         return truth, truth + sigma * noise, sigma
 
     @property
-    def network(self) -> Any:
+    def network(self) -> Callable[..., Tensor]:
         """What is trained, `(x + σn, σ) -> x`."""
+        assert isinstance(self.net, _Denoises)
         return self.net.denoise
 
-    def _outputs(self, y: Tensor, system: Any, place: int) -> Any:
+    def _outputs(self, y: Tensor, system: System | Tensor, place: int) -> Tensor:
         return self.network(y, system)

@@ -13,7 +13,7 @@ from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 
 from cassi.data.atomic import atomic_path
 
-Take = Callable[[str, np.ndarray, int], Any]
+Take = Callable[[str, np.ndarray, int], object]
 """(name, 8-bit RGB `(H, W, 3)`, step)."""
 
 
@@ -21,7 +21,7 @@ def taker_of(logger: Any) -> Take | None:
     """Return what gives a picture to a logger of Lightning; None where it takes none."""
     if hasattr(logger, "log_image"):  # Weights & Biases
         return lambda name, picture, step: logger.log_image(name, [picture], step)
-    experiment: Any = getattr(logger, "experiment", None)
+    experiment = getattr(logger, "experiment", logger)
     if hasattr(experiment, "add_image"):  # TensorBoard
         return lambda name, picture, step: experiment.add_image(
             name, picture, step, dataformats="HWC"
@@ -44,13 +44,15 @@ class MetricsTable(CSVLogger):
             also before each `last` checkpoint, and at the end.
     """
 
+    _experiment: ExperimentWriter | None
+
     def __init__(self, folder: str, resumed: int | None = None, seconds: float = 1.0) -> None:
         super().__init__(folder, name="", version="", flush_logs_every_n_steps=2**62)
         self.resumed, self.seconds = resumed, seconds
         self._due = 0.0
 
     @property
-    def experiment(self) -> Any:
+    def experiment(self) -> ExperimentWriter:
         """What holds the rows; a table of rows that still hold is read first."""
         if self._experiment is None:
             Path(self.root_dir).mkdir(parents=True, exist_ok=True)
@@ -78,7 +80,7 @@ class _Table(ExperimentWriter):
 
     def __init__(self, folder: str, resumed: int | None) -> None:
         super().__init__(folder)
-        self.rows: list[Mapping[str, Any]] = []
+        self.rows: list[Mapping[str, object]] = []
         table = Path(self.metrics_file_path)
         if resumed is not None and table.exists():
             with table.open(newline="") as stream:
@@ -89,7 +91,7 @@ class _Table(ExperimentWriter):
         """Take a row, in place of the last one where that is of the same step and columns."""
         super().log_metrics(metrics_dict, step)
         row = self.metrics.pop()
-        earlier: list[Any] = self.metrics or self.rows
+        earlier = self.metrics or self.rows
         if earlier and earlier[-1].keys() == row.keys() and earlier[-1]["step"] == row["step"]:
             earlier.pop()
         self.metrics.append(row)

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import Optimizer
@@ -15,6 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from cassi import metrics
 from cassi.checks import check_cube, check_loss
 from cassi.solvers import relative_noise
+from cassi.systems import System
 from cassi.training.data import check_reuse, place_of
 from cassi.training.loggers import taker_of
 from cassi.training.losses import MultiStage
@@ -27,8 +30,26 @@ Picture = Callable[[Tensor, Tensor], np.ndarray]
 class Simulate(Protocol):
     """Measures cubes; see `cassi.data.simulation.Simulator`."""
 
-    def __call__(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Any]:
+    def __call__(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, System]:
         """Return the measurement of `(B, C, H, W)` and the camera that made it."""
+
+
+@runtime_checkable
+class _Staged(Protocol):
+    def outputs(
+        self, y: Tensor, system: System, *more: Tensor, **known: Tensor
+    ) -> list[Tensor]: ...
+
+
+@runtime_checkable
+class _Starting(_Staged, Protocol):
+    def begin(self, y: Tensor, system: System) -> Tensor: ...
+
+
+@runtime_checkable
+class _TakesNoise(Protocol):
+    takes_noise: bool
+    noise: float | Literal["auto"]
 
 
 class Training(LightningModule):
@@ -89,7 +110,7 @@ class Training(LightningModule):
         if bands is not None and not (bands and min(bands) >= 1):
             raise ValueError(f"bands: expected a list of counts, or null, got {bands}")
         self.bands = bands
-        if starts is not None and (pool is None or not hasattr(net, "begin")):
+        if starts is not None and (pool is None or not isinstance(net, _Starting)):
             raise ValueError(
                 "starts: expected batches that come again and a network with a start to keep; got "
                 f"data.pool={pool} and {type(net).__name__}"
@@ -117,8 +138,8 @@ class Training(LightningModule):
         """Let the best checkpoint be that of this run's folder, which may have been moved."""
         for callback in self.trainer.checkpoint_callbacks:
             state = checkpoint["callbacks"].get(callback.state_key)
-            if state and (folder := getattr(callback, "dirpath", None)):
-                find_beside(state, Path(folder))
+            if state and isinstance(callback, ModelCheckpoint) and callback.dirpath:
+                find_beside(state, Path(callback.dirpath))
 
     def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
         """Return the loss of a batch of cubes `(B, C, H, W)` in [0, 1].
@@ -138,8 +159,8 @@ class Training(LightningModule):
             batch = merge_bands(batch, self.bands[place % len(self.bands)])
         truth, y, system = self._measure(self.simulate, batch, seed)
         outputs = self._outputs(y, system, place)
-        stages: Any = isinstance(self.loss, MultiStage) and getattr(self.net, "outputs", None)
-        staged = stages and isinstance(outputs, list | tuple)
+        stages = self._stages
+        staged = stages is not None and isinstance(outputs, list | tuple)
         for cube in outputs if staged else [outputs]:
             # A loss of the user's own would broadcast another shape.
             check_cube(stages or self.network, cube, truth.shape, trained=True)
@@ -187,16 +208,21 @@ class Training(LightningModule):
             score = self.trainer.strategy.broadcast(score)
         self.log("val_psnr", score, prog_bar=True, batch_size=1)
 
-    def configure_optimizers(self) -> Any:
+    def configure_optimizers(self) -> OptimizerLRScheduler:
         """Make the optimizer, and the schedule of each of its steps."""
         parameters = [p for p in self.net.parameters() if p.requires_grad]
         optimizer = self.optimizer_of(parameters)
         if self.scheduler_of is None:
             return optimizer
-        schedule = {"scheduler": self.scheduler_of(optimizer), "interval": "step"}
-        return {"optimizer": optimizer, "lr_scheduler": schedule}
+        schedule = self.scheduler_of(optimizer)
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
+        }
 
-    def _measure(self, simulate: Simulate, batch: Tensor, seed: int) -> tuple[Tensor, Tensor, Any]:
+    def _measure(
+        self, simulate: Simulate, batch: Tensor, seed: int
+    ) -> tuple[Tensor, Tensor, System | Tensor]:
         truth = batch.contiguous(memory_format=self.layout)
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
@@ -204,21 +230,28 @@ class Training(LightningModule):
         return truth, y, system
 
     @property
-    def network(self) -> Any:
+    def network(self) -> Callable[..., Tensor]:
         """What is trained, `(y, system) -> x`."""
         return self.net
 
-    def _outputs(self, y: Tensor, system: Any, place: int) -> Any:
-        net: Any = self.net
+    @property
+    def _stages(self) -> Callable[..., Sequence[Tensor]] | None:
+        """What gives the cubes of the stages, where the loss is of them."""
+        if isinstance(self.loss, MultiStage) and isinstance(self.net, _Staged):
+            return self.net.outputs
+        return None
+
+    def _outputs(self, y: Tensor, system: System | Tensor, place: int) -> Tensor | Sequence[Tensor]:
+        net = self.net
         if self.starts is not None:
+            assert isinstance(net, _Starting)
+            assert isinstance(system, System)
             name = f"{place % (self.pool or 1)}-{self.global_rank}"
             start, noise = self.starts(name, lambda: begin_batch(net, y, system), place)
             known = {} if noise is None else {"noise": noise.to(y)}
             cubes = net.outputs(y, system, start.to(y), **known)
             return cubes if isinstance(self.loss, MultiStage) else cubes[0]
-        if isinstance(self.loss, MultiStage) and hasattr(self.net, "outputs"):
-            return net.outputs(y, system)
-        return self.network(y, system)
+        return (self._stages or self.network)(y, system)
 
     def _show(self, x: Tensor, truth: Tensor) -> None:
         if not self.pictures or not self.trainer.is_global_zero:
@@ -247,10 +280,11 @@ def find_beside(state: dict[str, Any], folder: Path) -> None:
     state.update(paths, best_k_models=best, dirpath=str(folder))
 
 
-def begin_batch(net: Any, y: Tensor, system: Any) -> tuple[Tensor, Tensor | None]:
+def begin_batch(net: _Starting, y: Tensor, system: System) -> tuple[Tensor, Tensor | None]:
     """Return the start of a network, and the noise of y for one that takes it."""
-    takes = getattr(net, "takes_noise", False)
-    noise = relative_noise(y.float(), system, net.noise) if takes else None
+    noise = None
+    if isinstance(net, _TakesNoise) and net.takes_noise:
+        noise = relative_noise(y.float(), system, net.noise)
     return net.begin(y, system), noise
 
 

@@ -11,7 +11,7 @@ import torch
 from cassi.data.atomic import atomic_path, check_archive
 
 
-def write_tensors(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:
+def write_tensors(path: str | os.PathLike[str], content: Mapping[str, object]) -> None:
     """Write a checkpoint in the format of `torch.save`.
 
     Raises:

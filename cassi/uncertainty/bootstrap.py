@@ -1,7 +1,6 @@
 """What a method shows of its own errors: the scene it found, seen mirrored and lost again."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -185,13 +184,13 @@ def _probe(
     return float(error.square().mean().sqrt()), response
 
 
-def _cut(system: System, lines: tuple[int, int], *values: Tensor) -> tuple[Any, ...]:
-    """Return the camera of some lines, and those lines of the values; all where none can be cut."""
+def _cut(system: System, lines: tuple[int, int], y: Tensor) -> tuple[System, Tensor]:
+    """Return camera and measurement of some lines; of all where none can be cut."""
     axis = system.part_axis
     if axis is None:
-        return system, *values
+        return system, y
     first, stop = lines
-    return system.part(first, stop), *(value.narrow(axis, first, stop - first) for value in values)
+    return system.part(first, stop), y.narrow(axis, first, stop - first)
 
 
 def mirror_axes(x: Tensor, system: System) -> tuple[int, ...]:

@@ -1,9 +1,11 @@
 """Montages of a cube's bands, each in the colour of its wavelength."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,6 +22,10 @@ from cassi.viz.checks import (
 from cassi.viz.color import band_colors, encode, exposure_of, srgb
 from cassi.viz.names import name_band
 from cassi.viz.sheet import DARK, PALE, Sheet
+
+if TYPE_CHECKING:
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Colormap
 
 _ALL = 32  # up to this many bands are all shown
 _MOST = 28  # of more bands than that
@@ -43,7 +49,7 @@ Label = tuple[str, np.ndarray]
 class _Bar:
     """A scale beside some lines of a montage."""
 
-    colors: Any  # matplotlib's ScalarMappable
+    colors: ScalarMappable
     label: str
     lines: int
 
@@ -208,18 +214,18 @@ def _first_shot(measurement: Array) -> np.ndarray:
     return array if array.ndim == 2 else array[0]
 
 
-def _colors(low: float, high: float, colors: Any) -> Any:
+def _colors(low: float, high: float, colors: str | Colormap) -> ScalarMappable:
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 
     return ScalarMappable(Normalize(low, high), colors)
 
 
-def _paint(pictures: list[np.ndarray], colors: Any) -> list[np.ndarray]:
+def _paint(pictures: list[np.ndarray], colors: ScalarMappable) -> list[np.ndarray]:
     return [colors.to_rgba(picture, bytes=True)[..., :3] for picture in pictures]
 
 
-def _brightness(white: float) -> Any:
+def _brightness(white: float) -> ScalarMappable:
     """Return the scale of tinted pictures."""
     from matplotlib.colors import ListedColormap
 

@@ -1,12 +1,17 @@
 """A figure of how a calibration went."""
 
+from __future__ import annotations
+
 import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from cassi.viz.sheet import INK, PAPER_DPI, SMALL, make_figure, tidy
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def save_calibration(
@@ -78,7 +83,7 @@ def save_dispersion(
     _save(figure, path)
 
 
-def _save(figure: Any, path: str | os.PathLike[str]) -> None:
+def _save(figure: Figure, path: str | os.PathLike[str]) -> None:
     for axes in figure.axes:
         tidy(axes)
     figure.tight_layout(pad=0.6)

@@ -1,15 +1,20 @@
 """A figure of where the bands of a camera fall on its detector."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cassi.viz.bands import Array
 from cassi.viz.color import band_colors
-from cassi.viz.sheet import INK, PAPER_DPI, SMALL, make_figure, tidy
+from cassi.viz.sheet import INK, PAPER_DPI, SMALL, label_integers, make_figure, tidy
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _TINT = 0.45  # of the mask over the frame
 _TITLE_WIDE = 2.4  # inches of a frame that leave room for the title
@@ -83,19 +88,19 @@ def _tint(mask: np.ndarray, color: np.ndarray) -> np.ndarray:
     return layer
 
 
-def _label(picture: Any, chart: Any, in_columns: bool, limits: tuple[float, float]) -> None:
+def _label(picture: Axes, chart: Axes, in_columns: bool, limits: tuple[float, float]) -> None:
     tidy(chart)
     picture.tick_params(labelsize=SMALL, colors=INK, width=0.5, length=2)
     if in_columns:
         chart.set_xlim(limits)
         chart.invert_yaxis()
-        chart.yaxis.get_major_locator().set_params(integer=True)
+        label_integers(chart.yaxis)
         picture.set_ylabel("rows", size=SMALL)
         chart.set_ylabel("band", size=SMALL)
         chart.set_xlabel("columns of the detector, which ends at the dashed lines", size=SMALL)
     else:
         chart.set_ylim(limits[::-1])
-        chart.xaxis.get_major_locator().set_params(integer=True)
+        label_integers(chart.xaxis)
         picture.set_xlabel("columns", size=SMALL)
         chart.set_xlabel("band", size=SMALL)
         picture.set_ylabel("rows of the detector, which ends at the dashed lines", size=SMALL)

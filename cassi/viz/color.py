@@ -246,6 +246,8 @@ def _tables() -> dict[str, Any]:
     return tables
 
 
-def _table(axis: list[float], values: list[Any]) -> tuple[np.ndarray, np.ndarray]:
+def _table(
+    axis: list[float], values: list[float] | list[list[float]]
+) -> tuple[np.ndarray, np.ndarray]:
     array = np.asarray(values, np.float64)
     return axis[0] + axis[1] * np.arange(array.shape[-1]), array

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -24,6 +24,10 @@ from cassi.viz.names import name_band
 from cassi.viz.points import COLORS, choose_points, correlation, region_spectrum
 from cassi.viz.report.codec import block_size
 from cassi.viz.sheet import BODY, INK, SMALL, fitting, literal, make_figure, save_both, tidy
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 TRUTH = " "  # the key of the truth among the methods: none can be called that
 _CELL = 1.45  # width of a picture, inches: five fit across two columns of a journal
@@ -203,10 +207,9 @@ def save_curves(
     figure = make_figure(4.6, 3.1)
     axes = figure.subplots()
     for index, (method, curve) in enumerate(known.items()):
-        style = {"color": COLORS[index % len(COLORS)], "label": literal(method)}
-        style["ls"] = ("-", "--", ":", "-.")[index // len(COLORS) % 4]
-        marker = "o" if len(curve) <= _DOTS else None
-        axes.plot(curve[:, 0], curve[:, 1], marker=marker, ms=4, lw=1.4, **style)
+        color, line = COLORS[index % len(COLORS)], ("-", "--", ":", "-.")[index // len(COLORS) % 4]
+        marker, label = "o" if len(curve) <= _DOTS else None, literal(method)
+        axes.plot(*curve[:, :2].T, marker=marker, ms=4, lw=1.4, color=color, ls=line, label=label)
     values = np.concatenate([curve[:, 0] for curve in known.values()])
     if 0 < 30 * values.min() < values.max():
         axes.set_xscale("log")
@@ -244,7 +247,7 @@ def save_bars(
         known = {place: value for place, value in enumerate(psnr) if value is not None}
         places = [place + (index - (len(methods) - 1) / 2) * height for place in known]
         color = COLORS[index % len(COLORS)]
-        bars = axes.barh(places, known.values(), height, color=color, label=literal(method))
+        bars = axes.barh(places, list(known.values()), height, color=color, label=literal(method))
         axes.bar_label(bars, fmt="%.2f", padding=2, fontsize=SMALL)
         found += known.values()
     axes.set_yticks(range(len(levels)), list(levels))
@@ -296,7 +299,7 @@ class _Comparison:
         self.height = self.pictures_high + lines * self.curve_high + _MARGIN
         self.figure = make_figure(self.width, self.height)
 
-    def draw(self) -> Any:
+    def draw(self) -> Figure:
         """Draws all rows."""
         exposure = exposure_of(self.clear, self.wavelengths, self.illuminant)
         small = {key: shrink(cube, self.block) for key, cube in self.shown.items()}
@@ -331,7 +334,7 @@ class _Comparison:
         row, column, side = self.zoom
         return cube[:, row : row + side, column : column + side]
 
-    def _enlarge(self, axes: Any, picture: np.ndarray) -> None:
+    def _enlarge(self, axes: Axes, picture: np.ndarray) -> None:
         """Frame the square, and show it enlarged in the corner that is furthest from it."""
         from matplotlib.patches import Rectangle
 
@@ -381,8 +384,9 @@ class _Comparison:
         for key, cube in self.shown.items():
             spectrum = region_spectrum(cube, *point)
             if key == TRUTH:
-                style = {"color": INK, "lw": 1.1, "label": "truth", "zorder": 3}
-                axes.plot(x, spectrum, "--", marker=marker, **style)
+                axes.plot(
+                    *(x, spectrum, "--"), marker=marker, color=INK, lw=1.1, label="truth", zorder=3
+                )
                 continue
             r = None if reference is None else correlation(spectrum, reference)
             tail = "" if r is None else f"  {r:.3f}".replace("-", "−")
@@ -396,12 +400,12 @@ class _Comparison:
         unit = "band" if self.wavelengths is None else "wavelength / nm"
         axes.set_xlabel(unit, fontsize=SMALL, labelpad=1)
         title = f"region {index + 1}" + (", r to the truth" if self.truth is not None else "")
-        place = {"loc": "lower left", "bbox_to_anchor": (-0.04, 1.0), "borderaxespad": 0.0}
+        place = {"bbox_to_anchor": (-0.04, 1.0), "borderaxespad": 0.0, "alignment": "left"}
         spacing = {"labelspacing": 0.15, "handlelength": _HANDLE - 0.8, "handletextpad": 0.8}
-        style = {"fontsize": SMALL, "labelcolor": INK, "frameon": False, "alignment": "left"}
-        axes.legend(title=title, title_fontsize=SMALL + 0.5, **style, **place, **spacing)
+        style = {"title_fontsize": SMALL + 0.5, "labelcolor": INK, "frameon": False}
+        axes.legend(title=title, loc="lower left", fontsize=SMALL, **style, **place, **spacing)
 
-    def _mark(self, axes: Any) -> None:
+    def _mark(self, axes: Axes) -> None:
         from matplotlib.patheffects import withStroke
 
         outline = [withStroke(linewidth=1.6, foreground="black")]  # white is lost on white
@@ -409,10 +413,16 @@ class _Comparison:
             x, y = (column + 0.5) / self.block - 0.5, (row + 0.5) / self.block - 0.5
             axes.plot([x], [y], "s", ms=4, mfc="none", mec="white", mew=0.9, path_effects=outline)
             near = x > 0.85 * axes.get_xlim()[1]
-            aside = {"xytext": (-4 if near else 4, 0), "textcoords": "offset points"}
-            style = {"fontsize": SMALL, "color": "white", "weight": "bold", "va": "center"}
-            style |= {"ha": "right" if near else "left", "path_effects": outline}
-            axes.annotate(str(index + 1), (x, y), **aside, **style)
+            axes.annotate(
+                *(str(index + 1), (x, y), (-4 if near else 4, 0)),
+                textcoords="offset points",
+                fontsize=SMALL,
+                color="white",
+                weight="bold",
+                va="center",
+                ha="right" if near else "left",
+                path_effects=outline,
+            )
 
     def _head(self, key: str) -> str:
         if key == TRUTH:
@@ -429,11 +439,11 @@ class _Comparison:
         left = _MARGIN + _SIDE + column * (_CELL + _GAP)
         return left, _MARGIN + _HEAD + row * (self.cell_high + _GAP)
 
-    def _axes(self, left: float, top: float, width: float, height: float) -> Any:
+    def _axes(self, left: float, top: float, width: float, height: float) -> Axes:
         box = (left / self.width, 1 - (top + height) / self.height)
         return self.figure.add_axes((*box, width / self.width, height / self.height))
 
-    def _picture(self, row: int, column: int, picture: np.ndarray, **style: Any) -> Any:
+    def _picture(self, row: int, column: int, picture: np.ndarray, **style: Any) -> Axes:
         axes = self._axes(*self._corner(row, column), _CELL, self.cell_high)
         axes.imshow(picture, interpolation="none", **style)
         axes.set_axis_off()
@@ -443,5 +453,6 @@ class _Comparison:
     def _label(self, row: int, words: str) -> None:
         _, top = self._corner(row, 0)
         x, y = (_MARGIN + 0.5 * _SIDE) / self.width, 1 - (top + self.cell_high / 2) / self.height
-        style = {"rotation": 90, "ha": "center", "va": "center", "color": INK}
-        self.figure.text(x, y, words, fontsize=BODY, **style)
+        self.figure.text(
+            *(x, y, words), fontsize=BODY, rotation=90, ha="center", va="center", color=INK
+        )

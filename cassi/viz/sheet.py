@@ -1,14 +1,22 @@
 """What figures are drawn on: pages measured in pixels, and figures for papers in inches."""
 
+from __future__ import annotations
+
 import functools
 import os
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from cassi.data.atomic import atomic_path
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.figure import Figure
 
 DPI = 100
 DARK = "#101214"  # behind tinted bands
@@ -48,17 +56,15 @@ class Sheet:
         """Writes a line; ``size`` is in points, 72 an inch at 100 pixels an inch."""
         self.page.text(x, y, content, **{"color": INK, "size": 11, "va": "baseline", **style})
 
-    def axes(self, left: float, top: float, width: float, height: float) -> Any:
+    def axes(self, left: float, top: float, width: float, height: float) -> Axes:
         """Adds coordinate axes in a box of pixels."""
         across, up = self.width, self.height
         box = (left / across, 1 - (top + height) / up, width / across, height / up)
         return self.figure.add_axes(box)
 
-    def scale(
-        self, colors: Any, label: str, left: float, top: float, width: float, height: float
-    ) -> None:
-        """Draws the scale of matplotlib's ScalarMappable, with its label to the right."""
-        bar = self.figure.colorbar(colors, cax=self.axes(left, top, width, height))
+    def scale(self, colors: ScalarMappable, label: str, *box: float) -> None:
+        """Draws a scale in the box of `axes`, with its label to the right."""
+        bar = self.figure.colorbar(colors, cax=self.axes(*box))
         bar.set_label(label, color=PALE, size=11)
         bar.ax.tick_params(labelsize=9, colors=PALE, width=0.5, length=2)
         bar.ax.yaxis.get_offset_text().set_color(PALE)
@@ -72,8 +78,12 @@ class Sheet:
 
     def pixels(self) -> np.ndarray:  # (H, W, 3)
         """Returns the page as 8-bit RGB."""
-        self.figure.canvas.draw()
-        return np.array(self.figure.canvas.buffer_rgba())[..., :3]
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+        canvas = self.figure.canvas
+        assert isinstance(canvas, FigureCanvasAgg)
+        canvas.draw()
+        return np.array(canvas.buffer_rgba())[..., :3]
 
 
 def literal(text: str) -> str:
@@ -94,7 +104,7 @@ def fitting(name: str, tail: str, room: float, size: float = SMALL) -> str:
     return kept + tail
 
 
-def tidy(axes: Any) -> None:
+def tidy(axes: Axes) -> None:
     """Takes away what is no data: two spines, heavy ticks."""
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
@@ -103,7 +113,16 @@ def tidy(axes: Any) -> None:
     axes.set_axisbelow(True)
 
 
-def make_figure(width: float, height: float, dpi: int = PAPER_DPI, color: str = LIGHT) -> Any:
+def label_integers(axis: Axis) -> None:
+    """Labels whole numbers only."""
+    from matplotlib.ticker import MaxNLocator
+
+    locator = axis.get_major_locator()
+    assert isinstance(locator, MaxNLocator)
+    locator.set_params(integer=True)
+
+
+def make_figure(width: float, height: float, dpi: int = PAPER_DPI, color: str = LIGHT) -> Figure:
     """Makes a figure (inches) outside pyplot, so that nothing global knows of it."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -126,7 +145,7 @@ def _take_defaults() -> None:
         matplotlib.rcdefaults()
 
 
-def save_both(figure: Any, folder: Path, name: str) -> None:
+def save_both(figure: Figure, folder: Path, name: str) -> None:
     """Writes ``<name>.png`` and ``<name>.pdf``, each whole or not at all."""
     # Without the date, the same cubes give the same bytes.
     for suffix, metadata in (("png", None), ("pdf", {"CreationDate": None})):

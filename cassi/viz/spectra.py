@@ -1,18 +1,23 @@
 """Spectra at chosen points, beside the picture that shows where they are, and as a table."""
 
+from __future__ import annotations
+
 import csv
 import io
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from cassi.viz.checks import Array, Wavelengths, as_cube, as_points, as_truth, as_wavelengths
 from cassi.viz.color import band_colors, encode, exposure_of, srgb
 from cassi.viz.points import COLORS, choose_points, correlation, region_spectrum
-from cassi.viz.sheet import INK, LIGHT, Sheet, write_bytes
+from cassi.viz.sheet import INK, LIGHT, Sheet, label_integers, write_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _PANEL = 460  # longer side of the picture, pixels
 _CURVES = 660  # width of the axes, pixels
@@ -176,7 +181,7 @@ def _draw(
 
 
 def _draw_dots(
-    axes: Any, along: tuple[Array, Sequence[float]], wavelengths: np.ndarray, curves: list[_Curve]
+    axes: Axes, along: tuple[Array, Sequence[float]], wavelengths: np.ndarray, curves: list[_Curve]
 ) -> None:
     fine, nm = as_cube(along[0], "cube along the dispersion"), np.asarray(along[1], np.float64)
     scale = np.interp(nm, wavelengths, np.gradient(wavelengths)) / np.gradient(nm)
@@ -197,7 +202,7 @@ def _mark(sheet: Sheet, name: str, color: str, x: float, y: float, aside: int) -
     sheet.text(name, x + aside, y + up, bbox=disc, **style)
 
 
-def _finish(axes: Any, compared: bool, unit: str) -> None:
+def _finish(axes: Axes, compared: bool, unit: str) -> None:
     for side in ("top", "right", "bottom"):
         axes.spines[side].set_visible(False)
     axes.spines["left"].set_color(INK)
@@ -211,12 +216,12 @@ def _finish(axes: Any, compared: bool, unit: str) -> None:
     if compared:
         axes.plot([], [], "-", color=_KEY, lw=2.2, label="estimate")
         axes.plot([], [], "--", color=_KEY, lw=1.5, label="truth")
-    place = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0), "borderaxespad": 0.0}
-    room = {"columnspacing": 1.2, "handlelength": 1.8, "labelspacing": 0.4}
-    axes.legend(fontsize=10, labelcolor=INK, frameon=False, ncols=_ACROSS, **place, **room)
+    room = {"columnspacing": 1.2, "handlelength": 1.8, "labelspacing": 0.4, "borderaxespad": 0.0}
+    style = {"labelcolor": INK, "frameon": False, "bbox_to_anchor": (0.0, 1.0)}
+    axes.legend(loc="lower left", fontsize=10, ncols=_ACROSS, **style, **room)
 
 
-def _draw_strip(axes: Any, limits: tuple[float, float], values: np.ndarray | None) -> None:
+def _draw_strip(axes: Axes, limits: tuple[float, float], values: np.ndarray | None) -> None:
     """Draws the horizontal axis as a strip in the colours of the wavelengths."""
     axes.set_xlim(*limits)
     axes.set_yticks([])
@@ -225,7 +230,7 @@ def _draw_strip(axes: Any, limits: tuple[float, float], values: np.ndarray | Non
     axes.tick_params(axis="x", labelsize=10, colors=INK)
     if values is None:
         axes.set_xlabel("band", fontsize=11, color=INK)
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        label_integers(axes.xaxis)
         return
     ramp = encode(band_colors(np.linspace(max(limits[0], 1.0), limits[1], 256), 256))
     axes.imshow(ramp[None], extent=(*limits, 0, 1), aspect="auto", interpolation="bilinear")

@@ -1,6 +1,6 @@
 """The file of a camera that cassi-calibrate writes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,9 @@ HEADER = """\
 def write_calibration(
     folder: Path,
     mask: Tensor,
-    camera: dict[str, Any],
+    camera: Mapping[str, object],
     draw: Callable[[Path], None],
-    numbers: dict[str, Any],
+    numbers: Mapping[str, object],
     said: str = "",
 ) -> None:
     """Write mask, camera, picture and numbers, all or none.
@@ -53,7 +53,7 @@ def camera_values(
     system: SDCassi | TiltedCassi,
     gain: float | None,
     wavelengths: tuple[float, ...] | None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return what the file of a camera holds, which lies beside `mask.npy`.
 
     Args:
@@ -73,17 +73,17 @@ def camera_values(
         node["across"] = [round(value, 6) for value in system.across.tolist()]
     elif system.band_width > 1:
         node["band_width"] = system.band_width
-    camera: dict[str, Any] = {"mask": "mask.npy", "system": node}
+    camera: dict[str, object] = {"mask": "mask.npy", "system": node}
     if settings.photographed != "auto":
         camera["photographed"] = settings.photographed
     if settings.light != "auto":
         camera["light"] = settings.light
     for group in ("keys", "axes"):
-        if (name := getattr(settings, group).measurement) is not None:
+        if (name := vars(settings)[group].measurement) is not None:
             camera[group] = {"measurement": name}
     if wavelengths is not None:
         camera["wavelengths"] = list(wavelengths)
-    steps: dict[str, Any] = {name: getattr(settings, name, None) for name in FRAME}
+    steps: dict[str, Any] = {name: vars(settings).get(name) for name in FRAME}
     for name in ("dark", "flat", "bad_pixels"):  # files, which may be relative
         steps[name] = with_files(steps[name], lambda file: str(Path(file).resolve()))
     if gain is not None:

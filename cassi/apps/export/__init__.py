@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,6 +20,7 @@ from cassi.apps.snapshot import make_recipe, prepare
 from cassi.data.atomic import atomic_folder
 from cassi.methods.along_dispersion import AlongDispersion
 from cassi.models.export import (
+    Method,
     export,
     export_compiled,
     export_onnx,
@@ -28,6 +28,7 @@ from cassi.models.export import (
     export_plain,
     export_torch,
 )
+from cassi.systems import System
 
 PASSES = 5
 """Timed, of each; the fastest counts."""
@@ -101,7 +102,7 @@ def export_method(settings: Export, run: Run) -> float:
 
 
 def write_file(
-    format: str, method: Any, system: Any, y: Tensor, file: Path, about: dict[str, str]
+    format: str, method: Method, system: System, y: Tensor, file: Path, about: dict[str, str]
 ) -> Callable[[], Tensor]:
     """Write a method for a camera in one of `EXPORTS`; return what reconstructs y by the file.
 
@@ -118,7 +119,7 @@ def write_file(
             if format == "aotinductor":
                 compile_privately()
                 export_compiled(export_plain(method, system, y), file, about)
-                model: Any = torch._inductor.aoti_load_package(str(file))
+                model: Callable[[Tensor], Tensor] = torch._inductor.aoti_load_package(str(file))
             else:
                 if format == "torch_export":
                     export_torch(export_plain(method, system, y), file, about)

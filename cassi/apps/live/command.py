@@ -11,7 +11,8 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
 
 from cassi import links
 from cassi.apps.arguments import told_plugins
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     run_until_interrupted("cassi-live", command)
 
 
-def _interrupt(number: int, frame: Any) -> NoReturn:
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
     """End as Ctrl-C does; a second signal does not disturb what is removed meanwhile."""
     for each in _ENDS:
         signal.signal(each, signal.SIG_IGN)
@@ -82,7 +83,7 @@ def make_settings(given: argparse.Namespace) -> Reconstruct:
         raise ValueError(f"--record: expected a name that ends in .zarr, got {given.record}")
     settings: Reconstruct = compose_settings(given.settings)
     clash = ("measurement", "truth", "memory_budget", "heldout", "noise")
-    if found := [name for name in clash if getattr(settings, name) is not None]:
+    if found := [name for name in clash if vars(settings)[name] is not None]:
         raise ValueError(f"{found[0]}: expected null in cassi-live; frames come from the source")
     if settings.calibrate or settings.uncertainty or settings.guide.file is not None:
         raise ValueError("cassi-live: expected no calibrate, uncertainty or guide")

@@ -27,6 +27,7 @@ from cassi.data.io import Loaded, load_mask, load_measurement
 from cassi.methods import Sequence
 from cassi.methods.along_dispersion import around, inner_of
 from cassi.pipeline.snapshot import Camera
+from cassi.systems import System
 from cassi.viz.color import srgb
 
 LADDER = (36, 24, 16, 10)
@@ -99,7 +100,7 @@ class Live:
         settings: Reconstruct,
         source: Source,
         record: Recording | None = None,
-        say: Callable[[str], Any] | None = None,
+        say: Callable[[str], object] | None = None,
     ) -> None:
         self.settings, self.source, self.record = settings, source, record
         self.notices = Notices(_print if say is None else say)
@@ -210,7 +211,7 @@ class Live:
         )
         return raw
 
-    def _read(self, path: Path) -> tuple[Tensor, Tensor, Any]:
+    def _read(self, path: Path) -> tuple[Tensor, Tensor, System]:
         keys, axes = self.settings.keys.measurement, self.settings.axes.measurement
         counts = self.chain.bits is not None
         loaded = load_measurement(path, key=keys, axes=axes, finite=False, counts=counts)
@@ -296,7 +297,7 @@ class Notices:
         lines: the last ones.
     """
 
-    def __init__(self, say: Callable[[str], Any]) -> None:
+    def __init__(self, say: Callable[[str], object]) -> None:
         self.say, self.lines = say, list[str]()
         self._kinds: dict[str, tuple[int, float, Callable[[int], str]]] = {}
 

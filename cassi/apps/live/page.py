@@ -2,6 +2,7 @@
 
 import re
 import time
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
@@ -9,6 +10,8 @@ import numpy as np
 import panel as pn
 from bokeh.events import Tap
 from bokeh.models import ColumnDataSource, CustomJS, DataRange1d, Span
+from bokeh.plotting import figure
+from param.parameterized import Event
 
 from cassi.apps.live.engine import Live, View
 from cassi.apps.view.pages.figures import PictureFigure, grey, make_figure
@@ -132,23 +135,23 @@ class LiveSection:
             ]
         return _list(rows)
 
-    def _pause(self, event: Any) -> None:
+    def _pause(self, event: Event) -> None:
         paused = self.live.paused
         paused.clear() if paused.is_set() else paused.set()
         self.refresh()
 
-    def _mark(self, figure: Any) -> None:
+    def _mark(self, picture: figure) -> None:
         """Draw regions in a picture; a click sets or removes one."""
         square = {"marker": "square", "size": 13, "fill_color": None, "source": self.marks}
-        figure.scatter("x", "y", line_color="white", line_width=5, **square)
-        figure.scatter("x", "y", line_color="color", line_width=2.5, **square)
+        picture.scatter("x", "y", line_color="white", line_width=5, **square)
+        picture.scatter("x", "y", line_color="color", line_width=2.5, **square)
         shift = {"x_offset": 12, "y_offset": -8, "source": self.marks}
         label = {"background_fill_color": "color", "border_line_color": "white", "padding": 3}
         letters = {"text_font_size": "12px", "text_font_style": "bold", "text_color": "white"}
-        figure.text("x", "y", text="number", border_radius=4, **label, **letters, **shift)
-        figure.on_event(Tap, lambda event: self._click(int(event.y), int(event.x)))
+        picture.text("x", "y", text="number", border_radius=4, **label, **letters, **shift)
+        picture.on_event(Tap, lambda event: self._click(int(event.y), int(event.x)))
 
-    def _plot(self) -> Any:
+    def _plot(self) -> figure:
         plot = make_figure(440, _WIDTH, y_range=DataRange1d(start=0))
         plot.multi_line("xs", "ys", line_color="color", line_width=2.5, source=self.lines)
         plot.add_layout(self.place)
@@ -216,7 +219,7 @@ class LiveSection:
         )
 
 
-def _pane(style: str = "", **options: Any) -> Any:
+def _pane(style: str = "", **options: Any) -> pn.pane.HTML:
     return pn.pane.HTML("", stylesheets=[style], margin=(0, 10), **options)
 
 
@@ -225,7 +228,9 @@ def _list(rows: list[tuple[str, str]]) -> str:
     return f"<dl>{''.join(items)}</dl>"
 
 
-def _legend(regions: list[tuple[int, int]], curves: Any, at: Any, unit: str) -> str:
+def _legend(
+    regions: list[tuple[int, int]], curves: list[np.ndarray], at: Sequence[float], unit: str
+) -> str:
     rows = "".join(
         f'<tr><td><i style="color:{color}">■</i> {number}</td><td>{row}</td><td>{column}</td>'
         f"<td>{curve.mean():.3g}</td><td>{at[int(np.argmax(curve))]:g}</td></tr>"
@@ -249,7 +254,7 @@ def _name_band(view: View, band: int) -> str:
     return f"{band + 1} of {len(view.cube)}{unit}"
 
 
-def make_page(live: Live) -> Any:
+def make_page(live: Live) -> Page:
     """Return the page of a tab."""
     section = LiveSection(live)
     pn.state.curdoc.js_on_event("connection_lost", CustomJS(code=_LOST))

@@ -5,17 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from cassi.data.bundled import bundled_path
 from cassi.data.io import Loaded, load_cube, load_mask, load_measurement, write_cube
 
-Layer = tuple[np.ndarray, dict[str, Any], str]
+Layer = tuple[np.ndarray, dict[str, object], str]
 """Data, arguments and kind of a layer, as napari has them."""
 STEP = 2
 """Of the snapshot of the bundled scene, pixels per band."""
 
 
-def get_reader(path: str | Sequence[str]) -> Callable[[Any], list[Layer]] | None:
+def get_reader(path: str | Sequence[str]) -> Callable[[str], list[Layer]] | None:
     """Return what reads a path, None where it cannot be read here.
 
     A cube becomes one image layer `(C, H, W)` whose first axis is the wavelength; the wavelengths
@@ -60,14 +61,14 @@ def cube_layer(loaded: Loaded) -> Layer:
 
 def image_layer(cube: np.ndarray, wavelengths: Sequence[float] | None, name: str) -> Layer:
     """Return the layer of a cube `(C, H, W)`, all of whose bands have one contrast."""
-    about: dict[str, Any] = {"name": name, "axis_labels": ("wavelength", "y", "x")}
+    about: dict[str, object] = {"name": name, "axis_labels": ("wavelength", "y", "x")}
     about["metadata"] = {} if wavelengths is None else {"wavelengths": list(wavelengths)}
     low, high = float(cube.min()), float(cube.max())
     about["contrast_limits"] = (low, high if high > low else low + 1)
     return cube, about, "image"
 
 
-def write_image(path: str, data: Any, attributes: dict[str, Any]) -> list[str]:
+def write_image(path: str, data: ArrayLike, attributes: dict[str, Any]) -> list[str]:
     """Write an image layer as a cube, with the wavelengths of its metadata.
 
     Args:
@@ -85,7 +86,7 @@ def write_image(path: str, data: Any, attributes: dict[str, Any]) -> list[str]:
     if attributes.get("rgb") or np.ndim(data) != 3:
         raise ValueError(f"expected a layer (C, H, W) of one cube, got {np.shape(data)}")
     wavelengths = attributes.get("metadata", {}).get("wavelengths")
-    if wavelengths is not None and len(wavelengths) != len(data):
+    if wavelengths is not None and len(wavelengths) != len(np.asarray(data)):
         wavelengths = None  # of a layer that was cut since
     write_cube(path, np.asarray(data), wavelengths)
     return [path]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -12,6 +12,8 @@ from cassi.apps.napari import Layer, image_layer
 
 if TYPE_CHECKING:
     import napari
+
+    from cassi.solvers import Reconstructor
 
 
 def reconstruct(
@@ -47,7 +49,7 @@ def reconstruct_layer(
     step: float = 2.0,
     axis: str = "columns",
     range_nm: tuple[float, float] = (450.0, 650.0),
-    method: Any = "auto",
+    method: str | Reconstructor = "auto",
 ) -> Layer:
     """Reconstruct a cube, and return its layer; see `reconstruct`.
 

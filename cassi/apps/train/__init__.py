@@ -1,5 +1,7 @@
 """cassi-train: cubes in, a network that recovers them from snapshots out."""
 
+from __future__ import annotations
+
 import logging
 import sys
 import warnings
@@ -7,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cassi.apps.command import (
     Run,
@@ -33,6 +35,12 @@ from cassi.plugins import loaded_names
 from cassi.precision import doubt
 from cassi.priors.weights import check_fit
 from cassi.systems import SDCassi
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Callback, Trainer
+
+    from cassi.training.data import TrainingData
+    from cassi.training.module import Training
 
 
 def main() -> None:
@@ -62,7 +70,7 @@ def train(settings: Train, run: Run) -> float:
 
     _quiet()
     # Of several processes the first one speaks, and may be ahead of the others.
-    first = getattr(rank_zero_only, "rank", 0) == 0
+    first = vars(rank_zero_only).get("rank", 0) == 0
     ckpt = settings.ckpt if first else settings.ckpt or "last"
     # A dry run starts anew, and repairs no checkpoint.
     start = None if settings.dry_run and ckpt else files.find_start(ckpt, folder)
@@ -107,14 +115,17 @@ def _name_command(settings: Train, folder: Path) -> str:
     return f"cassi-train ckpt=last hydra.run.dir={folder}{plugins}"
 
 
-def _write_result(settings: Train, folder: Path, trainer: Any, card: Card, count: int) -> float:
+def _write_result(settings: Train, folder: Path, trainer: Trainer, card: Card, count: int) -> float:
     """Write the trained network and what is said of it; return its best PSNR in dB, or NaN."""
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
     best = trainer.callback_metrics.get("val_psnr")
-    scores = [callback.best_model_score for callback in trainer.checkpoint_callbacks]
+    kept = [each for each in trainer.checkpoint_callbacks if isinstance(each, ModelCheckpoint)]
+    scores = [callback.best_model_score for callback in kept]
     best = max((each for each in scores if each is not None), default=best)
     score = float("nan") if best is None else float(best)
     if trainer.is_global_zero:
-        summary = {"parameters": count, "steps": trainer.global_step}
+        summary: dict[str, float] = {"parameters": count, "steps": trainer.global_step}
         summary |= {} if best is None else {"val_psnr": round(score, 4)}
         written = files.export(folder, settings, card, summary)
         said = "not validated" if best is None else f"best validation PSNR {score:.2f} dB"
@@ -123,11 +134,11 @@ def _write_result(settings: Train, folder: Path, trainer: Any, card: Card, count
 
 
 def _rehearse(
-    settings: Train, run: Run, net: Any, wavelengths: tuple[float, ...], data: Any
+    settings: Train, run: Run, net: nn.Module, wavelengths: tuple[float, ...], data: TrainingData
 ) -> float:
     from tempfile import TemporaryDirectory
 
-    def try_some(small: Train, callbacks: list[Any]) -> Any:
+    def try_some(small: Train, callbacks: list[Callback]) -> Trainer:
         with TemporaryDirectory() as place:
             if small.task.get("starts"):
                 small = replace(small, task=small.task | {"starts": f"{place}/starts"})
@@ -144,8 +155,11 @@ def _rehearse(
 
 
 def make_module(
-    settings: Train, net: Any, wavelengths: tuple[float, ...], scales: Sequence[float] | None = None
-) -> Any:
+    settings: Train,
+    net: nn.Module,
+    wavelengths: tuple[float, ...],
+    scales: Sequence[float] | None = None,
+) -> Training:
     """Make the LightningModule of settings, and of the scales of the validation scenes."""
     data = settings.data
     validation = data.validation or Validation()
@@ -172,8 +186,8 @@ def make_module(
 
 
 def make_trainer(
-    settings: Train, folder: Path, resumed: int | None, more: Sequence[Any] = ()
-) -> Any:
+    settings: Train, folder: Path, resumed: int | None, more: Sequence[Callback] = ()
+) -> Trainer:
     """Make Lightning's Trainer of settings, with more callbacks than theirs."""
     from lightning.fabric.utilities.exceptions import MisconfigurationException
 
@@ -191,7 +205,13 @@ def make_trainer(
         raise ValueError(f"trainer: {error}") from None
 
 
-def fit(trainer: Any, module: Any, data: Any, start: Path | None = None, again: str = "") -> None:
+def fit(
+    trainer: Trainer,
+    module: Training,
+    data: TrainingData,
+    start: Path | None = None,
+    again: str = "",
+) -> None:
     """Train, and turn Lightning's ways to end into those of a command, which say how to go on."""
     try:
         with leave_to_lightning(trainer):
@@ -209,7 +229,7 @@ def _quiet() -> None:
     warnings.filterwarnings("ignore", module=r"lightning\.")
 
 
-def _doubt_precision(settings: Any) -> str | None:
+def _doubt_precision(settings: Train) -> str | None:
     """Say that the trainer's precision is slow on its device, if it is; see `doubt`."""
     accelerator = settings.trainer.get("accelerator", "auto")
     on_gpu = accelerator in ("gpu", "cuda") or (accelerator == "auto" and torch.cuda.is_available())
@@ -218,7 +238,7 @@ def _doubt_precision(settings: Any) -> str | None:
     return said and said.replace("precision=", "trainer.precision=", 1).replace("=auto", "=32-true")
 
 
-def _warn_of_layout(net: Any, cube: Tensor) -> None:
+def _warn_of_layout(net: nn.Module, cube: Tensor) -> None:
     """Say which operator of the network, if any, does not keep the bands of a cube last."""
     # Through any camera, because a lesson without one has masks of another size than its crops.
     x = cube[None, :, :64, :64]
@@ -231,9 +251,9 @@ def _warn_of_layout(net: Any, cube: Tensor) -> None:
 def _check_nodes(settings: Train) -> None:
     """Refuse before scenes are read what would be refused when the objects are built."""
     names = ("optimizer", "scheduler", "loss", "task", "trainer")
-    nodes = {name: getattr(settings, name) for name in names}
+    nodes = {name: vars(settings)[name] for name in names}
     for group in ("callbacks", "logger"):
-        nodes |= {f"{group}.{name}": node for name, node in getattr(settings, group).items()}
+        nodes |= {f"{group}.{name}": node for name, node in vars(settings)[group].items()}
     check_nodes({name: node for name, node in nodes.items() if node is not None})
     # A denoiser may be a program in a file, and options come from the folder of another's training.
     if any(home.startswith("cassi.priors.") for home in homes(to_dict(settings))):

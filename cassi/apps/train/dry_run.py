@@ -1,16 +1,28 @@
 """What a training would take: a few of its steps are made, and nothing is written."""
 
+from __future__ import annotations
+
 import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import torch
+from torch import Tensor
 
 from cassi.apps.results import peak_memory
 from cassi.apps.settings import Train
 from cassi.evaluation.runner import PeakMemory
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Callback, Trainer
+
+    from cassi.training.module import Training
+
+Given = ParamSpec("Given")
+Made = TypeVar("Made")
 
 STEPS = 3
 """Steps of a whole batch that are made: the first pays for what later ones find done."""
@@ -92,14 +104,12 @@ class _Clock:
         self.size = self.whole = 0  # cubes of the next step and of a batch
         self.ended = self.began = 0.0
 
-    def on_train_start(self, trainer: Any, module: Any) -> None:
+    def on_train_start(self, trainer: Trainer, module: Training) -> None:
         self.device = trainer.strategy.root_device
         self.parts: dict[str, float] = {}
         vars(module)["simulate"] = self.timed("simulation", module.simulate)
-        for name in ("_start", "begin"):  # the one calls the other
-            if hasattr(module.net, name):
-                vars(module.net)[name] = self.timed("start", getattr(module.net, name))
-                break
+        if (begin := getattr(module.net, "begin", None)) is not None:
+            vars(module.net)["begin"] = self.timed("start", begin)
         self.ended = time.perf_counter()
 
     def now(self) -> float:
@@ -107,24 +117,24 @@ class _Clock:
             torch.cuda.synchronize(self.device)
         return time.perf_counter()
 
-    def timed(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*args: Any) -> Any:
+    def timed(self, part: str, function: Callable[Given, Made]) -> Callable[Given, Made]:
+        def run(*args: Given.args, **more: Given.kwargs) -> Made:
             begun = self.now()
-            result = function(*args)
+            result = function(*args, **more)
             self.parts[part] = self.parts.get(part, 0.0) + self.now() - begun
             return result
 
         return run
 
-    def on_before_backward(self, *_: Any) -> None:
+    def on_before_backward(self, *_: object) -> None:
         self.turned = self.now()
         self.parts["network"] = self.turned - self.began - sum(self.parts.values())
 
-    def on_after_backward(self, *_: Any) -> None:
+    def on_after_backward(self, *_: object) -> None:
         self.followed = self.now()
         self.parts["gradient"] = self.followed - self.turned
 
-    def on_train_batch_start(self, trainer: Any, _: Any, batch: Any, index: int) -> None:
+    def on_train_batch_start(self, trainer: Trainer, _: object, batch: Tensor, index: int) -> None:
         device = trainer.strategy.root_device
         if self.whole == 0:
             self.whole = len(batch)
@@ -135,7 +145,7 @@ class _Clock:
         self.parts.clear()
         self.began = time.perf_counter()
 
-    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+    def on_train_batch_end(self, trainer: Trainer, *_: object) -> None:
         ended = self.now()
         waited, self.ended = self.began - self.ended, ended
         parts = {"data": waited, **self.parts, "optimizer": ended - self.followed}
@@ -147,7 +157,7 @@ class _Clock:
         self.size = size or self.size
 
 
-def rehearse(settings: Train, fit: Callable[[Train, list[Any]], Any]) -> str:
+def rehearse(settings: Train, fit: Callable[[Train, list[Callback]], Trainer]) -> str:
     """Make a few steps of a training and say what all of them would take.
 
     The steps are the training's own: its batches, network, precision and devices. On a CPU a batch
@@ -175,7 +185,8 @@ def rehearse(settings: Train, fit: Callable[[Train, list[Any]], Any]) -> str:
         settings, trainer=settings.trainer | changes, callbacks=average, logger={}, ckpt=None
     )
     clock = _Clock(may_cut=tried == most)
-    hooks = {name: getattr(clock, name) for name in dir(clock) if name.startswith("on_")}
+    methods = [(name, each) for name, each in vars(_Clock).items() if name.startswith("on_")]
+    hooks = {name: partial(each, clock) for name, each in methods}
     trainer, done = fit(small, [LambdaCallback(**hooks)]), clock.done
     seconds, peak = of_whole(done, clock.whole)
     cost = _cost(batches * seconds, steps, peak, str(trainer.strategy.root_device))

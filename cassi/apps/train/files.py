@@ -39,7 +39,7 @@ def name_folder(folder: Path) -> str:
     return f"ckpt=last: expected the folder of a training, got none; give hydra.run.dir={place}"
 
 
-def find_start(ckpt: Any, folder: Path) -> Path | None:
+def find_start(ckpt: str | Path | None, folder: Path) -> Path | None:
     """Return the checkpoint to go on from, or None to start anew.
 
     `last` in a folder without one starts anew, so that a job that is stopped and queued again may
@@ -97,7 +97,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         raise ValueError(f"ckpt: {path} is no checkpoint of cassi-train, or damaged") from None
 
 
-def check_plugins(content: Mapping[str, Any]) -> None:
+def check_plugins(content: Mapping[str, object]) -> None:
     """Raise ValueError where a checkpoint is of a training with plugins, and none is loaded.
 
     Files may have new names by now: what the settings name of them has been found.
@@ -122,7 +122,7 @@ def network_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def export(folder: Path, settings: Train, card: Card, best: Mapping[str, Any]) -> list[Path]:
+def export(folder: Path, settings: Train, card: Card, best: Mapping[str, object]) -> list[Path]:
     """Write model.safetensors and model.yaml, and ema.safetensors where there is an average.
 
     The first holds the best weights on the validation scenes, which are the moving average's where
@@ -241,7 +241,7 @@ def _read_options(saved: Path) -> list[str]:
     A flag of Hydra, or a setting of Hydra's own, can name any class or file of pickles. The name of
     a group's file with a path in it can lead to one that has such settings.
     """
-    listed: Any = None
+    listed: object = None
     with contextlib.suppress(yaml.YAMLError, ValueError, RecursionError):
         # This loader knows texts only.
         listed = yaml.load(read_regular(saved, _LARGEST_OPTIONS), yaml.BaseLoader) or []

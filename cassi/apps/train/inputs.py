@@ -1,11 +1,13 @@
 """From settings to what a training is given: data, camera, callbacks, loggers."""
 
+from __future__ import annotations
+
 import contextlib
 import math
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,9 +22,16 @@ from cassi.data.bundled import bundled_path
 from cassi.data.datasets import TrainingCrops, WholeScenes, load_split
 from cassi.data.io import load_mask
 from cassi.data.scenes import Scene, as_scenes, load_scene
-from cassi.data.simulation import MixedMasks, RandomMasks
+from cassi.data.simulation import MixedMasks, RandomMasks, Simulator
 from cassi.systems import SDCassi
 from cassi.systems.band_positions import check_places, find_places
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Callback
+    from lightning.pytorch.loggers import Logger
+
+    from cassi.training.data import TrainingData
+    from cassi.training.module import Picture
 
 UNLIMITED = 2**40
 """Samples of a training that only a time limit ends."""
@@ -85,7 +94,7 @@ def _load_made(data: Data, split: str, wavelengths: tuple[float, ...]) -> list[S
     return [scene.compact() for scene in as_scenes(made, wavelengths)]
 
 
-def load_data(settings: Train) -> Any:
+def load_data(settings: Train) -> TrainingData:
     """Make the `TrainingData` of settings.
 
     Raises:
@@ -139,11 +148,11 @@ def _check_crops(settings: Train, validation: Validation, wavelengths: tuple[flo
             continue
         with contextlib.suppress(OSError):
             masks = build_simulator(node, wavelengths).masks
-            for source in getattr(masks, "sources", [masks]):
-                source.draw(1, *(size // side for size in sizes), torch.Generator())
+            for source in masks.sources if isinstance(masks, MixedMasks) else [masks]:
+                source.draw(1, sizes[0] // side, sizes[1] // side, torch.Generator())
 
 
-def describe_highlights(data: Any) -> list[str]:
+def describe_highlights(data: TrainingData) -> list[str]:
     """Say which validation scenes have highlights, and what their PSNR then means."""
     scenes = data.scenes.scenes
     lines = [
@@ -180,7 +189,7 @@ def data_wavelengths(data: Data) -> tuple[float, ...]:
     return wavelengths
 
 
-def build_simulator(node: dict[str, Any], wavelengths: tuple[float, ...]) -> Any:
+def build_simulator(node: dict[str, Any], wavelengths: tuple[float, ...]) -> Simulator:
     """Make the simulator of a config node; the masks' files are read.
 
     Args:
@@ -228,7 +237,7 @@ def _build_masks(node: dict[str, Any], bands: int) -> Any:
     return build({key: v for key, v in node.items() if key not in ("mask", *hints)}, mask=mask)
 
 
-def build_callbacks(settings: Train) -> list[Any]:
+def build_callbacks(settings: Train) -> list[Callback]:
     """Make the callbacks of settings; null in place of one switches it off."""
     from lightning.pytorch.callbacks import LambdaCallback
 
@@ -249,7 +258,7 @@ def build_plugins() -> list[Any]:
     return [AtomicCheckpoints(), *slurm]
 
 
-def build_loggers(settings: Train, resumed: int | None, folder: Path) -> list[Any]:
+def build_loggers(settings: Train, resumed: int | None, folder: Path) -> list[Logger]:
     """Make the loggers; of a resumed run they go on where they were.
 
     Raises:
@@ -337,7 +346,7 @@ def open_services(loggers: Sequence[Any], settings: Train, folder: Path) -> None
         write_run_ids(folder, ids)
 
 
-def make_pictures(wavelengths: tuple[float, ...]) -> dict[str, Any]:
+def make_pictures(wavelengths: tuple[float, ...]) -> dict[str, Picture]:
     """Return what is drawn of a validation scene, by name: (estimate, truth) → picture."""
     from cassi import viz
 

@@ -4,7 +4,6 @@ import os
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from cassi.checks import read_regular
 from cassi.data.bundled import bundled_path
@@ -99,7 +98,7 @@ class AllowedPaths:
         # A link may have been put there since.
         return read_regular(self.resolve(path), most, follow=False)
 
-    def check(self, value: Any) -> None:
+    def check(self, value: object) -> None:
         """Check every text in nested dicts and lists that names an existing file or folder.
 
         Raises:

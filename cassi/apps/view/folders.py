@@ -1,5 +1,7 @@
 """Folders of results, also while results are being written."""
 
+from __future__ import annotations
+
 import csv
 import io
 import json
@@ -8,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tabulate import tabulate
@@ -24,6 +26,9 @@ from cassi.apps.view.allowed_paths import AllowedPaths
 from cassi.apps.view.cubes import Shown
 from cassi.apps.view.jobs import explain
 from cassi.data.io import WRITE_SUFFIXES, load_cube
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 NUMBERS, TABLE, PICTURE = "metrics.json", "results.csv", "rgb.png"
 EVALUATION, SWEEP = "results.json", "sweep.json"
@@ -158,7 +163,7 @@ def evaluation_page(entry: Entry, allowed: AllowedPaths) -> bytes:
     return (_POLICY + page).encode()
 
 
-def thumbnail(entry: Entry, allowed: AllowedPaths) -> Any:
+def thumbnail(entry: Entry, allowed: AllowedPaths) -> Image.Image | None:
     """Return a result's picture, made small, as an image of Pillow; None where it has none."""
     from PIL import Image
 

@@ -74,7 +74,7 @@ class Jobs:
         self._thread = ThreadPoolExecutor(1, "reconstruct")
         self._running = Job()
 
-    def submit(self, function: Callable[[Job], Any]) -> Job:
+    def submit(self, function: Callable[[Job], object]) -> Job:
         """Queue a function; an exception becomes the message of its job."""
         job = Job()
         self._thread.submit(self._run, function, job)
@@ -85,7 +85,7 @@ class Jobs:
         self._thread.shutdown(wait=False, cancel_futures=True)
         self._running.stop()
 
-    def _run(self, function: Callable[[Job], Any], job: Job) -> None:
+    def _run(self, function: Callable[[Job], object], job: Job) -> None:
         self._running = job
         try:
             job.check()

@@ -1,5 +1,7 @@
 """How a command with a page runs: its errors in a line, its page in the browser until Ctrl-C."""
 
+from __future__ import annotations
+
 import signal
 import sys
 import threading
@@ -8,12 +10,16 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
 
 import cassi
 from cassi.apps.printing import marked
 from cassi.apps.start import distrust_current_folder
 from cassi.apps.view.one_time_link import SECONDS, OneTimeLink
+
+if TYPE_CHECKING:
+    from cassi.apps.view.server import Server
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PANEL = ("panel", "bokeh", "tornado", "param")
@@ -67,7 +73,7 @@ def make_output(folder: Path) -> None:
         raise OSError(f"--output: cannot make {reason}; give --output DIR") from None
 
 
-def run_until_interrupted(name: str, command: Callable[[], Any]) -> None:
+def run_until_interrupted(name: str, command: Callable[[], object]) -> None:
     """Run a command; a user's mistake, or a missing panel, is one line and status 2.
 
     SIGTERM, and SIGHUP of a terminal that closes, end it as Ctrl-C does.
@@ -95,7 +101,7 @@ def run_until_interrupted(name: str, command: Callable[[], Any]) -> None:
             signal.signal(number, handler)
 
 
-def _handle(handler: Any) -> None:
+def _handle(handler: Callable[[int, FrameType | None], object] | signal.Handlers) -> None:
     for number in _ENDING:
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(number, handler)
@@ -107,13 +113,13 @@ def _begin_end() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _interrupt(number: int, frame: Any) -> NoReturn:
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
     _begin_end()
     raise KeyboardInterrupt
 
 
 def show(
-    server: Any,
+    server: Server,
     output: Path,
     at_end: ExitStack,
     no_browser: bool,
@@ -129,7 +135,7 @@ def show(
         load: makes the application while the browser starts; what it raises ends the command.
     """
 
-    def stop(number: int, frame: Any) -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
         # An interrupt that is raised would leave a thread that starts, or a file just made.
         _begin_end()
         server.io_loop.asyncio_loop.call_soon_threadsafe(server.io_loop.stop)

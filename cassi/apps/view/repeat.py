@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from cassi.apps.arguments import config_groups
 from cassi.apps.reconstructors import compose_settings, rewrite_model_path, settings_of_file
@@ -60,19 +59,20 @@ def choices(options: list[str]) -> dict[str, str]:
     return found
 
 
-def changed(base: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+def changed(base: Mapping[str, object], wanted: Mapping[str, object]) -> dict[str, object]:
     """Return the nested values that turn `base` into `wanted` when merged into it."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for key, value in wanted.items():
         there = base.get(key)
         if key in base and there == value and type(there) is type(value):
             continue
-        inner = isinstance(value, dict) and isinstance(there, dict)
-        found[key] = changed(there, value) if inner else value  # type: ignore[arg-type]
+        if isinstance(value, dict) and isinstance(there, dict):
+            value = changed(there, value)
+        found[key] = value
     return found
 
 
-def _said(values: Mapping[str, Any]) -> dict[str, Any]:
+def _said(values: Mapping[str, object]) -> dict[str, object]:
     """Return settings without paths of data sets and without empty values."""
     return {
         key: _said(value) if isinstance(value, dict) else value

@@ -13,6 +13,7 @@ from tornado.httpserver import HTTPServer
 from tornado.httputil import HTTPHeaders, HTTPServerRequest, parse_cookie
 from tornado.ioloop import IOLoop
 from tornado.netutil import bind_sockets
+from tornado.platform.asyncio import BaseAsyncIOLoop
 from tornado.routing import Matcher, Router, Rule
 from tornado.web import (
     Application,
@@ -80,14 +81,16 @@ class Server:
 
     def __init__(self, port: int = 0, name: str = "cassi-view") -> None:
         sockets = bind_sockets(port, ADDRESS)
-        self.io_loop, self.name = IOLoop.current(), name
+        loop = IOLoop.current()
+        assert isinstance(loop, BaseAsyncIOLoop)
+        self.io_loop, self.name = loop, name
         self.port: int = sockets[0].getsockname()[1]
         self._hosts = {f"{host}:{self.port}" for host in (ADDRESS, "localhost")}
         self.guard = Guard(self._hosts)
         self._ready = asyncio.Event()
         self._door = Rule(self.guard, Door, {"guard": self.guard, "name": name})
         waiting = {"ready": self._ready, "name": name}
-        rules: Any = [self._door, (f"{self.guard.path}/(ready)?", Waiting, waiting)]
+        rules: list[Any] = [self._door, (f"{self.guard.path}/(ready)?", Waiting, waiting)]
         self._router = _Switch(Application(rules, transforms=[_Headers]))
         self._http = HTTPServer(
             self._router,
@@ -105,7 +108,7 @@ class Server:
 
     def open(
         self,
-        page: Callable[[], Any],
+        page: Callable[[], object],
         reports: Mapping[str, bytes] = MappingProxyType({}),
         inboxes: Mapping[str, Inbox] = MappingProxyType({}),
     ) -> None:
@@ -218,6 +221,9 @@ class Report(RequestHandler):
 class Upload(RequestHandler):
     """Takes a file that was dropped into the page."""
 
+    _end: object = None
+    """What closes the connection, where it waits for more."""
+
     def initialize(self, inboxes: Mapping[str, Inbox]) -> None:
         """Take the inboxes."""
         self.inboxes = inboxes
@@ -234,7 +240,6 @@ class Upload(RequestHandler):
         connection.set_max_body_size(LARGEST)
         connection.set_body_timeout(_LONGEST_UPLOAD)
         self._loop = IOLoop.current()
-        self._end: Any = None
         self._wait()
         name = self.get_query_argument("name", strip=False)
         try:
@@ -270,9 +275,8 @@ class Upload(RequestHandler):
         self._end = self._loop.call_later(_SLOWEST, connection.close)
 
     def _rest(self) -> None:
-        end = getattr(self, "_end", None)
-        if end is not None:
-            self._loop.remove_timeout(end)
+        if self._end is not None:
+            self._loop.remove_timeout(self._end)
 
     def _refuse(self, error: Exception) -> None:
         from cassi.apps.view.jobs import explain
@@ -299,9 +303,9 @@ class Guard(Matcher):
         self.hosts = hosts
         name, self.cookie, self.code = (secrets.token_urlsafe(24) for _ in range(3))
         self.path, self.cookie_name = f"/{name}", f"cassi-{name}"
-        self.entered: Callable[[], Any] = lambda: None
+        self.entered: Callable[[], object] = lambda: None
 
-    def match(self, request: HTTPServerRequest) -> dict[str, Any] | None:
+    def match(self, request: HTTPServerRequest) -> dict[str, object] | None:
         """Return {} for a request to stop at the door, and None for one to let through."""
         sent = parse_cookie(request.headers.get("Cookie", "")).get(self.cookie_name, "")
         known = request.host in self.hosts and _equal(sent, self.cookie)

@@ -3,7 +3,6 @@
 import math
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -56,7 +55,7 @@ def read_array(
     axes: str | None = None,
     bands: int | None = None,
     counts: bool = False,
-) -> tuple[np.ndarray, dict[str, Any]]:
+) -> tuple[np.ndarray, dict[str, object]]:
     """Read one array of a file or folder.
 
     Args:
@@ -98,7 +97,7 @@ def read_array(
             array = blank(array, gone)
             check_float32(array)
     target = "".join(letter for letter in "KCHW" if letter in order)
-    about = {
+    about: dict[str, object] = {
         "key": key,
         "axes": order,
         "shape": shape,

@@ -1,15 +1,20 @@
 """HDF5 files, those of MATLAB 7.3 among them."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from cassi.data.formats import Source, as_text, check_expansion, check_size, may_exhaust
 from cassi.data.formats.labelled import PACKING, unpack
+
+if TYPE_CHECKING:
+    import h5py
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 """How such a file begins."""
@@ -30,7 +35,7 @@ _OTHERS = {
 }
 
 
-def own(group: Any, name: str) -> Any:
+def own(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset | None:
     """Return an item of a group that is in this very file; None where it is not, or is a link.
 
     Soft links may lead through external ones, into any file of the machine.
@@ -53,7 +58,7 @@ def read_hdf5(path: Path, *, matlab: bool = False) -> Iterator[Source]:
     shapes, others, axes = {}, {}, {}
     wavelengths, turned = None, set()
 
-    def attribute(item: Any, name: str) -> Any:
+    def attribute(item: h5py.Dataset, name: str) -> Any:
         # Text of variable length lies in a heap; in a damaged one HDF5 2.0 was seen to loop.
         if name not in item.attrs or item.attrs.get_id(name).dtype.kind == "O":
             return None
@@ -61,7 +66,7 @@ def read_hdf5(path: Path, *, matlab: bool = False) -> Iterator[Source]:
 
     with h5py.File(path, "r") as file:
 
-        def visit(name: str, item: Any) -> None:
+        def visit(name: str, item: h5py.Group | h5py.Dataset) -> None:
             nonlocal wavelengths
             if name.count("/") > DEEPEST:  # each is opened by its whole path
                 raise ValueError(f"groups lie in groups more than {DEEPEST} deep")
@@ -95,7 +100,7 @@ def read_hdf5(path: Path, *, matlab: bool = False) -> Iterator[Source]:
         yield Source(shapes, read, others, axes, wavelengths)
 
 
-def check_hdf5(item: Any) -> None:
+def check_hdf5(item: h5py.Dataset) -> None:
     """Refuse a data set, or a chunk of one, that claims more than the file holds for it.
 
     So are data that lie in other files, and filters that are not of a list.
@@ -126,7 +131,7 @@ def check_hdf5(item: Any) -> None:
     size = math.prod(item.chunks) * item.dtype.itemsize
     check_size(size, stored, compressed=True)
     if item.compression == "gzip":
-        parts: list[Any] = []
+        parts: list[h5py.h5d.StoreInfo] = []
         item.id.chunk_iter(parts.append)
         for part in parts:
             # The check sum of a chunk is behind its deflated bytes.

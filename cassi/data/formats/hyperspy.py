@@ -1,14 +1,19 @@
 """HyperSpy's own HDF5 files: axes have names, units and, where they are not even, values."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from cassi.data.formats import Source, as_text
 from cassi.data.formats.hdf5 import check_hdf5, own
+
+if TYPE_CHECKING:
+    import h5py
 
 _LENGTHS = {"nm", "um", "µm", "μm", "m", "Å"}
 # The oldest version of the format that has axes with values of their own.
@@ -38,8 +43,8 @@ def read_hyperspy(path: Path) -> Iterator[Source]:
             axes[name] = _letters(about)
             if "C" in axes[name] and wavelengths is None:
                 axis = about[axes[name].index("C")]
-                if "wavelength" in axis["name"].lower() or axis["units"] in _LENGTHS:
-                    wavelengths = _values(axis), axis["units"]
+                if "wavelength" in axis.name.lower() or axis.units in _LENGTHS:
+                    wavelengths = _values(axis.group), axis.units
 
         def read(name: str) -> np.ndarray:
             check_hdf5(items[name])
@@ -48,30 +53,36 @@ def read_hyperspy(path: Path) -> Iterator[Source]:
         yield Source(shapes, read, axes=axes, wavelengths=wavelengths)
 
 
-def _axis(group: Any) -> dict[str, Any]:
+class _Axis(NamedTuple):
+    name: str
+    units: str
+    navigate: bool
+    group: h5py.Group | None
+
+
+def _axis(group: h5py.Group | None) -> _Axis:
     if group is None:
-        return {"name": "", "units": "", "navigate": True, "group": None}
-    text = {key: as_text(group.attrs.get(key, "")) for key in ("name", "units")}
-    return {**text, "navigate": bool(group.attrs.get("navigate", True)), "group": group}
+        return _Axis("", "", True, None)
+    name, units = (as_text(group.attrs.get(key, "")) for key in ("name", "units"))
+    return _Axis(name, units, bool(group.attrs.get("navigate", True)), group)
 
 
-def _letters(axes: list[dict[str, Any]]) -> str:
+def _letters(axes: list[_Axis]) -> str:
     if not 2 <= len(axes) <= 3:
         return ""
     if len(axes) == 2:
         return "HW"
-    told = [i for i, axis in enumerate(axes) if "wavelength" in axis["name"].lower()]
-    signal = [i for i, axis in enumerate(axes) if not axis["navigate"]]
+    told = [i for i, axis in enumerate(axes) if "wavelength" in axis.name.lower()]
+    signal = [i for i, axis in enumerate(axes) if not axis.navigate]
     bands = told if len(told) == 1 else signal
     if len(bands) != 1:
         return ""
     return "HW"[: bands[0]] + "C" + "HW"[bands[0] :]
 
 
-def _values(axis: dict[str, Any]) -> np.ndarray:
+def _values(group: h5py.Group) -> np.ndarray:
     import h5py
 
-    group = axis["group"]
     given = own(group, "axis")
     if isinstance(given, h5py.Dataset) and given.size <= _LARGEST_AXIS:
         check_hdf5(given)
@@ -124,7 +135,7 @@ def _even(wavelengths: tuple[float, ...]) -> float | None:
     return step if exact.all() else None
 
 
-def _fill(group: Any, values: dict[str, object]) -> None:
+def _fill(group: h5py.Group, values: dict[str, object]) -> None:
     for name, value in values.items():
         if isinstance(value, np.ndarray):
             group.create_dataset(name, data=value)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -112,7 +111,9 @@ def unpack(values: np.ndarray, about: Mapping[str, object], axes: str = "") -> n
     return blank(values, gone)
 
 
-def _along_bands(name: str, stated: np.ndarray, shape: tuple[int, ...], axes: str) -> Any:
+def _along_bands(
+    name: str, stated: np.ndarray, shape: tuple[int, ...], axes: str
+) -> float | np.ndarray:
     """Return a number for all values, or numbers in a shape that meets the axis of the bands."""
     if stated.size == 1:
         return float(stated[0])

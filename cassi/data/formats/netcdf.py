@@ -1,9 +1,11 @@
 """NetCDF: version 4, which are HDF5 files with named dimensions, and the classic format."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +20,9 @@ from cassi.data.formats.labelled import (
     Labelled,
     as_source,
 )
+
+if TYPE_CHECKING:
+    import h5py
 
 _ATTRIBUTES = ("units", *PACKING)
 # What the libraries call a dimension without a coordinate.
@@ -39,7 +44,7 @@ def read_netcdf(path: Path) -> Iterator[Source]:
     arrays: dict[str, Labelled] = {}
     with h5py.File(path, "r") as file:
 
-        def visit(name: str, item: Any) -> None:
+        def visit(name: str, item: h5py.Group | h5py.Dataset) -> None:
             if name.count("/") > DEEPEST:  # each is opened by its whole path
                 raise ValueError(f"groups lie in groups more than {DEEPEST} deep")
             if not isinstance(item, h5py.Dataset) or item.is_virtual or item.external:
@@ -78,7 +83,7 @@ def _read_classic(path: Path) -> Iterator[Source]:
             item = read = None
 
 
-def _names(item: Any) -> tuple[str, ...]:
+def _names(item: h5py.Dataset) -> tuple[str, ...]:
     """Return the names of the dimensions; those of our own files stand in one attribute too."""
     stated = as_text(item.attrs.get("dimensions")).split()
     if len(stated) == item.ndim:
@@ -122,6 +127,6 @@ def write_netcdf(
             _describe(width, FWHM)
 
 
-def _describe(item: Any, about: dict[str, str]) -> None:
+def _describe(item: h5py.Dataset, about: dict[str, str]) -> None:
     for name, text in about.items():
         item.attrs[name] = np.bytes_(text)

@@ -1,21 +1,26 @@
 """PNG: one image of grey levels, 8 or 16 bits a pixel, or of zeros and ones."""
 
+from __future__ import annotations
+
 import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cassi.data.formats import Source, check_memory, check_plain, check_size, drop_opacity
 
+if TYPE_CHECKING:
+    from PIL import Image
+
 _DEPTH = 24  # byte of the header that holds the bits of a channel
 
 
 @contextmanager
-def open_png(path: Path) -> Iterator[Any]:
+def open_png(path: Path) -> Iterator[Image.Image]:
     """Open an image with Pillow, which reads it only when asked to."""
     from PIL import Image
 
@@ -29,14 +34,15 @@ def open_png(path: Path) -> Iterator[Any]:
         yield image
 
 
-def read_levels(image: Any, path: Path) -> np.ndarray:
+def read_levels(image: Image.Image, path: Path) -> np.ndarray:
     """Read the grey levels `(H, W)` of an open image: bool, uint8 or uint16.
 
     Raises:
         ValueError: its channels differ, it is a palette's, or holds several images.
     """
-    if image.mode == "P" or getattr(image, "n_frames", 1) > 1:
-        what = "colours of a palette" if image.mode == "P" else f"{image.n_frames} images"
+    frames: int = getattr(image, "n_frames", 1)
+    if image.mode == "P" or frames > 1:
+        what = "colours of a palette" if image.mode == "P" else f"{frames} images"
         raise ValueError(f"expected one image of grey levels, got {what}; save it in grey")
     with path.open("rb") as file:
         depth = file.read(_DEPTH + 1)[_DEPTH]

@@ -1,5 +1,7 @@
 """TIFF and OME-TIFF: an image stack, normally one page a band."""
 
+from __future__ import annotations
+
 import importlib.util
 import itertools
 import json
@@ -9,8 +11,9 @@ import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +25,9 @@ from cassi.data.formats import (
     drop_opacity,
     may_exhaust,
 )
+
+if TYPE_CHECKING:
+    from tifffile import TiffFile, TiffPage, TiffPageSeries
 
 _MOST_PAGES = 1 << 16
 # How strips may be compressed: not at all, PackBits, deflate, deflate. What tifffile leaves to the
@@ -51,7 +57,7 @@ class _Complaints(logging.Handler):
         self.messages.append(record.getMessage())
 
 
-def open_tiff(path: Path) -> Any:
+def open_tiff(path: Path) -> TiffFile:
     """Open a file with tifffile, which reads this one and none that it names or that lie beside it.
 
     OME-TIFF, Micro-Manager's stacks and NDTiff may be parts of several files.
@@ -114,14 +120,14 @@ def read_tiff(path: Path) -> Iterator[Source]:
         logger.propagate = propagate
 
 
-def _has_opacity(series: Any) -> bool:
+def _has_opacity(series: TiffPageSeries) -> bool:
     """Tell whether pixels are a grey level and its opacity; four may be bands called colours."""
     page = series.keyframe
     grey = page.samplesperpixel == 2 and series.axes.endswith("S") and series.shape[-1] == 2
     return bool(grey and page.extrasamples and int(page.extrasamples[-1]) in (1, 2))
 
 
-def _no_data(page: Any) -> tuple[float, ...]:
+def _no_data(page: TiffPage) -> tuple[float, ...]:
     """Return the value that GDAL says stands for none."""
     tag = page.tags.get("GDAL_NODATA")
     return () if tag is None else tuple(as_numbers(str(tag.value).strip("\0 ")))
@@ -166,7 +172,7 @@ def stated_wavelengths(description: str) -> tuple[object, str] | None:
     return None
 
 
-def _check_camera(page: Any) -> int:
+def _check_camera(page: TiffPage) -> int:
     """Return how many bits a packed pixel has, 0 where they are not packed."""
     if int(page.photometric) == _COLOUR_FILTERS:
         raise ValueError("it has a mosaic of colour filters; expected a monochrome sensor's frame")
@@ -175,12 +181,12 @@ def _check_camera(page: Any) -> int:
     return int(bits) if packed and page.samplesperpixel == 1 and not page.is_tiled else 0
 
 
-def _unpack(series: Any, bits: int) -> np.ndarray:
+def _unpack(series: TiffPageSeries, bits: int) -> np.ndarray:
     """Read pages of pixels without gaps; each row begins with a byte of its own."""
     planes = []
-    for page in series.pages:
-        height, width = page.imagelength, page.imagewidth
-        line = -(-width * bits // 8)
+    height, width = series.keyframe.imagelength, series.keyframe.imagewidth
+    line = -(-width * bits // 8)
+    for page in (page for page in series.pages if page is not None):
         file = page.parent.filehandle
         parts = []
         for offset, size in zip(page.dataoffsets, page.databytecounts, strict=True):
@@ -195,7 +201,7 @@ def _unpack(series: Any, bits: int) -> np.ndarray:
     return np.stack(planes).reshape(series.shape)
 
 
-def _check_tiff_series(series: Any, stored: int, bits: int = 0) -> None:
+def _check_tiff_series(series: TiffPageSeries, stored: int, bits: int = 0) -> None:
     if series.dataoffset is not None and not bits:
         check_size(series.dataoffset + series.nbytes, stored)
         return
@@ -206,7 +212,7 @@ def _check_tiff_series(series: Any, stored: int, bits: int = 0) -> None:
             raise ValueError("a page is missing")
         compression = int(page.compression)
         if compression not in _BOUNDED and importlib.util.find_spec("imagecodecs") is None:
-            name = getattr(page.compression, "name", compression)
+            name = page.compression.name if isinstance(page.compression, Enum) else compression
             raise ValueError(f"compressed by {name}; use deflate, or install imagecodecs")
         claimed = math.prod(page.chunks) * (page.dtype.itemsize if page.dtype else 1)
         check_size(claimed, stored, compressed=True)
@@ -220,7 +226,7 @@ def _check_tiff_series(series: Any, stored: int, bits: int = 0) -> None:
                 check_expansion(file.read(size), claimed)
 
 
-def _check_apart(series: Any) -> None:
+def _check_apart(series: TiffPageSeries) -> None:
     """Refuse strips and tiles that lie over each other: they expand the same bytes many times."""
     spans = sorted(
         (offset, offset + size)
@@ -234,7 +240,7 @@ def _check_apart(series: Any) -> None:
             raise ValueError(f"two of its strips or tiles share the bytes from {start} on")
 
 
-def describe_stack(path: Path) -> dict[str, Any] | None:
+def describe_stack(path: Path) -> dict[str, object] | None:
     """Tell where a cube lies in a file, uncompressed and band after band; None where it does not.
 
     Returns:
@@ -261,7 +267,7 @@ def describe_stack(path: Path) -> dict[str, Any] | None:
         }
 
 
-def _tiff_axes(series: Any) -> str:
+def _tiff_axes(series: TiffPageSeries) -> str:
     # tifffile marks an axis it knows nothing about by Q: arrays saved whole, in whatever order.
     # Everywhere else what is neither a row nor a column is a page, a channel or a sample.
     # Among those the shortest axis decides, and without one the pages are the bands.

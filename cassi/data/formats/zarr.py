@@ -1,5 +1,7 @@
 """Zarr: a folder of chunks. Written plainly, in parts if need be; read by the package zarr."""
 
+from __future__ import annotations
+
 import base64
 import importlib.util
 import itertools
@@ -8,11 +10,11 @@ import math
 import os
 import struct
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,6 +35,9 @@ from cassi.data.formats.labelled import (
     Labelled,
     as_source,
 )
+
+if TYPE_CHECKING:
+    from zarr import Array
 
 _CHUNK = 1 << 22
 """Bytes of a chunk, about: one band, as many whole rows as that takes."""
@@ -251,7 +256,7 @@ def read_zarr(path: Path) -> Iterator[Source]:
         yield as_source(arrays)
 
 
-def _reading(array: Any, folder: Path) -> Any:
+def _reading(array: Array, folder: Path) -> Callable[[], np.ndarray]:
     def read() -> np.ndarray:
         chunk = math.prod(array.chunks) * array.dtype.itemsize
         stored, written = 0, 0

@@ -29,22 +29,25 @@ HOT = 8.0
 """Robust standard deviations of a dark frame: from there on a pixel is hot, without being asked."""
 MOST_CLIPPED = 0.25
 """Share of the pixels that may have a frame's maximum and be taken for clipped."""
+Bad = str | os.PathLike[str] | float | Sequence[int]
+"""A file, a threshold, "auto", or a row and a column."""
 _CONVERTERS = (8, 10, 12, 14, 16)  # bits
 _OUT_OF_RANGE = 1000
 """Times its maximum, a level that is in another unit than the frame."""
 
 
-def _items(bad: Any) -> list[Any]:
+def _items(bad: object) -> list[object]:
     """Return the files, pairs and thresholds that `bad_pixels` holds."""
-    many = isinstance(bad, Sequence) and not isinstance(bad, str) and not is_list(bad, 2)
-    return [item for item in (bad if many else [bad]) if item not in (None, "auto")]
+    if not isinstance(bad, Sequence) or isinstance(bad, str) or is_list(bad, 2):
+        bad = [bad]
+    return [item for item in bad if item not in (None, "auto")]
 
 
 def _is_file(value: object) -> bool:
     return isinstance(value, str | os.PathLike)
 
 
-def _is_positive(value: Any) -> bool:
+def _is_positive(value: object) -> bool:
     return is_number(value) and value > 0
 
 
@@ -121,7 +124,7 @@ class Preprocessing:
     bits: int | None = None
     dark: float | str = 0.0
     flat: str | os.PathLike[str] | None = None
-    bad_pixels: Any = "auto"
+    bad_pixels: Bad | Sequence[Bad] | None = "auto"
     saturation: float | str | None = "auto"
     window: Sequence[int] | None = None
     scale: float = 1.0
@@ -176,11 +179,11 @@ class Preprocessing:
         saturated = _find_saturated(frame, known, level)
         left_out = known | saturated
         filled, top = _fill(frame, left_out), values.max().item()
-        y, dark = self._subtract_dark(filled, ~left_out, top, full, name)
+        y, source, dark = self._subtract_dark(filled, ~left_out, top, full, name)
         done: dict[str, Any] = dict.fromkeys(STEPS)
-        done |= {"bits": self.bits, "dark": dark}
+        done |= {"bits": self.bits, "dark": {"source": source, "level": dark}}
         if "flat" in self._files:
-            y, done["flat"] = self._flatten(y, dark["level"], known)
+            y, done["flat"] = self._flatten(y, dark, known)
         y = _fill(y, left_out)  # dark frame and flat field have values of their own there
         if hot is None and self._thresholds():
             images = y.flatten(0, 1)
@@ -234,7 +237,7 @@ class Preprocessing:
             if tuple(values.shape) != size:
                 raise ValueError(
                     f"{name}: expected a frame of {size} as the measurement, got "
-                    f"{tuple(values.shape)} in {getattr(self, name)}"
+                    f"{tuple(values.shape)} in {vars(self)[name]}"
                 )
 
     def _read(self, name: str, path: str | os.PathLike[str]) -> None:
@@ -317,7 +320,7 @@ class Preprocessing:
 
     def _subtract_dark(
         self, filled: Tensor, good: Tensor, top: float, full: float | None, name: str
-    ) -> tuple[Tensor, dict[str, Any]]:
+    ) -> tuple[Tensor, str, float]:
         source, dark, hint = "number", self._dark_of(filled), self._of_counts(full)
         seen = good.flatten(0, 1).any(0)
         level = dark[seen].mean().item() if isinstance(dark, Tensor) else dark
@@ -340,7 +343,7 @@ class Preprocessing:
                 f"{name}: expected light, its mean is {mean:.3g} above the dark level "
                 f"{level:.4g} ({source}); set dark to the level of a frame without light"
             )
-        return y, {"source": source, "level": level}
+        return y, source, level
 
     def _dark_of(self, frame: Tensor) -> Tensor | float:
         if self.dark == "auto":
@@ -377,7 +380,7 @@ class Preprocessing:
                 )
         return found
 
-    def _flatten(self, y: Tensor, dark: float, bad: Tensor) -> tuple[Tensor, dict[str, Any]]:
+    def _flatten(self, y: Tensor, dark: float, bad: Tensor) -> tuple[Tensor, dict[str, object]]:
         light, good = self._light(dark), ~bad
         if number := int((good & (light <= 0)).sum()):
             raise ValueError(
@@ -386,10 +389,13 @@ class Preprocessing:
             )
         response = torch.where(good, light / light[good].mean(), 1)
         low, high = response[good].aminmax()
-        about = {"source": str(self.flat), "lowest": low.item(), "highest": high.item()}
-        return y / response, about
+        return y / response, {
+            "source": str(self.flat),
+            "lowest": low.item(),
+            "highest": high.item(),
+        }
 
-    def _count(self, saturated: Tensor, level: float, name: str) -> dict[str, Any]:
+    def _count(self, saturated: Tensor, level: float, name: str) -> dict[str, float]:
         number, share = int(saturated.sum()), saturated.double().mean().item()
         if number:
             found = self.saturation == "auto"
@@ -402,14 +408,14 @@ class Preprocessing:
 
     def _left_out(
         self, bad: Tensor, lines: list[tuple[str, int]], found: int | None
-    ) -> dict[str, Any] | None:
+    ) -> dict[str, object] | None:
         items, number = _items(self.bad_pixels), int(bad.sum())
         if not items and not number:
             return None
-        lost: dict[str, Any] = {"rows": [], "columns": []}
+        lost: dict[str, list[int]] = {"rows": [], "columns": []}
         for kind, index in lines:
             lost[kind].append(index)
-        about: dict[str, Any] = {"source": ", ".join(map(str, items)) or None, "found": found}
+        about: dict[str, object] = {"source": ", ".join(map(str, items)) or None, "found": found}
         return about | lost | {"left_out": number, "fraction": number / bad.numel()}
 
     def _cut(self, y: Tensor) -> Tensor:

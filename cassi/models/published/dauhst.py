@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Self, cast
 
 import torch
 import torch.nn.functional as F
@@ -86,7 +86,7 @@ class HalfShuffleAttention(nn.Module):
         )
         return attend(q, k, v, table).transpose(2, 3).flatten(3)
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         # `.to(memory_format=torch.channels_last)` refuses modules that hold 5-D tensors, which the
         # published tables are: show it their last three dimensions only.
         def apply(value: Tensor) -> Tensor:

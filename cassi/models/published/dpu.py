@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -72,7 +72,7 @@ class Filter(nn.Module):
     @torch.no_grad()
     def _threshold(self, q: Tensor, k: Tensor) -> Tensor:  # (n, 1, 1)
         # Row i of (S − diag S) w is q_i·(Σ_j w_j k_j) − w_i q_i·k_i: S itself is not needed.
-        weight: Any = self.mlp1[0].weight  # (1, tokens)
+        weight = cast(nn.Linear, self.mlp1[0]).weight  # (1, tokens)
         rows = q @ (weight @ k).mT - weight.mT * (q * k).sum(-1, keepdim=True)
         return self.mlp2(rows.mT)
 
@@ -278,7 +278,7 @@ class Fusion(Blend):
     def forward(self, first: Tensor, second: Tensor) -> Tensor:
         """Fuse: two cubes `(B, C, H, W)` → one."""
         first, second = first.permute(0, 2, 3, 1), second.permute(0, 2, 3, 1)
-        point: Any = self.out[0]
+        point = cast(Point, self.out[0])
         weight = point.weight.flatten(1)
         features = F.linear(first, weight[:, ::2], point.bias)
         features = self.out[1:](features + F.linear(second, weight[:, 1::2]))
@@ -340,7 +340,7 @@ class DPU(Staged):
             r = self.compute(degrade, previous - u - x, x, optics)
             target = z - r
 
-            def prior(v: Tensor, second: Any, part: nn.Module = fuse) -> Tensor:
+            def prior(v: Tensor, second: Tensor, part: nn.Module = fuse) -> Tensor:
                 return self.compute(part, v, second)
 
             state = HQS().step(State(target - u), y, system, prior, target, mu[:, 0, 0, 0])

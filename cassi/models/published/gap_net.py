@@ -1,7 +1,7 @@
 """GAP-Net and ADMM-Net: a small U-Net as the prior of each iteration."""
 
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -41,7 +41,7 @@ class StageUNet(nn.Module):
         self.dconv_up1 = in_order(d_conv=ConvPair(64, 32))
         self.conv_last = nn.Conv2d(32, bands, 1)
 
-    def forward(self, x: Tensor, sigma: Any = None) -> Tensor:
+    def forward(self, x: Tensor, sigma: float | Tensor | None = None) -> Tensor:
         """Denoise `(B, C, H, W)`; σ is not used."""
         height, width = x.shape[-2:]
         padded = pad_to_multiple(x, 8, "mirror")
@@ -78,7 +78,7 @@ class _UNetStages(Unrolled):
         # their last U-Net has learned to give what is right after that.
         return roll_bands(state.x, offsets(system))[..., : wide.width]
 
-    def _rho(self, stage: int) -> Any:
+    def _rho(self, stage: int) -> float | Tensor:
         return 0.0
 
 

@@ -74,7 +74,7 @@ def partway(x: Tensor, sizes: Tensor, prior: Prior) -> Prior:
     `sizes` are the parts, `(B, C, H, W)` with W ≤ W'; the rest is not moved by the step.
     """
 
-    def apply(v: Tensor, sigma: Any) -> Tensor:
+    def apply(v: Tensor, sigma: float | Tensor | None) -> Tensor:
         width = sizes.shape[-1]
         seen = torch.lerp(x[..., :width], v[..., :width], sizes.to(v.dtype))
         return prior(torch.cat((seen, v[..., width:]), -1), sigma)

@@ -1,7 +1,6 @@
 """SAUNet: unrolled ADMM whose denoisers attend by convolutions."""
 
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -183,7 +182,7 @@ class SAUNet(Unrolled):
         guess = mix_measurement(self.fution, y, moved_masks(y, system), system, 2 / self.bands)
         alpha, beta = self.para_estimator(guess)
         x = roll_bands(guess, [-shift for shift in offsets(system)])
-        dual: Any = 0.0
+        dual: float | Tensor = 0.0
         for i, denoiser in enumerate(self.denoisers):
             v = wide.data_step(x - dual, y, alpha[:, i, 0, 0])
             x = partial(self.compute, denoiser)(v + dual, beta[:, i : i + 1])

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +30,7 @@ from cassi.models.layers import (
 from cassi.models.network import Staged
 from cassi.models.registry import register_model
 from cassi.solvers import GAP
+from cassi.solvers.base import Prior
 
 HALVINGS = 2
 """How often the image of a `RectifyingUNet` is halved."""
@@ -248,7 +248,7 @@ class SSR(Staged):
             state = algorithm.step(state, y, system, prior, net(state.x), 0.0)
             yield state.x
 
-    def _prior(self, x: Tensor, rectify: nn.Module, refine: nn.Module, mask: Tensor) -> Any:
+    def _prior(self, x: Tensor, rectify: nn.Module, refine: nn.Module, mask: Tensor) -> Prior:
         def apply(projected: Tensor, rho: Tensor) -> Tensor:
             wide = projected.dtype  # of the measurement, also under autocast
             z = torch.lerp(x.to(wide), projected, rho.to(wide))

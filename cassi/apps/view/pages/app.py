@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import panel as pn
 
@@ -43,7 +42,7 @@ class Application:
         self.inboxes: dict[str, Inbox] = {}
         pn.extension()
 
-    def page(self) -> Any:
+    def page(self) -> Page:
         """Make the page of a tab."""
         return Tab(self).template
 
@@ -68,7 +67,7 @@ class Tab:
         )
         self.look = LookSection(session, application.reports, self._chosen)
         self.save = SaveSection(session, self.look)
-        self.template: Any = Page(
+        self.template = Page(
             "cassi-view",
             "From a snapshot and its mask to a cube. Everything stays on this machine.",
             {
@@ -97,7 +96,7 @@ class Tab:
         else:
             self.save.show(shown)
 
-    def _close(self, context: Any) -> None:
+    def _close(self, context: object) -> None:
         self.run.close()
         self.look.close()
         self.files.close()

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
 from html import escape
-from typing import Any
 
 import panel as pn
+from param.parameterized import Event
 
 from cassi.apps.view.input_summary import InputSummary
 from cassi.apps.view.jobs import FAILED, STOPPED, Job, Jobs, explain
@@ -49,7 +49,7 @@ class CameraSection:
     """
 
     def __init__(
-        self, session: Session, jobs: Jobs, ready: Callable[[InputSummary | None], Any]
+        self, session: Session, jobs: Jobs, ready: Callable[[InputSummary | None], object]
     ) -> None:
         self.session, self.jobs, self.ready = session, jobs, ready
         self.fields = {}
@@ -123,7 +123,7 @@ class CameraSection:
         if turn == self._turn:
             later(partial(self._show, found))
 
-    def _given(self, name: str, event: Any) -> None:
+    def _given(self, name: str, event: Event) -> None:
         self._set(name, event.new)
 
     def _set(self, name: str, value: str | None) -> None:

@@ -19,9 +19,9 @@ PAIR = 2 * (_WIDTH + 40)  # with an axis each
 """Pixels that two pictures take beside each other."""
 
 
-def make_figure(width: int, height: int, **options: Any) -> Any:
+def make_figure(width: int, height: int, **options: Any) -> figure:
     """Return a figure whose lines and letters are readable on the page's light and dark."""
-    made: Any = figure(
+    made = figure(
         width=width,
         height=height,
         tools="pan,wheel_zoom,reset,save",

@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import panel as pn
 import param
+from panel.models.esm import DataEvent
 
 from cassi.apps.view.jobs import explain
 from cassi.apps.view.pages.parts import DROP, button, heading, later, say, select, text
@@ -45,7 +46,7 @@ class FilesSection:
     """
 
     def __init__(
-        self, session: Session, inboxes: dict[str, Inbox], changed: Callable[[], Any]
+        self, session: Session, inboxes: dict[str, Inbox], changed: Callable[[], object]
     ) -> None:
         self.session, self.inboxes, self.changed = session, inboxes, changed
         self.uploads = session.output / "uploads"
@@ -86,7 +87,7 @@ class FilesSection:
             self.inboxes.pop(inbox.key, None)
             inbox.close()
 
-    def _hear(self, role: str, event: Any) -> None:
+    def _hear(self, role: str, event: DataEvent) -> None:
         said = event.data
         if "error" in said:
             say(self.said[role], str(said["error"]), "error")

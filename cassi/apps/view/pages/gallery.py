@@ -1,12 +1,15 @@
 """Section 0: the results below the folders, also while results are being written."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Callable
 from functools import partial
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import panel as pn
+from param.parameterized import Event
 
 from cassi.apps.view.allowed_paths import AllowedPaths
 from cassi.apps.view.cubes import Shown
@@ -30,6 +33,9 @@ from cassi.apps.view.pages.parts import (
 )
 from cassi.apps.view.session import Session
 
+if TYPE_CHECKING:
+    from PIL import Image
+
 _PERIOD = 2000  # ms
 _PAGE = 20  # results on the page, until more are asked for
 _WIDTH = 200  # pixels of a picture
@@ -47,11 +53,11 @@ class GallerySection:
     def __init__(
         self,
         session: Session,
-        done: Callable[[Shown], Any],
-        show: Callable[[str, bytes], Any],
+        done: Callable[[Shown], object],
+        show: Callable[[str, bytes], object],
     ) -> None:
         self.session, self.done, self.show = session, done, show
-        self.cards: dict[str, Any] = {}
+        self.cards: dict[str, pn.Column] = {}
         self.known: dict[str, Entry] = {}
         self.most = _PAGE
         self.message = text()
@@ -98,8 +104,8 @@ class GallerySection:
         self.more.visible = len(listed) > len(shown)
         self.view.visible = bool(listed)
 
-    def _card(self, entry: Entry, picture: Any) -> Any:
-        parts: list[Any] = []
+    def _card(self, entry: Entry, picture: Image.Image | None) -> pn.Column:
+        parts: list[pn.viewable.Viewable] = []
         if picture is not None:
             said = escape(f"{entry.name} in colour")  # panel writes it into HTML as it is
             size = {"width": _WIDTH, "height": 150, "fixed_aspect": False}
@@ -117,7 +123,7 @@ class GallerySection:
         say(line, [name, entry.said, warned], kind)
         return pn.Column(*parts, line, width=_WIDTH + 20, margin=5, styles=OUTLINE)
 
-    async def _open(self, entry: Entry, event: Any) -> None:
+    async def _open(self, entry: Entry, event: Event) -> None:
         say(self.message, f"reading {entry.name} …")
         read: Callable[[Entry, AllowedPaths], Any]
         read = evaluation_page if entry.is_evaluation else open_result
@@ -130,6 +136,6 @@ class GallerySection:
         is_evaluation = entry.is_evaluation
         later(partial(self.show, entry.name, found) if is_evaluation else partial(self.done, found))
 
-    async def _more(self, event: Any) -> None:
+    async def _more(self, event: Event) -> None:
         self.most += _PAGE
         await self.refresh()

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from html import escape
-from typing import Any
 from urllib.parse import quote
 
 import panel as pn
+from param.parameterized import Event
 
 from cassi.apps.view.cubes import Shown, report_on, short_names
 from cassi.apps.view.jobs import explain
@@ -40,7 +40,7 @@ class LookSection:
     """
 
     def __init__(
-        self, session: Session, reports: dict[str, bytes], changed: Callable[[Shown | None], Any]
+        self, session: Session, reports: dict[str, bytes], changed: Callable[[Shown | None], object]
     ) -> None:
         self.session, self.reports, self.changed = session, reports, changed
         self.evaluations: dict[str, bytes] = {}
@@ -100,7 +100,7 @@ class LookSection:
         names = "; ".join(self._unsaved)
         say(self.unsaved, f"not saved yet: {names}" if names else "", PENDING)
 
-    async def _choose(self, event: Any) -> None:
+    async def _choose(self, event: Event) -> None:
         name = event.new
         say(self.message, f"packing {name} …")
         self.changed(self.shown)

@@ -1,8 +1,7 @@
 """Parts that several sections use."""
 
 import html
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import panel as pn
 
@@ -67,14 +66,14 @@ DROP = """
 """Colours are those of the page, `page.html`, light or dark."""
 
 
-def text(content: str = "", kind: str = "") -> Any:
+def text(content: str = "", kind: str = "") -> pn.pane.HTML:
     """Return a pane for lines that change; see `say`."""
     place = pn.pane.HTML("", stylesheets=[CHOSEN], sizing_mode="stretch_width", margin=(0, 10))
     say(place, content, kind)
     return place
 
 
-def say(place: Any, content: str | Sequence[str], kind: str = "") -> None:
+def say(place: pn.pane.HTML, content: str | Sequence[str], kind: str = "") -> None:
     """Show lines of plain text; screen readers speak them.
 
     Args:
@@ -88,12 +87,12 @@ def say(place: Any, content: str | Sequence[str], kind: str = "") -> None:
     place.object = f'<div role="{role}">{shown}</div>'
 
 
-def later(do: Callable[[], Any]) -> None:
+def later(do: Callable[[], object]) -> None:
     """Call a function when the page may be changed; a coroutine must, after it has waited."""
     pn.state.execute(do, schedule=True)
 
 
-def heading(title: str) -> Any:
+def heading(title: str) -> pn.pane.HTML:
     """Return the heading of a section."""
     number, _, name = title.rpartition(" ")
     style = """
@@ -120,18 +119,20 @@ def table(rows: Iterable[tuple[str, str]], more: Iterable[tuple[str, str]] = ())
     return f"<table><tbody>{body}</tbody></table>{rest}"
 
 
-def field(name: str, hint: str = "", width: int = 150, value: str = "") -> Any:
+def field(name: str, hint: str = "", width: int = 150, value: str = "") -> pn.widgets.TextInput:
     """Return a field of one line; its value is read when the field loses the focus."""
     return pn.widgets.TextInput(name=name, placeholder=hint, width=width, value=value)
 
 
-def button(name: str, width: int = 150, primary: bool = False) -> Any:
+def button(name: str, width: int = 150, primary: bool = False) -> pn.widgets.Button:
     """Return a button."""
     kind = "primary" if primary else "default"
     return pn.widgets.Button(name=name, width=width, button_type=kind, stylesheets=[BUTTON])
 
 
-def select(name: str, options: Any, width: int | None) -> Any:
+def select(
+    name: str, options: Sequence[str] | Mapping[str, object], width: int | None
+) -> pn.widgets.Select:
     """Return a list of which one entry is chosen; without a width as wide as its section."""
     size = {"sizing_mode": "stretch_width", "max_width": 900} if width is None else {"width": width}
     return pn.widgets.Select(name=name, options=options, stylesheets=[SELECT], **size)

@@ -27,7 +27,7 @@ class RunSection:
         done: called with the cube.
     """
 
-    def __init__(self, session: Session, jobs: Jobs, done: Callable[[Shown], Any]) -> None:
+    def __init__(self, session: Session, jobs: Jobs, done: Callable[[Shown], object]) -> None:
         self.session, self.jobs, self.done = session, jobs, done
         self.method = select("Method", dict(METHODS), 420)
         self.calibrate = pn.widgets.CheckBoxGroup(name="Camera", options=[_CALIBRATE])

@@ -2,9 +2,9 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import panel as pn
+from param.parameterized import Event
 
 from cassi.apps.view.cubes import Shown
 from cassi.apps.view.jobs import explain
@@ -41,7 +41,7 @@ class SaveSection:
         """Show the section for a cube that was reconstructed here; others are saved already."""
         self.view.visible = shown.made is not None
 
-    async def _save(self, event: Any) -> None:
+    async def _save(self, event: Event) -> None:
         shown = self.look.shown
         if shown is None:
             return

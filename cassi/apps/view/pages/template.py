@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
 
 import panel as pn
 
@@ -21,7 +20,7 @@ class Page(pn.Template):
         self,
         command: str,
         lead: str,
-        sections: Mapping[str, Any],
+        sections: Mapping[str, pn.viewable.Viewable],
         late: Collection[str] = (),
     ) -> None:
         page = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
