@@ -241,7 +241,7 @@ def _observer(illuminant: str | None) -> tuple[np.ndarray, np.ndarray, np.ndarra
 
 
 def _tables() -> dict[str, Any]:
-    """Reads color.json, which names its source; `scripts/data/color.py` wrote it."""
+    """Reads color.json, which names its source."""
     tables: dict[str, Any] = json.loads(Path(__file__).with_name("color.json").read_text())
     return tables
 

@@ -1,4 +1,4 @@
-"""Measure methods on a panel of scenes and cameras, for docs/development/experiments.
+"""Measure methods on a panel of scenes and cameras, which are the rows of the model card.
 
     python -m scripts.benchmarks.kinds                                # the weights of the package
     python -m scripts.benchmarks.kinds --weights DIR/ema.safetensors  # others beside them

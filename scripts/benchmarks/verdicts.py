@@ -9,70 +9,21 @@ lie more than half a pixel off, and `shift` is then a true warning. So a right c
 warned of where anything else is said of its mask, step, curve, direction or detector.
 """
 
-import contextlib
-import io
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from statistics import median
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-import cassi
-from cassi.calibration import CameraCheck, check_camera
-from cassi.systems import SDCassi, System
-from scripts.benchmarks.lab import Lab, read_scene
-from scripts.benchmarks.optics import draw
-from scripts.benchmarks.tables import Parser, Table, data_folder
+from cassi.calibration import check_camera
+from cassi.systems import SDCassi
+from scripts.benchmarks.drawn import GENERATORS
+from scripts.benchmarks.tables import Parser, Table
 
 STEPS = (0.9, 0.95, 1.05, 1.1)
 GEOMETRY = {"mask", "step", "curve", "direction", "detector"}
-
-
-class Drawn(NamedTuple):
-    """A frame and the camera that took it."""
-
-    y: Tensor
-    camera: SDCassi
-    good: Tensor | None
-
-    def check(self, camera: SDCassi) -> CameraCheck:
-        """Check another camera by the frame."""
-        camera.all_light = True
-        system: System = camera
-        if self.good is not None:
-            system = camera.weighted(bad_pixels=~self.good)
-        return check_camera(self.y, system)
-
-
-def by_lab(seed: int) -> Drawn:
-    """Draw a camera of `lab.py`, and read its files."""
-    lab = Lab.drawn(seed)
-    scenes = sorted(data_folder("cave_train").glob("*.tif"))
-    with tempfile.TemporaryDirectory() as name, contextlib.redirect_stderr(io.StringIO()):
-        folder = Path(name)
-        lab.files(folder, lab.scene(*read_scene(scenes[seed % len(scenes)])))
-        y, system = cassi.read_camera(folder / "true.yaml").read(folder / "frame.png")
-    camera = system.plain
-    assert isinstance(camera, SDCassi)
-    return Drawn(y, camera, system.good_pixels)
-
-
-def by_optics(seed: int) -> Drawn:
-    """Draw a camera of `optics.py`."""
-    drawn = draw(seed)
-    offsets = [float(each) for each in drawn.offsets()]
-    camera = SDCassi(
-        drawn.mask, len(offsets), axis=drawn.axis, offsets=offsets, detector=drawn.detector
-    )
-    return Drawn(drawn.frame[None, None].float(), camera, ~drawn.bad[None, None])
-
-
-GENERATORS = {"lab": by_lab, "optics": by_optics}
 
 
 def cameras(right: SDCassi) -> Iterator[tuple[str, SDCassi]]:
@@ -103,13 +54,13 @@ def main() -> None:
     parser.add_argument("--say", action="store_true", help="print what is said of right cameras")
     arguments = parser.parse_args()
     seeds = range(arguments.seed, arguments.seed + arguments.draws)
-    for generator, make in GENERATORS.items():
+    for generator, draw in GENERATORS.items():
         warned, kinds, seconds = Counter[str](), dict[str, Counter[str]](), []
         for seed in seeds:
-            drawn = make(seed)
-            for name, camera in cameras(drawn.camera):
+            drawn = draw(seed)
+            for name, camera in cameras(drawn.right):
                 start = time.process_time()
-                found = drawn.check(camera)
+                found = check_camera(drawn.y, drawn.system(camera))
                 seconds.append(time.process_time() - start)
                 about = {each.about for each in found.warnings} & (GEOMETRY | {"shift"})
                 warned[name] += bool(about & GEOMETRY if name == "right" else about)

@@ -437,11 +437,11 @@ class Checker:
                 )
                 self.judge_whole(name, folder, wait(start(case, folder)))
 
-    def conclude(self, tried: str) -> NoReturn:
+    def conclude(self) -> NoReturn:
         """Print the counts, and end with status 1 where there were faults."""
         counts = self.counts
         say(", ".join(f"{count} {name}" for name, count in sorted(counts.items())))
-        say(f"{counts[tried]} {tried}, {counts['faults']} faults")
+        say(f"{counts['kills']} kills, {counts['faults']} faults")
         sys.exit(counts["faults"] > 0)
 
     def judge_whole(self, name: str, folder: Path, status: int) -> None:
@@ -491,7 +491,7 @@ def main() -> None:
             checker.kill_at_renames()
         else:
             checker.kill_many(arguments.kills, arguments.seed, seconds)
-    checker.conclude("kills")
+    checker.conclude()
 
 
 if __name__ == "__main__":
