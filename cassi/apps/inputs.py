@@ -21,7 +21,7 @@ from cassi.data import io
 from cassi.data.bundled import bundled_path
 from cassi.data.frames import STEPS, Preprocessing, describe
 from cassi.data.scenes import scene_name, scored_level
-from cassi.evaluation.problems import scene_generator
+from cassi.data.simulation import scene_generator
 from cassi.pipeline.snapshot import Camera, Snapshot, is_raw
 from cassi.systems import SDCassi, System
 from cassi.systems.dispersion import off_a_prism
@@ -61,12 +61,10 @@ def load_snapshot(
     frame = _measured(settings, chain, files)
     sources = (truth, frame and frame.loaded)
     wavelengths = given or next((each.wavelengths for each in sources if each), None)
-    mask = settings.mask
-    if (read := files.load("mask", io.load_mask, bands=bands)) is not None:
-        mask = read.data
+    mask = files.load("mask", io.load_mask, bands=bands)
     camera = make_camera(
         settings.system,
-        mask,
+        settings.mask if mask is None else mask.data,
         truth=None if cube is None else cube[0],
         measurement=None if frame is None else frame.y[0],
         bands=bands,
@@ -161,8 +159,9 @@ def _of_sensor(
     system = as_taken(camera.system, camera.mask, frame.done, *told)
     notes = describe_white(chain, frame.y, system, camera.mask, frame.loaded.full_scale)
     by = is_photograph(settings.photographed, frame.done, camera.mask)
-    raw = type(system) is SDCassi and (by or is_raw(frame.done))
-    if raw and not all(offset.is_integer() for offset in system.offsets):
+    if type(system) is not SDCassi or not (by or is_raw(frame.done)):
+        return system, notes
+    if not all(offset.is_integer() for offset in system.offsets):
         notes.append(f"mask: {_describe_mask(by, camera.mask)}")
     return system, notes
 

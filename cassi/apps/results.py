@@ -21,8 +21,8 @@ from cassi.apps.settings import Output
 from cassi.calibration.findings import CameraCheck
 from cassi.calibration.response import describe
 from cassi.camera.displacement import IN_TABLE, NUISANCES, PARAMETERS
+from cassi.data.formats.cells import plain_cell, strict
 from cassi.data.wavelengths import interpolate_spectra
-from cassi.evaluation.tables import plain_cell, strict
 from cassi.metrics.scores import evaluate_all
 from cassi.pipeline.snapshot import Calibrated, Result
 from cassi.precision import resolve

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from cassi.data.formats.cells import csv_text, strict_json
 from cassi.evaluation import tables
 from cassi.evaluation.jobs import Job
 from cassi.evaluation.records import Record, Values
@@ -57,9 +58,9 @@ def write_sweep(
     errors = tables.errors_of(done, "point", "method", "scene")
     sweep = {"parameter": parameter, "values": points, "preset": preset, "settings": settings}
     texts = {
-        "sweep.csv": tables.csv_text(rows),
-        "timing.json": tables.strict_json({"environment": environment, "timing": timing}),
-        "sweep.json": tables.strict_json({**sweep, "metrics": means, "errors": errors}),
+        "sweep.csv": csv_text(rows),
+        "timing.json": strict_json({"environment": environment, "timing": timing}),
+        "sweep.json": strict_json({**sweep, "metrics": means, "errors": errors}),
     }
     tables.write_texts(folder, texts)
     return {method: _curve(points, means, method, f"psnr/{preset}") for method in methods}

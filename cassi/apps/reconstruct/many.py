@@ -5,10 +5,8 @@ the logs of the folder, under the fingerprint of settings and files; the rest is
 command does.
 """
 
-import csv
 import functools
 import json
-import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,24 +14,22 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from hydra.experimental.callback import Callback
-from omegaconf import DictConfig
 from torch import Tensor
 
 from cassi import methods, metrics
 from cassi.apps import results
-from cassi.apps.command import FAILED, Run
+from cassi.apps.command import Run
 from cassi.apps.errors import describe_failure
 from cassi.apps.executors import LostWorker, Submit, once, run_jobs
 from cassi.apps.folders import check_shares
 from cassi.apps.reconstruct.blocks import reconstruct_in_blocks
 from cassi.apps.reconstruct.journal import Passes, forget_passes
 from cassi.apps.reconstruct.snapshots import (
-    SUMMARY,
     Snapshot,
     find_snapshots,
     settings_of_snapshot,
 )
+from cassi.apps.reconstruct.summary import write_summary
 from cassi.apps.reconstructors import Recipe, fingerprint_settings
 from cassi.apps.settings import Reconstruct
 from cassi.apps.snapshot import (
@@ -47,11 +43,10 @@ from cassi.apps.snapshot import (
     write_results,
 )
 from cassi.checks import printable, whole_number
-from cassi.data.atomic import SUMS, UNWRITABLE, atomic_path, digest_content, is_temporary, size_of
+from cassi.data.atomic import SUMS, UNWRITABLE, digest_content, size_of
 from cassi.data.day_store import DayStore, prepare_store, preview_size
 from cassi.data.record_log import RecordLog, read_records
 from cassi.data.store import stamp
-from cassi.evaluation.tables import csv_text
 from cassi.links import check_parents
 from cassi.methods.along_dispersion import around, inner_of
 from cassi.methods.sequence import Following
@@ -67,7 +62,6 @@ from cassi.systems import System
 FEW = 1000
 """Snapshots up to which each has a folder beside a store of all cubes."""
 T = TypeVar("T")
-Records = Mapping[str, dict[str, Any]]
 Fitted = tuple[Snapshot, Measured, Reconstructor]
 
 
@@ -154,7 +148,7 @@ def reconstruct_many(settings: Reconstruct, run: Run, submit: Submit | None) -> 
                 _say(snapshot, outcome)
     if share.count > 1:
         records = read_records(folders.log)
-    return _write_summary(folders.root, records, keys, own, run.is_multirun)
+    return write_summary(folders.root, records, keys, own, run.is_multirun)
 
 
 class Folders:
@@ -374,68 +368,6 @@ def _say(snapshot: Snapshot, outcome: Outcome) -> None:
     else:
         print(f"{name}: {printable(outcome.said)}", flush=True)
         say({"warnings": outcome.warnings}, name)
-
-
-class MergeSummaries(Callback):
-    """One table of a multirun whose jobs reconstructed many snapshots each.
-
-    Ends the command with status 1 if any has failures. Nothing is done where jobs reconstructed one
-    snapshot each.
-    """
-
-    def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
-        """Write results.csv, with the folder of the job before the columns of its table."""
-        root = Path(config.hydra.sweep.dir).resolve()
-        rows: list[dict[str, Any]] = []
-        for path in sorted(root.rglob(SUMMARY)):
-            if path.parent != root and not is_temporary(path):
-                job = path.parent.relative_to(root).as_posix()
-                with path.open(newline="", encoding="utf-8") as stream:
-                    rows += [{"job": job, **row} for row in csv.DictReader(stream)]
-        if rows and _write_table(root, rows):
-            sys.exit(FAILED)
-
-
-def _write_summary(
-    root: Path,
-    records: Records,
-    keys: Mapping[str, str],
-    own: Sequence[Snapshot],
-    is_multirun: bool,
-) -> float:
-    """Write results.csv where every share is done, and say what it comes to."""
-    known = {name: records[name]["row"] for name, key in keys.items()
-             if name in records and records[name]["key"] == key}  # fmt: skip
-    rows = [
-        {"name": name, "status": "failed" if "error" in known[name] else "done", **known[name]}
-        for name in keys
-        if name in known
-    ]
-    if len(rows) == len(keys):
-        failed = _write_table(root, rows, "; the same command does them again")
-    else:
-        failed = sum("error" in known[snapshot.name] for snapshot in own)
-        print(
-            f"{len(own) - failed} of {len(own)} snapshots done -> {root}\n"
-            f"{len(keys) - len(rows)} are left to other shares; the last one writes {SUMMARY}"
-        )
-    # A job of a multirun must not end the others; MergeSummaries ends the command.
-    if failed and not is_multirun:
-        sys.exit(FAILED)
-    residuals = [row["relative_residual"] for row in rows if row["status"] == "done"]
-    return math.fsum(residuals) / len(residuals) if residuals else float("nan")
-
-
-def _write_table(root: Path, rows: Sequence[dict[str, Any]], hint: str = "") -> int:
-    """Write the table of snapshots; return how many failed."""
-    with atomic_path(root / SUMMARY) as temporary:
-        temporary.write_text(csv_text(rows), encoding="utf-8")
-    failed = sum(row["status"] != "done" for row in rows)
-    print(f"{len(rows) - failed} of {len(rows)} snapshots done -> {root}")
-    if failed:
-        said = f"cassi-reconstruct: {failed} of {len(rows)} snapshots failed{hint}"
-        print(said, file=sys.stderr)
-    return failed
 
 
 def _attempt(function: Callable[..., T], *arguments: Any, **options: Any) -> T | Exception:
