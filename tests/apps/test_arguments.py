@@ -45,7 +45,7 @@ def test_options_are_spelled_as_hydra_takes_them():
     assert spell(["system.offsets.step=2"]) == ["++system.offsets.step=2"]
     assert spell(["system.smile=2", "system.step=1"]) == ["system.smile=2", "system.step=1"]
     assert spell(["camera=a.yaml", "system.smile=2", "system.step=1", "noise.read=1"]) == [
-        *("camera=a.yaml", "++system.smile=2", "system.step=1", "++noise.read=1")
+        *("camera={file:a.yaml}", "++system.smile=2", "system.step=1", "++noise.read=1")
     ]
 
 

@@ -14,7 +14,7 @@ from cassi.apps.command import (
 from cassi.apps.folders import hold_alone
 from cassi.apps.reconstruct.journal import Passes, forget_passes
 from cassi.apps.reconstruct.snapshots import is_many
-from cassi.apps.reconstructors import Recipe, rewrite_model_path
+from cassi.apps.reconstructors import Recipe
 from cassi.apps.results import one_line, say_estimates, summarize, summarize_calibration
 from cassi.apps.settings import Reconstruct
 from cassi.apps.snapshot import make_recipe, prepare, recover, say, write_results
@@ -27,7 +27,7 @@ def main() -> None:
         sys.argv[1:], into = write_nothing(sys.argv[1:])
         job = functools.partial(show, into=into)
         functools.update_wrapper(job, reconstruct)
-    run_command("cassi-reconstruct", Reconstruct, job, rewrite_model_path)
+    run_command("cassi-reconstruct", Reconstruct, job)
 
 
 def show(settings: Reconstruct, run: Run, into: str) -> float:

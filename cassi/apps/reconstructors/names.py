@@ -9,7 +9,8 @@ from typing import Any
 
 from hydra.core.global_hydra import GlobalHydra
 
-from cassi.apps.reconstructors.compose import FILE_SUFFIX, compose_settings, list_methods
+from cassi.apps.arguments import FILE_SUFFIX
+from cassi.apps.reconstructors.compose import compose_settings, list_methods
 from cassi.apps.settings import Reconstruct
 from cassi.checks import did_you_mean
 from cassi.models.registry import list_models
