@@ -22,7 +22,7 @@ from cassi.apps.camera.nodes import KINDS, check_described, check_plain
 from cassi.apps.camera.text import LARGEST, parse
 from cassi.apps.camera.yaml_slips import find_slip
 from cassi.checks import did_you_mean, read_regular
-from cassi.config import verbatim
+from cassi.config import Node, verbatim
 
 FRAME = ("dark", "flat", "bits", "saturation", "bad_pixels", "window", "scale")
 """What raw frames go through."""
@@ -39,7 +39,7 @@ GEOMETRY = {"bands": None, "step": 2, "axis": -1, "offsets": None}
 SD_CASSI = "cassi.systems.SDCassi"
 SENSOR = "cassi.data.sensor.Sensor"
 
-Values = dict[str, Any]
+Values = Node
 
 
 @dataclass
@@ -305,9 +305,7 @@ _CHOSEN = {"system": "system._target_", "noise": "noise"}
 """What an option of a group says of the camera, by group."""
 
 
-def load_camera(
-    path: str | os.PathLike[str], data_dir: str | os.PathLike[str] = "."
-) -> dict[str, Any]:
+def load_camera(path: str | os.PathLike[str], data_dir: str | os.PathLike[str] = ".") -> Values:
     """Read the file of a camera, or one of the package by its name.
 
     Args:
@@ -389,7 +387,7 @@ def with_camera(config: DictConfig, command: str, options: Iterable[str]) -> Dic
     return config
 
 
-def _option(group: str, name: str) -> dict[str, Any]:
+def _option(group: str, name: str) -> Values:
     text = resources.files("cassi.conf").joinpath(group, f"{name}.yaml").read_text("utf-8")
     values: Any = OmegaConf.to_container(OmegaConf.create(text))
     return dict(values)

@@ -5,7 +5,6 @@ import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from tqdm import tqdm
@@ -40,6 +39,7 @@ from cassi.apps.printing import is_quiet, marked
 from cassi.apps.settings import Evaluate, Reconstruct
 from cassi.checks import printable
 from cassi.data.benchmarks import Benchmark
+from cassi.data.formats.cells import Json
 from cassi.evaluation import Job, Record, RecordFolder, Runner
 from cassi.shares import find_share
 
@@ -165,7 +165,7 @@ def make(given: Given) -> Made:
     return Made(device, benchmark, Plan(list(points), benchmark.scenes, list(made), swept), runner)
 
 
-def _environment(device: torch.device) -> dict[str, Any]:
+def _environment(device: torch.device) -> Json:
     from importlib.metadata import version
 
     versions = {name: version(name) for name in ("cassi", "torch")}

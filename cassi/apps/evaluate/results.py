@@ -20,6 +20,7 @@ from cassi.apps.results import environment
 from cassi.apps.settings import Evaluate, Protocol, read_settings
 from cassi.data.atomic import SUMS, write_sums
 from cassi.data.benchmarks import Benchmark
+from cassi.data.formats.cells import Json
 from cassi.evaluation import Job, Record, RecordFolder, write_results, write_sweep
 from cassi.evaluation.protocols import COLUMNS, write_benchmark, write_timing
 from cassi.evaluation.tables import average
@@ -109,7 +110,7 @@ class Results:
         settings, plan, root = self.settings, self.plan, self.root
         (root / SUMS).unlink(missing_ok=True)
         found = plan.found(self.records)
-        more: dict[str, Any] = {
+        more: Json = {
             "preset": settings.preset,
             "settings": _describe(settings) | self._preprocessed(found),
             "environment": environment(self.device, ops.backend(self.device)),
@@ -161,9 +162,7 @@ class Results:
         number = len(self.plan.scenes)
         return f"mean of {number} scene{'s' if number > 1 else ''}, {self.settings.preset}"
 
-    def _write_benchmark(
-        self, found: Sequence[Record], more: dict[str, Any], timed: bool = False
-    ) -> None:
+    def _write_benchmark(self, found: Sequence[Record], more: Json, timed: bool = False) -> None:
         """Write and print the table of a published protocol."""
         protocol = self.settings.benchmark
         assert protocol is not None
@@ -188,7 +187,7 @@ class Results:
         self.pictures.write_report(list(drawn.values()), wavelengths, title)
         return True
 
-    def _preprocessed(self, found: Sequence[Record]) -> dict[str, Any]:
+    def _preprocessed(self, found: Sequence[Record]) -> Json:
         """Return what was done to the frames of measured scenes, by scene and step."""
         if self.benchmark.measurements is None:
             return {}
@@ -197,7 +196,7 @@ class Results:
         return {"preprocessing": {s: self.benchmark.load(s).preprocessing for s in known}}
 
 
-def _describe(settings: Evaluate) -> dict[str, Any]:
+def _describe(settings: Evaluate) -> Json:
     """Return what decides the numbers, without where files lie and how many processes there are."""
     names = ("system", "noise", "seed", "threads", "reconstructors")
     values = {name: getattr(settings, name) for name in names}

@@ -45,6 +45,7 @@ from cassi.apps.snapshot import (
 from cassi.checks import printable, whole_number
 from cassi.data.atomic import SUMS, UNWRITABLE, digest_content, size_of
 from cassi.data.day_store import DayStore, prepare_store, preview_size
+from cassi.data.formats.cells import Json
 from cassi.data.record_log import RecordLog, read_records
 from cassi.data.store import stamp
 from cassi.links import check_parents
@@ -78,7 +79,7 @@ class Outcome:
         warnings: of metrics.json.
     """
 
-    row: dict[str, Any]
+    row: Json
     path: str = ""
     files: dict[str, int] = field(default_factory=dict)
     changed: int = 0
@@ -162,7 +163,7 @@ class Folders:
         """Return the fingerprint of all that the results of a snapshot depend on."""
         return digest_content([self.settings, *map(str, stamp(snapshot[1:]))])[:32]
 
-    def is_done(self, record: Mapping[str, Any] | None, key: str) -> bool:
+    def is_done(self, record: Json | None, key: str) -> bool:
         """Tell whether a snapshot need not be done again.
 
         A folder into which nothing came since, and from which nothing went, is taken to be whole.
@@ -326,7 +327,7 @@ def _write_into(
     settings: Reconstruct,
     snapshot: Snapshot,
     result: Result,
-    numbers: dict[str, Any],
+    numbers: Json,
 ) -> Outcome:
     """Write the cube of a snapshot, its standard deviations and a preview into a store."""
     from cassi.viz.color import srgb
@@ -343,7 +344,7 @@ def _write_into(
     return _outcome(numbers, path, {}, place)
 
 
-def _outcome(numbers: Mapping[str, Any], path: str, files: dict[str, int], place: Path) -> Outcome:
+def _outcome(numbers: Json, path: str, files: dict[str, int], place: Path) -> Outcome:
     row = {name: numbers[name] for name in ("iterations", "seconds", "relative_residual")}
     row |= numbers.get("metrics", {}).get(metrics.DEFAULT_PRESET, {})
     row["warnings"] = " ".join(each["about"] for each in numbers["warnings"])
@@ -355,7 +356,7 @@ def _failed(error: Exception) -> Outcome:
     return Outcome({"error": describe_failure(error)})
 
 
-def _record(key: str, outcome: Outcome) -> dict[str, Any]:
+def _record(key: str, outcome: Outcome) -> Json:
     kept = {name: getattr(outcome, name) for name in ("row", "path", "files", "changed")}
     return {"key": key, **kept}
 
@@ -435,7 +436,7 @@ def recover_together(
     torch.manual_seed(seed)
     system = batch[0].camera.system
     y = torch.cat([each.y for each in batch])
-    rows: list[list[dict[str, Any]]] = [[] for _ in batch]
+    rows: list[list[Json]] = [[] for _ in batch]
     truths = [None if i.truth is None else i.truth.to(y.device) / i.level for i in batch]
     norms = y.flatten(1).norm(dim=1).clamp_min(torch.finfo(y.dtype).tiny)
 

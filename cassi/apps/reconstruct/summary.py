@@ -13,9 +13,9 @@ from omegaconf import DictConfig
 from cassi.apps.command import FAILED
 from cassi.apps.reconstruct.snapshots import SUMMARY, Snapshot
 from cassi.data.atomic import atomic_path, is_temporary
-from cassi.data.formats.cells import csv_text
+from cassi.data.formats.cells import Json, csv_text
 
-Records = Mapping[str, dict[str, Any]]
+Records = Mapping[str, Json]
 
 
 class MergeSummaries(Callback):
@@ -28,7 +28,7 @@ class MergeSummaries(Callback):
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
         """Write results.csv, with the folder of the job before the columns of its table."""
         root = Path(config.hydra.sweep.dir).resolve()
-        rows: list[dict[str, Any]] = []
+        rows: list[Json] = []
         for path in sorted(root.rglob(SUMMARY)):
             if path.parent != root and not is_temporary(path):
                 job = path.parent.relative_to(root).as_posix()
@@ -68,7 +68,7 @@ def write_summary(
     return math.fsum(residuals) / len(residuals) if residuals else float("nan")
 
 
-def _write_table(root: Path, rows: Sequence[dict[str, Any]], hint: str = "") -> int:
+def _write_table(root: Path, rows: Sequence[Json], hint: str = "") -> int:
     """Write the table of snapshots; return how many failed."""
     with atomic_path(root / SUMMARY) as temporary:
         temporary.write_text(csv_text(rows), encoding="utf-8")

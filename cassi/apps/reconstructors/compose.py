@@ -19,6 +19,7 @@ from cassi.apps.arguments import paper_recipes, spell
 from cassi.apps.errors import describe
 from cassi.apps.reconstructors.networks import model_node
 from cassi.apps.settings import Reconstruct, read_settings
+from cassi.config import Node
 from cassi.models.registry import list_models
 from cassi.plugins import node_of, parts
 
@@ -136,7 +137,7 @@ def store_parts() -> None:
             store.store(group=group, name=name, node=node, provider="cassi.plugins")
 
 
-def _data_node(name: str, source: dict[str, Any]) -> dict[str, Any]:
+def _data_node(name: str, source: Node) -> Node:
     """Return the config of a data set of the user's own: the bundled mask, the usual training."""
     nm = parts("dataset")[name].about["wavelengths"]
     node = {

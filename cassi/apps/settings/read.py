@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, field, fields, is_dataclass, make_dataclass
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import (
@@ -118,7 +118,7 @@ def _schema(kind: Any) -> Any:
 
 def _inner(hint: Any) -> Any:
     """Return the class of settings that a type hint names, alone or beside None."""
-    options = getattr(hint, "__args__", (hint,))
+    options = get_args(hint) or (hint,)
     return next((option for option in options if is_dataclass(option)), None)
 
 

@@ -5,8 +5,12 @@ import io
 import json
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from cassi.checks import printable
+
+Json = dict[str, Any]
+"""An object of JSON: values by name."""
 
 
 def csv_text(rows: Sequence[Mapping[str, object]]) -> str:
