@@ -21,7 +21,7 @@ from cassi.apps import results
 from cassi.apps.command import Run
 from cassi.apps.errors import describe_failure
 from cassi.apps.executors import LostWorker, Submit, once, run_jobs
-from cassi.apps.folders import check_shares
+from cassi.apps.folders import check_shares, hold
 from cassi.apps.reconstruct.blocks import reconstruct_in_blocks
 from cassi.apps.reconstruct.journal import Passes, forget_passes
 from cassi.apps.reconstruct.snapshots import (
@@ -46,8 +46,7 @@ from cassi.checks import printable, whole_number
 from cassi.data.atomic import SUMS, UNWRITABLE, digest_content, size_of
 from cassi.data.day_store import DayStore, prepare_store, preview_size
 from cassi.data.formats.cells import Json
-from cassi.data.record_log import RecordLog, read_records
-from cassi.data.store import stamp
+from cassi.data.store import Store, stamp
 from cassi.links import check_parents
 from cassi.methods.along_dispersion import around, inner_of
 from cassi.methods.sequence import Following
@@ -60,6 +59,8 @@ from cassi.solvers import Iteration, Solution
 from cassi.solvers.base import Reconstructor, is_sampled
 from cassi.systems import System
 
+DONE = ".done"
+"""The hidden folder of what is done, in the folder of the results."""
 FEW = 1000
 """Snapshots up to which each has a folder beside a store of all cubes."""
 T = TypeVar("T")
@@ -88,7 +89,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Store:
+class CubeStore:
     """Where the cubes of many snapshots go together.
 
     Attributes:
@@ -126,29 +127,29 @@ def reconstruct_many(settings: Reconstruct, run: Run, submit: Submit | None) -> 
     folders = Folders(run.folder, settings)
     keys = {snapshot.name: folders.key(snapshot) for snapshot in snapshots}
     own = share.take(snapshots)
-    with RecordLog(folders.log, share.writer) as log:
-        records = read_records(folders.log)
-        left = [
-            each for each in own if not folders.is_done(records.get(each.name), keys[each.name])
-        ]
-        counted = f"{len(own)} snapshots"
-        if share.count > 1:
-            counted = f"share {share}, of {share.source}: {len(own)} of {len(snapshots)} snapshots"
-        before = f", {len(own) - len(left)} of them done before" if len(left) < len(own) else ""
-        print(*map(printable, notes), f"{counted}{before}", sep="\n", flush=True)
-        batches = [left[i : i + size] for i in range(0, len(left), size)]
-        store = _prepare_store(settings, run.folder, recipe, snapshots) if left else None
-        following = _begin_sequence(recipe) if settings.sequence else None
-        job = functools.partial(reconstruct_batch, settings, run.folder, store, following)
-        for batch, found in run_jobs(submit, job, batches):
-            outcomes = [_failed(found)] * len(batch) if isinstance(found, LostWorker) else found
-            for snapshot, outcome in zip(batch, outcomes, strict=True):
-                record = _record(keys[snapshot.name], outcome)
-                log.append(snapshot.name, record)
-                records[snapshot.name] = record
-                _say(snapshot, outcome)
+    if share.count > 1:  # nobody else does this share
+        (alone := run.folder / DONE / share.writer).mkdir(parents=True, exist_ok=True)
+        hold(alone)
+    store, records = folders.records, folders.records.all()
+    left = [each for each in own if not folders.is_done(records.get(each.name), keys[each.name])]
+    counted = f"{len(own)} snapshots"
     if share.count > 1:
-        records = read_records(folders.log)
+        counted = f"share {share}, of {share.source}: {len(own)} of {len(snapshots)} snapshots"
+    before = f", {len(own) - len(left)} of them done before" if len(left) < len(own) else ""
+    print(*map(printable, notes), f"{counted}{before}", sep="\n", flush=True)
+    batches = [left[i : i + size] for i in range(0, len(left), size)]
+    cubes = _prepare_store(settings, run.folder, recipe, snapshots) if left else None
+    following = _begin_sequence(recipe) if settings.sequence else None
+    job = functools.partial(reconstruct_batch, settings, run.folder, cubes, following)
+    for batch, found in run_jobs(submit, job, batches):
+        outcomes = [_failed(found)] * len(batch) if isinstance(found, LostWorker) else found
+        for snapshot, outcome in zip(batch, outcomes, strict=True):
+            key = keys[snapshot.name]
+            records[snapshot.name] = record = _record(key, outcome)
+            store.write(snapshot.name, key, record, done="error" not in outcome.row)
+            _say(snapshot, outcome)
+    if share.count > 1:
+        records = store.all()
     return write_summary(folders.root, records, keys, own, run.is_multirun)
 
 
@@ -157,7 +158,7 @@ class Folders:
 
     def __init__(self, root: Path, settings: Reconstruct) -> None:
         self.root, self.settings = root, fingerprint_settings(settings)
-        self.log = root / ".done"
+        self.records = Store(root / DONE)
 
     def key(self, snapshot: Snapshot) -> str:
         """Return the fingerprint of all that the results of a snapshot depend on."""
@@ -182,7 +183,7 @@ class Folders:
 def reconstruct_batch(
     settings: Reconstruct,
     root: Path,
-    store: Store | None,
+    store: CubeStore | None,
     following: Following | None,
     batch: Sequence[Snapshot],
 ) -> list[Outcome]:
@@ -215,7 +216,7 @@ def _begin_sequence(recipe: Recipe) -> Following:
 
 def _prepare_store(
     settings: Reconstruct, root: Path, recipe: Recipe, snapshots: Sequence[Snapshot]
-) -> Store | None:
+) -> CubeStore | None:
     """Make the store that `output.cube` names, for cubes like that of the first good snapshot."""
     path = root / settings.output.cube
     if path.suffix != ".zarr" or settings.memory_budget is not None:
@@ -236,7 +237,7 @@ def _prepare_store(
     names = [each.name for each in snapshots]
     about = {"title": f"{len(names)} snapshots, recovered by cassi-reconstruct"}
     prepare_store(path, names, times, shape, nm, settings.uncertainty, about)
-    return Store(path, folders=len(names) <= FEW)
+    return CubeStore(path, folders=len(names) <= FEW)
 
 
 def _in_blocks(settings: Reconstruct, folder: Path, snapshot: Snapshot) -> Outcome:
@@ -293,7 +294,7 @@ def _recover(
 def _write(
     settings: Reconstruct,
     folder: Path,
-    store: Store | None,
+    store: CubeStore | None,
     snapshot: Snapshot,
     result: Result | Exception,
 ) -> Outcome:
