@@ -20,6 +20,8 @@ FILE = "results.sqlite"
 _TABLE = "CREATE TABLE results (name TEXT PRIMARY KEY, record TEXT, checksum TEXT) WITHOUT ROWID"
 _LARGEST = 2**26
 """Characters of a record that is read."""
+_NOT_THE_FILE = ("locked", "unable to open", "readonly", "full", "I/O")
+"""Words of errors that are not about what the file holds."""
 _PATIENCE = 60.0
 """Seconds to wait for another process that writes."""
 
@@ -181,10 +183,9 @@ class Store:
                     raise _Damaged("expected one table of results")
                 return connection.execute(statement, given).fetchall()
         except sqlite3.OperationalError as error:
-            if "decode" in str(error):  # a text of the file is none
+            if not any(word in str(error) for word in _NOT_THE_FILE):
                 raise _Damaged(str(error)) from None
-            full = "full" in str(error)
-            number = errno.ENOSPC if full else errno.EIO
+            number = errno.ENOSPC if "full" in str(error) else errno.EIO
             raise OSError(number, f"cannot be read or written ({error})", str(self.file)) from None
         except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
             raise _Damaged(str(error)) from None
