@@ -1,4 +1,4 @@
-"""Run reconstructors over data sets: jobs, records that survive a stop, tables, sweeps."""
+"""Run reconstructors over data sets: jobs, records that survive a stop, tables."""
 
 import lazy_loader
 

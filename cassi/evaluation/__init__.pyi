@@ -2,7 +2,6 @@ from .jobs import Job
 from .problems import Problem, TrueCamera, Twin, make_problem, scene_generator
 from .records import Record, RecordFolder
 from .runner import Runner, View
-from .sweeps import write_sweep
 from .tables import write_results
 
 __all__ = [
@@ -17,5 +16,4 @@ __all__ = [
     "make_problem",
     "scene_generator",
     "write_results",
-    "write_sweep",
 ]

@@ -25,7 +25,7 @@ class Record:
     """The result of one method on one scene.
 
     Attributes:
-        point: of a sweep, "" without one.
+        point: case of a benchmark, "" of one alone.
         scene: name.
         method: name.
         key: hash of all that the result depends on.

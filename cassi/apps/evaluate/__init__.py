@@ -21,10 +21,10 @@ from cassi.apps.command import (
 from cassi.apps.errors import describe_failure
 from cassi.apps.evaluate.problems import (
     find_bands,
+    find_cases,
     load_benchmark,
     preparation,
     repeated_points,
-    sweep_points,
 )
 from cassi.apps.evaluate.results import Plan, Results
 from cassi.apps.evaluate.rows import (
@@ -140,14 +140,14 @@ def make(given: Given) -> Made:
     settings = given.settings
     device = choose_device(settings.device)
     benchmark = load_benchmark(settings)
-    points = sweep_points(settings)
+    points = find_cases(settings)
     prepare = preparation(points, benchmark, device)
     bands = find_bands(prepare, next(iter(points)), benchmark.scenes)
     guide = any(each.guide.response is not None for each in points.values())
     recipes, identities = make_recipes(given.reconstructors, bands, device, guide)
     knowledge = [NOMINAL] if settings.twin is None else settings.knowledge
     made, hashes, views = make_rows(recipes, identities, knowledge, settings.align, guide)
-    swept = len(points) > 1 or settings.sweep is not None
+    swept = len(points) > 1
     cubes = (settings.cubes or settings.report or settings.figures) and not swept
     runner = Runner(
         prepare,

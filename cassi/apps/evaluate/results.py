@@ -14,21 +14,20 @@ from omegaconf import DictConfig, OmegaConf
 from cassi import ops
 from cassi.apps.command import FAILED, choose_device
 from cassi.apps.evaluate.pictures import Pictures, make_layout
-from cassi.apps.evaluate.problems import load_benchmark, sweep_points
+from cassi.apps.evaluate.problems import find_cases, load_benchmark
 from cassi.apps.evaluate.rows import row_name
 from cassi.apps.results import environment
 from cassi.apps.settings import Evaluate, Protocol, read_settings
 from cassi.data.atomic import SUMS, write_sums
 from cassi.data.benchmarks import Benchmark
 from cassi.data.formats.cells import Json
-from cassi.evaluation import Job, Record, RecordFolder, write_results, write_sweep
+from cassi.evaluation import Job, Record, RecordFolder, write_results
 from cassi.evaluation.protocols import COLUMNS, write_benchmark, write_timing
 from cassi.evaluation.tables import average
-from cassi.viz.figures import save_bars, save_curves
+from cassi.viz.figures import save_bars
 
 RESULTS = (
     "results.*",
-    "sweep.*",
     "cases.*",
     "benchmark.*",
     "timing.json",
@@ -115,14 +114,7 @@ class Results:
             "settings": _describe(settings) | self._preprocessed(found),
             "environment": environment(self.device, ops.backend(self.device)),
         }
-        if settings.sweep is not None and plan.swept:
-            values = dict(zip(plan.points, settings.sweep.values, strict=True))
-            more["parameter"] = settings.sweep.parameter
-            curves = write_sweep(root, found, values, plan.scenes, plan.methods, **more)
-            if any(curves.values()):
-                save_curves(root, "sweep", curves, settings.sweep.label, self._title())
-            print(f"{len(found)} runs -> {root / 'sweep.csv'}")
-        elif plan.swept and settings.twin is not None and self.methods:
+        if plan.swept and settings.twin is not None and self.methods:
             self._write_benchmark(found, more, timed=True)
         elif plan.swept:
             rows = [row_name(method, p) for p in plan.points for method in plan.methods]
@@ -239,11 +231,11 @@ class MergeJobs(Callback):
         mine = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
         settings = read_settings(mine, Evaluate, _options(jobs[0]))
         records = RecordFolder(root / "records", keep_cubes=settings.cubes and not swept)
-        points = list(sweep_points(settings))
+        points = list(find_cases(settings))
         scenes = list(dict.fromkeys(record.scene for _, record in found))
         if swept:
             protocol = Protocol(name="multirun", cases={names[job]: cases[job] for job in jobs})
-            settings = replace(settings, sweep=None, scenes=None, benchmark=protocol)
+            settings = replace(settings, scenes=None, benchmark=protocol)
         benchmark = load_benchmark(settings)
         scenes.sort(key=[*benchmark.scenes, *scenes].index)
         if swept:
@@ -257,7 +249,7 @@ class MergeJobs(Callback):
             settings = replace(settings, scenes=scenes)
             benchmark = load_benchmark(settings)
         methods = list(dict.fromkeys(record.method for _, record in found))
-        plan = Plan(points, scenes, methods, swept or settings.sweep is not None)
+        plan = Plan(points, scenes, methods, swept)
         device = choose_device(settings.device)
         results = Results(settings, root, benchmark, plan, records, device)
         if results.finish()[1]:

@@ -183,7 +183,7 @@ def describe_groups(name: str, options: Iterable[str] = ()) -> str:
         options = [o for o in loader.get_group_options(group) if not o.startswith("_")]
         options += paper_recipes() if group == "recipe" else []
         kept = [o for o in options if _is_for(group, o, name == "train")]
-        if len(kept) > 1 or groups[key] is None:
+        if len(kept) > 1 or (kept and groups[key] is None):
             lines.append(f"{key}: {', '.join(kept)}")
     return "\n".join(lines) + "\n"
 
@@ -191,6 +191,8 @@ def describe_groups(name: str, options: Iterable[str] = ()) -> str:
 def _is_for(group: str, option: str, training: bool) -> bool:
     if not resources.files("cassi.conf").joinpath(group, f"{option}.yaml").is_file():
         return True  # the user's own
+    if group == "experiment":
+        return not training
     if group == "data" and training:
         return any(
             "_simulated" in (source.load_config(f"data/{option}").config.get("defaults") or ())

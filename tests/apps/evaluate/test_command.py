@@ -105,7 +105,7 @@ def test_a_scene_that_fails_is_reported_and_the_rest_goes_on(evaluate, data, res
         (["scenes=[four]"], "'four' is not there; there is"),
         (["preset=mathlab"], "expected a metric preset among"),
         (["data=bundle"], "did you mean bundled"),
-        (["sweep=nois"], "did you mean noise"),
+        (["figure=papre"], "did you mean paper"),
         (["mask=none.npy"], "mask: no file or folder none.npy"),
     ],
 )
@@ -201,18 +201,6 @@ def test_a_multirun_over_twins_or_reconstructors_of_one_name(evaluate, data, res
     longer = OTHER.replace("longer", "gap")
     evaluate(*data, *PLAIN, *again, f"reconstructors=[{SHORT}],[{longer}]").ok()
     assert len(results("results.json", "again")["metrics"]) == 2
-
-
-def test_a_sweep_makes_a_table_and_a_plot(evaluate, data, results, tmp_path):
-    options = (*data, *PLAIN, reconstructors(SHORT), "sweep=mask_shift", "sweep.values=[0,0.5]")
-    evaluate(*options, "scenes=[one,two]").ok()
-    folder = tmp_path / "run"
-    rows = results("sweep.csv")
-    means = {float(r["twin.shift[1]"]): r for r in rows if r["scene"] == "mean"}
-    assert float(means[0]["psnr/unit"]) > float(means[0.5]["psnr/unit"])
-    assert len(rows) == 2 * 3
-    assert all((folder / f"sweep{suffix}").stat().st_size > 1000 for suffix in (".png", ".pdf"))
-    assert not list((folder / "records").rglob("*.npy"))
 
 
 def test_pictures_and_report(evaluate, data, tmp_path):

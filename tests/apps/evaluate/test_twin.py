@@ -95,16 +95,6 @@ def test_a_camera_that_is_not_found_fails_its_rows_alone(evaluate, data, results
     assert not metrics["gap (calibrated)"]["scenes"]
 
 
-def test_a_sweep_of_a_defect(evaluate, data, results):
-    sweep = ("sweep=mask_shift", "sweep.values=[0,0.6]")
-    options = (*data, *PLAIN, f"reconstructors=[{GAP}]", "knowledge=[nominal,told]")
-    evaluate(*options, *sweep, "scenes=[one]").ok()
-    rows = [row for row in results("sweep.csv") if row["scene"] == "mean"]
-    values = {(float(r["twin.shift[1]"]), r["method"]): float(r["psnr/unit"]) for r in rows}
-    assert values[0, "gap"] == values[0, "gap (told)"]
-    assert values[0.6, "gap"] < values[0.6, "gap (told)"]
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
