@@ -8,6 +8,8 @@ from typing import Any
 from cassi.checks import did_you_mean
 from cassi.plugins import plugin_modules
 
+Node = dict[str, Any]
+"""A node of a config: values by name."""
 ALLOWED_PACKAGES = (
     *("cassi.systems", "cassi.solvers", "cassi.priors", "cassi.models"),
     *("cassi.training", "cassi.data.augment", "cassi.data.mst"),
@@ -69,7 +71,7 @@ def build(node: Any, *args: Any, **kwargs: Any) -> Any:
         raise ValueError(f"config: {node['_target_']}: {error}{_texts(node, error)}") from error
 
 
-def _texts(node: dict[str, Any], error: Any) -> str:
+def _texts(node: Node, error: Any) -> str:
     """Name the texts in a node that a library's TypeError may be about, as in `lr=fast`."""
     texts = [f"{k}={v}" for k, v in node.items() if isinstance(v, str) and k not in _HYDRA]
     return f"; got {', '.join(texts)}" if texts and isinstance(error, TypeError) else ""
@@ -109,7 +111,7 @@ def homes(node: Any) -> Iterator[str]:
         yield _find_class(inner["_target_"]).__module__
 
 
-def _nodes(node: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _nodes(node: Any, path: str) -> Iterator[tuple[str, Node]]:
     if isinstance(node, dict) and "_target_" in node:
         yield path, node
     for key, value in _items(node):

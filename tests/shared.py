@@ -1,10 +1,12 @@
 """What tests of several folders make their inputs of."""
 
+import contextlib
 import csv
 import faulthandler
 import inspect
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -18,6 +20,7 @@ from scipy.io import savemat
 
 import cassi.solvers
 from cassi.data.io import write_cube
+from cassi.data.store import Store
 from cassi.models.registry import find_model, list_models
 from cassi.systems.examples import EXAMPLES
 
@@ -198,6 +201,18 @@ def cubes_in(folder):
 def stamps(folder, pattern="*/*.json"):
     """Return when each file of a pattern was written."""
     return {path: path.stat().st_mtime_ns for path in folder.glob(pattern)}
+
+
+def runs_in(folder):
+    """Return what the runs of an evaluation took: another time where one was done again."""
+    return {name: str(values["timing"]) for name, values in Store(folder).all().items()}
+
+
+def damage_record(folder, name, old, new):
+    """Change the text of a record, and not its checksum."""
+    with contextlib.closing(sqlite3.connect(Store(folder).file, isolation_level=None)) as opened:
+        change = "UPDATE results SET record = replace(record, ?, ?) WHERE name = ?"
+        assert opened.execute(change, (old, new, name)).rowcount == 1
 
 
 def wait_until(condition, process=None, seconds=200):

@@ -111,7 +111,7 @@ def check_imports(path):
         "apps/errors.py",
         "apps/camera/file.py",
     )
-    doors += ("apps/folders.py", "apps/evaluate/results.py", "apps/reconstruct/many.py")
+    doors += ("apps/folders.py", "apps/evaluate/results.py", "apps/reconstruct/summary.py")
     doors += ("apps/reconstructors/compose.py", "apps/reconstructors/names.py")
     if path.relative_to(PACKAGE).as_posix() not in doors:
         assert not {name.split(".")[0] for name in names} & CONFIG_LIBRARIES

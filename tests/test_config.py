@@ -33,7 +33,7 @@ TRAINING = {
     "callbacks",
 }
 # tests/apps/evaluate/test_configs.py and tests/apps/test_inputs.py cover these.
-EVALUATION = {"benchmark", "figure", "noise", "sweep", "twin"}
+EVALUATION = {"benchmark", "figure", "noise", "twin"}
 GROUPS = sorted(
     entry.name for entry in CONF.iterdir() if entry.is_dir() and entry.name[0] != "_"
     if entry.name not in TRAINING | EVALUATION | {"camera", "hydra"}

@@ -21,6 +21,9 @@ _BARE |= {"--shell-completion"}
 INFO = "--info"
 HYDRA_INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 """Words after `--info`, which then is Hydra's: what it is made of."""
+FILE_SUFFIX = ".safetensors"
+"""Of a network that a training exported."""
+QUOTES = ("'", '"')
 _GEOMETRY = ("bands", "step", "axis", "offsets", "detector")
 
 
@@ -68,28 +71,48 @@ def spell(options: Iterable[str]) -> list[str]:
     """Return options as Hydra takes them.
 
     A path may begin with `~`, which a shell leaves as it is behind an equals sign.
-    `GROUP=null` leaves a group out. A value inside of `system.offsets` may be new there: a curve's,
-    and one inside of `monochromatic`, a frame's. Beside the file of a camera so may any value of
-    the system and the noise that it has. A camera is read by us, not by Hydra, which would look for
-    it in the folder of the package's: `camera=NAME` becomes `camera={file:NAME}`.
+    `GROUP=null` leaves a group out. Files have a short form: `model=FILE` is `model=file
+    model.path=FILE`, `guide=FILE` is `guide.file=FILE`, and `camera=FILE` is `camera={file:FILE}`,
+    as Hydra would look for it in the folder of the package's cameras. A value inside of
+    `system.offsets` may be new there: a curve's, and one inside of `monochromatic`, a frame's.
+    Beside the file of a camera so may any value of the system and the noise that it has.
+
+    Raises:
+        ValueError: `model` is a file that does not say which network it holds.
     """
     options = list(options)
     inside = ["system.offsets.", "monochromatic."]
     if any(option.startswith("camera=") for option in options):
         inside += ["system.", "noise."]
-    return [_spell(option, tuple(inside)) for option in options]
+    return [each for option in options for each in _spell(option, tuple(inside))]
 
 
-def _spell(option: str, inside: tuple[str, ...]) -> str:
+def _spell(option: str, inside: tuple[str, ...]) -> list[str]:
     key, equals, value = option.partition("=")
     if (bare := value.strip("'\"")).startswith("~") and "," not in bare:
-        option = f"{key}={quoted(os.path.expanduser(bare))}"  # noqa: PTH111
-    if equals and key == "camera" and not value.startswith("{"):
-        return f"camera={','.join(f'{{file:{name}}}' for name in _separated(value))}"
-    if equals and value == "null" and key.partition("@")[0] in config_groups():
-        return f"~{key}"
+        value = quoted(os.path.expanduser(bare))  # noqa: PTH111
+        option = f"{key}={value}"
+    if not equals:
+        return [option]
+    if key == "camera" and not value.startswith("{"):
+        return [f"camera={','.join(f'{{file:{name}}}' for name in _separated(value))}"]
+    if key == "guide" and not value.startswith("{"):
+        return [f"guide.file={value}"]
+    if key == "model" and (file := Path(value.strip("'\""))).suffix:
+        return _spell_model(value, file)
+    if value == "null" and key.partition("@")[0] in config_groups():
+        return [f"~{key}"]
     own = key.startswith("system.") and key.removeprefix("system.") in _GEOMETRY
-    return f"++{option}" if key.startswith(inside) and not own else option
+    return [f"++{option}" if key.startswith(inside) and not own else option]
+
+
+def _spell_model(value: str, file: Path) -> list[str]:
+    if str(file).endswith(FILE_SUFFIX):
+        return ["model=file", f"model.path={value if value[0] in QUOTES else in_quotes(value)}"]
+    exported = file.parent.parent / "model.safetensors"
+    whole = file.parent.name == "checkpoints" and exported.is_file()
+    given = exported if whole else f"NAME model.weights={file}"
+    raise ValueError(f"model: expected NAME or FILE.safetensors; give model={given}")
 
 
 def _separated(values: str) -> list[str]:

@@ -8,6 +8,9 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
+from omegaconf.errors import OmegaConfBaseException
+from yaml import MarkedYAMLError
+
 from cassi.apps.arguments import (
     config_folders,
     config_groups,
@@ -88,7 +91,7 @@ def describe(error: BaseException) -> str:
 
 def _describe_slip(error: BaseException, said: str) -> str | None:
     """Say where a config of the user's has a tab, or no blank behind a colon, that led to this."""
-    mark = getattr(error, "problem_mark", None)  # of YAML
+    mark = error.problem_mark if isinstance(error, MarkedYAMLError) else None
     cause = ValueError(said) if mark is None else error
     for file in named_configs(sys.argv[1:]) if mark is None else [Path(mark.name)]:
         with contextlib.suppress(OSError, ValueError):
@@ -119,7 +122,7 @@ def _describe(error: BaseException) -> str:
         return _describe_merging(str(error).removeprefix(_MERGING).splitlines()[0].strip())
     if isinstance(error, ValueError | TypeError) and _is_of_composing(error):
         return f"the options do not fit the config: {_first_line(error)}"
-    if isinstance(error, OmegaConfBaseException) and getattr(error, "full_key", None):
+    if isinstance(error, OmegaConfBaseException) and error.full_key:
         return f"config value {error.full_key}: {_first_line(error)}"
     if isinstance(error, OSError) and error.strerror:
         # Hydra makes the folder of a run before the job begins.
@@ -165,7 +168,8 @@ def _unchosen(error: BaseException) -> str | None:
     found = re.match(r"Could not override '([^.']+)\.([^']+)'", str(error))
     if found is None or found[1] not in config_groups():
         return None
-    if str(getattr(error.__cause__, "full_key", "")) != found[1]:
+    cause = error.__cause__
+    if not isinstance(cause, OmegaConfBaseException) or str(cause.full_key) != found[1]:
         return None
     return f"{found[1]}.{found[2]}: nothing is chosen there; give {found[1]}=NAME with it"
 

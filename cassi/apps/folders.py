@@ -38,7 +38,7 @@ _new: set[Path] = set()
 WRITTEN = {
     "cassi-reconstruct": ".done .passes .*.blocks .*.zarr.* SHA256SUMS rgb.png bands.png spectra.* "
     "uncertainty.* convergence.csv metrics.json report.html results.csv",
-    "cassi-evaluate": "SHA256SUMS results.* sweep.* cases.* benchmark.* timing.json report.html "
+    "cassi-evaluate": "SHA256SUMS results.* cases.* benchmark.* timing.json report.html "
     "figures records",
     "cassi-train": "SHA256SUMS checkpoints tensorboard metrics.csv model.* ema.*",
     "cassi-calibrate": "SHA256SUMS camera.yaml mask.npy calibration.*",

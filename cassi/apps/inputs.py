@@ -19,12 +19,13 @@ from cassi.checks import printable, raised_here
 from cassi.config import build
 from cassi.data import io
 from cassi.data.bundled import bundled_path
+from cassi.data.formats.cells import Json
 from cassi.data.frames import STEPS, Preprocessing, describe
 from cassi.data.scenes import scene_name, scored_level
-from cassi.evaluation.problems import scene_generator
+from cassi.data.simulation import scene_generator
 from cassi.pipeline.snapshot import Camera, Snapshot, is_raw
 from cassi.systems import SDCassi, System
-from cassi.systems.dispersion import off_a_prism
+from cassi.systems.dispersion import off_a_prism, offsets_of
 from cassi.systems.photographed import has_two_levels, is_design
 
 _EXPOSED = 0.25
@@ -61,12 +62,10 @@ def load_snapshot(
     frame = _measured(settings, chain, files)
     sources = (truth, frame and frame.loaded)
     wavelengths = given or next((each.wavelengths for each in sources if each), None)
-    mask = settings.mask
-    if (read := files.load("mask", io.load_mask, bands=bands)) is not None:
-        mask = read.data
+    mask = files.load("mask", io.load_mask, bands=bands)
     camera = make_camera(
         settings.system,
-        mask,
+        settings.mask if mask is None else mask.data,
         truth=None if cube is None else cube[0],
         measurement=None if frame is None else frame.y[0],
         bands=bands,
@@ -108,7 +107,7 @@ class Corrected:
 
     y: Tensor
     bad: Tensor | None
-    done: dict[str, Any] | None
+    done: Json | None
     notes: list[str]
     loaded: io.Loaded | None = None
 
@@ -161,8 +160,9 @@ def _of_sensor(
     system = as_taken(camera.system, camera.mask, frame.done, *told)
     notes = describe_white(chain, frame.y, system, camera.mask, frame.loaded.full_scale)
     by = is_photograph(settings.photographed, frame.done, camera.mask)
-    raw = type(system) is SDCassi and (by or is_raw(frame.done))
-    if raw and not all(offset.is_integer() for offset in system.offsets):
+    if type(system) is not SDCassi or not (by or is_raw(frame.done)):
+        return system, notes
+    if not all(offset.is_integer() for offset in system.offsets):
         notes.append(f"mask: {_describe_mask(by, camera.mask)}")
     return system, notes
 
@@ -170,7 +170,7 @@ def _of_sensor(
 def as_taken(
     system: System,
     mask: Tensor,
-    done: Mapping[str, Any] | None,
+    done: Json | None,
     light: str = "auto",
     photographed: bool | str = "auto",
 ) -> System:
@@ -216,11 +216,11 @@ def _names_error(
         return tuple(map(float, errors))
     if settings.system.get("offsets") is not None or not system.all_light:
         return None  # a curve, or sums of bands, which are what they are called
-    apart = off_a_prism(getattr(system.plain, "offsets", ()), wavelengths)
+    apart = off_a_prism(offsets_of(system.plain), wavelengths)
     return None if apart is None else tuple(each / 2 for each in apart)
 
 
-def is_photograph(photographed: bool | str, done: Mapping[str, Any] | None, mask: Tensor) -> bool:
+def is_photograph(photographed: bool | str, done: Json | None, mask: Tensor) -> bool:
     """Tell whether a mask, as it was read, is taken as a photograph.
 
     A setting says it. If that is "auto", the grey mask of a sensor's frame is one, and one of two
@@ -252,7 +252,7 @@ def _describe_mask(is_photo: bool, mask: Tensor) -> str:
     return "taken as a design, as photographed=false says"
 
 
-def make_preprocessing(steps: Mapping[str, Any], system: Mapping[str, Any]) -> Preprocessing:
+def make_preprocessing(steps: Json, system: Json) -> Preprocessing:
     """Make the chain that frames go through.
 
     Args:
@@ -274,7 +274,7 @@ def make_preprocessing(steps: Mapping[str, Any], system: Mapping[str, Any]) -> P
 
 def preprocess(
     chain: Preprocessing, frame: Tensor, full_scale: float | None = None, name: str = "measurement"
-) -> tuple[Tensor, Tensor | None, dict[str, Any], list[str]]:
+) -> tuple[Tensor, Tensor | None, Json, list[str]]:
     """Make a measurement of a frame `(B, K, H', W')`; see `Preprocessing.prepare`.
 
     Its warnings are printed, those of every snapshot of many.
@@ -302,7 +302,7 @@ def read_frame(settings: Snapshots, file: Any) -> tuple[Tensor, Tensor, str]:
         ValueError: a file is unfit.
     """
     chain = make_preprocessing(vars(settings), settings.system)
-    hints: dict[str, Any] = {"finite": False, "counts": chain.bits is not None}
+    hints: Json = {"finite": False, "counts": chain.bits is not None}
     hints |= {"key": settings.keys.measurement, "axes": settings.axes.measurement}
     loaded = load_shots("measurement", io.load_measurement, file_paths(file), **hints)
     name = ", ".join(path.name for path in file_paths(file))
@@ -331,7 +331,7 @@ def describe_white(
 @torch.no_grad()
 def simulate(
     settings: Snapshots, chain: Preprocessing, system: System, truth: Tensor, scene: str
-) -> tuple[Tensor, Tensor | None, dict[str, Any] | None, list[str]]:
+) -> tuple[Tensor, Tensor | None, Json | None, list[str]]:
     """Measure a truth `(1, C, H, W)` by the camera and, where there is noise, the sensor.
 
     Noise depends on the seed and the scene's name, as in cassi-evaluate. Returns as `preprocess`.

@@ -21,8 +21,8 @@ from cassi.apps.settings import Output
 from cassi.calibration.findings import CameraCheck
 from cassi.calibration.response import describe
 from cassi.camera.displacement import IN_TABLE, NUISANCES, PARAMETERS
+from cassi.data.formats.cells import Json, plain_cell, strict
 from cassi.data.wavelengths import interpolate_spectra
-from cassi.evaluation.tables import plain_cell, strict
 from cassi.metrics.scores import evaluate_all
 from cassi.pipeline.snapshot import Calibrated, Result
 from cassi.precision import resolve
@@ -51,7 +51,7 @@ class Bars:
         return NORMAL * region(batch, where).std[0]
 
 
-def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+def write_table(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
     """Write rows with equal keys as CSV."""
     with path.open("w", newline="") as stream:
         writer = csv.DictWriter(stream, fieldnames=list(rows[0]) if rows else [])
@@ -59,12 +59,12 @@ def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         writer.writerows({key: plain_cell(value) for key, value in row.items()} for row in rows)
 
 
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
+def write_json(path: Path, value: Mapping[str, object]) -> None:
     """Write strict JSON; an infinite or undefined number becomes null."""
     path.write_text(json.dumps(strict(value), indent=2, allow_nan=False) + "\n")
 
 
-def write_numbers(path: Path, numbers: Mapping[str, Any]) -> None:
+def write_numbers(path: Path, numbers: Mapping[str, object]) -> None:
     """Write numbers as JSON, with the names of the files that lie beside them."""
     files = sorted(file.name for file in path.parent.iterdir())
     write_json(path, {**numbers, "files": files})
@@ -104,7 +104,7 @@ def save_pictures(
     cube: Tensor,
     wavelengths: Sequence[float] | None,
     truth: Tensor | None,
-    numbers: Mapping[str, Any],
+    numbers: Json,
     bars: Bars | None = None,
     along: Along | None = None,
 ) -> None:
@@ -150,7 +150,7 @@ def _save_report(
     cube: Tensor,
     wavelengths: Sequence[float] | None,
     truth: Tensor | None,
-    numbers: Mapping[str, Any],
+    numbers: Json,
     bars: Bars | None,
     illuminant: str | None,
 ) -> None:
@@ -220,7 +220,7 @@ def save_map(
     viz.save_uncertainty(path, std, cube, wavelengths, meaning, unit, errors)
 
 
-def summarize(result: Result) -> dict[str, Any]:
+def summarize(result: Result) -> Json:
     """Return the numbers of metrics.json."""
     snapshot, device = result.snapshot, result.snapshot.y.device
     camera, found = snapshot.camera, result.uncertainty
@@ -255,13 +255,13 @@ def summarize(result: Result) -> dict[str, Any]:
     return numbers
 
 
-def describe_findings(found: CameraCheck) -> dict[str, Any]:
+def describe_findings(found: CameraCheck) -> Json:
     """Return what metrics.json says of what speaks for and against a camera."""
     warnings = [vars(each) for each in found.warnings]
     return {"warnings": warnings, "camera_check": {"note": found.note, **found.numbers}}
 
 
-def _describe_uncertainty(found: Uncertainty, std: Tensor) -> dict[str, Any]:
+def _describe_uncertainty(found: Uncertainty, std: Tensor) -> Json:
     sigma = std.double()
     return {
         "mean": float(sigma.mean()),
@@ -272,13 +272,13 @@ def _describe_uncertainty(found: Uncertainty, std: Tensor) -> dict[str, Any]:
     }
 
 
-def _reconstructed(result: Result) -> dict[str, Any]:
+def _reconstructed(result: Result) -> Json:
     """Collect the numbers that belong to the reconstruction itself."""
     y, system = result.snapshot.y, result.snapshot.camera.system
     solution, truth = result.solution, result.snapshot.truth
     size = y.double().norm().clamp_min(torch.finfo(torch.float64).tiny)
     residual = (y - solution.measured(system)).double().norm() / size
-    numbers: dict[str, Any] = {
+    numbers: Json = {
         "seconds": solution.history[-1].seconds,
         "iterations": len(solution.history),
         "stopped_by": solution.reason,
@@ -307,7 +307,7 @@ def warn_of_units(cube: float, truth: float) -> None:
         )
 
 
-def describe_solve(system: System) -> dict[str, Any] | None:
+def describe_solve(system: System) -> Json | None:
     """Say how far the latest solve by conjugate gradients came; None without one."""
     report = system.last_solve
     if report is None:
@@ -319,7 +319,7 @@ def describe_solve(system: System) -> dict[str, Any] | None:
     }
 
 
-def environment(device: torch.device, backend: str) -> dict[str, Any]:
+def environment(device: torch.device, backend: str) -> Json:
     """Describe what the numbers were made with."""
     from importlib.metadata import version
 
@@ -345,7 +345,7 @@ def peak_memory(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def one_line(results: dict[str, Any]) -> str:
+def one_line(results: Json) -> str:
     """Say the result in one line."""
     count = results["iterations"]
     text = (
@@ -366,7 +366,7 @@ def one_line(results: dict[str, Any]) -> str:
     return text
 
 
-def summarize_calibration(calibrated: Calibrated) -> dict[str, Any]:
+def summarize_calibration(calibrated: Calibrated) -> Json:
     """Return what was found, from a nominal camera on, as it stands in a JSON file."""
     found = calibrated.found
     return {
@@ -394,7 +394,7 @@ def summarize_calibration(calibrated: Calibrated) -> dict[str, Any]:
     }
 
 
-def say_estimates(numbers: dict[str, Any]) -> str:
+def say_estimates(numbers: Json) -> str:
     """Say what `summarize_calibration` returns in a table."""
     lines = [f"{'':28}{'before':>9}{'after':>10}   standard error"]
     for entry in numbers["estimates"]:

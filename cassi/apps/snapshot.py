@@ -24,7 +24,9 @@ from cassi.apps.reconstructors import Recipe, build_solver
 from cassi.apps.results import describe_solve
 from cassi.apps.settings import UNCERTAINTY, Reconstruct, Snapshots
 from cassi.data.atomic import atomic_folder
+from cassi.data.formats.cells import Json
 from cassi.data.io import Loaded, write_cube
+from cassi.methods.along_dispersion import AlongDispersion
 from cassi.pipeline import find
 from cassi.pipeline.find import aligned, calibrated
 from cassi.pipeline.fit import fit as fit_method
@@ -87,7 +89,9 @@ def calibrating(
         watch: is told what is being tried.
         asked: of `cassi.pipeline.calibrated`.
     """
-    solver = build_solver(settings) if getattr(settings, "model", None) is None else None
+    solver = (
+        None if isinstance(settings, Reconstruct) and settings.model else build_solver(settings)
+    )
     told = {"solver": solver, "seed": settings.seed, "watch": watch, **asked}
     return partial(calibrated, **told)
 
@@ -110,7 +114,7 @@ def fit(snapshot: Snapshot, recipe: Recipe) -> tuple[Snapshot, Reconstructor]:
     # Before minutes of work, not after them.
     camera = snapshot.camera
     if settings.output.bands == "dispersion":
-        _check_dispersion(settings, getattr(method, "grid", None))
+        _check_dispersion(settings, method.grid if isinstance(method, AlongDispersion) else None)
     bands, *size = camera.system.cube_shape
     results.select_bands(settings.output, torch.zeros(bands, 1, 1), camera.wavelengths)
     if settings.output.points is not None:
@@ -182,7 +186,7 @@ def write_results(
     folder: Path,
     settings: Reconstruct,
     result: Result,
-    numbers: dict[str, Any],
+    numbers: Json,
     *,
     cubes: bool = True,
     more: Callable[[Path], None] | None = None,
@@ -246,7 +250,7 @@ class Progress:
     def __init__(
         self, snapshot: Snapshot, iterations: int, visible: bool, watch: Callback | None = None
     ) -> None:
-        self.rows: list[dict[str, Any]] = []
+        self.rows: list[Json] = []
         self.shown: dict[str, str] = {}
         self.watch, self.last = watch, iterations
         self.system, self.level, self.truth = snapshot.camera.system, snapshot.level, None
@@ -266,7 +270,7 @@ class Progress:
 
     def __call__(self, iteration: Iteration, x: Tensor | None) -> None:
         """Record one iteration; the callback of the solver."""
-        row: dict[str, Any] = {
+        row: Json = {
             "iteration": iteration.index,
             "residual": iteration.residual,
             "seconds": iteration.seconds,
@@ -293,7 +297,7 @@ class Progress:
             self.watch(iteration, x)
 
 
-def say(numbers: Mapping[str, Any], name: str = "") -> None:
+def say(numbers: Json, name: str = "") -> None:
     """Print the note, and the warnings as such.
 
     Args:

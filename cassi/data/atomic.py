@@ -5,15 +5,13 @@ import errno
 import fcntl
 import functools
 import hashlib
-import json
 import os
 import re
 import secrets
 import shutil
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from cassi.checks import read_regular
 from cassi.links import check_parents
@@ -310,7 +308,6 @@ def describe_oserror(error: OSError) -> str:
 
 SUMS = "SHA256SUMS"
 """The file that lists a folder's results; `sha256sum -c SHA256SUMS` reads it too."""
-_SEAL = "sha256"
 
 
 def digest(path: Path) -> str:
@@ -375,23 +372,6 @@ def check_sums(folder: Path) -> list[Path]:
     return found
 
 
-def seal(content: Mapping[str, object]) -> dict[str, object]:
-    """Return what JSON can hold with a checksum of it, first."""
-    return {_SEAL: _digest_json(content), **content}
-
-
-def unseal(content: Mapping[str, object]) -> dict[str, Any]:
-    """Return what `seal` was given.
-
-    Raises:
-        ValueError: it has no checksum, or another one.
-    """
-    rest = {key: value for key, value in content.items() if key != _SEAL}
-    if content.get(_SEAL) != _digest_json(rest):
-        raise ValueError("the content is not what its checksum says")
-    return rest
-
-
 def check_archive(path: Path) -> None:
     """Check a ZIP archive, which `torch.save` and `numpy.savez` write, by the CRC-32 of each part.
 
@@ -413,7 +393,3 @@ def check_archive(path: Path) -> None:
         raise ValueError(f"{path}: it is cut or damaged ({error})") from None
     if damaged is not None:
         raise ValueError(f"{path}: it is damaged at {damaged}")
-
-
-def _digest_json(content: Mapping[str, object]) -> str:
-    return digest_content([json.dumps(content, sort_keys=True)])

@@ -9,6 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from cassi.checks import whole_number
+from cassi.data.atomic import digest_content
 from cassi.systems import SDCassi, System, check_mask
 from cassi.systems.arguments import as_step
 
@@ -20,6 +21,7 @@ __all__ = [
     "RandomMasks",
     "Simulator",
     "WhiteNoise",
+    "scene_generator",
 ]
 
 
@@ -28,6 +30,12 @@ class Noise(Protocol):
 
     def __call__(self, y: Tensor, bands: int, generator: torch.Generator) -> Tensor:
         """Return the noisy measurement, shaped like y `(B, K, H', W')`, in the same unit."""
+
+
+def scene_generator(seed: int, name: str) -> torch.Generator:
+    """Return the generator of random numbers of one scene."""
+    first = bytes.fromhex(digest_content([f"{seed}/{name}"])[:16])
+    return torch.Generator().manual_seed(int.from_bytes(first, "little") >> 1)
 
 
 class WhiteNoise:

@@ -1,52 +1,46 @@
-"""Finished results under names, each with a record of all that it depends on."""
+"""Finished results under names, in an SQLite file, each with a record of all that it depends on."""
 
+import contextlib
+import errno
 import json
 import os
+import sqlite3
 import stat
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from cassi.checks import read_regular
-from cassi.data.atomic import (
-    atomic_path,
-    digest,
-    digest_content,
-    is_temporary,
-    remove_leftovers,
-    seal,
-    size_of,
-    unseal,
-)
+from cassi.data.atomic import digest, digest_content, remove_leftovers, size_of
+from cassi.data.formats.cells import Json
+from cassi.links import check_names, check_parents
+
+FILE = "results.sqlite"
+_TABLE = "CREATE TABLE results (name TEXT PRIMARY KEY, record TEXT, checksum TEXT) WITHOUT ROWID"
+_LARGEST = 2**26
+"""Characters of a record that is read."""
+_NOT_THE_FILE = ("locked", "unable to open", "readonly", "full", "I/O")
+"""Words of errors that are not about what the file holds."""
+_PATIENCE = 60.0
+"""Seconds to wait for another process that writes."""
 
 
 class Store:
-    """Results under names: files, and a small JSON record of each, written last.
+    """Results under names: files, and a small record of each, written last.
 
     A result is done if its record says so, has the expected fingerprint, and all its files are
-    there and whole. A record appears whole or not at all and has a checksum. A damaged record, or
-    one with damaged files, counts as missing, with a warning.
+    there and whole. Records are rows of one SQLite file, which several processes may write. A
+    damaged record, or one with damaged files, counts as missing, with a warning.
 
     Args:
-        root: the folder; made when the first record is written.
-        suffix: end of the path of a record, after the name; `/done.json` gives each result a folder
-            of its own.
+        root: the folder of the SQLite file; made when the first record is written.
     """
 
-    def __init__(self, root: str | os.PathLike[str], suffix: str = ".json") -> None:
-        self.root, self.suffix = Path(root), suffix
-
-    def path(self, name: str) -> Path:
-        """Return the path of the record of a result.
-
-        Raises:
-            ValueError: the name is not one of files in folders below the root (see `file_name`).
-        """
-        if any(part in ("", ".", "..") for part in name.split("/")) or "\0" in name:
-            raise ValueError(f"name: expected a name, or several divided by '/', got {name!r}")
-        return self.root / f"{name}{self.suffix}"
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = Path(root)
+        self.file = self.root / FILE
+        self._is_damaged = False
 
     def write(
         self,
@@ -69,23 +63,35 @@ class Store:
         Raises:
             OSError: a file is missing, or the record cannot be written.
         """
-        path = self.path(name)
         listed = {
             Path(os.path.relpath(file, self.root)).as_posix(): [size_of(file), digest(file)]
             for file in files
         }
         record = {"fingerprint": fingerprint, "done": done, "files": listed, "values": values}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_path(path) as temporary:
-            temporary.write_text(f"{json.dumps(seal(record), indent=1)}\n", encoding="utf-8")
+        text = json.dumps(record)
+        row = name, text, digest_content([name, text])
+        self.root.mkdir(parents=True, exist_ok=True)
+        insert = "INSERT OR REPLACE INTO results VALUES (?, ?, ?)"
+        try:
+            if not self._is_damaged:
+                self._execute(insert, row)
+                return
+        except _Damaged as damage:
+            warnings.warn(f"{self.file}: {damage}; it is made again", stacklevel=2)
+        self.file.unlink(missing_ok=True)
+        self._is_damaged = False
+        self._execute(insert, row)
 
-    def read(self, name: str, fingerprint: str | None = None) -> dict[str, Any] | None:
+    def read(self, name: str, fingerprint: str | None = None) -> Json | None:
         """Return the values of a record; None where there is none, or it has another fingerprint.
 
         It does not check the files; see `is_done`.
         """
-        record = self._record(name, fingerprint)
-        return None if record is None else record["values"]
+        record = self._records(name).get(name)
+        if record is None or fingerprint not in (None, record["fingerprint"]):
+            return None
+        values: Json = record["values"]
+        return values
 
     def is_done(self, name: str, fingerprint: str) -> bool:
         """Return whether a result is done; reads all files.
@@ -93,15 +99,15 @@ class Store:
         Where all of a folder is done nobody writes into it any more. So what a killed process has
         left in it is removed here.
         """
-        remove_leftovers(self.path(name).parent)
-        record = self._record(name, fingerprint)
-        if record is None or not record["done"]:
+        record = self._records(name).get(name)
+        if record is None or not record["done"] or record["fingerprint"] != fingerprint:
             return False
         for listed, (size, checksum) in record["files"].items():
             file = self.root / listed
             # A record that somebody made could name any file.
             if not self._is_ours(file):
                 return False
+            remove_leftovers(file.parent)
             if size_of(file) != size or checksum != digest(file):
                 warnings.warn(f"{file}: it is damaged, and made again", stacklevel=2)
                 return False
@@ -115,30 +121,78 @@ class Store:
 
     def forget(self, name: str) -> None:
         """Remove a record, if there is one; its files stay."""
-        self.path(name).unlink(missing_ok=True)
+        if self.file.exists():
+            self._execute("DELETE FROM results WHERE name = ?", (name,))
 
-    def names(self) -> Iterator[str]:
-        """Yield the names of all records, damaged ones too, in the order of their paths."""
-        inside = self.suffix.startswith("/")
-        for path in sorted(self.root.rglob(self.suffix[1:] if inside else f"*{self.suffix}")):
-            if not is_temporary(path):
-                yield path.relative_to(self.root).as_posix().removesuffix(self.suffix)
+    def all(self) -> dict[str, Json]:
+        """Return the values of all records by name, in the order of the names."""
+        return {name: record["values"] for name, record in self._records().items()}
 
-    def _record(self, name: str, fingerprint: str | None) -> dict[str, Any] | None:
-        path = self.path(name)
+    def _records(self, name: str | None = None) -> dict[str, Json]:
+        """Return whole records by name; warn of the others."""
+        where = ("", ()) if name is None else (" AND name = ?", (name,))
+        rows: list[tuple[Any, ...]] = []
         try:
-            record = unseal(json.loads(read_regular(path)))
-            found = record["fingerprint"], record["done"], dict(record["values"])
-            record["files"] = {
-                str(f): (size, hash_) for f, (size, hash_) in record["files"].items()
-            }
-        except OSError:
-            return None
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            note = "it is damaged or of another version, and made again"
-            warnings.warn(f"{path}: {note}", stacklevel=3)
-            return None
-        return record if fingerprint in (None, found[0]) else None
+            if self.file.exists():
+                query = (
+                    "SELECT name, record, checksum FROM results WHERE ifnull(length(record), 0) < ?"
+                )
+                query += f"{where[0]} ORDER BY name"
+                rows = self._execute(query, (_LARGEST, *where[1]))
+        except _Damaged as damage:
+            self._is_damaged = True  # a row could be written, and not be found again
+            warnings.warn(f"{self.file}: {damage}; it is made again", stacklevel=3)
+        found = {}
+        for key, text, checksum in rows:
+            try:
+                if checksum != digest_content([key, text]):
+                    raise ValueError("the content is not what its checksum says")
+                record = json.loads(text)
+                str(record["fingerprint"]), bool(record["done"]), dict(record["values"])
+                record["files"] = {
+                    str(f): (size, sha) for f, (size, sha) in record["files"].items()
+                }
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+                note = "it is damaged or of another version, and made again"
+                warnings.warn(f"{self.file}: {key!r}: {note}", stacklevel=3)
+                continue
+            found[key] = record
+        return found
+
+    def _execute(self, statement: str, given: tuple[object, ...]) -> list[tuple[Any, ...]]:
+        """Execute one statement in a connection of its own, so that a process may be forked.
+
+        Raises:
+            OSError: the file cannot be opened or written, or others write into it all the time.
+            _Damaged: it is no database, or one with other tables.
+        """
+        check_parents(str(self.file.absolute()))
+        check_names(self.root, [f"{FILE}*"])
+        place = f"{self.file.absolute().as_uri()}?mode=rw{'c' if statement[0] == 'I' else ''}"
+        try:
+            with contextlib.closing(
+                sqlite3.connect(place, timeout=_PATIENCE, isolation_level=None, uri=True)
+            ) as connection:
+                # The file may be a stranger's: no functions, views or triggers of it are run.
+                connection.execute("PRAGMA trusted_schema = OFF")
+                connection.execute("PRAGMA cell_size_check = ON")
+                schema = "SELECT sql FROM sqlite_master"
+                if statement[0] == "I" and not connection.execute(schema).fetchall():
+                    connection.execute(_TABLE.replace("TABLE", "TABLE IF NOT EXISTS", 1))
+                if connection.execute(schema).fetchall() != [(_TABLE,)]:
+                    raise _Damaged("expected one table of results")
+                return connection.execute(statement, given).fetchall()
+        except sqlite3.OperationalError as error:
+            if not any(word in str(error) for word in _NOT_THE_FILE):
+                raise _Damaged(str(error)) from None
+            number = errno.ENOSPC if "full" in str(error) else errno.EIO
+            raise OSError(number, f"cannot be read or written ({error})", str(self.file)) from None
+        except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
+            raise _Damaged(str(error)) from None
+
+
+class _Damaged(Exception):
+    """An SQLite file is none, or has other tables."""
 
 
 def file_name(text: str) -> str:

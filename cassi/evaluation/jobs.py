@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class Job(NamedTuple):
-    """One method on one scene, at one point of a sweep ("" where nothing is swept)."""
+    """One method on one scene, of one case of a benchmark ("" where there is one alone)."""
 
     point: str
     scene: str

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from cassi.data.atomic import digest_content
 from cassi.data.benchmarks import Item
-from cassi.data.simulation import Noise
+from cassi.data.simulation import Noise, scene_generator
 from cassi.data.synthetic.twin import TrueCamera, Twin
 from cassi.pipeline.snapshot import Camera, Snapshot
 from cassi.systems import Guide, SDCassi, System
@@ -141,12 +141,6 @@ def _take_picture(item: Item, response: Tensor, noise: float, random: torch.Gene
     picture = Guide(response, (height, width))(item.truth[None])
     size = picture.square().mean((2, 3), keepdim=True).sqrt()
     return picture + noise * size * torch.randn(picture.shape, generator=random)
-
-
-def scene_generator(seed: int, name: str) -> torch.Generator:
-    """Return the generator of random numbers of one scene."""
-    first = bytes.fromhex(digest_content([f"{seed}/{name}"])[:16])
-    return torch.Generator().manual_seed(int.from_bytes(first, "little") >> 1)
 
 
 def _digest(*parts: object) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cassi.data.formats.cells import csv_text, strict_json
 from cassi.evaluation import tables
 from cassi.evaluation.records import Record, Values
 
@@ -98,8 +99,8 @@ def write_benchmark(
         folder,
         {
             "benchmark.md": text,
-            "benchmark.csv": tables.csv_text(marked),
-            "benchmark.json": tables.strict_json(value),
+            "benchmark.csv": csv_text(marked),
+            "benchmark.json": strict_json(value),
         },
     )
     return text
@@ -113,7 +114,7 @@ def write_timing(
     for record in records:
         rows = timing.setdefault(record.point, {}).setdefault(record.method, {})
         rows[record.scene] = record.timing
-    text = tables.strict_json({"environment": environment, "timing": timing})
+    text = strict_json({"environment": environment, "timing": timing})
     tables.write_texts(folder, {"timing.json": text})
 
 

@@ -25,7 +25,7 @@ class Record:
     """The result of one method on one scene.
 
     Attributes:
-        point: of a sweep, "" without one.
+        point: case of a benchmark, "" of one alone.
         scene: name.
         method: name.
         key: hash of all that the result depends on.
@@ -54,7 +54,7 @@ class Record:
 
 
 class RecordFolder:
-    """One small file per job, and its cube beside it; see `cassi.data.store.Store`.
+    """The record of each job in one SQLite file, and its cube beside it; see `Store`.
 
     Args:
         root: the folder; made when the first record is written.
@@ -111,8 +111,8 @@ class RecordFolder:
         return torch.from_numpy(read_array(path)) if path.is_file() else None
 
     def all(self) -> list[Record]:
-        """Return every record, sorted by its path."""
-        found = (self._parse(self.store.read(name)) for name in self.store.names())
+        """Return every record, sorted by its name."""
+        found = map(self._parse, self.store.all().values())
         return [record for record in found if record is not None]
 
     def _parse(self, values: Mapping[str, Any] | None) -> Record | None:

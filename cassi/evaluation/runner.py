@@ -30,7 +30,7 @@ from cassi.pipeline.snapshot import Result
 from cassi.solvers.base import Iteration, Reconstructor
 
 Prepare = Callable[[str, str], Problem]
-"""(point of the sweep, scene) → what every method starts from."""
+"""(case of a benchmark, scene) → what every method starts from."""
 View = Callable[[Problem], Problem]
 """What every method starts from → what one that knows more starts from."""
 

@@ -1,8 +1,5 @@
 """Records as tables: CSV, Markdown, JSON, LaTeX."""
 
-import csv
-import io
-import json
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -10,10 +7,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tabulate import tabulate
-
 from cassi.checks import printable
 from cassi.data.atomic import atomic_path
+from cassi.data.formats.cells import csv_text, strict_json
 from cassi.data.synthetic.twin import Twin
 from cassi.evaluation.records import Record, Values
 from cassi.plugins import parts
@@ -155,11 +151,6 @@ def errors_of(records: Sequence[Record], *names: str) -> list[dict[str, str]]:
     """Return the reasons of failures, with the attributes of records that name the jobs."""
     names = (*names, "error")
     return [{name: vars(r)[name] for name in names} for r in records if r.error]
-
-
-def strict_json(value: object) -> str:
-    """Return JSON with sorted keys; an infinite or undefined number becomes null."""
-    return json.dumps(strict(value), indent=2, sort_keys=True, allow_nan=False) + "\n"
 
 
 FEWEST = 6
@@ -338,37 +329,6 @@ def _csv(records: Sequence[Record], means: Mapping[str, Values]) -> str:
     return csv_text(rows)
 
 
-def csv_text(rows: Sequence[Mapping[str, object]]) -> str:
-    """Return rows as CSV, with the keys of all of them as columns."""
-    names = list(dict.fromkeys(key for row in rows for key in row if key != "error"))
-    names += ["error"] if any(row.get("error") for row in rows) else []
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, names, lineterminator="\n", extrasaction="ignore")
-    writer.writeheader()
-    writer.writerows({key: plain_cell(value) for key, value in row.items()} for row in rows)
-    return stream.getvalue()
-
-
-def plain_cell(value: object) -> object:
-    """Return a cell that a spreadsheet takes for text, where it would take a text for a formula.
-
-    Characters that steer a terminal, or end a line, are written out.
-
-    >>> plain_cell("=cmd|' /c calc'!A1"), plain_cell("-1.5"), plain_cell(-1.5)
-    ("'=cmd|' /c calc'!A1", '-1.5', -1.5)
-    """
-    if not isinstance(value, str):
-        return value
-    text = printable(value)
-    if not text.startswith(("=", "+", "-", "@")):
-        return text
-    try:
-        float(text)
-    except ValueError:
-        return f"'{text}"
-    return text
-
-
 def latex(
     means: Mapping[str, Values], preset: str, scenes: int, settings: Mapping[str, Any]
 ) -> str:
@@ -520,6 +480,8 @@ def markdown(rows: Sequence[Sequence[str]], names: int = 1) -> str:
         rows: the first is the heading.
         names: as many columns hold texts; the others hold Markdown.
     """
+    from tabulate import tabulate
+
     first, *others = rows
     head = [plain_markdown(cell) for cell in first]
     body = [[*map(plain_markdown, row[:names]), *row[names:]] for row in others]
@@ -545,14 +507,3 @@ def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     # fsum is exact: the order of the scenes does not matter.
     return math.fsum(known) / len(known) if known and len(known) == len(values) else None
-
-
-def strict(value: object) -> object:
-    """Return a value that strict JSON can hold: numbers that are not finite become null."""
-    if isinstance(value, Mapping):
-        return {str(key): strict(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [strict(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

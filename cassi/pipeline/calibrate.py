@@ -73,27 +73,31 @@ def calibrate_on(
     if type(nominal) is not SDCassi:
         raise ValueError(f"calibrate: expected SDCassi or DDCassi, got {type(nominal).__name__}")
     _check_frames(known, nominal)
-    y = scaled(y, system)
-    units = [unit_of(frame.y) for frame in known]
-    shift = sharp_taps if nominal.photographed else Frame.shift
-    known = [replace(f, y=f.y / u, shift=shift) for f, u in zip(known, units, strict=True)]
-    all_light = system.all_light
-    tells_dispersion = any(frame.points for frame in known)
-    if all_light and not tells_dispersion and can_be_placed(nominal):
+    y, all_light = scaled(y, system), system.all_light
+    if all_light and not any(frame.points for frame in known) and can_be_placed(nominal):
         found = place_camera(y, system, wavelengths, watch, solver)
         all_light = not found.told  # else it comes in lines
     else:
         found = _place_sums(y, system, nominal, solver, known, wavelengths, radius, watch)
+    found = _in_known_light(found, nominal, known)
+    found.system.all_light = all_light
+    return found
+
+
+def _in_known_light(found: Calibration, nominal: SDCassi, known: Sequence[Frame]) -> Calibration:
+    """Return a calibration with the mask pixel by pixel that frames of known light show."""
+    if not known:
+        return found
     camera = found.system
     assert isinstance(camera, SDCassi | TiltedCassi)
-    lights = [fit_light(frame, camera) for frame in known]
-    if lights:
-        across = camera.across if isinstance(camera, TiltedCassi) else None
-        mask = refine_mask(lights, camera)
-        camera = placed_camera(nominal, mask, list(camera.offsets), across)
-    camera.all_light = all_light
+    units = [unit_of(frame.y) for frame in known]
+    shift = sharp_taps if nominal.photographed else Frame.shift
+    frames = [replace(f, y=f.y / u, shift=shift) for f, u in zip(known, units, strict=True)]
+    lights = [fit_light(frame, camera) for frame in frames]
+    across = camera.across if isinstance(camera, TiltedCassi) else None
+    refined = placed_camera(nominal, refine_mask(lights, camera), list(camera.offsets), across)
     levels = tuple(each.level * float(u) for each, u in zip(lights, units, strict=True))
-    return replace(found, system=camera, levels=levels)
+    return replace(found, system=refined, levels=levels)
 
 
 def _calibrate_dual(
@@ -140,7 +144,8 @@ def _place_sums(
     """Place mask and bands by frames that are sums of bands, and by frames of known light."""
     watch("mask and bands")
     good = None if system.good_pixels is None else system.good_pixels.expand_as(y)
-    frames = [Frame.snapshot(y, nominal.bands, good), *known]
+    frames = [Frame.snapshot(y, nominal.bands, good)]
+    frames += [replace(frame, y=frame.y / unit_of(frame.y)) for frame in known]
     place = _place_frames(frames, nominal, wavelengths, radius)
     watch("pixels held out")
     places = [place]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -19,8 +18,9 @@ from cassi.pipeline.snapshot import Result, Snapshot
 from cassi.priors.subspace import Subspace
 from cassi.solvers.base import Reconstructor
 from cassi.solvers.heldout import measure_heldout
+from cassi.solvers.solver import Solver
 from cassi.solvers.statistics import relative_noise
-from cassi.systems.dispersion import is_even
+from cassi.systems.dispersion import is_even, offsets_of
 from cassi.uncertainty.estimate import DARK, dark_share, estimate
 
 _FAR_MOVED = 1.5
@@ -140,7 +140,7 @@ def _check_move(snapshot: Snapshot) -> CameraCheck:
 def check_names(snapshot: Snapshot) -> CameraCheck:
     """Warn of wavelengths that nobody gave places, where a frame of all light cannot show them."""
     camera = snapshot.camera
-    offsets: Sequence[float] = getattr(camera.system.plain, "offsets", ())
+    offsets = offsets_of(camera.system.plain)
     off = 2 * max(camera.wavelengths_error or (0.0,))
     if not snapshot.is_raw or off < _FAR_NAMES or not is_even(offsets):
         return CameraCheck()
@@ -159,7 +159,8 @@ def check_names(snapshot: Snapshot) -> CameraCheck:
 
 
 def _check_axis(snapshot: Snapshot, method: Reconstructor) -> CameraCheck:
-    spectral = isinstance(getattr(method, "prior", None), Subspace) or method.network is not None
+    components = isinstance(method, Solver) and isinstance(method.prior, Subspace)
+    spectral = components or method.network is not None
     if not (snapshot.camera.shows_frames and spectral):
         return CameraCheck()
     message = (

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -153,6 +154,18 @@ class Dispersion(ABC):
         start = 0.0 if self.absolute else min(places)
         # Without the last digits a length of 54.000000000000007 pixels would need a 55th.
         return tuple(round(place - start, 9) for place in places)
+
+
+@runtime_checkable
+class _Dispersing(Protocol):
+    @property
+    def offsets(self) -> tuple[float, ...]:
+        """Of each band, pixels."""
+
+
+def offsets_of(system: object) -> tuple[float, ...]:
+    """Return the offset of each band of a camera, pixels; () where it has none."""
+    return system.offsets if isinstance(system, _Dispersing) else ()
 
 
 @dataclass(frozen=True)

@@ -47,10 +47,10 @@ from cassi.apps.train.files import add_earlier_options, read_checkpoint, save_op
 from cassi.config import build
 from cassi.data import door, io, worker
 from cassi.data.formats.arrays import to_float32
+from cassi.data.formats.cells import csv_text
 from cassi.data.manifest import read_manifest
 from cassi.data.scenes import load_scene
 from cassi.evaluation.records import Record, RecordFolder
-from cassi.evaluation.tables import csv_text
 from cassi.models.load import Card, load_model, save_model
 from cassi.priors.weights import read_file
 from cassi.systems import Curve

@@ -33,6 +33,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -47,7 +48,8 @@ from safetensors.torch import load_file
 
 from cassi import read_cube, write_cube
 from cassi.data import door
-from cassi.data.atomic import SUMS, check_archive, check_sums, unseal
+from cassi.data.atomic import SUMS, check_archive, check_sums
+from cassi.data.store import Store
 from cassi.models.load import read_card
 from cassi.training.tensors import read_tensors
 
@@ -156,9 +158,11 @@ def check_file(file: Path) -> None:
     if file.name == SUMS:
         check_sums(file.parent)
     elif file.suffix == ".json":
-        content = json.loads(file.read_text())
-        if "records" in file.parts:
-            unseal(content)
+        json.loads(file.read_text())
+    elif file.suffix == ".sqlite":
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            Store(file.parent).all()
     elif file.suffix == ".npy":
         np.load(file, allow_pickle=False)
     elif file.suffix in (".npz", ".tif"):

@@ -28,7 +28,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 import cassi
-from cassi.apps.evaluate.problems import load_benchmark, preparation, sweep_points
+from cassi.apps.evaluate.problems import find_cases, load_benchmark, preparation
 from cassi.apps.reconstructors import compose_settings
 from cassi.apps.settings import Evaluate
 from cassi.data.bundled import bundled_path
@@ -260,7 +260,7 @@ def draw_bands() -> None:
 def draw_presets() -> None:
     """The instruments of `benchmark=instruments`: the measurement above, its cube below."""
     settings = compose_settings(["benchmark=instruments"], kind=Evaluate)
-    points, benchmark = sweep_points(settings), load_benchmark(settings)
+    points, benchmark = find_cases(settings), load_benchmark(settings)
     prepare = preparation(points, benchmark, torch.device("cpu"))
     problems = [prepare(point, benchmark.scenes[0]) for point in points]
     frames = [problem.y[0].mean(0).numpy() for problem in problems]

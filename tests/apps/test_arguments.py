@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from cassi.apps.arguments import arrange, asked, quoted, spell, told_plugins
 from cassi.apps.errors import describe
 from cassi.apps.reconstructors import compose_settings
-from cassi.apps.settings import to_yaml, with_value
+from cassi.apps.settings import to_yaml
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_options_are_spelled_as_hydra_takes_them():
     assert spell(["system.offsets.step=2"]) == ["++system.offsets.step=2"]
     assert spell(["system.smile=2", "system.step=1"]) == ["system.smile=2", "system.step=1"]
     assert spell(["camera=a.yaml", "system.smile=2", "system.step=1", "noise.read=1"]) == [
-        *("camera=a.yaml", "++system.smile=2", "system.step=1", "++noise.read=1")
+        *("camera={file:a.yaml}", "++system.smile=2", "system.step=1", "++noise.read=1")
     ]
 
 
@@ -96,6 +96,5 @@ def test_a_word_that_is_no_value_is_told_what_would_be(word, said):
 def test_a_quoted_text_is_the_text(text):
     settings = compose_settings([f"measurement={quoted(f'x{text}')}"])
     assert settings.measurement == f"x{text}"
-    assert with_value(settings, "mask", text).measurement == f"x{text}"
     read = OmegaConf.create(to_yaml({"a": [text]}))
     assert OmegaConf.to_container(read, resolve=True) == {"a": [text]}

@@ -14,7 +14,7 @@ from shared import cubes_in, invert, python, snapshots_in, stamps, wait_until, w
 
 from cassi.apps.executors import LostWorker, _find_cluster, once, open_executor, run_jobs
 from cassi.apps.settings import Cluster
-from cassi.data.record_log import read_records
+from cassi.data.store import Store
 
 DASK = ("cluster=dask", "cluster.workers=2")
 LOCAL = ("processes=2",)
@@ -36,7 +36,7 @@ def is_there(process):
 
 
 def done(folder):
-    return read_records(folder / ".done")
+    return Store(folder / ".done").all()
 
 
 def statuses(folder):

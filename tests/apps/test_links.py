@@ -90,7 +90,7 @@ def test_links_where_results_go_are_refused(commands, given, tmp_path, case):
         assert is_snapshot or there <= {place, place.parent}
 
 
-@pytest.mark.parametrize("place", [".hydra/config.yaml", ".done/1-of-1.jsonl", "cube.tif"])
+@pytest.mark.parametrize("place", [".hydra/config.yaml", ".done/results.sqlite", "cube.tif"])
 def test_a_pipe_is_not_waited_for(reconstruct, camera, tmp_path, place):
     (tmp_path / "run" / place).parent.mkdir(parents=True)
     os.mkfifo(tmp_path / "run" / place)

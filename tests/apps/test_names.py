@@ -11,7 +11,8 @@ import numpy as np
 from markdown_it import MarkdownIt
 
 from cassi.checks import printable
-from cassi.evaluation.tables import latex, markdown, plain_cell
+from cassi.data.formats.cells import plain_cell
+from cassi.evaluation.tables import latex, markdown
 
 NAMES = [
     os.fsdecode(b"no utf-8 \xff"),

@@ -65,13 +65,13 @@ def test_the_last_share_writes_the_table(reconstruct, day, tmp_path, monkeypatch
 
 def test_runs_of_an_evaluation_are_shared(evaluate, tmp_path):
     options = ("reconstructors=[{name: a, method: gap_tv, overrides: {solver.iterations: 1}}]",
-               "data=bundled", "report=false", "figures=false", "progress=false", "sweep=noise",
-               "sweep.values=[20,30]", "align=false", "data.evaluation.crop=64")  # fmt: skip
+               "data=bundled", "report=false", "figures=false", "progress=false",
+               "benchmark=noise", "align=false", "data.evaluation.crop=64")  # fmt: skip
     assert "1 runs are left to other shares" in evaluate(*options, "share=1/2").ok().out
-    assert not (tmp_path / "run" / "sweep.csv").exists()
+    assert not (tmp_path / "run" / "results.csv").exists()
     evaluate(*options, "share=2/2").ok()
     evaluate(*options, f"hydra.run.dir={tmp_path / 'one'}").ok()
-    shared, alone = ((tmp_path / name / "sweep.json").read_bytes() for name in ("run", "one"))
+    shared, alone = ((tmp_path / name / "results.json").read_bytes() for name in ("run", "one"))
     assert shared == alone
 
 

@@ -20,8 +20,6 @@ from cassi.data.atomic import (
     check_archive,
     check_sums,
     is_temporary,
-    seal,
-    unseal,
 )
 
 
@@ -268,15 +266,6 @@ def test_damaged_results_are_found(tmp_path, damage):
         (tmp_path / "run" / SUMS).write_text("\0" * 80)
     with pytest.raises(ValueError, match=r"run again|expected lines"):
         check_sums(tmp_path / "run")
-
-
-def test_seal():
-    content = {"a": 0.1, "b": [1, None], "c": {"d": "é"}}
-    sealed = seal(content)
-    assert unseal(sealed) == content
-    for wrong in (content, sealed | {"a": 0.2}, {**sealed, "e": 1}):
-        with pytest.raises(ValueError, match="checksum"):
-            unseal(wrong)
 
 
 def test_archives_are_checked_part_by_part(tmp_path):

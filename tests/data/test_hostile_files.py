@@ -15,8 +15,8 @@ import torch
 from cassi.apps.errors import describe
 from cassi.data import door, formats, io, worker
 from cassi.data.formats import arrays
+from cassi.data.formats.cells import csv_text
 from cassi.data.scenes import load_scene
-from cassi.evaluation.tables import csv_text
 
 NM = (453.5, 457.5, 462.0, 466.125, 471.5)
 HUGE = 10**13  # bytes

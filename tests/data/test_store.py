@@ -1,25 +1,32 @@
 """What is done: records, the files that they list, and what damage and kills leave."""
 
+import contextlib
 import errno
 import json
 import math
 import multiprocessing
 import os
 import signal
+import sqlite3
 import warnings
 
 import pytest
 
-from cassi.data import atomic
-from cassi.data.atomic import DISK_ERRORS, DISK_FULL, UNWRITABLE, describe_oserror, seal
+from cassi.data.atomic import (
+    DISK_ERRORS,
+    DISK_FULL,
+    UNWRITABLE,
+    describe_oserror,
+    digest_content,
+)
 from cassi.data.store import Store, file_name, fingerprint, stamp
 
 VALUES = {"psnr": 1.0 / 3, "ssim": None, "ergas": math.inf, "curve": [[0.5, 20.0]], "of": {"a": 1}}
 
 
-@pytest.fixture(params=[".json", "/.done.json"])
-def store(request, tmp_path):
-    return Store(tmp_path / "results", request.param)
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path / "results")
 
 
 @pytest.fixture
@@ -31,7 +38,7 @@ def cube(store):
 
 
 def test_a_result_is_done_under_its_fingerprint(store, cube):
-    assert list(store.names()) == []
+    assert store.all() == {}
     assert store.read("scene/gap_tv") is None
     store.write("scene/gap_tv", "k", VALUES, [cube])
     store.write("scene 2", "k", {"error": "no light"}, done=False)
@@ -41,15 +48,15 @@ def test_a_result_is_done_under_its_fingerprint(store, cube):
     assert not store.is_done("scene/gap_tv", "other")
     assert store.read("scene 2", "k") == {"error": "no light"}
     assert not store.is_done("scene 2", "k")
-    assert sorted(store.names()) == ["scene 2", "scene/gap_tv"]
+    assert list(store.all()) == ["scene 2", "scene/gap_tv"]
     store.write("scene 2", "k", {})
     assert store.is_done("scene 2", "k")
     store.forget("scene 2")
     store.forget("scene 2")
-    assert list(store.names()) == ["scene/gap_tv"]
+    assert list(store.all()) == ["scene/gap_tv"]
     # The folder may be moved, with all that lies in it.
     moved = store.root.rename(store.root.with_name("moved"))
-    assert Store(moved, store.suffix).is_done("scene/gap_tv", "k")
+    assert Store(moved).is_done("scene/gap_tv", "k")
 
 
 def test_files_that_are_not_whole_are_not_done(store, cube):
@@ -65,26 +72,59 @@ def test_files_that_are_not_whole_are_not_done(store, cube):
     assert store.read("one", "k") == {}
     with pytest.raises(FileNotFoundError):
         store.write("two", "k", {}, [cube])
-    assert list(store.names()) == ["one"]
+    assert list(store.all()) == ["one"]
 
 
-def test_a_damaged_record_counts_as_not_there(store, cube):
+def change(store, column, value):
+    with contextlib.closing(sqlite3.connect(store.file, isolation_level=None)) as connection:
+        connection.execute(f"UPDATE results SET {column} = ?", (value,))
+
+
+@pytest.mark.parametrize("column", ["record", "checksum"])
+@pytest.mark.parametrize("value", ["", "{}", "[" * 9999, b"\xff\xfe", None, 3])
+def test_a_damaged_record_counts_as_not_there(store, cube, column, value):
     store.write("one", "k", VALUES, [cube])
-    path = store.path("one")
-    whole = path.read_bytes()
-    changed = [whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] for at in range(len(whole))]
-    cut = [whole[:at] for at in range(0, len(whole) - 1, 7)]
-    other = [b"[1]", b"[" * 9999, b"\xff\xfe", b'{"point": "", "key": "k"}', b"{}", b"null"]
-    for content in changed + cut + other:
-        path.write_bytes(content)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            # Spaces between the values mean nothing: there a record may be whole all the same.
-            if store.read("one") != VALUES:
-                assert store.read("one") is None
-                assert not store.is_done("one", "k")
-                assert {"damaged" in str(one.message) for one in caught} == {True}
-    assert list(store.names()) == ["one"]
+    change(store, column, value)
+    with pytest.warns(UserWarning, match=r"results\.sqlite: .* made again"):
+        assert store.read("one") is None
+    with pytest.warns(UserWarning, match="made again"):
+        assert not store.is_done("one", "k")
+    store.write("one", "k", VALUES, [cube])
+    assert store.is_done("one", "k")
+
+
+def test_a_damaged_file_is_made_again(store, cube):
+    store.write("one", "k", VALUES, [cube])
+    whole = store.file.read_bytes()
+    for content in (b"", whole[: len(whole) // 2], b"no database" * 99, whole[:16] + bytes(99)):
+        store.file.write_bytes(content)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert store.read("one") is None
+            store.write("one", "k", VALUES, [cube])
+        assert store.is_done("one", "k")
+    # A byte of the text of a record is no longer what its checksum says.
+    at = whole.index(b"psnr")
+    store.file.write_bytes(whole[:at] + b"PSNR" + whole[at + 4 :])
+    with pytest.warns(UserWarning, match="checksum|made again"):
+        assert store.read("one") is None
+
+
+def test_a_file_with_other_tables_is_refused(store):
+    store.root.mkdir()
+    with contextlib.closing(sqlite3.connect(store.file)) as connection:
+        connection.execute("CREATE VIEW results AS SELECT 'a' name, '{}' record, '' checksum")
+        connection.commit()
+    with pytest.warns(UserWarning, match="expected one table"):
+        assert store.read("a") is None
+    store.write("a", "k", {})
+    assert store.is_done("a", "k")
+
+
+def seal(store, name, record):
+    text = json.dumps(record)
+    change(store, "record", text)
+    change(store, "checksum", digest_content([name, text]))
 
 
 def test_a_record_names_no_file_elsewhere(store, cube, tmp_path):
@@ -94,16 +134,20 @@ def test_a_record_names_no_file_elsewhere(store, cube, tmp_path):
     assert store.is_done("a", "k")
     for file in (secret, "/dev/zero", "/proc", "../../.."):
         record = {"fingerprint": "k", "done": True, "files": {str(file): [10, "0"]}, "values": {}}
-        store.path("a").write_text(json.dumps(seal(record)))
+        seal(store, "a", record)
         assert not store.is_done("a", "k")
     for wrong in ({"files": []}, {"files": {"a": 1}}, {"values": 3}):
-        store.path("a").write_text(json.dumps(seal(record | wrong)))
+        seal(store, "a", record | wrong)
         with pytest.warns(UserWarning, match="made again"):
             assert not store.is_done("a", "k")
-    store.path("a").unlink()
-    os.mkfifo(store.path("a"))
-    with pytest.warns(UserWarning, match="made again"):
-        assert store.read("a") is None
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_a_link_or_pipe_in_its_place_is_refused(store, make):
+    store.root.mkdir()
+    make(store.file)
+    with pytest.raises(PermissionError, match="remove it"):
+        store.write("a", "k", {})
 
 
 def test_a_killed_write_leaves_what_was_there(tmp_path):
@@ -111,35 +155,41 @@ def test_a_killed_write_leaves_what_was_there(tmp_path):
     store.write("one", "old", {"a": 1})
 
     def write():
-        os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-        store.write("one", "new", {"a": 2})
+        with sqlite3.connect(store.file) as connection:
+            connection.execute("PRAGMA cache_size = 1")
+            connection.execute("UPDATE results SET record = ?", ("x" * 10**6,))
+            os.kill(os.getpid(), signal.SIGKILL)
 
     process = multiprocessing.get_context("fork").Process(target=write)
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL
-    assert len(list(tmp_path.iterdir())) == 2  # the record and a hidden leftover
     assert store.read("one", "old") == {"a": 1}
-    assert list(store.names()) == ["one"]
-    # The next process may have nothing to write there.
-    atomic.remove_leftovers.cache_clear()
-    assert store.is_done("one", "old")
-    assert list(tmp_path.iterdir()) == [store.path("one")]
+    assert list(tmp_path.iterdir()) == [store.file]
 
 
-@pytest.mark.parametrize("name", ["", "..", "a/../b", "/etc/a", "a//b", "a/", ".", "a\0"])
-def test_names_stay_in_the_folder(store, name):
-    with pytest.raises(ValueError, match="expected a name"):
-        store.write(name, "k", {})
+def test_several_processes_write(tmp_path):
+    def write(number):
+        for each in range(20):
+            Store(tmp_path).write(f"{number}-{each}", "k", {"a": each})
+
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=write, args=(number,)) for number in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0, 0]
+    assert len(Store(tmp_path).all()) == 60
 
 
 @pytest.mark.parametrize("text", ["..", "a/b", ".hidden", "x" * 60, "snr=10", "gap|tv", "ä\0"])
-def test_any_text_has_a_file_name(store, text):
-    name = f"{file_name(text)}/{file_name(text)}"
-    store.write(name, "k", {})
-    assert list(store.names()) == [name]
+def test_any_text_has_a_file_name(tmp_path, text):
+    name = file_name(text)
+    (tmp_path / name).mkdir()
+    assert [entry.name for entry in tmp_path.iterdir()] == [name]
     assert ("=" in name) == ("=" in text)
-    assert file_name(f"{text}.") != file_name(text)
+    assert file_name(f"{text}.") != name
 
 
 def test_a_fingerprint_knows_values_and_not_their_order():

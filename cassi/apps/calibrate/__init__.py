@@ -15,8 +15,8 @@ from cassi.apps.results import environment, say_estimates, summarize_calibration
 from cassi.apps.settings import Calibrate
 from cassi.apps.snapshot import calibrating
 from cassi.calibration import Calibration, Frame
+from cassi.data.simulation import scene_generator
 from cassi.data.synthetic.twin import Twin
-from cassi.evaluation import scene_generator
 from cassi.pipeline.snapshot import Snapshot
 from cassi.systems import SDCassi, System
 from cassi.systems.photographed import is_design

@@ -15,7 +15,7 @@ from cassi.apps.camera.system import Fitted, make_camera
 from cassi.apps.inputs import file_paths, load_shots, load_snapshot, make_preprocessing
 from cassi.apps.reconstructors import compose_settings
 from cassi.apps.settings import Reconstruct
-from cassi.config import build
+from cassi.config import Node, build
 from cassi.data import io
 from cassi.data.frames import Preprocessing
 from cassi.systems import System
@@ -85,9 +85,7 @@ def open_camera(path: str | os.PathLike[str]) -> Camera:
     return Camera(found.system, wavelengths, chain, noise, found.notes, settings)
 
 
-def make_alone(
-    mask: Any, node: dict[str, Any], wavelengths: tuple[float, ...] | None, hints: dict[str, Any]
-) -> Fitted:
+def make_alone(mask: Any, node: Node, wavelengths: tuple[float, ...] | None, hints: Node) -> Fitted:
     """Make a camera of which no measurement says how many bands it has.
 
     Args:
@@ -116,7 +114,7 @@ def make_alone(
     return replace(found, notes=[*notes, *found.notes])
 
 
-def _bands(node: dict[str, Any], wavelengths: tuple[float, ...] | None) -> int | None:
+def _bands(node: Node, wavelengths: tuple[float, ...] | None) -> int | None:
     given = node.get("offsets")
     counts = {
         "system.bands": node.get("bands"),

@@ -8,19 +8,21 @@ of measurements that were taken all but the noise.
 import copy
 import os
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from cassi.apps.arguments import options_of
 from cassi.apps.camera.nodes import KINDS, check_described, check_plain
 from cassi.apps.camera.text import LARGEST, parse
 from cassi.apps.camera.yaml_slips import find_slip
 from cassi.checks import did_you_mean, read_regular
-from cassi.config import verbatim
+from cassi.config import Node, verbatim
 
 FRAME = ("dark", "flat", "bits", "saturation", "bad_pixels", "window", "scale")
 """What raw frames go through."""
@@ -32,16 +34,44 @@ FRAMES = ("measurement", "white", "monochromatic")
 """Settings that name raw frames."""
 OWN = ("mask", "photographed", "light", "wavelengths", "wavelengths_error")
 """What stands under the same name in the settings of a command that reads snapshots."""
-KEYS = (*OWN, "keys", "axes", "system", "noise", *FRAME, "response", "vars")
-"""Of a camera file."""
-ROLES = ("mask", "measurement")
-"""Whose array and axes a camera file may name."""
 GEOMETRY = {"bands": None, "step": 2, "axis": -1, "offsets": None}
 """Of every system; what a file leaves out is this."""
 SD_CASSI = "cassi.systems.SDCassi"
 SENSOR = "cassi.data.sensor.Sensor"
 
-Values = dict[str, Any]
+Values = Node
+
+
+@dataclass
+class Roles:
+    """What a file leaves open: the name of an array in it, or the order of its axes."""
+
+    mask: str | None = None
+    measurement: str | None = None
+
+
+@dataclass
+class CameraFile:
+    """Schema of a camera file; docs/reference/camera-file.md says what the values are."""
+
+    mask: Any = MISSING
+    photographed: Any = MISSING
+    light: Any = MISSING
+    wavelengths: Any = MISSING
+    wavelengths_error: Any = MISSING
+    keys: Roles | None = MISSING
+    axes: Roles | None = MISSING
+    system: Any = MISSING
+    noise: Any = MISSING
+    dark: Any = MISSING
+    flat: Any = MISSING
+    bits: Any = MISSING
+    saturation: Any = MISSING
+    bad_pixels: Any = MISSING
+    window: Any = MISSING
+    scale: Any = MISSING
+    response: Any = MISSING
+    vars: Any = MISSING
 
 
 def check_camera(values: Any, path: Path, folder: Path) -> Values:
@@ -68,13 +98,9 @@ def check_camera(values: Any, path: Path, folder: Path) -> Values:
             f"camera: {path} is a config of a command, its first lines say so; give it by "
             "--config-dir DIR --config-name NAME, or leave out its defaults"
         )
-    for key in (str(key)[:80] for key in values):
-        if key not in KEYS:
-            near = did_you_mean(key, KEYS) or f"; there is {', '.join(KEYS)}"
-            raise ValueError(f"camera: no value {key!r} in {path}{near}")
     found = {
         key: value
-        for key, value in values.items()
+        for key, value in _said(values, path).items()
         if key != "vars" and (value is not None or key in FOUND)
     }
     for name, value in found.items():
@@ -93,24 +119,25 @@ def check_camera(values: Any, path: Path, folder: Path) -> Values:
     return found
 
 
-def _check_roles(group: str, values: Any, path: Path) -> None:
-    if not isinstance(values, dict):
-        got = str(values)[:80]
-        raise ValueError(f"camera: {group}: expected {{mask: …}}, got {got} in {path}")
-    for key, value in values.items():
-        name = f"{group}.{str(key)[:80]}"
-        if key not in ROLES:
-            near = did_you_mean(str(key)[:80], ROLES, place=f"{group}.")
-            near = near or f"; there is {', '.join(ROLES)}"
-            raise ValueError(f"camera: no value {name!r} in {path}{near}")
-        if value is not None and not (isinstance(value, str) and len(value) < 1000):
-            raise ValueError(f"camera: {name}: expected a name, got {str(value)[:80]} in {path}")
+def _said(values: Values, path: Path) -> Values:
+    """Return the values of a camera file that are there, by its schema."""
+    given = OmegaConf.create(verbatim(values))
+    try:
+        merged: Any = OmegaConf.merge(OmegaConf.structured(CameraFile), given)
+    except OmegaConfBaseException as error:
+        place, dot, name = str(error.full_key or error.key)[:80].rpartition(".")
+        if not isinstance(error, ConfigKeyError | ConfigAttributeError):
+            reason = str(error).splitlines()[0][:120]
+            raise ValueError(f"camera: {place}{dot}{name}: {reason} in {path}") from None
+        known = list(map(str, error.parent_node or ()))
+        near = did_you_mean(name, known, place=place + dot) or f"; there is {', '.join(known)}"
+        raise ValueError(f"camera: no value {place + dot + name!r} in {path}{near}") from None
+    said: Any = OmegaConf.to_container(merged, resolve=True)
+    return {key: said[key] for key in values}
 
 
 def _check_value(name: str, value: Any, found: Values, path: Path) -> None:
     """Check one value of the file; a system without a name is the usual one."""
-    if name in ("keys", "axes"):
-        return _check_roles(name, value, path)
     usual = {"system": SD_CASSI, "noise": SENSOR}.get(name)
     if usual is not None and not isinstance(value, dict):
         got = str(value)[:80]
@@ -120,7 +147,7 @@ def _check_value(name: str, value: Any, found: Values, path: Path) -> None:
     try:
         if name in KINDS and isinstance(value, dict):
             check_described(name, {"_target_": usual} | value)
-        elif name == "response" and isinstance(value, dict):
+        elif name in ("keys", "axes", "response") and isinstance(value, dict):
             for key, inner in value.items():
                 check_plain(inner, f"{name}.{str(key)[:80]}")
         else:
@@ -183,7 +210,7 @@ def _in_snapshots(camera: Values, config: Values, told: set[str]) -> Iterator[tu
         given = camera.get(group) or {}
         if "mask" in camera and "mask" not in told:
             yield f"{group}.mask", given.get("mask")
-        if "measurement" in given:
+        if given.get("measurement") is not None:
             yield f"{group}.measurement", given["measurement"]
     for name in FRAME if taken else ("noise",):
         if name in camera:
@@ -278,9 +305,7 @@ _CHOSEN = {"system": "system._target_", "noise": "noise"}
 """What an option of a group says of the camera, by group."""
 
 
-def load_camera(
-    path: str | os.PathLike[str], data_dir: str | os.PathLike[str] = "."
-) -> dict[str, Any]:
+def load_camera(path: str | os.PathLike[str], data_dir: str | os.PathLike[str] = ".") -> Values:
     """Read the file of a camera, or one of the package by its name.
 
     Args:
@@ -362,7 +387,7 @@ def with_camera(config: DictConfig, command: str, options: Iterable[str]) -> Dic
     return config
 
 
-def _option(group: str, name: str) -> dict[str, Any]:
+def _option(group: str, name: str) -> Values:
     text = resources.files("cassi.conf").joinpath(group, f"{name}.yaml").read_text("utf-8")
     values: Any = OmegaConf.to_container(OmegaConf.create(text))
     return dict(values)

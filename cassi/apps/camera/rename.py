@@ -8,6 +8,7 @@ from cassi.apps.camera.camera import make_alone
 from cassi.apps.settings import Camera
 from cassi.data.atomic import atomic_folder
 from cassi.data.io import load_cube, write_cube
+from cassi.systems.dispersion import offsets_of
 from cassi.systems.grid import Grid
 
 NUMBERS = "metrics.json"
@@ -31,7 +32,7 @@ def rename_bands(settings: Camera, folder: Path) -> None:
     wavelengths = settings.given_wavelengths
     hints = {"key": settings.keys.mask, "axes": settings.axes.mask}
     system = make_alone(settings.mask, settings.system, wavelengths, hints).system
-    named: tuple[float, ...] = getattr(system.plain, "offsets", ())
+    named = offsets_of(system.plain)
     if len(named) < 2 or (named[-1] > named[0]) != (offsets[-1] > offsets[0]):
         raise ValueError(
             "camera: expected bands in the direction of the cube's, from "

@@ -7,7 +7,7 @@ say how many bands there are, and with them the camera is built.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from cassi.checks import is_number
-from cassi.config import build
+from cassi.config import Node, build
 from cassi.data.formats.curves import read_curves
 from cassi.data.io import load_cube
 from cassi.systems import (
@@ -38,7 +38,6 @@ from cassi.systems.masks import likeness_of_bands
 from cassi.systems.mosaic import count_filters
 
 Wavelengths = Sequence[float] | None
-Node = Mapping[str, Any]
 _END = 2
 """Pixels by which a detector is taken to end elsewhere, and the camera to be right."""
 _UNLIKE, _ALIKE, _STEPS = 0.2, 0.5, 8
@@ -293,7 +292,7 @@ def draw_mask(
 
 def move_back(
     system: Node, mask: Tensor, detector: int | None, wavelengths: Wavelengths
-) -> tuple[Tensor, dict[str, Any], str | None]:
+) -> tuple[Tensor, Node, str | None]:
     """Recognise masks per band on the detector's grid (`mask_3d_shift`), and move them back.
 
     Args:

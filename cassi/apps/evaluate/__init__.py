@@ -5,7 +5,6 @@ import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from tqdm import tqdm
@@ -22,10 +21,10 @@ from cassi.apps.command import (
 from cassi.apps.errors import describe_failure
 from cassi.apps.evaluate.problems import (
     find_bands,
+    find_cases,
     load_benchmark,
     preparation,
     repeated_points,
-    sweep_points,
 )
 from cassi.apps.evaluate.results import Plan, Results
 from cassi.apps.evaluate.rows import (
@@ -40,6 +39,7 @@ from cassi.apps.printing import is_quiet, marked
 from cassi.apps.settings import Evaluate, Reconstruct
 from cassi.checks import printable
 from cassi.data.benchmarks import Benchmark
+from cassi.data.formats.cells import Json
 from cassi.evaluation import Job, Record, RecordFolder, Runner
 from cassi.shares import find_share
 
@@ -140,14 +140,14 @@ def make(given: Given) -> Made:
     settings = given.settings
     device = choose_device(settings.device)
     benchmark = load_benchmark(settings)
-    points = sweep_points(settings)
+    points = find_cases(settings)
     prepare = preparation(points, benchmark, device)
     bands = find_bands(prepare, next(iter(points)), benchmark.scenes)
     guide = any(each.guide.response is not None for each in points.values())
     recipes, identities = make_recipes(given.reconstructors, bands, device, guide)
     knowledge = [NOMINAL] if settings.twin is None else settings.knowledge
     made, hashes, views = make_rows(recipes, identities, knowledge, settings.align, guide)
-    swept = len(points) > 1 or settings.sweep is not None
+    swept = len(points) > 1
     cubes = (settings.cubes or settings.report or settings.figures) and not swept
     runner = Runner(
         prepare,
@@ -165,7 +165,7 @@ def make(given: Given) -> Made:
     return Made(device, benchmark, Plan(list(points), benchmark.scenes, list(made), swept), runner)
 
 
-def _environment(device: torch.device) -> dict[str, Any]:
+def _environment(device: torch.device) -> Json:
     from importlib.metadata import version
 
     versions = {name: version(name) for name in ("cassi", "torch")}

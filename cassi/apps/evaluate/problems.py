@@ -11,7 +11,7 @@ import torch
 from cassi.apps.camera.guide import read_response
 from cassi.apps.camera.system import make_camera
 from cassi.apps.inputs import as_taken, make_preprocessing
-from cassi.apps.settings import Evaluate, with_value
+from cassi.apps.settings import Evaluate
 from cassi.checks import did_you_mean
 from cassi.config import build
 from cassi.data.benchmarks import Benchmark
@@ -25,37 +25,19 @@ CASES = ("guide", "mask", "noise", "seed", "system", "twin")
 """Settings that a case of a benchmark may change: those that a scene is measured with."""
 
 
-def sweep_points(settings: Evaluate) -> dict[str, Evaluate]:
-    """Return the settings of each point, by name; one without a name if nothing is swept.
-
-    Points are those of a sweep, or the cases of a benchmark that has several.
+def find_cases(settings: Evaluate) -> dict[str, Evaluate]:
+    """Return the settings of each case of a benchmark, by name; one without a name otherwise.
 
     Raises:
-        ValueError: the sweep, or a case, names no value of the settings.
+        ValueError: a case names no value of the settings.
     """
-    sweep = settings.sweep
-    if settings.benchmark is not None:
-        cases = _cases(settings)
-        return cases if len(cases) > 1 else {"": next(iter(cases.values()))}
-    if sweep is None:
-        return {"": settings}
-    numbers = all(isinstance(value, int | float) for value in sweep.values)
-    if not numbers or not sweep.values or len(set(sweep.values)) < len(sweep.values):
-        raise ValueError(f"sweep.values: expected different numbers, got {sweep.values!r}")
-    try:
-        return {
-            f"{sweep.parameter}={value:g}": with_value(settings, sweep.parameter, value)
-            for value in sweep.values
-        }
-    except ValueError as error:
-        raise ValueError(f"sweep.parameter: {error}") from None
+    cases = {} if settings.benchmark is None else _cases(settings)
+    return cases if len(cases) > 1 else {"": next(iter(cases.values()), settings)}
 
 
 def _cases(settings: Evaluate) -> dict[str, Evaluate]:
     protocol = settings.benchmark
     assert protocol is not None
-    if settings.sweep is not None:
-        raise ValueError("benchmark: expected no sweep beside it; give sweep=null")
     if not protocol.cases:
         raise ValueError("benchmark: expected at least one case, got none; give benchmark.cases")
     if protocol.published and settings.twin is None:
@@ -135,7 +117,7 @@ def find_bands(prepare: Callable[[str, str], Problem], point: str, scenes: Seque
 def preparation(
     points: Mapping[str, Evaluate], benchmark: Benchmark, device: torch.device
 ) -> Callable[[str, str], Problem]:
-    """Return what makes the problem of a scene at a point of a sweep.
+    """Return what makes the problem of a scene in a case of a benchmark.
 
     Raises:
         ValueError: noise or twin are not fit, or the measurements are given.
@@ -185,7 +167,7 @@ def _scenes_of(points: Mapping[str, Evaluate], benchmark: Benchmark) -> dict[str
     scenes = {}
     for point, settings in points.items():
         drawn, simulated = isinstance(settings.mask, dict), benchmark.measurements is None
-        if (settings.benchmark is None and settings.sweep is None) or (drawn and simulated):
+        if settings.benchmark is None or (drawn and simulated):
             scenes[point] = benchmark
             continue
         key = repr((None if drawn else settings.mask, None if simulated else settings.system))

@@ -14,20 +14,20 @@ from omegaconf import DictConfig, OmegaConf
 from cassi import ops
 from cassi.apps.command import FAILED, choose_device
 from cassi.apps.evaluate.pictures import Pictures, make_layout
-from cassi.apps.evaluate.problems import load_benchmark, sweep_points
+from cassi.apps.evaluate.problems import find_cases, load_benchmark
 from cassi.apps.evaluate.rows import row_name
 from cassi.apps.results import environment
 from cassi.apps.settings import Evaluate, Protocol, read_settings
 from cassi.data.atomic import SUMS, write_sums
 from cassi.data.benchmarks import Benchmark
-from cassi.evaluation import Job, Record, RecordFolder, write_results, write_sweep
+from cassi.data.formats.cells import Json
+from cassi.evaluation import Job, Record, RecordFolder, write_results
 from cassi.evaluation.protocols import COLUMNS, write_benchmark, write_timing
 from cassi.evaluation.tables import average
-from cassi.viz.figures import save_bars, save_curves
+from cassi.viz.figures import save_bars
 
 RESULTS = (
     "results.*",
-    "sweep.*",
     "cases.*",
     "benchmark.*",
     "timing.json",
@@ -109,19 +109,12 @@ class Results:
         settings, plan, root = self.settings, self.plan, self.root
         (root / SUMS).unlink(missing_ok=True)
         found = plan.found(self.records)
-        more: dict[str, Any] = {
+        more: Json = {
             "preset": settings.preset,
             "settings": _describe(settings) | self._preprocessed(found),
             "environment": environment(self.device, ops.backend(self.device)),
         }
-        if settings.sweep is not None and plan.swept:
-            values = dict(zip(plan.points, settings.sweep.values, strict=True))
-            more["parameter"] = settings.sweep.parameter
-            curves = write_sweep(root, found, values, plan.scenes, plan.methods, **more)
-            if any(curves.values()):
-                save_curves(root, "sweep", curves, settings.sweep.label, self._title())
-            print(f"{len(found)} runs -> {root / 'sweep.csv'}")
-        elif plan.swept and settings.twin is not None and self.methods:
+        if plan.swept and settings.twin is not None and self.methods:
             self._write_benchmark(found, more, timed=True)
         elif plan.swept:
             rows = [row_name(method, p) for p in plan.points for method in plan.methods]
@@ -161,9 +154,7 @@ class Results:
         number = len(self.plan.scenes)
         return f"mean of {number} scene{'s' if number > 1 else ''}, {self.settings.preset}"
 
-    def _write_benchmark(
-        self, found: Sequence[Record], more: dict[str, Any], timed: bool = False
-    ) -> None:
+    def _write_benchmark(self, found: Sequence[Record], more: Json, timed: bool = False) -> None:
         """Write and print the table of a published protocol."""
         protocol = self.settings.benchmark
         assert protocol is not None
@@ -188,7 +179,7 @@ class Results:
         self.pictures.write_report(list(drawn.values()), wavelengths, title)
         return True
 
-    def _preprocessed(self, found: Sequence[Record]) -> dict[str, Any]:
+    def _preprocessed(self, found: Sequence[Record]) -> Json:
         """Return what was done to the frames of measured scenes, by scene and step."""
         if self.benchmark.measurements is None:
             return {}
@@ -197,7 +188,7 @@ class Results:
         return {"preprocessing": {s: self.benchmark.load(s).preprocessing for s in known}}
 
 
-def _describe(settings: Evaluate) -> dict[str, Any]:
+def _describe(settings: Evaluate) -> Json:
     """Return what decides the numbers, without where files lie and how many processes there are."""
     names = ("system", "noise", "seed", "threads", "reconstructors")
     values = {name: getattr(settings, name) for name in names}
@@ -240,11 +231,11 @@ class MergeJobs(Callback):
         mine = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
         settings = read_settings(mine, Evaluate, _options(jobs[0]))
         records = RecordFolder(root / "records", keep_cubes=settings.cubes and not swept)
-        points = list(sweep_points(settings))
+        points = list(find_cases(settings))
         scenes = list(dict.fromkeys(record.scene for _, record in found))
         if swept:
             protocol = Protocol(name="multirun", cases={names[job]: cases[job] for job in jobs})
-            settings = replace(settings, sweep=None, scenes=None, benchmark=protocol)
+            settings = replace(settings, scenes=None, benchmark=protocol)
         benchmark = load_benchmark(settings)
         scenes.sort(key=[*benchmark.scenes, *scenes].index)
         if swept:
@@ -258,7 +249,7 @@ class MergeJobs(Callback):
             settings = replace(settings, scenes=scenes)
             benchmark = load_benchmark(settings)
         methods = list(dict.fromkeys(record.method for _, record in found))
-        plan = Plan(points, scenes, methods, swept or settings.sweep is not None)
+        plan = Plan(points, scenes, methods, swept)
         device = choose_device(settings.device)
         results = Results(settings, root, benchmark, plan, records, device)
         if results.finish()[1]:

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from cassi.apps.command import Run, compile_privately, prepare_process, run_command
-from cassi.apps.reconstructors import rewrite_model_path
 from cassi.apps.results import write_numbers
 from cassi.apps.settings import Export
 from cassi.apps.snapshot import make_recipe, prepare
@@ -36,7 +35,7 @@ PASSES = 5
 
 def main() -> None:
     """Run the command."""
-    run_command("cassi-export", Export, export_method, rewrite_model_path)
+    run_command("cassi-export", Export, export_method)
 
 
 @torch.no_grad()

@@ -11,14 +11,10 @@ from cassi.apps.command import (
     refuse_torchrun,
     run_command,
 )
-from cassi.apps.executors import open_executor
 from cassi.apps.folders import hold_alone
-from cassi.apps.reconstruct.blocks import reconstruct_in_blocks
-from cassi.apps.reconstruct.info import describe
 from cassi.apps.reconstruct.journal import Passes, forget_passes
-from cassi.apps.reconstruct.many import reconstruct_many
 from cassi.apps.reconstruct.snapshots import is_many
-from cassi.apps.reconstructors import Recipe, rewrite_model_path
+from cassi.apps.reconstructors import Recipe
 from cassi.apps.results import one_line, say_estimates, summarize, summarize_calibration
 from cassi.apps.settings import Reconstruct
 from cassi.apps.snapshot import make_recipe, prepare, recover, say, write_results
@@ -31,11 +27,13 @@ def main() -> None:
         sys.argv[1:], into = write_nothing(sys.argv[1:])
         job = functools.partial(show, into=into)
         functools.update_wrapper(job, reconstruct)
-    run_command("cassi-reconstruct", Reconstruct, job, rewrite_model_path)
+    run_command("cassi-reconstruct", Reconstruct, job)
 
 
 def show(settings: Reconstruct, run: Run, into: str) -> float:
     """Say what would be done, how long it would take and in how much memory; write nothing."""
+    from cassi.apps.reconstruct.info import describe
+
     device = choose_device(settings.device)
     prepare_process(settings, blocks=settings.memory_budget is not None)
     print(*describe(settings, Recipe(settings, device), into), sep="\n")
@@ -52,6 +50,9 @@ def reconstruct(settings: Reconstruct, run: Run) -> float:
     prepare_process(settings, blocks=blocks)
     refuse_torchrun()
     if is_many(settings.measurement):
+        from cassi.apps.executors import open_executor
+        from cassi.apps.reconstruct.many import reconstruct_many
+
         if settings.guide.file is not None:
             raise ValueError("guide: expected null for many snapshots, a guide shows one scene")
         if settings.calibrate:
@@ -68,6 +69,9 @@ def reconstruct(settings: Reconstruct, run: Run) -> float:
         raise ValueError("share: expected null for one snapshot, which is work for one")
     hold_alone(run.folder)
     if blocks:
+        from cassi.apps.executors import open_executor
+        from cassi.apps.reconstruct.blocks import reconstruct_in_blocks
+
         with open_executor(settings, blocks=True) as submit:
             return reconstruct_in_blocks(settings, run.folder, submit)
     recipe = make_recipe(settings)

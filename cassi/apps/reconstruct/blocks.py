@@ -27,6 +27,7 @@ from cassi.apps.settings import UNCERTAINTY, Output, Reconstruct
 from cassi.apps.snapshot import fit, make_recipe, read
 from cassi.checks import whole_number
 from cassi.data.atomic import digest_content
+from cassi.data.formats.cells import Json
 from cassi.data.formats.stacks import STACK_SUFFIXES, Stack, create_stack
 from cassi.pipeline.find import on_grid
 from cassi.pipeline.snapshot import Snapshot
@@ -124,7 +125,7 @@ def load_scene(settings: Reconstruct) -> Scene:
 
 def _begin(
     settings: Reconstruct, scene: Scene, journal: Journal, names: list[str], halo: int, budget: int
-) -> tuple[dict[str, Any], list[Stack]]:
+) -> tuple[Json, list[Stack]]:
     """Plan the blocks of a new run, and make the files that they are written into."""
     torch.manual_seed(settings.seed)
     clock = _Clock()
@@ -144,7 +145,7 @@ def _compute_blocks(
     settings: Reconstruct,
     scene: Scene,
     journal: Journal,
-    plan: Mapping[str, Any],
+    plan: Json,
     stacks: Sequence[Stack],
     submit: Submit | None,
 ) -> list[Record]:
@@ -384,7 +385,7 @@ def join_block(
     return record, own.numpy(), rest
 
 
-def read_probe(values: dict[str, Any]) -> Probe:
+def read_probe(values: Json) -> Probe:
     """Return what a plan says that the brightest lines said."""
     moved = values["mask_shift"]
     return Probe(**values | {"mask_shift": MaskShift(**moved | {"shift": tuple(moved["shift"])})})
@@ -408,7 +409,7 @@ def _weights(count: int, like: Tensor) -> Tensor:
     return 0.5 - 0.5 * torch.cos(torch.pi * at)
 
 
-def _row(index: int, step: Iteration) -> dict[str, Any]:
+def _row(index: int, step: Iteration) -> Json:
     names = ("residual", "seconds", "change", "sigma")
     return {"block": index + 1, "iteration": step.index} | {n: getattr(step, n) for n in names}
 

@@ -20,7 +20,7 @@ from cassi.apps.results import peak_memory
 from cassi.apps.settings import UNCERTAINTY, Reconstruct
 from cassi.apps.snapshot import prepare
 from cassi.data.formats import machine_memory
-from cassi.methods.along_dispersion import inner_of
+from cassi.methods.along_dispersion import AlongDispersion, inner_of
 from cassi.pipeline.snapshot import Snapshot
 from cassi.precision import resolve
 from cassi.solvers import Solver
@@ -81,7 +81,7 @@ def describe(settings: Reconstruct, recipe: Recipe, into: str) -> list[str]:
 
 
 def _say_grid(reconstructor: Reconstructor) -> str:
-    grid = getattr(reconstructor, "grid", None)
+    grid = reconstructor.grid if isinstance(reconstructor, AlongDispersion) else None
     return "" if grid is None else f", read from {len(grid.offsets)} along the dispersion"
 
 

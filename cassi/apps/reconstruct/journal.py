@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,12 +13,13 @@ import torch
 from cassi.apps.reconstructors import fingerprint_settings
 from cassi.apps.settings import Reconstruct
 from cassi.data.atomic import atomic_path, digest_content
+from cassi.data.formats.cells import Json
 from cassi.data.formats.stacks import Stack, open_stack
 from cassi.data.store import Store
 from cassi.pipeline.snapshot import Snapshot
 from cassi.solvers.base import Iteration, Pass
 
-Record = dict[str, Any]
+Record = Json
 _PLAN = "plan"
 
 
@@ -49,7 +49,7 @@ class Journal:
                 ) from None
             yield
 
-    def plan(self, names: Sequence[str]) -> dict[str, Any] | None:
+    def plan(self, names: Sequence[str]) -> Json | None:
         """Return the plan of an earlier run that was the same and left these files, or None."""
         there = all((self.folder / name).exists() for name in names)
         return self.store.read(_PLAN, self.fingerprint) if there else None
@@ -70,7 +70,7 @@ class Journal:
             elif file.name != "lock":
                 file.unlink()
 
-    def begin(self, plan: dict[str, Any]) -> dict[str, Any]:
+    def begin(self, plan: Json) -> Json:
         """Remember the plan of a new run, whose cube is there already, and return it."""
         self.store.write(_PLAN, self.fingerprint, plan)
         return plan
@@ -153,7 +153,7 @@ class Passes:
         content = (value.detach().cpu().contiguous().numpy().data for value in values)
         key = f"{fingerprint_settings(settings, on='cube')} {snapshot.camera.system}"
         self.fingerprint = digest_content([key, *content])
-        self.rows: list[dict[str, Any]] = []
+        self.rows: list[Json] = []
 
     def read(self, name: str) -> Pass | None:
         """Return what an earlier run that was the same kept under a name, or None."""

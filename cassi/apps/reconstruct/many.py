@@ -5,10 +5,8 @@ the logs of the folder, under the fingerprint of settings and files; the rest is
 command does.
 """
 
-import csv
 import functools
 import json
-import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,24 +14,22 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from hydra.experimental.callback import Callback
-from omegaconf import DictConfig
 from torch import Tensor
 
 from cassi import methods, metrics
 from cassi.apps import results
-from cassi.apps.command import FAILED, Run
+from cassi.apps.command import Run
 from cassi.apps.errors import describe_failure
 from cassi.apps.executors import LostWorker, Submit, once, run_jobs
-from cassi.apps.folders import check_shares
+from cassi.apps.folders import check_shares, hold
 from cassi.apps.reconstruct.blocks import reconstruct_in_blocks
 from cassi.apps.reconstruct.journal import Passes, forget_passes
 from cassi.apps.reconstruct.snapshots import (
-    SUMMARY,
     Snapshot,
     find_snapshots,
     settings_of_snapshot,
 )
+from cassi.apps.reconstruct.summary import write_summary
 from cassi.apps.reconstructors import Recipe, fingerprint_settings
 from cassi.apps.settings import Reconstruct
 from cassi.apps.snapshot import (
@@ -47,11 +43,10 @@ from cassi.apps.snapshot import (
     write_results,
 )
 from cassi.checks import printable, whole_number
-from cassi.data.atomic import SUMS, UNWRITABLE, atomic_path, digest_content, is_temporary, size_of
+from cassi.data.atomic import SUMS, UNWRITABLE, digest_content, size_of
 from cassi.data.day_store import DayStore, prepare_store, preview_size
-from cassi.data.record_log import RecordLog, read_records
-from cassi.data.store import stamp
-from cassi.evaluation.tables import csv_text
+from cassi.data.formats.cells import Json
+from cassi.data.store import Store, stamp
 from cassi.links import check_parents
 from cassi.methods.along_dispersion import around, inner_of
 from cassi.methods.sequence import Following
@@ -64,10 +59,11 @@ from cassi.solvers import Iteration, Solution
 from cassi.solvers.base import Reconstructor, is_sampled
 from cassi.systems import System
 
+DONE = ".done"
+"""The hidden folder of what is done, in the folder of the results."""
 FEW = 1000
 """Snapshots up to which each has a folder beside a store of all cubes."""
 T = TypeVar("T")
-Records = Mapping[str, dict[str, Any]]
 Fitted = tuple[Snapshot, Measured, Reconstructor]
 
 
@@ -84,7 +80,7 @@ class Outcome:
         warnings: of metrics.json.
     """
 
-    row: dict[str, Any]
+    row: Json
     path: str = ""
     files: dict[str, int] = field(default_factory=dict)
     changed: int = 0
@@ -93,7 +89,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Store:
+class CubeStore:
     """Where the cubes of many snapshots go together.
 
     Attributes:
@@ -131,30 +127,30 @@ def reconstruct_many(settings: Reconstruct, run: Run, submit: Submit | None) -> 
     folders = Folders(run.folder, settings)
     keys = {snapshot.name: folders.key(snapshot) for snapshot in snapshots}
     own = share.take(snapshots)
-    with RecordLog(folders.log, share.writer) as log:
-        records = read_records(folders.log)
-        left = [
-            each for each in own if not folders.is_done(records.get(each.name), keys[each.name])
-        ]
-        counted = f"{len(own)} snapshots"
-        if share.count > 1:
-            counted = f"share {share}, of {share.source}: {len(own)} of {len(snapshots)} snapshots"
-        before = f", {len(own) - len(left)} of them done before" if len(left) < len(own) else ""
-        print(*map(printable, notes), f"{counted}{before}", sep="\n", flush=True)
-        batches = [left[i : i + size] for i in range(0, len(left), size)]
-        store = _prepare_store(settings, run.folder, recipe, snapshots) if left else None
-        following = _begin_sequence(recipe) if settings.sequence else None
-        job = functools.partial(reconstruct_batch, settings, run.folder, store, following)
-        for batch, found in run_jobs(submit, job, batches):
-            outcomes = [_failed(found)] * len(batch) if isinstance(found, LostWorker) else found
-            for snapshot, outcome in zip(batch, outcomes, strict=True):
-                record = _record(keys[snapshot.name], outcome)
-                log.append(snapshot.name, record)
-                records[snapshot.name] = record
-                _say(snapshot, outcome)
+    if share.count > 1:  # nobody else does this share
+        (alone := run.folder / DONE / share.writer).mkdir(parents=True, exist_ok=True)
+        hold(alone)
+    store, records = folders.records, folders.records.all()
+    left = [each for each in own if not folders.is_done(records.get(each.name), keys[each.name])]
+    counted = f"{len(own)} snapshots"
     if share.count > 1:
-        records = read_records(folders.log)
-    return _write_summary(folders.root, records, keys, own, run.is_multirun)
+        counted = f"share {share}, of {share.source}: {len(own)} of {len(snapshots)} snapshots"
+    before = f", {len(own) - len(left)} of them done before" if len(left) < len(own) else ""
+    print(*map(printable, notes), f"{counted}{before}", sep="\n", flush=True)
+    batches = [left[i : i + size] for i in range(0, len(left), size)]
+    cubes = _prepare_store(settings, run.folder, recipe, snapshots) if left else None
+    following = _begin_sequence(recipe) if settings.sequence else None
+    job = functools.partial(reconstruct_batch, settings, run.folder, cubes, following)
+    for batch, found in run_jobs(submit, job, batches):
+        outcomes = [_failed(found)] * len(batch) if isinstance(found, LostWorker) else found
+        for snapshot, outcome in zip(batch, outcomes, strict=True):
+            key = keys[snapshot.name]
+            records[snapshot.name] = record = _record(key, outcome)
+            store.write(snapshot.name, key, record, done="error" not in outcome.row)
+            _say(snapshot, outcome)
+    if share.count > 1:
+        records = store.all()
+    return write_summary(folders.root, records, keys, own, run.is_multirun)
 
 
 class Folders:
@@ -162,13 +158,13 @@ class Folders:
 
     def __init__(self, root: Path, settings: Reconstruct) -> None:
         self.root, self.settings = root, fingerprint_settings(settings)
-        self.log = root / ".done"
+        self.records = Store(root / DONE)
 
     def key(self, snapshot: Snapshot) -> str:
         """Return the fingerprint of all that the results of a snapshot depend on."""
         return digest_content([self.settings, *map(str, stamp(snapshot[1:]))])[:32]
 
-    def is_done(self, record: Mapping[str, Any] | None, key: str) -> bool:
+    def is_done(self, record: Json | None, key: str) -> bool:
         """Tell whether a snapshot need not be done again.
 
         A folder into which nothing came since, and from which nothing went, is taken to be whole.
@@ -187,7 +183,7 @@ class Folders:
 def reconstruct_batch(
     settings: Reconstruct,
     root: Path,
-    store: Store | None,
+    store: CubeStore | None,
     following: Following | None,
     batch: Sequence[Snapshot],
 ) -> list[Outcome]:
@@ -220,7 +216,7 @@ def _begin_sequence(recipe: Recipe) -> Following:
 
 def _prepare_store(
     settings: Reconstruct, root: Path, recipe: Recipe, snapshots: Sequence[Snapshot]
-) -> Store | None:
+) -> CubeStore | None:
     """Make the store that `output.cube` names, for cubes like that of the first good snapshot."""
     path = root / settings.output.cube
     if path.suffix != ".zarr" or settings.memory_budget is not None:
@@ -241,7 +237,7 @@ def _prepare_store(
     names = [each.name for each in snapshots]
     about = {"title": f"{len(names)} snapshots, recovered by cassi-reconstruct"}
     prepare_store(path, names, times, shape, nm, settings.uncertainty, about)
-    return Store(path, folders=len(names) <= FEW)
+    return CubeStore(path, folders=len(names) <= FEW)
 
 
 def _in_blocks(settings: Reconstruct, folder: Path, snapshot: Snapshot) -> Outcome:
@@ -298,7 +294,7 @@ def _recover(
 def _write(
     settings: Reconstruct,
     folder: Path,
-    store: Store | None,
+    store: CubeStore | None,
     snapshot: Snapshot,
     result: Result | Exception,
 ) -> Outcome:
@@ -332,7 +328,7 @@ def _write_into(
     settings: Reconstruct,
     snapshot: Snapshot,
     result: Result,
-    numbers: dict[str, Any],
+    numbers: Json,
 ) -> Outcome:
     """Write the cube of a snapshot, its standard deviations and a preview into a store."""
     from cassi.viz.color import srgb
@@ -349,7 +345,7 @@ def _write_into(
     return _outcome(numbers, path, {}, place)
 
 
-def _outcome(numbers: Mapping[str, Any], path: str, files: dict[str, int], place: Path) -> Outcome:
+def _outcome(numbers: Json, path: str, files: dict[str, int], place: Path) -> Outcome:
     row = {name: numbers[name] for name in ("iterations", "seconds", "relative_residual")}
     row |= numbers.get("metrics", {}).get(metrics.DEFAULT_PRESET, {})
     row["warnings"] = " ".join(each["about"] for each in numbers["warnings"])
@@ -361,7 +357,7 @@ def _failed(error: Exception) -> Outcome:
     return Outcome({"error": describe_failure(error)})
 
 
-def _record(key: str, outcome: Outcome) -> dict[str, Any]:
+def _record(key: str, outcome: Outcome) -> Json:
     kept = {name: getattr(outcome, name) for name in ("row", "path", "files", "changed")}
     return {"key": key, **kept}
 
@@ -374,68 +370,6 @@ def _say(snapshot: Snapshot, outcome: Outcome) -> None:
     else:
         print(f"{name}: {printable(outcome.said)}", flush=True)
         say({"warnings": outcome.warnings}, name)
-
-
-class MergeSummaries(Callback):
-    """One table of a multirun whose jobs reconstructed many snapshots each.
-
-    Ends the command with status 1 if any has failures. Nothing is done where jobs reconstructed one
-    snapshot each.
-    """
-
-    def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
-        """Write results.csv, with the folder of the job before the columns of its table."""
-        root = Path(config.hydra.sweep.dir).resolve()
-        rows: list[dict[str, Any]] = []
-        for path in sorted(root.rglob(SUMMARY)):
-            if path.parent != root and not is_temporary(path):
-                job = path.parent.relative_to(root).as_posix()
-                with path.open(newline="", encoding="utf-8") as stream:
-                    rows += [{"job": job, **row} for row in csv.DictReader(stream)]
-        if rows and _write_table(root, rows):
-            sys.exit(FAILED)
-
-
-def _write_summary(
-    root: Path,
-    records: Records,
-    keys: Mapping[str, str],
-    own: Sequence[Snapshot],
-    is_multirun: bool,
-) -> float:
-    """Write results.csv where every share is done, and say what it comes to."""
-    known = {name: records[name]["row"] for name, key in keys.items()
-             if name in records and records[name]["key"] == key}  # fmt: skip
-    rows = [
-        {"name": name, "status": "failed" if "error" in known[name] else "done", **known[name]}
-        for name in keys
-        if name in known
-    ]
-    if len(rows) == len(keys):
-        failed = _write_table(root, rows, "; the same command does them again")
-    else:
-        failed = sum("error" in known[snapshot.name] for snapshot in own)
-        print(
-            f"{len(own) - failed} of {len(own)} snapshots done -> {root}\n"
-            f"{len(keys) - len(rows)} are left to other shares; the last one writes {SUMMARY}"
-        )
-    # A job of a multirun must not end the others; MergeSummaries ends the command.
-    if failed and not is_multirun:
-        sys.exit(FAILED)
-    residuals = [row["relative_residual"] for row in rows if row["status"] == "done"]
-    return math.fsum(residuals) / len(residuals) if residuals else float("nan")
-
-
-def _write_table(root: Path, rows: Sequence[dict[str, Any]], hint: str = "") -> int:
-    """Write the table of snapshots; return how many failed."""
-    with atomic_path(root / SUMMARY) as temporary:
-        temporary.write_text(csv_text(rows), encoding="utf-8")
-    failed = sum(row["status"] != "done" for row in rows)
-    print(f"{len(rows) - failed} of {len(rows)} snapshots done -> {root}")
-    if failed:
-        said = f"cassi-reconstruct: {failed} of {len(rows)} snapshots failed{hint}"
-        print(said, file=sys.stderr)
-    return failed
 
 
 def _attempt(function: Callable[..., T], *arguments: Any, **options: Any) -> T | Exception:
@@ -503,7 +437,7 @@ def recover_together(
     torch.manual_seed(seed)
     system = batch[0].camera.system
     y = torch.cat([each.y for each in batch])
-    rows: list[list[dict[str, Any]]] = [[] for _ in batch]
+    rows: list[list[Json]] = [[] for _ in batch]
     truths = [None if i.truth is None else i.truth.to(y.device) / i.level for i in batch]
     norms = y.flatten(1).norm(dim=1).clamp_min(torch.finfo(y.dtype).tiny)
 

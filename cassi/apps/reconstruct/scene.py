@@ -6,7 +6,7 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from cassi.apps.reconstruct.journal import Record
 from cassi.apps.settings import Output, Reconstruct
 from cassi.apps.snapshot import say
 from cassi.data.atomic import atomic_folder
+from cassi.data.formats.cells import Json
 from cassi.data.formats.stacks import Stack, open_stack
 from cassi.data.scenes import scored_level
 from cassi.metrics.scores import evaluate_all
@@ -65,7 +66,7 @@ def finish(
     snapshot: Snapshot,
     stacks: list[Stack],
     records: list[Record],
-    plan: dict[str, Any],
+    plan: Json,
     truth: Stack | None,
     reconstructor: Reconstructor,
 ) -> float:
@@ -132,8 +133,8 @@ def _shrink_points(output: Output, factor: int) -> Output:
 
 
 def summarize_uncertainty(
-    cube: Stack, bars: Stack, records: list[Record], plan: dict[str, Any], truth: Readable | None
-) -> dict[str, Any]:
+    cube: Stack, bars: Stack, records: list[Record], plan: Json, truth: Readable | None
+) -> Json:
     """Collect what metrics.json says of standard deviations, with one band in memory."""
     means, squares, held = [], [], []
     for band in range(cube.shape[0]):
@@ -144,7 +145,7 @@ def summarize_uncertainty(
             held.append(score(x, sigma, torch.from_numpy(read(truth, slice(band, band + 1)))))
     lines = [record["lines"][1] - record["lines"][0] for record in records]
     sources = [record["uncertainty"]["sources"] for record in records]
-    told: dict[str, Any] = {
+    told: Json = {
         "mean": _mean(means),
         "rms": _mean(squares) ** 0.5,
         "sources": {
@@ -170,7 +171,7 @@ def summarize_uncertainty(
     return told
 
 
-def summarize(snapshot: Snapshot, records: list[Record], plan: dict[str, Any]) -> dict[str, Any]:
+def summarize(snapshot: Snapshot, records: list[Record], plan: Json) -> Json:
     """Collect the numbers of metrics.json from the records of the blocks."""
     y = snapshot.y
     misfit = sum(record["misfit"] for record in records)

@@ -15,14 +15,14 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from cassi.apps.arguments import in_quotes, paper_recipes, spell
+from cassi.apps.arguments import paper_recipes, spell
 from cassi.apps.errors import describe
 from cassi.apps.reconstructors.networks import model_node
 from cassi.apps.settings import Reconstruct, read_settings
+from cassi.config import Node
 from cassi.models.registry import list_models
 from cassi.plugins import node_of, parts
 
-FILE_SUFFIX = ".safetensors"
 _COMPOSING = threading.RLock()
 """Hydra's search path is the process's: one thread at a time sets it."""
 _ALSO: list[str] = []
@@ -43,7 +43,7 @@ def compose_settings(
     """
     try:
         with config_search():
-            name, options = kind.__name__.lower(), rewrite_model_path(spell(options))
+            name, options = kind.__name__.lower(), spell(options)
             composed = compose(name, overrides=options)
             if data_dir is not None:
                 composed.paths.data_dir = data_dir
@@ -69,32 +69,6 @@ def settings_of_file(path: Path) -> Reconstruct:
             return settings
     except (HydraException, OmegaConfBaseException) as error:
         raise ValueError(describe(error)) from error
-
-
-def rewrite_model_path(arguments: list[str]) -> list[str]:
-    """Turn `model=FILE.safetensors` into options of the group: `model=file model.path=FILE`.
-
-    `guide=FILE` becomes `guide.file=FILE` in the same way.
-
-    Raises:
-        ValueError: `model` is a file that does not say which network it holds.
-    """
-    result: list[str] = []
-    for argument in arguments:
-        key, _, value = argument.partition("=")
-        if key == "model" and value.strip("'\"").endswith(FILE_SUFFIX):
-            path = value if value[0] in "'\"" else in_quotes(value)
-            result += ["model=file", f"model.path={path}"]
-        elif key == "model" and (file := Path(value.strip("'\""))).suffix:
-            exported = file.parent.parent / "model.safetensors"
-            whole = file.parent.name == "checkpoints" and exported.is_file()
-            given = exported if whole else f"NAME model.weights={file}"
-            raise ValueError(f"model: expected NAME or FILE.safetensors; give model={given}")
-        elif key == "guide" and not value.startswith("{"):
-            result.append(f"guide.file={value}")
-        else:
-            result.append(argument)
-    return result
 
 
 def config_search() -> Any:
@@ -163,7 +137,7 @@ def store_parts() -> None:
             store.store(group=group, name=name, node=node, provider="cassi.plugins")
 
 
-def _data_node(name: str, source: dict[str, Any]) -> dict[str, Any]:
+def _data_node(name: str, source: Node) -> Node:
     """Return the config of a data set of the user's own: the bundled mask, the usual training."""
     nm = parts("dataset")[name].about["wavelengths"]
     node = {
@@ -209,7 +183,7 @@ def describe_groups(name: str, options: Iterable[str] = ()) -> str:
         options = [o for o in loader.get_group_options(group) if not o.startswith("_")]
         options += paper_recipes() if group == "recipe" else []
         kept = [o for o in options if _is_for(group, o, name == "train")]
-        if len(kept) > 1 or groups[key] is None:
+        if len(kept) > 1 or (kept and groups[key] is None):
             lines.append(f"{key}: {', '.join(kept)}")
     return "\n".join(lines) + "\n"
 
@@ -217,6 +191,8 @@ def describe_groups(name: str, options: Iterable[str] = ()) -> str:
 def _is_for(group: str, option: str, training: bool) -> bool:
     if not resources.files("cassi.conf").joinpath(group, f"{option}.yaml").is_file():
         return True  # the user's own
+    if group == "experiment":
+        return not training
     if group == "data" and training:
         return any(
             "_simulated" in (source.load_config(f"data/{option}").config.get("defaults") or ())

@@ -6,13 +6,14 @@ import torch
 
 from cassi.apps.reconstructors.recipe import adapted, has_start
 from cassi.apps.settings import Reconstruct, influence
+from cassi.config import Node
 from cassi.data.store import fingerprint
 from cassi.models.registry import list_models, weight_files
 from cassi.plugins import plugin_files
 from cassi.precision import resolve
 
 
-def identity_of(settings: Reconstruct, bands: int, device: torch.device) -> dict[str, Any]:
+def identity_of(settings: Reconstruct, bands: int, device: torch.device) -> Node:
     """Return what the results of a reconstructor depend on beside camera and measurement.
 
     "auto" is named by the precision that it stands for on the device: other bits, another result.

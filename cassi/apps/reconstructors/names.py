@@ -9,16 +9,18 @@ from typing import Any
 
 from hydra.core.global_hydra import GlobalHydra
 
-from cassi.apps.reconstructors.compose import FILE_SUFFIX, compose_settings, list_methods
+from cassi.apps.arguments import FILE_SUFFIX
+from cassi.apps.reconstructors.compose import compose_settings, list_methods
 from cassi.apps.settings import Reconstruct
 from cassi.checks import did_you_mean
+from cassi.config import Node
 from cassi.models.registry import list_models
 
 KEYS = ("method", "model", "name", "overrides", "weights")
 """Of an item of `reconstructors`."""
 
 
-def understand(item: Any, place: str = "reconstructors") -> dict[str, Any]:
+def understand(item: Any, place: str = "reconstructors") -> Node:
     """Return the mapping that an item of `reconstructors` stands for, with a name.
 
     Raises:
@@ -63,9 +65,7 @@ def _settings_once(item: str) -> Reconstruct:
     return settings_of(understand(json.loads(item)))
 
 
-def settings_of(
-    spec: dict[str, Any], more: Iterable[str] = (), data_dir: str | None = None
-) -> Reconstruct:
+def settings_of(spec: Node, more: Iterable[str] = (), data_dir: str | None = None) -> Reconstruct:
     """Return the settings that an item of `reconstructors` stands for.
 
     Args:

@@ -2,26 +2,26 @@
 
 import inspect
 from dataclasses import replace
-from typing import Any
 
 from torch import nn
 
 from cassi.checks import did_you_mean
+from cassi.config import Node
 from cassi.models.load import load_model, make_network, read_card
 from cassi.models.registry import Card, Entry, find_model, plugins_of
 
 
-def model_node(name: str) -> dict[str, Any]:
+def model_node(name: str) -> Node:
     """Return the config of a registered network: its name, weights, which of them, and settings."""
     entry = find_model(name)
-    settings: dict[str, Any] = _settings(entry)
+    settings: Node = _settings(entry)
     if entry.shipped:
         # As the solver would take it: a data set knows its camera.
         return {"name": name} | settings | {"noise": "${oc.select:solver.noise,auto}"}
     return {"name": name, "weights": None, "ema": None} | settings
 
 
-def _settings(entry: Entry) -> dict[str, Any]:
+def _settings(entry: Entry) -> Node:
     parameters = inspect.signature(entry.make).parameters.values()
     missing = inspect.Parameter.empty
     settings = {
@@ -32,7 +32,7 @@ def _settings(entry: Entry) -> dict[str, Any]:
     return settings | dict(entry.settings)
 
 
-def build_network(node: dict[str, Any], bands: int) -> tuple[nn.Module, Card]:
+def build_network(node: Node, bands: int) -> tuple[nn.Module, Card]:
     """Make the network of a `model` node.
 
     Args:
@@ -50,7 +50,7 @@ def build_network(node: dict[str, Any], bands: int) -> tuple[nn.Module, Card]:
     if missing := [key for key, value in node.items() if value == "???"]:
         raise ValueError(f"config: model.{missing[0]} has no value; give it one")
     # Lists of a config are tuples in Python; a network may unpack or hash them.
-    settings: dict[str, Any] = {
+    settings: Node = {
         key: tuple(value) if isinstance(value, list) else value for key, value in node.items()
     }
     path = settings.pop("path", None)
@@ -83,7 +83,7 @@ def _for_any(card: Card, bands: int) -> Card:
     return replace(card, bands=bands, wavelengths=None)
 
 
-def check_model(node: dict[str, Any]) -> Card | None:
+def check_model(node: Node) -> Card | None:
     """Look at a `model` node before anything is read that it is needed for.
 
     Returns:

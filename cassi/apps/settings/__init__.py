@@ -28,7 +28,7 @@ from cassi.apps.settings.commands import (
     Validation,
     check_nodes,
 )
-from cassi.apps.settings.read import influence, read_settings, to_dict, to_yaml, with_value
+from cassi.apps.settings.read import influence, read_settings, to_dict, to_yaml
 from cassi.apps.settings.unknown import RENAMED, unknown_key
 
 __all__ = [
@@ -57,5 +57,4 @@ __all__ = [
     "to_dict",
     "to_yaml",
     "unknown_key",
-    "with_value",
 ]

@@ -507,15 +507,6 @@ class Data:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sweep:
-    """The value of the settings that an evaluation changes from point to point."""
-
-    parameter: str
-    values: list[Any]
-    label: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Protocol:
     """Measurements to compare methods on: what each case changes of the settings.
 
@@ -565,7 +556,6 @@ class Evaluate(Sharing):
     camera: str | None = field(default=None, metadata=_NOTHING)  # its values stand in the others
     system: Node
     noise: Node = None
-    sweep: Sweep | None = None
     twin: Twin | None = None
     guide: SimulatedGuide
     benchmark: Protocol | None = None

@@ -3,17 +3,16 @@
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, field, fields, is_dataclass, make_dataclass
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import (
     ConfigAttributeError,
     ConfigKeyError,
-    OmegaConfBaseException,
 )
 
 from cassi.apps.camera.file import with_camera
-from cassi.apps.settings.unknown import renamed, unknown_key
+from cassi.apps.settings.unknown import unknown_key
 from cassi.config import verbatim
 
 T = TypeVar("T")
@@ -52,24 +51,6 @@ def read_settings(config: DictConfig, kind: Callable[..., T], options: Iterable[
         values["mask"] = own if values.get("mask") is None else values["mask"]
     settings: T = _fill(kind, values)
     return settings
-
-
-def with_value(settings: T, key: str, value: Any) -> T:
-    """Return settings with one value replaced, by its dotted name such as `twin.shift[1]`.
-
-    Raises:
-        ValueError: there is no value of that name, or it is not to be that.
-    """
-    if key.split(".")[0] == "vars":  # what refers to it has its value already
-        raise ValueError(f"expected a setting of the command, got {key!r}")
-    node = OmegaConf.create(verbatim(to_dict(settings)))
-    OmegaConf.set_struct(node, True)
-    try:
-        OmegaConf.update(node, key, verbatim(value))
-    except OmegaConfBaseException:
-        raise ValueError(renamed(key) or f"no config value {key!r}") from None
-    replaced: T = _fill(type(settings), OmegaConf.to_container(node, resolve=True))
-    return replaced
 
 
 def to_dict(settings: Any) -> dict[str, Any]:
@@ -118,7 +99,7 @@ def _schema(kind: Any) -> Any:
 
 def _inner(hint: Any) -> Any:
     """Return the class of settings that a type hint names, alone or beside None."""
-    options = getattr(hint, "__args__", (hint,))
+    options = get_args(hint) or (hint,)
     return next((option for option in options if is_dataclass(option)), None)
 
 

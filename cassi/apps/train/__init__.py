@@ -24,7 +24,7 @@ from cassi.apps.command import (
 )
 from cassi.apps.folders import is_new
 from cassi.apps.printing import marked
-from cassi.apps.reconstructors import build_network, rewrite_model_path
+from cassi.apps.reconstructors import build_network
 from cassi.apps.settings import Train, Validation, check_nodes, to_dict
 from cassi.apps.train import files, inputs
 from cassi.apps.train.dry_run import rehearse
@@ -46,9 +46,7 @@ if TYPE_CHECKING:
 def main() -> None:
     """Run the command."""
     sys.argv[1:] = ["dry_run=true" if word == "--dry-run" else word for word in sys.argv[1:]]
-    run_command(
-        "cassi-train", Train, train, lambda a: rewrite_model_path(files.add_earlier_options(a))
-    )
+    run_command("cassi-train", Train, train, files.add_earlier_options)
 
 
 def train(settings: Train, run: Run) -> float:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tabulate import tabulate
 
 from cassi.apps.results import (
     errors_of_wavelengths,
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 NUMBERS, TABLE, PICTURE = "metrics.json", "results.csv", "rgb.png"
-EVALUATION, SWEEP = "results.json", "sweep.json"
+EVALUATION = "results.json"
 """What cassi-evaluate writes."""
 DEVIATION = "uncertainty.tif"
 _SIDE = 240  # pixels of a small picture
@@ -86,11 +85,11 @@ def list_results(allowed: AllowedPaths) -> list[Entry]:
     """Return the results below the folders that may be read, and the failures, sorted by name.
 
     A folder counts when it has metrics.json, which is written together with the other files, or the
-    results.json or sweep.json of an evaluation. One with a damaged file is listed with the reason.
+    results.json of an evaluation. One with a damaged file is listed with the reason.
     """
     found = []
     places = set()
-    readers = {NUMBERS: _list_cube, EVALUATION: _list_evaluation, SWEEP: _list_evaluation}
+    readers = {NUMBERS: _list_cube, EVALUATION: _list_evaluation}
     for file, read in readers.items():
         for folder in allowed.find(file):
             name = allowed.name_of(folder)
@@ -150,13 +149,8 @@ def evaluation_page(entry: Entry, allowed: AllowedPaths) -> bytes:
     report, means = entry.folder / "report.html", entry.folder / "results.md"
     if report.exists():
         return _POLICY.encode() + allowed.read(report, _LARGEST_REPORT)
-    if means.exists():
-        text = allowed.read(means, _LONGEST).decode()
-        body = MarkdownIt("commonmark").enable("table").render(text)
-    else:
-        text = allowed.read(entry.folder / "sweep.csv", _LONGEST).decode()
-        rows = list(csv.reader(io.StringIO(text, newline="")))
-        body = tabulate(rows, headers="firstrow", tablefmt="html", floatfmt=".4g")
+    text = allowed.read(means, _LONGEST).decode()
+    body = MarkdownIt("commonmark").enable("table").render(text)
     pictures = [allowed.read(file, _LARGEST) for file in _pictures(entry.folder)]
     drawn = [f'<img alt="" src="data:image/png;base64,{b64encode(p).decode()}">' for p in pictures]
     page = _PAGE.format(name=escape(entry.name), body=body + "".join(drawn))
@@ -184,7 +178,7 @@ def thumbnail(entry: Entry, allowed: AllowedPaths) -> Image.Image | None:
 
 def _pictures(folder: Path) -> list[Path]:
     """Return the pictures of a result, the one that stands for it first."""
-    named = [folder / name for name in (PICTURE, "sweep.png", "cases.png")]
+    named = [folder / name for name in (PICTURE, "cases.png")]
     return [file for file in named if file.exists()] + sorted(folder.glob("figures/*.png"))
 
 
@@ -196,12 +190,12 @@ def _list_cube(name: str, folder: Path, allowed: AllowedPaths) -> Entry | None:
 
 
 def _list_evaluation(name: str, folder: Path, allowed: AllowedPaths) -> Entry | None:
-    file = folder / EVALUATION if (folder / EVALUATION).exists() else folder / SWEEP
+    file = folder / EVALUATION
     results = _parse(file, allowed)
     if not isinstance(results, dict) or not {"metrics", "preset"} <= results.keys():
         return None
     try:
-        said = _say_sweep(results) if "values" in results else _say_best(results)
+        said = _say_best(results)
         said.encode()  # half of a surrogate pair is no text
     except Exception as error:  # anything may stand there
         raise ValueError(f"{file.name}: it is not what cassi-evaluate writes ({error})") from None
@@ -216,12 +210,6 @@ def _say_best(results: Mapping[str, Any]) -> str:
     scores = {method: mean for method, mean in means.items() if mean is not None}
     best = max(scores, key=scores.__getitem__, default=None)
     return said if best is None else f"{said}, best: {best} with {scores[best]:.2f} dB"
-
-
-def _say_sweep(results: Mapping[str, Any]) -> str:
-    methods = {method: None for rows in results["metrics"].values() for method in rows}
-    points = len(results["values"])
-    return f"evaluation: {points} values of {results['parameter']}, {', '.join(methods)}"
 
 
 def _broken(name: str, error: Exception) -> Entry:

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from cassi.apps.arguments import config_groups
-from cassi.apps.reconstructors import compose_settings, rewrite_model_path, settings_of_file
+from cassi.apps.arguments import config_groups, spell
+from cassi.apps.reconstructors import compose_settings, settings_of_file
 from cassi.apps.settings import Reconstruct, to_dict, to_yaml
 
 NAME = "repeat"
@@ -51,7 +51,7 @@ def write_config(folder: Path, settings: Reconstruct, options: list[str]) -> Non
 def choices(options: list[str]) -> dict[str, str]:
     """Return the config of each group that the options choose, as in a defaults list."""
     groups, found = config_groups(), {}
-    for option in rewrite_model_path(options):
+    for option in spell(options):
         key, equals, value = option.partition("=")
         name, at, package = key.partition("@")
         if equals and name in groups and "." not in name:

@@ -6,7 +6,7 @@ import signal
 import numpy as np
 import pytest
 import torch
-from shared import before_a_push, stamps, wait_until
+from shared import before_a_push, runs_in, wait_until
 
 import cassi
 from cassi.models.load import Card, create_model, save_model
@@ -66,20 +66,20 @@ def test_a_file_of_a_training_is_a_reconstructor(evaluate, data, results, tmp_pa
 def test_only_what_changed_is_done_again(evaluate, data, tmp_path):
     records = tmp_path / "run" / "records"
     evaluate(*data, *PLAIN, reconstructors(SHORT)).ok()
-    first, whole = stamps(records), (tmp_path / "run" / "results.json").read_bytes()
+    first, whole = runs_in(records), (tmp_path / "run" / "results.json").read_bytes()
     evaluate(*data, *PLAIN, reconstructors(SHORT)).ok()
-    assert stamps(records) == first
+    assert runs_in(records) == first
     assert (tmp_path / "run" / "results.json").read_bytes() == whole
     # Another method leaves the first one's records alone.
     evaluate(*data, *PLAIN, reconstructors(SHORT, OTHER)).ok()
-    assert first.items() <= stamps(records).items()
+    assert first.items() <= runs_in(records).items()
     # Noise, and a longer run under the same name, change results.
     evaluate(*data, *PLAIN, reconstructors(SHORT), "noise=white").ok()
-    noisy = stamps(records)
+    noisy = runs_in(records)
     assert all(noisy[path] != first[path] for path in first)
     again = SHORT.replace("4", "5")
     evaluate(*data, *PLAIN, reconstructors(again), "noise=white").ok()
-    assert all(stamps(records)[path] != noisy[path] for path in first)
+    assert all(runs_in(records)[path] != noisy[path] for path in first)
 
 
 def test_a_scene_that_fails_is_reported_and_the_rest_goes_on(evaluate, data, results, tmp_path):
@@ -105,7 +105,7 @@ def test_a_scene_that_fails_is_reported_and_the_rest_goes_on(evaluate, data, res
         (["scenes=[four]"], "'four' is not there; there is"),
         (["preset=mathlab"], "expected a metric preset among"),
         (["data=bundle"], "did you mean bundled"),
-        (["sweep=nois"], "did you mean noise"),
+        (["figure=papre"], "did you mean paper"),
         (["mask=none.npy"], "mask: no file or folder none.npy"),
     ],
 )
@@ -118,15 +118,14 @@ def test_a_killed_run_loses_the_scene_in_hand_only(evaluate, start, data, tmp_pa
     options = (*data, *PLAIN, reconstructors(slow))
     folder = tmp_path / "killed"
     process = start("evaluate", *options, f"hydra.run.dir={folder}")
-    record = folder / "records" / "one" / "slow.json"
-    wait_until(record.exists, process)
+    wait_until(lambda: runs_in(folder / "records"), process)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
     assert not (folder / "results.json").exists()
-    done = stamps(folder / "records")
+    done = runs_in(folder / "records")
     assert done
     evaluate(*options, f"hydra.run.dir={folder}").ok()
-    assert done.items() <= stamps(folder / "records").items()
+    assert done.items() <= runs_in(folder / "records").items()
     evaluate(*options, f"hydra.run.dir={tmp_path / 'whole'}").ok()
     whole = (tmp_path / "whole" / "results.json").read_bytes()
     assert (folder / "results.json").read_bytes() == whole
@@ -161,10 +160,10 @@ def test_a_multirun_makes_one_table(name, evaluate, data, results, tmp_path):
         assert outcome.status == 2
         last = outcome.err.splitlines()[-1]
         assert last.startswith("cassi-evaluate: error: a job failed: scenes: 'tree' is not there")
-        done = stamps(tmp_path / "many" / "job0" / "records")
+        done = runs_in(tmp_path / "many" / "job0" / "records")
     evaluate(*many, *options, "scenes=[one],[two,three]").ok()
     if name == "basic":
-        assert stamps(tmp_path / "many" / "job0" / "records") == done
+        assert runs_in(tmp_path / "many" / "job0" / "records") == done
     one, both = (results("results.json", folder) for folder in ("one", "many"))
     assert one["metrics"] == both["metrics"]
     assert one["about"] == both["about"]
@@ -202,18 +201,6 @@ def test_a_multirun_over_twins_or_reconstructors_of_one_name(evaluate, data, res
     longer = OTHER.replace("longer", "gap")
     evaluate(*data, *PLAIN, *again, f"reconstructors=[{SHORT}],[{longer}]").ok()
     assert len(results("results.json", "again")["metrics"]) == 2
-
-
-def test_a_sweep_makes_a_table_and_a_plot(evaluate, data, results, tmp_path):
-    options = (*data, *PLAIN, reconstructors(SHORT), "sweep=mask_shift", "sweep.values=[0,0.5]")
-    evaluate(*options, "scenes=[one,two]").ok()
-    folder = tmp_path / "run"
-    rows = results("sweep.csv")
-    means = {float(r["twin.shift[1]"]): r for r in rows if r["scene"] == "mean"}
-    assert float(means[0]["psnr/unit"]) > float(means[0.5]["psnr/unit"])
-    assert len(rows) == 2 * 3
-    assert all((folder / f"sweep{suffix}").stat().st_size > 1000 for suffix in (".png", ".pdf"))
-    assert not list((folder / "records").rglob("*.npy"))
 
 
 def test_pictures_and_report(evaluate, data, tmp_path):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from cassi.apps.evaluate.problems import find_bands, load_benchmark, preparation, sweep_points
+from cassi.apps.evaluate.problems import find_bands, find_cases, load_benchmark, preparation
 from cassi.apps.evaluate.rows import make_recipes, read_reconstructors
 from cassi.apps.reconstructors import compose_settings, list_methods
 from cassi.apps.settings import Evaluate
@@ -18,7 +18,6 @@ CONF = Path(__file__).resolve().parents[3] / "conf"
 DATA = sorted(f.stem for f in (CONF / "data").glob("*.yaml") if not f.stem.startswith("_"))
 TWINS = sorted(file.stem for file in (CONF / "twin").glob("*.yaml"))
 BENCHMARKS = sorted(file.stem for file in (CONF / "benchmark").glob("*.yaml"))
-SWEEPS = sorted(file.stem for file in (CONF / "sweep").glob("*.yaml"))
 CPU = torch.device("cpu")
 # Not among our data: a folder that tells, and what is said without it.
 ABSENT = {
@@ -61,18 +60,6 @@ def test_every_missing_folder_is_a_line(name, tmp_path):
         load_benchmark(settings)
 
 
-@pytest.mark.parametrize("name", SWEEPS)
-def test_every_sweep_has_points(name):
-    settings = settings_of(f"sweep={name}")
-    points = sweep_points(settings)
-    values = settings.sweep.values
-    assert list(points) == [f"{settings.sweep.parameter}={value:g}" for value in values]
-    for value, here in zip(values, points.values(), strict=True):
-        assert OmegaConf.select(OmegaConf.create(asdict(here)), settings.sweep.parameter) == value
-        assert (here.twin is None) == (name == "noise")
-        assert here.noise is None or build(here.noise)
-
-
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_every_benchmark_makes_its_reconstructors_and_cases(name):
     settings = settings_of(f"benchmark={name}")
@@ -81,7 +68,7 @@ def test_every_benchmark_makes_its_reconstructors_and_cases(name):
     if protocol is None:
         return
     assert protocol.name == name
-    points = sweep_points(settings)
+    points = find_cases(settings)
     assert len(points) == len(protocol.cases)
     assert all(here.noise is None or build(here.noise) for here in points.values())
     assert all(here.mask is None or build(here.mask) for here in points.values())

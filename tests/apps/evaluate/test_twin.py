@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from shared import stamps
+from shared import runs_in
 
 import cassi
 from cassi.evaluation import Job, RecordFolder, Twin
@@ -71,18 +71,18 @@ def test_only_what_changed_is_done_again(evaluate, data, found, tmp_path):
     records = tmp_path / "run" / "records"
     options = (*data, *PLAIN, f"reconstructors=[{GAP}]", "twin=shifted")
     evaluate(*options, "knowledge=[nominal,told]").ok()
-    first = stamps(records)
+    first = runs_in(records)
     assert not found
     evaluate(*options).ok()
-    assert first.items() <= stamps(records).items()
-    done, whole = stamps(records), (tmp_path / "run" / "results.json").read_bytes()
+    assert first.items() <= runs_in(records).items()
+    done, whole = runs_in(records), (tmp_path / "run" / "results.json").read_bytes()
     assert len(done) == 9
     evaluate(*options).ok()
-    assert stamps(records) == done
+    assert runs_in(records) == done
     assert (tmp_path / "run" / "results.json").read_bytes() == whole
     assert len(found) == 3  # what is done needs no camera
     evaluate(*options, "twin.rotation=0.1").ok()
-    assert all(stamps(records)[path] != done[path] for path in done)
+    assert all(runs_in(records)[path] != done[path] for path in done)
 
 
 def test_a_camera_that_is_not_found_fails_its_rows_alone(evaluate, data, results):
@@ -93,16 +93,6 @@ def test_a_camera_that_is_not_found_fails_its_rows_alone(evaluate, data, results
     metrics = results("results.json")["metrics"]
     assert "one" in metrics["gap (told)"]["scenes"]
     assert not metrics["gap (calibrated)"]["scenes"]
-
-
-def test_a_sweep_of_a_defect(evaluate, data, results):
-    sweep = ("sweep=mask_shift", "sweep.values=[0,0.6]")
-    options = (*data, *PLAIN, f"reconstructors=[{GAP}]", "knowledge=[nominal,told]")
-    evaluate(*options, *sweep, "scenes=[one]").ok()
-    rows = [row for row in results("sweep.csv") if row["scene"] == "mean"]
-    values = {(float(r["twin.shift[1]"]), r["method"]): float(r["psnr/unit"]) for r in rows}
-    assert values[0, "gap"] == values[0, "gap (told)"]
-    assert values[0.6, "gap"] < values[0.6, "gap (told)"]
 
 
 @pytest.mark.parametrize(

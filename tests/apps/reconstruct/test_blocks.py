@@ -5,6 +5,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import torch
+from shared import damage_record
 
 import cassi
 from cassi import metrics
@@ -172,8 +173,7 @@ def test_what_is_damaged_or_of_another_run_is_computed_again(
     elif damage == "tail":
         (hidden / "tail-1.npy").write_bytes(b"damage")
     elif damage == "record":
-        text = (hidden / "block-0.json").read_text()
-        (hidden / "block-0.json").write_text(text.replace('"block": 0', '"block": 7', 1))
+        damage_record(hidden, "block-0", '"block": 0', '"block": 7')
     else:
         given = (*given, "solver.iterations=16")
     computed.clear()

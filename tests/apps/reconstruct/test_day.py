@@ -9,7 +9,7 @@ from shared import stamps, wait_until, workers_of
 
 import cassi
 from cassi.apps.reconstruct import many
-from cassi.data.record_log import read_records
+from cassi.data.store import Store
 
 xarray = pytest.importorskip("xarray", reason="needs the extra xarray")
 pytest.importorskip("zarr", reason="needs the extra xarray")
@@ -75,8 +75,8 @@ def test_many_frames_from_two_workers_of_which_one_is_killed(start, tmp_path):
     options += ("output.cube=day.zarr", f"hydra.run.dir={tmp_path / 'run'}")
     options += ("processes=2", "align=false")
     process = start("reconstruct", *options)
-    log = tmp_path / "run" / ".done"
-    wait_until(lambda: len(read_records(log)) >= 20, process)
+    store = Store(tmp_path / "run" / ".done")
+    wait_until(lambda: len(store.all()) >= 20, process)
     os.kill(workers_of(process.pid)[0], signal.SIGKILL)
     _, err = process.communicate(timeout=280)
     assert process.returncode == 0, err

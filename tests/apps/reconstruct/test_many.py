@@ -16,7 +16,7 @@ from cassi.apps.reconstruct import many
 from cassi.apps.reconstruct.many import batch_size
 from cassi.apps.reconstructors import compose_settings, fingerprint_settings, identity
 from cassi.data.atomic import check_sums
-from cassi.data.record_log import read_records
+from cassi.data.store import Store
 from cassi.models.load import Card, create_model, save_model
 
 NAMES = ("a", "b", "c")
@@ -35,7 +35,7 @@ def day(camera, write_day, tmp_path):
 
 
 def done(folder):
-    return read_records(folder / ".done").keys()
+    return Store(folder / ".done").all().keys()
 
 
 def test_each_is_as_if_it_were_the_only_one(reconstruct, day, tmp_path):

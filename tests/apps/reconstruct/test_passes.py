@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from shared import damage_record
 
 import cassi
 from cassi.apps.reconstruct.journal import Passes
@@ -36,7 +37,7 @@ def test_a_stopped_run_goes_on_at_the_next_pass(reconstruct, camera, stopped, re
     stopped.reconstruct = reconstruct
     assert stopped(*given).status == 130
     hidden = tmp_path / "run" / ".passes"
-    kept = {"start.json", "start-0.npy", "pass.json", "pass-2.npy"}
+    kept = {"results.sqlite", "start-0.npy", "pass-2.npy"}
     assert {file.name for file in hidden.iterdir()} == kept
     outcome = reconstruct(*given).ok()
     assert "passes: 2 finished already" in outcome.out
@@ -63,8 +64,7 @@ def test_what_is_damaged_or_of_another_run_is_computed_again(
             file.seek(-40, 2)
             file.write(b"damage")
     elif damage == "record":
-        text = (hidden / "pass.json").read_text()
-        (hidden / "pass.json").write_text(text.replace('"passes": 2', '"passes": 1', 1))
+        damage_record(hidden, "pass", '"passes": 2', '"passes": 1')
     elif damage == "config":
         given = (*given, "solver.blend=0.4")
     else:

@@ -8,11 +8,11 @@ import torch
 from shared import every_network
 
 from cassi.apps import train
+from cassi.apps.arguments import spell
 from cassi.apps.reconstructors import (
     build_network,
     compose_settings,
     model_node,
-    rewrite_model_path,
 )
 from cassi.apps.settings import Train
 from cassi.apps.train import inputs
@@ -165,7 +165,7 @@ def test_settings_of_a_network_are_values():
 
 def test_a_path_is_an_option_of_the_group():
     arguments = ["model=a b/it's.safetensors", "model=gap_net", "-m", "x=y.safetensors"]
-    rewritten = rewrite_model_path(arguments)
+    rewritten = spell(arguments)
     assert rewritten[2:] == arguments[1:]
     assert settings_of(*rewritten[:2]).model == {"path": "a b/it's.safetensors"}
 

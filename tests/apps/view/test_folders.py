@@ -22,7 +22,7 @@ from cassi.apps.view.folders import (
 from cassi.apps.view.jobs import Job
 from cassi.apps.view.pages.save import place
 from cassi.data.io import write_cube
-from cassi.evaluation import Record, write_results, write_sweep
+from cassi.evaluation import Record, write_results
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_what_failed_and_what_is_damaged(result):
 
 @pytest.fixture
 def evaluations(tmp_path):
-    """Folders as cassi-evaluate writes them: of scenes with and without a report, and a sweep."""
+    """Folders as cassi-evaluate writes them: with and without a report."""
     day = tmp_path / "evaluated"
     records = [
         Record("", scene, method, "", {"psnr/unit": psnr})
@@ -94,12 +94,7 @@ def evaluations(tmp_path):
         (day / name).mkdir(parents=True)
         write_results(day / name, records, ["toys", "beads"], ["gap_tv", "<b>auto"], **more)
     (day / "reported" / "report.html").write_text("<h1>of the command</h1>")
-    (day / "sweep").mkdir()
-    write_sweep(
-        *(day / "sweep", [], {"noise=1": 1.0, "noise=2": 2.0}, ["toys"], ["gap_tv"]),
-        **(more | {"parameter": "noise"}),
-    )
-    (day / "sweep" / "sweep.png").write_bytes(b"curves")
+    (day / "table" / "cases.png").write_bytes(b"bars")
     return day
 
 
@@ -109,13 +104,12 @@ def test_evaluations_are_listed_and_shown(evaluations):
     assert {name: entry.said for name, entry in entries.items()} == {
         "reported": "evaluation: 4 rows, best: <b>auto with 31.50 dB",
         "table": "evaluation: 4 rows, best: <b>auto with 31.50 dB",
-        "sweep": "evaluation: 2 values of noise, gap_tv",
     }
     assert all(entry.is_evaluation for entry in entries.values())
     pages = {name: evaluation_page(entry, allowed).decode() for name, entry in entries.items()}
     assert pages["reported"].endswith("<h1>of the command</h1>")
     assert re.search("<td.*31.50", pages["table"])
-    assert re.search("<td.*data:image/png", pages["sweep"], re.DOTALL)
+    assert re.search("<td.*data:image/png", pages["table"], re.DOTALL)
     assert all("default-src 'none'" in page.partition("<h1>")[0] for page in pages.values())
 
 
@@ -132,7 +126,7 @@ def test_evaluations_that_are_damaged_or_lead_elsewhere(evaluations, tmp_path):
     for values in (*wrong, {"metrics": {"\ud800": good["metrics"]["gap_tv"]}}):
         (evaluations / "table" / "results.json").write_text(json.dumps(good | values))
         found = {each.name: each for each in list_results(allowed)}
-        assert found["sweep"].is_evaluation
+        assert found["reported"].is_evaluation
         if values != {"preset": 7}:  # no score is known then
             assert found["table"].said.startswith("damaged: results.json: it is not what")
             with pytest.raises(ValueError, match="no result"):
