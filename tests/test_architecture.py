@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from shared import python
 
+from scripts.checks import structure
+
 PACKAGE = Path(__file__).resolve().parents[1] / "cassi"
 PARTS = {
     # part: the parts of cassi it may import, itself aside
@@ -151,6 +153,11 @@ def test_no_circle_of_files():
         inner |= {name.rpartition(".")[0] for name in inner if file_of(name) is None}
         arrows[path] = {file for name in inner if (file := file_of(name)) not in (None, path)}
     graphlib.TopologicalSorter(arrows).prepare()  # raises, and names the files
+
+
+def test_functions_fit_a_page():
+    assert list(structure.long_functions()) == []
+    assert structure.loose_types()["system: Any"] == 0
 
 
 def test_few_functions_take_a_config():

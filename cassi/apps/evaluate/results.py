@@ -190,8 +190,8 @@ class Results:
 
 def _describe(settings: Evaluate) -> Json:
     """Return what decides the numbers, without where files lie and how many processes there are."""
-    names = ("system", "noise", "seed", "threads", "reconstructors")
-    values = {name: getattr(settings, name) for name in names}
+    values: Json = {"system": settings.system, "noise": settings.noise, "seed": settings.seed}
+    values |= {"threads": settings.threads, "reconstructors": settings.reconstructors}
     if settings.benchmark is not None:
         values["cases"] = settings.benchmark.cases
     if settings.mask is not None:  # in place of the data set's own

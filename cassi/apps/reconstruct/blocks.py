@@ -410,8 +410,8 @@ def _weights(count: int, like: Tensor) -> Tensor:
 
 
 def _row(index: int, step: Iteration) -> Json:
-    names = ("residual", "seconds", "change", "sigma")
-    return {"block": index + 1, "iteration": step.index} | {n: getattr(step, n) for n in names}
+    found = {"residual": step.residual, "seconds": step.seconds, "change": step.change}
+    return {"block": index + 1, "iteration": step.index, **found, "sigma": step.sigma}
 
 
 _UNITS = {"": 1, "B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}

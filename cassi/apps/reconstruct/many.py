@@ -358,8 +358,8 @@ def _failed(error: Exception) -> Outcome:
 
 
 def _record(key: str, outcome: Outcome) -> Json:
-    kept = {name: getattr(outcome, name) for name in ("row", "path", "files", "changed")}
-    return {"key": key, **kept}
+    found = {"row": outcome.row, "path": outcome.path, "files": outcome.files}
+    return {"key": key, **found, "changed": outcome.changed}
 
 
 def _say(snapshot: Snapshot, outcome: Outcome) -> None:

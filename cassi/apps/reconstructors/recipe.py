@@ -5,17 +5,20 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import Unpack
 
 from cassi.apps.reconstructors.compose import compose_settings
 from cassi.apps.reconstructors.names import settings_of, understand
 from cassi.apps.reconstructors.networks import build_network, check_model
 from cassi.apps.settings import Reconstruct
 from cassi.config import build, check_node
+from cassi.models.grid import shaped
 from cassi.models.inference import prepare
 from cassi.models.pretrained import BANDS
 from cassi.models.registry import Card, find_model, list_models
 from cassi.solvers import Solution, Solver
-from cassi.solvers.base import Reconstructor
+from cassi.solvers.base import Options, Reconstructor
+from cassi.solvers.linear_system import LinearSystem
 from cassi.systems.grid import Grid
 
 ADAPT = ("method=self_supervised",)
@@ -166,8 +169,8 @@ class NamedNetwork:
     def __init__(self, settings: Reconstruct, recipe: Recipe) -> None:
         self.settings, self.recipe = settings, recipe
 
-    def run(self, y: Tensor, system: Any, **more: Any) -> Solution:
+    def run(self, y: Tensor, system: LinearSystem, **more: Unpack[Options]) -> Solution:
         """Reconstruct y; see `cassi.solvers.base.Reconstructor`."""
         if self.recipe.device != y.device:
             self.recipe = Recipe(self.settings, y.device)
-        return self.recipe.make(system.cube_shape[0])[0].run(y, system, **more)
+        return self.recipe.make(shaped(system).cube_shape[0])[0].run(y, system, **more)

@@ -1,0 +1,121 @@
+"""Count lines by part, loaded modules, long functions, probes and loose types.
+
+    python -m scripts.checks.structure
+
+A line is code, docstring, comment or blank. `Any` counts names in annotations and elsewhere; probes
+are calls of getattr and hasattr.
+"""
+
+import argparse
+import ast
+import io
+import json
+import subprocess
+import sys
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+LONGEST = 60
+"""Lines of a function, outside of networks of the literature."""
+KINDS = ("code", "docstring", "comment", "blank")
+LOADED = """
+import json, sys, torch
+import cassi
+if {command}:
+    sys.argv = ["cassi-reconstruct", "hydra.run.dir={folder}", "output.progress=false"]
+    from cassi.apps.reconstruct import main
+    try:
+        main()
+    except SystemExit:
+        pass
+else:
+    system = cassi.SDCassi(torch.rand(32, 32), bands=4)
+    cassi.reconstruct(system(torch.rand(1, 4, 32, 32)), system)
+files = {{m.__file__ for n, m in sys.modules.items() if n.split(".")[0] == "cassi"
+          and (getattr(m, "__file__", None) or "").endswith(".py")}}
+print(json.dumps([len(files), sum(len(open(file).readlines()) for file in files)]))
+"""
+
+
+def sources(folder: str) -> list[Path]:
+    """Return the Python files below a folder; of `NAME/*` those of the folder itself."""
+    pattern = "*.py" if folder.endswith("/*") else "**/*.py"
+    return sorted((ROOT / folder.removesuffix("/*")).glob(pattern))
+
+
+def kinds_of(text: str) -> Counter[str]:
+    """Count the lines of each kind in a source."""
+    lines = text.splitlines()
+    kinds = ["code" if line.strip() else "blank" for line in lines]
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if (
+            token.type == tokenize.COMMENT
+            and not lines[token.start[0] - 1][: token.start[1]].strip()
+        ):
+            kinds[token.start[0] - 1] = "comment"
+    for node in ast.walk(ast.parse(text)):
+        value = node.value if isinstance(node, ast.Expr) else None
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            last = value.end_lineno or value.lineno
+            kinds[value.lineno - 1 : last] = ["docstring"] * (last - value.lineno + 1)
+    return Counter(kinds)
+
+
+def long_functions() -> Iterator[str]:
+    """Yield the functions of the package that are longer than `LONGEST`."""
+    for path in sources("cassi"):
+        if "published" in path.parts:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                length = (node.end_lineno or node.lineno) - node.lineno + 1
+                if length > LONGEST:
+                    yield f"{path.relative_to(ROOT)}: {node.name}, {length} lines"
+
+
+def loose_types() -> Counter[str]:
+    """Count `Any`, probes, and cameras of any type in the package."""
+    found: Counter[str] = Counter()
+    for path in sources("cassi"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Name) and node.id == "Any":
+                found["Any"] += 1
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                found["probes"] += node.func.id in ("getattr", "hasattr")
+            if isinstance(node, ast.arg) and node.arg == "system" and node.annotation is not None:
+                found["system: Any"] += ast.unparse(node.annotation) == "Any"
+    return found
+
+
+def loaded(command: bool, folder: str) -> list[int]:
+    """Return modules and lines of the package that a Python call or a command loads."""
+    code = LOADED.format(command=command, folder=folder)
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return list(json.loads(found.stdout.splitlines()[-1]))
+
+
+def main() -> None:
+    """Print the counts."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--folder", default="outputs/structure", help="where a command writes")
+    told = parser.parse_args()
+    total: Counter[str] = Counter()
+    print(f"{'':20}{'lines':>8}" + "".join(f"{kind:>11}" for kind in KINDS))
+    parts = sorted(p.name for p in (ROOT / "cassi").iterdir() if p.is_dir() and p.name[0] != "_")
+    for part in [*(f"cassi/{name}" for name in parts), "cassi/*", "scripts", "tests"]:
+        counts = sum((kinds_of(p.read_text()) for p in sources(part)), Counter[str]())
+        total += counts
+        row = "".join(f"{counts[kind]:>11}" for kind in KINDS)
+        print(f"{part:20}{sum(counts.values()):>8}{row}")
+    print(f"{'all':20}{sum(total.values()):>8}" + "".join(f"{total[k]:>11}" for k in KINDS))
+    print(dict(loose_types()), *long_functions(), sep="\n")
+    for name, command in (("cassi.reconstruct(y, system)", False), ("cassi-reconstruct", True)):
+        modules, lines = loaded(command, told.folder)
+        print(f"{name}: {modules} modules, {lines} lines")
+
+
+if __name__ == "__main__":
+    main()
