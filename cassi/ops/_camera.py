@@ -5,11 +5,10 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from torch._functorch.autograd_function import VmapInfo
 
 from cassi.ops import _checks, _reference
 from cassi.ops._library import call, define, differentiable, kernels, operator
-from cassi.ops._recording import Argument, Context, Dims, Gradients, is_recorded
+from cassi.ops._recording import Argument, Context, Dims, Gradients, VmapInfo, is_recorded
 
 
 def forward(x: Tensor, mask: Tensor, step: int) -> Tensor:

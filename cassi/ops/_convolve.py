@@ -5,13 +5,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._functorch.autograd_function import VmapInfo
 from torch.utils.flop_counter import register_flop_formula
 
 from cassi.ops import _reference_convolve
 from cassi.ops._checks import check_floating, check_same_device, shape_of
 from cassi.ops._library import call, define, kernels
-from cassi.ops._recording import Context, Dims, has_tangents, is_tracked, is_transformed
+from cassi.ops._recording import Context, Dims, VmapInfo, has_tangents, is_tracked, is_transformed
 
 MOST_CHANNELS = 128
 """Above, the transformed weights leave a core's cache, and torch's convolution is faster."""

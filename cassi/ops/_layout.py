@@ -1,19 +1,23 @@
 """Find the operators at which a network silently leaves a memory format."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Collection, Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import BuiltinFunctionType, FunctionType
-from typing import Any, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from cassi.ops._checks import shape_of
+
+if TYPE_CHECKING:
+    from torch._ops import OpOverload
 
 Result = TypeVar("Result")
 

@@ -15,6 +15,8 @@ Rules that all operators share are written here, once:
     has, so that the kernel runs once.
 """
 
+from __future__ import annotations
+
 import ctypes
 import functools
 import os
@@ -22,12 +24,10 @@ import re
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch._functorch.autograd_function import VmapInfo
-from torch._ops import OpOverload
 from torch.nn import Parameter
 
 from cassi.ops._recording import (
@@ -38,9 +38,13 @@ from cassi.ops._recording import (
     Recorder,
     Results,
     Save,
+    VmapInfo,
     is_forward,
     is_transformed,
 )
+
+if TYPE_CHECKING:
+    from torch._ops import OpOverload
 
 T = TypeVar("T")
 Kernel = Callable[..., Results]

@@ -3,18 +3,23 @@
 The references change tensors in place, which such a graph cannot hold. These do not.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
 from torch.nn.functional import conv2d, pad, relu
 
 from cassi.ops import _reference, _reference_tv
 from cassi.ops._library import Kernel, operator
 from cassi.ops._reference import accumulation_dtype, detector_width
 from cassi.ops._reference_eigen import orthogonal_iteration
+
+if TYPE_CHECKING:
+    from torch._ops import OpOverload
 
 
 def _sum_bands(planes: Tensor, step: int) -> Tensor:
@@ -267,7 +272,7 @@ OURS: dict[OpOverload, Kernel] = {
         orthogonal_iteration,  # its reference changes no tensor
     )
 }
-"""Operator of the package → what it is made of."""
+"""OpOverload of the package → what it is made of."""
 PLAIN: dict[OpOverload, Kernel] = {
     **OURS,
     torch.ops.aten.linalg_qr.default: linalg_qr,

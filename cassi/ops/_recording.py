@@ -4,21 +4,32 @@ One function, the gradient, serves all of them. An operator's tangent follows fr
 u ↦ Jᵀu, which is linear in u: the gradient of that, at any u, is J.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import _C, Tensor
 from torch._functorch.eager_transforms import enable_inplace_requires_grad
 from torch._functorch.utils import enable_single_level_autograd_function
-from torch._ops import OpOverload
 from torch.autograd import Function, forward_ad
+
+if TYPE_CHECKING:
+    from torch._ops import OpOverload
 
 Argument = Tensor | int | float | bool | None
 Results = Tensor | tuple[Tensor, ...]
 Dims = tuple[int | None, ...]
 Gradients = tuple[Tensor | None, ...]
 """One for each argument."""
+
+
+class VmapInfo(Protocol):
+    """What `torch.func.vmap` tells a rule."""
+
+    batch_size: int
+    randomness: str
 
 
 class Context(Protocol):

@@ -7,11 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._functorch.autograd_function import VmapInfo
 from torch.autograd import forward_ad
 
 from cassi.checks import whole_number
-from cassi.ops._recording import Dims, FunctionContext, is_recorded, is_tracked, unwrapped
+from cassi.ops._recording import Dims, FunctionContext, VmapInfo, is_recorded, is_tracked, unwrapped
 from cassi.ops._reference_signal import sum_in_order
 
 Apply = Callable[[Tensor], Tensor]

@@ -8,11 +8,17 @@ from typing import Any, NamedTuple, Self, cast
 import numpy as np
 import torch
 from torch import Tensor
-from torch._functorch.autograd_function import VmapInfo
 from torch.nn.functional import embedding, embedding_bag
 from typing_extensions import Unpack
 
-from cassi.ops._recording import FunctionContext, is_forward, is_recorded, is_tracked, is_wrapped
+from cassi.ops._recording import (
+    FunctionContext,
+    VmapInfo,
+    is_forward,
+    is_recorded,
+    is_tracked,
+    is_wrapped,
+)
 from cassi.systems.arguments import Array, check_shape, refuse_gradient
 from cassi.systems.coupled import CoupledCassi
 from cassi.systems.sd_cassi import Further, SDCassi

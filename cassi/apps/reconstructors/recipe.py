@@ -17,7 +17,7 @@ from cassi.models.inference import prepare
 from cassi.models.pretrained import BANDS
 from cassi.models.registry import Card, find_model, list_models
 from cassi.solvers import Solution, Solver
-from cassi.solvers.base import Options, Reconstructor
+from cassi.solvers.base import Options, Reconstructor, Runs
 from cassi.solvers.linear_system import LinearSystem
 from cassi.systems.grid import Grid
 
@@ -132,7 +132,7 @@ def build_method(settings: Any, **parts: Reconstructor) -> Reconstructor:
         made = _build_start(start, node.get("noise", "auto"))
         parts["network" if isinstance(made, NamedNetwork) else "start"] = made
     method: Reconstructor = build(node, prior=prior, **parts)
-    if not hasattr(method, "run"):
+    if not isinstance(method, Runs):
         raise ValueError(f"solver: expected a reconstructor, got {type(method).__name__}")
     return method
 
