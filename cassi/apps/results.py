@@ -141,10 +141,10 @@ def save_pictures(
     if bars is not None:
         save_map(folder, bars.std, cube, wavelengths, unit, errors)
     if output.report:
-        _save_report(folder, name, cube, wavelengths, truth, numbers, bars, light)
+        write_report(folder, name, cube, wavelengths, truth, numbers, bars, light)
 
 
-def _save_report(
+def write_report(
     folder: Path,
     name: str,
     cube: Tensor,

@@ -56,7 +56,7 @@ def read(
     return load_snapshot(settings, recipe.device, recipe.bands, loaded)
 
 
-def find_camera(snapshot: Snapshot, settings: Reconstruct) -> Snapshot:
+def find_camera_by_settings(snapshot: Snapshot, settings: Reconstruct) -> Snapshot:
     """Return the snapshot by the camera that reconstructs it; see `cassi.pipeline.find`.
 
     `calibrate=true` finds mask and bands, `align=true` moves the mask where the measurement is
@@ -100,7 +100,7 @@ def prepare(
     settings: Reconstruct, recipe: Recipe, loaded: Mapping[str, Loaded] | None = None
 ) -> tuple[Snapshot, Reconstructor]:
     """Go the way of a snapshot until it can be reconstructed: read, find the camera, fit."""
-    return fit(find_camera(read(settings, recipe, loaded), settings), recipe)
+    return fit(find_camera_by_settings(read(settings, recipe, loaded), settings), recipe)
 
 
 def fit(snapshot: Snapshot, recipe: Recipe) -> tuple[Snapshot, Reconstructor]:

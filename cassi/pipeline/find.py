@@ -41,7 +41,7 @@ def find_camera(
     """
     found = snapshot if calibrate is None else calibrate(snapshot)
     found = on_grid(found) if guide is None else guide(found)
-    return corrected(found)
+    return by_white_frame(found)
 
 
 def aligned(snapshot: Snapshot) -> Snapshot:
@@ -86,7 +86,7 @@ def on_grid(snapshot: Snapshot) -> Snapshot:
     return snapshot.by(grid=find_grid(snapshot.y, snapshot.camera.system))
 
 
-def corrected(snapshot: Snapshot) -> Snapshot:
+def by_white_frame(snapshot: Snapshot) -> Snapshot:
     """Return a snapshot that a white frame corrects, if there is one, and the response it shows."""
     camera = snapshot.camera
     if camera.unit is None:

@@ -15,7 +15,7 @@ from cassi.apps.inputs import file_paths, load_snapshot
 from cassi.apps.reconstructors import Recipe
 from cassi.apps.results import one_line, say_estimates, summarize, summarize_calibration
 from cassi.apps.settings import Reconstruct
-from cassi.apps.snapshot import find_camera, fit, read, recover, write_results
+from cassi.apps.snapshot import find_camera_by_settings, fit, read, recover, write_results
 from cassi.apps.view.cubes import Shown
 from cassi.apps.view.jobs import Job
 from cassi.apps.view.repeat import write_config
@@ -48,7 +48,7 @@ def reconstruct(settings: Reconstruct, options: list[str], job: Job) -> Shown:
     snapshot = read(settings, recipe)
     if settings.calibrate:
         job.stage = "calibrating the camera"
-    snapshot, reconstructor = fit(find_camera(snapshot, settings), recipe)
+    snapshot, reconstructor = fit(find_camera_by_settings(snapshot, settings), recipe)
     job.stage = "reconstructing"
     watch = _Watch(job, snapshot, reconstructor.iterations)
     more = settings.heldout, settings.uncertainty, watch
@@ -75,7 +75,7 @@ def calibrate(settings: Reconstruct, job: Job) -> str:
     job.stage = "calibrating the camera"
     prepare_process(settings)
     snapshot = load_snapshot(settings, choose_device(settings.device), settings.bands)
-    found = find_camera(snapshot, replace(settings, calibrate=True))
+    found = find_camera_by_settings(snapshot, replace(settings, calibrate=True))
     assert found.camera.calibration is not None
     return say_estimates(summarize_calibration(found.camera.calibration))
 

@@ -249,7 +249,7 @@ def test_both_commands_find_one_camera(calibrate, reconstruct, results, bench, t
     taken = [entry for entry in found["estimates"] if entry["taken"]]
     assert table.count(", taken") == len(taken) > 0
     settings = compose_settings([*files, "calibrate=true", "output.progress=false"])
-    snapshot = way.find_camera(way.read(settings, way.make_recipe(settings)), settings)
+    snapshot = way.find_camera_by_settings(way.read(settings, way.make_recipe(settings)), settings)
     used = snapshot.camera.system.plain
     assert torch.equal(saved.mask, used.mask.clamp(0, 1))
     assert saved.offsets == pytest.approx(used.offsets, abs=1e-6)
@@ -303,7 +303,7 @@ def test_a_raw_frames_design_stays_one_as_it_is_moved(calibrate, bench, tmp_path
     files = (f"mask={tmp_path}/mask.npy", f"measurement={tmp_path}/raw.npy", *place, "dark=0.1")
     settings = compose_settings([*files, "calibrate=true", "output.progress=false"])
     snapshot = way.read(settings, way.make_recipe(settings))
-    snapshot = way.find_camera(snapshot, settings)
+    snapshot = way.find_camera_by_settings(snapshot, settings)
     assert snapshot.camera.system.plain.photographed is not design
     assert not is_design(snapshot.camera.system.mask)
     calibrate(*files, *QUICK).ok()

@@ -110,7 +110,9 @@ def test_a_camera_is_drawn_and_calibrated(session, jobs, polls, monkeypatch):
     assert said(camera.frame.caption) == "Frame: as it was read"
 
     def calibrate(wanted):
-        monkeypatch.setattr(runs, "find_camera", lambda inputs, settings: wanted(settings))
+        monkeypatch.setattr(
+            runs, "find_camera_by_settings", lambda inputs, settings: wanted(settings)
+        )
         camera.calibrate.clicks += 1
         (poll,) = polls
         camera._job.stage = "calibrating the camera"
