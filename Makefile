@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 BASE := $(VENV)/.base
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test test-all test-fast coverage mutations sanitize emulate fuzz lint format docs wheel release release-check commands clean
+.PHONY: install demo test test-all test-fast coverage sanitize emulate fuzz lint format docs wheel release release-check commands clean
 
 install: $(STAMP)
 
@@ -49,12 +49,6 @@ release-check: install emulate
 # What CI has, in one session: what all start with is collected and compiled once.
 test-all: install emulate
 	$(SIDE_BY_SIDE) $(BIN)/python -m $(PYTEST) -m "not thorough"
-
-# The share of random changes of a package that its tests notice.
-PACKAGE ?= metrics
-SAMPLE ?= 60
-mutations: install
-	$(SIDE_BY_SIDE) $(BIN)/python -m scripts.checks.mutations $(PACKAGE) --sample $(SAMPLE) --jobs $(JOBS)
 
 # Lines and branches of cassi/ that the tests reach, also in the commands that they start.
 coverage: export COVERAGE_FILE := $(abspath .coverage)

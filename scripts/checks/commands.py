@@ -91,7 +91,6 @@ SHORTER = {
     r"^make (fuzz|sanitize)$": "FUZZ=300",
     r"^make (test|test-fast|coverage)$": PYTEST,
     r"^make coverage$": "COVERED=--fail-under=0",
-    r"^make mutations$": "SAMPLE=2",
     r"^make wheel$": "FORCE_CUDA=0",
 }
 

@@ -8,9 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-from scripts.checks import commands, mutations, same_bits
+from scripts.checks import commands, same_bits
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -50,13 +49,6 @@ def test_every_kind_of_run_is_compared(tmp_path):
     assert {"method=auto", "prior=tv", "model=pretrained", "folder"} <= set(cases)
     assert "prior=drunet" not in cases  # it needs a file
     assert len(list((tmp_path / "snapshots").iterdir())) == 3
-
-
-def test_mutations_have_tests_and_an_interval():
-    for package in mutations.PACKAGES:
-        assert (ROOT / "cassi" / package).is_dir()
-        assert list((ROOT / "tests" / package).glob("test_*.py"))
-    assert mutations.interval(54, 60) == pytest.approx((0.7985, 0.9534), abs=1e-4)
 
 
 def _gpu(*arguments, **settings):
