@@ -157,23 +157,20 @@ def test_mask_3d_shift_from_a_file(reconstruct, results, tmp_path, side):
 
 
 SHOTS = "mask={_target_: cassi.systems.RandomMask, shots: 2, density: 0.5, seed: 0}"
+OTHERS = {
+    "two shots": [SHOTS],
+    "two dispersers": ["system=dd_cassi"],
+    "video": ["experiment=cacti"],
+    "two shots by gap_tv": ["method=gap_tv", SHOTS],
+    "video by gap_tv": ["experiment=cacti", "method=gap_tv"],
+}
 
 
 @pytest.mark.parametrize(
-    "options",
-    before_a_push(
-        [
-            (SHOTS,),
-            ("system=dd_cassi",),
-            ("experiment=cacti",),
-            ("method=gap_tv", SHOTS),
-            ("experiment=cacti", "method=gap_tv"),
-        ],
-        [("system=dd_cassi",), ("method=gap_tv", SHOTS)],
-    ),
+    "name", before_a_push(list(OTHERS), ["two dispersers", "two shots by gap_tv"])
 )
-def test_other_cameras_run(reconstruct, options):
-    reconstruct(*options, *TINY).ok()
+def test_other_cameras_run(reconstruct, name):
+    reconstruct(*OTHERS[name], *TINY).ok()
 
 
 def test_prism_by_name(reconstruct, results):

@@ -127,8 +127,10 @@ def _said(values: Values, path: Path) -> Values:
     except OmegaConfBaseException as error:
         place, dot, name = str(error.full_key or error.key)[:80].rpartition(".")
         if not isinstance(error, ConfigKeyError | ConfigAttributeError):
-            reason = str(error).splitlines()[0][:120]
-            raise ValueError(f"camera: {place}{dot}{name}: {reason} in {path}") from None
+            expected = "a name" if dot else "{mask: …}"
+            got = str(values.get(place or name))[:80]
+            message = f"camera: {place}{dot}{name}: expected {expected}, got {got} in {path}"
+            raise ValueError(message) from None
         known = list(map(str, error.parent_node or ()))
         near = did_you_mean(name, known, place=place + dot) or f"; there is {', '.join(known)}"
         raise ValueError(f"camera: no value {place + dot + name!r} in {path}{near}") from None
