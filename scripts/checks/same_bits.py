@@ -34,7 +34,10 @@ PHASES = ["solver.iterations=6", "solver.sigma.counts=[3,3]"]
 # What a few iterations are, where the number of iterations is not all there is to shorten.
 SHORTENED = {
     "desci": [*PHASES, "prior.counts=[3,3]"],
-    "pnp_admm": [*PHASES, "prior.prior.counts=[3,3]"],
+    "pnp_admm": [
+        *("solver.iterations=6", "solver.sigma.schedule.counts=[3,3]"),
+        "prior.prior.counts=[3,3]",
+    ],
     "tv_then_non_local": [*SHORT, "prior.counts=[2,2]"],
     "plug_and_play": [*SHORT, "prior.prior.counts=[2,2]"],
 }
