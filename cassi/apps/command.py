@@ -38,6 +38,7 @@ from cassi.threads import free_cores
 from cassi.workers import WORKER
 
 _PAUSE = 3.0  # seconds between lines on what is being tried
+_MOMENT = 0.05  # seconds until a signal is sent again
 
 FAILED = 1
 """Exit status where some results are missing and the rest is done."""
@@ -366,9 +367,29 @@ class Terminated(BaseException):
     """The process was asked to end; like KeyboardInterrupt not an `Exception`."""
 
 
-def raise_terminated() -> contextlib.AbstractContextManager[None]:
-    """Let SIGTERM raise `Terminated` within a block."""
-    return _handle(_terminate)
+@contextlib.contextmanager
+def raise_terminated() -> Iterator[None]:
+    """Let SIGTERM raise `Terminated` within a block, and lose no signal in it.
+
+    What a handler raises inside of `__del__` or a callback of a weak reference is ignored. So the
+    signal is sent again a moment later.
+    """
+    usual = sys.unraisablehook
+    numbers = {KeyboardInterrupt: signal.SIGINT, Terminated: signal.SIGTERM}
+
+    def send_again(ignored: sys.UnraisableHookArgs) -> None:
+        number = numbers.get(ignored.exc_type)
+        if number is None:
+            usual(ignored)
+        else:
+            threading.Timer(_MOMENT, os.kill, (os.getpid(), number)).start()
+
+    sys.unraisablehook = send_again
+    try:
+        with _handle(_terminate):
+            yield
+    finally:
+        sys.unraisablehook = usual
 
 
 def stopped_by(error: BaseException) -> KeyboardInterrupt | Terminated | None:

@@ -54,6 +54,25 @@ def test_sigterm_raises_and_is_given_back():
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+class Signalled:
+    """Sends a signal to this process while it is collected, as a weak reference's callback may."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __del__(self):
+        signal.raise_signal(self.number)
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"), [(signal.SIGTERM, Terminated), (signal.SIGINT, KeyboardInterrupt)]
+)
+def test_a_signal_in_a_finalizer_is_not_lost(number, kind):
+    with pytest.raises(kind), raise_terminated():  # noqa: PT012
+        Signalled(number)
+        time.sleep(10)
+
+
 def test_a_signal_is_found_behind_what_failed_after_it():
     def fail_to_clean_up():
         try:
