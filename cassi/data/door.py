@@ -52,7 +52,7 @@ def read(call: str, path: Path, **given: Any) -> tuple[Any, Any]:
     """Have something read by the process for it.
 
     Args:
-        call: "array", "pages" or "stack", see `worker.CALLS`.
+        call: "array" or "stack", see `worker.CALLS`.
         path: the file or folder, which is there.
         given: further arguments of the call, in values of JSON.
 

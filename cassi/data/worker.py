@@ -30,7 +30,6 @@ from cassi.data.formats import (
     check_folder,
     envi,
     machine_memory,
-    png,
     tiff,
     zarr,
 )
@@ -65,11 +64,6 @@ _NEVER = (
 Values = tuple["np.ndarray | None", "Mapping[str, Any] | None"]
 
 
-def _read_pages(path: Path, pages: list[str]) -> Values:
-    values, remark = png.read_pages([Path(page) for page in pages])
-    return values, {"remark": remark}
-
-
 def _describe_stack(path: Path) -> Values:
     with blaming(f"cannot read {path} as {path.suffix.lower()}"):
         return None, tiff.describe_stack(path)
@@ -77,7 +71,6 @@ def _describe_stack(path: Path) -> Values:
 
 CALLS: dict[str, Callable[..., Values]] = {
     "array": arrays.read_array,
-    "pages": _read_pages,
     "stack": _describe_stack,
 }
 """What can be asked for; each gives an array, or None, and values that JSON can hold."""

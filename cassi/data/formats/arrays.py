@@ -2,6 +2,7 @@
 
 import math
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,11 @@ from cassi.data.formats import (
     as_numbers,
     blaming,
     blank,
-    check_memory,
     envi,
     find_missing,
     hdf5,
     hyperspy,
+    machine_memory,
     mat,
     netcdf,
     numpy,
@@ -56,6 +57,7 @@ def read_array(
     axes: str | None = None,
     bands: int | None = None,
     counts: bool = False,
+    pages: list[str] | None = None,
 ) -> tuple[np.ndarray, dict[str, Any]]:
     """Read one array of a file or folder.
 
@@ -66,6 +68,7 @@ def read_array(
         axes: order of its axes; None finds it.
         bands: number of bands expected, a hint for the order of the axes.
         counts: take integers as they are.
+        pages: names of the images of a folder that are read; None for all.
 
     Returns:
         The array, its axes in the order of "KCHW"; and what it is, in values of JSON: `key`,
@@ -76,16 +79,17 @@ def read_array(
         ValueError: as `cassi.data.io.load_cube`.
     """
     suffix = path.suffix.lower()
-    pages = path.is_dir() and suffix not in FOLDERS
-    what = f"cannot read {path} as {'images' if pages else suffix}"
+    images = path.is_dir() and suffix not in FOLDERS
+    what = f"cannot read {path} as {'images' if images else suffix}"
     with ExitStack() as stack:
         with blaming(what):
-            reader = planes.read_planes if pages else READERS[suffix]
-            reader = png.read_colours if (role, suffix) == ("guide", ".png") else reader
+            reader = partial(planes.read_planes, pages=pages) if images else READERS[suffix]
+            if (role, suffix) == ("guide", ".png"):
+                reader = partial(png.read_png, colours=True)
             source = stack.enter_context(reader(path))
         with blaming(str(path)):
             key, shape, order = choose_array(source, ROLES[role], key, axes, bands)
-            check_memory(2 * 4 * math.prod(shape))  # as it is in the file, and as float32
+            _check_memory(2 * 4 * math.prod(shape))  # as it is in the file, and as float32
         with blaming(what):
             array = source.read(key)
             listed = _listed_wavelengths(source, shape[order.index("C")]) if "C" in order else None
@@ -109,6 +113,15 @@ def read_array(
         "full_scale": full,
     }
     return array.transpose([order.index(letter) for letter in target]), about
+
+
+def _check_memory(needed: int) -> None:
+    """Raise ValueError where more bytes are needed than the machine has, before allocating them."""
+    if needed > machine_memory():
+        raise ValueError(
+            f"reading it takes {needed / 2**30:.1f} GiB of memory, the machine has "
+            f"{machine_memory() / 2**30:.1f} GiB; crop it first"
+        )
 
 
 def _count_missing(source: Source, number: int) -> str:
