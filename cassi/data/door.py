@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 
 from cassi.checks import check_readable
-from cassi.data.formats import arrays
 from cassi.data.worker import receive, send
 
 LIMIT = "CASSI_READ_MB"
@@ -64,10 +63,6 @@ def read(call: str, path: Path, **given: Any) -> tuple[Any, Any]:
         ValueError: it is damaged, not supported, or takes more than it may.
     """
     check_readable(path)
-    if call == "array" and path.suffix.lower() == ".npy" and path.is_file():
-        # Plain numbers behind a short header, as many as the file has bytes for.
-        values, about = arrays.read_array(path, **given)
-        return arrays.to_float32(values), about
     request = {
         "call": call,
         "path": str(path),

@@ -431,6 +431,14 @@ def envi_sizes(folder: Path) -> Path:
     return folder / "a.hdr"
 
 
+def envi_lines(folder: Path) -> Path:
+    """An ENVI header of 900,000 empty lines, which take the square of their number."""
+    envi_sizes(folder)
+    with (folder / "a.hdr").open("a") as file:
+        file.write("\n" * 900_000)
+    return folder / "a.hdr"
+
+
 def png_giant(folder: Path) -> Path:
     """A PNG of (2^31 - 1)² pixels."""
     content = b"\x89PNG\r\n\x1a\n"
@@ -537,9 +545,17 @@ MAKERS: tuple[Callable[[Path], Path | str], ...] = (
     *(hspy_external, hspy_soft, hdf5_storage, envi_link, pages_link, bundled_path),
     *(tiff_circle, tiff_big_circle, tiff_jpeg2000, npz_twice, npy_objects, npy_brackets),
     *(hdf5_circle, hdf5_virtual, hdf5_regions, mat_huge, mat_nested, zarr_shards, envi_sizes),
-    *(png_giant, netcdf_negative, name_of_escapes, name_too_long, link_to_itself, own_memory),
-    *(standard_input, folder_as_file, curve_of_one_line, camera_of_laughs, weights_of_header),
-    weights_of_header_text,
+    *(
+        envi_lines,
+        png_giant,
+        netcdf_negative,
+        name_of_escapes,
+        name_too_long,
+        link_to_itself,
+        own_memory,
+    ),
+    *(standard_input, folder_as_file, curve_of_one_line, camera_of_laughs),
+    *(weights_of_header, weights_of_header_text),
 )
 HARMLESS = ("npz_axes", "mat_text", "tiff_ndtiff")
 """Those that are read without the part that would harm."""
