@@ -83,15 +83,6 @@ def _hdf5_chunk(path):
         item.id.write_direct_chunk((0, 0, 0), b"123")
 
 
-def _hdf5_deep(path):
-    """Paths that take the square of their number."""
-    with h5py.File(path, "w", libver="latest") as file:
-        group = file
-        for _ in range(3000):
-            group = group.create_group("a")
-        group["cube"] = np.ones((3, 4, 5))
-
-
 def _tiff(path):
     tifffile.imwrite(path, np.zeros((3, 4, 5), "f4"), photometric="minisblack")
     content = bytearray(path.read_bytes())
@@ -138,8 +129,6 @@ HOSTILE = {
     "hspy": (".hspy", _hdf5),
     "hdf5": (".h5", _hdf5),
     "hdf5_chunk": (".h5", _hdf5_chunk),
-    "hdf5_deep": (".h5", _hdf5_deep),
-    "netcdf_deep": (".nc", _hdf5_deep),
     "tiff": (".tif", _tiff),
     "envi": (".hdr", _envi),
     "envi_sparse": (".hdr", _envi_sparse),

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 from cassi.data.formats import Source, as_text
-from cassi.data.formats.hdf5 import check_hdf5, own
+from cassi.data.formats.hdf5 import list_items, read_item
 
 _LENGTHS = {"nm", "um", "µm", "μm", "m", "Å"}
 # The oldest version of the format that has axes with values of their own.
 _VERSION = "3.1"
-_LARGEST_AXIS = 1 << 16
 
 
 @contextmanager
@@ -22,37 +21,43 @@ def read_hyperspy(path: Path) -> Iterator[Source]:
     import h5py
 
     with h5py.File(path, "r") as file:
-        experiments = own(file, "Experiments")
-        if not isinstance(experiments, h5py.Group):
+        items = list_items(file)
+        if not isinstance(items.get("Experiments"), h5py.Group):
             raise ValueError("it has no group Experiments; expected a file that HyperSpy saved")
-        groups = {name: own(experiments, name) for name in experiments}
-        groups = {name: item for name, item in groups.items() if isinstance(item, h5py.Group)}
-        found = {name: own(group, "data") for name, group in groups.items()}
-        items = {name: item for name, item in found.items() if isinstance(item, h5py.Dataset)}
+        signals = {}
+        for place, item in items.items():
+            parts = place.split("/")
+            if isinstance(item, h5py.Dataset) and parts[::2] == ["Experiments", "data"]:
+                signals[parts[1]] = item
         shapes, axes, wavelengths = {}, {}, None
-        for name, item in items.items():
+        for name, item in signals.items():
             if item.is_virtual or item.external or item.dtype.kind not in "biufc" or not item.size:
                 continue
             shapes[name] = item.shape
-            about = [_axis(own(groups[name], f"axis-{i}")) for i in range(item.ndim)]
+            about = [_axis(items, f"Experiments/{name}/axis-{i}") for i in range(item.ndim)]
             axes[name] = _letters(about)
             if "C" in axes[name] and wavelengths is None:
                 axis = about[axes[name].index("C")]
                 if "wavelength" in axis["name"].lower() or axis["units"] in _LENGTHS:
-                    wavelengths = _values(axis), axis["units"]
+                    wavelengths = axis["values"](), axis["units"]
 
         def read(name: str) -> np.ndarray:
-            check_hdf5(items[name])
-            return np.asarray(items[name][()])
+            return read_item(signals[name])
 
         yield Source(shapes, read, axes=axes, wavelengths=wavelengths)
 
 
-def _axis(group: Any) -> dict[str, Any]:
-    if group is None:
-        return {"name": "", "units": "", "navigate": True, "group": None}
-    text = {key: as_text(group.attrs.get(key, "")) for key in ("name", "units")}
-    return {**text, "navigate": bool(group.attrs.get("navigate", True)), "group": group}
+def _axis(items: dict[str, Any], place: str) -> dict[str, Any]:
+    about = dict(items[place].attrs) if place in items else {}
+
+    def values() -> np.ndarray:
+        if f"{place}/axis" in items:
+            return read_item(items[f"{place}/axis"])
+        steps = np.arange(int(about.get("size", 0)))
+        return float(about.get("offset", 0)) + float(about.get("scale", 0)) * steps
+
+    text = {key: as_text(about.get(key, "")) for key in ("name", "units")}
+    return {**text, "navigate": bool(about.get("navigate", True)), "values": values}
 
 
 def _letters(axes: list[dict[str, Any]]) -> str:
@@ -66,21 +71,6 @@ def _letters(axes: list[dict[str, Any]]) -> str:
     if len(bands) != 1:
         return ""
     return "HW"[: bands[0]] + "C" + "HW"[bands[0] :]
-
-
-def _values(axis: dict[str, Any]) -> np.ndarray:
-    import h5py
-
-    group = axis["group"]
-    given = own(group, "axis")
-    if isinstance(given, h5py.Dataset) and given.size <= _LARGEST_AXIS:
-        check_hdf5(given)
-        return np.asarray(given[()])
-    numbers = [
-        float(group.attrs.get(key, missing)) for key, missing in (("offset", 0), ("scale", 0))
-    ]
-    size = int(group.attrs.get("size", 0))
-    return numbers[0] + numbers[1] * np.arange(min(size, _LARGEST_AXIS))
 
 
 def write_hyperspy(path: Path, cube: np.ndarray, wavelengths: tuple[float, ...] | None) -> None:
