@@ -205,13 +205,6 @@ def drop_opacity(levels: np.ndarray, opacity: np.ndarray) -> np.ndarray:
     return levels
 
 
-def write_all(descriptor: int, values: np.ndarray) -> None:
-    """Write an array to an open file; an error where the disk is full."""
-    rest = np.ascontiguousarray(values).data.cast("B")
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
-
-
 @functools.cache
 def machine_memory(root: Path = Path("/")) -> int:
     """Bytes of memory this process may use.
