@@ -110,6 +110,9 @@ class _Process:
                 seconds = math.ceil(_SLOWER * limits["seconds"])
                 more = f"; if you trust it, set {LIMIT}={2 * limits['megabytes']}"
                 what = f"{path}: reading it takes more than"
+                much = f"{what} {limits['megabytes']} MB{more}"
+                if limits["megabytes"] > limits["machine"]:
+                    much = f"{what} the {limits['machine']} MB that this machine has for it"
                 try:
                     received = receive(link, time.monotonic() + seconds)
                 except TimeoutError:
@@ -120,14 +123,14 @@ class _Process:
                         spent = f"{limits['seconds']} s of processor time"
                         raise ValueError(f"{what} {spent}{more}")
                     if ended == -signal.SIGKILL:  # the system had no more memory
-                        raise ValueError(f"{what} {limits['megabytes']} MB{more}")
+                        raise ValueError(much)
                     name = signal.Signals(-ended).name if ended < 0 else f"status {ended}"
                     raise ValueError(
                         f"cannot read {path}: it is damaged, its reader crashed ({name})"
                     )
                 answer, descriptor = received
                 if answer.get("error") == "memory":
-                    raise ValueError(f"{what} {limits['megabytes']} MB{more}")
+                    raise ValueError(much)
                 fit = True
             finally:
                 if not fit:  # else its next answer could be that of this request
