@@ -17,6 +17,7 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -559,6 +560,8 @@ MAKERS: tuple[Callable[[Path], Path | str], ...] = (
     *(link_to_itself, own_memory, standard_input, folder_as_file, curve_of_one_line),
     *(camera_of_laughs, weights_of_header, weights_of_header_text),
 )
+MASKS = (bundled_path, tiff_ndtiff, tiff_strips, tiff_jpeg2000)
+"""Those of two axes."""
 HARMLESS = ("mat_text", "tiff_ndtiff")
 """Those that are read without the part that would harm."""
 
@@ -574,7 +577,7 @@ def fault(make: Callable[[Path], Path | str], root: Path) -> tuple[str, float, s
     path = make(folder)
     start, wrong, message = time.monotonic(), "", "read"
     try:
-        load = io.load_mask if make in (bundled_path, tiff_ndtiff) else io.load_cube
+        load = io.load_mask if make in MASKS else partial(io.load_cube, axes="CHW")
         place = file_path(path) if isinstance(path, str) else path
         loaded: Any = LOADERS.get(Path(place).suffix, load)(place)
     except Exception as error:
