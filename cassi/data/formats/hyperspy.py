@@ -48,7 +48,7 @@ def read_hyperspy(path: Path) -> Iterator[Source]:
 
 
 def _axis(items: dict[str, Any], place: str) -> dict[str, Any]:
-    about = dict(items[place].attrs) if place in items else {}
+    about = items[place].attrs if place in items else {}
 
     def values() -> np.ndarray:
         if f"{place}/axis" in items:

@@ -41,7 +41,7 @@ def read_netcdf(path: Path) -> Iterator[Source]:
             if not isinstance(item, h5py.Dataset) or item.is_virtual or item.external:
                 continue
             if not as_text(item.attrs.get("NAME")).startswith(_BARE):
-                about, read = dict(item.attrs), partial(read_item, item)
+                about, read = item.attrs, partial(read_item, item)
                 arrays[name] = Labelled(item.shape, item.dtype.kind, _names(item), about, read)
         yield as_source(arrays)
 
