@@ -96,11 +96,10 @@ def _in_order(name: str) -> list[tuple[int, str]]:
 
 def _read(file: Path) -> tuple[np.ndarray, tuple[int, ...], Source]:
     """Return an image of one channel, its size, and what its file holds."""
-    with blaming(file.name):
-        check_plain(file)
-        with _READERS[file.suffix.lower()](file) as source:
-            shape = source.shapes.get("", ())
-            shape = shape[1:] if len(shape) == 3 and shape[0] == 1 else shape
-            if len(shape) != 2:
-                raise ValueError("expected one image of one channel")
-            return source.read("").reshape(shape), shape, source
+    check_plain(file)
+    with blaming(file.name), _READERS[file.suffix.lower()](file) as source:
+        shape = source.shapes.get("", ())
+        shape = shape[1:] if len(shape) == 3 and shape[0] == 1 else shape
+        if len(shape) != 2:
+            raise ValueError("expected one image of one channel")
+        return source.read("").reshape(shape), shape, source
