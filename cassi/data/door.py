@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 
 from cassi.checks import check_readable
-from cassi.data.formats import arrays
 from cassi.data.worker import receive, send
 
 LIMIT = "CASSI_READ_MB"
@@ -52,7 +51,7 @@ def read(call: str, path: Path, **given: Any) -> tuple[Any, Any]:
     """Have something read by the process for it.
 
     Args:
-        call: "array", "pages" or "stack", see `worker.CALLS`.
+        call: "array" or "stack", see `worker.CALLS`.
         path: the file or folder, which is there.
         given: further arguments of the call, in values of JSON.
 
@@ -64,10 +63,6 @@ def read(call: str, path: Path, **given: Any) -> tuple[Any, Any]:
         ValueError: it is damaged, not supported, or takes more than it may.
     """
     check_readable(path)
-    if call == "array" and path.suffix.lower() == ".npy" and path.is_file():
-        # Plain numbers behind a short header, as many as the file has bytes for.
-        values, about = arrays.read_array(path, **given)
-        return arrays.to_float32(values), about
     request = {
         "call": call,
         "path": str(path),
@@ -115,6 +110,9 @@ class _Process:
                 seconds = math.ceil(_SLOWER * limits["seconds"])
                 more = f"; if you trust it, set {LIMIT}={2 * limits['megabytes']}"
                 what = f"{path}: reading it takes more than"
+                much = f"{what} {limits['megabytes']} MB{more}"
+                if limits["megabytes"] > limits["machine"]:
+                    much = f"{what} the {limits['machine']} MB that this machine has for it"
                 try:
                     received = receive(link, time.monotonic() + seconds)
                 except TimeoutError:
@@ -125,14 +123,14 @@ class _Process:
                         spent = f"{limits['seconds']} s of processor time"
                         raise ValueError(f"{what} {spent}{more}")
                     if ended == -signal.SIGKILL:  # the system had no more memory
-                        raise ValueError(f"{what} {limits['megabytes']} MB{more}")
+                        raise ValueError(much)
                     name = signal.Signals(-ended).name if ended < 0 else f"status {ended}"
                     raise ValueError(
                         f"cannot read {path}: it is damaged, its reader crashed ({name})"
                     )
                 answer, descriptor = received
                 if answer.get("error") == "memory":
-                    raise ValueError(f"{what} {limits['megabytes']} MB{more}")
+                    raise ValueError(much)
                 fit = True
             finally:
                 if not fit:  # else its next answer could be that of this request

@@ -340,10 +340,10 @@ def _is_stack(folder: Path, wanted: Sequence[float] | None) -> bool:
 
 def _read_pages(folder: Path) -> Loaded:
     pages = _pages(folder)
-    images, about = door.read("pages", folder, pages=list(map(str, pages)))
+    images, about = door.read("array", folder, role="cube", pages=[page.name for page in pages])
     cube = torch.from_numpy(images)
     check_finite(str(folder), cube)
-    note = f"{folder.name}: {len(pages)} PNG pages{about['remark']}"
+    note = f"{folder.name}: {len(pages)} PNG pages, {', '.join(about['remarks'])}"
     return Loaded(cube[None], _CAVE_NM, folder, None, "CHW", note, counts=True)
 
 

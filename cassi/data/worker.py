@@ -30,7 +30,6 @@ from cassi.data.formats import (
     check_folder,
     envi,
     machine_memory,
-    png,
     tiff,
     zarr,
 )
@@ -65,11 +64,6 @@ _NEVER = (
 Values = tuple["np.ndarray | None", "Mapping[str, object] | None"]
 
 
-def _read_pages(path: Path, pages: list[str]) -> Values:
-    values, remark = png.read_pages([Path(page) for page in pages])
-    return values, {"remark": remark}
-
-
 def _describe_stack(path: Path) -> Values:
     with blaming(f"cannot read {path} as {path.suffix.lower()}"):
         return None, tiff.describe_stack(path)
@@ -77,7 +71,6 @@ def _describe_stack(path: Path) -> Values:
 
 CALLS: dict[str, Callable[..., Values]] = {
     "array": arrays.read_array,
-    "pages": _read_pages,
     "stack": _describe_stack,
 }
 """What can be asked for; each gives an array, or None, and values that JSON can hold."""
@@ -154,7 +147,7 @@ def _answer(link: socket.socket, request: Mapping[str, Any]) -> bool:
     path = Path(request["path"])
     megabytes = request["megabytes"] or BASE_MB + EACH_BYTE * _prepare(path) // MB
     seconds = BASE_SECONDS + max(0, megabytes - BASE_MB) // MB_A_SECOND
-    send(link, {"megabytes": megabytes, "seconds": seconds})
+    send(link, {"megabytes": megabytes, "seconds": seconds, "machine": _machine_share() // MB})
     shared: int | None = None
     try:
         with _limits(megabytes, seconds):
@@ -202,6 +195,11 @@ def _of(path: Path, file: Path) -> bool:
     return file.name.split(".")[0] == path.name.split(".")[0]
 
 
+def _machine_share() -> int:
+    """Return how many bytes of the machine's memory reading may take, so that it never runs out."""
+    return max(3 * machine_memory() // 4, BASE_MB * MB)
+
+
 @contextmanager
 def _limits(megabytes: int, seconds: int) -> Iterator[None]:
     pages = Path("/proc/self/statm").read_text("ascii").split()
@@ -210,7 +208,7 @@ def _limits(megabytes: int, seconds: int) -> Iterator[None]:
     wanted = {
         resource.RLIMIT_AS: int(pages[0]) * page + size,
         # Without maps of files, so that a large file can be read within the machine's memory.
-        resource.RLIMIT_DATA: int(pages[5]) * page + min(size, max(machine_memory(), BASE_MB * MB)),
+        resource.RLIMIT_DATA: int(pages[5]) * page + min(size, _machine_share()),
         resource.RLIMIT_CPU: int(used.ru_utime + used.ru_stime) + 1 + seconds,
         resource.RLIMIT_FSIZE: size,
         resource.RLIMIT_NOFILE: _OPEN_FILES,

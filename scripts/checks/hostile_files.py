@@ -17,6 +17,7 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -380,6 +381,16 @@ def hdf5_circle(folder: Path) -> Path:
     return folder / "a.h5"
 
 
+def hdf5_deep(folder: Path) -> Path:
+    """10,000 groups, each in another: paths that take the square of their number."""
+    with h5py.File(folder / "a.h5", "w", libver="latest") as file:
+        group = file
+        for _ in range(10_000):
+            group = group.create_group("a")
+        group["cube"] = np.ones((3, 4, 5))
+    return folder / "a.h5"
+
+
 def hdf5_virtual(folder: Path) -> Path:
     """A virtual data set of a file elsewhere."""
     secret = _secret(folder, "other.h5")
@@ -428,6 +439,14 @@ def envi_sizes(folder: Path) -> Path:
     text = "ENVI\nsamples = -5\nlines = 1000000000000000000000\nbands = -3\ndata type = 4\n"
     (folder / "a.hdr").write_text(f"{text}interleave = bsq\nheader offset = -100\nbyte order = 0\n")
     (folder / "a.img").write_bytes(bytes(240))
+    return folder / "a.hdr"
+
+
+def envi_lines(folder: Path) -> Path:
+    """An ENVI header of 900,000 empty lines, which take the square of their number."""
+    envi_sizes(folder)
+    with (folder / "a.hdr").open("a") as file:
+        file.write("\n" * 900_000)
     return folder / "a.hdr"
 
 
@@ -536,12 +555,14 @@ MAKERS: tuple[Callable[[Path], Path | str], ...] = (
     *(zarr_pipe_link, zarr_link, zarr_link_of_folder, tiff_strips, tiff_ndtiff, hdf5_filter),
     *(hspy_external, hspy_soft, hdf5_storage, envi_link, pages_link, bundled_path),
     *(tiff_circle, tiff_big_circle, tiff_jpeg2000, npz_twice, npy_objects, npy_brackets),
-    *(hdf5_circle, hdf5_virtual, hdf5_regions, mat_huge, mat_nested, zarr_shards, envi_sizes),
-    *(png_giant, netcdf_negative, name_of_escapes, name_too_long, link_to_itself, own_memory),
-    *(standard_input, folder_as_file, curve_of_one_line, camera_of_laughs, weights_of_header),
-    weights_of_header_text,
+    *(hdf5_circle, hdf5_deep, hdf5_virtual, hdf5_regions, mat_huge, mat_nested, zarr_shards),
+    *(envi_sizes, envi_lines, png_giant, netcdf_negative, name_of_escapes, name_too_long),
+    *(link_to_itself, own_memory, standard_input, folder_as_file, curve_of_one_line),
+    *(camera_of_laughs, weights_of_header, weights_of_header_text),
 )
-HARMLESS = ("npz_axes", "mat_text", "tiff_ndtiff")
+MASKS = (bundled_path, tiff_ndtiff, tiff_strips, tiff_jpeg2000)
+"""Those of two axes."""
+HARMLESS = ("mat_text", "tiff_ndtiff")
 """Those that are read without the part that would harm."""
 
 
@@ -556,7 +577,7 @@ def fault(make: Callable[[Path], Path | str], root: Path) -> tuple[str, float, s
     path = make(folder)
     start, wrong, message = time.monotonic(), "", "read"
     try:
-        load = io.load_mask if make in (bundled_path, tiff_ndtiff) else io.load_cube
+        load = io.load_mask if make in MASKS else partial(io.load_cube, axes="CHW")
         place = file_path(path) if isinstance(path, str) else path
         loaded: Any = LOADERS.get(Path(place).suffix, load)(place)
     except Exception as error:

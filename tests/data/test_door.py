@@ -88,6 +88,15 @@ def test_the_limit_is_the_users(tmp_path, monkeypatch, own_reader):
         io.read_cube(path)
 
 
+def test_the_machine_keeps_a_part_of_its_memory(tmp_path, monkeypatch, own_reader):
+    """Whatever limit the file's size or the user allows."""
+    np.savez_compressed(tmp_path / "a.npz", cube=np.zeros((20, 2000, 2000)))
+    monkeypatch.setenv(door.LIMIT, "3000")
+    monkeypatch.setenv("SLURM_MEM_PER_NODE", "700")  # of which the array would take 610
+    with pytest.raises(ValueError, match=r"more than the 550 MB that this machine has for it$"):
+        io.read_cube(tmp_path / "a.npz")
+
+
 def test_errors_are_those_of_the_file(tmp_path):
     (tmp_path / "a.tif").write_bytes(b"II*\0 and no more")
     with pytest.raises(ValueError, match=r"cannot read .*a\.tif as \.tif: "):

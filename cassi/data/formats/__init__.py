@@ -4,7 +4,6 @@ import functools
 import math
 import os
 import stat
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -14,16 +13,6 @@ import numpy as np
 
 from cassi.checks import check_fetched
 from cassi.control_groups import read_limits
-
-# Deflate cannot expand more than 1032 times and MATLAB stores small doubles as bytes (8 times), so
-# a claim beyond this ratio is a damaged or hostile header. Small claims are never worth refusing.
-_LARGEST_EXPANSION = 1032
-_LARGEST_RATIO = 8 * _LARGEST_EXPANSION
-_HARMLESS_BYTES = 1 << 26
-LONGEST_TEXT = 256
-"""Bytes of the text that says how axes lie."""
-MOST_FILES = 1 << 20
-"""In a folder that is one image."""
 
 
 @dataclass(frozen=True)
@@ -100,15 +89,12 @@ def check_folder(root: Path) -> int:
 
     Raises:
         OSError: it cannot be read.
-        ValueError: there is a link, a pipe or a device, or there are too many files.
+        ValueError: there is a link, a pipe or a device.
     """
-    total, number, pending = 0, 0, [root]
+    total, pending = 0, [root]
     while pending:
         with os.scandir(pending.pop()) as entries:
             for entry in entries:
-                number += 1
-                if number > MOST_FILES:
-                    raise ValueError(f"it has more than {MOST_FILES} files")
                 path = Path(entry.path)
                 if entry.is_dir(follow_symlinks=False):
                     pending.append(path)
@@ -118,57 +104,10 @@ def check_folder(root: Path) -> int:
     return total
 
 
-def check_size(claimed: int, stored: int, *, compressed: bool = False) -> None:
-    """Refuse an array that the file cannot back up, before memory is allocated for it.
-
-    Args:
-        claimed: Bytes the header promises.
-        stored: Bytes the file holds for it.
-        compressed: Whether these may be fewer.
-
-    Raises:
-        ValueError: The file is cut short, or the claim is beyond any compression.
-    """
-    if not compressed and claimed > stored:
+def check_size(claimed: int, stored: int) -> None:
+    """Raise ValueError where a file holds fewer bytes for an array than its header promises."""
+    if claimed > stored:
         raise ValueError(f"the file is cut short: {claimed} bytes expected, {stored} there")
-    if claimed > max(_HARMLESS_BYTES, _LARGEST_RATIO * stored):
-        raise ValueError(f"it claims {claimed} bytes of data, more than {stored} bytes can hold")
-
-
-def check_memory(claimed: int) -> None:
-    """Raise ValueError where more bytes are needed than the machine has, before allocating them."""
-    if claimed > machine_memory():
-        raise ValueError(
-            f"reading it takes {claimed / 2**30:.1f} GiB of memory, the machine has "
-            f"{machine_memory() / 2**30:.1f} GiB; crop it first"
-        )
-
-
-def may_exhaust(deflated: int) -> bool:
-    """Tell whether so many deflated bytes could expand to a large part of the machine's memory."""
-    return _LARGEST_EXPANSION * deflated > max(_HARMLESS_BYTES, machine_memory() // 4)
-
-
-def check_expansion(deflated: bytes | memoryview, claimed: int, window: int = 15) -> None:
-    """Refuse a zlib stream that expands beyond the bytes that the header claims.
-
-    For libraries that expand whatever comes; needed where `may_exhaust` says so. `window` is
-    zlib's, 31 for a stream in gzip's frame.
-
-    Raises:
-        ValueError: It expands further, or is no zlib stream.
-    """
-    expand, total, block = zlib.decompressobj(window), 0, 1 << 16
-    for start in range(0, len(deflated), block):
-        rest: bytes | memoryview = deflated[start : start + block]
-        while rest and not expand.eof:
-            try:
-                total += len(expand.decompress(rest, 16 * block))
-            except zlib.error as error:
-                raise ValueError(f"damaged compressed data: {error}") from None
-            if total > claimed:
-                raise ValueError(f"its compressed data hold more than the {claimed} bytes claimed")
-            rest = expand.unconsumed_tail
 
 
 def find_missing(
@@ -203,13 +142,6 @@ def drop_opacity(levels: np.ndarray, opacity: np.ndarray) -> np.ndarray:
     if np.ptp(levels) == 0 and np.ptp(opacity) > 0:
         raise ValueError("its pattern is in the opacity, and all its levels are one; save it grey")
     return levels
-
-
-def write_all(descriptor: int, values: np.ndarray) -> None:
-    """Write an array to an open file; an error where the disk is full."""
-    rest = np.ascontiguousarray(values).data.cast("B")
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
 
 
 @functools.cache

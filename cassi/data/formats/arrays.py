@@ -2,7 +2,9 @@
 
 import math
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,11 +14,11 @@ from cassi.data.formats import (
     as_numbers,
     blaming,
     blank,
-    check_memory,
     envi,
     find_missing,
     hdf5,
     hyperspy,
+    machine_memory,
     mat,
     netcdf,
     numpy,
@@ -55,7 +57,8 @@ def read_array(
     axes: str | None = None,
     bands: int | None = None,
     counts: bool = False,
-) -> tuple[np.ndarray, dict[str, object]]:
+    pages: list[str] | None = None,
+) -> tuple[np.ndarray, dict[str, Any]]:
     """Read one array of a file or folder.
 
     Args:
@@ -65,6 +68,7 @@ def read_array(
         axes: order of its axes; None finds it.
         bands: number of bands expected, a hint for the order of the axes.
         counts: take integers as they are.
+        pages: names of the images of a folder that are read; None for all.
 
     Returns:
         The array, its axes in the order of "KCHW"; and what it is, in values of JSON: `key`,
@@ -74,17 +78,15 @@ def read_array(
     Raises:
         ValueError: as `cassi.data.io.load_cube`.
     """
-    suffix = path.suffix.lower()
-    pages = path.is_dir() and suffix not in FOLDERS
-    what = f"cannot read {path} as {'images' if pages else suffix}"
+    images = path.is_dir() and path.suffix.lower() not in FOLDERS
+    what = f"cannot read {path} as {'images' if images else path.suffix.lower()}"
     with ExitStack() as stack:
         with blaming(what):
-            reader = planes.read_planes if pages else READERS[suffix]
-            reader = png.read_colours if (role, suffix) == ("guide", ".png") else reader
+            reader = partial(planes.read_planes, pages=pages) if images else _reader(path, role)
             source = stack.enter_context(reader(path))
         with blaming(str(path)):
             key, shape, order = choose_array(source, ROLES[role], key, axes, bands)
-            check_memory(2 * 4 * math.prod(shape))  # as it is in the file, and as float32
+            _check_memory(2 * 4 * math.prod(shape))  # as it is in the file, and as float32
         with blaming(what):
             array = source.read(key)
             listed = _listed_wavelengths(source, shape[order.index("C")]) if "C" in order else None
@@ -97,7 +99,7 @@ def read_array(
             array = blank(array, gone)
             check_float32(array)
     target = "".join(letter for letter in "KCHW" if letter in order)
-    about: dict[str, object] = {
+    about = {
         "key": key,
         "axes": order,
         "shape": shape,
@@ -108,6 +110,23 @@ def read_array(
         "full_scale": full,
     }
     return array.transpose([order.index(letter) for letter in target]), about
+
+
+def _reader(path: Path, role: str) -> Reader:
+    """Return what reads a file; the picture of a guide may have colours."""
+    suffix = path.suffix.lower()
+    if (role, suffix) == ("guide", ".png"):
+        return partial(png.read_png, colours=True)
+    return READERS[suffix]
+
+
+def _check_memory(needed: int) -> None:
+    """Raise ValueError where more bytes are needed than the machine has, before allocating them."""
+    if needed > machine_memory():
+        raise ValueError(
+            f"reading it takes {needed / 2**30:.1f} GiB of memory, the machine has "
+            f"{machine_memory() / 2**30:.1f} GiB; crop it first"
+        )
 
 
 def _count_missing(source: Source, number: int) -> str:

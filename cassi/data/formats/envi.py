@@ -10,7 +10,6 @@ import numpy as np
 
 from cassi.data.formats import Source, as_numbers, check_plain
 
-_LARGEST_HEADER, _MOST_LINES = 1 << 20, 10_000
 DATA_SUFFIXES = (".img", ".dat", ".raw", ".bsq", ".bil", ".bip", ".hyspex", ".bin", "")
 
 
@@ -38,24 +37,16 @@ def read_envi(path: Path) -> Iterator[Source]:
     from spectral.io import envi
 
     header_path, data_path = _envi_pair(path)
-    with header_path.open("rb") as file:
-        head = file.read(_LARGEST_HEADER + 1)
-    if len(head) > _LARGEST_HEADER or head.count(b"\n") > _MOST_LINES:
-        raise ValueError(f"{header_path.name} is too long for the header of an image")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # about capitals in the header
-        header = envi.read_envi_header(str(header_path))
-    envi.check_compatibility(header)
+        image = envi.open(str(header_path), str(data_path))
+    if isinstance(image, envi.SpectralLibrary):
+        raise ValueError("it is a spectral library, not an image")
+    header, shape = image.metadata, tuple(map(int, image.shape))
     if str(header["interleave"]).lower() not in {"bsq", "bil", "bip"}:
         raise ValueError(f"unknown interleave {header['interleave']!r}; expected bsq, bil or bip")
-    if header.get("file type") == "ENVI Spectral Library":
-        raise ValueError("it is a spectral library, not an image")
-    shape = tuple(int(header[name]) for name in ("lines", "samples", "bands"))
     if min(shape) < 1:
         raise ValueError(f"the header says {shape} lines, samples and bands")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        image = envi.open(str(header_path), str(data_path))
     claimed = image.offset + math.prod(shape) * np.dtype(image.dtype).itemsize
     stored = data_path.stat().st_size
     # An ENVI file has no check sum; its exact length is the only sign of a damaged header.

@@ -1,24 +1,18 @@
 """HyperSpy's own HDF5 files: axes have names, units and, where they are not even, values."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from cassi.data.formats import Source, as_text
-from cassi.data.formats.hdf5 import check_hdf5, own
-
-if TYPE_CHECKING:
-    import h5py
+from cassi.data.formats.hdf5 import list_items, read_item
 
 _LENGTHS = {"nm", "um", "µm", "μm", "m", "Å"}
 # The oldest version of the format that has axes with values of their own.
 _VERSION = "3.1"
-_LARGEST_AXIS = 1 << 16
 
 
 @contextmanager
@@ -27,71 +21,56 @@ def read_hyperspy(path: Path) -> Iterator[Source]:
     import h5py
 
     with h5py.File(path, "r") as file:
-        experiments = own(file, "Experiments")
-        if not isinstance(experiments, h5py.Group):
+        items = list_items(file)
+        if not isinstance(items.get("Experiments"), h5py.Group):
             raise ValueError("it has no group Experiments; expected a file that HyperSpy saved")
-        groups = {name: own(experiments, name) for name in experiments}
-        groups = {name: item for name, item in groups.items() if isinstance(item, h5py.Group)}
-        found = {name: own(group, "data") for name, group in groups.items()}
-        items = {name: item for name, item in found.items() if isinstance(item, h5py.Dataset)}
+        signals = {}
+        for place, item in items.items():
+            parts = place.split("/")
+            if isinstance(item, h5py.Dataset) and parts[::2] == ["Experiments", "data"]:
+                signals[parts[1]] = item
         shapes, axes, wavelengths = {}, {}, None
-        for name, item in items.items():
+        for name, item in signals.items():
             if item.is_virtual or item.external or item.dtype.kind not in "biufc" or not item.size:
                 continue
             shapes[name] = item.shape
-            about = [_axis(own(groups[name], f"axis-{i}")) for i in range(item.ndim)]
+            about = [_axis(items, f"Experiments/{name}/axis-{i}") for i in range(item.ndim)]
             axes[name] = _letters(about)
             if "C" in axes[name] and wavelengths is None:
                 axis = about[axes[name].index("C")]
-                if "wavelength" in axis.name.lower() or axis.units in _LENGTHS:
-                    wavelengths = _values(axis.group), axis.units
+                if "wavelength" in axis["name"].lower() or axis["units"] in _LENGTHS:
+                    wavelengths = axis["values"](), axis["units"]
 
         def read(name: str) -> np.ndarray:
-            check_hdf5(items[name])
-            return np.asarray(items[name][()])
+            return read_item(signals[name])
 
         yield Source(shapes, read, axes=axes, wavelengths=wavelengths)
 
 
-class _Axis(NamedTuple):
-    name: str
-    units: str
-    navigate: bool
-    group: h5py.Group | None
+def _axis(items: dict[str, Any], place: str) -> dict[str, Any]:
+    about = items[place].attrs if place in items else {}
+
+    def values() -> np.ndarray:
+        if f"{place}/axis" in items:
+            return read_item(items[f"{place}/axis"])
+        steps = np.arange(int(about.get("size", 0)))
+        return float(about.get("offset", 0)) + float(about.get("scale", 0)) * steps
+
+    text = {key: as_text(about.get(key, "")) for key in ("name", "units")}
+    return {**text, "navigate": bool(about.get("navigate", True)), "values": values}
 
 
-def _axis(group: h5py.Group | None) -> _Axis:
-    if group is None:
-        return _Axis("", "", True, None)
-    name, units = (as_text(group.attrs.get(key, "")) for key in ("name", "units"))
-    return _Axis(name, units, bool(group.attrs.get("navigate", True)), group)
-
-
-def _letters(axes: list[_Axis]) -> str:
+def _letters(axes: list[dict[str, Any]]) -> str:
     if not 2 <= len(axes) <= 3:
         return ""
     if len(axes) == 2:
         return "HW"
-    told = [i for i, axis in enumerate(axes) if "wavelength" in axis.name.lower()]
-    signal = [i for i, axis in enumerate(axes) if not axis.navigate]
+    told = [i for i, axis in enumerate(axes) if "wavelength" in axis["name"].lower()]
+    signal = [i for i, axis in enumerate(axes) if not axis["navigate"]]
     bands = told if len(told) == 1 else signal
     if len(bands) != 1:
         return ""
     return "HW"[: bands[0]] + "C" + "HW"[bands[0] :]
-
-
-def _values(group: h5py.Group) -> np.ndarray:
-    import h5py
-
-    given = own(group, "axis")
-    if isinstance(given, h5py.Dataset) and given.size <= _LARGEST_AXIS:
-        check_hdf5(given)
-        return np.asarray(given[()])
-    numbers = [
-        float(group.attrs.get(key, missing)) for key, missing in (("offset", 0), ("scale", 0))
-    ]
-    size = int(group.attrs.get("size", 0))
-    return numbers[0] + numbers[1] * np.arange(min(size, _LARGEST_AXIS))
 
 
 def write_hyperspy(path: Path, cube: np.ndarray, wavelengths: tuple[float, ...] | None) -> None:
@@ -135,7 +114,7 @@ def _even(wavelengths: tuple[float, ...]) -> float | None:
     return step if exact.all() else None
 
 
-def _fill(group: h5py.Group, values: dict[str, object]) -> None:
+def _fill(group: Any, values: dict[str, object]) -> None:
     for name, value in values.items():
         if isinstance(value, np.ndarray):
             group.create_dataset(name, data=value)

@@ -23,7 +23,6 @@ PACKING = (
     *("valid_min", "valid_max", "valid_range"),
 )
 """Attributes that say what stored values stand for."""
-_LARGEST_COORDINATE = 1 << 16
 _LETTERS = {
     **dict.fromkeys((*WAVELENGTH_NAMES, "band", "channel", "c", "spectral", "spectrum"), "C"),
     **dict.fromkeys(("time", "t", "frame", "frames"), "C"),  # of a video, whose bands they are
@@ -66,7 +65,7 @@ def as_source(arrays: Mapping[str, Labelled]) -> Source:
         if array.kind not in "biufc" or 0 in array.shape:
             others[name] = "empty" if array.kind in "biufc" else f"of type {array.kind!r}"
         elif len(array.shape) == 1 and leaf in WAVELENGTH_NAMES:
-            if wavelengths is None and array.shape[0] <= _LARGEST_COORDINATE:
+            if wavelengths is None:
                 wavelengths = (array.read(), as_text(array.attributes.get("units", "")))
         elif len(array.shape) > 1:
             shapes[name] = array.shape

@@ -1,30 +1,24 @@
 """NetCDF: version 4, which are HDF5 files with named dimensions, and the classic format."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
-from cassi.data.formats import Source, as_text, check_size
-from cassi.data.formats.hdf5 import DEEPEST, SIGNATURE, check_hdf5
+from cassi.data.formats import Source, as_text
+from cassi.data.formats.hdf5 import SIGNATURE, list_items, read_item
 from cassi.data.formats.labelled import (
     CONVENTIONS,
     DIMENSIONS,
     FWHM,
-    PACKING,
     WAVELENGTH,
     Labelled,
     as_source,
 )
 
-if TYPE_CHECKING:
-    import h5py
-
-_ATTRIBUTES = ("units", *PACKING)
 # What the libraries call a dimension without a coordinate.
 _BARE = "This is a netCDF dimension but not a netCDF variable."
 
@@ -41,26 +35,14 @@ def read_netcdf(path: Path) -> Iterator[Source]:
         raise ValueError("it is no netCDF file")
     import h5py
 
-    arrays: dict[str, Labelled] = {}
+    arrays = {}
     with h5py.File(path, "r") as file:
-
-        def visit(name: str, item: h5py.Group | h5py.Dataset) -> None:
-            if name.count("/") > DEEPEST:  # each is opened by its whole path
-                raise ValueError(f"groups lie in groups more than {DEEPEST} deep")
+        for name, item in list_items(file).items():
             if not isinstance(item, h5py.Dataset) or item.is_virtual or item.external:
-                return
-            if as_text(item.attrs.get("NAME")).startswith(_BARE):
-                return
-            about = {key: item.attrs.get(key) for key in _ATTRIBUTES}
-            given = {key: value for key, value in about.items() if value is not None}
-
-            def read() -> np.ndarray:
-                check_hdf5(item)
-                return np.asarray(item[()])
-
-            arrays[name] = Labelled(item.shape, item.dtype.kind, _names(item), given, read)
-
-        file.visititems(visit)
+                continue
+            if not as_text(item.attrs.get("NAME")).startswith(_BARE):
+                about, read = item.attrs, partial(read_item, item)
+                arrays[name] = Labelled(item.shape, item.dtype.kind, _names(item), about, read)
         yield as_source(arrays)
 
 
@@ -71,10 +53,8 @@ def _read_classic(path: Path) -> Iterator[Source]:
     with path.open("rb") as stream, netcdf_file(stream, "r", mmap=True) as file:
         arrays = {}
         for name, item in file.variables.items():
-            check_size(item.data.nbytes, path.stat().st_size)
-            about = {key: item._attributes[key] for key in _ATTRIBUTES if key in item._attributes}
-            names = tuple(map(str, item.dimensions))
-            read = item.data.copy
+            names, read = tuple(map(str, item.dimensions)), item.data.copy
+            about = item._attributes
             arrays[name] = Labelled(item.data.shape, item.data.dtype.kind, names, about, read)
         try:
             yield as_source(arrays)
@@ -83,7 +63,7 @@ def _read_classic(path: Path) -> Iterator[Source]:
             item = read = None
 
 
-def _names(item: h5py.Dataset) -> tuple[str, ...]:
+def _names(item: Any) -> tuple[str, ...]:
     """Return the names of the dimensions; those of our own files stand in one attribute too."""
     stated = as_text(item.attrs.get("dimensions")).split()
     if len(stated) == item.ndim:
@@ -127,6 +107,6 @@ def write_netcdf(
             _describe(width, FWHM)
 
 
-def _describe(item: h5py.Dataset, about: dict[str, str]) -> None:
+def _describe(item: Any, about: dict[str, str]) -> None:
     for name, text in about.items():
         item.attrs[name] = np.bytes_(text)

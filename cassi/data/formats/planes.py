@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cassi.data.formats import Source, check_plain
+from cassi.data.formats import Source, blaming, check_plain
 from cassi.data.formats.png import read_png
 from cassi.data.formats.tiff import read_tiff
 
@@ -18,45 +18,44 @@ _READERS: dict[str, Callable[[Path], AbstractContextManager[Source]]] = {
 }
 _WAVELENGTH = re.compile(r"(\d+(?:\.\d+)?)[ _-]?nm(?![a-z])", re.IGNORECASE)
 _NUMBER = re.compile(r"([0-9]+)")
-_MOST_BANDS = 1 << 16
 
 
 @contextmanager
-def read_planes(folder: Path) -> Iterator[Source]:
+def read_planes(folder: Path, pages: Sequence[str] | None = None) -> Iterator[Source]:
     """All PNG, or all TIFF, images of a folder, in the order of the numbers in their names.
 
     Names such as `scene_550nm.png` say the wavelengths. Images of colours or of several pages, of
     different sizes or types are refused; hidden files are passed over.
+
+    Args:
+        folder: of the images.
+        pages: names of those to be read, in order; None for all.
     """
-    files = _images(folder)
-    for file in files:
-        check_plain(file)
-    first = _describe(files[0])
-    for file in files[1:]:
-        if _describe(file) != first:
-            raise ValueError(f"expected images alike, {files[0].name} and {file.name} are not")
-    (height, width), scale, missing = first
+    files = _images(folder) if pages is None else [folder / name for name in pages]
     stated = wavelengths_of(files)
-    with _READERS[files[0].suffix.lower()](files[0]) as source:
-        image = source.image
+    _, shape, first = _read(files[0])
 
     def read(_: str) -> np.ndarray:
-        planes = []
+        planes: list[np.ndarray] = []
         for file in files:
-            with _READERS[file.suffix.lower()](file) as source:
-                planes.append(source.read("").reshape(height, width))
-        if len({plane.dtype for plane in planes}) > 1:
-            raise ValueError("expected images of one type of numbers")
+            plane, size, source = _read(file)
+            alike = (size, source.scale, source.missing) == (shape, first.scale, first.missing)
+            if not alike or plane.dtype != (planes or [plane])[0].dtype:
+                raise ValueError(
+                    f"expected images alike, got {shape} in {files[0].name} and {size} in "
+                    f"{file.name}, or another type of numbers"
+                )
+            planes.append(plane)
         return np.stack(planes)
 
     yield Source(
-        {"": (len(files), height, width)},
+        {"": (len(files), *shape)},
         read,
         axes={"": "CHW"},
         wavelengths=None if stated is None else (stated, "nm"),
-        scale=scale,
-        image=image,
-        missing=missing,
+        scale=first.scale,
+        image=first.image,
+        missing=first.missing,
     )
 
 
@@ -85,7 +84,7 @@ def _listed(folder: Path) -> list[Path]:
 
 def _images(folder: Path) -> list[Path]:
     files = _listed(folder)
-    if len({_READERS[file.suffix.lower()] for file in files}) > 1 or len(files) > _MOST_BANDS:
+    if len({_READERS[file.suffix.lower()] for file in files}) > 1:
         raise ValueError("expected a folder of PNG or of TIFF images, one a band and no others")
     return sorted(files, key=lambda file: _in_order(file.stem))
 
@@ -95,12 +94,12 @@ def _in_order(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (0, part) for part in _NUMBER.split(name)]
 
 
-def _describe(
-    file: Path,
-) -> tuple[tuple[int, ...], tuple[float, str] | None, tuple[float, ...]]:
-    with _READERS[file.suffix.lower()](file) as source:
+def _read(file: Path) -> tuple[np.ndarray, tuple[int, ...], Source]:
+    """Return an image of one channel, its size, and what its file holds."""
+    check_plain(file)
+    with blaming(file.name), _READERS[file.suffix.lower()](file) as source:
         shape = source.shapes.get("", ())
         shape = shape[1:] if len(shape) == 3 and shape[0] == 1 else shape
         if len(shape) != 2:
-            raise ValueError(f"{file.name}: expected one image of one channel")
-        return shape, source.scale, source.missing
+            raise ValueError("expected one image of one channel")
+        return source.read("").reshape(shape), shape, source

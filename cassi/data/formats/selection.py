@@ -64,7 +64,7 @@ def choose_array(
     """
     key = _find_key(role, source.shapes, source.others, key)
     shape = tuple(map(int, source.shapes[key]))
-    if 0 in shape:
+    if min(shape, default=1) < 1:
         raise ValueError(f"the array {key!r} of shape {shape} is empty")
     stated, spare = source.axes.get(key, ""), _spare_axis(role, shape)
     if spare is not None:

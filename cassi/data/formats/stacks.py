@@ -3,20 +3,19 @@
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from cassi.data import door
-from cassi.data.formats import tiff, write_all
+from cassi.data.formats import tiff
+from cassi.data.formats.parts import Planes
 from cassi.data.formats.zarr import create_zarr, open_chunks
 from cassi.data.wavelengths import checked_wavelengths, to_nanometres
 
 STACK_SUFFIXES = (".tif", ".tiff", ".npy", ".zarr")
 """Formats whose files hold a cube so, uncompressed."""
-_ALL = slice(None)
 
 
 class Stack(Protocol):
@@ -35,56 +34,6 @@ class Stack(Protocol):
 
     def write(self, part: np.ndarray, rows: slice, columns: slice) -> None:
         """Write a part `(C, H', W')` of rows and columns."""
-
-
-@dataclass(frozen=True)
-class Planes:
-    """A cube `(C, H, W)` in one file, band after band.
-
-    Attributes:
-        path: the file.
-        offset: where its first value lies, bytes.
-        shape: (C, H, W).
-        dtype: of the values there.
-    """
-
-    path: Path
-    offset: int
-    shape: tuple[int, int, int]
-    dtype: np.dtype
-
-    def read(self, bands: slice = _ALL, rows: slice = _ALL, columns: slice = _ALL) -> np.ndarray:
-        """Return a part as float32, `(C', H', W')`."""
-        parts = []
-        for band in range(self.shape[0])[bands]:
-            # Mapped band by band: pages that have been read count as memory of the process.
-            plane = np.memmap(self.path, self.dtype, "r", self._place(band), self.shape[1:])
-            parts.append(plane[rows, columns].astype(np.float32))
-            del plane
-        return np.stack(parts)
-
-    def write(self, part: np.ndarray, rows: slice, columns: slice) -> None:
-        """Write a part `(C, H', W')` of rows and columns.
-
-        Written and not mapped, so that a full disk is an error and no signal that kills.
-        """
-        height, width = self.shape[1:]
-        chosen, (left, right, _) = range(height)[rows], columns.indices(width)
-        values = part.astype(self.dtype, copy=False)
-        with self.path.open("r+b", buffering=0) as file:
-            for band, plane in enumerate(values):
-                start = self._place(band) + (chosen.start * width + left) * self.dtype.itemsize
-                if right - left == width:
-                    file.seek(start)
-                    write_all(file.fileno(), plane)
-                    continue
-                for index, line in enumerate(plane):
-                    file.seek(start + index * width * self.dtype.itemsize)
-                    write_all(file.fileno(), line)
-            os.fsync(file.fileno())
-
-    def _place(self, band: int) -> int:
-        return self.offset + band * self.shape[1] * self.shape[2] * self.dtype.itemsize
 
 
 def create_stack(

@@ -1,32 +1,21 @@
 """Zarr: a folder of chunks. Written plainly, in parts if need be; read by the package zarr."""
 
-from __future__ import annotations
-
 import base64
 import importlib.util
 import itertools
 import json
-import math
 import os
 import struct
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from cassi.data.formats import (
-    Source,
-    check_expansion,
-    check_folder,
-    check_memory,
-    check_size,
-    may_exhaust,
-    write_all,
-)
+from cassi.data.formats import Source, check_folder
 from cassi.data.formats.labelled import (
     CONVENTIONS,
     DIMENSIONS,
@@ -35,83 +24,15 @@ from cassi.data.formats.labelled import (
     Labelled,
     as_source,
 )
-
-if TYPE_CHECKING:
-    from zarr import Array
+from cassi.data.formats.parts import Chunks
 
 _CHUNK = 1 << 22
 """Bytes of a chunk, about: one band, as many whole rows as that takes."""
 _LARGEST_METADATA = 1 << 24
-_GZIP = 31  # zlib's word for deflated data in gzip's frame
+_METADATA = ("zarr.json", ".zarray", ".zattrs")
 # Codecs that make numbers of bytes; others are unknown, or run programs as numcodecs' pickle does.
 _CODECS = {"bytes", "transpose", "crc32c", "gzip", "zstd", "blosc"}
 _FILTERS = {"zlib", "gzip", "zstd", "blosc", "shuffle", "crc32"}
-_ALL, _FLOAT = slice(None), np.dtype("<f4")
-
-
-@dataclass(frozen=True)
-class Chunks:
-    """A cube `(C, H, W)` in uncompressed chunks of one band and some whole rows.
-
-    Attributes:
-        path: the store.
-        shape: (C, H, W).
-        rows: of a chunk.
-        dtype: of the values there.
-    """
-
-    path: Path
-    shape: tuple[int, int, int]
-    rows: int
-    dtype: np.dtype = _FLOAT
-
-    def read(self, bands: slice = _ALL, rows: slice = _ALL, columns: slice = _ALL) -> np.ndarray:
-        """Return a part as float32, `(C', H', W')`."""
-        chosen_bands, chosen = range(self.shape[0])[bands], range(self.shape[1])[rows]
-        width = len(range(self.shape[2])[columns])
-        part = np.empty((len(chosen_bands), len(chosen), width), np.float32)
-        for place, band in enumerate(chosen_bands):
-            for chunk, inner, outer in self._pieces(chosen):
-                shape = (self.rows, self.shape[2])
-                file = self.file(band, chunk)
-                if not file.is_file():
-                    raise ValueError(
-                        f"the store is cut short: no chunk {file.relative_to(self.path)}"
-                    )
-                check_size(math.prod(shape) * self.dtype.itemsize, file.stat().st_size)
-                plane = np.memmap(file, self.dtype, "r", 0, shape)
-                part[place, outer] = plane[inner, columns]
-                del plane
-        return part
-
-    def write(self, part: np.ndarray, rows: slice, columns: slice) -> None:
-        """Write a part `(C, H', W')` of rows and columns."""
-        width, size = self.shape[2], self.dtype.itemsize
-        chosen, (left, right, _) = range(self.shape[1])[rows], columns.indices(width)
-        values = part.astype(self.dtype, copy=False)
-        for band, plane in enumerate(values):
-            for chunk, inner, outer in self._pieces(chosen):
-                with self.file(band, chunk).open("r+b", buffering=0) as file:
-                    lines = plane[outer]
-                    whole = right - left == width
-                    for index, line in enumerate([lines] if whole else lines):
-                        file.seek(((inner.start + index) * width + left) * size)
-                        write_all(file.fileno(), line)
-                    os.fsync(file.fileno())
-
-    def file(self, band: int, chunk: int) -> Path:
-        """Return the file of a chunk."""
-        return self.path / "cube" / "c" / str(band) / str(chunk) / "0"
-
-    def _pieces(self, chosen: range) -> Iterator[tuple[int, slice, slice]]:
-        """Yield the chunks that hold rows; which of its rows, and which of those chosen."""
-        if not chosen:
-            return
-        for chunk in range(chosen.start // self.rows, (chosen.stop - 1) // self.rows + 1):
-            first = chunk * self.rows
-            start, stop = max(first, chosen.start), min(first + self.rows, chosen.stop)
-            inner = slice(start - first, stop - first)
-            yield chunk, inner, slice(start - chosen.start, stop - chosen.start)
 
 
 def create_zarr(
@@ -135,17 +56,18 @@ def create_zarr(
     """
     bands, height, width = shape
     rows = max(1, min(height, _CHUNK // (4 * width)))
-    path.mkdir()
     _write_json(path, {"node_type": "group", "attributes": {"Conventions": CONVENTIONS}})
     named = {"wavelength": (wavelengths, WAVELENGTH), "fwhm": (fwhm, FWHM)}
     for name, (values, about) in named.items():
         if values is not None:
-            _describe(path / name, (bands,), (bands,), "float64", DIMENSIONS[:1], about)
+            array = _describe((bands,), (bands,), "float64", DIMENSIONS[:1])
+            _write_json(path / name, array | {"attributes": about, "fill_value": 0.0})
             single = path / name / "c" / "0"
             single.parent.mkdir()
             single.write_bytes(np.asarray(values, "<f8").tobytes())
+    array = _describe(shape, (1, rows, width), "float32", DIMENSIONS)
     about = {"long_name": "hyperspectral cube"}
-    _describe(path / "cube", shape, (1, rows, width), "float32", DIMENSIONS, about)
+    _write_json(path / "cube", array | {"attributes": about, "fill_value": 0.0})
     chunks = Chunks(path, shape, rows)
     for band, chunk in itertools.product(range(bands), range(-(-height // rows))):
         file = chunks.file(band, chunk)
@@ -164,7 +86,8 @@ def write_zarr(
 ) -> None:
     """Write a cube and its wavelengths (nm), uncompressed; see `create_zarr`."""
     bands, height, width = cube.shape
-    create_zarr(path, (bands, height, width), wavelengths, fwhm).write(cube, _ALL, _ALL)
+    chunks = create_zarr(path, (bands, height, width), wavelengths, fwhm)
+    chunks.write(cube, slice(None), slice(None))
 
 
 def open_chunks(path: Path) -> tuple[Chunks, tuple[object, str] | None] | None:
@@ -178,35 +101,23 @@ def open_chunks(path: Path) -> tuple[Chunks, tuple[object, str] | None] | None:
         ValueError: it is damaged, or has a link in it.
     """
     check_folder(path)
-    about = _read_json(path / "cube")
-    if about is None:
-        return None
+    about = _read_json(path / "cube") or {}
     try:
-        shape = tuple(map(int, about["shape"]))
-        chunk = tuple(map(int, about["chunk_grid"]["configuration"]["chunk_shape"]))
-        plain = {
-            "zarr_format": 3,
-            "data_type": "float32",
-            "dimension_names": list(DIMENSIONS),
-            "codecs": _BYTES,
-            "chunk_key_encoding": _KEYS,
-        }
-        known = {name: about.get(name) for name in plain} == plain
-    except (KeyError, TypeError, ValueError, OverflowError):
+        (bands, height, width), chunk = about["shape"], about["chunk_grid"]["configuration"]
+        rows = chunk["chunk_shape"][1]
+        plain = _describe((bands, height, width), (1, rows, width), "float32", DIMENSIONS)
+        known = {name: about.get(name) for name in plain} == plain and 1 <= rows <= height
+    except (KeyError, TypeError, ValueError, IndexError):
         return None
-    if not known or len(shape) != 3 or len(chunk) != 3 or min(*shape, *chunk) < 1:
-        return None
-    if chunk[0] != 1 or chunk[2] != shape[2] or chunk[1] > shape[1]:
+    if not known or not all(isinstance(n, int) and n > 0 for n in (bands, height, width, rows)):
         return None
     stored = path / "wavelength" / "c" / "0"
     wavelengths = None
     listed = _read_json(path / "wavelength")
     if listed is not None and listed.get("codecs") == _BYTES and stored.is_file():
-        check_size(stored.stat().st_size, 8 * shape[0])
         units = listed.get("attributes", {}).get("units", "")
         wavelengths = (np.frombuffer(stored.read_bytes(), "<f8"), str(units))
-    bands, height, width = shape
-    return Chunks(path, (bands, height, width), chunk[1]), wavelengths
+    return Chunks(path, (bands, height, width), rows), wavelengths
 
 
 @contextmanager
@@ -215,8 +126,6 @@ def read_zarr(path: Path) -> Iterator[Source]:
     opened = open_chunks(path)
     if opened is not None:
         chunks, wavelengths = opened
-        claimed = math.prod(chunks.shape) * chunks.dtype.itemsize
-        check_size(claimed, sum(size for _, size in _files(path / "cube" / "c")))
         yield Source(
             {"cube": chunks.shape},
             lambda _: chunks.read(),
@@ -251,76 +160,34 @@ def read_zarr(path: Path) -> Iterator[Source]:
                 array.dtype.kind,
                 tuple(map(str, dimensions)),
                 attributes,
-                _reading(array, path / name),
+                partial(_read, array, path / name),
             )
         yield as_source(arrays)
 
 
-def _reading(array: Array, folder: Path) -> Callable[[], np.ndarray]:
-    def read() -> np.ndarray:
-        chunk = math.prod(array.chunks) * array.dtype.itemsize
-        stored, written = 0, 0
-        for file, size in _files(folder):
-            if file.name not in ("zarr.json", ".zarray", ".zattrs"):
-                stored, written = stored + size, written + 1
-                _check_chunk(file, size, chunk)
-        if written < array.nchunks:
-            raise ValueError(
-                f"{array.nchunks - written} of its {array.nchunks} chunks are not there; copy the "
-                "store again, or write it with write_empty_chunks=True"
-            )
-        check_memory(array.size * array.dtype.itemsize)
-        check_size(array.size * array.dtype.itemsize, stored, compressed=True)
-        check_size(chunk, stored, compressed=True)
-        return np.asarray(array[...])
-
-    return read
-
-
-def _check_chunk(file: Path, size: int, claimed: int) -> None:
-    """Refuse a chunk that says that it expands, or does expand, beyond what an array has of it."""
-    with file.open("rb") as stream:
-        head = stream.read(32)
-        if head[:4] == b"\x28\xb5\x2f\xfd" and len(head) > 14:  # a frame of zstd
-            told = _zstd_size(head)
-        elif head[:2] == b"\x1f\x8b":
-            told = None
-            if may_exhaust(size):
-                check_expansion(head + stream.read(), claimed, _GZIP)
-        elif head[:1] in (b"\x01", b"\x02") and len(head) >= 16:  # a header of blosc
-            told = int.from_bytes(head[4:8], "little")
-        else:
-            told = None
-        if told is not None and told > claimed + 64:
-            raise ValueError(f"{file.name}: a chunk claims {told} bytes, expected {claimed}")
-
-
-def _zstd_size(head: bytes) -> int | None:
-    """Return what a frame of Zstandard says of its content's size (RFC 8878, 3.1.1.1)."""
-    flags = head[4]
-    single, kind = flags >> 5 & 1, flags >> 6
-    at = 5 + (0 if single else 1) + (0, 1, 2, 4)[flags & 3]
-    length = (1 if single else 0, 2, 4, 8)[kind]
-    if length == 0:
-        return None
-    return int.from_bytes(head[at : at + length], "little") + (256 if length == 2 else 0)
+def _read(array: Any, folder: Path) -> np.ndarray:
+    """Read an array; ValueError where chunks are not there, which zarr takes for its fill value."""
+    names = [file.name for file in folder.rglob("*") if file.is_file()]
+    missing = array.nchunks - sum(name not in _METADATA for name in names)
+    if missing > 0:
+        raise ValueError(
+            f"{missing} of its {array.nchunks} chunks are not there; copy the store again, or "
+            "write it with write_empty_chunks=True"
+        )
+    return np.asarray(array[...])
 
 
 def _check_codecs(about: Mapping[str, Any]) -> None:
+    """Refuse an array that is no numbers, or that takes a codec which could run a program."""
     if about.get("zarr_format") == 3:
-        listed = [codec.get("name") for codec in about.get("codecs", [])]
-        known = _CODECS
-        kind = about.get("data_type")
-        if not isinstance(kind, str):
-            raise ValueError(f"expected numbers, got data of type {kind!r}")
+        kind, listed = about.get("data_type"), about.get("codecs", [])
+        known, label = _CODECS, "name"
     else:
-        filters = [*(about.get("filters") or ()), about.get("compressor")]
-        listed = [codec.get("id") for codec in filters if codec is not None]
-        known = _FILTERS
-        kind = about.get("dtype")
-        if not isinstance(kind, str) or "O" in kind:
-            raise ValueError(f"expected numbers, got data of type {kind!r}")
-    for name in listed:
+        kind, listed = about.get("dtype"), [*(about.get("filters") or ()), about.get("compressor")]
+        known, label = _FILTERS, "id"
+    if not isinstance(kind, str) or "O" in kind:
+        raise ValueError(f"expected numbers, got data of type {kind!r}")
+    for name in (codec.get(label) for codec in listed if codec is not None):
         if name not in known:
             raise ValueError(f"its chunks are encoded by {name!r}; expected {', '.join(known)}")
 
@@ -332,12 +199,6 @@ def _nodes(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
         about = _read_json(folder) or _read_json(folder, ".zarray")
         if about is not None and ("shape" in about):
             yield ("" if name == "." else name), about
-
-
-def _files(folder: Path) -> Iterator[tuple[Path, int]]:
-    for file in folder.rglob("*"):
-        if file.is_file():
-            yield file, file.stat().st_size
 
 
 def _read_json(folder: Path, name: str = "zarr.json") -> dict[str, Any] | None:
@@ -358,29 +219,21 @@ _KEYS = {"name": "default", "configuration": {"separator": "/"}}
 
 
 def _describe(
-    folder: Path,
-    shape: Sequence[int],
-    chunk: Sequence[int],
-    kind: str,
-    names: Sequence[str],
-    about: Mapping[str, str],
-) -> None:
-    folder.mkdir()
-    grid = {"name": "regular", "configuration": {"chunk_shape": list(chunk)}}
-    array = {
+    shape: Sequence[int], chunk: Sequence[int], kind: str, names: Sequence[str]
+) -> dict[str, object]:
+    """Return what is said of an array whose chunks are not compressed."""
+    return {
         "node_type": "array",
         "shape": list(shape),
         "data_type": kind,
-        "chunk_grid": grid,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunk)}},
         "chunk_key_encoding": _KEYS,
-        "fill_value": 0.0,
         "codecs": _BYTES,
-        "attributes": dict(about),
         "dimension_names": list(names),
     }
-    _write_json(folder, array)
 
 
 def _write_json(folder: Path, content: Mapping[str, object]) -> None:
     text = json.dumps({"zarr_format": 3, **content}, indent=1)
+    folder.mkdir()
     (folder / "zarr.json").write_text(text + "\n", encoding="utf-8")
