@@ -68,9 +68,11 @@ class Signalled:
     ("number", "kind"), [(signal.SIGTERM, Terminated), (signal.SIGINT, KeyboardInterrupt)]
 )
 def test_a_signal_in_a_finalizer_is_not_lost(number, kind):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # workers of pytest ignore it
     with pytest.raises(kind), raise_terminated():  # noqa: PT012
         Signalled(number)
         time.sleep(10)
+    signal.signal(signal.SIGINT, before)
 
 
 def test_a_signal_is_found_behind_what_failed_after_it():
