@@ -106,7 +106,7 @@ class Runner:
         record = Record(
             *job,
             key=key,
-            metrics=score(measured.cube, problem, job.scene) | bars,
+            metrics=score(measured, problem, job.scene) | bars,
             timing=timing | {"peak_memory_bytes": measured.peak_memory} | more,
             about={"parameters": _count(method), "flops": self.flops[camera]},
             curve=measured.curve,
@@ -185,15 +185,16 @@ def _count(method: Reconstructor) -> int | None:
 
 
 @torch.no_grad()
-def score(cube: Tensor, problem: Problem, scene: str = "scene") -> Values:
-    """Compute every metric of a cube `(C, H, W)`; a warning names a scene whose mean is infinite.
+def score(measured: Measured, problem: Problem, scene: str = "scene") -> Values:
+    """Compute every metric of a result; a warning names a scene whose mean is infinite.
 
     Returns:
         `psnr/PRESET` in dB and `ssim/PRESET` for every preset, `sam` in degrees, `rmse` in units of
         the cube, `ergas` in per cent and the user's own where the truth is known, and always the
-        relative `residual`
-        ‖y − Ax‖/‖y‖. None where a metric is not defined.
+        relative `residual` ‖y − Ax‖/‖y‖, of the bands that the cube was computed on. None where a
+        metric is not defined.
     """
+    cube, solution = measured.cube, measured.result.solution
     values: Values = {}
     if problem.truth is not None:
         if (why := explain_infinite(cube, problem.truth)) is not None:
@@ -201,8 +202,10 @@ def score(cube: Tensor, problem: Problem, scene: str = "scene") -> Values:
         for preset, scores in evaluate_all(cube, problem.truth).items():
             values |= {f"{name}/{preset}": scores[name] for name in ("psnr", "ssim")}
             values |= {n: value for n, value in scores.items() if n not in ("psnr", "ssim")}
-    y = problem.y
-    misfit = (y - problem.system(cube[None].to(y.device, y.dtype))).double().norm()
+    y, system = problem.y, problem.system
+    bands = solution.along is None
+    seen = system(cube[None].to(y.device, y.dtype)) if bands else solution.measured(system)
+    misfit = (y - seen).double().norm()
     values["residual"] = (misfit / y.double().norm().clamp_min(1e-300)).item()
     return values
 
