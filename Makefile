@@ -72,10 +72,10 @@ sanitize: build/sanitize/_cpu.so
 	  tests/ops/test_compiled*.py tests/ops/test_robustness.py
 	$(MAKE) fuzz
 
-# Both go through all of their trials before findings end them with status 1.
+# Both go through all of their cases before findings end them with status 1.
 fuzz: build/sanitize/_cpu.so
-	$(SANITIZED) $(BIN)/python -m scripts.checks.fuzz_ops --calls $(FUZZ)
-	$(SANITIZED) $(BIN)/python -m scripts.checks.fuzz_readers --files $(FUZZ)
+	$(SANITIZED) $(BIN)/python -m scripts.checks.fuzz ops --count $(FUZZ)
+	$(SANITIZED) $(BIN)/python -m scripts.checks.fuzz readers --count $(FUZZ)
 
 build/sanitize/_cpu.so: $(STAMP)
 	CASSI_SANITIZE=1 FORCE_CUDA=0 $(BIN)/cmake -S . -B build/sanitize -G Ninja \

@@ -69,7 +69,7 @@ FILLED = {
     r"window=\S+": "window=[0,0,64,118]",
     r"processes=4": "processes=2",
     r"scene03,scene04,scene05": "scene03",
-    r"--(files|calls) 10000": r"--\1 300",
+    r"--count 10000": "--count 300",
     r"trainer\.max_steps=20": "",
 }
 # Where the pattern is found, these overrides are appended: a few iterations of little.
