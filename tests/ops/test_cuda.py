@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cassi.ops._library import kernels
-from scripts.checks import fuzz_ops
+from scripts.checks import fuzz
 
 if not torch.cuda.is_available():
     pytest.skip("there is no CUDA device", allow_module_level=True)
@@ -195,15 +195,15 @@ def test_two_host_threads(camera_arguments):
 
 
 def test_random_calls():
-    """Those of scripts/checks/fuzz_ops.py that fit, against the kernels of the CPU."""
+    """Those of scripts/checks/fuzz.py that fit, against the kernels of the CPU."""
     compared = 0
     for seed in range(300):
-        call = fuzz_ops.draw(np.random.default_rng([seed, 21]))
+        call = fuzz.draw_call(np.random.default_rng([seed, 21]))
         tensors = [value for value in call.args.values() if isinstance(value, Tensor)]
         if not call.fits or call.public or not all(value.numel() for value in tensors):
             continue
         compared += 1
         results = call.run(*_moved(list(call.args.values())))
         if call.name != "tv_prox_backward":
-            fuzz_ops.compare(call, tuple(result.cpu() for result in _tuple(results)))
+            fuzz.compare(call, tuple(result.cpu() for result in _tuple(results)))
     assert compared > 60

@@ -67,7 +67,7 @@ def test_operators(library, order):
 
 @pytest.mark.release
 def test_random_calls(library):
-    command = ["-m", "scripts.checks.fuzz_ops", "--calls", "200"]
+    command = ["-m", "scripts.checks.fuzz", "ops", "--count", "200"]
     _run(library, command, order="shuffled", blocks="3")
 
 
