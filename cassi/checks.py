@@ -190,7 +190,7 @@ def check_values(values: object, rules: Rules, place: str = "") -> None:
         ValueError: one is not what it must be.
     """
     for name, (wanted, fits) in rules.items():
-        if not fits(value := vars(values)[name]):
+        if not fits(value := getattr(values, name)):
             raise ValueError(f"{place}{name}: expected {wanted}, got {value!r}")
 
 

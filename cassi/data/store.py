@@ -74,13 +74,13 @@ class Store:
         insert = "INSERT OR REPLACE INTO results VALUES (?, ?, ?)"
         try:
             if not self._is_damaged:
-                self._execute(insert, row)
+                self._execute(insert, row, create=True)
                 return
         except _Damaged as damage:
             warnings.warn(f"{self.file}: {damage}; it is made again", stacklevel=2)
         self.file.unlink(missing_ok=True)
         self._is_damaged = False
-        self._execute(insert, row)
+        self._execute(insert, row, create=True)
 
     def read(self, name: str, fingerprint: str | None = None) -> Json | None:
         """Return the values of a record; None where there is none, or it has another fingerprint.
@@ -159,8 +159,12 @@ class Store:
             found[key] = record
         return found
 
-    def _execute(self, statement: str, given: tuple[object, ...]) -> list[tuple[Any, ...]]:
+    def _execute(
+        self, statement: str, given: tuple[object, ...], create: bool = False
+    ) -> list[tuple[Any, ...]]:
         """Execute one statement in a connection of its own, so that a process may be forked.
+
+        Where `create` is true, the file and its table are made if there is none.
 
         Raises:
             OSError: the file cannot be opened or written, or others write into it all the time.
@@ -168,7 +172,7 @@ class Store:
         """
         check_parents(str(self.file.absolute()))
         check_names(self.root, [f"{FILE}*"])
-        place = f"{self.file.absolute().as_uri()}?mode=rw{'c' if statement[0] == 'I' else ''}"
+        place = f"{self.file.absolute().as_uri()}?mode=rw{'c' if create else ''}"
         try:
             with contextlib.closing(
                 sqlite3.connect(place, timeout=_PATIENCE, isolation_level=None, uri=True)
@@ -177,7 +181,7 @@ class Store:
                 connection.execute("PRAGMA trusted_schema = OFF")
                 connection.execute("PRAGMA cell_size_check = ON")
                 schema = "SELECT sql FROM sqlite_master"
-                if statement[0] == "I" and not connection.execute(schema).fetchall():
+                if create and not connection.execute(schema).fetchall():
                     connection.execute(_TABLE.replace("TABLE", "TABLE IF NOT EXISTS", 1))
                 if connection.execute(schema).fetchall() != [(_TABLE,)]:
                     raise _Damaged("expected one table of results")

@@ -335,8 +335,8 @@ class _Components:
         self.of, self.x, self.precision = of, x, precision
         # Of a camera of one shot the light is the mask.
         self.camera = torch.cat((light, torch.full_like(light, crowding)), 1)
-        axis, step = (getattr(system, *known) for known in (("axis", -1), ("step", 1)))
-        self.turned, self.mirrored = axis == -2, step < 0
+        self.turned = getattr(system, "axis", -1) == -2
+        self.mirrored = getattr(system, "step", 1) < 0
         self.features: Tensor | None = None
         self.net: nn.Module = nn.Identity()
 

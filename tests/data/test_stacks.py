@@ -70,3 +70,14 @@ def test_refusals(tmp_path):
     with pytest.raises(ValueError, match="cannot hold wavelengths"):
         create_stack(tmp_path / "cube.npy", (3, 4, 5), NM)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_a_store_with_too_few_or_too_many_wavelengths_is_refused(tmp_path, count):
+    path = tmp_path / "cube.zarr"
+    io.write_cube(path, np.ones((3, 8, 9), np.float32), wavelengths=NM[:3])
+    (path / "wavelength" / "c" / "0").write_bytes(bytes(8 * count))
+    with pytest.raises(
+        ValueError, match=f"expected 24 bytes, one wavelength a band, got {8 * count}"
+    ):
+        open_stack(path)

@@ -17,8 +17,6 @@ from cassi.data.io import READ_SUFFIXES
 
 SUMMARY = "results.csv"
 """The table beside the folders of the results."""
-_BESIDE = ("mask", "truth", "dark", "flat", "bad_pixels")
-"""Settings whose files may lie among the snapshots and are none."""
 
 
 class Snapshot(NamedTuple):
@@ -55,7 +53,13 @@ def find_snapshots(settings: Reconstruct) -> tuple[list[Snapshot], list[str]]:
         FileNotFoundError: there is no snapshot, or for none of them is there a truth.
         ValueError: two have the same name, or one has that of the table.
     """
-    known = (getattr(settings, role) for role in _BESIDE)
+    known = (
+        settings.mask,
+        settings.truth,
+        settings.dark,
+        settings.flat,
+        settings.bad_pixels,
+    )
     named = [item for each in known for item in (each if isinstance(each, list) else [each])]
     other = {os.path.abspath(value) for value in named if isinstance(value, str)}  # noqa: PTH100
     files, notes = _list_files("measurement", settings.measurement, other)

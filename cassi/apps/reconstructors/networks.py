@@ -7,6 +7,7 @@ from torch import nn
 
 from cassi.checks import did_you_mean
 from cassi.config import Node
+from cassi.models.inference import shipped_with
 from cassi.models.load import load_model, make_network, read_card
 from cassi.models.registry import Card, Entry, find_model, plugins_of
 
@@ -72,8 +73,7 @@ def build_network(node: Node, bands: int) -> tuple[nn.Module, Card]:
         raise ValueError(f"model.ema: expected true, false or null, got {ema!r}")
     given = None if weights in (None, "random") else weights
     network = make_network(name, bands, given, ema, **settings)
-    shipped = getattr(network, "shipped", None)
-    if shipped is not None:
+    if (shipped := shipped_with(network)) is not None:
         return network, _for_any(shipped.card, bands)
     return network, Card(name=name, bands=bands, settings=settings, plugins=plugins_of(name))
 

@@ -111,10 +111,16 @@ def open_chunks(path: Path) -> tuple[Chunks, tuple[object, str] | None] | None:
         return None
     if not known or not all(isinstance(n, int) and n > 0 for n in (bands, height, width, rows)):
         return None
+    if 8 * bands > _LARGEST_METADATA:
+        return None
     stored = path / "wavelength" / "c" / "0"
     wavelengths = None
     listed = _read_json(path / "wavelength")
     if listed is not None and listed.get("codecs") == _BYTES and stored.is_file():
+        if (size := stored.stat().st_size) != 8 * bands:
+            raise ValueError(
+                f"{stored}: expected {8 * bands} bytes, one wavelength a band, got {size}"
+            )
         units = listed.get("attributes", {}).get("units", "")
         wavelengths = (np.frombuffer(stored.read_bytes(), "<f8"), str(units))
     return Chunks(path, (bands, height, width), rows), wavelengths
