@@ -103,21 +103,6 @@ def test_of_a_simulated_measurement(reconstruct, camera, results, tmp_path):
         assert "5 pixels left out" in outcome.out
 
 
-@pytest.mark.parametrize("options", [(), ("batch=2",)])
-def test_of_many_snapshots(reconstruct, camera, results, tmp_path, options):
-    frame = np.load(camera.measurement)
-    bad = np.zeros(frame.shape)
-    bad[3, 4:9] = 1
-    np.save(tmp_path / "bad.npy", bad)
-    (tmp_path / "day").mkdir()
-    for number, value in enumerate((np.nan, 0.3)):
-        np.save(tmp_path / "day" / f"{number}.npy", np.where(bad, value, frame).astype(np.float32))
-    given = (*camera.given("mask"), "measurement=day", "bad_pixels=bad.npy", *SHORT)
-    reconstruct(*given, "solver.heldout=0", *options).ok()
-    first, second = (io.read_cube(tmp_path / "run" / f"{n}" / "cube.tif") for n in range(2))
-    assert torch.equal(first, second)
-
-
 def test_refused(reconstruct, camera, tmp_path):
     np.save(tmp_path / "one.npy", np.eye(12, 21))
     np.save(tmp_path / "nan.npy", np.full((12, 21), np.nan, np.float32))
