@@ -132,8 +132,8 @@ def _run(
 ) -> Generator[tuple[J, R | LostWorker], None, list[J]]:
     """Yield what jobs return, as they end; return those that a pool had when it broke."""
     executor = workers.open(alone)
-    ended: SimpleQueue[Future[R]] = SimpleQueue()
-    running: dict[Future[R], J] = {}
+    ended: SimpleQueue[Future[Any]] = SimpleQueue()
+    running: dict[Future[Any], J] = {}
     lost: list[J] = []
     while True:
         for what in islice(left, 0 if lost else workers.ahead - len(running)):
@@ -151,11 +151,11 @@ def _run(
         del future  # its result may be large
 
 
-def _submit(executor: Executor, command: Command, job: Callable[[J], R], what: J) -> "Future[R]":
+def _submit(executor: Executor, command: Command, job: Callable[[J], R], what: J) -> "Future[Any]":
     try:
         return executor.submit(do_job, command, job, what)
     except BrokenProcessPool as error:
-        broken: Future[R] = Future()
+        broken: Future[Any] = Future()
         broken.set_exception(error)
         return broken
     except (EOFError, BlockingIOError, RuntimeError):  # no process, or no thread, was started
@@ -165,7 +165,7 @@ def _submit(executor: Executor, command: Command, job: Callable[[J], R], what: J
         ) from None
 
 
-def _outcome(future: "Future[R]") -> R | LostWorker:
+def _outcome(future: "Future[Any]") -> Any:
     try:
         return future.result()
     except CancelledError:

@@ -31,10 +31,8 @@ class Store:
 
     A result is done if its record says so, has the expected fingerprint, and all its files are
     there and whole. Records are rows of one SQLite file, which several processes may write. A
-    damaged record, or one with damaged files, counts as missing, with a warning.
-
-    Args:
-        root: the folder of the SQLite file; made when the first record is written.
+    damaged record, or one with damaged files, counts as missing, with a warning. The folder is made
+    when the first record is written.
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
@@ -53,15 +51,8 @@ class Store:
     ) -> None:
         """Write the record of a result whose files exist.
 
-        Args:
-            name: of the result.
-            fingerprint: of all that it depends on.
-            values: further values: dicts, lists, numbers and texts.
-            files: of the result; the record has their SHA-256 and size.
-            done: False for a note, such as the reason why there is no result.
-
-        Raises:
-            OSError: a file is missing, or the record cannot be written.
+        It has the SHA-256 and size of each file, and further values: dicts, lists, numbers, texts.
+        With `done=False` it is a note, such as the reason why there is no result.
         """
         listed = {
             Path(os.path.relpath(file, self.root)).as_posix(): [size_of(file), digest(file)]
@@ -212,10 +203,8 @@ def fingerprint(value: object, content: bool = False) -> str:
 def stamp(value: object, content: bool = False) -> Any:
     """Return a value in which every file is replaced by a mark that changes with the file.
 
-    Args:
-        value: of dicts, lists, tuples, numbers, texts and paths.
-        content: the mark is the SHA-256 of the file; otherwise its name, size and time of change,
-            because reading a thousand files would take too long.
+    With `content` that is the SHA-256 of the file; otherwise its name, size and time of change,
+    because reading a thousand files would take too long.
     """
     if isinstance(value, Mapping):
         return {str(key): stamp(item, content) for key, item in value.items()}

@@ -47,10 +47,6 @@ def done(folder):
     return Store(folder / ".done").all()
 
 
-def statuses(folder):
-    return {name: row["status"] for name, row in snapshots_in(folder).items()}
-
-
 def test_jobs_of_this_process_are_done_one_by_one():
     seen = []
 
@@ -103,7 +99,8 @@ def test_a_killed_worker_loses_nothing(reconstruct, start, day, tmp_path, worker
     out, err = process.communicate(timeout=200)
     assert process.returncode == 1, err
     assert "bad failed: cannot read" in err
-    assert statuses(folder) == dict.fromkeys("01234567", "done") | {"bad": "failed"}
+    found = {name: row["status"] for name, row in snapshots_in(folder).items()}
+    assert found == dict.fromkeys("01234567", "done") | {"bad": "failed"}
     said = [line for line in out.splitlines() if " iterations in " in line]
     assert {line[0] for line in said} == set("01234567")
     assert reconstruct(*day, f"hydra.run.dir={tmp_path / 'whole'}").status == 1
@@ -181,7 +178,7 @@ def test_a_lost_scheduler_ends_the_command_and_the_next_goes_on(reconstruct, sta
     with Far(place):
         out, err = start("reconstruct", *options).communicate(timeout=200)
     assert f"{len(kept)} of them done before" in out, err
-    assert set(statuses(folder).values()) == {"done"}
+    assert {row["status"] for row in snapshots_in(folder).values()} == {"done"}
     reconstruct(*day, f"hydra.run.dir={tmp_path / 'whole'}").ok()
     assert cubes_in(folder) == cubes_in(tmp_path / "whole")
 

@@ -58,11 +58,8 @@ class Parts:
         """Ask the brightest lines what error bars must know of the whole scene."""
         y, camera = brightest(seen(self.y, self.system), self.system, min(lines, _PROBED))
         found = self.reconstructor.run(y, camera, statistics=self.statistics).checked()
-        trial = Trial(
-            *(y, camera, self.reconstructor, self.statistics),
-            wide=self.snapshot.is_raw,
-            along=found.along,
-        )
+        told = {"wide": self.snapshot.is_raw, "along": found.along}
+        trial = Trial(y, camera, self.reconstructor, self.statistics, **told)  # type: ignore[arg-type]
         return bootstrap(trial, found.x).probed
 
     def bytes_per_line(self, uncertainty: bool = False) -> float:

@@ -60,15 +60,6 @@ def test_nor_in_networks(cubes, name):
     assert cube.isfinite().all()
 
 
-def test_the_cube_is_better_without_them(reconstruct, camera, cubes, tmp_path):
-    cube, _ = cubes(*QUIET, values=(30.0,))
-    good = cassi.metrics.psnr(cube, camera.cube).item()
-    given = (*camera.given("mask"), "measurement=frame.npy", "saturation=null")
-    reconstruct(*given, *QUIET).ok()
-    spoilt = io.read_cube(tmp_path / "run" / "cube.tif")
-    assert good > cassi.metrics.psnr(spoilt, camera.cube).item() + 10
-
-
 def test_positions_are_of_the_whole_frame(reconstruct, camera, results, tmp_path):
     frame = np.zeros((20, 30), np.float32)
     frame[3:15, 4:25] = np.load(camera.measurement)

@@ -15,6 +15,7 @@ from cassi.apps.reconstruct.journal import Journal
 from cassi.apps.reconstruct.plan import lines_that_fit, parse_size, plan_blocks
 from cassi.apps.reconstruct.scene import score_bands
 from cassi.data.atomic import check_sums
+from cassi.uncertainty import score
 
 METHOD = ("method=gap_tv", "solver.iterations=15", "output.pictures=false", "system.step=1")
 BLOCKS = ("memory_budget=1GiB", "halo=24")
@@ -181,6 +182,22 @@ def test_a_truth_is_read_in_parts(reconstruct, scene, results):
     one, other = (results(folder=name)["metrics"] for name in ("whole", "parts"))
     for preset, scores in one.items():
         assert_close(other[preset], scores, 1e-3)
+
+
+@pytest.mark.usefixtures("few_lines")
+def test_error_bars_in_blocks(reconstruct, scene, results):
+    folder, files = scene
+    given = (*files[:2], "truth=truth.tif", *METHOD, "uncertainty=true")
+    reconstruct(*given, "hydra.run.dir=whole").ok()
+    reconstruct(*given, *BLOCKS).ok()
+    names = ("whole/uncertainty.tif", "run/uncertainty.tif", "run/cube.tif", "truth.tif")
+    whole, parts, cube, truth = (cassi.read_cube(folder / name)[0] for name in names)
+    assert float((whole - parts).abs().mean()) < 0.15 * float(whole.mean())
+    numbers = results()["uncertainty"]
+    assert numbers["mean"] == pytest.approx(float(parts.mean()), rel=1e-4)
+    assert numbers["scores"]["coverage/90"] > 0.5
+    ause = score(cube, parts, truth)["ause"]
+    assert numbers["scores"]["ause"] == pytest.approx(ause, rel=1e-4)
 
 
 def test_scores_by_parts_are_those_of_the_whole():

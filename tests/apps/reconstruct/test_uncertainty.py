@@ -1,12 +1,9 @@
-"""uncertainty=true: one snapshot, many, and block by block."""
+"""uncertainty=true of one snapshot, and of an evaluation."""
 
 import numpy as np
 import pytest
-import torch
 
 import cassi
-from cassi.apps.reconstruct import blocks as in_blocks
-from cassi.uncertainty import score
 
 QUIET = ("output.progress=false", "uncertainty=true", "method=gap_tv", "solver.iterations=8")
 
@@ -37,35 +34,6 @@ def test_the_dark_of_a_sensor_is_doubted(reconstruct, camera, results, tmp_path)
     reconstruct(*given, "dark=0.125").ok()
     doubts = [each["message"] for each in results()["warnings"] if each["about"] == "uncertainty"]
     assert any("% of the frame has less than a twentieth" in message for message in doubts)
-
-
-def test_in_blocks(reconstruct, results, tmp_path, monkeypatch):
-    rng = np.random.default_rng(5)
-    mask = (rng.random((112, 40)) > 0.5).astype(np.float32)
-    cube = np.kron(rng.random((1, 4, 14, 5)), np.ones((8, 8))).astype(np.float32)
-    system = cassi.SDCassi(mask, bands=4, step=1)
-    np.save(tmp_path / "truth.npy", cube[0])
-    y = system(cassi.read_cube(tmp_path / "truth.npy"))
-    np.save(tmp_path / "mask.npy", mask)
-    np.save(tmp_path / "y.npy", y[0, 0].numpy())
-    monkeypatch.setattr(in_blocks, "lines_that_fit", lambda *_: 104)
-    given = ("measurement=y.npy", "mask=mask.npy", "truth=truth.npy", "system.step=1")
-    blocks = ("memory_budget=1GiB", "halo=24", "system.bands=4")
-    reconstruct(*given, *QUIET, "hydra.run.dir=whole").ok()
-    assert "blocks: 3" in reconstruct(*given, *QUIET, *blocks).ok().out
-    whole, parts = (
-        cassi.read_cube(tmp_path / name / "uncertainty.tif") for name in ("whole", "run")
-    )
-    assert float((whole - parts).abs().mean()) < 0.15 * float(whole.mean())
-    told = results()["uncertainty"]
-    assert told["mean"] == pytest.approx(float(parts.mean()), rel=1e-4)
-    assert told["scores"]["coverage/90"] > 0.5
-    cubes = [
-        cassi.read_cube(tmp_path / "run" / name)[0] for name in ("cube.tif", "uncertainty.tif")
-    ]
-    true = torch.from_numpy(cube[0])
-    assert told["scores"]["ause"] == pytest.approx(score(*cubes, true)["ause"], rel=1e-4)
-    assert not (tmp_path / "run" / ".cube.tif.blocks").exists()
 
 
 @pytest.mark.parametrize(
