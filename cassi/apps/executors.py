@@ -225,7 +225,7 @@ def _open_processes(count: int) -> Iterator[Callable[[bool], Executor]]:
     os.environ["OMP_NUM_THREADS"] = "1"  # libraries ask for it when they are loaded there
     forkserver.ensure_running()
     ends, alive = context.Pipe(duplex=False)
-    with ExitStack() as stack:
+    with ends, alive, ExitStack() as stack:
 
         def open_pool(alone: bool) -> Executor:
             size = 1 if alone else count
@@ -236,7 +236,6 @@ def _open_processes(count: int) -> Iterator[Callable[[bool], Executor]]:
         except BaseException:
             alive.close()
             raise
-    alive.close()
 
 
 def _begin(ends: Connection) -> None:

@@ -152,14 +152,14 @@ def _compute_blocks(
         for index, solved in _in_order(run_jobs(workers, job, left), left.start):
             bar.set_postfix_str(f"block {index + 1}/{len(blocks)}")
             bar.update(0 if workers is None else iterations)
-            tail = journal.array(_name(index - 1)) if index else None
+            tail = journal.array(f"tail-{index - 1}") if index else None
             record, part, rest = join_block(scene, blocks, index, plan["halo"] // 4, tail, solved)
             del solved
             for stack, values in zip(stacks, np.split(part, len(stacks)), strict=True):
                 stack.write(values, *scene.place(*record["lines"]))
             record["cube"] = _digest(part)
-            name = _name(index)
-            journal.write(name, record, {} if rest is None else {name: rest})
+            rests = {} if rest is None else {f"tail-{index}": rest}
+            journal.write(f"block-{index}", record, rests)
             records.append(record)
             del part
     return records
@@ -169,7 +169,7 @@ def _finished(scene: Parts, journal: Journal, stacks: Sequence[Stack], count: in
     """Return the records of the blocks that are finished and unharmed, from the first on."""
     found: list[Json] = []
     for index in range(count):
-        record = journal.read(_name(index))
+        record = journal.read(f"block-{index}")
         if record is None:
             break
         rows, columns = scene.place(*record["lines"])
@@ -292,10 +292,6 @@ def _weights(count: int, like: Tensor) -> Tensor:
 def _row(index: int, step: Iteration) -> Json:
     found = {"residual": step.residual, "seconds": step.seconds, "change": step.change}
     return {"block": index + 1, "iteration": step.index, **found, "sigma": step.sigma}
-
-
-def _name(index: int) -> str:
-    return f"block-{index}"
 
 
 def _digest(values: np.ndarray) -> str:

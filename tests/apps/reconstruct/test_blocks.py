@@ -160,7 +160,7 @@ def test_what_is_damaged_or_of_another_run_is_computed_again(
             file.seek(-4 * 40 * 60, 2)  # in the second block
             file.write(b"damage")
     elif damage == "tail":
-        (hidden / "block-1.npy").write_bytes(b"damage")
+        (hidden / "tail-1.npy").write_bytes(b"damage")
     elif damage == "record":
         damage_record(hidden, "block-0", '"block": 0', '"block": 7')
     else:
