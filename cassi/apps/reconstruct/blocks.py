@@ -25,6 +25,7 @@ from cassi.checks import whole_number
 from cassi.data.atomic import digest_content
 from cassi.data.formats.cells import Json
 from cassi.data.formats.stacks import STACK_SUFFIXES, Stack, create_stack, open_stack
+from cassi.links import check_parents
 from cassi.pipeline.find import on_grid
 from cassi.solvers import Iteration
 from cassi.uncertainty import estimate
@@ -105,6 +106,7 @@ def _begin(
     lines = lines_that_fit(budget, scene.y, scene.bytes_per_line(settings.uncertainty))
     blocks = [asdict(block) for block in plan_blocks(scene.length, lines, halo)]
     journal.remove()
+    check_parents(f"{journal.folder.absolute()}/")  # who writes a TIFF follows links before
     journal.folder.mkdir(parents=True, exist_ok=True)
     shape, wavelengths = scene.system.cube_shape, scene.snapshot.camera.wavelengths
     stacks = [create_stack(journal.folder / name, shape, wavelengths) for name in names]

@@ -187,7 +187,8 @@ def test_a_truth_is_read_in_parts(reconstruct, scene, results):
 @pytest.mark.usefixtures("few_lines")
 def test_error_bars_in_blocks(reconstruct, scene, results):
     folder, files = scene
-    given = (*files[:2], "truth=truth.tif", *METHOD, "uncertainty=true")
+    np.save(folder / "truth.npy", cassi.read_cube(folder / "truth.tif")[0])
+    given = (*files[:2], "truth=truth.npy", "system.bands=4", *METHOD, "uncertainty=true")
     reconstruct(*given, "hydra.run.dir=whole").ok()
     reconstruct(*given, *BLOCKS).ok()
     names = ("whole/uncertainty.tif", "run/uncertainty.tif", "run/cube.tif", "truth.tif")
