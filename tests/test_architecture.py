@@ -52,7 +52,6 @@ PARTS = {
     "threads": {"control_groups"},
     "control_groups": set(),
     "shares": set(),
-    "workers": set(),
 }
 CONFIG_LIBRARIES = {"hydra", "omegaconf"}
 SLOW = {

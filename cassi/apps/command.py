@@ -35,10 +35,11 @@ from cassi.checks import printable
 from cassi.data import door
 from cassi.plugins import load_plugins, plugin_lines
 from cassi.threads import free_cores
-from cassi.workers import WORKER
 
 _PAUSE = 3.0  # seconds between lines on what is being tried
 _MOMENT = 0.05  # seconds until a signal is sent again
+WORKER = "CASSI_WORKER"
+"""Environment variable: the number of this process among those of a command on its machine."""
 
 FAILED = 1
 """Exit status where some results are missing and the rest is done."""

@@ -9,7 +9,7 @@ import stat
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from cassi.data.atomic import digest, digest_content, remove_leftovers, size_of
@@ -31,10 +31,8 @@ class Store:
 
     A result is done if its record says so, has the expected fingerprint, and all its files are
     there and whole. Records are rows of one SQLite file, which several processes may write. A
-    damaged record, or one with damaged files, counts as missing, with a warning.
-
-    Args:
-        root: the folder of the SQLite file; made when the first record is written.
+    damaged record, or one with damaged files, counts as missing, with a warning. The folder is made
+    when the first record is written.
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
@@ -53,15 +51,8 @@ class Store:
     ) -> None:
         """Write the record of a result whose files exist.
 
-        Args:
-            name: of the result.
-            fingerprint: of all that it depends on.
-            values: further values: dicts, lists, numbers and texts.
-            files: of the result; the record has their SHA-256 and size.
-            done: False for a note, such as the reason why there is no result.
-
-        Raises:
-            OSError: a file is missing, or the record cannot be written.
+        It has the SHA-256 and size of each file, and further values: dicts, lists, numbers, texts.
+        With `done=False` it is a note, such as the reason why there is no result.
         """
         listed = {
             Path(os.path.relpath(file, self.root)).as_posix(): [size_of(file), digest(file)]
@@ -72,12 +63,12 @@ class Store:
         row = name, text, digest_content([name, text])
         self.root.mkdir(parents=True, exist_ok=True)
         insert = "INSERT OR REPLACE INTO results VALUES (?, ?, ?)"
-        try:
-            if not self._is_damaged:
+        if not self._is_damaged:
+            try:
                 self._execute(insert, row, create=True)
                 return
-        except _Damaged as damage:
-            warnings.warn(f"{self.file}: {damage}; it is made again", stacklevel=2)
+            except _Damaged as damage:
+                self._note(damage)
         self.file.unlink(missing_ok=True)
         self._is_damaged = False
         self._execute(insert, row, create=True)
@@ -88,10 +79,9 @@ class Store:
         It does not check the files; see `is_done`.
         """
         record = self._records(name).get(name)
-        if record is None or fingerprint not in (None, record["fingerprint"]):
+        if record is None or fingerprint not in (None, record.fingerprint):
             return None
-        values: Json = record["values"]
-        return values
+        return record.values
 
     def is_done(self, name: str, fingerprint: str) -> bool:
         """Return whether a result is done; reads all files.
@@ -100,9 +90,9 @@ class Store:
         left in it is removed here.
         """
         record = self._records(name).get(name)
-        if record is None or not record["done"] or record["fingerprint"] != fingerprint:
+        if record is None or not record.done or record.fingerprint != fingerprint:
             return False
-        for listed, (size, checksum) in record["files"].items():
+        for listed, (size, checksum) in record.files.items():
             file = self.root / listed
             # A record that somebody made could name any file.
             if not self._is_ours(file):
@@ -119,56 +109,46 @@ class Store:
         is_folder = file.is_dir() and file.suffix == ".zarr"
         return inside and (file.is_file() or is_folder)
 
-    def forget(self, name: str) -> None:
-        """Remove a record, if there is one; its files stay."""
-        if self.file.exists():
-            self._execute("DELETE FROM results WHERE name = ?", (name,))
-
     def all(self) -> dict[str, Json]:
         """Return the values of all records by name, in the order of the names."""
-        return {name: record["values"] for name, record in self._records().items()}
+        return {name: record.values for name, record in self._records().items()}
 
-    def _records(self, name: str | None = None) -> dict[str, Json]:
+    def _records(self, name: str | None = None) -> "dict[str, _Record]":
         """Return whole records by name; warn of the others."""
-        where = ("", ()) if name is None else (" AND name = ?", (name,))
-        rows: list[tuple[Any, ...]] = []
+        if not self.file.exists():
+            return {}
+        query = "SELECT name, record, checksum FROM results WHERE ifnull(length(record), 0) < ?"
+        query += " AND name = ?" * (name is not None) + " ORDER BY name"
         try:
-            if self.file.exists():
-                query = (
-                    "SELECT name, record, checksum FROM results WHERE ifnull(length(record), 0) < ?"
-                )
-                query += f"{where[0]} ORDER BY name"
-                rows = self._execute(query, (_LARGEST, *where[1]))
+            rows = self._execute(query, (_LARGEST, *([] if name is None else [name])))
         except _Damaged as damage:
-            self._is_damaged = True  # a row could be written, and not be found again
-            warnings.warn(f"{self.file}: {damage}; it is made again", stacklevel=3)
+            self._note(damage)  # a row could be written, and not be found again
+            return {}
         found = {}
         for key, text, checksum in rows:
             try:
                 if checksum != digest_content([key, text]):
                     raise ValueError("the content is not what its checksum says")
-                record = json.loads(text)
-                str(record["fingerprint"]), bool(record["done"]), dict(record["values"])
-                record["files"] = {
-                    str(f): (size, sha) for f, (size, sha) in record["files"].items()
-                }
-            except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+                record = _Record(**json.loads(text))
+                dict(record.values), [(size, sha) for size, sha in record.files.values()]
+            except (ValueError, TypeError, AttributeError, RecursionError):
                 note = "it is damaged or of another version, and made again"
                 warnings.warn(f"{self.file}: {key!r}: {note}", stacklevel=3)
                 continue
             found[key] = record
         return found
 
+    def _note(self, damage: Exception) -> None:
+        self._is_damaged = True
+        warnings.warn(f"{self.file}: {damage}; it is made again", stacklevel=4)
+
     def _execute(
         self, statement: str, given: tuple[object, ...], create: bool = False
     ) -> list[tuple[Any, ...]]:
         """Execute one statement in a connection of its own, so that a process may be forked.
 
-        Where `create` is true, the file and its table are made if there is none.
-
-        Raises:
-            OSError: the file cannot be opened or written, or others write into it all the time.
-            _Damaged: it is no database, or one with other tables.
+        With `create`, the file and its table are made if there is none. OSError where the file
+        cannot be opened or written, or others write into it all the time.
         """
         check_parents(str(self.file.absolute()))
         check_names(self.root, [f"{FILE}*"])
@@ -181,7 +161,9 @@ class Store:
                 connection.execute("PRAGMA trusted_schema = OFF")
                 connection.execute("PRAGMA cell_size_check = ON")
                 schema = "SELECT sql FROM sqlite_master"
-                if create and not connection.execute(schema).fetchall():
+                if not connection.execute(schema).fetchall():
+                    if not create:
+                        return []  # another process has made the file a moment ago
                     connection.execute(_TABLE.replace("TABLE", "TABLE IF NOT EXISTS", 1))
                 if connection.execute(schema).fetchall() != [(_TABLE,)]:
                     raise _Damaged("expected one table of results")
@@ -199,6 +181,13 @@ class _Damaged(Exception):
     """An SQLite file is none, or has other tables."""
 
 
+class _Record(NamedTuple):
+    fingerprint: str
+    done: bool
+    files: dict[str, tuple[int, str]]
+    values: Json
+
+
 def file_name(text: str) -> str:
     """Return a file name for a text: `snr=10` stays readable, `a/b` does not."""
     safe = quote(text, safe=" =,+()[]")
@@ -214,10 +203,8 @@ def fingerprint(value: object, content: bool = False) -> str:
 def stamp(value: object, content: bool = False) -> Any:
     """Return a value in which every file is replaced by a mark that changes with the file.
 
-    Args:
-        value: of dicts, lists, tuples, numbers, texts and paths.
-        content: the mark is the SHA-256 of the file; otherwise its name, size and time of change,
-            because reading a thousand files would take too long.
+    With `content` that is the SHA-256 of the file; otherwise its name, size and time of change,
+    because reading a thousand files would take too long.
     """
     if isinstance(value, Mapping):
         return {str(key): stamp(item, content) for key, item in value.items()}

@@ -17,7 +17,7 @@ from cassi.apps import train as training
 from cassi.apps.command import INTERRUPTED, plain_warnings
 from cassi.apps.command import _fail as fail
 from cassi.apps.errors import describe, is_usage_error
-from cassi.apps.reconstruct.blocks import parse_size
+from cassi.apps.reconstruct.plan import parse_size
 
 DOORS = {
     "reconstruct": (way, "load_snapshot"),

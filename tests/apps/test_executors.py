@@ -6,8 +6,10 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
+from typing import NamedTuple
+from unittest.mock import Mock
 
 import pytest
 from shared import cubes_in, invert, python, snapshots_in, stamps, wait_until, workers_of
@@ -27,6 +29,12 @@ def day(write_day):
     return write_day("01234567", 200)
 
 
+class Settings(NamedTuple):
+    processes: int | None = None
+    cluster: Cluster | None = None
+    threads: int = 1
+
+
 def is_there(process):
     """Whether a process runs; one that has ended may not have been waited for."""
     try:
@@ -37,18 +45,6 @@ def is_there(process):
 
 def done(folder):
     return Store(folder / ".done").all()
-
-
-def statuses(folder):
-    return {name: row["status"] for name, row in snapshots_in(folder).items()}
-
-
-def ends_without_a_scheduler(process):
-    since = time.monotonic()
-    _, err = process.communicate(timeout=120)
-    assert time.monotonic() - since < 60
-    assert process.returncode == 2, err
-    assert "the scheduler of the cluster is lost" in err.splitlines()[-1]
 
 
 def test_jobs_of_this_process_are_done_one_by_one():
@@ -77,11 +73,19 @@ def test_what_jobs_share_is_made_once():
 @pytest.mark.slow
 def test_a_job_that_kills_its_process_is_named_and_the_others_are_done(tmp_path):
     job = functools.partial(invert, tmp_path / "tries")
-    with open_executor(SimpleNamespace(processes=2, cluster=None, threads=1)) as submit:
-        found = dict(run_jobs(submit, job, [1, 0, 2, 4]))
+    with open_executor(Settings(2)) as workers:
+        found = dict(run_jobs(workers, job, [1, 0, *range(2, 30)]))
     assert isinstance(found.pop(0), LostWorker)
-    assert found == {1: 1, 2: 0.5, 4: 0.25}
+    assert found == {number: 1 / number for number in range(1, 30)}
     assert (tmp_path / "tries").read_text() == "xxx"
+
+
+@pytest.mark.parametrize("error", [EOFError(), BlockingIOError(11, ""), RuntimeError("thread")])
+def test_a_process_that_does_not_start_is_said(monkeypatch, error):
+    monkeypatch.setattr(ProcessPoolExecutor, "submit", Mock(side_effect=error))
+    said = pytest.raises(OSError, match="the system lets no more processes start")
+    with open_executor(Settings(1)) as workers, said:
+        list(run_jobs(workers, abs, [-1]))
 
 
 @pytest.mark.slow
@@ -95,7 +99,8 @@ def test_a_killed_worker_loses_nothing(reconstruct, start, day, tmp_path, worker
     out, err = process.communicate(timeout=200)
     assert process.returncode == 1, err
     assert "bad failed: cannot read" in err
-    assert statuses(folder) == dict.fromkeys("01234567", "done") | {"bad": "failed"}
+    found = {name: row["status"] for name, row in snapshots_in(folder).items()}
+    assert found == dict.fromkeys("01234567", "done") | {"bad": "failed"}
     said = [line for line in out.splitlines() if " iterations in " in line]
     assert {line[0] for line in said} == set("01234567")
     assert reconstruct(*day, f"hydra.run.dir={tmp_path / 'whole'}").status == 1
@@ -129,158 +134,51 @@ def test_workers_end_with_their_command(reconstruct, start, write_day, tmp_path,
     assert len(after) == 8
 
 
+class Far:
+    """A scheduler and a worker that are there before the command, as on other machines."""
+
+    def __init__(self, place):
+        pytest.importorskip("distributed", reason="needs the extra dask")
+        place.unlink(missing_ok=True)
+        told = ("--scheduler-file", str(place), "--no-dashboard", "--host", "127.0.0.1")
+        one = ("--nthreads", "1", "--no-nanny", "--death-timeout", "60")
+        parts = {"scheduler": ("--port", "0"), "worker": one}
+        silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        self.running = [
+            subprocess.Popen(
+                [sys.executable, "-m", f"distributed.cli.dask_{part}", *told, *more], **silent
+            )
+            for part, more in parts.items()
+        ]
+
+    def __enter__(self):
+        return self.running
+
+    def __exit__(self, *_):
+        for process in self.running:
+            process.kill()
+            process.wait()
+
+
 @pytest.mark.release
 def test_a_lost_scheduler_ends_the_command_and_the_next_goes_on(reconstruct, start, day, tmp_path):
     folder, place = tmp_path / "far", tmp_path / "scheduler.json"
     options = (*day, f"hydra.run.dir={folder}", "cluster=dask", f"cluster.address={place}")
-    with Far(place):
+    with Far(place) as (scheduler, _):
         process = start("reconstruct", *options)
         wait_until(lambda: done(folder), process)
-        far = Far.running[0]
-        far.kill()
-        ends_without_a_scheduler(process)
+        scheduler.kill()
+        since = time.monotonic()
+        _, err = process.communicate(timeout=120)
+        assert time.monotonic() - since < 60
+        assert process.returncode == 2, err
+        assert "the scheduler of the cluster is lost" in err.splitlines()[-1]
     kept = set(done(folder))
     assert 0 < len(kept) < 8
     with Far(place):
         out, err = start("reconstruct", *options).communicate(timeout=200)
     assert f"{len(kept)} of them done before" in out, err
-    assert set(statuses(folder).values()) == {"done"}
-    reconstruct(*day, f"hydra.run.dir={tmp_path / 'whole'}").ok()
-    assert cubes_in(folder) == cubes_in(tmp_path / "whole")
-
-
-ONE_THREAD = ("--nthreads", "1", "--no-nanny", "--death-timeout", "60")
-
-
-SOON = os.environ | {"DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP": "11s"}
-"""Who does not answer is given up after 11 s instead of 30."""
-
-
-def start_dask(name, *told, before=()):
-    """Start a scheduler or a worker, as one does on a machine of a cluster."""
-    command = [*before, sys.executable, "-m", f"distributed.cli.dask_{name}", *told]
-    silent = subprocess.DEVNULL
-    return subprocess.Popen(command, stdout=silent, stderr=silent, env=SOON)
-
-
-class Far:
-    """A scheduler and a worker that are there before the command, as on other machines."""
-
-    running = ()
-
-    def __init__(self, place):
-        place.unlink(missing_ok=True)
-        self.place = place
-
-    def __enter__(self):
-        pytest.importorskip("distributed", reason="needs the extra dask")
-        told = ("--scheduler-file", str(self.place), "--no-dashboard")
-        network = ("--host", "127.0.0.1")
-        Far.running = [
-            start_dask("scheduler", *told, *network, "--port", "0"),
-            start_dask("worker", *told, *network, *ONE_THREAD),
-        ]
-
-    def __exit__(self, *_):
-        for process in Far.running:
-            process.kill()
-            process.wait()
-
-
-class Machines:
-    """Two network namespaces, 10.0.0.1 and 10.0.0.2, and a cable between them."""
-
-    def __init__(self):
-        self.running = [[], []]
-        own = ("unshare", "--net", "sleep", "inf")
-        self.names = [subprocess.Popen(own, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-        here = Path("/proc/self/ns/net").readlink()
-        for name in self.names:
-            wait_until(lambda name=name: self._has_network(name, here), seconds=10)
-        peer = ("type", "veth", "peer", "name", "cable", "netns", str(self.names[1].pid))
-        self.ip(0, "link", "add", "cable", *peer)
-        for number in range(2):
-            self.ip(number, "address", "add", f"10.0.0.{number + 1}/24", "dev", "cable")
-            for device in ("lo", "cable"):
-                self.ip(number, "link", "set", device, "up")
-
-    def _has_network(self, name, here):
-        if name.poll() is not None:
-            pytest.skip(f"no network namespaces here: {name.stderr.read().strip()}")
-        return Path(f"/proc/{name.pid}/ns/net").readlink() != here
-
-    def inside(self, number):
-        return ("nsenter", "--target", str(self.names[number].pid), "--net")
-
-    def ip(self, number, *words):
-        subprocess.run([*self.inside(number), "ip", *words], check=True)
-
-    def dask(self, number, name, *told):
-        self.running[number].append(start_dask(name, *told, before=self.inside(number)))
-
-    def command(self, number, *options):
-        started = [*self.inside(number), sys.executable, "-m", "cassi", "reconstruct", *options]
-        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        self.running[number].append(subprocess.Popen(started, **streams, env=SOON))
-        return self.running[number][-1]
-
-    def lose(self, number):
-        """Cut the cable, so that nothing says good-bye, and end what runs there."""
-        self.ip(0, "link", "set", "cable", "down")
-        for process in self.running[number]:
-            process.kill()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        for process in (*self.running[0], *self.running[1], *self.names):
-            process.kill()
-            process.wait()
-
-
-ADDRESS = "tcp://10.0.0.{}:8786"
-SCHEDULER = ("--port", "8786", "--no-dashboard", "--host")
-
-
-@pytest.mark.release
-def test_a_lost_machine_loses_nothing(reconstruct, day, tmp_path):
-    pytest.importorskip("distributed", reason="needs the extra dask")
-    folder, address = tmp_path / "two", ADDRESS.format(1)
-    with Machines() as machines:
-        machines.dask(0, "scheduler", *SCHEDULER, "10.0.0.1")
-        for number in range(2):
-            machines.dask(number, "worker", address, *ONE_THREAD)
-        options = (*day, f"hydra.run.dir={folder}", "cluster=dask", f"cluster.address={address}")
-        process = machines.command(0, *options)
-        wait_until(lambda: len(done(folder)) >= 2, process)
-        machines.lose(1)
-        _, err = process.communicate(timeout=200)
-    assert process.returncode == 0, err
-    reconstruct(*day, f"hydra.run.dir={tmp_path / 'whole'}").ok()
-    assert len(cubes_in(folder)) == 8
-    assert cubes_in(folder) == cubes_in(tmp_path / "whole")
-
-
-@pytest.mark.release
-def test_a_lost_machine_with_the_scheduler_ends_the_command(reconstruct, day, tmp_path):
-    pytest.importorskip("distributed", reason="needs the extra dask")
-    folder = tmp_path / "two"
-    options = (*day, f"hydra.run.dir={folder}", "cluster=dask")
-    with Machines() as machines:
-        machines.dask(1, "scheduler", *SCHEDULER, "10.0.0.2")
-        machines.dask(1, "worker", ADDRESS.format(2), *ONE_THREAD)
-        process = machines.command(0, *options, f"cluster.address={ADDRESS.format(2)}")
-        wait_until(lambda: done(folder), process)
-        machines.lose(1)
-        ends_without_a_scheduler(process)
-        kept = set(done(folder))
-        assert 0 < len(kept) < 8
-        machines.dask(0, "scheduler", *SCHEDULER, "10.0.0.1")
-        machines.dask(0, "worker", ADDRESS.format(1), *ONE_THREAD)
-        process = machines.command(0, *options, f"cluster.address={ADDRESS.format(1)}")
-        _, err = process.communicate(timeout=200)
-    assert process.returncode == 0, err
+    assert {row["status"] for row in snapshots_in(folder).values()} == {"done"}
     reconstruct(*day, f"hydra.run.dir={tmp_path / 'whole'}").ok()
     assert cubes_in(folder) == cubes_in(tmp_path / "whole")
 
@@ -300,24 +198,17 @@ sys.exit("connected")
 
 @pytest.mark.slow
 def test_who_has_no_certificate_is_no_client_of_a_cluster():
-    pytest.importorskip("distributed", reason="needs the extra dask")
+    Client = pytest.importorskip("distributed", reason="needs the extra dask").Client
     cluster = Cluster(**QUEUE, kind="local", options={})
-    settings = SimpleNamespace(processes=None, cluster=cluster, threads=1)
-    with open_executor(settings) as submit:
-        (address,) = [client.scheduler.address for client in _clients()]
+    with open_executor(Settings(cluster=cluster)) as workers:
+        (address,) = [client.scheduler.address for client in Client._instances]
         assert address.startswith("tls://127.0.0.1:")
         for kind in ("none", "other"):
             python("-c", STRANGER, address, kind)
-        assert [found for _, found in run_jobs(submit, abs, [-1])] == [1]
+        assert [found for _, found in run_jobs(workers, abs, [-1])] == [1]
 
 
-def _clients():
-    from distributed import Client
-
-    return list(Client._instances)
-
-
-def test_jobs_of_a_queue_keep_strangers_out(monkeypatch):
+def test_jobs_of_a_queue_keep_strangers_out():
     pytest.importorskip("dask_jobqueue", reason="needs the extra dask")
     given = {"cores": 1, "memory": "1GiB", "worker_extra_args": ["--lifetime", "1h"]}
     cluster = Cluster(**QUEUE, kind="slurm", options=given)

@@ -89,7 +89,7 @@ def evaluate(settings: Evaluate, run: Run) -> float:
     share = find_share("1/1" if run.is_multirun else settings.share)
     check_shares(run.folder, share)
     given = Given(settings, run.folder, read_reconstructors(settings))
-    with open_executor(settings) as submit:
+    with open_executor(settings) as workers:
         made = once(make, given)
         plan, records = made.plan, made.runner.records
         if plan.swept:
@@ -101,7 +101,7 @@ def evaluate(settings: Evaluate, run: Run) -> float:
         bar = tqdm(total=len(jobs), unit="run", disable=not settings.progress or is_quiet())
         seen: Counter[str] = Counter()
         with bar:
-            for job, found in run_jobs(submit, functools.partial(evaluate_job, given), jobs):
+            for job, found in run_jobs(workers, functools.partial(evaluate_job, given), jobs):
                 record = made.runner.fail(job, found) if isinstance(found, LostWorker) else found
                 bar.set_postfix_str(_label(record), refresh=False)
                 bar.update()

@@ -49,31 +49,19 @@ def reconstruct(settings: Reconstruct, run: Run) -> float:
     blocks = settings.memory_budget is not None
     prepare_process(settings, blocks=blocks)
     refuse_torchrun()
-    if is_many(settings.measurement):
-        from cassi.apps.executors import open_executor
-        from cassi.apps.reconstruct.many import reconstruct_many
-
-        if settings.guide.file is not None:
-            raise ValueError("guide: expected null for many snapshots, a guide shows one scene")
-        if settings.calibrate:
-            raise ValueError(
-                "calibrate: expected false for many snapshots, which share one camera; run "
-                "cassi-calibrate 'measurement=[FILE,FILE]', and give the camera that it writes: "
-                "camera=DIR/camera.yaml"
-            )
-        with open_executor(settings, blocks=blocks) as submit:
-            return reconstruct_many(settings, run, submit)
-    if settings.sequence:
-        raise ValueError("sequence: expected false for one snapshot; give a folder of them")
-    if settings.share is not None:
-        raise ValueError("share: expected null for one snapshot, which is work for one")
-    hold_alone(run.folder)
-    if blocks:
+    many = is_many(settings.measurement)
+    _check_number(settings, many)
+    if not many:
+        hold_alone(run.folder)
+    if many or blocks:
         from cassi.apps.executors import open_executor
         from cassi.apps.reconstruct.blocks import reconstruct_in_blocks
+        from cassi.apps.reconstruct.many import reconstruct_many
 
-        with open_executor(settings, blocks=True) as submit:
-            return reconstruct_in_blocks(settings, run.folder, submit)
+        with open_executor(settings, blocks=blocks) as workers:
+            if many:
+                return reconstruct_many(settings, run, workers)
+            return reconstruct_in_blocks(settings, run.folder, workers)
     recipe = make_recipe(settings)
     snapshot, reconstructor = prepare(settings, recipe)
     for note in snapshot.notes:
@@ -90,3 +78,19 @@ def reconstruct(settings: Reconstruct, run: Run) -> float:
     print(one_line(numbers), f"-> {run.folder}", sep="\n")
     say(numbers)
     return float(numbers["relative_residual"])
+
+
+def _check_number(settings: Reconstruct, many: bool) -> None:
+    """Refuse what is for one snapshot where there are many, and the other way round."""
+    if many and settings.guide.file is not None:
+        raise ValueError("guide: expected null for many snapshots, a guide shows one scene")
+    if many and settings.calibrate:
+        raise ValueError(
+            "calibrate: expected false for many snapshots, which share one camera; run "
+            "cassi-calibrate 'measurement=[FILE,FILE]', and give the camera that it writes: "
+            "camera=DIR/camera.yaml"
+        )
+    if not many and settings.sequence:
+        raise ValueError("sequence: expected false for one snapshot; give a folder of them")
+    if not many and settings.share is not None:
+        raise ValueError("share: expected null for one snapshot, which is work for one")

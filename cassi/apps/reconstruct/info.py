@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cassi import ops
 from cassi.apps.memory import peak_of
-from cassi.apps.reconstruct.blocks import Parts
+from cassi.apps.reconstruct.parts import Parts
 from cassi.apps.reconstruct.snapshots import find_snapshots, is_many, settings_of_snapshot
 from cassi.apps.reconstructors import Recipe
 from cassi.apps.results import peak_memory
@@ -33,12 +33,7 @@ _MANY = 1000  # iterations: a method that takes more would take long for a strip
 
 
 def describe(settings: Reconstruct, recipe: Recipe, into: str) -> list[str]:
-    """Return about ten lines on a reconstruction that is not done; a strip of it is.
-
-    Raises:
-        OSError: a file cannot be read.
-        ValueError: what the command itself would refuse.
-    """
+    """Return about ten lines on a reconstruction that is not done; a strip of it is."""
     many = 1
     if is_many(settings.measurement):
         snapshots, _ = find_snapshots(settings)
@@ -98,7 +93,7 @@ def estimate(snapshot: Snapshot, reconstructor: Reconstructor) -> tuple[float, i
         few = min(_FEW, reconstructor.iterations)
         seconds = _seconds(reconstructor, y, system, None, few)
         return seconds * reconstructor.iterations / few, _bytes(reconstructor, y, system, None)
-    scene = Parts(snapshot)
+    scene = Parts(snapshot, reconstructor)
     statistics = scene.statistics
     strips = [min(lines, scene.length) for lines in _STRIPS]
     # The first also loads and compiles what all need.

@@ -4,6 +4,7 @@ import itertools
 import math
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
@@ -15,7 +16,7 @@ from torch import Tensor
 from cassi import metrics, ops
 from cassi.apps import results
 from cassi.apps.inputs import name_scene
-from cassi.apps.reconstruct.journal import Record
+from cassi.apps.reconstruct.parts import Parts
 from cassi.apps.settings import Output, Reconstruct
 from cassi.apps.snapshot import say
 from cassi.data.atomic import atomic_folder
@@ -25,7 +26,6 @@ from cassi.data.scenes import scored_level
 from cassi.metrics.scores import evaluate_all
 from cassi.pipeline.judge import check_snapshot
 from cassi.pipeline.snapshot import Snapshot
-from cassi.solvers.base import Reconstructor
 from cassi.uncertainty import score, sparsification
 
 Readable: TypeAlias = Stack | Tensor
@@ -40,12 +40,10 @@ _COUNTED = ("block", "lines", "seconds", "cpu_seconds", "reason")
 def take_truth(settings: Reconstruct) -> tuple[Reconstruct, Stack | None]:
     """Take the truth out of settings where it can be read in parts and the measurement is given.
 
-    Returns:
-        Settings that state its bands and wavelengths in its place, and the truth; or the settings
-        as they are, and None.
+    They then state its bands and wavelengths in its place.
     """
-    known = settings.axes.truth is not None or settings.keys.truth is not None
-    if settings.truth is None or settings.measurement is None or known:
+    is_explained = settings.axes.truth is not None or settings.keys.truth is not None
+    if settings.truth is None or settings.measurement is None or is_explained:
         return settings, None
     path = Path(settings.truth)
     opened = open_stack(path) if path.exists() else None
@@ -63,25 +61,20 @@ def take_truth(settings: Reconstruct) -> tuple[Reconstruct, Stack | None]:
 def finish(
     settings: Reconstruct,
     folder: Path,
-    snapshot: Snapshot,
+    scene: Parts,
     stacks: list[Stack],
-    records: list[Record],
+    records: list[Json],
     plan: Json,
     truth: Stack | None,
-    reconstructor: Reconstructor,
 ) -> float:
-    """Write the cube under its name with tables and pictures beside it, all or none.
-
-    Returns:
-        The relative residual.
-    """
-    (stack, *bars), camera = stacks, snapshot.camera
+    """Write the cube with tables and pictures, all or none; return the relative residual."""
+    (stack, *bars), snapshot, camera = stacks, scene.snapshot, scene.snapshot.camera
     reference = truth if snapshot.truth is None else snapshot.truth[0]
     if reference is not None and tuple(reference.shape) != stack.shape:
         raise ValueError(f"truth: expected {stack.shape}, got {tuple(reference.shape)}")
     numbers = summarize(snapshot, records, plan)
     small = shrink(stack)
-    found = check_snapshot(snapshot, small[None], reconstructor)
+    found = check_snapshot(snapshot, small[None], scene.reconstructor)
     numbers |= results.describe_findings(found)
     if camera.wavelengths_error is not None:
         numbers["wavelengths_error"] = camera.wavelengths_error
@@ -133,45 +126,42 @@ def _shrink_points(output: Output, factor: int) -> Output:
 
 
 def summarize_uncertainty(
-    cube: Stack, bars: Stack, records: list[Record], plan: Json, truth: Readable | None
+    cube: Stack, bars: Stack, records: list[Json], plan: Json, truth: Readable | None
 ) -> Json:
     """Collect what metrics.json says of standard deviations, with one band in memory."""
-    means, squares, held = [], [], []
+    means, squares, scores = [], [], []
     for band in range(cube.shape[0]):
         x, sigma = (torch.from_numpy(read(each, slice(band, band + 1))) for each in (cube, bars))
         means.append(float(sigma.double().mean()))
         squares.append(float(sigma.double().square().mean()))
         if truth is not None:
-            held.append(score(x, sigma, torch.from_numpy(read(truth, slice(band, band + 1)))))
+            scores.append(score(x, sigma, torch.from_numpy(read(truth, slice(band, band + 1)))))
     lines = [record["lines"][1] - record["lines"][0] for record in records]
     sources = [record["uncertainty"]["sources"] for record in records]
-    told: Json = {
+    sums = {
+        name: sum(n * part[name] ** 2 for n, part in zip(lines, sources, strict=True))
+        for name in sources[0]
+    }
+    numbers: Json = {
         "mean": _mean(means),
         "rms": _mean(squares) ** 0.5,
-        "sources": {
-            name: math.sqrt(
-                sum(n * part[name] ** 2 for n, part in zip(lines, sources, strict=True))
-                / sum(lines)
-            )
-            for name in sources[0]
-        },
+        "sources": {name: math.sqrt(value / sum(lines)) for name, value in sums.items()},
         "shift": plan["probe"]["mask_shift"]["shift"],
         "heldout_error": plan["probe"]["heldout"],
     }
     if truth is not None:  # means over bands, but for what compares values of all bands
-        told["scores"] = {name: _mean([score[name] for score in held]) for name in held[0]}
-        bands, height, width = cube.shape
-        every = -(-bands * height * width // _VALUES)
-        rows = [slice(at, at + 1) for at in range(0, height, every)]
+        numbers["scores"] = {name: _mean([each[name] for each in scores]) for name in scores[0]}
+        every = -(-math.prod(cube.shape) // _VALUES)
+        rows = [slice(at, at + 1) for at in range(0, cube.shape[1], every)]
         x, sigma, t = (
             torch.from_numpy(np.concatenate([read(each, rows=row) for row in rows], axis=1))
             for each in (cube, bars, truth)
         )
-        told["scores"]["ause"] = sparsification((x - t).abs(), sigma)
-    return told
+        numbers["scores"]["ause"] = sparsification((x - t).abs(), sigma)
+    return numbers
 
 
-def summarize(snapshot: Snapshot, records: list[Record], plan: Json) -> Json:
+def summarize(snapshot: Snapshot, records: list[Json], plan: Json) -> Json:
     """Collect the numbers of metrics.json from the records of the blocks."""
     y = snapshot.y
     misfit = sum(record["misfit"] for record in records)
@@ -224,14 +214,9 @@ def score_bands(cube: Readable, truth: Readable, level: float | None = None) -> 
     """Compute every metric under every preset with one band, or a few rows, in memory.
 
     The metrics are means over bands (PSNR, SSIM), of squares over bands (RMSE, ERGAS) or over
-    pixels (SAM); they come out as `metrics.evaluate` gives them, to rounding. A preset whose peak
-    is the truth's maximum has the maximum of all bands, as there. A metric of the user's own needs
-    the whole cube, and is left out.
-
-    Args:
-        cube: estimate `(C, H, W)`.
-        truth: reference, same shape.
-        level: what counts as 1 of both; None finds it, see `cassi.data.scenes.scored_level`.
+    pixels (SAM); they come out as `metrics.evaluate` gives them, to rounding. A metric of the
+    user's own needs the whole cube, and is left out. `level` counts as 1 of both cubes; None finds
+    it, see `cassi.data.scenes.scored_level`.
     """
     bands = [slice(band, band + 1) for band in range(cube.shape[0])]
     if level is None:
@@ -283,5 +268,5 @@ def _spectral_angle(cube: Readable, truth: Readable) -> float:
     return total / height
 
 
-def _mean(values: list[float]) -> float:
+def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)

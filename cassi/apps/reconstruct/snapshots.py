@@ -48,10 +48,7 @@ def find_snapshots(settings: Reconstruct) -> tuple[list[Snapshot], list[str]]:
     Links are followed that do not lead out of it.
     Results are called as the file is without suffix, with what is not printable written out; where
     a pattern finds files of several folders, the folders below the common one are part of the name.
-
-    Raises:
-        FileNotFoundError: there is no snapshot, or for none of them is there a truth.
-        ValueError: two have the same name, or one has that of the table.
+    Refused are two of one name, one of that of the table, and no snapshots or truths at all.
     """
     known = (
         settings.mask,

@@ -60,15 +60,6 @@ def test_nor_in_networks(cubes, name):
     assert cube.isfinite().all()
 
 
-def test_the_cube_is_better_without_them(reconstruct, camera, cubes, tmp_path):
-    cube, _ = cubes(*QUIET, values=(30.0,))
-    good = cassi.metrics.psnr(cube, camera.cube).item()
-    given = (*camera.given("mask"), "measurement=frame.npy", "saturation=null")
-    reconstruct(*given, *QUIET).ok()
-    spoilt = io.read_cube(tmp_path / "run" / "cube.tif")
-    assert good > cassi.metrics.psnr(spoilt, camera.cube).item() + 10
-
-
 def test_positions_are_of_the_whole_frame(reconstruct, camera, results, tmp_path):
     frame = np.zeros((20, 30), np.float32)
     frame[3:15, 4:25] = np.load(camera.measurement)
@@ -101,21 +92,6 @@ def test_of_a_simulated_measurement(reconstruct, camera, results, tmp_path):
         given = (*camera.given("mask", "truth"), "bad_pixels=bad.npy", *options)
         outcome = reconstruct(*given, *SHORT).ok()
         assert "5 pixels left out" in outcome.out
-
-
-@pytest.mark.parametrize("options", [(), ("batch=2",)])
-def test_of_many_snapshots(reconstruct, camera, results, tmp_path, options):
-    frame = np.load(camera.measurement)
-    bad = np.zeros(frame.shape)
-    bad[3, 4:9] = 1
-    np.save(tmp_path / "bad.npy", bad)
-    (tmp_path / "day").mkdir()
-    for number, value in enumerate((np.nan, 0.3)):
-        np.save(tmp_path / "day" / f"{number}.npy", np.where(bad, value, frame).astype(np.float32))
-    given = (*camera.given("mask"), "measurement=day", "bad_pixels=bad.npy", *SHORT)
-    reconstruct(*given, "solver.heldout=0", *options).ok()
-    first, second = (io.read_cube(tmp_path / "run" / f"{n}" / "cube.tif") for n in range(2))
-    assert torch.equal(first, second)
 
 
 def test_refused(reconstruct, camera, tmp_path):

@@ -11,10 +11,11 @@ import cassi
 from cassi import metrics
 from cassi.apps.memory import peak_of
 from cassi.apps.reconstruct import blocks as in_blocks
-from cassi.apps.reconstruct.blocks import lines_that_fit, parse_size, plan_blocks
 from cassi.apps.reconstruct.journal import Journal
+from cassi.apps.reconstruct.plan import lines_that_fit, parse_size, plan_blocks
 from cassi.apps.reconstruct.scene import score_bands
 from cassi.data.atomic import check_sums
+from cassi.uncertainty import score
 
 METHOD = ("method=gap_tv", "solver.iterations=15", "output.pictures=false", "system.step=1")
 BLOCKS = ("memory_budget=1GiB", "halo=24")
@@ -46,14 +47,28 @@ def few_lines(monkeypatch):
 @pytest.fixture
 def computed(monkeypatch):
     """Indices of the blocks that were computed."""
-    seen, solve_block = [], in_blocks.solve_block
+    seen, compute_block = [], in_blocks.compute_block
 
-    def solve(scene, solver, blocks, index, *rest):
+    def compute(settings, blocks, probed, estimates, index, callback):
         seen.append(index)
-        return solve_block(scene, solver, blocks, index, *rest)
+        return compute_block(settings, blocks, probed, estimates, index, callback)
 
-    monkeypatch.setattr(in_blocks, "solve_block", solve)
+    monkeypatch.setattr(in_blocks, "compute_block", compute)
     return seen
+
+
+@contextmanager
+def stopped_after_two_blocks(monkeypatch):
+    write = Journal.write
+
+    def stop_after_two(journal, name, *rest):
+        if name == "block-2":
+            raise KeyboardInterrupt
+        return write(journal, name, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "write", stop_after_two)
+        yield
 
 
 def assert_close(found, expected, tolerance):
@@ -85,23 +100,6 @@ def test_blocks_equal_the_whole(reconstruct, scene, results, turned):
     assert [row["block"] for row in rows[::15]] == ["1", "2", "3"]
 
 
-@pytest.mark.usefixtures("few_lines")
-def test_into_a_store_and_resumed(reconstruct, scene, computed, monkeypatch):
-    folder, files = scene
-    into = (*files, *METHOD, *BLOCKS, "output.cube=cube.zarr")
-    with stopped_after_two_blocks(monkeypatch):
-        assert reconstruct(*into, "hydra.run.dir=store").status == 130
-    reconstruct(*into, "hydra.run.dir=store").ok()
-    assert computed == [0, 1, 2, 2]
-    reconstruct(*files, *METHOD, *BLOCKS, "hydra.run.dir=parts")
-    loaded = cassi.read_cube(folder / "store/cube.zarr")
-    assert torch.equal(loaded, cassi.read_cube(folder / "parts/cube.tif"))
-    check_sums(folder / "store")
-    # Again, over what is there, with another setting.
-    reconstruct(*into, "solver.iterations=5", "hydra.run.dir=store").ok()
-    assert not torch.equal(cassi.read_cube(folder / "store/cube.zarr"), loaded)
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_lines")
 def test_other_processes_compute_the_same_blocks(reconstruct, scene):
@@ -122,38 +120,29 @@ def test_what_fits_is_one_block_with_the_same_bits(reconstruct, scene):
     assert torch.equal(a, b)
 
 
-@contextmanager
-def stopped_after_two_blocks(monkeypatch):
-    add = Journal.add
-
-    def stop_after_two(journal, record, part, tail):
-        if record["block"] == 2:
-            raise KeyboardInterrupt
-        return add(journal, record, part, tail)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Journal, "add", stop_after_two)
-        yield
-
-
 @pytest.mark.usefixtures("few_lines")
-def test_a_stopped_run_goes_on_at_the_next_block(reconstruct, scene, computed, monkeypatch):
+@pytest.mark.parametrize("cube", ["cube.tif", "cube.zarr"])
+def test_a_stopped_run_goes_on_at_the_next_block(reconstruct, scene, computed, monkeypatch, cube):
     folder, files = scene
     given = (*files, *METHOD, *BLOCKS)
     reconstruct(*given, "hydra.run.dir=straight").ok()
     straight = cassi.read_cube(folder / "straight" / "cube.tif")
-
+    given += (f"output.cube={cube}",)
     with stopped_after_two_blocks(monkeypatch):
-        assert reconstruct(*given, "hydra.run.dir=run").status == 130
-    hidden = folder / "run" / ".cube.tif.blocks"
-    assert not (folder / "run" / "cube.tif").exists()
-    assert (hidden / "cube.tif").exists()
+        assert reconstruct(*given).status == 130
+    hidden = folder / "run" / f".{cube}.blocks"
+    assert not (folder / "run" / cube).exists()
+    assert (hidden / cube).exists()
     computed.clear()
-    outcome = reconstruct(*given, "hydra.run.dir=run").ok()
+    outcome = reconstruct(*given).ok()
     assert "2 finished already" in outcome.out
     assert computed == [2]
-    assert torch.equal(cassi.read_cube(folder / "run" / "cube.tif"), straight)
+    assert torch.equal(cassi.read_cube(folder / "run" / cube), straight)
     assert not hidden.exists()
+    check_sums(folder / "run")
+    # Again, over what is there, with another setting.
+    reconstruct(*given, "solver.iterations=5").ok()
+    assert not torch.equal(cassi.read_cube(folder / "run" / cube), straight)
 
 
 @pytest.mark.usefixtures("few_lines")
@@ -193,6 +182,23 @@ def test_a_truth_is_read_in_parts(reconstruct, scene, results):
     one, other = (results(folder=name)["metrics"] for name in ("whole", "parts"))
     for preset, scores in one.items():
         assert_close(other[preset], scores, 1e-3)
+
+
+@pytest.mark.usefixtures("few_lines")
+def test_error_bars_in_blocks(reconstruct, scene, results):
+    folder, files = scene
+    np.save(folder / "truth.npy", cassi.read_cube(folder / "truth.tif")[0])
+    given = (*files[:2], "truth=truth.npy", "system.bands=4", *METHOD, "uncertainty=true")
+    reconstruct(*given, "hydra.run.dir=whole").ok()
+    reconstruct(*given, *BLOCKS).ok()
+    names = ("whole/uncertainty.tif", "run/uncertainty.tif", "run/cube.tif", "truth.tif")
+    whole, parts, cube, truth = (cassi.read_cube(folder / name)[0] for name in names)
+    assert float((whole - parts).abs().mean()) < 0.15 * float(whole.mean())
+    numbers = results()["uncertainty"]
+    assert numbers["mean"] == pytest.approx(float(parts.mean()), rel=1e-4)
+    assert numbers["scores"]["coverage/90"] > 0.5
+    ause = score(cube, parts, truth)["ause"]
+    assert numbers["scores"]["ause"] == pytest.approx(ause, rel=1e-4)
 
 
 def test_scores_by_parts_are_those_of_the_whole():
@@ -256,10 +262,3 @@ def test_refusals(reconstruct, scene, given, message):
     folder, files = scene
     assert message in reconstruct(*files, *METHOD, *BLOCKS, given).refusal
     assert not (folder / "run" / "cube.tif").exists()
-
-
-def test_two_processes_do_not_share_a_scene(tmp_path):
-    journal = Journal(tmp_path, "cube.tif", "me")
-    other = Journal(tmp_path, "cube.tif", "me")
-    with journal.locked(), pytest.raises(ValueError, match="another process"), other.locked():
-        pass

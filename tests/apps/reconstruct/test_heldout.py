@@ -30,25 +30,10 @@ def test_of_a_network(reconstruct, camera, results):
     assert results()["heldout"]["error"] > 0
 
 
-@pytest.mark.parametrize("batch", [1, 2])
-def test_of_many(reconstruct, camera, results, tmp_path, batch):
-    (tmp_path / "day").mkdir()
-    for number in range(2):
-        (tmp_path / "day" / f"{number}.npy").write_bytes(camera.measurement.read_bytes())
-    given = (*camera.given("mask"), "measurement=day", "solver=gap", f"batch={batch}")
-    more = ("solver.iterations=3", "output.pictures=false", "heldout=0.1")
-    reconstruct(*given, *more, *QUIET).ok()
-    first, second = (results(folder=f"run/{n}")["heldout"] for n in range(2))
-    assert first == second
-
-
 @pytest.mark.parametrize("value", ["0", "0.6", "-1"])
 def test_refused(reconstruct, camera, value):
     said = reconstruct(*camera.given(), f"heldout={value}").refusal
     assert "heldout: expected a share above 0, at most 0.5, got" in said
-
-
-def test_not_in_blocks(reconstruct, camera):
     said = reconstruct(*camera.given(), "heldout=0.1", "memory_budget=1GB").refusal
     assert "heldout: expected null with memory_budget" in said
 

@@ -40,18 +40,8 @@ def test_names_folder_and_budget(reconstruct, camera, tmp_path):
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["notes.txt"]
 
 
-def test_mistakes_are_those_of_the_command(reconstruct, camera):
-    done = reconstruct(*camera.given("measurement"), "mask=none.npy", "--info")
-    assert done.status == 2
-    assert "no file none.npy" in done.err
-
-
-def test_many_snapshots(reconstruct, camera, tmp_path):
-    (tmp_path / "day").mkdir()
-    for name in ("a", "b", "c"):
-        (tmp_path / f"day/{name}.npy").write_bytes(camera.measurement.read_bytes())
-    given = ("measurement=day", f"mask={camera.mask}", "system.step=-1", "method=gap_tv")
-    done = reconstruct(*given, "--info", "hydra.run.dir=all").ok()
+def test_many_snapshots(reconstruct, write_day):
+    done = reconstruct(*write_day("abc"), "--info", "hydra.run.dir=all").ok()
     assert re.search(r"snapshots 3, of which the first is .*a\.npy", done.out)
     assert "into all/NAME" in done.out
 

@@ -12,8 +12,8 @@ from PIL import Image
 from shared import cubes_in, read_rows, snapshots_in, stamps, wait_until
 
 import cassi
-from cassi.apps.reconstruct import many
-from cassi.apps.reconstruct.many import batch_size
+from cassi.apps.reconstruct import batch as together
+from cassi.apps.reconstruct.batch import batch_size
 from cassi.apps.reconstructors import compose_settings, fingerprint_settings, identity
 from cassi.data.atomic import check_sums
 from cassi.data.store import Store
@@ -141,22 +141,40 @@ def test_links_and_pages_below_the_folder_count(reconstruct, day, camera, tmp_pa
     hidden.mkdir()
     (tmp_path / "day" / "a.npy").rename(hidden / "a.npy")
     (tmp_path / "day" / "a.npy").symlink_to(hidden / "a.npy")
-    (tmp_path / "truths" / "a.npz").unlink(missing_ok=True)
+    (tmp_path / "truths" / "a.npz").unlink()
+    mask = camera.mask.rename(tmp_path / "day" / "mask.npy")  # none of them
     pages = tmp_path / "truths" / "a"
     pages.mkdir()
     for band, page in enumerate(255 * camera.cube[0].numpy()):
         Image.fromarray(page.round().astype(np.uint8)).save(pages / f"{band}.png")
-    outcome = reconstruct(*day, f"truth={tmp_path / 'truths'}").ok()
-    assert "skipped 1 that cannot be one: readme.txt (unknown suffix '.txt')" in outcome.out
+    outcome = reconstruct(*day, f"truth={tmp_path / 'truths'}", f"mask={mask}").ok()
+    skipped = "mask.npy (named elsewhere), readme.txt (unknown suffix '.txt')"
+    assert f"skipped 2 that cannot be one: {skipped}" in outcome.out
     table = snapshots_in(tmp_path / "run")
     assert list(table) == list(NAMES)
     assert {name: bool(row["psnr"]) for name, row in table.items()} == dict.fromkeys(NAMES, True)
 
 
-def test_a_mask_among_the_snapshots_is_none_of_them(reconstruct, day, camera, tmp_path):
-    camera.mask.rename(tmp_path / "day" / "mask.npy")
-    reconstruct(*day, f"mask={tmp_path / 'day' / 'mask.npy'}").ok()
-    assert list(snapshots_in(tmp_path / "run")) == list(NAMES)
+@pytest.mark.parametrize("batch", [1, 2])
+def test_what_is_asked_of_one_is_asked_of_many(reconstruct, camera, results, tmp_path, batch):
+    frame = np.load(camera.measurement)
+    bad = np.zeros(frame.shape)
+    bad[3, 4:9] = 1
+    np.save(tmp_path / "bad.npy", bad)
+    (tmp_path / "day").mkdir()
+    for number, value in enumerate((np.nan, 0.3)):
+        np.save(tmp_path / "day" / f"{number}.npy", np.where(bad, value, frame).astype(np.float32))
+    given = (*camera.given("mask"), "measurement=day", "bad_pixels=bad.npy", f"batch={batch}")
+    given += ("method=gap_tv", "solver.iterations=4", "output.pictures=false", "solver.heldout=0")
+    asked = (*given, "heldout=0.1", "uncertainty=true")
+    reconstruct(*asked).ok()
+    first, second = (results(folder=f"run/{n}") for n in range(2))
+    assert first["heldout"] == second["heldout"]
+    assert first["uncertainty"]["mean"] == pytest.approx(second["uncertainty"]["mean"], rel=1e-5)
+    cubes = cubes_in(tmp_path / "run")
+    assert cubes["0"] == cubes["1"]
+    assert "2 of them done before" in reconstruct(*asked).out
+    assert "done before" not in reconstruct(*given).out  # other files: done anew
 
 
 def test_a_batch_gives_what_each_alone_gives(reconstruct, day, tmp_path):
@@ -183,7 +201,7 @@ def test_what_cannot_share_a_batch_goes_alone(reconstruct, day, tmp_path, monkey
     def fail(*_):
         raise ValueError("one of a batch diverged")
 
-    monkeypatch.setattr(many, "recover_together", fail)
+    monkeypatch.setattr(together, "recover_together", fail)
     reconstruct(*day, "batch=3").ok()
     monkeypatch.undo()
     reconstruct(*day, "batch=3", "solver.tol=1e-9").ok()
@@ -220,7 +238,7 @@ def test_a_defect_says_where_it_is(reconstruct, day, tmp_path, monkeypatch):
     def fail(*_, **__):
         raise ZeroDivisionError("half of nothing")
 
-    monkeypatch.setattr(many, "recover", fail)
+    monkeypatch.setattr(together, "recover", fail)
     outcome = reconstruct(*day)
     assert outcome.status == 1
     error = snapshots_in(tmp_path / "run")["a"]["error"]
@@ -240,6 +258,7 @@ def test_a_memory_budget_holds_for_each(reconstruct, day, camera, tmp_path):
     np.save(tmp_path / "day" / "bad.npy", camera.system(camera.cube)[0, 0].numpy())
     outcome = reconstruct(*day, "memory_budget=1GiB").ok()
     assert "3 of them done before" in outcome.out
+    assert "done before" not in reconstruct(*day).out  # whole and in blocks are not mixed
 
 
 def test_a_killed_run_goes_on(reconstruct, start, day, tmp_path):
@@ -265,15 +284,6 @@ def test_results_of_other_shipped_weights_are_done_again(monkeypatch, tmp_path):
     files = [tmp_path / "other.safetensors"]
     monkeypatch.setattr(identity, "weight_files", lambda name: files * (name == "pretrained"))
     assert fingerprint_settings(settings) != before
-
-
-def test_whole_and_in_blocks_are_not_mixed(reconstruct, day, tmp_path):
-    reconstruct(*day, "memory_budget=1GiB").ok()
-    before = stamps(tmp_path / "run")
-    outcome = reconstruct(*day)
-    assert "done before" not in outcome.out
-    assert all(at > before[path] for path, at in stamps(tmp_path / "run").items())
-    assert "3 of them done before" in reconstruct(*day).out
 
 
 @pytest.mark.release

@@ -1,12 +1,9 @@
-"""uncertainty=true: one snapshot, many, and block by block."""
+"""uncertainty=true of one snapshot, and of an evaluation."""
 
 import numpy as np
 import pytest
-import torch
 
 import cassi
-from cassi.apps.reconstruct import blocks as in_blocks
-from cassi.uncertainty import score
 
 QUIET = ("output.progress=false", "uncertainty=true", "method=gap_tv", "solver.iterations=8")
 
@@ -39,73 +36,15 @@ def test_the_dark_of_a_sensor_is_doubted(reconstruct, camera, results, tmp_path)
     assert any("% of the frame has less than a twentieth" in message for message in doubts)
 
 
-@pytest.mark.parametrize("batch", [1, 2])
-def test_of_many(reconstruct, camera, results, tmp_path, batch):
-    (tmp_path / "day").mkdir()
-    for number in range(2):
-        (tmp_path / "day" / f"{number}.npy").write_bytes(camera.measurement.read_bytes())
-    given = (*camera.given("mask"), "measurement=day", f"batch={batch}", "output.pictures=false")
-    reconstruct(*given, *QUIET).ok()
-    first, second = (results(folder=f"run/{n}")["uncertainty"]["mean"] for n in range(2))
-    assert first == pytest.approx(second, rel=1e-5)
-    again = reconstruct(*given, *QUIET)
-    assert "2 of them done before" in again.out
-    more = reconstruct(*given, *QUIET, "uncertainty=false")  # other files: done anew
-    assert "done before" not in more.out
-
-
-def test_in_blocks(reconstruct, results, tmp_path, monkeypatch):
-    rng = np.random.default_rng(5)
-    mask = (rng.random((112, 40)) > 0.5).astype(np.float32)
-    cube = np.kron(rng.random((1, 4, 14, 5)), np.ones((8, 8))).astype(np.float32)
-    system = cassi.SDCassi(mask, bands=4, step=1)
-    y = system(cassi.read_cube(_saved(tmp_path / "truth.npy", cube[0])))
-    np.save(tmp_path / "mask.npy", mask)
-    np.save(tmp_path / "y.npy", y[0, 0].numpy())
-    monkeypatch.setattr(in_blocks, "lines_that_fit", lambda *_: 104)
-    given = ("measurement=y.npy", "mask=mask.npy", "truth=truth.npy", "system.step=1")
-    blocks = ("memory_budget=1GiB", "halo=24", "system.bands=4")
-    reconstruct(*given, *QUIET, "hydra.run.dir=whole").ok()
-    solve, done = in_blocks.solve_block, []
-
-    def stop(scene, reconstructor, blocks, index, *rest):
-        if index == 2 and not done:
-            done.append(index)
-            raise ValueError("stopped here")
-        return solve(scene, reconstructor, blocks, index, *rest)
-
-    monkeypatch.setattr(in_blocks, "solve_block", stop)
-    with pytest.raises(ValueError, match="stopped here"):
-        reconstruct(*given, *QUIET, *blocks)
-    outcome = reconstruct(*given, *QUIET, *blocks).ok()
-    assert "2 finished already" in outcome.out
-    whole, parts = (
-        cassi.read_cube(tmp_path / name / "uncertainty.tif") for name in ("whole", "run")
-    )
-    assert float((whole - parts).abs().mean()) < 0.15 * float(whole.mean())
-    told = results()["uncertainty"]
-    assert told["mean"] == pytest.approx(float(parts.mean()), rel=1e-4)
-    assert told["scores"]["coverage/90"] > 0.5
-    cubes = [
-        cassi.read_cube(tmp_path / "run" / name)[0] for name in ("cube.tif", "uncertainty.tif")
-    ]
-    true = torch.from_numpy(cube[0])
-    assert told["scores"]["ause"] == pytest.approx(score(*cubes, true)["ause"], rel=1e-4)
-    assert not (tmp_path / "run" / ".cube.tif.blocks").exists()
-
-
-def _saved(path, values):
-    np.save(path, values)
-    return path
-
-
-def test_refused(reconstruct, camera):
-    assert "uncertainty" in reconstruct(*camera.given(), "uncertainty=perhaps").refusal
-
-
-def test_its_file_is_its_own(reconstruct, camera):
-    said = reconstruct(*camera.given(), *QUIET, "output.cube=uncertainty.tif").refusal
-    assert "output.cube: expected another name than uncertainty.tif" in said
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("uncertainty=perhaps", "uncertainty"),
+        ("output.cube=uncertainty.tif", "output.cube: expected another name than uncertainty.tif"),
+    ],
+)
+def test_refused(reconstruct, camera, option, said):
+    assert said in reconstruct(*camera.given(), *QUIET, option).refusal
 
 
 def test_evaluation_tables_bars(evaluate, results, tmp_path):
