@@ -38,9 +38,6 @@ def find_share(told: str | None, environment: Mapping[str, str] = os.environ) ->
     """Return the share of this command: `told`, such as "3/16", or what SLURM says.
 
     That is the task of an array, and in it the process of srun.
-
-    Raises:
-        ValueError: the text is no share, or the array has gaps.
     """
     if told is not None:
         found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", told)

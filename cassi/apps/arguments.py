@@ -39,11 +39,7 @@ def in_quotes(text: str) -> str:
 
 
 def arrange(arguments: list[str]) -> list[str]:
-    """Return the arguments of a command with flags before values, as Hydra wants them.
-
-    Raises:
-        ValueError: a value is given as a flag.
-    """
+    """Return the arguments of a command with flags before values, as Hydra wants them."""
     flags: list[str] = []
     values: list[str] = []
     words = iter(arguments)
@@ -76,9 +72,6 @@ def spell(options: Iterable[str]) -> list[str]:
     as Hydra would look for it in the folder of the package's cameras. A value inside of
     `system.offsets` may be new there: a curve's, and one inside of `monochromatic`, a frame's.
     Beside the file of a camera so may any value of the system and the noise that it has.
-
-    Raises:
-        ValueError: `model` is a file that does not say which network it holds.
     """
     options = list(options)
     inside = ["system.offsets.", "monochromatic."]
@@ -151,13 +144,7 @@ def config_folders(arguments: Iterable[str]) -> list[Path]:
 def told_plugins(arguments: Sequence[str]) -> list[str]:
     """Return the plugins that a user names: on the command line, else in the config named there.
 
-    Args:
-        arguments: of a command.
-
-    Raises:
-        OSError: the config cannot be read.
-        ValueError: it is no list of names; or the config lies in the folder of a run, whose config
-            another may have written.
+    Not from a config in the folder of a run, which another may have written.
     """
     values = [v for key, e, v in (word.partition("=") for word in arguments)
               if e and key.lstrip("+~") == "plugins"]  # fmt: skip
@@ -172,9 +159,7 @@ def told_plugins(arguments: Sequence[str]) -> list[str]:
 def named_configs(arguments: Sequence[str], groups: bool = True) -> list[Path]:
     """Return the user's config files that a command line names.
 
-    Args:
-        arguments: of a command.
-        groups: also those that options choose from a group, as `method=NAME`.
+    With `groups` also those that options choose from a group, as `method=NAME`.
     """
     chosen = [word.lstrip("+").replace("=", "/", 1) for word in arguments if "=" in word and groups]
     names = [_flag(arguments, "--config-name", "-cn") or "", *chosen]

@@ -76,12 +76,8 @@ def run_command(
 
     A defect of the program shows its traceback; with `CASSI_DEBUG=1` a mistake does so too. A
     defect of a plugin shows the lines of that alone, and one line.
-
-    Args:
-        name: of the command, `cassi-…`; the primary config in `cassi.conf` has the rest of it.
-        kind: class of its settings.
-        job: takes the settings.
-        rewrite: makes the arguments that Hydra is given of those of the command.
+    `name` is `cassi-…`, the rest of it the primary config in `cassi.conf`. `rewrite` makes the
+    arguments that Hydra is given of those of the command.
     """
     distrust_current_folder()
     if "--version" in sys.argv[1:]:
@@ -296,12 +292,7 @@ def refuse_torchrun() -> None:
 
 
 def announce(name: str, visible: bool = True) -> Callable[[str], None]:
-    """Return what says on stderr, every few seconds, what is being tried.
-
-    Args:
-        name: of what takes long.
-        visible: say it.
-    """
+    """Return what says on stderr, every few seconds, what is being tried."""
     start = last = time.perf_counter()
 
     def watch(tried: str) -> None:
@@ -345,9 +336,7 @@ def compile_privately() -> None:
 
     Its default is a name below the shared temporary folder that can be guessed. Who makes that
     folder first chooses the programs that are loaded from it. `TORCHINDUCTOR_CACHE_DIR` wins.
-
-    Raises:
-        OSError: the folder cannot be made, or others can write into it.
+    OSError where others can write into the folder.
     """
     name = "TORCHINDUCTOR_CACHE_DIR"
     home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()

@@ -40,18 +40,8 @@ def load_snapshot(
 ) -> Snapshot:
     """Read and check the files that settings name.
 
-    Args:
-        settings: of the command.
-        device: of measurement and camera.
-        bands: of a network, where settings say none.
-        loaded: files that have been read, by role: `mask`, `measurement`.
-
-    Returns:
-        The snapshot; where pixels are left out, its camera is a `Weighted` one.
-
-    Raises:
-        OSError: a file is missing or cannot be read.
-        ValueError: files, camera and wavelengths do not fit; the message says what would.
+    `bands` is that of a network, where settings say none. `loaded` are files that have been read.
+    Where pixels are left out, the camera is a `Weighted` one.
     """
     files = _Files(settings, loaded)
     given, bands = settings.given_wavelengths, settings.bands or bands
@@ -176,12 +166,8 @@ def as_taken(
 ) -> System:
     """Return the camera of a frame, which knows its light, and whether its mask is a photograph.
 
-    Args:
-        system: the camera.
-        mask: as it was read.
-        done: what was done to the frame, by step.
-        light: "all", "lines", or "auto" by the frame.
-        photographed: see `is_photograph`.
+    `mask` is as it was read, `done` is what was done to the frame. `light` is "all", "lines", or
+    "auto", by the frame. `photographed`: see `is_photograph`.
     """
     by = is_photograph(photographed, done, mask)
     if type(system) is SDCassi and (by or is_raw(done)):
@@ -255,13 +241,7 @@ def _describe_mask(is_photo: bool, mask: Tensor) -> str:
 def make_preprocessing(steps: Json, system: Json) -> Preprocessing:
     """Make the chain that frames go through.
 
-    Args:
-        steps: settings by name; those that are missing are left out, as are other names.
-        system: the camera's node, for its dispersion.
-
-    Raises:
-        OSError: a file is missing.
-        ValueError: a value is outside its range, or a file cannot be read.
+    Steps that are missing are left out. The node of the system has the dispersion.
     """
     step, axis = system.get("step", 1), system.get("axis", -1)
     known = isinstance(step, int | float) and not isinstance(step, bool)
@@ -278,9 +258,7 @@ def preprocess(
     """Make a measurement of a frame `(B, K, H', W')`; see `Preprocessing.prepare`.
 
     Its warnings are printed, those of every snapshot of many.
-
-    Returns:
-        The measurement, its bad pixels if there are some, what was done by step, and notes.
+    Returns the measurement, its bad pixels if there are some, what was done by step, and notes.
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -294,12 +272,7 @@ def preprocess(
 def read_frame(settings: Snapshots, file: Any) -> tuple[Tensor, Tensor, str]:
     """Read one more frame of the camera, such as a white one, as its measurements are read.
 
-    Returns:
-        The corrected frame `(1, K, H', W')`, the pixels of it that count, and a note.
-
-    Raises:
-        OSError: a file is missing or cannot be read.
-        ValueError: a file is unfit.
+    Returns the corrected frame `(1, K, H', W')`, the pixels of it that count, and a note.
     """
     chain = make_preprocessing(vars(settings), settings.system)
     hints: Json = {"finite": False, "counts": chain.bits is not None}
@@ -384,11 +357,7 @@ def _choose_files(settings: Snapshots) -> dict[str, list[Path]]:
 
 
 def file_path(value: Any) -> Path:
-    """Return the path of a file of a config, `bundled:NAME` for one of the package.
-
-    Raises:
-        ValueError: NAME is no plain name, but a path.
-    """
+    """Return the path of a file of a config, `bundled:NAME` for one of the package."""
     name = str(value)
     kind, colon, inner = name.partition(":")
     if (kind, colon) != ("bundled", ":"):
@@ -399,11 +368,7 @@ def file_path(value: Any) -> Path:
 
 
 def file_paths(value: Any) -> list[Path]:
-    """Return the paths of a file of a config, or of a list of files, one per shot.
-
-    Raises:
-        ValueError: an empty list, or something in it that names no file.
-    """
+    """Return the paths of a file of a config, or of a list of files, one per shot."""
     several = value if isinstance(value, list) else [value]
     if not several or not all(isinstance(each, str | os.PathLike) for each in several):
         raise ValueError(f"expected a file, or a list of files, one per shot, got {value!r}")
@@ -413,12 +378,7 @@ def file_paths(value: Any) -> list[Path]:
 def load_shots(
     role: str, reader: Callable[..., io.Loaded], files: Sequence[Path], **hints: Any
 ) -> io.Loaded:
-    """Read a file, or several of one shape as the shots of one measurement or mask.
-
-    Raises:
-        OSError: a file is missing or cannot be read.
-        ValueError: a file is unfit, or they have different shapes.
-    """
+    """Read a file, or several of one shape as the shots of one measurement or mask."""
     if role == "truth" and len(files) > 1:
         raise ValueError(f"truth: expected one file, got {len(files)}")
     first, *others = loaded = [reader(file, **hints) for file in files]

@@ -88,15 +88,7 @@ def open_camera(path: str | os.PathLike[str]) -> Camera:
 def make_alone(mask: Any, node: Node, wavelengths: tuple[float, ...] | None, hints: Node) -> Fitted:
     """Make a camera of which no measurement says how many bands it has.
 
-    Args:
-        mask: its file.
-        node: of the config, `system`.
-        wavelengths: nm, one per band, or None.
-        hints: name of the array in the mask's file, and its axes.
-
-    Raises:
-        OSError: there is no such file.
-        ValueError: no mask, an open number of bands, or values that do not fit each other.
+    `hints` are the name of the array in the file of the mask, and its axes.
     """
     if mask is None:
         raise ValueError("mask: expected a file, got none; a camera's file names it, mask: FILE")

@@ -27,11 +27,8 @@ def main() -> None:
 def show_camera(settings: Camera, run: Run) -> float:
     """Say, draw and write what the camera of settings comes to.
 
-    Returns:
-        By how many pixels the worst band falls beside the detector, for sweeps.
-
-    Raises:
-        ValueError: more than two; after everything is written.
+    Returns by how many pixels the worst band falls beside the detector, for sweeps. More than two
+    are an error, after everything is written.
     """
     from cassi.viz.camera import save_camera
 

@@ -77,16 +77,7 @@ class CameraFile:
 def check_camera(values: Any, path: Path, folder: Path) -> Values:
     """Check what a camera file holds, and resolve its paths.
 
-    Args:
-        values: of the file, as dicts, lists and scalars.
-        path: of the file.
-        folder: that paths in it are relative to, else they are to the current folder.
-
-    Returns:
-        The values, without `vars`.
-
-    Raises:
-        ValueError: it is no camera, or there is a key that a camera does not have.
+    Paths are relative to `folder`, or else to the current one. `vars` is left out.
     """
     if not isinstance(values, dict) or all(value is None for value in values.values()):
         got = repr(values)[:80] if values and not isinstance(values, dict) else "nothing"
@@ -186,9 +177,6 @@ def place(camera: Values, command: str, config: Values, told: Iterable[str]) -> 
 
     Returns:
         Values by dotted name, each to be set as a whole.
-
-    Raises:
-        ValueError: the command cannot have such a camera.
     """
     told = set(told)
     where = {"evaluate": _in_evaluation, "train": _in_training}.get(command, _in_snapshots)
@@ -310,16 +298,7 @@ _CHOSEN = {"system": "system._target_", "noise": "noise"}
 def load_camera(path: str | os.PathLike[str], data_dir: str | os.PathLike[str] = ".") -> Values:
     """Read the file of a camera, or one of the package by its name.
 
-    Args:
-        path: of the file, or a name.
-        data_dir: where the files of the package's cameras lie.
-
-    Returns:
-        Its values, see `file.py`, with paths that can be opened from here.
-
-    Raises:
-        OSError: there is no such file.
-        ValueError: it is no camera.
+    Paths in it can be opened from here; those of the package's cameras lie in `data_dir`.
     """
     file = Path(path).expanduser()
     folder, named = file.parent, options_of("camera")
@@ -357,17 +336,7 @@ def load_camera(path: str | os.PathLike[str], data_dir: str | os.PathLike[str] =
 def with_camera(config: DictConfig, command: str, options: Iterable[str]) -> DictConfig:
     """Set what the file of a camera says, and the command line does not.
 
-    Args:
-        config: of Hydra; `camera` in it is the file, or None.
-        command: "reconstruct", "calibrate", "evaluate" or "train".
-        options: of the command line, which win over the file.
-
-    Returns:
-        The config, or a copy of it with the values of the camera.
-
-    Raises:
-        OSError: there is no such file.
-        ValueError: it is no camera, or not for this command.
+    `options` are those of the command line. The config that was given stays as it is.
     """
     given = config.get("camera")
     path = given.get("file") if isinstance(given, DictConfig) else given

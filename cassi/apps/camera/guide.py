@@ -20,12 +20,7 @@ from cassi.systems.motion import describe_motion
 
 
 def add_guide(snapshot: Snapshot, settings: GuidePicture) -> Snapshot:
-    """Return a snapshot with the guide beside the camera, or without it where it does not fit.
-
-    Raises:
-        OSError: a file is missing.
-        ValueError: a file cannot be read, or picture, response and cube do not fit.
-    """
+    """Return a snapshot with the guide beside the camera, or without it where it does not fit."""
     loaded = io.load_guide(str(settings.file))
     bands, height, width = snapshot.camera.system.cube_shape
     picture, name = loaded.data[0], settings.response
@@ -80,10 +75,6 @@ def read_response(
         channels: G, of the picture.
         bands: C.
         wavelengths: of the bands, nm, where known.
-
-    Raises:
-        OSError: there is no such file.
-        ValueError: it does not fit the picture or the bands.
     """
     if name in ("pan", "cie"):
         wanted = 1 if name == "pan" else 3

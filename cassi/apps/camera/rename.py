@@ -18,13 +18,7 @@ NUMBERS = "metrics.json"
 def rename_bands(settings: Camera, folder: Path) -> None:
     """Read the bands of a camera from a cube along the dispersion, and write them.
 
-    Args:
-        settings: with `rename`, a cube of `output.bands=dispersion`, and the camera.
-        folder: of the result, a cube of the same name.
-
-    Raises:
-        OSError: a file is missing, or cannot be written.
-        ValueError: the cube is none along the dispersion, or the camera has no offsets.
+    `settings.rename` is a cube of `output.bands=dispersion`; the result has its name.
     """
     file = Path(str(settings.rename)).expanduser()
     loaded = load_cube(file)

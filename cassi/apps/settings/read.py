@@ -21,15 +21,7 @@ T = TypeVar("T")
 def read_settings(config: DictConfig, kind: Callable[..., T], options: Iterable[str] = ()) -> T:
     """Turn a composed config into settings.
 
-    Args:
-        config: of Hydra.
-        kind: one of the classes of this module.
-        options: of the command line, which win over a camera's file.
-
-    Raises:
-        OSError: there is no such file of a camera.
-        ValueError: there is a key that `kind` does not have, or a value that is missing or unfit.
-        omegaconf.errors.OmegaConfBaseException: a value is of another type, or refers to nothing.
+    `options` of the command line win over the file of a camera.
     """
     if absent := {"seed", "paths"} - set(map(str, config)):
         raise ValueError(
@@ -66,9 +58,7 @@ def to_yaml(value: Mapping[str, Any]) -> str:
 def influence(settings: Any, on: str = "files") -> dict[str, Any]:
     """Return what results depend on, as dicts, lists and scalars.
 
-    Args:
-        settings: of a command, or a part of them.
-        on: "files" for all that is written, "cube" for the cube alone.
+    `on` is "files" for all that is written, "cube" for the cube alone.
     """
     kept = {}
     for entry in fields(settings):
