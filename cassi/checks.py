@@ -129,6 +129,13 @@ def not_negative(name: str, value: object) -> float:
     return float(value)
 
 
+def one_of(name: str, value: object, known: Sequence[str], *, null: bool = False) -> None:
+    """Raise ValueError unless a value is one of some names, or None where that may be."""
+    if value not in known and not (null and value is None):
+        near = did_you_mean(value, known) or f"; there is {', '.join(known)}"
+        raise ValueError(f"{name}: there is no {value!r}{near}")
+
+
 def is_number(value: object) -> TypeGuard[float]:
     """Tell whether this is a finite number; a boolean is none."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
