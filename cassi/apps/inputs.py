@@ -75,7 +75,10 @@ def load_snapshot(
         notes += frame.notes
         system = as_taken(system, camera.mask, frame.done, settings.light, False)
     _check_shape("measurement", files.paths, "(K, H', W')", frame.y, system.measurement_shape)
-    system, y = _set_up(frame, system, device)
+    system, y = system.to(device), frame.y.to(device)
+    if frame.bad is not None:
+        system = system.weighted(bad_pixels=frame.bad.to(device))
+        y = system.without_bad_pixels(y)
     level = 1.0 if truth is None else scored_level(truth.data.max().item(), truth.counts)
     if level != 1:
         notes.append(f"truth: scores are those of truth and cube over its maximum, {level:.6g}")
@@ -174,15 +177,6 @@ def as_taken(
         system = system.like(photographed=by)
     system.all_light = light == "all" or (light == "auto" and is_raw(done))
     return system
-
-
-def _set_up(frame: Corrected, system: System, device: torch.device) -> tuple[System, Tensor]:
-    """Return camera and measurement on the device, told of bad pixels."""
-    system, y = system.to(device), frame.y.to(device)
-    if frame.bad is None:
-        return system, y
-    system = system.weighted(bad_pixels=frame.bad.to(device))
-    return system, system.without_bad_pixels(y)
 
 
 def _names_error(

@@ -33,7 +33,10 @@ def add_guide(snapshot: Snapshot, settings: GuidePicture) -> Snapshot:
     name = name or ("cie" if channels == 3 else "pan")
     response = read_response(name, channels, bands, snapshot.camera.wavelengths)
     if name == "cie":
-        picture = _as_xyz(picture, loaded.path.suffix.lower() == ".png")
+        from cassi.viz.color import xyz_of_srgb
+
+        encoded = loaded.path.suffix.lower() == ".png"
+        picture = torch.from_numpy(xyz_of_srgb(picture.numpy(), encoded))
     try:
         found = place_guide(
             snapshot.y,
@@ -93,9 +96,3 @@ def read_response(
         return torch.from_numpy(cie_response(np.asarray(wavelengths)))
     curves = read_curves(Path(name), "guide.response", channels, bands, wavelengths)
     return torch.from_numpy(curves)
-
-
-def _as_xyz(picture: Tensor, encoded: bool) -> Tensor:
-    from cassi.viz.color import xyz_of_srgb
-
-    return torch.from_numpy(xyz_of_srgb(picture.numpy(), encoded))
