@@ -58,19 +58,6 @@ def test_a_picture_that_fits_as_well_where_it_lies_is_not_moved():
     assert find_motion(picture, predicted.roll(4, -1)).any()
 
 
-def test_a_picture_where_it_lies_and_half_a_pixel_off():
-    wave = torch.sin(torch.arange(40.0) * 0.9)
-    picture = wave[:, None].expand(1, 1, 40, 30).contiguous()
-    picture[..., 20, 12] = torch.nan
-    still = Movable(picture)(torch.zeros(4, dtype=torch.float64))
-    assert torch.equal(still.isnan(), picture.isnan())
-    assert torch.equal(still.nan_to_num(), picture.nan_to_num())
-    half = Movable(wave[:, None].expand(1, 1, 40, 30).contiguous())(torch.tensor([0.5, 0, 0, 0]))
-    there = torch.sin((torch.arange(40.0) + 0.5) * 0.9)
-    assert (half[0, 0, 10:30, 15] - there[10:30]).abs().max() < 0.01
-    assert half[..., -1, :].isnan().all()
-
-
 def test_a_run_finds_a_picture_out_of_place_and_leaves_one_in_its_place():
     x, camera = _scene(), _camera()
     picture = _picture(_scene())

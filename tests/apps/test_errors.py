@@ -91,18 +91,14 @@ def test_a_mistake_is_raised_on_purpose():
 def test_a_defect_goes_on_to_python(commands, monkeypatch, name):
     """Which prints its traceback and ends with status 1."""
     monkeypatch.setattr(*DOORS[name], DEFECTS["Python"])
-    more = ("model=gap_net", "trainer.max_steps=1") if name == "train" else ()
     with pytest.raises(ValueError, match="invalid literal for int"):
-        commands(name)(*more)
+        commands(name)(*(("model=gap_net", "trainer.max_steps=1") if name == "train" else ()))
 
 
-@pytest.mark.parametrize("name", DOORS)
-def test_tracebacks_can_be_asked_for(commands, monkeypatch, name):
-    given = ("seed=-1", *(("model=gap_net",) if name == "train" else ()))
-    line = commands(name)(*given).refusal
+def test_tracebacks_can_be_asked_for(reconstruct, monkeypatch):
+    line = reconstruct("seed=-1").refusal
     monkeypatch.setenv("CASSI_DEBUG", "1")
-    outcome = commands(name)(*given)
-    assert outcome.status == 2
-    assert outcome.err.splitlines()[-1] == line
+    outcome = reconstruct("seed=-1")
+    assert (outcome.status, outcome.err.splitlines()[-1]) == (2, line)
     assert "Traceback (most recent call last):" in outcome.err
     assert "whole_number(" in outcome.err

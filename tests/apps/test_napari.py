@@ -1,7 +1,6 @@
 """The plugin of napari: its manifest, its functions without a display, and once with napari."""
 
 import os
-import sys
 import time
 from types import SimpleNamespace
 
@@ -42,13 +41,6 @@ def test_files_become_layers_and_layers_files(tmp_path, name):
     again = cassi.data.io.load_cube(written)
     assert torch.equal(again.data[0], CUBE)
     assert list(again.wavelengths) == NM
-
-
-def test_masks_and_snapshots_are_layers_too(tmp_path):
-    np.save(tmp_path / "y.npy", CUBE[0])
-    ((data, about, _),) = plugin.read_layers(str(tmp_path / "y.npy"))
-    assert np.array_equal(data, CUBE[0].numpy())
-    assert about == {"name": "y"}
 
 
 def test_other_files_are_left_to_others(tmp_path):
@@ -95,8 +87,6 @@ def test_the_sample_is_reconstructed():
         ((18, 10), (8, 10), 5, -2, 3),
         ((8, 15), (6, 8, 10), 1, -1, 6),
         ((8, 20), (8, 10), 3, -1, None),
-        ((8, 20), (9, 10), 2, -1, None),
-        ((8, 20), (8, 10), 0, -1, None),
         ((8, 10), (8, 10), 1, -1, None),
     ],
 )
@@ -147,19 +137,6 @@ def test_spectra_are_drawn_and_kept_in_the_layer_of_the_regions(monkeypatch, nm)
         "4, 1 pixels",
     ]
     assert (plot.get_xlabel(), plot.get_ylabel()) == ("wavelength, nm" if nm else "band", "a")
-
-
-def test_a_reconstruction_is_given_to_a_worker_of_napari(monkeypatch):
-    given, mask = [], np.ones((4, 5))
-    make = SimpleNamespace(create_worker=lambda *call, **more: given.extend((call, more)))
-    monkeypatch.setitem(sys.modules, "napari.qt.threading", make)
-    layers = [SimpleNamespace(data=each) for each in (CUBE[0], mask)]
-    widgets.reconstruct(*layers, 1.5, "rows", 400, 700, "gap_tv")
-    (function, y, code, *rest), more = given
-    assert function is widgets.reconstruct_layer
-    assert np.array_equal(y, CUBE[0])
-    assert code is mask
-    assert (rest, more) == ([1.5, "rows", (400, 700), "gap_tv"], {"_start_thread": True})
 
 
 @pytest.fixture

@@ -64,10 +64,6 @@ def test_a_command_behind_the_one_name_gets_its_own(call, monkeypatch):
     assert seen == [["cassi-camera", "--help", "a=1"]]
 
 
-def test_a_command_behind_the_one_name_is_the_same(call, show):
-    assert call("camera", "--help")[1].out == show("--help").out
-
-
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
