@@ -1,17 +1,18 @@
 """Recover a hyperspectral cube from one coded-aperture snapshot (CASSI)."""
 
-from importlib import import_module
 from typing import Any
 
 import lazy_loader
 
 import cassi.threads  # noqa: F401 - first of all, before torch is loaded
 
-_find, _, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_find, _, _names = lazy_loader.attach_stub(__name__, __file__)
 _PARTS = (
-    *("adapters", "calibration", "data", "evaluation", "methods", "metrics", "models", "ops"),
-    *("priors", "solvers", "systems", "training", "uncertainty", "viz"),
+    *("calibration", "data", "evaluation", "methods", "priors", "solvers", "systems", "training"),
+    "viz",
 )
+"""Parts that are there without an import, and not among the names of `from cassi import *`."""
+__all__ = [name for name in _names if name not in _PARTS]
 
 
 def __getattr__(name: str) -> Any:
@@ -19,10 +20,9 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("cassi")
-    value = import_module(f"cassi.{name}") if name in _PARTS else _find(name)
-    globals()[name] = value
+    globals()[name] = value = _find(name)
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *_PARTS, *(name for name in globals() if name.startswith("__"))})
+    return sorted({*_names, *(name for name in globals() if name.startswith("__"))})

@@ -1,4 +1,13 @@
 from . import adapters, metrics, models, ops, uncertainty
+from . import calibration as calibration
+from . import data as data
+from . import evaluation as evaluation
+from . import methods as methods
+from . import priors as priors
+from . import solvers as solvers
+from . import systems as systems
+from . import training as training
+from . import viz as viz
 from .calibration.camera_check import check_camera
 from .data.io import read_cube, read_mask, read_measurement, write_cube
 from .models.load import create_model, load_model, load_published

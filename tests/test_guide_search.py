@@ -71,18 +71,6 @@ def test_a_run_finds_a_picture_out_of_place_and_leaves_one_in_its_place():
         assert torch.equal(guided.motion, 0.7 * motion)
 
 
-def test_a_picture_is_filled_in_by_what_is_predicted():
-    predicted = _picture(_scene())
-    torch.testing.assert_close(inverse(inverse(MOTION)), MOTION)
-    shown = Movable(Movable(predicted)(inverse(MOTION)))
-    sampled, filled = shown(MOTION), shown.filled(MOTION, predicted)
-    there = filled.isfinite()
-    torch.testing.assert_close(filled[there], predicted[there], rtol=0, atol=1e-5)
-    rough = torch.where(sampled.isfinite(), sampled, predicted)
-    half = shown.filled(MOTION, 0.5 * rough)  # the exposure is fitted
-    assert (2 * half - predicted)[there].norm() < (sampled - predicted)[there].norm()
-
-
 def test_a_guide_of_this_scene_is_taken_and_one_of_another_is_refused():
     x, camera = _scene(), _camera()
     y = camera(x)

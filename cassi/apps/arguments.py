@@ -131,14 +131,19 @@ def options_of(group: str) -> list[str]:
     return [name for name in names if not name.startswith("_") and "." not in name]
 
 
-def config_folders(arguments: Iterable[str]) -> list[Path]:
-    """Return the folders that `--config-dir` and `--config-path` name."""
-    found, words = [], list(arguments)
-    for word, following in _with_next(words):
+def flag_values(arguments: Sequence[str], *flags: str) -> list[str]:
+    """Return the values of flags, in their order; "" where a flag is the last word."""
+    found = []
+    for word, following in zip(arguments, [*arguments, ""][1:], strict=True):
         flag, equals, value = word.partition("=")
-        if re.fullmatch("--config-dir|-cd|--config-path|-cp", flag):
-            found.append(Path(value if equals else following))
+        found += [value if equals else following] if flag in flags else []
     return found
+
+
+def config_folders(arguments: Sequence[str]) -> list[Path]:
+    """Return the folders that `--config-dir` and `--config-path` name."""
+    names = ("--config-dir", "-cd", "--config-path", "-cp")
+    return list(map(Path, flag_values(arguments, *names)))
 
 
 def told_plugins(arguments: Sequence[str]) -> list[str]:
@@ -153,7 +158,19 @@ def told_plugins(arguments: Sequence[str]) -> list[str]:
             return _names(yaml.safe_load(values[-1]), "plugins")
         except yaml.YAMLError:
             raise ValueError(f"plugins: expected [FILE.py,…], got {values[-1]!r}") from None
-    return _plugins_of_config(arguments)
+    for file in named_configs(arguments, groups=False)[:1]:
+        try:
+            config: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
+        except (yaml.YAMLError, UnicodeDecodeError):
+            return []  # Hydra says what is wrong with it
+        found = _names(config.get("plugins") if isinstance(config, dict) else None, str(file))
+        if found and is_of_a_run(file):
+            raise ValueError(
+                f"plugins: {file} lies in the folder of a run, and a plugin is a program; name it "
+                f"on the command line if it is yours, plugins=[{','.join(found)}]"
+            )
+        return found
+    return []
 
 
 def named_configs(arguments: Sequence[str], groups: bool = True) -> list[Path]:
@@ -162,30 +179,13 @@ def named_configs(arguments: Sequence[str], groups: bool = True) -> list[Path]:
     With `groups` also those that options choose from a group, as `method=NAME`.
     """
     chosen = [word.lstrip("+").replace("=", "/", 1) for word in arguments if "=" in word and groups]
-    names = [_flag(arguments, "--config-name", "-cn") or "", *chosen]
+    names = [*flag_values(arguments, "--config-name", "-cn")[-1:], *chosen]
     files = [
         folder / f"{name.removesuffix('.yaml')}.yaml"
         for folder in config_folders(arguments)
         for name in names
-        if name
     ]
     return [file for file in files if file.is_file()]
-
-
-def _plugins_of_config(arguments: Sequence[str]) -> list[str]:
-    for file in named_configs(arguments, groups=False):
-        try:
-            values: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
-        except (yaml.YAMLError, UnicodeDecodeError):
-            return []  # Hydra says what is wrong with it
-        found = _names(values.get("plugins") if isinstance(values, dict) else None, str(file))
-        if found and is_of_a_run(file):
-            raise ValueError(
-                f"plugins: {file} lies in the folder of a run, and a plugin is a program; name it "
-                f"on the command line if it is yours, plugins=[{','.join(found)}]"
-            )
-        return found
-    return []
 
 
 def is_of_a_run(config: Path) -> bool:
@@ -202,24 +202,9 @@ def _names(value: Any, place: str) -> list[str]:
     return listed
 
 
-def _flag(arguments: Sequence[str], *flags: str) -> str | None:
-    """Return the value of a flag, the last one where it stands there several times."""
-    found = None
-    for word, following in _with_next(arguments):
-        flag, equals, value = word.partition("=")
-        if flag in flags:
-            found = value if equals else following
-    return found
-
-
-def _with_next(words: Sequence[str]) -> Iterable[tuple[str, str]]:
-    """Return each word with the one behind it, "" behind the last."""
-    return zip(words, [*words, ""][1:], strict=True)
-
-
 def asked(arguments: Sequence[str], known: Sequence[str]) -> bool:
     """Tell whether `--info` stands there by itself, without a word of Hydra's after it."""
-    return any(a == INFO and b not in known for a, b in _with_next(arguments))
+    return any(word not in known for word in flag_values(arguments, INFO))
 
 
 def write_nothing(arguments: Sequence[str]) -> tuple[list[str], str]:

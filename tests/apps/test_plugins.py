@@ -16,6 +16,7 @@ from cassi.apps.reconstructors import compose_settings, config_search
 from cassi.apps.settings import Train
 from cassi.apps.view import command as view
 from cassi.config import build
+from cassi.data.scenes import as_scenes
 from cassi.evaluation.tables import markdown_means
 from cassi.models import registry
 from cassi.models.load import read_card
@@ -197,33 +198,18 @@ def test_the_view_takes_it_as_a_word(mine, monkeypatch):
     assert view.parse(["a"]).folders == [Path("a")]
 
 
-def test_a_resumed_training_names_it_again(mine, train, start, monkeypatch):
+def test_what_was_trained_names_what_it_needs(mine, train, reconstruct, monkeypatch):
     told = ("plugins=[mine.py]", "model=own_net")
     train(*TINY, *told).ok()
     resumed = ("ckpt=last", f"hydra.run.dir={mine / 'run'}")
     assert "give it again" in train(*resumed).refusal
     assert "going on after step 2" in train(*resumed, told[0], "trainer.max_steps=3").ok().out
-    # The file may have another name by now.
-    monkeypatch.setattr(plugins, "_LOADED", {})
-    monkeypatch.setattr(plugins, "_PARTS", {kind: {} for kind in plugins.KINDS})
-    monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
-    for name in ("own_net", "own_wide"):
-        registry._ENTRIES.pop(name)
-    (mine / "mine.py").rename(mine / "mymod.py")
-    train(*resumed, "plugins=[mymod.py]", "trainer.max_steps=4").ok()
-    (mine / "mymod.py").rename(mine / "mine.py")
     # Under another's options the checkpoint itself says what it needs.
     monkeypatch.setattr(plugins, "_LOADED", {})
     monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
     registry._ENTRIES.pop("own_net")
     line = train(*TINY, f"ckpt={mine / 'run' / 'checkpoints' / 'last.ckpt'}", "hydra.run.dir=new")
-    assert "this training needs plugins=[mymod.py]" in line.refusal
-
-
-def test_weights_name_what_they_need(mine, train, reconstruct, monkeypatch):
-    train(*TINY, "plugins=[mine.py]", "model=own_net").ok()
-    monkeypatch.setattr(plugins, "_LOADED", {})
-    registry._ENTRIES.pop("own_net")
+    assert "this training needs plugins=[mine.py]" in line.refusal
     line = reconstruct(f"model={mine / 'run' / 'model.safetensors'}").refusal
     assert line.endswith("these weights need plugins=[mine.py]; in Python import it first")
 
@@ -336,53 +322,34 @@ def test_what_a_network_returns_in_a_reconstruction_is_named(mine, reconstruct):
     assert "forward (mymod.py, line 22): expected the network to return a tensor" in line
 
 
-SPLITS = """
-import numpy as np
-import torch
-import cassi
+def test_a_data_set_is_a_class_too():
+    """Whose objects are splits, or are called with the name of one."""
+    cube = torch.full((3, 8, 8), 0.5)
 
-class Cubes:
-    def __init__(self, split, count=1):
-        self.cubes = np.random.default_rng(len(split)).random((count, 3, 24, 24), np.float32)
+    @cassi.register_dataset("own_split")
+    class Split:
+        def __init__(self, split, count=1):
+            self.cubes = [cube] * count
 
-@cassi.register_dataset("own_split", wavelengths=[450, 550, 650])
-class Split(Cubes, torch.utils.data.Dataset):
-    def __len__(self):
-        return len(self.cubes)
+        def __len__(self):
+            return len(self.cubes)
 
-    def __getitem__(self, index):
-        return self.cubes[index]
+        def __getitem__(self, index):
+            return self.cubes[index]
 
-@cassi.register_dataset("own_pairs", wavelengths=[450, 550, 650])
-class Pairs(Split):
-    def __getitem__(self, index):
-        return self.cubes[index], "a label"
+    @cassi.register_dataset("own_called")
+    class Called:
+        def __init__(self, count=1):
+            self.count = count
 
-@cassi.register_dataset("own_called", wavelengths=[450, 550, 650])
-class Called:
-    def __init__(self, count=1):
-        self.count = count
+        def __call__(self, split):
+            return [cube] * self.count
 
-    def __call__(self, split):
-        return list(Cubes(split, self.count).cubes)
-"""
-
-
-def test_a_data_set_is_a_class_too(mine, train, evaluate, results):
-    (mine / "splits.py").write_text(SPLITS)
-    told = "plugins=[splits.py]"
     for name in ("own_split", "own_called"):
-        options = (f"data={name}", "data.source.count=2", f"hydra.run.dir={mine / name}")
-        assert "2 training and 2 valid" in train(*TINY, told, "model=gap_net", *options).ok().out
-    line = train(*TINY, told, "model=gap_net", "data=own_pairs").refusal
-    assert "expected 0 as an array (C, H, W), got tuple" in line
-    few = (
-        "figures=false",
-        "report=false",
-        "reconstructors=[{method: gap_tv, overrides: {solver.iterations: 2}}]",
-    )
-    evaluate(told, "data=own_split", *few, f"hydra.run.dir={mine / 'run'}").ok()
-    assert {row["scene"] for row in results("results.csv")} == {"0", "mean"}
+        made = plugins.make("dataset", name, count=2)("train")
+        assert [scene.name for scene in as_scenes(made, [450, 550, 650])] == ["0", "1"]
+    with pytest.raises(ValueError, match=r"expected 0 as an array \(C, H, W\), got tuple"):
+        as_scenes([(cube, "a label")], [450, 550, 650])
 
 
 def test_a_cell_may_run_again():

@@ -41,9 +41,7 @@ def show_camera(settings: Camera, run: Run) -> float:
         notes = list(snapshot.notes)
         frame = snapshot.y[0, 0]
     else:
-        wavelengths = settings.given_wavelengths
-        hints = {"key": settings.keys.mask, "axes": settings.axes.mask}
-        fitted = make_alone(settings.mask, settings.system, wavelengths, hints)
+        fitted, wavelengths = make_alone(settings), settings.given_wavelengths
         system, notes = fitted.system, fitted.notes
         with torch.no_grad():
             frame = system(torch.ones(1, *system.cube_shape))[0, 0]  # of a white scene

@@ -171,7 +171,9 @@ def _one_wavelength(values: Any) -> Monochromatic | None:
         raise ValueError(f"no config value 'monochromatic.{unknown[0]}'{hint}")
     if values.get("file") is None:
         return None
-    return Monochromatic(**{"wavelength": None} | values | {"file": str(values["file"])})
+    return Monochromatic(
+        file=str(values["file"]), wavelength=values.get("wavelength"), fwhm=values.get("fwhm")
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
