@@ -214,12 +214,9 @@ def test_noise_by_settings_or_function(scene):
     ("call", "said"),
     [
         (lambda y, a, x: cassi.reconstruct(a, y), r"expected \(y, system\)"),
-        (lambda y, a, x: cassi.calibrate(a, y), r"expected \(y, system\)"),
         (lambda y, a, x: cassi.simulate(x, 3), r"expected \(x, system\), a tensor and a camera"),
         (lambda y, a, x: cassi.reconstruct(y[..., 1:], a), r"as of SDCassi\(mask=.*got shape"),
         (lambda y, a, x: cassi.reconstruct(y.mT, a), r"; y\.mT would fit"),
-        (lambda y, a, x: cassi.reconstruct(y.expand(1, 3, -1, -1), a), r"\(B, 1, .*got shape"),
-        (lambda y, a, x: cassi.reconstruct(y[0].expand(3, -1, -1), a), r"of 3 is y\[:, None\]"),
         (
             lambda y, a, x: cassi.reconstruct(y, a, lambda y, a: y),
             r"method: expected a cube .* got",
@@ -234,7 +231,6 @@ def test_noise_by_settings_or_function(scene):
         (lambda y, a, x: cassi.reconstruct(torch.nan * y, a, "gap_tv"), "finite|diverged"),
         (lambda y, a, x: cassi.calibrate(y, cassi.BlurredCassi(a.mask, 6, 1)), "got BlurredCassi"),
         (lambda y, a, x: cassi.calibrate(y, cassi.DDCassi(a.mask, 6, width=49), white=y), "white"),
-        (lambda y, a, x: cassi.calibrate(y, cassi.DDCassi(a.mask, 6, width=49)), "lit windows"),
         (lambda y, a, x: cassi.simulate(x[:, 1:], a), "expected"),
         (lambda y, a, x: cassi.simulate(x, a, noise="shott"), "did you mean shot"),
         (lambda y, a, x: cassi.simulate(x, a, noise={"name": "white", "snr": 3}), "snr_db"),
