@@ -5,14 +5,14 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from cassi.apps.camera.system import Fitted, make_camera
+from cassi.apps.camera.system import make_camera
 from cassi.apps.printing import marked
 from cassi.apps.settings import Snapshots
 from cassi.checks import printable, raised_here
@@ -49,9 +49,13 @@ def load_snapshot(
     cube = None if truth is None else truth.data
     bands = bands or (None if cube is None else cube.shape[1])
     chain = make_preprocessing(vars(settings), settings.system)
-    frame = _measured(settings, chain, files)
-    sources = (truth, frame and frame.loaded)
-    wavelengths = given or next((each.wavelengths for each in sources if each), None)
+    hints = {"finite": False, "counts": chain.bits is not None}  # the chain knows which count
+    taken = files.load("measurement", io.load_measurement, **hints)
+    if taken is not None and settings.noise is not None:
+        raise ValueError("noise: expected none, the measurement is not simulated; give noise=null")
+    frame = None if taken is None else preprocess(chain, taken.data, taken.full_scale)
+    sources = (each for each in (truth, taken) if each is not None)
+    wavelengths = given or next((each.wavelengths for each in sources), None)
     mask = files.load("mask", io.load_mask, bands=bands)
     camera = make_camera(
         settings.system,
@@ -63,15 +67,17 @@ def load_snapshot(
         stated=given,
     )
     system, notes = camera.system, [*files.notes, *camera.notes]
-    if frame is not None:
-        system, more = _of_sensor(settings, chain, frame, camera)
-        notes += [*frame.notes, *more]
+    if frame is not None and taken is not None:
+        system = as_taken(system, camera.mask, frame.done, settings.light, settings.photographed)
+        notes += frame.notes
+        notes += describe_white(chain, frame.y, system, camera.mask, taken.full_scale)
+        notes += _describe_mask(settings, system, camera.mask, frame.done)
     if cube is not None:
         _check_shape("truth", files.paths, "(C, H, W)", cube, system.cube_shape)
     if frame is None:
         assert cube is not None  # `_choose_files` wants one of both
         scene = scene_name(files.paths["truth"][0])
-        frame = Corrected(*simulate(settings, chain, system, cube, scene))
+        frame = simulate(settings, chain, system, cube, scene)
         notes += frame.notes
         system = as_taken(system, camera.mask, frame.done, settings.light, False)
     _check_shape("measurement", files.paths, "(K, H', W')", frame.y, system.measurement_shape)
@@ -86,8 +92,7 @@ def load_snapshot(
     return Snapshot(y, known, cube, level, frame.done, tuple(notes))
 
 
-@dataclass(frozen=True)
-class Corrected:
+class Corrected(NamedTuple):
     """A frame as a measurement: of a file, or simulated.
 
     Attributes:
@@ -95,14 +100,12 @@ class Corrected:
         bad: pixels to leave out, shaped like y, if there are some.
         done: what was done to the frame, by step.
         notes: on that.
-        loaded: what the file held.
     """
 
     y: Tensor
     bad: Tensor | None
     done: Json | None
     notes: list[str]
-    loaded: io.Loaded | None = None
 
 
 class _Files:
@@ -131,33 +134,6 @@ class _Files:
             # The readers speak of their own arguments, the user of config values.
             message = re.sub(r"\b(key|axes)=", rf"\1.{role}=", str(error))
             raise ValueError(message.replace(f"key.{role}=", f"keys.{role}=")) from error
-
-
-def _measured(settings: Snapshots, chain: Preprocessing, files: _Files) -> Corrected | None:
-    """Return the corrected frame of the measurement, where there is one."""
-    hints = {"finite": False, "counts": chain.bits is not None}  # the chain knows which count
-    loaded = files.load("measurement", io.load_measurement, **hints)
-    if loaded is None:
-        return None
-    if settings.noise is not None:
-        raise ValueError("noise: expected none, the measurement is not simulated; give noise=null")
-    return Corrected(*preprocess(chain, loaded.data, loaded.full_scale), loaded)
-
-
-def _of_sensor(
-    settings: Snapshots, chain: Preprocessing, frame: Corrected, camera: Fitted
-) -> tuple[System, list[str]]:
-    """Return the camera of a measured frame, which knows whether its mask is a photograph."""
-    assert frame.loaded is not None
-    told = settings.light, settings.photographed
-    system = as_taken(camera.system, camera.mask, frame.done, *told)
-    notes = describe_white(chain, frame.y, system, camera.mask, frame.loaded.full_scale)
-    by = is_photograph(settings.photographed, frame.done, camera.mask)
-    if type(system) is not SDCassi or not (by or is_raw(frame.done)):
-        return system, notes
-    if not all(offset.is_integer() for offset in system.offsets):
-        notes.append(f"mask: {_describe_mask(by, camera.mask)}")
-    return system, notes
 
 
 def as_taken(
@@ -211,25 +187,34 @@ def is_photograph(photographed: bool | str, done: Json | None, mask: Tensor) -> 
     return is_raw(done) and not is_design(mask)
 
 
-def _describe_mask(is_photo: bool, mask: Tensor) -> str:
+def _describe_mask(
+    settings: Snapshots, system: System, mask: Tensor, done: Json | None
+) -> list[str]:
     """Say as what a mask is taken whose bands fall between pixels, and how to take it otherwise."""
+    is_photo = is_photograph(settings.photographed, done, mask)
+    if type(system) is not SDCassi or not (is_photo or is_raw(done)):
+        return []
+    if all(offset.is_integer() for offset in system.offsets):
+        return []
     if is_photo and not is_design(mask) and has_two_levels(mask):
-        return (
+        said = (
             "grey with two levels, which looks like a design averaged over pixels; taken as a "
             "photograph, which is averaged likewise: bands between pixels keep its contrast. "
             "photographed=false interpolates it linearly; compare both by heldout=0.05"
         )
-    if is_photo:
-        return (
+    elif is_photo:
+        said = (
             "taken as a photograph, bands between pixels keep its contrast; if it is a design "
             "that was not averaged over pixels, set photographed=false"
         )
-    if is_design(mask):
-        return (
+    elif is_design(mask):
+        said = (
             "taken as a design, as it has two values; if this sensor photographed it, set "
             "photographed=true"
         )
-    return "taken as a design, as photographed=false says"
+    else:
+        said = "taken as a design, as photographed=false says"
+    return [f"mask: {said}"]
 
 
 def make_preprocessing(steps: Json, system: Json) -> Preprocessing:
@@ -248,11 +233,10 @@ def make_preprocessing(steps: Json, system: Json) -> Preprocessing:
 
 def preprocess(
     chain: Preprocessing, frame: Tensor, full_scale: float | None = None, name: str = "measurement"
-) -> tuple[Tensor, Tensor | None, Json, list[str]]:
+) -> Corrected:
     """Make a measurement of a frame `(B, K, H', W')`; see `Preprocessing.prepare`.
 
     Its warnings are printed, those of every snapshot of many.
-    Returns the measurement, its bad pixels if there are some, what was done by step, and notes.
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -260,7 +244,7 @@ def preprocess(
     for each in caught:
         print(f"{marked('warning')} {each.message}", file=sys.stderr)
     said = describe(made.done)
-    return made.y, made.bad, made.done, [f"measurement: {said}"] if said else []
+    return Corrected(made.y, made.bad, made.done, [f"measurement: {said}"] if said else [])
 
 
 def read_frame(settings: Snapshots, file: Any) -> tuple[Tensor, Tensor, str]:
@@ -298,22 +282,22 @@ def describe_white(
 @torch.no_grad()
 def simulate(
     settings: Snapshots, chain: Preprocessing, system: System, truth: Tensor, scene: str
-) -> tuple[Tensor, Tensor | None, Json | None, list[str]]:
+) -> Corrected:
     """Measure a truth `(1, C, H, W)` by the camera and, where there is noise, the sensor.
 
-    Noise depends on the seed and the scene's name, as in cassi-evaluate. Returns as `preprocess`.
+    Noise depends on the seed and the scene's name, as in cassi-evaluate.
     """
     y: Tensor = system(truth)
     notes = [f"measurement: simulated from the truth, {tuple(y.shape)}"]
     if settings.noise is None:
         stuck = chain.bad_in(y.shape[-2:])
         if not bool(stuck.any()):
-            return y, None, None, notes
+            return Corrected(y, None, None, notes)
         if bool(stuck.all()):
             raise ValueError("bad_pixels: expected some good pixels, all are to be left out")
         number = int(stuck.sum()) * y.shape[1]
         said = f"measurement: {number} pixels left out ({100 * number / y.numel():.3g} %)"
-        return y, stuck.expand_as(y), None, [*notes, said]
+        return Corrected(y, stuck.expand_as(y), None, [*notes, said])
     if chain.bits is not None:
         raise ValueError(
             f"bits: expected null, a simulated frame is in the unit of the cube, got {chain.bits}; "
@@ -325,8 +309,8 @@ def simulate(
     notes.append(f"measurement: {name} with {said}")
     random = scene_generator(settings.seed, scene)
     frame = build(settings.noise)(y, truth.shape[1], random)
-    y, left_out, done, more = preprocess(chain, frame)
-    return y, left_out, done, [*notes, *more]
+    made = preprocess(chain, frame)
+    return made._replace(notes=[*notes, *made.notes])
 
 
 def _choose_files(settings: Snapshots) -> dict[str, list[Path]]:
