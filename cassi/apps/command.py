@@ -6,6 +6,7 @@ import contextlib
 import functools
 import io
 import os
+import re
 import select
 import signal
 import stat
@@ -311,17 +312,13 @@ def choose_device(name: str) -> torch.device:
     Of several processes of a command on a machine, each has a GPU of its own where the name has no
     number.
     """
-    try:
-        device = torch.device(
-            ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
-        )
-    except RuntimeError:
-        raise ValueError(f"device: expected auto, cpu, cuda or cuda:N, got {name!r}") from None
-    if device.type not in ("cpu", "cuda"):
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name in ("cpu", "cpu:0"):
+        return torch.device(name)
+    if not re.fullmatch(r"cuda(:\d{1,3})?", name):
         raise ValueError(f"device: expected auto, cpu, cuda or cuda:N, got {name!r}")
-    if device.type == "cpu":
-        return device
-    count = torch.cuda.device_count()
+    device, count = torch.device(name), torch.cuda.device_count()
     if (device.index or 0) >= count:
         raise ValueError(
             f"device: {name} is not there (CUDA devices: {count}); use device=auto or device=cpu"
