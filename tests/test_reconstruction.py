@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from hydra import initialize_config_module
 from scipy.io import savemat
 
 import cassi
@@ -12,7 +13,7 @@ from cassi.apps.calibrate import calibrate_camera
 from cassi.apps.command import Run
 from cassi.apps.inputs import load_snapshot
 from cassi.apps.reconstruct import reconstruct
-from cassi.apps.reconstructors import compose_settings
+from cassi.apps.reconstructors import compose_settings, settings_named
 from cassi.apps.settings import Calibrate
 from cassi.data.io import load_mask, load_measurement, read_cube
 from cassi.data.sensor import Sensor
@@ -128,6 +129,14 @@ def test_auto_is_video_where_the_bands_are_frames(tmp_path, monkeypatch, capsys)
     assert "method=video in place of auto" in video[1].out
     assert "frames" not in video[1].err + bands[1].out + bands[1].err
     assert "warning: frames: set method=video" in changed[1].err  # auto with settings stays
+
+
+def test_a_running_command_says_what_a_name_means():
+    alone = settings_named("twist")
+    assert settings_named("twist") is alone  # composed once
+    with initialize_config_module("cassi.conf", version_base="1.3"):
+        assert settings_named("twist") == alone
+        assert settings_named("twist") is not alone
 
 
 def test_reconstructors_and_functions_are_methods(scene):

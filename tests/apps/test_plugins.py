@@ -416,7 +416,8 @@ def test_what_help_lists_can_be_chosen(commands, command):
         assert not {"kaist", "_simulated"} & set(groups["data"])
 
 
-def test_a_network_is_no_method(evaluate):
+def test_a_network_is_no_method_and_a_camera_neither(evaluate):
+    assert "no method, network or" in evaluate("reconstructors=[two_shots]").refusal
     line = evaluate("reconstructors=[{method: lrdun_3stg}]").refusal
     assert "is a network: write {model: lrdun_3stg" in line
     line = evaluate("reconstructors=[{model: gap_tv}]").refusal
