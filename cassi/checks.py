@@ -33,8 +33,7 @@ _gate: Callable[[Path], object] | None = None
 def reading_only(check: Callable[[Path], object]) -> Iterator[None]:
     """Have every file that comes from outside checked where it is opened, in all threads.
 
-    Args:
-        check: raises PermissionError for a path that may not be read.
+    `check` raises PermissionError for a path that may not be read.
     """
     global _gate
     before, _gate = _gate, check
@@ -63,14 +62,7 @@ def check_fetched(path: Path, head: bytes) -> None:
 def read_regular(path: Path, most: int = LARGEST_TEXT, *, follow: bool = True) -> bytes:
     """Return the content of a regular file; no pipe is waited for, no device read.
 
-    Args:
-        path: of the file.
-        most: bytes that it may have.
-        follow: it may be a link.
-
-    Raises:
-        OSError: it is missing, may not be read, or is a link that may not be followed.
-        ValueError: it is no regular file, or longer.
+    `most` is in bytes. Without `follow` the path may be no link.
     """
     check_readable(path)
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
@@ -95,17 +87,6 @@ def read_numbers(path: Path, most: int = LARGEST_TEXT) -> list[list[float]]:
     Columns are separated by semicolons, tabs, commas or blanks. Between the first two kinds a
     number may have a decimal comma. Lines that begin with # and those of names before the first
     number are left out. A mark of the byte order may come first.
-
-    Args:
-        path: of the file.
-        most: bytes that it may have.
-
-    Returns:
-        Lines of as many finite numbers each.
-
-    Raises:
-        OSError: it is missing, or may not be read.
-        ValueError: it is too long, has no numbers, or a line that differs, which is named.
     """
     content = read_regular(path, most)
     wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
@@ -133,17 +114,7 @@ def read_numbers(path: Path, most: int = LARGEST_TEXT) -> list[list[float]]:
 
 
 def whole_number(name: str, value: object, minimum: int, maximum: int | None = None) -> int:
-    """Return a whole number in a range; a boolean is none.
-
-    Args:
-        name: of the argument, for the message.
-        value: what was given.
-        minimum: the least that is allowed.
-        maximum: the most, None for no limit.
-
-    Raises:
-        ValueError: it is no whole number, or out of range.
-    """
+    """Return a whole number in a range; a boolean is none."""
     number = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
     if number is None or number < minimum or (maximum is not None and number > maximum):
         span = f"of at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
@@ -152,14 +123,17 @@ def whole_number(name: str, value: object, minimum: int, maximum: int | None = N
 
 
 def not_negative(name: str, value: object) -> float:
-    """Return a number >= 0; a boolean is none.
-
-    Raises:
-        ValueError: it is no number, NaN, or negative.
-    """
+    """Return a number >= 0; a boolean is none."""
     if isinstance(value, bool) or not isinstance(value, Real) or not float(value) >= 0:
         raise ValueError(f"{name}: expected a number >= 0, got {value!r}")
     return float(value)
+
+
+def one_of(name: str, value: object, known: Sequence[str], *, null: bool = False) -> None:
+    """Raise ValueError unless a value is one of some names, or None where that may be."""
+    if value not in known and not (null and value is None):
+        near = did_you_mean(value, known) or f"; there is {', '.join(known)}"
+        raise ValueError(f"{name}: there is no {value!r}{near}")
 
 
 def is_number(value: object) -> TypeGuard[float]:
@@ -181,13 +155,7 @@ Rules = Mapping[str, tuple[str, Callable[[object], bool]]]
 def check_values(values: object, rules: Rules, place: str = "") -> None:
     """Check the attributes of an object.
 
-    Args:
-        values: the object.
-        rules: by name of the attribute.
-        place: what stands before each name in the message.
-
-    Raises:
-        ValueError: one is not what it must be.
+    `place` stands before each name in the message.
     """
     for name, (wanted, fits) in rules.items():
         if not fits(value := getattr(values, name)):
@@ -199,12 +167,7 @@ def did_you_mean(
 ) -> str:
     """Return "; did you mean A or B?", the end of a message; "" where nothing is near.
 
-    Args:
-        name: what was given; upper and lower case are the same.
-        known: what there is.
-        n: at most so many are named.
-        cutoff: similarity from which a name is near, 0 to 1.
-        place: what stands before each name in the message, and is not compared.
+    Upper and lower case are the same. `place` stands before each name in the message.
     """
     by_lower = {entry.lower(): entry for entry in known}
     found = difflib.get_close_matches(str(name).lower(), by_lower, n=n, cutoff=cutoff)
@@ -246,14 +209,7 @@ def check_cube(
 ) -> None:
     """Refuse what a network, perhaps the user's own, returns in place of a cube.
 
-    Args:
-        network: the function that returned it.
-        x: what it returned.
-        shape: expected, (B, C, H, W).
-        trained: gradients are to pass.
-
-    Raises:
-        ValueError: it is no tensor, of another shape, or detached; names file and line.
+    `trained`: gradients are to pass.
     """
     if (got := _misfit(x, shape, trained)) is None:
         return
@@ -266,16 +222,7 @@ def check_cube(
 
 
 def check_loss(loss: Callable[..., object], value: object, trained: bool = True) -> None:
-    """Refuse what a loss, perhaps the user's own, returns in place of one number.
-
-    Args:
-        loss: the function or module that returned it.
-        value: what it returned.
-        trained: gradients are to pass.
-
-    Raises:
-        ValueError: it is no tensor, not one number, or detached; names file and line.
-    """
+    """Refuse what a loss, perhaps the user's own, returns in place of one number."""
     if (got := _misfit(value, (), trained)) is not None:
         mean = "; return its mean()" if getattr(value, "ndim", 0) else ""
         place = describe_place(loss)
@@ -314,12 +261,7 @@ def clipped_level(values: Tensor) -> float | None:
 
     That is its maximum, where at least 16 pixels have exactly this value and as many pixels below
     it are spread over at least 8 values: the numbers of an unclipped frame grow rarer upwards.
-
-    Args:
-        values: of good pixels `(N,)`.
-
-    Returns:
-        The level; None where the frame is not clearly clipped.
+    `values` are those of good pixels, `(N,)`. None where the frame is not clearly clipped.
     """
     top = values.max()
     number = int((values == top).sum())

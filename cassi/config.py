@@ -46,11 +46,6 @@ def build(node: Any, *args: Any, **kwargs: Any) -> Any:
         node: dict with ``_target_`` and the arguments of the target.
         args: further positional arguments.
         kwargs: further named arguments, which win over the node's.
-
-    Raises:
-        ValueError: the node has no target or a value is missing (`???`), it names something that
-            may not be built or does not exist, or the target does not take these
-            arguments.
     """
     from hydra.errors import InstantiationException
     from hydra.utils import instantiate
@@ -80,14 +75,7 @@ def _texts(node: Node, error: Any) -> str:
 def check_node(node: Any, name: str = "", *, complete: bool = False) -> None:
     """Check the targets of a node and of those inside it, and the names of their arguments.
 
-    Args:
-        node: of a config; anything else than a dict or list has nothing to check.
-        name: of the node in the config, for messages.
-        complete: refuse values that are missing.
-
-    Raises:
-        ValueError: a target may not be built or does not exist, or takes no such argument; or a
-            value is missing (`???`).
+    With `complete`, values that are missing (`???`) are refused.
     """
     for path, inner in _nodes(plain(node), name):
         target = _find_class(inner["_target_"])

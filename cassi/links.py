@@ -40,13 +40,6 @@ def check_names(folder: Path, names: Iterable[str]) -> None:
     """Refuse links among what a command is going to write, before it writes anything.
 
     A pipe or a device is refused too: whoever opens it could wait forever.
-
-    Args:
-        folder: where the command writes.
-        names: patterns of what it writes there; folders among them are walked.
-
-    Raises:
-        PermissionError: one of them is neither file nor folder.
     """
     patterns = tuple(names)
     if folder.is_dir():
@@ -59,11 +52,7 @@ def check_names(folder: Path, names: Iterable[str]) -> None:
 
 
 def check_parents(path: str) -> bool:
-    """Refuse a path that leads through a link below a guarded folder; tell whether it is below one.
-
-    Raises:
-        PermissionError: it does.
-    """
+    """Refuse a path through a link below a guarded folder; tell whether it is below one."""
     inside = [root for root in _guarded if path.startswith(f"{root}{os.sep}")]
     for root in inside:
         for place, sign in enumerate(path):

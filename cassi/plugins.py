@@ -203,11 +203,7 @@ def _plain(value: object) -> object:
 
 
 def make(kind: str, name: str, **settings: object) -> Any:
-    """Make a registered part: an object of its class, or its function with these settings.
-
-    Raises:
-        ValueError: there is no such part, or it does not take these settings.
-    """
+    """Make a registered part: an object of its class, or its function with these settings."""
     known = _PARTS.get(kind, {})
     if name not in known:
         near = did_you_mean(name, known) or "; name the file that registers it, plugins=[FILE.py]"
@@ -237,13 +233,7 @@ def load_plugins(names: Iterable[str]) -> None:
 
     To be called with names from the command line alone, or from the config that it names: a plugin
     is a program.
-
-    Args:
-        names: paths of files that end in `.py`, or dotted names of modules that can be imported.
-
-    Raises:
-        OSError: there is no such file.
-        ValueError: it cannot be loaded; says why, and where.
+    Names are paths of files that end in `.py`, or dotted names of modules.
     """
     for name in names:
         if name not in _LOADED:
@@ -317,11 +307,7 @@ def _run(name: str, module: str, file: Path | None, load: Callable[[], object]) 
 
 
 def owner(made: object) -> str | None:
-    """Return what others must name to have this part: a plugin's file, or a module; None for ours.
-
-    Args:
-        made: class or function that is being registered.
-    """
+    """Return what others must name to have this part, a file or a module; None for ours."""
     if _LOADING:
         return _LOADING[-1]
     module = str(getattr(made, "__module__", None) or "__main__")
@@ -350,11 +336,7 @@ def plugin_files() -> list[str]:
 
 
 def needed(names: Iterable[object]) -> str | None:
-    """Say which plugins are needed and missing, `plugins=[a.py,b]`; None where none is.
-
-    Args:
-        names: from a file of weights or a checkpoint, which may be a stranger's.
-    """
+    """Say which plugins are needed and missing, `plugins=[a.py,b]`; None where none is."""
     safe = [n for n in names if isinstance(n, str) and re.fullmatch(r"[\w.-]{1,100}", n)]
     loaded = {plugin.name for plugin in _LOADED.values()}
     return f"plugins=[{','.join(safe)}]" if set(safe) - loaded else None

@@ -39,9 +39,6 @@ def fast_types(device: torch.device | str = "cpu") -> tuple[torch.dtype, ...]:
     `ATEN_CPU_CAPABILITY` and `ONEDNN_MAX_CPU_ISA` can take from torch and from oneDNN: without
     them torch convolves in a plain loop, which is slow. Of another processor for which
     oneDNN has such convolutions a trial of some milliseconds decides, once per process.
-
-    Args:
-        device: where; any other than a CPU or a CUDA device has float32 only.
     """
     device = torch.device(device)
     if device.type == "cuda":
@@ -57,9 +54,6 @@ def fast_types(device: torch.device | str = "cpu") -> tuple[torch.dtype, ...]:
 
 def resolve(precision: str, device: torch.device | str = "cpu") -> str:
     """Return the precision that one stands for on a device: of "auto" 32-true or bf16-mixed.
-
-    Raises:
-        ValueError: an unknown precision.
 
     >>> resolve("32-true")
     '32-true'

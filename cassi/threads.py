@@ -25,9 +25,6 @@ def free_cores(root: Path = Path("/")) -> int:
     The affinity, the limits of all control groups above this process (version 1 and 2) and
     `SLURM_CPUS_PER_TASK` say how many it may use. The threads of others that run at the same time
     take theirs: a thread that shares its processor holds up all threads that wait for it.
-
-    Args:
-        root: of the file system, where Linux tells this.
     """
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     allowed = min(allowed or 1, _cgroup_cores(root))

@@ -151,21 +151,6 @@ def test_every_experiment_runs_a_step_on_its_data(name, data_dir):
     assert solution.history[0].residual < 0.6
 
 
-@pytest.mark.parametrize(
-    ("data", "method"), [(EXPERIMENTS[i % len(EXPERIMENTS)], m) for i, m in enumerate(METHODS)]
-)
-def test_every_method_goes_with_a_data_set(data, method):
-    alone, settings = (
-        settings_of(f"method={method}"),
-        settings_of(f"experiment={data}", f"method={method}"),
-    )
-    assert settings.scene
-    assert settings.prior == alone.prior
-    assert settings.solver["iterations"] == alone.solver["iterations"]
-    assert settings.solver["_target_"] == alone.solver["_target_"]
-    assert settings.solver.get("algorithm") == alone.solver.get("algorithm")
-
-
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_runs_on_a_small_scene(name):
     settings = settings_of(f"method={name}")
@@ -190,12 +175,6 @@ def test_rho_is_a_number_or_a_schedule(schedule):
         settings_of("solver=admm", "schedule@solver.rho=geometric", "solver.rho.start=0.1")
     )
     assert solver.rho == Geometric(0.1, 0.1)
-
-
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_experiments_do_not_hide_later_overrides(name):
-    settings = settings_of(f"experiment={name}", "system.step=3", "scene=x")
-    assert (settings.system["step"], settings.scene) == (3, "x")
 
 
 @pytest.mark.parametrize(

@@ -58,19 +58,6 @@ def test_a_picture_that_fits_as_well_where_it_lies_is_not_moved():
     assert find_motion(picture, predicted.roll(4, -1)).any()
 
 
-def test_a_picture_where_it_lies_and_half_a_pixel_off():
-    wave = torch.sin(torch.arange(40.0) * 0.9)
-    picture = wave[:, None].expand(1, 1, 40, 30).contiguous()
-    picture[..., 20, 12] = torch.nan
-    still = Movable(picture)(torch.zeros(4, dtype=torch.float64))
-    assert torch.equal(still.isnan(), picture.isnan())
-    assert torch.equal(still.nan_to_num(), picture.nan_to_num())
-    half = Movable(wave[:, None].expand(1, 1, 40, 30).contiguous())(torch.tensor([0.5, 0, 0, 0]))
-    there = torch.sin((torch.arange(40.0) + 0.5) * 0.9)
-    assert (half[0, 0, 10:30, 15] - there[10:30]).abs().max() < 0.01
-    assert half[..., -1, :].isnan().all()
-
-
 def test_a_run_finds_a_picture_out_of_place_and_leaves_one_in_its_place():
     x, camera = _scene(), _camera()
     picture = _picture(_scene())
@@ -82,18 +69,6 @@ def test_a_run_finds_a_picture_out_of_place_and_leaves_one_in_its_place():
         auto().run(camera(x), guided)
         assert float(corners(guided.found.motion - motion, 96, 96)) <= most
         assert torch.equal(guided.motion, 0.7 * motion)
-
-
-def test_a_picture_is_filled_in_by_what_is_predicted():
-    predicted = _picture(_scene())
-    torch.testing.assert_close(inverse(inverse(MOTION)), MOTION)
-    shown = Movable(Movable(predicted)(inverse(MOTION)))
-    sampled, filled = shown(MOTION), shown.filled(MOTION, predicted)
-    there = filled.isfinite()
-    torch.testing.assert_close(filled[there], predicted[there], rtol=0, atol=1e-5)
-    rough = torch.where(sampled.isfinite(), sampled, predicted)
-    half = shown.filled(MOTION, 0.5 * rough)  # the exposure is fitted
-    assert (2 * half - predicted)[there].norm() < (sampled - predicted)[there].norm()
 
 
 def test_a_guide_of_this_scene_is_taken_and_one_of_another_is_refused():

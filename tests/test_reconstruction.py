@@ -13,7 +13,7 @@ from cassi.apps.calibrate import calibrate_camera
 from cassi.apps.command import Run
 from cassi.apps.inputs import load_snapshot
 from cassi.apps.reconstruct import reconstruct
-from cassi.apps.reconstructors import compose_settings, names, settings_named, settings_of
+from cassi.apps.reconstructors import compose_settings, settings_named
 from cassi.apps.settings import Calibrate
 from cassi.data.io import load_mask, load_measurement, read_cube
 from cassi.data.sensor import Sensor
@@ -81,15 +81,6 @@ def test_the_unit_of_a_measurement_changes_no_digit(noisy, method, unit):
 
 
 @UNITS
-def test_the_unit_changes_no_digit_of_error_bars(noisy, unit):
-    system, y = noisy
-    one, other = (cassi.reconstruct(c * y, system, uncertainty=True) for c in (1.0, unit))
-    assert torch.equal(other.std, unit * one.std)
-    assert other.warnings == one.warnings
-    assert other.sources[0] == pytest.approx({k: unit * v for k, v in one.sources[0].items()})
-
-
-@UNITS
 def test_a_file_in_any_unit(noisy, tmp_path, monkeypatch, unit):
     monkeypatch.chdir(tmp_path)
     system, y = noisy
@@ -140,23 +131,12 @@ def test_auto_is_video_where_the_bands_are_frames(tmp_path, monkeypatch, capsys)
     assert "warning: frames: set method=video" in changed[1].err  # auto with settings stays
 
 
-def test_a_name_is_composed_once_unless_a_command_says_what_it_means(scene, monkeypatch):
-    composed = []
-
-    def count(spec, *more):
-        composed.append(spec["method"])
-        return settings_of(spec, *more)
-
-    monkeypatch.setattr(names, "settings_of", count)
-    names._settings_once.cache_clear()
-    y, system = scene[1:3]
-    cubes = [cassi.reconstruct(y, system, "twist") for _ in range(2)]
-    assert composed == ["twist"]
-    assert torch.equal(*cubes)
+def test_a_running_command_says_what_a_name_means():
+    alone = settings_named("twist")
+    assert settings_named("twist") is alone  # composed once
     with initialize_config_module("cassi.conf", version_base="1.3"):
-        for _ in range(2):
-            settings_named("twist")
-    assert composed == ["twist"] * 3
+        assert settings_named("twist") == alone
+        assert settings_named("twist") is not alone
 
 
 def test_reconstructors_and_functions_are_methods(scene):
@@ -181,7 +161,6 @@ def test_reconstructors_and_functions_are_methods(scene):
         lambda y: y[0, 0].numpy().astype(float),
         lambda y: np.asfortranarray(y[0].numpy()),
         lambda y: y.numpy().astype(">f4"),
-        lambda y: y.double(),
         lambda y: y[0, 0].tolist(),
         lambda y: np.frombuffer(y.numpy().tobytes(), "f4").reshape(y.shape),  # not to be written
     ],
@@ -194,13 +173,6 @@ def test_a_measurement_may_be_any_array(scene, given):
     assert torch.equal(x, cassi.reconstruct(y, system, method, align=False))
     found, expected = (cassi.check_camera(each, system) for each in (given(y), y))
     assert found == expected
-
-
-def test_counts_are_numbers(scene):
-    _, y, system, _ = scene
-    counts = (1000 * y / y.max()).round()
-    x = cassi.reconstruct(counts.numpy().astype("uint16"), system, "gap_tv")
-    assert torch.equal(x, cassi.reconstruct(counts, system, "gap_tv"))
 
 
 def test_calibrate_gives_the_camera_of_the_command(tmp_path, monkeypatch):
@@ -251,12 +223,9 @@ def test_noise_by_settings_or_function(scene):
     ("call", "said"),
     [
         (lambda y, a, x: cassi.reconstruct(a, y), r"expected \(y, system\)"),
-        (lambda y, a, x: cassi.calibrate(a, y), r"expected \(y, system\)"),
         (lambda y, a, x: cassi.simulate(x, 3), r"expected \(x, system\), a tensor and a camera"),
         (lambda y, a, x: cassi.reconstruct(y[..., 1:], a), r"as of SDCassi\(mask=.*got shape"),
         (lambda y, a, x: cassi.reconstruct(y.mT, a), r"; y\.mT would fit"),
-        (lambda y, a, x: cassi.reconstruct(y.expand(1, 3, -1, -1), a), r"\(B, 1, .*got shape"),
-        (lambda y, a, x: cassi.reconstruct(y[0].expand(3, -1, -1), a), r"of 3 is y\[:, None\]"),
         (
             lambda y, a, x: cassi.reconstruct(y, a, lambda y, a: y),
             r"method: expected a cube .* got",
@@ -271,7 +240,6 @@ def test_noise_by_settings_or_function(scene):
         (lambda y, a, x: cassi.reconstruct(torch.nan * y, a, "gap_tv"), "finite|diverged"),
         (lambda y, a, x: cassi.calibrate(y, cassi.BlurredCassi(a.mask, 6, 1)), "got BlurredCassi"),
         (lambda y, a, x: cassi.calibrate(y, cassi.DDCassi(a.mask, 6, width=49), white=y), "white"),
-        (lambda y, a, x: cassi.calibrate(y, cassi.DDCassi(a.mask, 6, width=49)), "lit windows"),
         (lambda y, a, x: cassi.simulate(x[:, 1:], a), "expected"),
         (lambda y, a, x: cassi.simulate(x, a, noise="shott"), "did you mean shot"),
         (lambda y, a, x: cassi.simulate(x, a, noise={"name": "white", "snr": 3}), "snr_db"),

@@ -39,11 +39,7 @@ def in_quotes(text: str) -> str:
 
 
 def arrange(arguments: list[str]) -> list[str]:
-    """Return the arguments of a command with flags before values, as Hydra wants them.
-
-    Raises:
-        ValueError: a value is given as a flag.
-    """
+    """Return the arguments of a command with flags before values, as Hydra wants them."""
     flags: list[str] = []
     values: list[str] = []
     words = iter(arguments)
@@ -76,9 +72,6 @@ def spell(options: Iterable[str]) -> list[str]:
     as Hydra would look for it in the folder of the package's cameras. A value inside of
     `system.offsets` may be new there: a curve's, and one inside of `monochromatic`, a frame's.
     Beside the file of a camera so may any value of the system and the noise that it has.
-
-    Raises:
-        ValueError: `model` is a file that does not say which network it holds.
     """
     options = list(options)
     inside = ["system.offsets.", "monochromatic."]
@@ -138,26 +131,25 @@ def options_of(group: str) -> list[str]:
     return [name for name in names if not name.startswith("_") and "." not in name]
 
 
-def config_folders(arguments: Iterable[str]) -> list[Path]:
-    """Return the folders that `--config-dir` and `--config-path` name."""
-    found, words = [], list(arguments)
-    for word, following in _with_next(words):
+def flag_values(arguments: Sequence[str], *flags: str) -> list[str]:
+    """Return the values of flags, in their order; "" where a flag is the last word."""
+    found = []
+    for word, following in zip(arguments, [*arguments, ""][1:], strict=True):
         flag, equals, value = word.partition("=")
-        if re.fullmatch("--config-dir|-cd|--config-path|-cp", flag):
-            found.append(Path(value if equals else following))
+        found += [value if equals else following] if flag in flags else []
     return found
+
+
+def config_folders(arguments: Sequence[str]) -> list[Path]:
+    """Return the folders that `--config-dir` and `--config-path` name."""
+    names = ("--config-dir", "-cd", "--config-path", "-cp")
+    return list(map(Path, flag_values(arguments, *names)))
 
 
 def told_plugins(arguments: Sequence[str]) -> list[str]:
     """Return the plugins that a user names: on the command line, else in the config named there.
 
-    Args:
-        arguments: of a command.
-
-    Raises:
-        OSError: the config cannot be read.
-        ValueError: it is no list of names; or the config lies in the folder of a run, whose config
-            another may have written.
+    Not from a config in the folder of a run, which another may have written.
     """
     values = [v for key, e, v in (word.partition("=") for word in arguments)
               if e and key.lstrip("+~") == "plugins"]  # fmt: skip
@@ -166,34 +158,12 @@ def told_plugins(arguments: Sequence[str]) -> list[str]:
             return _names(yaml.safe_load(values[-1]), "plugins")
         except yaml.YAMLError:
             raise ValueError(f"plugins: expected [FILE.py,…], got {values[-1]!r}") from None
-    return _plugins_of_config(arguments)
-
-
-def named_configs(arguments: Sequence[str], groups: bool = True) -> list[Path]:
-    """Return the user's config files that a command line names.
-
-    Args:
-        arguments: of a command.
-        groups: also those that options choose from a group, as `method=NAME`.
-    """
-    chosen = [word.lstrip("+").replace("=", "/", 1) for word in arguments if "=" in word and groups]
-    names = [_flag(arguments, "--config-name", "-cn") or "", *chosen]
-    files = [
-        folder / f"{name.removesuffix('.yaml')}.yaml"
-        for folder in config_folders(arguments)
-        for name in names
-        if name
-    ]
-    return [file for file in files if file.is_file()]
-
-
-def _plugins_of_config(arguments: Sequence[str]) -> list[str]:
-    for file in named_configs(arguments, groups=False):
+    for file in named_configs(arguments, groups=False)[:1]:
         try:
-            values: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
+            config: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
         except (yaml.YAMLError, UnicodeDecodeError):
             return []  # Hydra says what is wrong with it
-        found = _names(values.get("plugins") if isinstance(values, dict) else None, str(file))
+        found = _names(config.get("plugins") if isinstance(config, dict) else None, str(file))
         if found and is_of_a_run(file):
             raise ValueError(
                 f"plugins: {file} lies in the folder of a run, and a plugin is a program; name it "
@@ -201,6 +171,21 @@ def _plugins_of_config(arguments: Sequence[str]) -> list[str]:
             )
         return found
     return []
+
+
+def named_configs(arguments: Sequence[str], groups: bool = True) -> list[Path]:
+    """Return the user's config files that a command line names.
+
+    With `groups` also those that options choose from a group, as `method=NAME`.
+    """
+    chosen = [word.lstrip("+").replace("=", "/", 1) for word in arguments if "=" in word and groups]
+    names = [*flag_values(arguments, "--config-name", "-cn")[-1:], *chosen]
+    files = [
+        folder / f"{name.removesuffix('.yaml')}.yaml"
+        for folder in config_folders(arguments)
+        for name in names
+    ]
+    return [file for file in files if file.is_file()]
 
 
 def is_of_a_run(config: Path) -> bool:
@@ -217,24 +202,9 @@ def _names(value: Any, place: str) -> list[str]:
     return listed
 
 
-def _flag(arguments: Sequence[str], *flags: str) -> str | None:
-    """Return the value of a flag, the last one where it stands there several times."""
-    found = None
-    for word, following in _with_next(arguments):
-        flag, equals, value = word.partition("=")
-        if flag in flags:
-            found = value if equals else following
-    return found
-
-
-def _with_next(words: Sequence[str]) -> Iterable[tuple[str, str]]:
-    """Return each word with the one behind it, "" behind the last."""
-    return zip(words, [*words, ""][1:], strict=True)
-
-
 def asked(arguments: Sequence[str], known: Sequence[str]) -> bool:
     """Tell whether `--info` stands there by itself, without a word of Hydra's after it."""
-    return any(a == INFO and b not in known for a, b in _with_next(arguments))
+    return any(word not in known for word in flag_values(arguments, INFO))
 
 
 def write_nothing(arguments: Sequence[str]) -> tuple[list[str], str]:

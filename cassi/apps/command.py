@@ -6,6 +6,7 @@ import contextlib
 import functools
 import io
 import os
+import re
 import select
 import signal
 import stat
@@ -77,12 +78,8 @@ def run_command(
 
     A defect of the program shows its traceback; with `CASSI_DEBUG=1` a mistake does so too. A
     defect of a plugin shows the lines of that alone, and one line.
-
-    Args:
-        name: of the command, `cassi-…`; the primary config in `cassi.conf` has the rest of it.
-        kind: class of its settings.
-        job: takes the settings.
-        rewrite: makes the arguments that Hydra is given of those of the command.
+    `name` is `cassi-…`, the rest of it the primary config in `cassi.conf`. `rewrite` makes the
+    arguments that Hydra is given of those of the command.
     """
     distrust_current_folder()
     if "--version" in sys.argv[1:]:
@@ -297,12 +294,7 @@ def refuse_torchrun() -> None:
 
 
 def announce(name: str, visible: bool = True) -> Callable[[str], None]:
-    """Return what says on stderr, every few seconds, what is being tried.
-
-    Args:
-        name: of what takes long.
-        visible: say it.
-    """
+    """Return what says on stderr, every few seconds, what is being tried."""
     start = last = time.perf_counter()
 
     def watch(tried: str) -> None:
@@ -321,17 +313,13 @@ def choose_device(name: str) -> torch.device:
     Of several processes of a command on a machine, each has a GPU of its own where the name has no
     number.
     """
-    try:
-        device = torch.device(
-            ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
-        )
-    except RuntimeError:
-        raise ValueError(f"device: expected auto, cpu, cuda or cuda:N, got {name!r}") from None
-    if device.type not in ("cpu", "cuda"):
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name in ("cpu", "cpu:0"):
+        return torch.device(name)
+    if not re.fullmatch(r"cuda(:\d{1,3})?", name):
         raise ValueError(f"device: expected auto, cpu, cuda or cuda:N, got {name!r}")
-    if device.type == "cpu":
-        return device
-    count = torch.cuda.device_count()
+    device, count = torch.device(name), torch.cuda.device_count()
     if (device.index or 0) >= count:
         raise ValueError(
             f"device: {name} is not there (CUDA devices: {count}); use device=auto or device=cpu"
@@ -346,9 +334,7 @@ def compile_privately() -> None:
 
     Its default is a name below the shared temporary folder that can be guessed. Who makes that
     folder first chooses the programs that are loaded from it. `TORCHINDUCTOR_CACHE_DIR` wins.
-
-    Raises:
-        OSError: the folder cannot be made, or others can write into it.
+    OSError where others can write into the folder.
     """
     name = "TORCHINDUCTOR_CACHE_DIR"
     home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()

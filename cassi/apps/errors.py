@@ -119,7 +119,12 @@ def _describe(error: BaseException) -> str:
             return f"no config value {str(cause.full_key)!r}; {hint}"
         return unknown_key(cause)
     if isinstance(error, errors.ConfigCompositionException) and str(error).startswith(_MERGING):
-        return _describe_merging(str(error).removeprefix(_MERGING).splitlines()[0].strip())
+        option = str(error).removeprefix(_MERGING).splitlines()[0].strip()
+        key = option.partition("=")[0].lstrip("+")
+        return (
+            f"{option}: there are values by name at {key}, and this is another kind of value; set "
+            f"it in one place alone, or give both ~{key} and '+{option.lstrip('+')}'"
+        )
     if isinstance(error, ValueError | TypeError) and _is_of_composing(error):
         return f"the options do not fit the config: {_first_line(error)}"
     if isinstance(error, OmegaConfBaseException) and error.full_key:
@@ -153,14 +158,6 @@ _NOT_YAML = "the config file is not valid YAML: "
 _MERGING = "Error merging override "
 _AMBIGUOUS = "Ambiguous value for argument "
 _QUOTES = "a value with such signs needs quotes of its own"
-
-
-def _describe_merging(option: str) -> str:
-    key = option.partition("=")[0].lstrip("+")
-    return (
-        f"{option}: there are values by name at {key}, and this is another kind of value; set it "
-        f"in one place alone, or give both ~{key} and '+{option.lstrip('+')}'"
-    )
 
 
 def _unchosen(error: BaseException) -> str | None:

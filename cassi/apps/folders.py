@@ -63,9 +63,7 @@ class OneCommand(Callback):
     A folder named after the time is a new one. Where another command has made that of the same
     second, a number follows: `12-30-01_2`. A folder that the user names is locked. `--info` locks
     none, nor does a process that follows another. With `dry_run` no folder is made.
-
-    Raises:
-        Taken: another command is writing the folder, or a link is in the way of results.
+    Raises `Taken` where another command writes the folder, or a link is in the way.
     """
 
     def on_run_start(self, config: DictConfig, **_: Any) -> None:
@@ -117,13 +115,7 @@ class OneCommand(Callback):
 def _guard(folder: Path, config: Any, jobs: Sequence[str] = ()) -> None:
     """Let nothing be written through links in a folder; refuse those that are in the way now.
 
-    Args:
-        folder: of a run, or of a sweep.
-        config: of the command.
-        jobs: patterns of the folders of a sweep's jobs.
-
-    Raises:
-        Taken: there is a link.
+    `jobs` are patterns of the folders of a sweep's jobs.
     """
     own = (OmegaConf.select(config, key) for key in ("hydra.output_subdir", "output.cube"))
     names = [*WRITTEN.get(_name[0], "").split(), *(glob.escape(str(name)) for name in own if name)]
@@ -173,11 +165,7 @@ def may_hold(hydra: Any) -> bool:
 
 
 def _reserve(config: DictConfig, place: DictConfig) -> Path:
-    """Return the folder of a run or a sweep; a new one where its name is the time.
-
-    Raises:
-        Taken: it cannot be made, as in a current folder that is read-only.
-    """
+    """Return the folder of a run or a sweep; a new one where its name is the time."""
     folder = Path(place.dir)
     raw: Any = OmegaConf.to_container(place, resolve=False)
     if "${now:" in raw["dir"]:
@@ -231,13 +219,8 @@ def hold(folder: Path, shared: bool = False) -> None:
 
     File systems without locks are left as they are, and between machines that share a folder there
     is none.
-
-    Args:
-        folder: what is locked.
-        shared: let other shares of the same command hold it too.
-
-    Raises:
-        ValueError: another command holds it, also two seconds later.
+    `shared` lets other shares of the same command hold it too. Raises ValueError where another
+    command holds it, also two seconds later.
     """
     folder = folder.resolve()
     if folder in _held:
@@ -265,11 +248,7 @@ def hold(folder: Path, shared: bool = False) -> None:
 
 
 def hold_alone(folder: Path) -> None:
-    """Let no other share hold a folder: what is done there is work for one.
-
-    Raises:
-        ValueError: another one holds it.
-    """
+    """Let no other share hold a folder: what is done there is work for one."""
     folder = folder.resolve()
     if folder in _shared:
         _shared.remove(folder)

@@ -5,14 +5,14 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from cassi.apps.camera.system import Fitted, make_camera
+from cassi.apps.camera.system import make_camera
 from cassi.apps.printing import marked
 from cassi.apps.settings import Snapshots
 from cassi.checks import printable, raised_here
@@ -40,18 +40,8 @@ def load_snapshot(
 ) -> Snapshot:
     """Read and check the files that settings name.
 
-    Args:
-        settings: of the command.
-        device: of measurement and camera.
-        bands: of a network, where settings say none.
-        loaded: files that have been read, by role: `mask`, `measurement`.
-
-    Returns:
-        The snapshot; where pixels are left out, its camera is a `Weighted` one.
-
-    Raises:
-        OSError: a file is missing or cannot be read.
-        ValueError: files, camera and wavelengths do not fit; the message says what would.
+    `bands` is that of a network, where settings say none. `loaded` are files that have been read.
+    Where pixels are left out, the camera is a `Weighted` one.
     """
     files = _Files(settings, loaded)
     given, bands = settings.given_wavelengths, settings.bands or bands
@@ -59,9 +49,13 @@ def load_snapshot(
     cube = None if truth is None else truth.data
     bands = bands or (None if cube is None else cube.shape[1])
     chain = make_preprocessing(vars(settings), settings.system)
-    frame = _measured(settings, chain, files)
-    sources = (truth, frame and frame.loaded)
-    wavelengths = given or next((each.wavelengths for each in sources if each), None)
+    hints = {"finite": False, "counts": chain.bits is not None}  # the chain knows which count
+    taken = files.load("measurement", io.load_measurement, **hints)
+    if taken is not None and settings.noise is not None:
+        raise ValueError("noise: expected none, the measurement is not simulated; give noise=null")
+    frame = None if taken is None else preprocess(chain, taken.data, taken.full_scale)
+    sources = (each for each in (truth, taken) if each is not None)
+    wavelengths = given or next((each.wavelengths for each in sources), None)
     mask = files.load("mask", io.load_mask, bands=bands)
     camera = make_camera(
         settings.system,
@@ -73,19 +67,24 @@ def load_snapshot(
         stated=given,
     )
     system, notes = camera.system, [*files.notes, *camera.notes]
-    if frame is not None:
-        system, more = _of_sensor(settings, chain, frame, camera)
-        notes += [*frame.notes, *more]
+    if frame is not None and taken is not None:
+        system = as_taken(system, camera.mask, frame.done, settings.light, settings.photographed)
+        notes += frame.notes
+        notes += describe_white(chain, frame.y, system, camera.mask, taken.full_scale)
+        notes += _describe_mask(settings, system, camera.mask, frame.done)
     if cube is not None:
         _check_shape("truth", files.paths, "(C, H, W)", cube, system.cube_shape)
     if frame is None:
         assert cube is not None  # `_choose_files` wants one of both
         scene = scene_name(files.paths["truth"][0])
-        frame = Corrected(*simulate(settings, chain, system, cube, scene))
+        frame = simulate(settings, chain, system, cube, scene)
         notes += frame.notes
         system = as_taken(system, camera.mask, frame.done, settings.light, False)
     _check_shape("measurement", files.paths, "(K, H', W')", frame.y, system.measurement_shape)
-    system, y = _set_up(frame, system, device)
+    system, y = system.to(device), frame.y.to(device)
+    if frame.bad is not None:
+        system = system.weighted(bad_pixels=frame.bad.to(device))
+        y = system.without_bad_pixels(y)
     level = 1.0 if truth is None else scored_level(truth.data.max().item(), truth.counts)
     if level != 1:
         notes.append(f"truth: scores are those of truth and cube over its maximum, {level:.6g}")
@@ -93,8 +92,7 @@ def load_snapshot(
     return Snapshot(y, known, cube, level, frame.done, tuple(notes))
 
 
-@dataclass(frozen=True)
-class Corrected:
+class Corrected(NamedTuple):
     """A frame as a measurement: of a file, or simulated.
 
     Attributes:
@@ -102,14 +100,12 @@ class Corrected:
         bad: pixels to leave out, shaped like y, if there are some.
         done: what was done to the frame, by step.
         notes: on that.
-        loaded: what the file held.
     """
 
     y: Tensor
     bad: Tensor | None
     done: Json | None
     notes: list[str]
-    loaded: io.Loaded | None = None
 
 
 class _Files:
@@ -140,33 +136,6 @@ class _Files:
             raise ValueError(message.replace(f"key.{role}=", f"keys.{role}=")) from error
 
 
-def _measured(settings: Snapshots, chain: Preprocessing, files: _Files) -> Corrected | None:
-    """Return the corrected frame of the measurement, where there is one."""
-    hints = {"finite": False, "counts": chain.bits is not None}  # the chain knows which count
-    loaded = files.load("measurement", io.load_measurement, **hints)
-    if loaded is None:
-        return None
-    if settings.noise is not None:
-        raise ValueError("noise: expected none, the measurement is not simulated; give noise=null")
-    return Corrected(*preprocess(chain, loaded.data, loaded.full_scale), loaded)
-
-
-def _of_sensor(
-    settings: Snapshots, chain: Preprocessing, frame: Corrected, camera: Fitted
-) -> tuple[System, list[str]]:
-    """Return the camera of a measured frame, which knows whether its mask is a photograph."""
-    assert frame.loaded is not None
-    told = settings.light, settings.photographed
-    system = as_taken(camera.system, camera.mask, frame.done, *told)
-    notes = describe_white(chain, frame.y, system, camera.mask, frame.loaded.full_scale)
-    by = is_photograph(settings.photographed, frame.done, camera.mask)
-    if type(system) is not SDCassi or not (by or is_raw(frame.done)):
-        return system, notes
-    if not all(offset.is_integer() for offset in system.offsets):
-        notes.append(f"mask: {_describe_mask(by, camera.mask)}")
-    return system, notes
-
-
 def as_taken(
     system: System,
     mask: Tensor,
@@ -176,27 +145,14 @@ def as_taken(
 ) -> System:
     """Return the camera of a frame, which knows its light, and whether its mask is a photograph.
 
-    Args:
-        system: the camera.
-        mask: as it was read.
-        done: what was done to the frame, by step.
-        light: "all", "lines", or "auto" by the frame.
-        photographed: see `is_photograph`.
+    `mask` is as it was read, `done` is what was done to the frame. `light` is "all", "lines", or
+    "auto", by the frame. `photographed`: see `is_photograph`.
     """
     by = is_photograph(photographed, done, mask)
     if type(system) is SDCassi and (by or is_raw(done)):
         system = system.like(photographed=by)
     system.all_light = light == "all" or (light == "auto" and is_raw(done))
     return system
-
-
-def _set_up(frame: Corrected, system: System, device: torch.device) -> tuple[System, Tensor]:
-    """Return camera and measurement on the device, told of bad pixels."""
-    system, y = system.to(device), frame.y.to(device)
-    if frame.bad is None:
-        return system, y
-    system = system.weighted(bad_pixels=frame.bad.to(device))
-    return system, system.without_bad_pixels(y)
 
 
 def _names_error(
@@ -231,37 +187,40 @@ def is_photograph(photographed: bool | str, done: Json | None, mask: Tensor) -> 
     return is_raw(done) and not is_design(mask)
 
 
-def _describe_mask(is_photo: bool, mask: Tensor) -> str:
+def _describe_mask(
+    settings: Snapshots, system: System, mask: Tensor, done: Json | None
+) -> list[str]:
     """Say as what a mask is taken whose bands fall between pixels, and how to take it otherwise."""
+    is_photo = is_photograph(settings.photographed, done, mask)
+    if type(system) is not SDCassi or not (is_photo or is_raw(done)):
+        return []
+    if all(offset.is_integer() for offset in system.offsets):
+        return []
     if is_photo and not is_design(mask) and has_two_levels(mask):
-        return (
+        said = (
             "grey with two levels, which looks like a design averaged over pixels; taken as a "
             "photograph, which is averaged likewise: bands between pixels keep its contrast. "
             "photographed=false interpolates it linearly; compare both by heldout=0.05"
         )
-    if is_photo:
-        return (
+    elif is_photo:
+        said = (
             "taken as a photograph, bands between pixels keep its contrast; if it is a design "
             "that was not averaged over pixels, set photographed=false"
         )
-    if is_design(mask):
-        return (
+    elif is_design(mask):
+        said = (
             "taken as a design, as it has two values; if this sensor photographed it, set "
             "photographed=true"
         )
-    return "taken as a design, as photographed=false says"
+    else:
+        said = "taken as a design, as photographed=false says"
+    return [f"mask: {said}"]
 
 
 def make_preprocessing(steps: Json, system: Json) -> Preprocessing:
     """Make the chain that frames go through.
 
-    Args:
-        steps: settings by name; those that are missing are left out, as are other names.
-        system: the camera's node, for its dispersion.
-
-    Raises:
-        OSError: a file is missing.
-        ValueError: a value is outside its range, or a file cannot be read.
+    Steps that are missing are left out. The node of the system has the dispersion.
     """
     step, axis = system.get("step", 1), system.get("axis", -1)
     known = isinstance(step, int | float) and not isinstance(step, bool)
@@ -274,13 +233,10 @@ def make_preprocessing(steps: Json, system: Json) -> Preprocessing:
 
 def preprocess(
     chain: Preprocessing, frame: Tensor, full_scale: float | None = None, name: str = "measurement"
-) -> tuple[Tensor, Tensor | None, Json, list[str]]:
+) -> Corrected:
     """Make a measurement of a frame `(B, K, H', W')`; see `Preprocessing.prepare`.
 
     Its warnings are printed, those of every snapshot of many.
-
-    Returns:
-        The measurement, its bad pixels if there are some, what was done by step, and notes.
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -288,18 +244,13 @@ def preprocess(
     for each in caught:
         print(f"{marked('warning')} {each.message}", file=sys.stderr)
     said = describe(made.done)
-    return made.y, made.bad, made.done, [f"measurement: {said}"] if said else []
+    return Corrected(made.y, made.bad, made.done, [f"measurement: {said}"] if said else [])
 
 
 def read_frame(settings: Snapshots, file: Any) -> tuple[Tensor, Tensor, str]:
     """Read one more frame of the camera, such as a white one, as its measurements are read.
 
-    Returns:
-        The corrected frame `(1, K, H', W')`, the pixels of it that count, and a note.
-
-    Raises:
-        OSError: a file is missing or cannot be read.
-        ValueError: a file is unfit.
+    Returns the corrected frame `(1, K, H', W')`, the pixels of it that count, and a note.
     """
     chain = make_preprocessing(vars(settings), settings.system)
     hints: Json = {"finite": False, "counts": chain.bits is not None}
@@ -331,22 +282,22 @@ def describe_white(
 @torch.no_grad()
 def simulate(
     settings: Snapshots, chain: Preprocessing, system: System, truth: Tensor, scene: str
-) -> tuple[Tensor, Tensor | None, Json | None, list[str]]:
+) -> Corrected:
     """Measure a truth `(1, C, H, W)` by the camera and, where there is noise, the sensor.
 
-    Noise depends on the seed and the scene's name, as in cassi-evaluate. Returns as `preprocess`.
+    Noise depends on the seed and the scene's name, as in cassi-evaluate.
     """
     y: Tensor = system(truth)
     notes = [f"measurement: simulated from the truth, {tuple(y.shape)}"]
     if settings.noise is None:
         stuck = chain.bad_in(y.shape[-2:])
         if not bool(stuck.any()):
-            return y, None, None, notes
+            return Corrected(y, None, None, notes)
         if bool(stuck.all()):
             raise ValueError("bad_pixels: expected some good pixels, all are to be left out")
         number = int(stuck.sum()) * y.shape[1]
         said = f"measurement: {number} pixels left out ({100 * number / y.numel():.3g} %)"
-        return y, stuck.expand_as(y), None, [*notes, said]
+        return Corrected(y, stuck.expand_as(y), None, [*notes, said])
     if chain.bits is not None:
         raise ValueError(
             f"bits: expected null, a simulated frame is in the unit of the cube, got {chain.bits}; "
@@ -358,8 +309,8 @@ def simulate(
     notes.append(f"measurement: {name} with {said}")
     random = scene_generator(settings.seed, scene)
     frame = build(settings.noise)(y, truth.shape[1], random)
-    y, left_out, done, more = preprocess(chain, frame)
-    return y, left_out, done, [*notes, *more]
+    made = preprocess(chain, frame)
+    return made._replace(notes=[*notes, *made.notes])
 
 
 def _choose_files(settings: Snapshots) -> dict[str, list[Path]]:
@@ -384,11 +335,7 @@ def _choose_files(settings: Snapshots) -> dict[str, list[Path]]:
 
 
 def file_path(value: Any) -> Path:
-    """Return the path of a file of a config, `bundled:NAME` for one of the package.
-
-    Raises:
-        ValueError: NAME is no plain name, but a path.
-    """
+    """Return the path of a file of a config, `bundled:NAME` for one of the package."""
     name = str(value)
     kind, colon, inner = name.partition(":")
     if (kind, colon) != ("bundled", ":"):
@@ -399,11 +346,7 @@ def file_path(value: Any) -> Path:
 
 
 def file_paths(value: Any) -> list[Path]:
-    """Return the paths of a file of a config, or of a list of files, one per shot.
-
-    Raises:
-        ValueError: an empty list, or something in it that names no file.
-    """
+    """Return the paths of a file of a config, or of a list of files, one per shot."""
     several = value if isinstance(value, list) else [value]
     if not several or not all(isinstance(each, str | os.PathLike) for each in several):
         raise ValueError(f"expected a file, or a list of files, one per shot, got {value!r}")
@@ -413,12 +356,7 @@ def file_paths(value: Any) -> list[Path]:
 def load_shots(
     role: str, reader: Callable[..., io.Loaded], files: Sequence[Path], **hints: Any
 ) -> io.Loaded:
-    """Read a file, or several of one shape as the shots of one measurement or mask.
-
-    Raises:
-        OSError: a file is missing or cannot be read.
-        ValueError: a file is unfit, or they have different shapes.
-    """
+    """Read a file, or several of one shape as the shots of one measurement or mask."""
     if role == "truth" and len(files) > 1:
         raise ValueError(f"truth: expected one file, got {len(files)}")
     first, *others = loaded = [reader(file, **hints) for file in files]

@@ -61,11 +61,6 @@ def find_camera_by_settings(snapshot: Snapshot, settings: Reconstruct) -> Snapsh
 
     `calibrate=true` finds mask and bands, `align=true` moves the mask where the measurement is
     sure. A guide's picture is put beside it. All need the whole measurement in memory.
-
-    Raises:
-        OSError: a file is missing.
-        ValueError: a response or a guide does not fit, the camera cannot be calibrated, or the
-            measurement is too dark or small.
     """
     if settings.response is not None:
         snapshot = snapshot.by(unit=read_unit(snapshot, settings))
@@ -84,10 +79,7 @@ def calibrating(
 ) -> Callable[[Snapshot], Snapshot]:
     """Return what calibrates the camera of a snapshot: for cassi-calibrate and `calibrate=true`.
 
-    Args:
-        settings: of the command.
-        watch: is told what is being tried.
-        asked: of `cassi.pipeline.calibrated`.
+    `watch` is told what is being tried; `asked` are arguments of `cassi.pipeline.calibrated`.
     """
     solver = (
         None if isinstance(settings, Reconstruct) and settings.model else build_solver(settings)
@@ -104,11 +96,7 @@ def prepare(
 
 
 def fit(snapshot: Snapshot, recipe: Recipe) -> tuple[Snapshot, Reconstructor]:
-    """Return the snapshot and the method for it; see `cassi.pipeline.fit`.
-
-    Raises:
-        ValueError: the network does not fit the camera, or what `output` asks for the cube.
-    """
+    """Return the snapshot and the method for it; see `cassi.pipeline.fit`."""
     settings = recipe.settings
     snapshot, method = fit_method(snapshot, recipe)
     # Before minutes of work, not after them.
@@ -164,9 +152,6 @@ def recover(
         uncertainty: estimate the standard deviation of every value.
         watch: is called with every iteration and its cube; what it raises ends the reconstruction.
         passes: keeps the result of every pass of a solver, and has that of an earlier run.
-
-    Raises:
-        ValueError: camera and method do not fit, or nothing finite comes out.
     """
     progress = Progress(snapshot, method.iterations, visible, watch)
     if passes is not None:
@@ -194,14 +179,8 @@ def write_results(
     """Write cube, convergence, pictures and metrics, all or none.
 
     metrics.json names the files of its run: what else lies in the folder is not touched.
-
-    Args:
-        folder: of the results.
-        settings: of the command.
-        result: of `recover`.
-        numbers: of `results.summarize`.
-        cubes: write the cube and its standard deviations; else they are elsewhere.
-        more: writes further files into the folder that it is given, where they appear with these.
+    Without `cubes` the cube is elsewhere. `more` writes further files into the folder it is given,
+    where they appear with these.
     """
     camera, output, found = result.snapshot.camera, settings.output, result.errors
     cube, truth = result.cube[0].cpu(), result.truth
@@ -240,11 +219,7 @@ def _write_cubes(folder: Path, settings: Reconstruct, result: Result) -> None:
 class Progress:
     """Shows residual and PSNR on a progress bar and keeps the rows of convergence.csv.
 
-    Args:
-        snapshot: the measurement and its camera.
-        iterations: at most.
-        visible: show the bar.
-        watch: is called with every iteration and its cube as well.
+    `watch` is called with every iteration and its cube as well.
     """
 
     def __init__(
@@ -300,9 +275,7 @@ class Progress:
 def say(numbers: Json, name: str = "") -> None:
     """Print the note, and the warnings as such.
 
-    Args:
-        numbers: of metrics.json.
-        name: of the snapshot, of many: then without the note.
+    Of one of many snapshots, which then has a name, there is no note.
     """
     before = f"{name}: " if name else ""
     if not name and numbers["camera_check"]["note"]:

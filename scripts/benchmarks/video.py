@@ -11,6 +11,7 @@ Reads kobe, traffic and runner (256 × 256, 8 frames in one) below ``$CASSI_DATA
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ import torch
 import cassi
 from scripts.benchmarks.tables import Parser, Table, data_folder
 
-METHODS = {
+METHODS: dict[str, Any] = {
     "auto, of bands": cassi.methods.auto(),
     "gap_tv": "gap_tv",
     "auto": "auto",  # with this camera it is video

@@ -51,7 +51,9 @@ def sources(module: Path) -> dict[str, str]:
     imports = [node for node in tree if isinstance(node, ast.ImportFrom)]
     inside = ".".join(module.parent.relative_to(ROOT).parts)
     return {
-        alias.asname or alias.name: f"{f'{inside}.' * node.level}{node.module}.{alias.name}"
+        alias.asname or alias.name: ".".join(
+            filter(None, (inside * node.level, node.module, alias.name))
+        )
         for node in imports
         for alias in node.names
     }

@@ -67,7 +67,9 @@ def test_lines_stay_at_their_offsets(reconstruct, given, tmp_path):
     assert "dispersion" not in numbers_in(tmp_path / "run")
     refused = reconstruct(*given, *options, "output.bands=dispersion").refusal
     assert "output.bands: expected wavelengths" in refused
-    assert "light: expected auto, all, lines" in reconstruct(*given, "light=line").refusal
+    assert (
+        "light: there is no 'line'; did you mean lines" in reconstruct(*given, "light=line").refusal
+    )
 
 
 @pytest.mark.parametrize("unit", [None, "radiance"])

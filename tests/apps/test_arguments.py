@@ -8,7 +8,7 @@ import pytest
 from hydra.errors import OverrideParseException
 from omegaconf import OmegaConf
 
-from cassi.apps.arguments import arrange, asked, quoted, spell, told_plugins
+from cassi.apps.arguments import arrange, quoted, spell
 from cassi.apps.errors import describe
 from cassi.apps.reconstructors import compose_settings
 from cassi.apps.settings import to_yaml
@@ -20,7 +20,6 @@ from cassi.apps.settings import to_yaml
         ("a=1 --config-dir D --multirun b=2", "--config-dir D --multirun a=1 b=2"),
         ("a=1 -cn N b=2 --cfg job", "-cn N --cfg job a=1 b=2"),
         ("a=1 --config-name=N b=2", "--config-name=N a=1 b=2"),
-        ("a=1 --info b=2", "--info a=1 b=2"),
         ("a=1 --info defaults b=2", "--info defaults a=1 b=2"),
         ("~a b=-1 +c=2", "~a b=-1 +c=2"),
     ],
@@ -70,11 +69,6 @@ def test_a_closed_pipe_ends_quietly():
     )
     os.close(writing)
     assert (done.returncode, done.stderr) == (141, b"")
-
-
-def test_a_command_may_have_no_arguments():
-    assert told_plugins([]) == []
-    assert not asked([], ())
 
 
 @pytest.mark.parametrize(

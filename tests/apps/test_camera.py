@@ -178,17 +178,3 @@ def test_prism_by_name(reconstruct, results):
         "dispersion@system.offsets=prism", "system.offsets.focal_length=30", "solver=gap", *TINY
     ).ok()
     assert results()["measurement_shape"] == [1, 256, 256 + 44]
-
-
-def test_evaluation_draws_masks(evaluate, tmp_path):
-    evaluate(
-        "system=dd_cassi",
-        "mask={_target_: cassi.systems.RandomMask, shots: 2}",
-        "reconstructors=[{method: gap_tv, overrides: {solver.iterations: 2}}]",
-        *("figures=false", "report=false", "cubes=false", "progress=false"),
-    ).ok()
-    assert "gap_tv" in (tmp_path / "run" / "results.csv").read_text()
-
-
-def test_cameras_are_no_methods(evaluate):
-    assert "no method" in evaluate("reconstructors=[two_shots]").refusal

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cassi.apps.camera.file import load_camera
-from cassi.apps.camera.nodes import CURVES, KINDS, LARGEST
+from cassi.apps.camera.nodes import CURVES, KINDS
 from cassi.apps.camera.text import parse
 from cassi.apps.reconstructors import compose_settings
 from cassi.data.bundled import bundled_path
@@ -127,10 +127,6 @@ def test_the_list_has_what_each_class_takes(name):
     assert set(CLASSES[name]) == _taken(getattr(import_module(module), kind))
 
 
-def test_limits_are_of_values_there_are():
-    assert set(LARGEST) <= {key for keys in CLASSES.values() for key in keys}
-
-
 def test_a_command_has_the_same_list():
     linear = "{_target_: torch.nn.Linear,in_features: 40000,out_features: 40000}"
     for option in (f"+noise={linear}", "system._target_=torch.nn.Linear", f"mask={linear}"):
@@ -151,13 +147,3 @@ def test_a_bundled_file_has_a_name_alone(reconstruct, tmp_path):
     (tmp_path / "camera.yaml").write_text("mask: bundled:/etc/hostname\n")
     line = reconstruct("camera=camera.yaml", "measurement=bundled:scene.tif").refusal
     assert "bundled: expected a name such as mask.tif, got" in line
-
-
-def test_a_folder_whose_name_is_a_reference(tmp_path, monkeypatch):
-    monkeypatch.setenv("SECRET", "hunter2")
-    folder = tmp_path / "${oc.env:SECRET}"
-    folder.mkdir()
-    (folder / "camera.yaml").write_text("mask: m.npy\n")
-    file = str(folder / "camera.yaml").replace("${", r"\${")
-    told = compose_settings([f"camera='{file}'", "measurement=y.npy"])
-    assert told.mask == str(folder / "m.npy")

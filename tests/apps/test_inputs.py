@@ -133,17 +133,6 @@ def test_every_noise_in_a_simulated_measurement(name, reconstruct, camera, resul
     assert results()["preprocessing"] is None
 
 
-@pytest.mark.release
-def test_hot_pixels_of_a_simulated_frame_are_left_out(reconstruct, results):
-    hot = ("noise=sensor", "noise.hot=0.001", "noise.hot_level=0.9")
-    scores = []
-    for more in ((), ("bad_pixels=8",)):
-        reconstruct("solver.iterations=40", *QUIET, *hot, *more).ok()
-        scores.append(results()["metrics"]["matlab-uint8"]["psnr"])
-    assert scores[1] > scores[0] + 1
-    assert 70 < results()["preprocessing"]["bad_pixels"]["found"] < 90
-
-
 def test_both_commands_make_the_same_noise():
     cpu, options = torch.device("cpu"), ["noise=sensor"]
     here = load_snapshot(compose_settings(options), cpu).y
@@ -151,28 +140,6 @@ def test_both_commands_make_the_same_noise():
     benchmark = load_benchmark(settings)
     prepare = preparation({"": settings}, benchmark, cpu)
     assert torch.equal(prepare("", benchmark.scenes[0]).y, here)
-
-
-def test_frames_of_a_folder_are_preprocessed(evaluate, camera, results, tmp_path):
-    folder = tmp_path / "frames"
-    folder.mkdir()
-    clean = np.load(camera.measurement)
-    flat = np.random.default_rng(0).uniform(0.8, 1.2, clean.shape).astype(np.float32)
-    for name in ("a", "b"):
-        np.save(folder / f"{name}.npy", clean * flat + 1)
-    np.save(tmp_path / "flat.npy", flat + 1)
-    evaluate(
-        *("data=folder", "data.root=null", f"data.measurements={folder}", f"mask={camera.mask}"),
-        *("data.wavelengths=[450,500,550,600,650]", "system.step=-1", "report=false"),
-        *("figures=false", "progress=false", "data.evaluation.dark=1"),
-        "data.evaluation.flat=flat.npy",
-        "reconstructors=[{name: gap, method: gap_tv, overrides: {solver.iterations: 2}}]",
-    ).ok()
-    done = results("results.json")["settings"]["preprocessing"]
-    assert sorted(done) == ["a", "b"]
-    assert done["a"]["dark"] == {"source": "number", "level": 1.0}
-    assert done["a"]["flat"]["source"] == "flat.npy"
-    assert done["a"]["flat"]["lowest"] == pytest.approx(flat.min() / flat.mean(), rel=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import os
 import re
 from pathlib import Path
 
-import numpy as np
 from markdown_it import MarkdownIt
 
 from cassi.checks import printable
@@ -71,25 +70,6 @@ def test_snapshots_with_strange_names(reconstruct, camera, tmp_path, results):
     rows = {row["name"] for row in results("results.csv")}
     assert rows == {*map(plain_cell, SHOWN), "\\x1bbad"}
     assert all((tmp_path / "run" / name / "cube.tif").is_file() for name in SHOWN)
-
-
-def test_a_training_on_scenes_with_strange_names(train, camera, tmp_path):
-    cube = 0.8 * camera.cube[0].repeat(1, 4, 2).numpy()
-    np.save(tmp_path / "mask.npy", np.ones((24, 24), np.float32))
-    for split, names in (("train", NAMES), ("validation", ["\x1b[2j", NAMES[0]])):
-        (tmp_path / "scenes" / split).mkdir(parents=True)
-        for top, name in enumerate(names, 2):
-            cube[:, 3, 4] = top + (split == "train") / 2
-            np.save(tmp_path / "scenes" / split / f"{split}{name}.npy", cube)
-    done = train(
-        *("model=gap_net", "model.stages=1", "data.crop=16", "data.validation.crop=24"),
-        *("trainer.enable_progress_bar=false", "trainer.accelerator=cpu", "logger=default"),
-        *("trainer.max_steps=1", "data.steps_per_epoch=1", "data.batch_size=1", "data.workers=0"),
-        *("data=folder", "data.root=scenes", "data.wavelengths=[450,500,550,600,650]"),
-        *("data.cache=copies", "data.simulator.masks.mask=mask.npy"),
-    ).ok()
-    assert "\x1b" not in done.out + done.err
-    assert "validation\\x1b[2j has highlights" in done.out
 
 
 def test_texts_of_tables():

@@ -1,8 +1,5 @@
 """The plugin of napari: its manifest, its functions without a display, and once with napari."""
 
-import os
-import sys
-import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -42,13 +39,6 @@ def test_files_become_layers_and_layers_files(tmp_path, name):
     again = cassi.data.io.load_cube(written)
     assert torch.equal(again.data[0], CUBE)
     assert list(again.wavelengths) == NM
-
-
-def test_masks_and_snapshots_are_layers_too(tmp_path):
-    np.save(tmp_path / "y.npy", CUBE[0])
-    ((data, about, _),) = plugin.read_layers(str(tmp_path / "y.npy"))
-    assert np.array_equal(data, CUBE[0].numpy())
-    assert about == {"name": "y"}
 
 
 def test_other_files_are_left_to_others(tmp_path):
@@ -95,8 +85,6 @@ def test_the_sample_is_reconstructed():
         ((18, 10), (8, 10), 5, -2, 3),
         ((8, 15), (6, 8, 10), 1, -1, 6),
         ((8, 20), (8, 10), 3, -1, None),
-        ((8, 20), (9, 10), 2, -1, None),
-        ((8, 20), (8, 10), 0, -1, None),
         ((8, 10), (8, 10), 1, -1, None),
     ],
 )
@@ -147,83 +135,3 @@ def test_spectra_are_drawn_and_kept_in_the_layer_of_the_regions(monkeypatch, nm)
         "4, 1 pixels",
     ]
     assert (plot.get_xlabel(), plot.get_ylabel()) == ("wavelength, nm" if nm else "band", "a")
-
-
-def test_a_reconstruction_is_given_to_a_worker_of_napari(monkeypatch):
-    given, mask = [], np.ones((4, 5))
-    make = SimpleNamespace(create_worker=lambda *call, **more: given.extend((call, more)))
-    monkeypatch.setitem(sys.modules, "napari.qt.threading", make)
-    layers = [SimpleNamespace(data=each) for each in (CUBE[0], mask)]
-    widgets.reconstruct(*layers, 1.5, "rows", 400, 700, "gap_tv")
-    (function, y, code, *rest), more = given
-    assert function is widgets.reconstruct_layer
-    assert np.array_equal(y, CUBE[0])
-    assert code is mask
-    assert (rest, more) == ([1.5, "rows", (400, 700), "gap_tv"], {"_start_thread": True})
-
-
-@pytest.fixture
-def napari(monkeypatch, tmp_path):
-    """Give napari with settings of its own; offscreen where there is no display."""
-    if "DISPLAY" not in os.environ:
-        monkeypatch.setenv("QT_QPA_PLATFORM", "offscreen")
-    monkeypatch.setenv("NAPARI_CONFIG", os.fspath(tmp_path / "settings.yaml"))
-    pytest.importorskip("qtpy", exc_type=ImportError)
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    return pytest.importorskip("napari")
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_offscreen(napari, tmp_path):
-    """Files and sample through napari's plugins, the widgets as it makes them; draws nothing."""
-    from magicgui import magicgui
-    from napari.components import ViewerModel
-    from qtpy.QtWidgets import QApplication
-
-    application = QApplication.instance() or QApplication([])
-    pytest.importorskip("npe2").PluginManager.instance().discover()
-    viewer = ViewerModel()
-    cassi.write_cube(tmp_path / "a.nc", CUBE, NM)
-    (layer,) = viewer.open(tmp_path / "a.nc", plugin="cassi")
-    assert layer.metadata["wavelengths"] == NM
-    assert tuple(layer.axis_labels) == ("wavelength", "y", "x")
-    assert [layer.name for layer in viewer.open_sample("cassi", "scene")][1:] == [
-        "mask",
-        "snapshot",
-    ]
-    (written,) = layer.save(str(tmp_path / "b.hdr"), plugin="cassi")
-    assert cassi.data.io.load_cube(written).wavelengths == tuple(NM)
-
-    names = [parameter.name for parameter in magicgui(widgets.reconstruct)]
-    assert names[:3] == ["snapshot", "mask", "step"]
-    small, y = _small()
-    layers = [napari.layers.Image(values) for values in (y, small)]
-    worker = widgets.reconstruct(*layers, method="gap_tv")
-    found = []
-    worker.returned.connect(found.append)
-    _wait(application, lambda: found)
-    assert found[0][0].shape == (3, 24, 24)
-
-    assert [p.name for p in magicgui(widgets.spectrum)][:2] == ["cube", "region"]
-    data, about, _ = found[0]
-    labels = napari.layers.Labels(np.ones((24, 24), int))
-    widgets.spectrum(napari.layers.Image(data, **about), labels)
-    told = labels.metadata["spectra"]
-    assert told["wavelengths"] == [450.0, 550.0, 650.0]
-    assert np.allclose(told["labels"][1]["mean"], data.mean((1, 2)), atol=1e-6)
-
-
-def _small():
-    _, mask, _ = plugin.open_sample()
-    small = mask[0][:24, :24]
-    x = torch.rand(1, 3, 24, 24, generator=torch.Generator().manual_seed(0))
-    return small, cassi.SDCassi(small, bands=3, step=2)(x)[0, 0].numpy()
-
-
-def _wait(application, done):
-    until = time.monotonic() + 20
-    while not done() and time.monotonic() < until:
-        application.processEvents()
-        time.sleep(0.01)

@@ -1,10 +1,14 @@
-"""--quiet and --json: what a command prints."""
+"""What a command prints: whole lines, all of them or few, or one JSON object."""
 
+import io
 import json
+import socket
+import sys
 
 import pytest
 
 from cassi.apps import printing
+from cassi.apps.command import write_whole_lines
 
 
 def _run(flags, monkeypatch, job):
@@ -16,37 +20,28 @@ def _run(flags, monkeypatch, job):
 
 def test_flags_are_taken_out_of_the_arguments():
     flags, rest = printing.take_flags(["a=1", "--json", "--info", "--quiet"])
-    assert flags == {"--json", "--quiet"}
-    assert rest == ["a=1", "--info"]
+    assert (flags, rest) == ({"--json", "--quiet"}, ["a=1", "--info"])
 
 
 def test_quiet_prints_nothing_and_shows_no_progress(monkeypatch, capsys):
     seen = []
     _run({"--quiet"}, monkeypatch, lambda: seen.append(printing.is_quiet()))
-    assert capsys.readouterr().out == ""
-    assert seen == [True]
-    assert not printing.is_quiet()
+    assert (capsys.readouterr().out, seen, printing.is_quiet()) == ("", [True], False)
 
 
-def test_json_is_one_line_with_folders_and_numbers(monkeypatch, capsys, tmp_path):
+def _fail():
+    raise printing.Failure(2, "no such file")
+
+
+def test_json_is_one_line_with_numbers_or_the_error(monkeypatch, capsys, tmp_path):
+    """A defect keeps its traceback, and says nothing else."""
     (tmp_path / "metrics.json").write_text('{"seconds": 1.5}')
     _run({"--json"}, monkeypatch, lambda: printing.note_folder(tmp_path))
-    said = json.loads(capsys.readouterr().out)
     run = {"folder": str(tmp_path), "metrics": {"seconds": 1.5}}
-    assert said == {"status": 0, "runs": [run]}
-
-
-def test_json_says_the_error_and_its_status(monkeypatch, capsys):
-    def fail():
-        raise printing.Failure(2, "no such file")
-
-    with pytest.raises(SystemExit) as end:
-        _run({"--json"}, monkeypatch, fail)
-    assert end.value.code == 2
+    assert json.loads(capsys.readouterr().out) == {"status": 0, "runs": [run]}
+    with pytest.raises(SystemExit):
+        _run({"--json"}, monkeypatch, _fail)
     assert json.loads(capsys.readouterr().out) == {"status": 2, "error": "no such file"}
-
-
-def test_a_defect_keeps_its_traceback(monkeypatch, capsys):
     with pytest.raises(ZeroDivisionError):
         _run({"--json"}, monkeypatch, lambda: 1 / 0)
     assert capsys.readouterr().out == ""
@@ -74,3 +69,17 @@ def test_the_command_prints_json_alone(reconstruct):
     done = reconstruct("--json", "solver.iterationz=3")
     assert "did you mean solver.iterations" in json.loads(done.out)["error"]
     assert done.refusal.endswith(json.loads(done.out)["error"])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs sockets that keep writes apart")
+def test_a_line_and_its_end_are_one_write(monkeypatch):
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        for name in ("stdout", "stderr"):  # as of `python -u`, which torchrun starts
+            file = io.FileIO(theirs.fileno(), "w", closefd=False)
+            monkeypatch.setattr(sys, name, io.TextIOWrapper(file, write_through=True))
+        write_whole_lines()
+        print("one", 1, flush=True)
+        print("two", file=sys.stderr)
+        monkeypatch.undo()
+        assert [ours.recv(100), ours.recv(100)] == [b"one 1\n", b"two\n"]

@@ -1,7 +1,9 @@
-"""What a user's own config file may hold, in every command."""
+"""What a user's own config file may hold, in every command, and which slips in it are named."""
 
+import numpy as np
 import pytest
 
+from cassi.apps.camera.yaml_slips import find_slip
 from cassi.apps.reconstructors import compose_settings
 from cassi.apps.settings import Calibrate, Evaluate, Reconstruct, Train
 
@@ -27,19 +29,16 @@ def run_file(commands, tmp_path):
     [
         # Misspelt keys: at the top, one level down, inside an object.
         ("reconstruct", "precison: 16", "'precison'; did you mean precision"),
-        ("evaluate", "presett: unit", "'presett'; did you mean preset or processes?"),
         ("reconstruct", "paths: {dat_dir: x}", "mean paths.data_dir?"),
         (
             "reconstruct evaluate train calibrate camera",
             "xyzzy: 1",
             "names of your own go under vars:",
         ),
-        ("train", "data: {validation: {crp: 3}}", "did you mean data.validation.crop?"),
         ("evaluate", "data: {evaluation: {cubs: x}}", "did you mean data.evaluation.cubes"),
         ("evaluate", "reconstructors: [{methd: auto}]", "'methd'; did you mean method?"),
         ("evaluate", "system: {stpe: 1}", "'system.stpe' of cassi.systems.S"),
         ("reconstruct", "solver: {algorithm: {rohs: 1}}", "'solver.algorithm' of"),
-        ("train", "trainer: {max_stesp: 9}", "'trainer.max_stesp' of lightning.pytorch.Trainer"),
         ("train", "callbacks: {best: {monitr: x}}", "'callbacks.best.monitr' of"),
         ("train", "model: {stags: 2}", "'model.stags' of gap_net; did you mean model.stages?"),
         ("train", "data: {simulator: {stpe: 2}}", "'stpe' of cassi.data.simulation.Simulator; did"),
@@ -47,15 +46,11 @@ def run_file(commands, tmp_path):
         ("train", "threads: many", "config value threads: Value"),
         ("evaluate", "vars: 3", "config value vars: Cannot assign"),
         ("reconstruct", "system: null", "system: expected a node with _target_"),
-        ("evaluate", "noise: {snr_db: 3}", "noise: expected a node with"),
         ("calibrate", "mask: [1, 2]", "mask: expected a node with _target_"),
         ("reconstruct", "output: 3", "config value output: Invalid type"),
-        ("reconstruct", "halo: 2.5", "config value halo: Value '2.5'"),
         ("reconstruct", "model: {nme: gap_net}", "model: expected a name of its group"),
-        ("evaluate", "cubes: maybe", "config value cubes: Value 'maybe'"),
         ("train", "trainer: {max_steps: many}", "trainer.max_steps: expected a whole number"),
         ("train", "logger: {mine: 3}", "logger.mine: expected a node with _target_, got 3"),
-        ("calibrate", "radius: much", "config value radius: Value 'much'"),
         # References, and files that are no config.
         ("train", "seed: ${vars.none}", "config value seed: Interpolation key"),
         ("reconstruct", "system: {bands: 5", "not valid YAML"),
@@ -102,3 +97,41 @@ def test_names_of_ones_own_are_free_in_every_command(name):
     more = ["+vars.mine={deep: [1, x]}", "seed=${vars.number}", "+vars.number=7"]
     settings = compose_settings([*options, *more], kind=KINDS[name])
     assert (settings.seed, settings.vars["mine"]) == (7, {"deep": [1, "x"]})
+
+
+STEP = "a blank is missing after ':'; write step: 2"
+MASK = "a blank is missing after ':'; write mask: mask.npy"
+SLIPS = {
+    "tab": ("system:\n\tstep: 2\n", 2, "there is a tab; write blanks"),
+    "first of two": ("mask:mask.npy\n\nsystem:\n  step: 2\n", 1, MASK),
+    "last of values": ("system:\n  bands: 3\n  step:2\n", 3, STEP),
+    "in braces": ("mask: bundled:mask.tif\nsystem: {bands: 3, step:2}\n", 2, STEP),
+}
+
+
+@pytest.mark.parametrize("place", ["camera", "config", "experiment"])
+@pytest.mark.parametrize("slip", SLIPS)
+def test_a_slip_is_named_with_its_file_and_line(slip, place, reconstruct, tmp_path):
+    text, number, what = SLIPS[slip]
+    np.save(tmp_path / "y.npy", np.ones((4, 6), np.float32))
+    head = {"camera": "", "config": "defaults: [reconstruct, _self_]\n"}
+    lines = head.get(place, "# @package _global_\n")
+    (tmp_path / "experiment").mkdir()
+    file = tmp_path / ("experiment" if place == "experiment" else "") / "own.yaml"
+    file.write_text(lines + text)
+    words = {
+        "camera": ["camera=own.yaml"],
+        "config": ["--config-dir", ".", "--config-name", "own"],
+        "experiment": ["--config-dir", ".", "experiment=own"],
+    }
+    said = reconstruct(*words[place], "measurement=y.npy").refusal
+    number += lines.count("\n")
+    assert "own.yaml" in said
+    assert said.endswith(f" line {number}: {what}")
+
+
+def test_what_an_error_does_not_quote_is_no_slip():
+    """`key:value` is a text like any other."""
+    text = "mask:\n  bundled:mask.tif\nsystem: {step: 2}\n"
+    assert find_slip(text, ValueError("system: expected bands")) is None
+    assert find_slip(text + "# a\ttab\n", ValueError("system: expected bands")) is None

@@ -14,7 +14,7 @@ from cassi.apps.camera.response import read_unit
 from cassi.apps.camera.system import Fitted, make_camera
 from cassi.apps.inputs import file_paths, load_shots, load_snapshot, make_preprocessing
 from cassi.apps.reconstructors import compose_settings
-from cassi.apps.settings import Reconstruct
+from cassi.apps.settings import Reconstruct, Snapshots
 from cassi.config import Node, build
 from cassi.data import io
 from cassi.data.frames import Preprocessing
@@ -77,31 +77,20 @@ def open_camera(path: str | os.PathLike[str]) -> Camera:
     values = load_camera(path)
     name = quoted(os.fspath(path))
     settings = compose_settings([f"camera={name}", f"measurement={_FRAME}"])
-    wavelengths = settings.given_wavelengths
-    hints = {"key": settings.keys.mask, "axes": settings.axes.mask}
-    found = make_alone(settings.mask, settings.system, wavelengths, hints)
+    found = make_alone(settings)
     noise = None if "noise" not in values else build(values["noise"])
     chain = make_preprocessing(vars(settings), settings.system)
-    return Camera(found.system, wavelengths, chain, noise, found.notes, settings)
+    return Camera(found.system, settings.given_wavelengths, chain, noise, found.notes, settings)
 
 
-def make_alone(mask: Any, node: Node, wavelengths: tuple[float, ...] | None, hints: Node) -> Fitted:
-    """Make a camera of which no measurement says how many bands it has.
-
-    Args:
-        mask: its file.
-        node: of the config, `system`.
-        wavelengths: nm, one per band, or None.
-        hints: name of the array in the mask's file, and its axes.
-
-    Raises:
-        OSError: there is no such file.
-        ValueError: no mask, an open number of bands, or values that do not fit each other.
-    """
+def make_alone(settings: Snapshots) -> Fitted:
+    """Make a camera of which no measurement says how many bands it has."""
+    mask, wavelengths, notes = settings.mask, settings.given_wavelengths, list[str]()
     if mask is None:
         raise ValueError("mask: expected a file, got none; a camera's file names it, mask: FILE")
-    bands, notes = _bands(node, wavelengths), []
+    bands = _bands(settings.system, wavelengths)
     if isinstance(mask, str | list):
+        hints = {"key": settings.keys.mask, "axes": settings.axes.mask}
         loaded = load_shots("mask", io.load_mask, file_paths(mask), bands=bands, **hints)
         mask, notes = loaded.data, [loaded.note]
         bands = bands or (mask.shape[1] if mask.shape[1] > 1 else None)
@@ -110,7 +99,7 @@ def make_alone(mask: Any, node: Node, wavelengths: tuple[float, ...] | None, hin
             "system.bands: expected the number of bands, by system.bands or by wavelengths; there "
             "is no measurement to tell it"
         )
-    found = make_camera(node, mask, bands=bands, wavelengths=wavelengths)
+    found = make_camera(settings.system, mask, bands=bands, wavelengths=wavelengths)
     return replace(found, notes=[*notes, *found.notes])
 
 

@@ -13,7 +13,6 @@ from cassi.apps.inputs import load_snapshot
 from cassi.apps.results import write_numbers
 from cassi.apps.settings import Camera
 from cassi.data.atomic import atomic_folder
-from cassi.systems import System
 from cassi.systems.band_positions import SIDES, Place, describe_loss, find_places
 
 CPU = torch.device("cpu")
@@ -27,11 +26,8 @@ def main() -> None:
 def show_camera(settings: Camera, run: Run) -> float:
     """Say, draw and write what the camera of settings comes to.
 
-    Returns:
-        By how many pixels the worst band falls beside the detector, for sweeps.
-
-    Raises:
-        ValueError: more than two; after everything is written.
+    Returns by how many pixels the worst band falls beside the detector, for sweeps. More than two
+    are an error, after everything is written.
     """
     from cassi.viz.camera import save_camera
 
@@ -39,18 +35,16 @@ def show_camera(settings: Camera, run: Run) -> float:
     if settings.rename is not None:
         rename_bands(settings, run.folder)
         return 0.0
-    taken = settings.measurement is not None or settings.truth is not None
-    if taken:
+    if settings.measurement is not None or settings.truth is not None:
         snapshot = load_snapshot(settings, CPU)
         system, wavelengths = snapshot.camera.system.plain, snapshot.camera.wavelengths
         notes = list(snapshot.notes)
         frame = snapshot.y[0, 0]
     else:
-        wavelengths = settings.given_wavelengths
-        hints = {"key": settings.keys.mask, "axes": settings.axes.mask}
-        fitted = make_alone(settings.mask, settings.system, wavelengths, hints)
+        fitted, wavelengths = make_alone(settings), settings.given_wavelengths
         system, notes = fitted.system, fitted.notes
-        frame = _white(system)
+        with torch.no_grad():
+            frame = system(torch.ones(1, *system.cube_shape))[0, 0]  # of a white scene
     places, axis = find_places(system), settings.system.get("axis", -1)
     print(*notes, *tabulate_places(places, wavelengths, axis), sep="\n")
     detector = system.measurement_shape[axis]
@@ -74,13 +68,6 @@ def show_camera(settings: Camera, run: Run) -> float:
             f"system: {loss}; correct step, offsets or system.detector={detector}, or give more"
         )
     return max(place.beside for place in places)
-
-
-@torch.no_grad()
-def _white(system: System) -> Tensor:  # (H', W')
-    """Return what the camera shows of a white scene."""
-    y: Tensor = system(torch.ones(1, *system.cube_shape))
-    return y[0, 0]
 
 
 def tabulate_places(

@@ -7,15 +7,13 @@ of measurements that were taken all but the noise.
 
 import copy
 import os
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import MISSING, DictConfig, OmegaConf
-from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
+from omegaconf import DictConfig, OmegaConf
 
 from cassi.apps.arguments import options_of
 from cassi.apps.camera.nodes import KINDS, check_described, check_plain
@@ -37,56 +35,20 @@ OWN = ("mask", "photographed", "light", "wavelengths", "wavelengths_error")
 GEOMETRY = {"bands": None, "step": 2, "axis": -1, "offsets": None}
 """Of every system; what a file leaves out is this."""
 SD_CASSI = "cassi.systems.SDCassi"
-SENSOR = "cassi.data.sensor.Sensor"
+USUAL = {"system": SD_CASSI, "noise": "cassi.data.sensor.Sensor"}
+"""Classes of what names none."""
+ROLES = ("mask", "measurement")
+"""Of `keys` and `axes`: the name of an array in a file, and the order of its axes."""
+NAMES = (*OWN, "keys", "axes", "system", "noise", *FRAME, "response", "vars")
+"""Of the values of a camera file; docs/reference/camera-file.md says what they are."""
 
 Values = Node
-
-
-@dataclass
-class Roles:
-    """What a file leaves open: the name of an array in it, or the order of its axes."""
-
-    mask: str | None = None
-    measurement: str | None = None
-
-
-@dataclass
-class CameraFile:
-    """Schema of a camera file; docs/reference/camera-file.md says what the values are."""
-
-    mask: Any = MISSING
-    photographed: Any = MISSING
-    light: Any = MISSING
-    wavelengths: Any = MISSING
-    wavelengths_error: Any = MISSING
-    keys: Roles | None = MISSING
-    axes: Roles | None = MISSING
-    system: Any = MISSING
-    noise: Any = MISSING
-    dark: Any = MISSING
-    flat: Any = MISSING
-    bits: Any = MISSING
-    saturation: Any = MISSING
-    bad_pixels: Any = MISSING
-    window: Any = MISSING
-    scale: Any = MISSING
-    response: Any = MISSING
-    vars: Any = MISSING
 
 
 def check_camera(values: Any, path: Path, folder: Path) -> Values:
     """Check what a camera file holds, and resolve its paths.
 
-    Args:
-        values: of the file, as dicts, lists and scalars.
-        path: of the file.
-        folder: that paths in it are relative to, else they are to the current folder.
-
-    Returns:
-        The values, without `vars`.
-
-    Raises:
-        ValueError: it is no camera, or there is a key that a camera does not have.
+    Paths are relative to `folder`, or else to the current one. `vars` is left out.
     """
     if not isinstance(values, dict) or all(value is None for value in values.values()):
         got = repr(values)[:80] if values and not isinstance(values, dict) else "nothing"
@@ -98,13 +60,13 @@ def check_camera(values: Any, path: Path, folder: Path) -> Values:
             f"camera: {path} is a config of a command, its first lines say so; give it by "
             "--config-dir DIR --config-name NAME, or leave out its defaults"
         )
+    _check_names(values, NAMES, path)
     found = {
         key: value
-        for key, value in _said(values, path).items()
+        for key, value in values.items()
         if key != "vars" and (value is not None or key in FOUND)
     }
-    for name, value in found.items():
-        _check_value(name, value, found, path)
+    found = {name: _check_value(name, value, path) for name, value in found.items()}
     for name in ("mask", "dark", "flat", "bad_pixels", "response"):
         if name in found:
             found[name] = with_files(found[name], lambda file: _resolve(file, folder))
@@ -119,43 +81,36 @@ def check_camera(values: Any, path: Path, folder: Path) -> Values:
     return found
 
 
-def _said(values: Values, path: Path) -> Values:
-    """Return the values of a camera file that are there, by its schema."""
-    given = OmegaConf.create(verbatim(values))
-    try:
-        merged: Any = OmegaConf.merge(OmegaConf.structured(CameraFile), given)
-    except OmegaConfBaseException as error:
-        place, dot, name = str(error.full_key or error.key)[:80].rpartition(".")
-        if not isinstance(error, ConfigKeyError | ConfigAttributeError):
-            expected = "a name" if dot else "{mask: …}"
-            got = str(values.get(place or name))[:80]
-            message = f"camera: {place}{dot}{name}: expected {expected}, got {got} in {path}"
-            raise ValueError(message) from None
-        known = list(map(str, error.parent_node or ()))
-        near = did_you_mean(name, known, place=place + dot) or f"; there is {', '.join(known)}"
-        raise ValueError(f"camera: no value {place + dot + name!r} in {path}{near}") from None
-    said: Any = OmegaConf.to_container(merged, resolve=True)
-    return {key: said[key] for key in values}
+def _check_names(values: Values, known: Sequence[str], path: Path, place: str = "") -> None:
+    for key in values:
+        if key not in known:
+            name = f"{place}{key[:80]}"
+            near = did_you_mean(key[:80], known, place=place) or f"; there is {', '.join(known)}"
+            raise ValueError(f"camera: no value {name!r} in {path}{near}")
 
 
-def _check_value(name: str, value: Any, found: Values, path: Path) -> None:
-    """Check one value of the file; a system without a name is the usual one."""
-    usual = {"system": SD_CASSI, "noise": SENSOR}.get(name)
-    if usual is not None and not isinstance(value, dict):
+def _check_value(name: str, value: Any, path: Path) -> Any:
+    """Return one value of the file, checked; a system without a name is the usual one."""
+    if name in ("system", "noise", "keys", "axes") and not isinstance(value, dict):
         got = str(value)[:80]
         raise ValueError(f"camera: {name}: expected values by name, got {got} in {path}")
-    if name == "system":
-        found[name] = {"_target_": usual} | value
+    if name in ("keys", "axes"):
+        _check_names(value, ROLES, path, f"{name}.")
+        for role, text in value.items():
+            if isinstance(text, dict | list):
+                got = str(text)[:80]
+                raise ValueError(f"camera: {name}.{role}: expected a name, got {got} in {path}")
+        return dict.fromkeys(ROLES) | value
     try:
         if name in KINDS and isinstance(value, dict):
-            check_described(name, {"_target_": usual} | value)
-        elif name in ("keys", "axes", "response") and isinstance(value, dict):
-            for key, inner in value.items():
-                check_plain(inner, f"{name}.{str(key)[:80]}")
-        else:
-            check_plain(value, name)
+            described = {"_target_": USUAL.get(name)} | value
+            check_described(name, described)
+            return described if name == "system" else value
+        for inner in value.values() if name == "response" and isinstance(value, dict) else [value]:
+            check_plain(inner, name)
     except ValueError as error:
         raise ValueError(f"camera: {path}: {error}") from None
+    return value
 
 
 def with_files(value: Any, resolve: Callable[[str], str]) -> Any:
@@ -186,18 +141,14 @@ def place(camera: Values, command: str, config: Values, told: Iterable[str]) -> 
 
     Returns:
         Values by dotted name, each to be set as a whole.
-
-    Raises:
-        ValueError: the command cannot have such a camera.
     """
     told = set(told)
     where = {"evaluate": _in_evaluation, "train": _in_training}.get(command, _in_snapshots)
-    placed = dict(where(camera, config, told))
-    return {key: value for key, value in placed.items() if not _is_told(key, told)}
-
-
-def _is_told(key: str, told: set[str]) -> bool:
-    return any(key == name or key.startswith(f"{name}.") for name in told)
+    return {
+        key: value
+        for key, value in where(camera, config, told)
+        if not any(f"{key}.".startswith(f"{name}.") for name in told)
+    }
 
 
 def _in_snapshots(camera: Values, config: Values, told: set[str]) -> Iterator[tuple[str, Any]]:
@@ -310,16 +261,7 @@ _CHOSEN = {"system": "system._target_", "noise": "noise"}
 def load_camera(path: str | os.PathLike[str], data_dir: str | os.PathLike[str] = ".") -> Values:
     """Read the file of a camera, or one of the package by its name.
 
-    Args:
-        path: of the file, or a name.
-        data_dir: where the files of the package's cameras lie.
-
-    Returns:
-        Its values, see `file.py`, with paths that can be opened from here.
-
-    Raises:
-        OSError: there is no such file.
-        ValueError: it is no camera.
+    Paths in it can be opened from here; those of the package's cameras lie in `data_dir`.
     """
     file = Path(path).expanduser()
     folder, named = file.parent, options_of("camera")
@@ -357,17 +299,7 @@ def load_camera(path: str | os.PathLike[str], data_dir: str | os.PathLike[str] =
 def with_camera(config: DictConfig, command: str, options: Iterable[str]) -> DictConfig:
     """Set what the file of a camera says, and the command line does not.
 
-    Args:
-        config: of Hydra; `camera` in it is the file, or None.
-        command: "reconstruct", "calibrate", "evaluate" or "train".
-        options: of the command line, which win over the file.
-
-    Returns:
-        The config, or a copy of it with the values of the camera.
-
-    Raises:
-        OSError: there is no such file.
-        ValueError: it is no camera, or not for this command.
+    `options` are those of the command line. The config that was given stays as it is.
     """
     given = config.get("camera")
     path = given.get("file") if isinstance(given, DictConfig) else given

@@ -20,12 +20,7 @@ from cassi.systems.motion import describe_motion
 
 
 def add_guide(snapshot: Snapshot, settings: GuidePicture) -> Snapshot:
-    """Return a snapshot with the guide beside the camera, or without it where it does not fit.
-
-    Raises:
-        OSError: a file is missing.
-        ValueError: a file cannot be read, or picture, response and cube do not fit.
-    """
+    """Return a snapshot with the guide beside the camera, or without it where it does not fit."""
     loaded = io.load_guide(str(settings.file))
     bands, height, width = snapshot.camera.system.cube_shape
     picture, name = loaded.data[0], settings.response
@@ -38,7 +33,10 @@ def add_guide(snapshot: Snapshot, settings: GuidePicture) -> Snapshot:
     name = name or ("cie" if channels == 3 else "pan")
     response = read_response(name, channels, bands, snapshot.camera.wavelengths)
     if name == "cie":
-        picture = _as_xyz(picture, loaded.path.suffix.lower() == ".png")
+        from cassi.viz.color import xyz_of_srgb
+
+        encoded = loaded.path.suffix.lower() == ".png"
+        picture = torch.from_numpy(xyz_of_srgb(picture.numpy(), encoded))
     try:
         found = place_guide(
             snapshot.y,
@@ -80,10 +78,6 @@ def read_response(
         channels: G, of the picture.
         bands: C.
         wavelengths: of the bands, nm, where known.
-
-    Raises:
-        OSError: there is no such file.
-        ValueError: it does not fit the picture or the bands.
     """
     if name in ("pan", "cie"):
         wanted = 1 if name == "pan" else 3
@@ -102,9 +96,3 @@ def read_response(
         return torch.from_numpy(cie_response(np.asarray(wavelengths)))
     curves = read_curves(Path(name), "guide.response", channels, bands, wavelengths)
     return torch.from_numpy(curves)
-
-
-def _as_xyz(picture: Tensor, encoded: bool) -> Tensor:
-    from cassi.viz.color import xyz_of_srgb
-
-    return torch.from_numpy(xyz_of_srgb(picture.numpy(), encoded))

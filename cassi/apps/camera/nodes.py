@@ -74,10 +74,6 @@ def check_described(kind: str, node: Any, name: str | None = None) -> None:
         kind: of `KINDS`.
         node: a dict with `_target_`.
         name: of the node, for messages; `kind` if not given.
-
-    Raises:
-        ValueError: it is of no class of its kind, takes no such value, or a value is too large or
-            no number, text or list of them.
     """
     _check(KINDS[kind], node, name or kind)
 

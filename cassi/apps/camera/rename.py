@@ -18,21 +18,12 @@ NUMBERS = "metrics.json"
 def rename_bands(settings: Camera, folder: Path) -> None:
     """Read the bands of a camera from a cube along the dispersion, and write them.
 
-    Args:
-        settings: with `rename`, a cube of `output.bands=dispersion`, and the camera.
-        folder: of the result, a cube of the same name.
-
-    Raises:
-        OSError: a file is missing, or cannot be written.
-        ValueError: the cube is none along the dispersion, or the camera has no offsets.
+    `settings.rename` is a cube of `output.bands=dispersion`; the result has its name.
     """
     file = Path(str(settings.rename)).expanduser()
     loaded = load_cube(file)
     offsets = _read_offsets(file.with_name(NUMBERS), loaded.data.shape[1])
-    wavelengths = settings.given_wavelengths
-    hints = {"key": settings.keys.mask, "axes": settings.axes.mask}
-    system = make_alone(settings.mask, settings.system, wavelengths, hints).system
-    named = offsets_of(system.plain)
+    named = offsets_of(make_alone(settings).system.plain)
     if len(named) < 2 or (named[-1] > named[0]) != (offsets[-1] > offsets[0]):
         raise ValueError(
             "camera: expected bands in the direction of the cube's, from "
@@ -40,7 +31,7 @@ def rename_bands(settings: Camera, folder: Path) -> None:
         )
     grid = Grid(offsets, named)
     with atomic_folder(folder) as stage:
-        write_cube(stage / file.name, grid.read(loaded.data)[0], wavelengths)
+        write_cube(stage / file.name, grid.read(loaded.data)[0], settings.given_wavelengths)
     print(loaded.note, f"{len(offsets)} bands read at {len(named)}", f"-> {folder}", sep="\n")
 
 

@@ -62,11 +62,7 @@ class Fitted:
 
 
 def _check_pattern(node: Node, mask: Tensor) -> None:
-    """Refuse a mask of one number where nothing else codes the scene.
-
-    Raises:
-        ValueError: a camera with a disperser alone has such a mask.
-    """
+    """Refuse a mask of one number where nothing else codes the scene."""
     kind = str(node.get("_target_", "")).rpartition(".")[2]
     coded = kind in (SDCassi.__name__, DDCassi.__name__)
     if coded and mask.numel() > 1 and bool((mask == mask.flatten()[0]).all()):
@@ -96,10 +92,6 @@ def make_camera(
         bands: C, if stated; else that of the truth, or what mask and measurement say.
         wavelengths: nm, one per band, if known: dispersion curves need them.
         stated: those that the user says, whose number must be that of the bands.
-
-    Raises:
-        ValueError: mask, measurement, dispersion and bands do not fit; the message says what would.
-            Or a band falls beside the detector as a whole.
     """
     notes: list[str] = []
     if truth is not None:
@@ -144,11 +136,7 @@ def is_dual(system: Node) -> bool:
 def find_offsets(system: Node, bands: int, wavelengths: Wavelengths) -> list[float] | None:
     """Return one offset per band, of a list, a curve or a fractional step.
 
-    Returns:
-        The offsets, pixels; None where there is a step of whole pixels.
-
-    Raises:
-        ValueError: a curve without wavelengths, or a number of offsets that is not that of bands.
+    None where there is a step of whole pixels.
     """
     node = system.get("offsets")
     if node is None:
@@ -198,11 +186,7 @@ def nominal_offsets(system: Node, bands: int, wavelengths: Wavelengths) -> list[
 
 
 def find_step(system: Node) -> float:
-    """Return the step of a config's camera, pixels per band, whole or not.
-
-    Raises:
-        ValueError: it is no finite number.
-    """
+    """Return the step of a config's camera, pixels per band, whole or not."""
     step = system.get("step", 0)
     if not is_number(step):
         raise ValueError(f"system.step: expected a number of pixels per band, got {step!r}")
@@ -219,17 +203,8 @@ def build_camera(
 ) -> System:
     """Build the camera of a config, with the offsets that its dispersion curve says.
 
-    Args:
-        system: the node.
-        mask: `(K, 1|C, H, W)`.
-        bands: C.
-        wavelengths: nm, one per band, if known; a curve needs them.
-        length: pixels of the cube along the dispersion where a file says so: a dual disperser's
-            mask may be longer.
-        more: arguments that win over all of these.
-
-    Raises:
-        ValueError: the bands lie too far apart, or the values do not fit each other.
+    A curve needs wavelengths. `length` of the cube, pixels along the dispersion, is known where the
+    mask of a dual disperser may be longer. Arguments in `more` win over all of these.
     """
     offsets = find_offsets(system, bands, wavelengths)
     if (reach := dispersed(system, bands, wavelengths)) > _FARTHEST:
@@ -267,9 +242,6 @@ def draw_mask(
         wavelengths: nm, if known.
         measured: (H', W') of a measurement. An open mask is drawn for it.
         bands: C, if known.
-
-    Raises:
-        ValueError: it is no mask to draw, or there is nothing to draw it for.
     """
     pattern = build(node)
     if not isinstance(pattern, MaskPattern):
@@ -304,9 +276,6 @@ def move_back(
     Returns:
         The mask of the camera, further arguments of the camera, and a note for the user, or None
         where the mask was what it seemed.
-
-    Raises:
-        ValueError: no band's mask is that of the band before it, moved by the step.
     """
     bands, axis = mask.shape[1], system.get("axis", -1)
     if bands == 1 or axis not in (-1, -2) or mask.shape[axis] != detector or is_dual(system):
@@ -349,11 +318,7 @@ def _check_copies(mask: Tensor, step: int, axis: int) -> None:
 def fit_bands(
     system: Node, mask: Tensor, measurement: Tensor, bands: int | None, wavelengths: Wavelengths
 ) -> int:
-    """Return the number of bands that mask, measurement and wavelengths agree on.
-
-    Raises:
-        ValueError: they do not; the message says what would fit.
-    """
+    """Return the number of bands that mask, measurement and wavelengths agree on."""
     step, axis = find_step(system), system.get("axis", -1)
     if axis not in (-1, -2):
         raise ValueError(f"system.axis: expected -1 (columns) or -2 (rows), got {axis!r}")

@@ -57,13 +57,7 @@ for _kind in ("int", "float"):
 
 
 def parse(text: str) -> Any:
-    """Read YAML as dicts, lists and scalars, and put the values of `vars` where texts name them.
-
-    Raises:
-        ValueError: it is no YAML; it is too deep or has too many parts, an alias, or a reference to
-            something else; or the references make too much of it.
-        yaml.YAMLError: it is no YAML.
-    """
+    """Read YAML as dicts, lists and scalars, and put the values of `vars` where texts name them."""
     _check_structure(text)
     values = yaml.load(text, _Loader)
     if isinstance(values, int | float):

@@ -13,10 +13,6 @@ def find_slip(text: str, error: BaseException) -> str | None:
 
     `key:value` is a valid text, so it counts only where the error quotes it, or where the rest is
     no YAML. A parser notices that in the same line or below it.
-
-    Args:
-        text: of the file.
-        error: of reading it, or of what takes its values.
     """
     mark = error.problem_mark if isinstance(error, MarkedYAMLError) else None
     lines = text.splitlines()[: None if mark is None else mark.line + 1]

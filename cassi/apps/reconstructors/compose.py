@@ -33,13 +33,7 @@ def compose_settings(
 ) -> Any:
     """Return the settings of a command with these options.
 
-    Args:
-        options: as on the command line.
-        data_dir: `paths.data_dir` of the command that asks.
-        kind: class of the settings.
-
-    Raises:
-        ValueError: an option names nothing, or has a value that is not fit.
+    `data_dir` is `paths.data_dir` of the command that asks.
     """
     try:
         with config_search():
@@ -53,14 +47,7 @@ def compose_settings(
 
 
 def settings_of_file(path: Path) -> Reconstruct:
-    """Return the settings of cassi-reconstruct with a config of the user's own.
-
-    Args:
-        path: of the config, as `--config-dir` and `--config-name` find it.
-
-    Raises:
-        ValueError: it is no such config.
-    """
+    """Return the settings of cassi-reconstruct with a config of the user's own."""
     store_parts()
     try:
         with _own_search(GlobalHydra.instance(), path.parent):
@@ -120,11 +107,7 @@ def search_also(folders: Iterable[str]) -> None:
 
 
 def store_parts() -> None:
-    """Enter what is registered into Hydra's groups: networks, losses, priors and data sets.
-
-    Raises:
-        ValueError: a plugin has a name that a file of the package has.
-    """
+    """Enter what is registered into Hydra's groups: networks, losses, priors and data sets."""
     store_models()
     store = ConfigStore.instance()
     groups = {"loss": "loss", "prior": "prior", "dataset": "data"}
@@ -169,10 +152,6 @@ def describe_groups(name: str, options: Iterable[str] = ()) -> str:
 
     Listed are the groups that a config of this name has, by the key that chooses in them, and files
     that are not parts of others. Of data sets those of trainings are for trainings.
-
-    Args:
-        name: of the primary config.
-        options: of the command line; what they choose may have groups inside.
     """
     loader = GlobalHydra.instance().config_loader()
     found = loader.compute_defaults_list(name, list(options), RunMode.RUN)

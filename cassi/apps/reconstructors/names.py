@@ -21,11 +21,7 @@ KEYS = ("method", "model", "name", "overrides", "weights")
 
 
 def understand(item: Any, place: str = "reconstructors") -> Node:
-    """Return the mapping that an item of `reconstructors` stands for, with a name.
-
-    Raises:
-        ValueError: there is nothing of that name, or the mapping has other keys than `KEYS`.
-    """
+    """Return the mapping that an item of `reconstructors` stands for, with a name."""
     if isinstance(item, str):
         networks, methods = list_models(), list_methods()
         if item.endswith(FILE_SUFFIX) or item in networks:
@@ -51,9 +47,6 @@ def settings_named(item: Any) -> Reconstruct:
 
     Each is composed once: that takes as long as half a reconstruction. Where Hydra is set up, its
     folders decide what a name means.
-
-    Raises:
-        ValueError: there is nothing of that name, or the mapping does not fit.
     """
     if GlobalHydra.instance().is_initialized() or not isinstance(item, str | dict):
         return settings_of(understand(item))
@@ -68,13 +61,7 @@ def _settings_once(item: str) -> Reconstruct:
 def settings_of(spec: Node, more: Iterable[str] = (), data_dir: str | None = None) -> Reconstruct:
     """Return the settings that an item of `reconstructors` stands for.
 
-    Args:
-        spec: of `understand`.
-        more: options that a data set has for solvers.
-        data_dir: `paths.data_dir` of the command that asks.
-
-    Raises:
-        ValueError: names, weights and options do not fit.
+    `more` are options that a data set has for solvers; `data_dir` is that of the command.
     """
     given = spec.get("overrides") or []
     # A mapping says the same, and needs no quotes on the command line.

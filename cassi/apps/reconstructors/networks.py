@@ -36,17 +36,8 @@ def _settings(entry: Entry) -> Node:
 def build_network(node: Node, bands: int) -> tuple[nn.Module, Card]:
     """Make the network of a `model` node.
 
-    Args:
-        node: with the name of a network, a file of weights or null or `random`, and settings; or
-            with the path of a file that a training exported.
-        bands: number C of bands of the camera.
-
-    Returns:
-        The network and what it is.
-
-    Raises:
-        OSError: a file is missing.
-        ValueError: name, settings, weights and bands do not fit.
+    The node has the name of a network, weights (a file, null or `random`) and settings; or the path
+    of a file that a training exported.
     """
     if missing := [key for key, value in node.items() if value == "???"]:
         raise ValueError(f"config: model.{missing[0]} has no value; give it one")
@@ -86,12 +77,7 @@ def _for_any(card: Card, bands: int) -> Card:
 def check_model(node: Node) -> Card | None:
     """Look at a `model` node before anything is read that it is needed for.
 
-    Returns:
-        What the file of an exported network says about itself; None for a network by name.
-
-    Raises:
-        OSError: the file is missing.
-        ValueError: it is no such file; or a network is named and no weights are.
+    Returns what the file of an exported network says of itself; None for a network by name.
     """
     if "path" in node:
         return read_card(node["path"])

@@ -33,10 +33,6 @@ class Recipe:
     Attributes:
         may_change: see `cassi.pipeline.Recipe`.
         bands: the number that a file of weights was made for, if it says one.
-
-    Raises:
-        OSError: a file of weights is missing.
-        ValueError: it is no solver, a network without weights, or a network beside another start.
     """
 
     def __init__(
@@ -79,11 +75,7 @@ class Recipe:
         return grid.coarser(BANDS[1])
 
     def make(self, bands: int) -> tuple[Reconstructor, Card | None]:
-        """Return the reconstructor for C bands, and what a network says of itself.
-
-        Raises:
-            ValueError: the network is not for so many bands.
-        """
+        """Return the reconstructor for C bands, and what a network says of itself."""
         if self._method is not None:
             return self._method, None
         if bands not in self._networks:
@@ -114,12 +106,7 @@ def has_start(settings: Any) -> bool:
 def build_method(settings: Any, **parts: Reconstructor) -> Reconstructor:
     """Make the method that the nodes `solver` and `prior` describe.
 
-    Args:
-        settings: of a command.
-        parts: further reconstructors that the method takes, such as `network`.
-
-    Raises:
-        ValueError: it is none, or needs a prior.
+    `parts` are further reconstructors that the method takes, such as `network`.
     """
     node, prior = dict(settings.solver), None
     if settings.prior is not None:

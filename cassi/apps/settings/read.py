@@ -21,15 +21,7 @@ T = TypeVar("T")
 def read_settings(config: DictConfig, kind: Callable[..., T], options: Iterable[str] = ()) -> T:
     """Turn a composed config into settings.
 
-    Args:
-        config: of Hydra.
-        kind: one of the classes of this module.
-        options: of the command line, which win over a camera's file.
-
-    Raises:
-        OSError: there is no such file of a camera.
-        ValueError: there is a key that `kind` does not have, or a value that is missing or unfit.
-        omegaconf.errors.OmegaConfBaseException: a value is of another type, or refers to nothing.
+    `options` of the command line win over the file of a camera.
     """
     if absent := {"seed", "paths"} - set(map(str, config)):
         raise ValueError(
@@ -40,11 +32,12 @@ def read_settings(config: DictConfig, kind: Callable[..., T], options: Iterable[
         raise ValueError("calibrate: expected true or false, got auto; auto is align=true now")
     config = with_camera(config, kind.__name__.lower(), options)
     _check_denoiser(config)
-    _check_missing(kind, config)
+    _check_missing(kind, config)  # where the class has another value, which would win
     try:
         merged = OmegaConf.merge(OmegaConf.structured(_schema(kind)), config)
     except (ConfigKeyError, ConfigAttributeError) as error:
         raise ValueError(unknown_key(error)) from error
+    _check_missing(kind, merged)
     values: Any = OmegaConf.to_container(merged, resolve=True, throw_on_missing=False)
     if "mask" in (values.get("system") or {}):  # that of a preset, where none is given
         own = values["system"].pop("mask")
@@ -66,9 +59,7 @@ def to_yaml(value: Mapping[str, Any]) -> str:
 def influence(settings: Any, on: str = "files") -> dict[str, Any]:
     """Return what results depend on, as dicts, lists and scalars.
 
-    Args:
-        settings: of a command, or a part of them.
-        on: "files" for all that is written, "cube" for the cube alone.
+    `on` is "files" for all that is written, "cube" for the cube alone.
     """
     kept = {}
     for entry in fields(settings):
@@ -112,8 +103,8 @@ def _check_denoiser(config: DictConfig) -> None:
         raise ValueError(f"config: {key} has no value; give it one, {key}=…")
 
 
-def _check_missing(kind: Any, config: DictConfig, place: str = "") -> None:
-    """Raise for a setting that the config leaves open; nodes may have such values inside."""
+def _check_missing(kind: Any, config: Any, place: str = "") -> None:
+    """Raise for a setting that has no value; nodes may have such values inside."""
     for key in map(str, config):
         if key in _hints(kind) and OmegaConf.is_missing(config, key):
             if f"{place}{key}" == "data.root":
@@ -127,12 +118,9 @@ def _check_missing(kind: Any, config: DictConfig, place: str = "") -> None:
             _check_missing(inner, config[key], f"{place}{key}.")
 
 
-def _fill(kind: Any, values: Any, place: str = "") -> Any:
+def _fill(kind: Any, values: Any) -> Any:
     made = {}
     for name, hint in _hints(kind).items():
         value, inner = values[name], _inner(hint)
-        if value == "???":
-            raise ValueError(f"config: {place}{name} has no value; give it one, {place}{name}=…")
-        nested = inner is not None and value is not None
-        made[name] = _fill(inner, value, f"{place}{name}.") if nested else value
+        made[name] = value if inner is None or value is None else _fill(inner, value)
     return kind(**made)

@@ -1,0 +1,280 @@
+"""Parts of settings: what has several values of one kind, and checks them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from cassi.apps.camera.nodes import check_described
+from cassi.checks import did_you_mean, is_list, is_number, one_of, whole_number
+from cassi.data.io import WRITE_SUFFIXES
+
+Node = Any
+"""A dict with `_target_`, from which `cassi.config.build` makes an object; or None."""
+Wavelengths = tuple[float, ...] | None
+CLUSTERS = ("local", "slurm", "pbs", "lsf", "sge", "oar", "htcondor", "moab")
+"""Kinds of clusters: of this machine, and what starts jobs on others."""
+UNITS = ("reflectance", "radiance")
+"""In which a cube may be written."""
+BANDS = ("wavelengths", "dispersion")
+"""Of a cube: those of the camera, or those that it was computed on."""
+NOTHING = {"changes": "nothing"}
+"""Of a field that changes no result: what was done under another value still holds."""
+FILES = {"changes": "files"}
+"""Of a field that changes which files are written, and not the cube."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paths:
+    """Where data sets lie."""
+
+    data_dir: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roles:
+    """One value for each of the files of a snapshot."""
+
+    measurement: str | None
+    mask: str | None
+    truth: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """What is written beside metrics.json and convergence.csv."""
+
+    cube: str
+    bands: str
+    wavelengths: Any
+    pictures: bool
+    report: bool
+    illuminant: str | None
+    points: Any
+    unit: str | None
+    progress: bool = field(metadata=NOTHING)
+
+    def __post_init__(self) -> None:
+        """Check before minutes of work, not after them."""
+        name = Path(self.cube)
+        if name.suffix.lower() not in WRITE_SUFFIXES or name.name != self.cube:
+            raise ValueError(
+                "output.cube: expected a file name without a folder that ends in "
+                f"{' '.join(WRITE_SUFFIXES)}, got {name}"
+            )
+        pairs = self.points if isinstance(self.points, list) else [self.points]
+        if self.points is not None and not all(
+            isinstance(pair, list) and len(pair) == 2 for pair in pairs
+        ):
+            raise ValueError(f"output.points: expected [[row, column], …], got {self.points!r}")
+        one_of("output.bands", self.bands, BANDS)
+        check_wavelengths(self.wavelengths, "output.wavelengths")
+        one_of("output.unit", self.unit, UNITS, null=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """Where jobs run that other machines do.
+
+    Attributes:
+        kind: "local" for one of this machine; else the system that starts jobs, "slurm", ….
+        address: of the scheduler of a cluster that is there.
+        workers: the most; None for as many as the machine has free processors.
+        least: workers that stay where there is less to do.
+        resources: of a worker that each job takes, such as `{GPU: 1}`.
+        options: of the class in dask_jobqueue.
+    """
+
+    kind: str
+    address: str | None
+    workers: int | None
+    least: int
+    resources: dict[str, float]
+    options: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        one_of("cluster.kind", self.kind, CLUSTERS)
+        if self.workers is not None:
+            whole_number("cluster.workers", self.workers, 1, 100_000)
+        whole_number("cluster.least", self.least, 0, 100_000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatedGuide:
+    """A picture of every scene by an ordinary camera, in its place, made of the true cube."""
+
+    response: str | None
+    noise: float
+
+    def __post_init__(self) -> None:
+        self.check_response()
+        if not 0 < self.noise <= 1:
+            raise ValueError(f"guide.noise: expected a number above 0, at most 1, got {self.noise}")
+
+    def check_response(self) -> None:
+        """Raise ValueError unless the response has a name."""
+        one_of("guide.response", self.response, ("pan", "cie"), null=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuidePicture(SimulatedGuide):
+    """A picture of the scene by an ordinary camera beside the coded one."""
+
+    file: str | None
+    register: bool
+
+    def check_response(self) -> None:
+        """Accept a file too, which is looked for when it is read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Monochromatic:
+    """A frame of light of one wavelength, nm, through a filter of a width at half its maximum."""
+
+    file: str
+    wavelength: Any
+    fwhm: float | None = None
+
+
+def read_filters(given: Any, white: str | None) -> list[Monochromatic]:
+    """Return the frames of light of one wavelength that `monochromatic` names, checked."""
+    several = given if isinstance(given, list) else [] if given is None else [given]
+    made = [_one_wavelength(each) for each in several]
+    known = all(each is not None and is_number(each.wavelength) for each in made)
+    if isinstance(given, list) and not (made and known):
+        raise ValueError(
+            f"monochromatic: expected {{file: FILE, wavelength: NM}} of each filter, got {given}"
+        )
+    found = [each for each in made if each is not None]
+    widths = [each.fwhm for each in found if each.fwhm is not None]
+    if widths and (white is None or not isinstance(given, list)):
+        raise ValueError(
+            "monochromatic.fwhm: expected white=FILE and a list of filters with it: the light "
+            "of the lamp within a filter is that of the white frame"
+        )
+    if any(not is_number(width) or width <= 0 for width in widths):
+        raise ValueError(f"monochromatic.fwhm: expected a width in nm > 0, got {widths}")
+    return found
+
+
+def _one_wavelength(values: Any) -> Monochromatic | None:
+    """Return a frame that settings name; None where they name none."""
+    names = [entry.name for entry in fields(Monochromatic)]
+    if not isinstance(values, dict):
+        raise ValueError(
+            f"monochromatic: expected {{file: FILE, wavelength: NM}}, or a list, got {values!r}"
+        )
+    if unknown := [str(key) for key in values if key not in names]:
+        near = did_you_mean(unknown[0], names, cutoff=0.6, place="monochromatic.")
+        hint = near or f"; there is {names}"
+        raise ValueError(f"no config value 'monochromatic.{unknown[0]}'{hint}")
+    if values.get("file") is None:
+        return None
+    return Monochromatic(
+        file=str(values["file"]), wavelength=values.get("wavelength"), fwhm=values.get("fwhm")
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Validation:
+    """How the validation scenes are measured."""
+
+    simulator: Node = None
+    crop: Any = None
+    downsample: int = 1
+    scale: Any = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """A data set: its scenes, how a training cuts them, how an evaluation reads them."""
+
+    name: str | None = None
+    wavelengths: Any = None
+    root: Any = None
+    source: Node = None
+    manifest: str | None = None
+    measurements: Any = None
+    evaluation: dict[str, Any] | None = None
+    overrides: Any = None
+    crop: Any = None
+    batch_size: int | None = None
+    steps_per_epoch: int | None = None
+    pool: int | None = None
+    reuse: int | None = None
+    cache: str | None = None
+    scale: Any = "auto"
+    key: str | None = None
+    axes: str | None = None
+    workers: int | None = None
+    samples: Node = None
+    augment: Node = None
+    simulator: Node = None
+    validation: Validation | None = None
+
+    def __post_init__(self) -> None:
+        """Check the wavelengths, and the noise of what is simulated."""
+        check_wavelengths(self.wavelengths, "data.wavelengths")
+        judged = None if self.validation is None else self.validation.simulator
+        places = {"data.simulator": self.simulator, "data.validation.simulator": judged}
+        for place, simulator in places.items():
+            noise = simulator.get("noise") if isinstance(simulator, dict) else None
+            if noise is not None:
+                check_described("noise", noise, f"{place}.noise")
+
+    @property
+    def given_wavelengths(self) -> Wavelengths:
+        """The bands that cubes are brought to, nm; None for those of the files."""
+        return None if self.wavelengths is None else tuple(map(float, self.wavelengths))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """Measurements to compare methods on: what each case changes of the settings.
+
+    Attributes:
+        name: of the benchmark.
+        source: where the published figures come from, and what of.
+        cases: parts of the settings, such as `{noise: …, twin: {shift: [0, 1]}}`, by name.
+        published: rows that others report of a twin: `case`, `method`, and columns in dB.
+    """
+
+    name: str
+    source: str = ""
+    cases: dict[str, Any]
+    published: list[Any] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """What `figures/SCENE.pdf` shows; see `cassi.viz.figures.Layout`."""
+
+    bands: list[float] | None = None
+    zoom: Any = None
+    regions: list[Any] | None = None
+
+    def __post_init__(self) -> None:
+        """Check what needs no scene."""
+        if self.zoom not in (None, "auto") and not is_list(self.zoom, 3):
+            raise ValueError(
+                f"figure.zoom: expected null, auto or [row, column, side], got {self.zoom!r}"
+            )
+        if not all(is_list(region, 2) for region in self.regions or ()):
+            raise ValueError(
+                f"figure.regions: expected null or [[row, column], …], got {self.regions!r}"
+            )
+
+
+def check_wavelengths(values: Any, name: str) -> None:
+    """Raise ValueError unless it is None or a list of increasing wavelengths in nm."""
+    if values is None:
+        return
+    if not isinstance(values, Sequence) or not all(isinstance(v, int | float) for v in values):
+        raise ValueError(f"{name}: expected a list of numbers in nm, got {values!r}")
+    if not values or any(not b > a for a, b in pairwise(values)):
+        raise ValueError(f"{name}: expected increasing values in nm, one per band, got {values}")
+    if not values[0] >= 10:
+        raise ValueError(
+            f"{name}: expected nm, got {values[0]} to {values[-1]}; are these micrometres?"
+        )
