@@ -119,14 +119,7 @@ def displacement(
     size: tuple[int, ...],
     like: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Return d, pixels across and along the dispersion.
-
-    Args:
-        values: of the parameters, by key.
-        fields: u, v and z, see `Basis`.
-        size: of the mask.
-        like: has the shape.
-    """
+    """Return d, pixels across and along the dispersion."""
     moved = [torch.zeros_like(like), torch.zeros_like(like)]
     for key, parameter in PARAMETERS.items():
         if not (value := values.get(key, 0.0)):
@@ -142,9 +135,7 @@ def fine_mask(mask: Tensor, parts: int = PARTS) -> Tensor:
 
     A design is averaged over pixels as a sensor does. A photograph is averaged already.
 
-    Args:
-        mask: transmission.
-        parts: samples of a pixel; 1: a simulation interpolates the mask as it is.
+    With one part a simulation interpolates the mask as it is.
     """
     size = [parts * (length - 1) + 1 for length in mask.shape[-2:]]
     mode = "bilinear" if is_design(mask) else "bicubic"
@@ -159,15 +150,7 @@ def blurred_mask(
     derivatives: bool = False,
     parts: int = PARTS,
 ) -> Tensor:
-    """Return a fine mask as light of one offset shows it, `(K, C, 1|5, H, W)`.
-
-    Args:
-        fine: of `fine_mask`.
-        values: of `BLURS`.
-        pitch: pixels between offsets.
-        derivatives: add those by row, column, blur and width.
-        parts: of a pixel.
-    """
+    """Return a fine mask as light of one offset shows it, `(K, C, 1|5, H, W)`."""
     wide = pitch**2 / 12
     mask = _smooth(fine, parts**2 * values["blur"], -2)
     mask = _smooth(mask, parts**2 * (values["blur"] + wide * values["width"]), -1)
@@ -215,11 +198,7 @@ def _smooth(image: Tensor, variance: float, dim: int) -> Tensor:
 def moved_mask(system: SDCassi, values: dict[str, float], parts: int = PARTS) -> Tensor:
     """Return the mask of a camera as light in the middle of the dispersion shows it.
 
-    Args:
-        system: the camera, with one mask for all bands.
-        values: of `DISPLACEMENTS` and `BLURS`, by key, and of a shift along the dispersion. The
-            width of the light is the bands' own.
-        parts: see `fine_mask`.
+    The width of the light is the bands' own.
 
     Returns:
         Transmission, shaped like the camera's mask.

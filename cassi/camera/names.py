@@ -54,13 +54,7 @@ class Names:
 
 
 def name_bands(offsets: Tensor, light: Tensor, nominal: Sequence[float]) -> Names:
-    """Return the offsets of bands by the light along the dispersion.
-
-    Args:
-        offsets: o, pixels, from the first band to the last, `(P,)`.
-        light: power there, mean 1, `(P,)`.
-        nominal: offsets as they are given, pixels, one per band.
-    """
+    """Return the offsets of bands by the light along the dispersion."""
     at, power = offsets.numpy(), light.clamp_min(1e-9).numpy()
     given = np.asarray(nominal, dtype=float)
     seen = find_ends(at, power, given)

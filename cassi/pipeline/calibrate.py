@@ -59,9 +59,6 @@ def calibrate_on(
 
     Returns:
         What was found, the camera with all its pixels among it.
-
-    Raises:
-        ValueError: it is another camera, or the frames are too dark or small.
     """
     if not 0 <= radius <= 20:
         raise ValueError(f"radius: expected 0 to 20 pixels, got {radius}")
@@ -209,16 +206,6 @@ def place_camera(
     abruptly, and held-out pixels are then predicted better, the outermost bands end there. A frame
     that is more probable with one line of light per band tells where each lies: they are taken if
     held-out pixels are predicted better.
-
-    Args:
-        y: snapshots.
-        system: the camera, see `can_be_placed`; its bad pixels left out or not.
-        wavelengths: nm, one per band.
-        watch: is told what is being tried.
-        solver: predicts the held-out pixels; None: `cassi.methods.auto`.
-
-    Raises:
-        ValueError: too few windows are lit, by light that has passed the mask.
     """
     nominal, solver = system.plain, solver or auto()
     assert isinstance(nominal, SDCassi)
@@ -256,13 +243,7 @@ def _with_lines(
 ) -> Calibration:
     """Return what a frame tells in which light comes in lines, or what was found without.
 
-    Args:
-        y: snapshots.
-        system: the nominal camera.
-        found: in light of all wavelengths.
-        wavelengths: nm, one per band.
-        least: held-out error of all cameras that were tried.
-        solver: predicts the held-out pixels.
+    `least` is the held-out error of all cameras that were tried.
     """
     nominal = system.plain
     assert isinstance(nominal, SDCassi)

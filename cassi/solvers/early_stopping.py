@@ -41,13 +41,7 @@ a run without noise is compared."""
 
 @dataclass(frozen=True)
 class Truncated:
-    """A schedule that stops falling: as `schedule` until `count` iterations, then the same value.
-
-    Args:
-        schedule: of the whole run.
-        total: iterations that the schedule was made for.
-        count: iterations after which the value stays.
-    """
+    """A schedule that stops falling: as `schedule` for `count` iterations, then the same value."""
 
     schedule: AnySchedule
     total: int
@@ -59,12 +53,7 @@ class Truncated:
 
 
 class HeldOutMonitor:
-    """Computes the held-out error of every third iteration, and stops the run.
-
-    Args:
-        lines: the lines that the run reconstructs, without the held-out pixels.
-        last: iterations of the run.
-    """
+    """Computes the held-out error of every third iteration, and stops the run."""
 
     def __init__(self, lines: Lines, last: int) -> None:
         self.lines, self.last = lines, last
@@ -143,13 +132,7 @@ def find_stopping_point(
       noise. A run that takes all of the error for noise is compared, and taken unless it predicts
       clearly worse.
 
-    Args:
-        y: measurement `(B, K, H', W')`, or a part of one.
-        system: its camera.
-        share: of the pixels to hold out.
-        iterations: of the whole annealing.
-        noise: its standard deviation estimated in plain windows, > 0.
-        run: reconstructs the lines.
+    `noise` is the standard deviation estimated in plain windows, > 0.
     """
     lines = hold_out(y, system, LINES, share)
     size = float(root_mean_square(lines.y.flatten()[None]))

@@ -282,13 +282,6 @@ def damped_schedule(
 ) -> AnySchedule:
     """Raise ρ to at least the `noise_damping` of y.
 
-    Args:
-        rho: schedule.
-        noise: relative to the root mean square of y, a number or `(B,)`, or "auto".
-        y: measurement `(B, K, H', W')`.
-        system: the camera.
-        statistics: of the whole measurement, where y is a part of it.
-
     Returns:
         `rho` itself where there is no noise, else a schedule of `(B,)`.
     """
@@ -481,10 +474,7 @@ def _image(brightness: Tensor, spectrum: Tensor, system: LinearSystem) -> Tensor
 def _plain_variance(y: Tensor, system: LinearSystem, at: Tensor) -> tuple[Tensor, Tensor]:
     """Return what plain scenes leave of windows of a measurement.
 
-    Args:
-        y: measurement `(B, K, H', W')`.
-        system: the camera.
-        at: row and column of each window, counted in windows, `(P, 2)`.
+    `at` has row and column of each window, counted in windows, `(P, 2)`.
 
     Returns:
         The variance, corrected for being among the best 2 %, and the mean, `(P, B)` each; empty

@@ -74,11 +74,7 @@ def spectra_net(bands: int, dim: int) -> Residuals:
 
 
 class FirstSpectra(nn.Module):
-    """Orthonormal spectra made of the mean of each band.
-
-    Args:
-        dim: number of spectra, not above C.
-    """
+    """Orthonormal spectra made of the mean of each band."""
 
     def __init__(self, bands: int, dim: int) -> None:
         super().__init__()
