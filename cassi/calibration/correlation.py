@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv1d, conv2d, pad
 
+from cassi.camera.window_model import outer_offsets
 from cassi.systems.psf import fast_length
 
 REACH = 16
@@ -144,7 +145,7 @@ def find_bright_end(
     Returns:
         Where it ends, half a band beyond the outermost one, and its standard error, pixels.
     """
-    first, last = nominal_ends(offsets)
+    first, last = outer_offsets(sorted(offsets))
     low, high = math.floor(first) - REACH - _OWN, math.ceil(last) + REACH + _OWN
     parts, own = correlation.profile(mask, low, high)
     profiles = torch.cat(_means(parts)).mT
@@ -163,15 +164,6 @@ def _means(parts: Tensor) -> tuple[Tensor, Tensor]:
     """Return the mean of all parts `(1, D)`, and those without one of them `(P, D)`."""
     mean = parts.mean(0, keepdim=True)
     return mean, (len(parts) * mean - parts) / (len(parts) - 1)
-
-
-def nominal_ends(offsets: Sequence[float]) -> tuple[float, float]:
-    """Return where light begins and ends: half a band before the first and after the last."""
-    ordered = sorted(offsets)
-    return (
-        ordered[0] - (ordered[1] - ordered[0]) / 2,
-        ordered[-1] + (ordered[-1] - ordered[-2]) / 2,
-    )
 
 
 class _Profile:

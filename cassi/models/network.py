@@ -86,8 +86,14 @@ def compute(part: Callable[[*Inputs], Result], *inputs: *Inputs, checkpointing: 
 class Unrolled(Network):
     """A fixed number of iterations of an `Algorithm`, each with a denoiser of its own.
 
-    With `checkpointing` only the cubes between the stages are kept for the gradient, and what is
-    within a stage is computed again: less memory, about a third more time.
+    Args:
+        bands: number C of bands.
+        stages: number of iterations.
+        checkpointing: keep only the cubes between the stages for the gradient and compute what is
+            within a stage again: less memory, about a third more time.
+
+    Raises:
+        ValueError: a count below 1.
     """
 
     def __init__(self, bands: int, stages: int, checkpointing: bool = False) -> None:

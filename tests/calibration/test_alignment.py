@@ -68,23 +68,13 @@ def test_leaves_a_right_camera_alone(camera, scene, snr_db):
     assert align(y, camera) is None
 
 
-def test_is_taken_only_if_it_predicts_better(camera, scene, monkeypatch):
-    monkeypatch.setattr("cassi.pipeline.align.misses", lambda *_: 1.0)
-    assert align(moved_camera(camera, TRUE)(scene), camera) is None
-
-
 @pytest.mark.parametrize(
     "system",
-    [
-        DDCassi(torch.rand(HEIGHT, WIDTH), BANDS, step=2),
-        SDCassi(torch.rand(2, 1, 1, HEIGHT, WIDTH), BANDS, step=2),
-        SDCassi(torch.rand(24, 24), BANDS, step=2),
-    ],
-    ids=["two dispersers", "a mask per sample", "few windows"],
+    [DDCassi(torch.rand(48, 48), BANDS), SDCassi(torch.rand(24, 24), BANDS)],
+    ids=["two dispersers", "few windows"],
 )
 def test_takes_other_cameras_as_they_are(system):
-    y = torch.rand(2, *system.measurement_shape)
-    assert align(y, system) is None
+    assert align(torch.rand(2, *system.measurement_shape), system) is None
 
 
 def test_a_method_takes_the_camera_it_is_given(camera, scene, monkeypatch):
@@ -101,15 +91,6 @@ def test_a_method_takes_the_camera_it_is_given(camera, scene, monkeypatch):
     moved = cassi.reconstruct(y, camera, net)
     torch.testing.assert_close(moved, better)
     torch.testing.assert_close(cassi.reconstruct(y, camera, net, uncertainty=True).x, moved)
-
-
-def test_reconstruct_does_so_for_every_method(camera, scene):
-    y = moved_camera(camera, TRUE)(scene)
-    x = cassi.reconstruct(y, camera, {"method": "gap_tv", "overrides": {"solver.iterations": 20}})
-    as_given = cassi.reconstruct(
-        y, camera, {"method": "gap_tv", "overrides": {"solver.iterations": 20}}, align=False
-    )
-    assert float((psnr(x, scene) - psnr(as_given, scene)).mean()) > 2
 
 
 def test_on_the_bundled_scene_nothing_moves():

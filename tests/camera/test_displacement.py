@@ -55,11 +55,6 @@ def test_a_mask_is_moved_as_twins_move_it(
     assert away.square().mean() < (0.002 if parts == 1 else 0.2) * moved.square().mean()
 
 
-def test_nothing_displaced_is_the_mask_itself():
-    camera = SDCassi(uniform(20, 24), 3)
-    torch.testing.assert_close(moved_mask(camera, NONE), camera.mask, atol=1e-5, rtol=0)
-
-
 def test_a_bow_displaces_the_middle_otherwise_than_the_sides():
     rows = torch.linspace(0, 1, 40).view(-1, 1).expand(40, 40).contiguous()
     camera = SDCassi(rows, 3)

@@ -6,7 +6,7 @@ import torch
 import cassi
 from cassi.camera.ends import find_grid
 from cassi.methods import auto
-from cassi.methods.along_dispersion import AlongDispersion, around, inner_of
+from cassi.methods.along_dispersion import AlongDispersion
 from cassi.solvers import Statistics
 from cassi.solvers.heldout import measure_heldout
 from cassi.systems import SDCassi
@@ -41,16 +41,6 @@ def test_a_wrong_curve_changes_the_names_alone():
     assert torch.equal(cubes[0].x, cubes[1].x)
 
 
-def test_light_is_found_where_it_is():
-    y, camera = draw()
-    few = SDCassi(camera.mask, 5, offsets=PRISM[:5], detector=90)  # it ends before the light does
-    few.all_light = True
-    grids = [find_grid(y, each) for each in (camera, few)]
-    ends = [abs(grid.offsets[0] - grid.named[0]) for grid in grids]
-    assert ends[0] <= 1
-    assert ends[1] >= 1
-
-
 def test_what_is_reported_is_at_the_bands():
     y, camera = draw()
     method = AlongDispersion(auto(iterations=30), Grid.over(PRISM))
@@ -82,12 +72,3 @@ def test_the_functions_take_it_by_themselves():
     assert not torch.equal(x, cassi.reconstruct(y, lines, align=False))
     sure = cassi.reconstruct(y, camera, uncertainty=True, align=False)
     assert sure.std.shape == x.shape
-
-
-def test_what_is_within():
-    method = auto()
-    whole = AlongDispersion(method, Grid.over(PRISM))
-    assert inner_of(whole) is method
-    assert inner_of(method) is method
-    assert around(whole, auto(iterations=2)).method.iterations == 2
-    assert around(method, whole) is whole

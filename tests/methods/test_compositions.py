@@ -23,7 +23,6 @@ from cassi.priors import NonLocalLowRank, Subspace
 from cassi.solvers import (
     ADMM,
     AboveNoise,
-    Function,
     Geometric,
     Solver,
     Statistics,
@@ -58,15 +57,6 @@ def restarts(count, iterations, share=0.5, **parts):
     """Return restarts of OWN from SMOOTH, each with a share of its first cube."""
     once = Blended(replace(OWN, iterations=iterations), share)
     return Started(Restarts([once] * count, **parts), SMOOTH)
-
-
-def test_patches_of_the_scene_itself_add_to_a_start(scene):
-    system, y, truth = scene
-    smooth = SMOOTH(y, system)
-    solution = Started(OWN, SMOOTH).run(y, system)
-    assert error(solution.x, truth) < 0.7 * error(smooth, truth)
-    assert len(solution.history) == 20
-    assert torch.equal(solution.x, OWN.run(y, system, x0=smooth).x)
 
 
 def test_a_share_of_the_start_is_in_the_result(scene):
@@ -136,23 +126,6 @@ def test_a_run_goes_on_after_the_last_pass_that_was_kept(scene):
     assert seen[0].seconds > first.history[-1].seconds
     done = Kept(**{"pass": Pass(3, whole.x, whole.history)})
     assert torch.equal(method.run(y, system, checkpoint=done).x, whole.x)
-
-
-def test_a_callback_ends_all_passes(scene):
-    system, y, _ = scene
-    solution = restarts(3, 2).run(y, system, callback=lambda each, _: each.index == 3)
-    assert [each.index for each in solution.history] == [1, 2, 3]
-    assert solution.reason == "callback"
-
-
-def test_a_first_cube_that_is_given_wins(scene):
-    system, y, truth = scene
-
-    def never(y, system):
-        raise AssertionError
-
-    method = Started(replace(OWN, iterations=1), Function(never))
-    assert error(method.run(y, system, x0=truth).x, truth) < 0.1
 
 
 @dataclass(frozen=True)
@@ -280,21 +253,6 @@ def test_a_start_has_the_name_of_a_method_or_network(scene):
     assert (auto.start.noise, auto.start.iterations) == (0.01, 100)
     with pytest.raises(ValueError, match=r"solver\.start: no method, network or .* 'automatic'"):
         build_method(compose_settings([*options, "solver.start=automatic"]))
-
-
-@pytest.mark.parametrize(
-    ("option", "said"),
-    [
-        ("solver.visible=0.1", "NoiseThreshold"),
-        ("solver.again=null", "Restarts"),
-        ("solver.time_limit=3", "solver=self_supervised and solver=lctc"),
-        ("solver.sigma=0.1", r"solver\.strength"),
-        ("calibrate=auto", "auto is align=true now"),
-    ],
-)
-def test_settings_that_have_moved_are_refused_with_the_new_name(option, said):
-    with pytest.raises(ValueError, match=said):
-        compose_settings([option])
 
 
 def test_a_denoiser_sees_mirrored_images_in_turn():

@@ -45,16 +45,6 @@ def test_stacks_have_the_published_layout(net, channels):
     assert _layout(net) == _stack(channels)
 
 
-def test_dncnn_with_batch_normalization_has_the_layout_of_its_training():
-    layout = _layout(DnCNN(batch_norm=True))
-    assert layout["model.0.weight"] == (64, 1, 3, 3)
-    for i in range(15):
-        assert layout[f"model.{2 + 3 * i}.weight"] == (64, 64, 3, 3)
-        assert layout[f"model.{3 + 3 * i}.running_var"] == (64,)
-    assert layout["model.47.weight"] == (1, 64, 3, 3)
-    assert len(layout) == 2 * 17 + 5 * 15
-
-
 @pytest.mark.parametrize("channels", [1, 3])
 def test_drunet_has_the_published_layout(channels):
     widths = [64, 128, 256, 512]
@@ -106,12 +96,6 @@ def test_refuses_other_images(net):
             net(torch.rand(shape), 0.1)
 
 
-@pytest.mark.parametrize("net", [TINY["FFDNet"], TINY["DRUNet"]])
-def test_refuses_sigmas_of_other_images(net):
-    with pytest.raises(ValueError, match=r"one per image \(2\), got shape \(3,\)"):
-        net(torch.rand(2, 1, 8, 8), torch.rand(3))
-
-
 @pytest.mark.parametrize("shuffle", [1, 2])
 @pytest.mark.parametrize("residual", [False, True])
 def test_drunet_scales_with_its_input(shuffle, residual):
@@ -125,12 +109,6 @@ def test_a_residual_is_subtracted():
     residual.load_state_dict(plain.state_dict())
     x = torch.rand(2, 1, 11, 16)
     torch.testing.assert_close(residual(x, 0.1), x - plain(x, 0.1))
-
-
-def test_ffdnet_takes_neighbours_and_returns_one():
-    assert FFDNet(channels=7, outputs=1, width=4, depth=2)(torch.rand(2, 7, 5, 6), 0.1).shape == (
-        *(2, 1, 5, 6),
-    )
 
 
 @pytest.mark.parametrize(

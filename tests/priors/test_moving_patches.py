@@ -1,6 +1,5 @@
 """Patches that are followed from frame to frame."""
 
-import numpy as np
 import pytest
 import torch
 from shared import uniform
@@ -49,20 +48,6 @@ def test_without_noise_nothing_changes_and_the_search_is_seldom():
     other = x.flip(-1).contiguous()
     assert not torch.equal(run(other, 0.1), MovingPatches()(other, 0.1))
     torch.testing.assert_close(run(other, 0.1), MovingPatches()(other, 0.1))
-
-
-@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (1, 2, 3, 11), (1, 7, 6, 5)])
-def test_any_size(shape):
-    x = uniform(*shape)
-    assert MovingPatches()(x, 0.3).shape == x.shape
-    assert np.isfinite(MovingPatches()(x, 0.3).numpy()).all()
-
-
-def test_each_sample_has_its_own_strength():
-    x = uniform(2, 3, 12, 12)
-    both = MovingPatches()(x, torch.tensor([0.0, 0.3]))
-    torch.testing.assert_close(both[:1], x[:1])
-    torch.testing.assert_close(both[1:], MovingPatches()(x[1:], 0.3))
 
 
 @pytest.mark.parametrize(

@@ -112,9 +112,7 @@ class LRDUN(Staged):
     bands where the first guess sees it.
 
     Args:
-        bands: number C of bands.
-        stages: of the unrolled loop.
-        checkpointing: recompute activations in the backward pass; less memory, more time.
+        bands, stages, checkpointing: as of `Unrolled`.
         rank: terms of the sum; at most `dim`.
         dim: factors in the networks; at most C: what is above is cut.
 

@@ -178,9 +178,7 @@ class MiJUN(RecurrentSplitting):
     wholes, so that its weights belong to square images of one size.
 
     Args:
-        bands: number C of bands.
-        stages: of the unrolled loop.
-        checkpointing: recompute activations in the backward pass; less memory, more time.
+        bands, stages, checkpointing: as of `Unrolled`.
         size: rows and columns of the image, which are equal; rounded up to a multiple of 32.
             Smaller scenes are reflected to that size, larger ones are refused. (256, 256) is the
             published.

@@ -219,9 +219,7 @@ class PADUT(Unrolled):
         v = x + r_i ⊙ Aᵀ(AAᵀ)⁺(y − Ax),   x ← D_i(v)
 
     Args:
-        bands: number C of bands.
-        stages: of the unrolled loop.
-        checkpointing: recompute activations in the backward pass; less memory, more time.
+        bands, stages, checkpointing: as of `Unrolled`.
         scales: resolutions of a stage's U-Net, each half of the one before.
 
     Raises:
