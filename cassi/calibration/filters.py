@@ -153,7 +153,8 @@ def centroid(
 
         ∫ λ S T dλ / ∫ S T dλ,  T = exp(−4 ln 2 (λ − λ₀)²/w²)
 
-    Where lamp and sensor S rise steeply, that is a nanometre from the filter's middle λ₀.
+    Where lamp and sensor S rise steeply, that is a nanometre from the filter's middle λ₀,
+    whose width w is that at half of its maximum.
     """
     at = wavelength + 2 * fwhm * np.linspace(-1, 1, 801)
     density = np.asarray(light) / np.gradient(np.asarray(bands, dtype=float))

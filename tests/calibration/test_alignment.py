@@ -44,6 +44,11 @@ def test_stripes_do_not_say_where_they_lie(scene, axis):
     mask = (line[None] if axis == -1 else line[:, None]).expand(HEIGHT, WIDTH).float()
     camera = SDCassi(mask, BANDS, step=2)
     assert align(camera(scene), camera) is None
+
+
+def test_a_calibration_leaves_stripes_where_they_are(scene):
+    stripes = (torch.arange(WIDTH) // 4 % 2).expand(HEIGHT, WIDTH).float()
+    camera = SDCassi(stripes, BANDS, step=2)
     found = cassi.calibrate(camera(scene), camera)
     torch.testing.assert_close(found(scene), camera(scene), rtol=0.02, atol=0.02)
 
@@ -85,8 +90,6 @@ def test_a_method_takes_the_camera_it_is_given(camera, scene, monkeypatch):
     assert float((psnr(better, scene) - psnr(as_given, scene)).mean()) > 2
     given = cassi.reconstruct(y, camera, net, align=False)
     torch.testing.assert_close(given, as_given)
-    sure = cassi.reconstruct(y, camera, net, uncertainty=True, align=False)
-    torch.testing.assert_close(sure.x, as_given)
     monkeypatch.setattr("cassi.pipeline.find.align", lambda *_: found)  # as above, once
     moved = cassi.reconstruct(y, camera, net)
     torch.testing.assert_close(moved, better)

@@ -10,6 +10,7 @@ from cassi.calibration import Patch, Response, find_white
 from cassi.systems import SDCassi
 
 LIGHT = torch.tensor([0.5, 1.0, 2.0, 1.5, 0.8])
+WHITE = LIGHT[None, :, None, None].expand(1, -1, 64, 60)
 
 
 def _camera():
@@ -17,8 +18,8 @@ def _camera():
 
 
 def test_a_white_frame_shows_lamp_and_sensor_beside_stray_light():
-    camera, white = _camera(), LIGHT[None, :, None, None].expand(1, -1, 64, 60)
-    y = camera(white) + 0.3
+    camera = _camera()
+    y = camera(WHITE) + 0.3
     y = y + 0.01 * torch.randn(y.shape, generator=torch.Generator().manual_seed(0))
     found = find_white(y, camera)
     r = found.response
@@ -44,7 +45,7 @@ def test_what_an_unsharp_mask_cannot_tell_apart_is_smooth():
 def test_a_white_frame_scales_pixels_for_what_the_camera_has_wrong():
     wrong = torch.rand(1, 1, 64, 68, generator=torch.Generator().manual_seed(0)) * 0.1 + 0.95
     camera = _camera()
-    white = camera(LIGHT[None, :, None, None].expand(1, -1, 64, 60))
+    white = camera(WHITE)
     found = find_white(white * wrong, camera)
     grey = 0.4 * white
     away = (found.corrected(grey * wrong, None) - grey).norm()
@@ -129,22 +130,21 @@ def test_a_patch_beside_the_cube_is_refused():
 
 def test_a_method_that_adds_to_a_band_adds_to_its_response():
     camera = _camera()
-    white = LIGHT[None, :, None, None].expand(1, -1, 64, 60)
     wrong = torch.tensor([1.0, 1.2, 0.9, 1.0, 1.1])
     seen = []
 
     def reconstruct(y, system):
         seen.append(y)
-        return white * wrong[:, None, None]
+        return WHITE * wrong[:, None, None]
 
-    found = find_white(camera(white) + 0.3, camera, 0.5, reconstruct)
+    found = find_white(camera(WHITE) + 0.3, camera, 0.5, reconstruct)
     assert_close(found.response.values, 2 * LIGHT * wrong)
-    assert_close(seen[0], camera(white), atol=5e-3, rtol=0)
+    assert_close(seen[0], camera(WHITE), atol=5e-3, rtol=0)
 
 
 def test_a_method_that_fails_on_a_white_frame_is_left_out():
     camera = _camera()
-    y = camera(LIGHT[None, :, None, None].expand(1, -1, 64, 60))
+    y = camera(WHITE)
     failed = torch.tensor([0.0, 0, 0, 2, 3])[None, :, None, None].expand(1, -1, 64, 60)
     found = find_white(y, camera, 1.0, lambda *_: failed)
     assert_close(found.response.values, LIGHT, rtol=1e-3, atol=0)

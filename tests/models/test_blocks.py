@@ -4,10 +4,7 @@ import pytest
 import torch
 
 import cassi
-from cassi.models import grid
 from cassi.models.load import create_model
-from cassi.models.published import cst
-from cassi.models.published.mst import MaskGuide, SpectralAttention, scaled_offsets
 
 BANDS = 4
 
@@ -15,41 +12,6 @@ BANDS = 4
 def _camera(step=2):
     mask = torch.rand(18, 23, generator=torch.Generator().manual_seed(1))
     return cassi.SDCassi(mask, bands=BANDS, step=step)
-
-
-def test_attention_to_an_image_of_zeros_has_a_gradient():
-    x = torch.zeros(1, 4, 4, 6, requires_grad=True)
-    SpectralAttention(6, 3, guided=False)(x).sum().backward()
-    assert x.grad is not None
-    assert x.grad.isfinite().all()
-
-
-@pytest.mark.parametrize("step", [-3, -1, 0, 2])
-def test_masks_are_shifted_back_as_the_camera_shifts(step):
-    camera = _camera(step=step)
-    shifts = grid.offsets(camera)
-    assert scaled_offsets(BANDS, step, level=0, spare=max(shifts)) == shifts
-    masks = torch.rand(1, BANDS, 8, 9)
-    wide = grid.place_bands(masks, shifts, max(shifts))
-    assert wide.shape[-1] == 9 + 3 * abs(step)
-    guide = MaskGuide(BANDS)
-    for layer in (guide.conv1, guide.conv2, guide.depth_conv):
-        torch.nn.init.zeros_(layer.weight)
-        torch.nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
-    torch.nn.init.dirac_(guide.conv1.weight)
-    back = guide(wide, shifts, 9).permute(0, 3, 1, 2)
-    torch.testing.assert_close(back, 1.5 * masks)  # 1 + sigmoid(0)
-
-
-def test_clusters_hold_tokens_that_are_alike():
-    torch.manual_seed(0)
-    block = cst.HashAttention(4, heads=1, cluster=4)
-    directions = 10 * torch.eye(4)[torch.arange(16) % 4]
-    x = (directions + 0.01 * torch.randn(16, 4)).unsqueeze(0)
-    order = block._order(x)
-    kinds = (order % 4).view(2, 1, 1, 4, 4)
-    assert (kinds == kinds[..., :1]).all()
-    assert (order.sort(-1).values == torch.arange(16)).all()
 
 
 def test_random_clusters_repeat_with_the_seed(make):
