@@ -56,14 +56,6 @@ def _turned(height: float, width: float) -> tuple[float, float]:
     return math.radians(width / 2), math.radians(height / 2)
 
 
-def _crossed(height: float, width: float) -> tuple[float, float]:
-    return width / 2, height / 2
-
-
-def _bent(z: Tensor | float) -> Tensor | float:
-    return 1.5 * z * z - 0.5
-
-
 DISPLACEMENTS: dict[str, Parameter] = {
     # A mask is mounted to a pixel or two, half a degree and one per cent of its size.
     "across": Parameter("shift across (px)", 1.5, _pixels, lambda u, v, z: (1.0, 0.0)),
@@ -71,7 +63,7 @@ DISPLACEMENTS: dict[str, Parameter] = {
     "magnification": Parameter("magnification − 1", 0.01, _half, lambda u, v, z: (u, v)),
     # Lenses and disperser shear and bend images by a thousandth of their size.
     "stretch": Parameter("stretch", 0.003, _half, lambda u, v, z: (u, -v)),
-    "shear": Parameter("shear", 0.003, _crossed, lambda u, v, z: (v, u)),
+    "shear": Parameter("shear", 0.003, lambda h, w: (w / 2, h / 2), lambda u, v, z: (v, u)),
     "across uu": Parameter("bow across, rows (px)", 0.7, _pixels, lambda u, v, z: (u * u, 0.0)),
     "across uv": Parameter("bow across, both (px)", 0.7, _pixels, lambda u, v, z: (u * v, 0.0)),
     "across vv": Parameter("bow across, columns (px)", 0.7, _pixels, lambda u, v, z: (v * v, 0.0)),
@@ -92,7 +84,9 @@ ALONG: dict[str, Parameter] = {
     "along": Parameter("shift along (px)", 1.5, _pixels, lambda u, v, z: (0.0, 1.0)),
     "bands": Parameter("bands alone, along (px)", 0.5, _pixels, lambda u, v, z: (0.0, 1.0)),
     "step": Parameter("step, at the ends (px)", 0.7, _pixels, lambda u, v, z: (0.0, z)),
-    "curve": Parameter("curve, at the ends (px)", 0.7, _pixels, lambda u, v, z: (0.0, _bent(z))),
+    "curve": Parameter(
+        "curve, at the ends (px)", 0.7, _pixels, lambda u, v, z: (0.0, 1.5 * z * z - 0.5)
+    ),
 }
 """What light in one line per band tells beside: where along the dispersion it falls."""
 PARAMETERS = DISPLACEMENTS | ALONG

@@ -56,13 +56,6 @@ def test_what_is_reported_is_at_the_bands():
     assert measure_heldout(y, camera, method).error < 0.2
 
 
-def test_the_prior_is_as_strong_for_more_bands():
-    grid = Grid.over(PRISM, 0.5)
-    made = AlongDispersion(auto(strength=0.02), grid)._suited()
-    ratio = len(grid.offsets) / 6
-    assert made.sigma.end == pytest.approx(0.02 * ratio**0.75)
-
-
 def test_the_functions_take_it_by_themselves():
     y, camera = draw()
     lines = SDCassi(camera.mask, 6, offsets=PRISM, detector=90)

@@ -161,25 +161,6 @@ def test_twist(monotone, penalised):
     np.testing.assert_allclose(cubes, expected[1:], rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("name", ["FISTA", "TwIST"])
-@pytest.mark.parametrize("rho", [0.0, 0.3])
-def test_gradient_methods_solve_the_regularised_problem(name, rho):
-    """With prior(z) = z/(1+σ) they minimise ½‖Ax − y‖² + (L+ρ)σ/2‖x‖²."""
-    system, y, a = _camera()
-    sigma = 0.05
-    solution = iterate(
-        ALGORITHMS[name](rho),
-        y,
-        system,
-        lambda z, s: z / (1 + s),
-        iterations=400,
-        sigma=Constant(sigma),
-    )
-    weight = (np.linalg.norm(a, 2) ** 2 + rho) * sigma
-    expected = np.linalg.solve(a.T @ a + weight * np.eye(60), a.T @ y.flatten().numpy())
-    np.testing.assert_allclose(solution.x.flatten().numpy(), expected, rtol=0, atol=1e-9)
-
-
 @pytest.mark.parametrize("shots", [1, 2, 3])
 def test_bound_of_the_largest_eigenvalue(shots):
     """Exact for one shot, and otherwise never below the truth."""
