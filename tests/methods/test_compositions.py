@@ -128,6 +128,13 @@ def test_a_run_goes_on_after_the_last_pass_that_was_kept(scene):
     assert torch.equal(method.run(y, system, checkpoint=done).x, whole.x)
 
 
+def test_a_callback_ends_all_passes(scene):
+    system, y, _ = scene
+    solution = restarts(3, 2).run(y, system, callback=lambda each, _: each.index == 3)
+    assert [each.index for each in solution.history] == [1, 2, 3]
+    assert solution.reason == "callback"
+
+
 @dataclass(frozen=True)
 class Noted:
     """Remembers the statistics it was given."""

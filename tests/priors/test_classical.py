@@ -8,7 +8,6 @@ import torch
 from shared import uniform
 
 from cassi.priors import TV, Compose, LowRank, NonLocalLowRank, SpectralTV, Stages, Wavelet
-from cassi.priors.non_local import match_patches, patch_grid
 from cassi.priors.subspace import from_subspace, spectral_basis, to_subspace
 
 _cube = partial(uniform, dtype=torch.float64)
@@ -95,29 +94,6 @@ def test_wavelet_of_any_size(wavelet, shape):
     assert (once.penalty(u, 0.05) <= once.penalty(x, 0.05) + 1e-12).all()
     flat = torch.full(shape, 0.3, dtype=torch.float64)
     torch.testing.assert_close(Wavelet(wavelet="haar")(flat, 0.05), flat)
-
-
-def test_matches_are_those_of_a_search():
-    image = _cube(2, 9, 11)
-    patch, stride, matches, radius = 3, 2, 4, 3
-    (groups,) = match_patches(image[None, None], patch, stride, matches, radius)
-    rows, columns = patch_grid(9, patch, stride).tolist(), patch_grid(11, patch, stride).tolist()
-    assert (rows, columns) == ([0, 2, 4, 6], [0, 2, 4, 6, 8])
-    assert groups.shape == (20, 4)
-    pixels = image.numpy()
-
-    def at(r, c):
-        return pixels[:, r : r + patch, c : c + patch]
-
-    references = [(r, c) for r in rows for c in columns]
-    for (r, c), group in zip(references, groups.tolist(), strict=True):
-        distances = {
-            s * 11 + t: ((at(r, c) - at(s, t)) ** 2).sum()
-            for s in range(max(0, r - radius), min(6, r + radius) + 1)
-            for t in range(max(0, c - radius), min(8, c + radius) + 1)
-        }
-        assert group[0] == r * 11 + c
-        assert set(group) == set(sorted(distances, key=distances.__getitem__)[:matches])
 
 
 @pytest.mark.parametrize("rank", [None, 4])

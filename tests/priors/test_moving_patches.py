@@ -9,18 +9,18 @@ from cassi.priors.non_local import match_patches
 
 
 def test_matches_are_the_nearest_patches_of_all_frames_in_reach():
-    video = uniform(4, 9, 8, dtype=torch.float64)
-    (groups,) = match_patches(video[None, :, None], patch=3, stride=3, matches=5, radius=2, reach=1)
-    frames, height, width = video.shape
+    video = uniform(4, 2, 9, 8, dtype=torch.float64)  # of two channels
+    (groups,) = match_patches(video[None], patch=3, stride=3, matches=5, radius=2, reach=1)
+    frames, _, height, width = video.shape
     starts = [(t, h, w) for t in range(4) for h in (0, 3, 6) for w in (0, 3, 5)]
     assert groups.shape == (len(starts), 5)
     for (t, h, w), group in zip(starts, groups.tolist(), strict=True):
-        patch = video[t, h : h + 3, w : w + 3]
+        patch = video[t, :, h : h + 3, w : w + 3]
         costs = {}
         for other in range(max(0, t - 1), min(frames, t + 2)):
             for row in range(max(0, h - 2), min(height - 3, h + 2) + 1):
                 for column in range(max(0, w - 2), min(width - 3, w + 2) + 1):
-                    there = video[other, row : row + 3, column : column + 3]
+                    there = video[other, :, row : row + 3, column : column + 3]
                     place = (other * height + row) * width + column
                     costs[place] = float((patch - there).square().sum())
         assert group[0] == (t * height + h) * width + w
