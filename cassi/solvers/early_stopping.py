@@ -39,17 +39,9 @@ TEXTURE = 0.5
 a run without noise is compared."""
 
 
-@dataclass(frozen=True)
-class Truncated:
-    """A schedule that stops falling: as `schedule` for `count` iterations, then the same value."""
-
-    schedule: AnySchedule
-    total: int
-    count: int
-
-    def __call__(self, iteration: int, iterations: int) -> float | Tensor:
-        """Return the value at one iteration."""
-        return self.schedule(min(iteration, self.count - 1), self.total)
+def truncated(schedule: AnySchedule, total: int, count: int) -> AnySchedule:
+    """Return a schedule of `total` iterations that stays as it is after `count` of them."""
+    return lambda iteration, _: schedule(min(iteration, count - 1), total)
 
 
 class HeldOutMonitor:

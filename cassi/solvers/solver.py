@@ -21,8 +21,8 @@ from cassi.solvers.base import (
 from cassi.solvers.early_stopping import (
     HeldOutMonitor,
     StoppingPoint,
-    Truncated,
     find_stopping_point,
+    truncated,
 )
 from cassi.solvers.gap import GAP
 from cassi.solvers.linear_system import (
@@ -203,7 +203,7 @@ class Solver:
         if noise is not None and isinstance(sigma, NoiseDependent):
             sigma = sigma.told(noise, y, rho(count - 1, count))
         if point is not None:
-            sigma = Truncated(sigma, self.iterations, point.count)
+            sigma = truncated(sigma, self.iterations, point.count)
         bound, is_damped = bound if self.consistent else None, rho is not own
         parts = y, level, system, statistics, count, sigma, rho, is_damped
         return _Preparation(*parts, noise, bound, point)
