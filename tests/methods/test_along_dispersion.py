@@ -6,7 +6,7 @@ import torch
 import cassi
 from cassi.camera.ends import find_grid
 from cassi.methods import auto
-from cassi.methods.along_dispersion import AlongDispersion
+from cassi.methods.along_dispersion import AlongDispersion, around, inner_of
 from cassi.solvers import Statistics
 from cassi.solvers.heldout import measure_heldout
 from cassi.systems import SDCassi
@@ -65,3 +65,12 @@ def test_the_functions_take_it_by_themselves():
     assert not torch.equal(x, cassi.reconstruct(y, lines, align=False))
     sure = cassi.reconstruct(y, camera, uncertainty=True, align=False)
     assert sure.std.shape == x.shape
+
+
+def test_what_is_within():
+    method = auto()
+    whole = AlongDispersion(method, Grid.over(PRISM))
+    assert inner_of(whole) is method
+    assert inner_of(method) is method
+    assert around(whole, auto(iterations=2)).method.iterations == 2
+    assert around(method, whole) is whole
