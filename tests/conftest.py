@@ -33,10 +33,7 @@ SLOW = {
         what_is_damaged_or_of_another_run_is_computed_again writes_a_camera_that_reconstructs
         wrong_values
     """,
-    "calibration": """
-        a_camera_between_pixels_is_found a_shift_is_found_and_nothing_else finds_each_parameter
-        nothing_is_found_where_nothing_is_wrong
-    """,
+    "calibration": "nothing_is_found_where_nothing_is_wrong shift_and_step_are_found",
     "examples": """
         calibration_finds_the_shift it_runs
     """,

@@ -79,14 +79,7 @@ class Calibration:
 def describe(
     nominal: SDCassi, taken: dict[str, float], place: Place, names: Names | None = None
 ) -> tuple[Value, ...]:
-    """Return by how much a camera is off.
-
-    Args:
-        nominal: the camera as it was given.
-        taken: what makes the calibrated one of it.
-        place: as it was found.
-        names: offsets of its bands in place of what `taken` says of them.
-    """
+    """Return by how much a camera is off."""
     errors = place.errors
     aside, beside = ("down", "right") if nominal.axis == -1 else ("right", "down")
     half = math.hypot(*nominal.cube_shape[1:]) / 2

@@ -39,7 +39,7 @@ def check_camera(
 
     **It cannot tell the sign of the step.** With one mask for all bands and the bands in reverse,
     y = Σ_c S(o(c)) [m·x_c] is the same frame of the same cube in reverse. What then speaks is the
-    cube alone: spectra of ordinary scenes are not the same backwards (`direction`).
+    cube alone: spectra of ordinary scenes are not the same backwards.
 
     Args:
         y: measurement `(B, K, H', W')` of one camera, a tensor or an array.

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv1d, conv2d, pad
 
+from cassi.camera.window_model import outer_offsets
 from cassi.systems.psf import fast_length
 
 REACH = 16
@@ -50,9 +51,7 @@ class Peak:
 def flatten(image: Tensor, good: Tensor | None = None) -> Tensor:
     """Take away what is coarser than a mask, and make the contrast even.
 
-    Args:
-        image: `(..., H, W)`.
-        good: bool, of the same shape, pixels to look at; the others become 0.
+    Pixels that are not good become 0.
 
     Returns:
         As many pixels, with zero mean and about unit variance over every 9×9 of them.
@@ -76,10 +75,6 @@ class Correlation:
     of local contrast (`flatten`). A frame is a sum of masks, each moved by the offset of its band
     and weighed by light that is nowhere negative: over a whole frame C is the mean spectrum along
     the dispersion, blurred by what the mask resembles itself, and chance everywhere else.
-
-    Args:
-        y: `(B, K, H, W')`, dispersion along the last axis.
-        good: bool, as y; None for all.
     """
 
     def __init__(self, y: Tensor, good: Tensor | None = None) -> None:
@@ -89,12 +84,7 @@ class Correlation:
         self.transformed = torch.fft.rfft2(self.y, s=self.size)
 
     def find(self, mask: Tensor, offsets: Sequence[float]) -> Peak:
-        """Look for a camera's mask.
-
-        Args:
-            mask: `(K, 1|C, H, W)`.
-            offsets: of the bands, pixels.
-        """
+        """Look for a camera's mask."""
         shared = mask.shape[1] == 1
         count = len(offsets)
         chosen = range(count) if shared else _spaced(count, BANDS)
@@ -116,11 +106,6 @@ class Correlation:
 
     def profile(self, mask: Tensor, first: int, last: int) -> tuple[Tensor, Tensor]:
         """Correlate along the dispersion only, in parts of the frame.
-
-        Args:
-            mask: `(K, H, W)`, of all bands.
-            first: least offset.
-            last: greatest offset.
 
         Returns:
             Correlation of each part at the offsets first to last `(P, last − first + 1)`, and that
@@ -157,16 +142,10 @@ def find_bright_end(
     Where light breaks off from its mean level, that is known to a tenth of a pixel, and worse in
     proportion where it has faded.
 
-    Args:
-        correlation: of the frame.
-        mask: `(K, H, W)`.
-        offsets: of the bands, pixels, at least two different ones.
-        reach: pixels by which the ends may be off.
-
     Returns:
         Where it ends, half a band beyond the outermost one, and its standard error, pixels.
     """
-    first, last = nominal_ends(offsets)
+    first, last = outer_offsets(sorted(offsets))
     low, high = math.floor(first) - REACH - _OWN, math.ceil(last) + REACH + _OWN
     parts, own = correlation.profile(mask, low, high)
     profiles = torch.cat(_means(parts)).mT
@@ -187,24 +166,8 @@ def _means(parts: Tensor) -> tuple[Tensor, Tensor]:
     return mean, (len(parts) * mean - parts) / (len(parts) - 1)
 
 
-def nominal_ends(offsets: Sequence[float]) -> tuple[float, float]:
-    """Return where light begins and ends: half a band before the first and after the last."""
-    ordered = sorted(offsets)
-    return (
-        ordered[0] - (ordered[1] - ordered[0]) / 2,
-        ordered[-1] + (ordered[-1] - ordered[-2]) / 2,
-    )
-
-
 class _Profile:
-    """The least-squares fit of a profile between two ends.
-
-    Args:
-        own: correlation of the mask with itself at −8 to 8 pixels.
-        low: first offset of the profile.
-        high: last offset.
-        blur: of the mask in the frame, pixels².
-    """
+    """The least-squares fit of a profile between two ends."""
 
     def __init__(self, own: Tensor, low: int, high: int, blur: float) -> None:
         if blur:

@@ -23,9 +23,6 @@ def single_twin(nominal: DDCassi) -> SDCassi:
 
     A plain scene, whose spectrum is the same everywhere, shows what moves against what: the mask
     against the detector, by −o(c) for band c.
-
-    Raises:
-        ValueError: there is a mask per sample.
     """
     if nominal.mask.ndim != 4:
         raise ValueError("calibration: expected one mask for all samples, got a mask per sample")
@@ -51,12 +48,7 @@ def place_dual(
     They are placed as those of `single_twin`. A scene that is not plain has another frame of it,
     so parabolas lower the error of pixels held out further.
 
-    Args:
-        y: snapshots of any scenes.
-        nominal: the camera as it is thought to be.
-        good: pixels that count; None: all.
-        misses: tells how badly a reconstruction through a camera predicts pixels held out.
-        radius: of the search for the shift, pixels.
+    `misses` tells how badly a reconstruction through a camera predicts pixels held out.
 
     Returns:
         The place of the mask of `single_twin`, and the camera.

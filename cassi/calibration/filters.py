@@ -122,10 +122,6 @@ def find_filtered_camera(
         light: `(H', W')`, a frame of all bands, of a white sheet or of any scene, and its pixels
             that count.
 
-    Raises:
-        ValueError: there are too few frames, one shows another code, the code moves across the
-            dispersion, or the ends of the bands do not fit field and detector.
-
     Source: Hartmann, "A simple interpolation formula for the prismatic spectrum", Astrophysical
     Journal 8, 218 (1898).
     """
@@ -157,13 +153,8 @@ def centroid(
 
         ∫ λ S T dλ / ∫ S T dλ,  T = exp(−4 ln 2 (λ − λ₀)²/w²)
 
-    Where lamp and sensor S rise steeply, that is a nanometre from the filter's middle λ₀.
-
-    Args:
-        wavelength: of the filter's middle, nm.
-        fwhm: w, nm.
-        bands: nm, increasing.
-        light: of each band, of a white frame.
+    Where lamp and sensor S rise steeply, that is a nanometre from the filter's middle λ₀,
+    whose width w is that at half of its maximum.
     """
     at = wavelength + 2 * fwhm * np.linspace(-1, 1, 801)
     density = np.asarray(light) / np.gradient(np.asarray(bands, dtype=float))
@@ -298,10 +289,6 @@ def fit_curves(
     places: Sequence[Place], bands: Sequence[float]
 ) -> tuple[Tensor, Tensor, tuple[CurveFit, ...]]:
     """Fit families of curves to places, and return their mean at each band.
-
-    Args:
-        places: of light of some wavelengths.
-        bands: nm.
 
     Returns:
         Pixels from the reference `(C,)`, standard errors `(C,)`, both float64, and the families,

@@ -30,12 +30,7 @@ _CUBE = 2**24  # values of a cube
 
 
 def check_light(y: Tensor, good: Tensor | None) -> CameraCheck:
-    """Find saturated pixels, and light that is negative.
-
-    Args:
-        y: measurement.
-        good: pixels that count; None: all.
-    """
+    """Find saturated pixels, and light that is negative."""
     values = y.flatten() if good is None else y[good.expand_as(y)]
     total = values.abs().sum().clamp_min(torch.finfo(y.dtype).tiny)
     warnings = []
@@ -114,12 +109,6 @@ def _find_dark(y: Tensor, white: Tensor, system: CodedSystem, good: Tensor | Non
     One band at most reaches an edge. What it brings has the contrast of the mask there: from a
     white scene w₀ at its dark pixels and w₁ at its bright ones. Of y₀ and y₁ in the frame, that
     leaves y₀ − (y₁ − y₀) w₀/(w₁ − w₀). A scene only adds contrast.
-
-    Args:
-        y: measurement.
-        white: that of a white scene, `(1, K, H', W')`.
-        system: the camera.
-        good: pixels that count; None: all.
 
     Returns:
         A share of the frame's median, 0 where the edges have contrast, or many bands reach them.

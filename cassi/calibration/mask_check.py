@@ -118,13 +118,7 @@ def _mask_of(system: CodedSystem) -> Tensor:
 
 
 class _Referee:
-    """Decides between the camera and another one: by how probable the frame is under both.
-
-    Args:
-        y: measurement.
-        system: the camera.
-        good: pixels that count; None: all.
-    """
+    """Decides between the camera and another one: by how probable the frame is under both."""
 
     def __init__(self, y: Tensor, system: CodedSystem, good: Tensor | None) -> None:
         self.evidence, self.few = (
@@ -174,9 +168,6 @@ def repeats(mask: Tensor) -> bool:
 
     No frame tells where such a mask lies. Along a row its correlation with itself falls, and rises
     again.
-
-    Args:
-        mask: `(K, 1|C, H, W)`.
     """
     rows = mask.float()
     rows = (rows - rows.mean((-2, -1), keepdim=True)).flatten(0, -2)
@@ -286,11 +277,6 @@ def _likeliest(
     """Return by how many pixels the least and the farthest offset lie elsewhere.
 
     They are searched on a grid, finer and finer.
-
-    Args:
-        referee: of the frame.
-        here: the camera.
-        ends: both, of the places on the grid.
     """
     span = float(here.offsets.max() - here.offsets.min())
     best = [(0.0, 0.0)]

@@ -209,13 +209,7 @@ class White:
 
 @dataclass(frozen=True)
 class WhiteFrame:
-    """A measured frame of an even white surface; what it shows depends on the camera.
-
-    Args:
-        y: measurement `(1, K, H', W')`.
-        good: pixels of it that count.
-        reflectance: of the surface, a number or one per band.
-    """
+    """A measured frame of an even white surface; what it shows depends on the camera."""
 
     y: Tensor
     good: Tensor
@@ -228,14 +222,7 @@ class WhiteFrame:
         reconstruct: Callable[[Tensor, System], Tensor],
         grid: Grid | None = None,
     ) -> White:
-        """Return what the frame shows of a camera; see `find_white`.
-
-        Args:
-            like: a snapshot, of the device and precision to compute in.
-            system: the camera.
-            reconstruct: (y, camera) → cube.
-            grid: along the dispersion, on which cubes are computed.
-        """
+        """Return what the frame shows of a camera; see `find_white`."""
         good, known = self.good.to(like.device), system.good_pixels
         good = good if known is None else good & known
         camera = system.unweighted.weighted(bad_pixels=~good)

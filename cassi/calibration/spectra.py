@@ -53,13 +53,7 @@ def read_statistics(path: Path = FILE) -> Statistics:
 
 
 def moments(x: Tensor, wavelengths: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and covariance of the logarithms of a cube's spectra.
-
-    Args:
-        x: cube `(C, H, W)`.
-        wavelengths: `(C,)`, nm, increasing.
-        at: `(G,)`, nm, within them.
-    """
+    """Return mean and covariance of the logarithms of a cube's spectra."""
     side = min(_POOLED, *x.shape[-2:])
     spectra = avg_pool2d(x.detach().double().cpu()[None], side)[0].flatten(1)
     right = torch.searchsorted(wavelengths, at).clamp(1, len(wavelengths) - 1)
@@ -77,32 +71,6 @@ def moments(x: Tensor, wavelengths: Tensor, at: Tensor) -> tuple[Tensor, Tensor]
     return mean, rest @ rest.mT / rest.shape[1]
 
 
-def direction(
-    x: Tensor, wavelengths: Sequence[float], known: Statistics | None = None
-) -> float | None:
-    r"""Compare a cube's spectra as they are and with the bands in reverse.
-
-        ½ tr(W⁻¹(S' − S)) + 0.3·½ [(μ' − m)ᵀ B⁻¹(μ' − m) − (μ − m)ᵀ B⁻¹(μ − m)]
-
-    with the covariance S and the mean μ of the logarithms of its spectra, S' and μ' in reverse, and
-    those of ordinary scenes: m, W within and B between scenes. It is a difference of logarithms of
-    likelihoods, per independent pixel: above 0 where the spectra are more likely as they are.
-
-    What it knows is that the reds, oranges and yellows of pigments begin somewhere and do not end,
-    and where on a scale of wavelengths. Scenes without colour say nothing (near 0).
-
-    Args:
-        x: cube `(C, H, W)`.
-        wavelengths: nm, one per band, increasing.
-        known: statistics of ordinary scenes; those of the package if None.
-
-    Returns:
-        The difference; None where fewer than 8 wavelengths of the statistics are covered.
-    """
-    costs = strangeness(x, wavelengths, known)
-    return None if costs is None else sum(costs[1]) - sum(costs[0])
-
-
 def strangeness(
     x: Tensor, wavelengths: Sequence[float], known: Statistics | None = None, lit: bool = False
 ) -> list[tuple[float, float]] | None:
@@ -110,16 +78,13 @@ def strangeness(
 
         ½ tr(W⁻¹S)  and  0.3·½ (μ − m)ᵀ B⁻¹(μ − m)
 
-    with the symbols of `direction`. The second is at most 1.5 in 19 of CAVE's 20 training scenes,
-    each by the statistics of the others, and at least 3.4 both ways in the light of a lamp, as a
-    sensor sees it (`python -m scripts.benchmarks.camera_check --lamp`).
+    with the covariance S and the mean μ of the logarithms of its spectra, and those of ordinary
+    scenes: m, W within and B between scenes. The second is at most 1.5 in 19 of CAVE's 20 training
+    scenes, each by the statistics of the others, and at least 3.4 both ways in the light of a lamp,
+    as a sensor sees it (`python -m scripts.benchmarks.camera_check --lamp`).
 
-    Args:
-        x: cube `(C, H, W)`.
-        wavelengths: nm, one per band, increasing.
-        known: statistics of ordinary scenes; those of the package if None.
-        lit: lamp and sensor are in x: mean and covariance of their logarithms are added to m and B,
-            and to B the errors of x, which are large where a lamp leaves bands dark.
+    Where x is `lit`, lamp and sensor are in it: mean and covariance of their logarithms are added
+    to m and B, and to B the errors of x, which are large where a lamp leaves bands dark.
 
     Returns:
         Both numbers of both; None where fewer than 8 wavelengths of the statistics are covered.
@@ -172,9 +137,6 @@ def comb(x: Tensor) -> float:
         a(p) = ½ mean_c (−1)^c (x_c − (x_{c−1} + x_{c+1})/2)
 
     at every pixel p; scenes have next to none (below 0.4 % in CAVE).
-
-    Args:
-        x: cube `(C, H, W)`; fewer than 5 bands have none.
     """
     if len(x) < 5:
         return 0.0

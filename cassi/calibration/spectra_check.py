@@ -13,7 +13,7 @@ from cassi.systems import DDCassi, System
 from cassi.systems.coded import CodedSystem
 
 REVERSED = -0.1
-"""Of `direction`: below it spectra are taken to be in reverse."""
+"""Of `prefer`: below it spectra are taken to be in reverse."""
 ORDINARY = 6.0
 """Of the mean spectrum in `strangeness`: beyond, lamp and sensor are in it."""
 LIT = 5.5
@@ -92,15 +92,12 @@ def prefer(
 ) -> float | None:
     """Return by how much spectra are likelier as they are than in reverse.
 
-    It is their `direction`. Where a mean spectrum is unlike that of ordinary scenes both ways, lamp
-    and sensor are in it: it is compared with scenes in the light of lamps. Covariances do not count
-    then, for noise and stray light are in those of dark bands.
-
-    Args:
-        x: cube `(C, H, W)`.
-        wavelengths: nm, one per band, increasing.
-        reflectance: x is known to be one.
-        known: statistics of ordinary scenes; those of the package if None.
+    It is a difference of logarithms of likelihoods, per independent pixel, of the `strangeness` in
+    reverse and as they are. What it knows is that the reds, oranges and yellows of pigments begin
+    somewhere and do not end, and where on a scale of wavelengths. Scenes without colour say nothing
+    (near 0). Where a mean spectrum is unlike that of ordinary scenes both ways, lamp and sensor are
+    in it: it is compared with scenes in the light of lamps. Covariances do not count then, for
+    noise and stray light are in those of dark bands.
 
     Returns:
         The difference of logarithms; None where too few wavelengths are covered, or where spectra

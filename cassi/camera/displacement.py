@@ -56,14 +56,6 @@ def _turned(height: float, width: float) -> tuple[float, float]:
     return math.radians(width / 2), math.radians(height / 2)
 
 
-def _crossed(height: float, width: float) -> tuple[float, float]:
-    return width / 2, height / 2
-
-
-def _bent(z: Tensor | float) -> Tensor | float:
-    return 1.5 * z * z - 0.5
-
-
 DISPLACEMENTS: dict[str, Parameter] = {
     # A mask is mounted to a pixel or two, half a degree and one per cent of its size.
     "across": Parameter("shift across (px)", 1.5, _pixels, lambda u, v, z: (1.0, 0.0)),
@@ -71,7 +63,7 @@ DISPLACEMENTS: dict[str, Parameter] = {
     "magnification": Parameter("magnification − 1", 0.01, _half, lambda u, v, z: (u, v)),
     # Lenses and disperser shear and bend images by a thousandth of their size.
     "stretch": Parameter("stretch", 0.003, _half, lambda u, v, z: (u, -v)),
-    "shear": Parameter("shear", 0.003, _crossed, lambda u, v, z: (v, u)),
+    "shear": Parameter("shear", 0.003, lambda h, w: (w / 2, h / 2), lambda u, v, z: (v, u)),
     "across uu": Parameter("bow across, rows (px)", 0.7, _pixels, lambda u, v, z: (u * u, 0.0)),
     "across uv": Parameter("bow across, both (px)", 0.7, _pixels, lambda u, v, z: (u * v, 0.0)),
     "across vv": Parameter("bow across, columns (px)", 0.7, _pixels, lambda u, v, z: (v * v, 0.0)),
@@ -92,7 +84,9 @@ ALONG: dict[str, Parameter] = {
     "along": Parameter("shift along (px)", 1.5, _pixels, lambda u, v, z: (0.0, 1.0)),
     "bands": Parameter("bands alone, along (px)", 0.5, _pixels, lambda u, v, z: (0.0, 1.0)),
     "step": Parameter("step, at the ends (px)", 0.7, _pixels, lambda u, v, z: (0.0, z)),
-    "curve": Parameter("curve, at the ends (px)", 0.7, _pixels, lambda u, v, z: (0.0, _bent(z))),
+    "curve": Parameter(
+        "curve, at the ends (px)", 0.7, _pixels, lambda u, v, z: (0.0, 1.5 * z * z - 0.5)
+    ),
 }
 """What light in one line per band tells beside: where along the dispersion it falls."""
 PARAMETERS = DISPLACEMENTS | ALONG
@@ -119,14 +113,7 @@ def displacement(
     size: tuple[int, ...],
     like: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Return d, pixels across and along the dispersion.
-
-    Args:
-        values: of the parameters, by key.
-        fields: u, v and z, see `Basis`.
-        size: of the mask.
-        like: has the shape.
-    """
+    """Return d, pixels across and along the dispersion."""
     moved = [torch.zeros_like(like), torch.zeros_like(like)]
     for key, parameter in PARAMETERS.items():
         if not (value := values.get(key, 0.0)):
@@ -142,9 +129,7 @@ def fine_mask(mask: Tensor, parts: int = PARTS) -> Tensor:
 
     A design is averaged over pixels as a sensor does. A photograph is averaged already.
 
-    Args:
-        mask: transmission.
-        parts: samples of a pixel; 1: a simulation interpolates the mask as it is.
+    With one part a simulation interpolates the mask as it is.
     """
     size = [parts * (length - 1) + 1 for length in mask.shape[-2:]]
     mode = "bilinear" if is_design(mask) else "bicubic"
@@ -159,15 +144,7 @@ def blurred_mask(
     derivatives: bool = False,
     parts: int = PARTS,
 ) -> Tensor:
-    """Return a fine mask as light of one offset shows it, `(K, C, 1|5, H, W)`.
-
-    Args:
-        fine: of `fine_mask`.
-        values: of `BLURS`.
-        pitch: pixels between offsets.
-        derivatives: add those by row, column, blur and width.
-        parts: of a pixel.
-    """
+    """Return a fine mask as light of one offset shows it, `(K, C, 1|5, H, W)`."""
     wide = pitch**2 / 12
     mask = _smooth(fine, parts**2 * values["blur"], -2)
     mask = _smooth(mask, parts**2 * (values["blur"] + wide * values["width"]), -1)
@@ -215,11 +192,7 @@ def _smooth(image: Tensor, variance: float, dim: int) -> Tensor:
 def moved_mask(system: SDCassi, values: dict[str, float], parts: int = PARTS) -> Tensor:
     """Return the mask of a camera as light in the middle of the dispersion shows it.
 
-    Args:
-        system: the camera, with one mask for all bands.
-        values: of `DISPLACEMENTS` and `BLURS`, by key, and of a shift along the dispersion. The
-            width of the light is the bands' own.
-        parts: see `fine_mask`.
+    The width of the light is the bands' own.
 
     Returns:
         Transmission, shaped like the camera's mask.

@@ -28,10 +28,6 @@ def find_grid(y: Tensor, system: System) -> Grid | None:
     It reaches from the first to the last band, and as far beyond as the frame is most probable:
     lamps, filters and errors of the outermost wavelengths leave light there, or none.
 
-    Args:
-        y: measurement `(B, K, H', W')`.
-        system: the camera.
-
     Returns:
         None where the bands of the camera are a grid or light comes in lines, see `has_grid`.
     """

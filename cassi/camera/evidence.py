@@ -124,8 +124,7 @@ def ordinary_spectra(wavelengths: tuple[float, ...]) -> Tensor:
 def ordinary_moment(wavelengths: Sequence[float]) -> Tensor:
     """Return the second moment of ordinary spectra of root mean square 1, `(C, C)` float64.
 
-    Args:
-        wavelengths: nm, one per band. Beyond those of the statistics spectra stay as they are.
+    Beyond the wavelengths of the statistics spectra stay as they are.
     """
     values = json.loads(MOMENT.read_text())
     at, factor = values["wavelengths"], np.asarray(values["factor"])
@@ -135,11 +134,7 @@ def ordinary_moment(wavelengths: Sequence[float]) -> Tensor:
 
 
 def spectra_moment(wavelengths: Sequence[float]) -> Tensor:
-    """Return K₀: the second moment of ordinary spectra, and light in lines.
-
-    Args:
-        wavelengths: nm, one per band.
-    """
+    """Return K₀: the second moment of ordinary spectra, and light in lines."""
     moment = ordinary_moment(wavelengths)
     white = torch.eye(len(moment), dtype=moment.dtype)
     return ((1 - WHITE) * moment + WHITE * white).contiguous()
@@ -148,12 +143,8 @@ def spectra_moment(wavelengths: Sequence[float]) -> Tensor:
 class Windows:
     """Windows of frames, on the CPU: small matrices in float64.
 
-    Args:
-        y: frames `(B, K, H', W')` of one camera.
-        system: a camera with that detector. Where its bands fall is not looked at.
-        good: bool, `(1|B, K, H', W')`, pixels that count; None: all.
-        count: windows that are chosen, evenly spread.
-        wanted: corners `(W, 2)` and shape of windows → which of them may be chosen.
+    `wanted` tells of corners `(W, 2)` and the shape of windows which of them may be chosen. Where
+    the bands of the camera fall is not looked at.
 
     Raises:
         ValueError: no window is lit, or fewer than `LEAST` of those that are wanted.
@@ -200,6 +191,89 @@ class Windows:
         self.down, self.along = (each.flatten() for each in _grid(rows, columns))
         self.share, self.maps = _roughness(rows, columns)
 
+    def products(self, factor: Tensor, count: int) -> Products:
+        """Return the strongest products of spatial components and the spectral ones of a factor."""
+        strength = factor.square().sum(0)
+        product = (self.share[:, None] * strength).flatten()
+        top = product.argsort(descending=True)[:count]
+        kept = torch.zeros_like(product).index_fill(0, top, 1.0).unflatten(0, (-1, len(strength)))
+        rest = (1 - self.maps.square() @ kept).clamp_min(0)
+        return Products(top // len(strength), top % len(strength), rest)
+
+    def gaussian(
+        self,
+        spectral: Tensor,
+        products: Products,
+        rough: Tensor,
+        noise: float | Tensor,
+        white: float | Tensor = 0.0,
+    ) -> Gaussian:
+        """Return the Gaussian of each window.
+
+        `spectral` has the spectral components of its pixels `(W, N, R)`, `rough` its share of
+        roughness `(W,)`, `noise` that over what is usual, and `white` further variance `(W, N)`.
+        """
+        power = spectral.square()
+        pixels = self.good.sum(1)
+        level = power.sum((1, 2)) / pixels
+        level = level.clamp_min(1e-9 * level.amax().clamp_min(1e-30))
+        seen = (self.y.square().sum(1) / pixels).clamp_min(1e-9 * self.power)
+        noise = noise * (TEXTURE + NOISE**2 * self.power / seen)
+        share = rough[:, None, None]
+        columns = torch.cat(
+            [
+                (1 - share) ** 0.5 * spectral,
+                share**0.5 * spectral[..., products.spectral] * self.maps[:, products.spatial],
+                STRAY * level.sqrt()[:, None, None] * self.good[..., None],
+            ],
+            -1,
+        )
+        rest = rough[:, None] * (power * products.rest).sum(-1) + (level * noise)[:, None] + white
+        rest = torch.where(self.good, rest, 1.0)
+        return Gaussian(columns, rest, level, noise, self.good)
+
+
+class Products(NamedTuple):
+    """Products of a spatial and a spectral component that are columns of B."""
+
+    spatial: Tensor
+    spectral: Tensor
+    rest: Tensor  # (N, R), share of the variance that no column has
+
+
+class Gaussian(NamedTuple):
+    """The Gaussian of each window: S = B Bᵀ + D."""
+
+    columns: Tensor  # B, (W, N, ·)
+    rest: Tensor  # D, (W, N)
+    level: Tensor  # (W,), mean variance
+    noise: Tensor  # (W,), share of it
+    good: Tensor
+
+    def solve(self, y: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Return the factor of I + BᵀD⁻¹B, a² `(W, Q)`, BᵀS⁻¹y, S⁻¹y and D⁻¹B."""
+        over = self.columns / self.rest[..., None]
+        inner = over.mT @ self.columns
+        inner.diagonal(dim1=1, dim2=2).add_(1.0)
+        chol = torch.linalg.cholesky_ex(inner).L
+        mean = torch.cholesky_solve(over.mT @ y, chol)
+        residual = (y - self.columns @ mean) / self.rest[..., None]
+        amplitude = (y * residual).sum(1) / self.good.sum(1)[:, None]
+        return chol, amplitude.clamp_min(1e-30), mean, residual, over
+
+    def draw(self, count: int, random: torch.Generator) -> Tensor:
+        """Return windows that are drawn from it, `(W, N, count)`."""
+        within = torch.randn(len(self.rest), self.columns.shape[2], count, generator=random)
+        noise = torch.randn(*self.rest.shape, count, generator=random).double()
+        noise = noise * self.rest.sqrt()[..., None]
+        return (self.columns @ within.double() + noise) * self.good[..., None]
+
+    def nats(self, chol: Tensor, amplitude: Tensor) -> Tensor:
+        """Return −N/2·log a² − ½·log det S of the frame that was seen."""
+        logs = torch.where(self.good, self.rest.log(), 0).sum(1) / 2
+        logs = logs + chol.diagonal(dim1=1, dim2=2).log().sum(1)
+        return -self.good.sum(1) / 2 * amplitude[:, 0].log() - logs
+
 
 def _grid(rows: int, columns: int) -> tuple[Tensor, Tensor]:
     """Return the rows and columns of the pixels of a window, `(rows, columns)` each."""
@@ -223,13 +297,6 @@ def _roughness(rows: int, columns: int) -> tuple[Tensor, Tensor]:
 
 class Evidence(Windows):
     """Windows of a frame, ready to be asked how probable they are under a camera.
-
-    Args:
-        y: frame `(B, K, H', W')`, one camera's.
-        system: a camera with that detector. Where its bands fall is not looked at.
-        good: bool, `(1|B, K, H', W')`, pixels that count; None: all.
-        wavelengths: nm, one per band; None: even ones over visible light.
-        count: windows.
 
     Raises:
         ValueError: no window is lit.
@@ -270,9 +337,7 @@ class Evidence(Windows):
     def __call__(self, optics: Optics, updates: int = UPDATES) -> Verdict:
         """Return the log evidence of a camera.
 
-        Args:
-            optics: of the camera.
-            updates: of the second moment of the spectra; 0 leaves that of ordinary scenes.
+        Without updates the second moment of the spectra is that of ordinary scenes.
         """
         codes = self.codes(optics).double()
         first = strongest(self.moment)
@@ -285,41 +350,12 @@ class Evidence(Windows):
     def _evaluate(self, codes: Tensor, factor: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return nats of each window, amplitude², inverse and mean of the constant components."""
         spectral = codes.mT @ factor  # (W, N, C)
-        strength = factor.square().sum(0)
-        product = (self.share[:, None] * strength).flatten()
-        top = product.argsort(descending=True)[:_PAIRS]
-        place, which = top // len(strength), top % len(strength)
-        kept = torch.zeros_like(product).index_fill(0, top, 1.0).unflatten(0, (-1, len(strength)))
-        explained = self.maps.square() @ kept  # (N, C)
-        pixels = self.good.sum(1)
-        power = spectral.square()
-        level = power.sum((1, 2)) / pixels
-        dark = level < 1e-9 * level.amax().clamp_min(1e-30)
-        level = level.clamp_min(1e-9 * level.amax().clamp_min(1e-30))
-        seen = (self.y.square().sum(1) / pixels).clamp_min(1e-9 * self.power)
-        columns = torch.cat(
-            [
-                (1 - ROUGH) ** 0.5 * spectral,
-                ROUGH**0.5 * spectral[..., which] * self.maps[:, place],
-                STRAY * level.sqrt()[:, None, None] * self.good[..., None],
-            ],
-            -1,
-        )
-        rest = ROUGH * (power * (1 - explained).clamp_min(0)).sum(-1)
-        rest = rest + (level * (TEXTURE + NOISE**2 * self.power / seen))[:, None]
-        rest = torch.where(self.good, rest, 1.0)
-        over = columns / rest[..., None]
-        inner = over.mT @ columns
-        inner.diagonal(dim1=1, dim2=2).add_(1.0)
-        chol = torch.linalg.cholesky_ex(inner).L
-        right = over.mT @ self.y[..., None]
-        mean = torch.cholesky_solve(right, chol)[..., 0]
-        square = (self.y.square() / rest).sum(1) - (right[..., 0] * mean).sum(1)
-        amplitude = square.clamp_min(1e-30) / pixels
-        logs = torch.where(self.good, rest.log(), 0).sum(1) / 2
-        nats = -pixels / 2 * amplitude.log() - logs
-        nats = nats - chol.diagonal(dim1=1, dim2=2).log().sum(1)
-        return torch.where(dark, 0.0, nats), amplitude, chol, mean
+        rough = self.y.new_full((len(self.y),), ROUGH)
+        gaussian = self.gaussian(spectral, self.products(factor, _PAIRS), rough, 1.0)
+        chol, amplitude, mean, *_ = gaussian.solve(self.y[..., None])
+        dark = gaussian.level <= 1e-9 * gaussian.level.amax()
+        nats = torch.where(dark, 0.0, gaussian.nats(chol, amplitude))
+        return nats, amplitude[:, 0], chol, mean[..., 0]
 
     def _learn(self, codes: Tensor, factor: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
         """Take one step of expectation maximisation.

@@ -49,18 +49,7 @@ def place_mask(
     wavelengths: Sequence[float] | None = None,
     count: int = WINDOWS,
 ) -> Place:
-    """Place the mask of a camera by frames of any scenes, in light of all wavelengths.
-
-    Args:
-        y: `(B, K, H', W')`.
-        system: the camera, see `can_be_placed`.
-        good: pixels that count; None: all.
-        wavelengths: nm, one per band.
-        count: windows.
-
-    Raises:
-        ValueError: too few windows are lit, by light that has passed the mask.
-    """
+    """Place the mask of a camera by frames of any scenes, in light of all wavelengths."""
     span = max(system.offsets) - min(system.offsets)
     pitch = max(PITCH, span / MOST_OFFSETS)
     few = PlaceFit(y, system, good, wavelengths, _FEW, Light(pitch))
@@ -76,17 +65,7 @@ def find_light(
     good: Tensor | None = None,
     wavelengths: Sequence[float] | None = None,
 ) -> Place:
-    """Return the light along the dispersion, in half pixels, and the place of the mask.
-
-    Args:
-        y: `(B, K, H', W')`.
-        system: the camera, see `can_be_placed`.
-        good: pixels that count; None: all.
-        wavelengths: nm, one per band.
-
-    Raises:
-        ValueError: too few windows are lit, by light that has passed the mask.
-    """
+    """Return the light along the dispersion, in half pixels, and the place of the mask."""
     place = place_mask(y, system, good, wavelengths)
     span = max(system.offsets) - min(system.offsets)
     pitch = max(FINE_PITCH, span / (2 * MOST_OFFSETS))
@@ -107,12 +86,7 @@ def find_lines(
 
     Lamps have no such light; frames of a monochromator that are summed have it, and simulations.
 
-    Args:
-        y: `(B, K, H', W')`.
-        system: the camera, see `can_be_placed`.
-        place: of its mask, in light of all wavelengths, see `find_light`.
-        good: pixels that count; None: all.
-        wavelengths: nm, one per band.
+    `place` is that of the mask in light of all wavelengths, see `find_light`.
 
     Returns:
         None where the frame is more probable in light of all wavelengths.
@@ -149,16 +123,8 @@ def place_bands(
     the mask from those of the bands: either may have them. The best is fitted by more windows, with
     all that displaces a mask, and the values that are not sure go.
 
-    Args:
-        y: `(B, K, H', W')`.
-        system: the camera, with one mask for all samples.
-        good: pixels that count; None: all.
-        wavelengths: nm, one per band.
-        points: of each sample, where in the spectrum all of its light is, in bands; None: anywhere.
-        radius: of the search, pixels.
-
-    Raises:
-        ValueError: no window is lit.
+    `points` are, of each sample, where in the spectrum all of its light is, in bands; None:
+    anywhere. Shifts are searched up to `radius` pixels.
     """
     few, fit = (
         PlaceFit(y, system, good, wavelengths, count, TAPS._replace(points=points))
@@ -239,11 +205,6 @@ def is_off(y: Tensor, system: SDCassi, good: Tensor | None = None) -> dict[str, 
 
     Few windows are asked first. Where they tell nothing, or are less than 16, nothing moves. Light
     is taken as in one line per band: for a mask that is off by a pixel all light is the same.
-
-    Args:
-        y: `(B, K, H', W')`.
-        system: the camera, see `can_be_placed`.
-        good: pixels that count; None: all.
 
     Returns:
         Values of `PARAMETERS` and `BLURS`, by key.

@@ -19,10 +19,8 @@ def moved_camera(
     No snapshot tells a shift of the mask alone from one of mask and scene. With a pivot the scene
     lies where the nominal camera has it at that place of the spectrum, and the mask takes the rest.
 
-    Args:
-        system: the nominal camera.
-        values: of `PARAMETERS` and `BLURS`, by key.
-        pivot: 0 for the first band, 1 for the last; None leaves both where they were found.
+    The first band stays with a `pivot` of 0, the last with 1; None leaves both where they were
+    found.
     """
     offsets = torch.tensor(system.offsets, dtype=torch.float64)
     middle = float(offsets[[0, -1]].mean())
@@ -45,14 +43,7 @@ def moved_camera(
 def placed_camera(
     system: SDCassi, mask: Tensor, offsets: list[float], across: Tensor | None = None
 ) -> SDCassi | TiltedCassi:
-    """Return a camera with another mask and other places of the bands, on the same detector.
-
-    Args:
-        system: the nominal camera: it is returned where nothing differs.
-        mask: shaped like its mask.
-        offsets: of the bands, pixels.
-        across: pixels by which each band lies across the dispersion; None: not at all.
-    """
+    """Return a camera with another mask and other places of the bands, on the same detector."""
     if across is not None:
         tilted = TiltedCassi(
             mask,

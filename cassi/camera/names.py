@@ -54,13 +54,7 @@ class Names:
 
 
 def name_bands(offsets: Tensor, light: Tensor, nominal: Sequence[float]) -> Names:
-    """Return the offsets of bands by the light along the dispersion.
-
-    Args:
-        offsets: o, pixels, from the first band to the last, `(P,)`.
-        light: power there, mean 1, `(P,)`.
-        nominal: offsets as they are given, pixels, one per band.
-    """
+    """Return the offsets of bands by the light along the dispersion."""
     at, power = offsets.numpy(), light.clamp_min(1e-9).numpy()
     given = np.asarray(nominal, dtype=float)
     seen = find_ends(at, power, given)
@@ -107,20 +101,13 @@ def _fitted(nominal: np.ndarray, seen: Sequence[Observation]) -> tuple[np.ndarra
     if bands < 3:
         deviations = deviations[:2]
     many = len(deviations)
-    at = np.array([each.band for each in seen])
-    rows = (
-        columns(at)[:, :many] / np.array([[each.error] for each in seen])
-        if seen
-        else np.zeros((0, many))
-    )
+    at, where, sure = np.array(seen, dtype=float).reshape(-1, 3).T
+    rows = columns(at)[:, :many] / sure[:, None]
     normal = rows.T @ rows + np.diag(deviations**-2.0)
-    right = np.zeros(many)
-    if seen:
-        base = np.interp(at, np.arange(bands), nominal)
-        slope = np.diff(nominal)[[0, -1]] if bands > 1 else np.zeros(2)
-        base = base + np.minimum(at, 0) * slope[0] + np.maximum(at - bands + 1, 0) * slope[1]
-        away = (np.array([each.offset for each in seen]) - base) / [each.error for each in seen]
-        right = rows.T @ away
+    slope = np.diff(nominal)[[0, -1]] if bands > 1 else np.zeros(2)
+    base = np.interp(at, np.arange(bands), nominal)
+    base = base + np.minimum(at, 0) * slope[0] + np.maximum(at - bands + 1, 0) * slope[1]
+    right = rows.T @ ((where - base) / sure)
     inverse = np.linalg.inv(normal)
     every = columns(np.arange(bands))[:, :many]
     errors = np.sqrt(np.einsum("ck,kl,cl->c", every, inverse, every))

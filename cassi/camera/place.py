@@ -63,14 +63,7 @@ class PlaceFit(WindowModel):
 
     @torch.no_grad()
     def run(self, state: State, keys: Sequence[str], steps: int, least: float = 1.0) -> State:
-        """Take steps of Fisher scoring, damped where one does not raise the evidence.
-
-        Args:
-            state: to start from.
-            keys: of what is fitted beside the light.
-            steps: at most.
-            least: nats, of the last step.
-        """
+        """Take steps of Fisher scoring, damped where one does not raise the evidence."""
         damping = 0.03
         for _ in range(steps):
             nats, gradient, drawn = self.scores(state, keys)
@@ -139,11 +132,6 @@ class PlaceFit(WindowModel):
         They are those of a model that may be wrong: H⁻¹ (J + P) H⁻¹, with the Fisher information H,
         prior included, the sum J of outer products of the windows' gradients, and the inverse
         variances P of the prior.
-
-        Args:
-            state: that maximises the evidence.
-            keys: of what was fitted; none: all.
-            sure: standard errors by which values differ that are kept.
         """
         keys = tuple(keys) or self.keys
         nats, gradient, drawn = self.scores(state, keys)

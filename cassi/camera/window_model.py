@@ -41,11 +41,10 @@ from cassi.camera.displacement import (
     sample_grid,
 )
 from cassi.camera.evidence import (
-    NOISE,
     ROUGH,
     STRAY,
-    TEXTURE,
     WHITE,
+    Gaussian,
     Windows,
     ordinary_spectra,
 )
@@ -115,20 +114,7 @@ class State:
 
 
 class WindowModel:
-    """A frame and a camera whose mask is to be placed.
-
-    Args:
-        y: frames `(B, K, H', W')` of one camera.
-        system: the camera, with one mask for all bands.
-        good: bool, shaped like y or its first sample, pixels that count; None: all.
-        wavelengths: nm, one per band; None: even ones over visible light.
-        count: windows.
-        light: what is known of it.
-        seed: of the frames that are drawn.
-
-    Raises:
-        ValueError: too few windows are lit, by light that has passed the mask.
-    """
+    """A frame and a camera whose mask is to be placed."""
 
     def __init__(
         self,
@@ -159,12 +145,7 @@ class WindowModel:
         nm = np.interp(self.offsets.numpy(), bands.numpy()[order], np.asarray(known)[order])
         self.factor = ordinary_spectra(tuple(nm.tolist()))[:, :RANK]
         # Which products are columns stays: else the evidence would jump.
-        strength = self.factor.square().sum(0)
-        product = (self.windows.share[:, None] * strength).flatten()
-        top = product.argsort(descending=True)[:PRODUCTS]
-        self.spatial, self.spectral = top // len(strength), top % len(strength)
-        kept = torch.zeros_like(product).index_fill(0, top, 1.0).unflatten(0, (-1, len(strength)))
-        self.rest = (1 - self.windows.maps.square() @ kept).clamp_min(0)
+        self.products = self.windows.products(self.factor, PRODUCTS)
 
     def _add_points(self, bands: Tensor, points: Sequence[float | None]) -> Tensor:
         """Give light of single wavelengths an offset each; return which windows see which.
@@ -199,12 +180,7 @@ class WindowModel:
         return replace(self.start(), values=state.values | values, light=state.light)
 
     def codes(self, state: State, keys: Sequence[str] = ()) -> tuple[Tensor, Iterator[Tensor]]:
-        """Return the mask at each offset on the windows' pixels, `(W, P, N)`, and derivatives.
-
-        Args:
-            state: of the camera.
-            keys: of the derivatives, `(P, W, N)` each.
-        """
+        """Return the mask at each offset on the windows' pixels, `(W, P, N)`, and derivatives."""
         windows, (height, width) = self.windows, self.size
         row = (windows.corner[:, :1] + windows.down).float()  # (W, N)
         column = (windows.corner[:, 1:] + windows.along).float()
@@ -276,7 +252,7 @@ class WindowModel:
         return self._nats(self.codes(state)[0], state)
 
     def _nats(self, codes: Tensor, state: State) -> Tensor:
-        model = self._model(codes, state)
+        model, *_ = self._model(codes, state)
         return model.nats(*model.solve(self.windows.y[..., None])[:2])
 
     def suited(self, state: State, rounds: int = 1) -> State:
@@ -298,30 +274,15 @@ class WindowModel:
                 best = torch.maximum(nats, best)
         return state
 
-    def _model(self, codes: Tensor, state: State) -> _Model:
-        windows, shine = self.windows, state.light.exp()
-        rough = state.rough[:, None, None]
+    def _model(self, codes: Tensor, state: State) -> tuple[Gaussian, Tensor, Tensor]:
+        """Return the Gaussian of each window, and spectra in this light: `(P, R)`, `(W, N, R)`."""
+        shine = state.light.exp()
         factor = self.factor * shine[:, None]
-        spectral = codes.mT @ factor  # (W, N, R)
-        power = spectral.square()
-        pixels = windows.good.sum(1)
-        level = power.sum((1, 2)) / pixels
-        level = level.clamp_min(1e-9 * level.amax().clamp_min(1e-30))
-        seen = (windows.y.square().sum(1) / pixels).clamp_min(1e-9 * windows.power)
-        noise = state.noise * (TEXTURE + NOISE**2 * windows.power / seen)
-        white = WHITE * state.noise[:, None]  # lines: no band like another
-        columns = torch.cat(
-            [
-                (1 - rough) ** 0.5 * spectral,
-                rough**0.5 * spectral[..., self.spectral] * windows.maps[:, self.spatial],
-                STRAY * level.sqrt()[:, None, None] * windows.good[..., None],
-            ],
-            -1,
-        )
-        rest = state.rough[:, None] * (power * self.rest).sum(-1) + (level * noise)[:, None]
-        rest = rest + white * (codes * shine[:, None]).square().sum(1)
-        rest = torch.where(windows.good, rest, 1.0)
-        return _Model(factor, spectral, columns, rest, level, noise, windows.good)
+        spectral = codes.mT @ factor
+        lines = (codes * shine[:, None]).square().sum(1)  # no band like another
+        white = WHITE * state.noise[:, None] * lines
+        made = self.windows.gaussian(spectral, self.products, state.rough, state.noise, white)
+        return made, factor, spectral
 
     def scores(self, state: State, keys: Sequence[str]) -> tuple[Tensor, Tensor, Tensor]:
         """Return nats, and gradients of what was seen and of what is drawn.
@@ -331,8 +292,9 @@ class WindowModel:
         """
         windows = self.windows
         codes, changes = self.codes(state, keys)
-        model = self._model(codes, state)
-        seen = torch.cat([windows.y[..., None], model.draw(self.random)], -1)
+        model, factor, spectral = self._model(codes, state)
+        draws = math.ceil(_DRAWS / len(model.rest))
+        seen = torch.cat([windows.y[..., None], model.draw(draws, self.random)], -1)
         chol, amplitude, mean, residual, over = model.solve(seen)
         # dL/dS = (α αᵀ/a² − S⁻¹)/2 with α = S⁻¹ y. So the gradient by a column b of B is
         # α (bᵀα)/a² − S⁻¹ b, and that by the diagonal D half of it for unit vectors.
@@ -344,9 +306,9 @@ class WindowModel:
         rank = self.factor.shape[1]
         share = state.rough[:, None, None]
         smooth, rough = (1 - share) ** 0.5, share**0.5
-        maps = windows.maps[:, self.spatial]
-        pick = torch.nn.functional.one_hot(self.spectral, rank).double()
-        products = slice(rank, rank + len(self.spectral))
+        maps = windows.maps[:, self.products.spatial]
+        pick = torch.nn.functional.one_hot(self.products.spectral, rank).double()
+        products = slice(rank, rank + len(self.products.spectral))
         scene = smooth[..., None] * inner[:, :rank].mT[:, :, None]
         scene = scene + rough[..., None] * torch.einsum(
             "np,wpq,pk->wqnk", maps, inner[:, products], pick
@@ -355,7 +317,7 @@ class WindowModel:
         by_spectral = scaled[..., None] * scene - mean_field[:, None]
         by_spectral = (
             by_spectral
-            + 2 * share[..., None] * by_rest[..., None] * ((model.spectral * self.rest)[:, None])
+            + 2 * share[..., None] * by_rest[..., None] * ((spectral * self.products.rest)[:, None])
         )
         stray = scaled * inner[:, -1][..., None] - solved[..., -1][:, None]
         by_level = (
@@ -363,18 +325,18 @@ class WindowModel:
         )
         by_level = by_level + by_rest.sum(-1) * model.noise[:, None]
         by_level = 2 * by_level / windows.good.sum(1)[:, None]
-        by_spectral = by_spectral + by_level[..., None, None] * model.spectral[:, None]
+        by_spectral = by_spectral + by_level[..., None, None] * spectral[:, None]
         # By a code, that is Σ_k by_spectral·factor and what the lines have: never held as a whole.
         bright = codes * state.light.exp().square()[:, None]
         white = 2 * WHITE * state.noise[:, None, None] * by_rest
         flat = by_spectral.transpose(1, 2).flatten(2)  # (W, N, Q·R)
         each = (codes @ flat).unflatten(2, (-1, rank))  # (W, P, Q, R)
-        shone = (each * model.factor[:, None]).sum(-1).mT + white @ (bright * codes).mT
+        shone = (each * factor[:, None]).sum(-1).mT + white @ (bright * codes).mT
         moved = shone.new_zeros(*shone.shape[:2], len(keys))
         by_factor = by_spectral.transpose(2, 3).flatten(2)  # (W, Q, R·N)
         lit = bright.transpose(0, 1)
         for k, change in enumerate(changes):
-            spread = model.factor.mT.to(change) @ change.flatten(1)  # (R, W·N)
+            spread = factor.mT.to(change) @ change.flatten(1)  # (R, W·N)
             spread = spread.double().view(rank, *change.shape[1:]).transpose(0, 1).flatten(1)
             by_line = (change * lit).sum(0)
             moved[..., k] = (by_factor @ spread[..., None] + white @ by_line[..., None])[..., 0]
@@ -406,43 +368,6 @@ class WindowModel:
         )
         gradient = -precision @ torch.cat([away, state.light])
         return total, gradient, precision
-
-
-class _Model(NamedTuple):
-    """The Gaussian of each window: S = B Bᵀ + D."""
-
-    factor: Tensor  # (P, R), of the spectra in this light
-    spectral: Tensor  # (W, N, R)
-    columns: Tensor  # B
-    rest: Tensor  # D
-    level: Tensor  # (W,), mean variance
-    noise: Tensor  # (W,), share of it
-    good: Tensor
-
-    def solve(self, y: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Return the factor of I + BᵀD⁻¹B, a² `(W, Q)`, BᵀS⁻¹y, S⁻¹y and D⁻¹B."""
-        over = self.columns / self.rest[..., None]
-        inner = over.mT @ self.columns
-        inner.diagonal(dim1=1, dim2=2).add_(1.0)
-        chol = torch.linalg.cholesky_ex(inner).L
-        mean = torch.cholesky_solve(over.mT @ y, chol)
-        residual = (y - self.columns @ mean) / self.rest[..., None]
-        amplitude = (y * residual).sum(1) / self.good.sum(1)[:, None]
-        return chol, amplitude.clamp_min(1e-30), mean, residual, over
-
-    def draw(self, random: torch.Generator) -> Tensor:
-        """Return windows that are drawn from it, `(W, N, Q - 1)`."""
-        draws = math.ceil(_DRAWS / len(self.rest))
-        within = torch.randn(len(self.rest), self.columns.shape[2], draws, generator=random)
-        noise = torch.randn(*self.rest.shape, draws, generator=random).double()
-        noise = noise * self.rest.sqrt()[..., None]
-        return (self.columns @ within.double() + noise) * self.good[..., None]
-
-    def nats(self, chol: Tensor, amplitude: Tensor) -> Tensor:
-        """Return −N/2·log a² − ½·log det S of the frame that was seen."""
-        logs = torch.where(self.good, self.rest.log(), 0).sum(1) / 2
-        logs = logs + chol.diagonal(dim1=1, dim2=2).log().sum(1)
-        return -self.good.sum(1) / 2 * amplitude[:, 0].log() - logs
 
 
 def _with(state: State, key: str, values: Tensor) -> State:

@@ -7,8 +7,8 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from cassi.methods.wrapper import Wrapper
-from cassi.solvers import Callback, Geometric, Iteration, LinearSystem, Solution, Solver
-from cassi.solvers.base import Along, Options, Reconstructor, wants_cube
+from cassi.solvers import Geometric, LinearSystem, Solution, Solver
+from cassi.solvers.base import Along, Options, Reconstructor, Relay
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class AlongDispersion(Wrapper):
         if (first := given.get("x0")) is not None:
             given["x0"] = grid.spread(first)
         if (callback := given.get("callback")) is not None:
-            given["callback"] = _Read(callback, grid)
+            given["callback"] = Relay(callback, grid.read)
         if (known := given.get("statistics")) is not None:
             given["statistics"] = known.by(grid, grid.camera)
         found = self._suited().run(y, grid.camera(system), **given)
@@ -61,19 +61,3 @@ def inner_of(method: Reconstructor) -> Reconstructor:
 def around(method: Reconstructor, inner: Reconstructor) -> Reconstructor:
     """Return another reconstructor on the grid of a method, if that has one."""
     return replace(method, method=inner) if isinstance(method, AlongDispersion) else inner
-
-
-@dataclass(frozen=True)
-class _Read:
-    """A callback that is given the bands of the camera."""
-
-    callback: Callback
-    grid: Any
-
-    def wants(self, iteration: Iteration) -> bool:
-        """Return whether the callback needs the cube."""
-        return wants_cube(self.callback, iteration)
-
-    def __call__(self, iteration: Iteration, x: Tensor | None) -> bool | None:
-        """Call it."""
-        return self.callback(iteration, None if x is None else self.grid.read(x))

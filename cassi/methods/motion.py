@@ -28,12 +28,6 @@ def find_motion(x: Tensor, y: Tensor, system: Camera, motion: Tensor | None = No
     W_M moves the cube, s is twice the median of |r|: what moves by itself counts little. Steps of
     Gauss and Newton begin with a smoothed cube.
 
-    Args:
-        x: cube of the snapshot before, `(1, C, H, W)`.
-        y: the snapshot, `(1, K, H', W')`.
-        system: the camera A.
-        motion: M of the snapshot before, to begin with.
-
     Returns:
         M `(2, 3)`: the scene at (u, v) was at M (u, v, 1) in x; u down, v right, −1 to 1 from the
         first pixel to the last.

@@ -11,7 +11,7 @@ from typing_extensions import Unpack
 
 from cassi.methods.wrapper import check_method
 from cassi.solvers import Callback, Iteration, LinearSystem, Reconstructor, Solution
-from cassi.solvers.base import Options, Pass, take, wants_cube
+from cassi.solvers.base import Options, Pass, Relay, take
 
 
 @dataclass(frozen=True)
@@ -92,29 +92,23 @@ class Restarts:
         return self.run(y, system).x
 
 
-class Counted:
+class Counted(Relay):
     """A callback that counts iterations and seconds on from those of runs before.
 
-    Args:
-        callback: is called with the iterations that are counted on.
-        history: of the runs before; those of this run are appended.
-        seconds: of the runs before.
+    `history` has the iterations of the runs before; those of this run are appended.
     """
 
     def __init__(self, callback: Callback | None, history: list[Iteration], seconds: float) -> None:
-        self.callback, self.history = callback, history
-        self.done, self.seconds, self.is_stopped = len(history), seconds, False
+        done = len(history)
 
-    def wants(self, iteration: Iteration) -> bool:
-        """Return whether the callback needs the cube."""
-        return self.callback is not None and wants_cube(self.callback, self._moved(iteration))
+        def move(each: Iteration) -> Iteration:
+            return replace(each, index=each.index + done, seconds=each.seconds + seconds)
+
+        super().__init__(callback, iteration=move)
+        self.history, self.is_stopped = history, False
 
     def __call__(self, iteration: Iteration, x: Tensor | None) -> bool:
         """Append an iteration, and pass it on."""
-        moved = self._moved(iteration)
-        self.history.append(moved)
-        self.is_stopped = self.callback is not None and bool(self.callback(moved, x))
+        self.history.append(self.iteration(iteration))
+        self.is_stopped = super().__call__(iteration, x)
         return self.is_stopped
-
-    def _moved(self, each: Iteration) -> Iteration:
-        return replace(each, index=each.index + self.done, seconds=each.seconds + self.seconds)

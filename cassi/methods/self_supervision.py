@@ -78,13 +78,7 @@ def self_supervised(
 
 
 def nonlocal_subspace(energy: float, *, rank: int = 8, **groups: int) -> Subspace:
-    """Return the prior of similar patches of spectral components, weak ones scaled down.
-
-    Args:
-        energy: relative to the first component; components with less are dropped.
-        rank: number of components at first.
-        groups: whole numbers of `cassi.priors.NonLocalLowRank`, such as `matches`.
-    """
+    """Return the prior of similar patches of spectral components, weak ones scaled down."""
     settings = {"patch": 4, "stride": 3, "matches": 24} | groups
     return Subspace(
         prior=NonLocalLowRank(weight=0.6, rank=None, **settings),

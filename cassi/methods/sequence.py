@@ -199,12 +199,6 @@ class Following:
 class Predicted(PulledPrior):
     """The prior of one run on spectral components, with a pull towards a prediction of the cube.
 
-    Args:
-        prior: of the run, on components; what is not defined here is its own.
-        cube: p, in signal levels, `(1, C, H, W)`.
-        weight: of the pull, `(H, W)`.
-        tolerance: see `Sequence`.
-
     Attributes:
         joined: share of the scene that is as predicted, in the last look.
     """

@@ -1,7 +1,6 @@
 """A stopping rule: a time limit."""
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -10,31 +9,9 @@ from typing_extensions import Unpack
 
 from cassi.checks import not_negative
 from cassi.methods.wrapper import Wrapper
-from cassi.solvers import Callback, Iteration, LinearSystem, Solution, Solver, Timed
-from cassi.solvers.base import Options, wants_cube
+from cassi.solvers import LinearSystem, Solution, Solver, Timed
+from cassi.solvers.base import Options, Relay
 from cassi.solvers.schedules import as_schedule
-
-
-@dataclass(frozen=True)
-class StopWhen:
-    """A callback that also ends the run where a condition holds.
-
-    Args:
-        callback: the caller's, or None.
-        is_over: whether the run ends after an iteration with these statistics.
-    """
-
-    callback: Callback | None
-    is_over: Callable[[Iteration], bool]
-
-    def wants(self, iteration: Iteration) -> bool:
-        """Return whether the caller's callback needs the cube."""
-        return self.callback is not None and wants_cube(self.callback, iteration)
-
-    def __call__(self, iteration: Iteration, x: Tensor | None) -> bool:
-        """Call the caller's callback; True ends the run."""
-        stopped = self.callback is not None and bool(self.callback(iteration, x))
-        return stopped or self.is_over(iteration)
 
 
 @dataclass(frozen=True)
@@ -72,5 +49,5 @@ class TimeLimit(Wrapper):
         """Reconstruct y; see `cassi.solvers.Reconstructor.run`."""
         sigma = Timed(as_schedule(self.method.sigma), time.perf_counter() + self.seconds)
         timed = replace(self.method, sigma=sigma, heldout=0.0)
-        given["callback"] = StopWhen(given.get("callback"), lambda _: sigma.is_over)
+        given["callback"] = Relay(given.get("callback"), is_over=lambda: sigma.is_over)
         return timed.run(y, system, **given)

@@ -11,14 +11,7 @@ from cassi.solvers.base import Options, Runs
 
 @dataclass(frozen=True)
 class Wrapper:
-    """A reconstructor around another one. Attributes that it does not define are the other's.
-
-    Args:
-        method: the reconstructor inside.
-
-    Raises:
-        TypeError: the method has no `run`.
-    """
+    """A reconstructor around another one. Attributes that it does not define are the other's."""
 
     method: Reconstructor
 

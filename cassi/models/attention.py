@@ -31,10 +31,7 @@ def from_windows(x: Tensor, height: int, width: int) -> Tensor:
 def in_windows(part: Callable[[Tensor], Tensor], x: Tensor, shift: int = 0) -> Tensor:
     """Apply a map of windows `(B, windows, pixels, c)` to images `(B, H, W, c)`.
 
-    Args:
-        part: the map.
-        x: images, H and W multiples of 8.
-        shift: pixels by which they are rolled down and right before, and back afterwards.
+    Images are rolled down and right by `shift` pixels before, and back afterwards.
     """
     if shift:
         return in_windows(part, x.roll((shift, shift), (1, 2))).roll((-shift, -shift), (1, 2))
@@ -60,10 +57,8 @@ class ChannelAttention(nn.Module):
 
     where |·| are norms of columns. Aᵀ W_p is one small matrix per image.
 
-    Args:
-        dim: channels c, a multiple of `heads`.
-        heads: groups of channels that attend to each other.
-        norm: whether x is normalized first, and its mean kept, see `PixelNorm`.
+    `heads` are groups of channels that attend to each other. With a `norm` x is normalized first,
+    and its mean kept, see `PixelNorm`.
 
     Source: Zamir et al., "Restormer", CVPR 2022, equations 1 and 2.
     """

@@ -46,13 +46,8 @@ class Residual(nn.Module):
 class ComponentNet(nn.Module):
     """A U-Net of plain convolutions at a half, a quarter and an eighth of the resolution.
 
-    Args:
-        inputs: planes that come in, of which the first `outputs + 1` count from the beginning; the
-            weights of the others start at zero.
-        outputs: planes of the correction.
-        widths: channels at the three resolutions.
-        blocks: residual blocks at each of them.
-        carries: take the features of an earlier stage.
+    Of the planes that come in the first `outputs + 1` count from the beginning; the weights of the
+    others start at zero. A net that `carries` takes the features of an earlier stage.
     """
 
     def __init__(

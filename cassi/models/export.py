@@ -115,10 +115,6 @@ def export(
         network: one of `cassi.create_model`, any `net(y, system)`, or a `Reconstructor`.
         system: the camera.
         example: a measurement `(1, K, H', W')`.
-
-    Raises:
-        RuntimeError: which operations the network makes depends on the values of y, and there is no
-            example.
     """
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
@@ -201,9 +197,6 @@ def export_operators(
         program: y → x.
         path: of the file, `.pt2`.
         about: is written as `about.json` into the file.
-
-    Raises:
-        RuntimeError: this installation has no compiled operators.
     """
     found = [file for file in torch.ops.loaded_libraries if Path(file).name == "_cpu.so"]
     if not found:
@@ -228,9 +221,6 @@ def export_compiled(
         program: y → x.
         path: of the file, `.pt2`.
         about: is written as metadata into the file.
-
-    Raises:
-        RuntimeError: torch cannot compile it; a C++ compiler is missing perhaps.
     """
     # Frozen: weights are constants, which convolutions take in the order that they like best.
     settings = {"freezing": True, "aot_inductor.metadata": dict(about or {})}
@@ -258,11 +248,6 @@ def export_onnx(
         path: of the file.
         example: see `export`.
         about: is written as metadata into the file.
-
-    Raises:
-        ImportError: onnx or onnxscript is not installed.
-        ValueError: the camera has several shots.
-        RuntimeError: torch cannot write an operator of the network in ONNX.
     """
     program = export(network, system, example)
     if any(node.target is torch.ops.aten.linalg_eigh.default for node in program.graph.nodes):

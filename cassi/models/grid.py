@@ -86,9 +86,6 @@ class Aligned:
 
     Its measurement is the part of the detector on which the bands then lie, zeros where there is
     none. Bands are taken to begin at the nearest whole pixel; the operators are the camera's own.
-
-    Args:
-        system: disperses along columns.
     """
 
     axis = -1
@@ -170,9 +167,6 @@ class Wide:
     columns, and together again before each denoiser, meet the mask in the first W columns of the
     cube that is together: what lies to the right of those is context for the denoiser only, and a
     data step leaves it as it is.
-
-    Args:
-        system: disperses along columns.
     """
 
     def __init__(self, system: Camera) -> None:
@@ -207,13 +201,7 @@ def roll_bands(x: Tensor, shifts: Sequence[int]) -> Tensor:
 
 
 def place_bands(x: Tensor, shifts: Sequence[int], extra: int) -> Tensor:
-    """Put each band among zeros: `(B, C, H, W)` → `(B, C, H, W + extra)`.
-
-    Args:
-        x: bands.
-        shifts: the first column of each band, 0 to `extra`.
-        extra: columns to add.
-    """
+    """Put each band among zeros: `(B, C, H, W)` → `(B, C, H, W + extra)`."""
     bands = [
         F.pad(band, (shift, extra - shift)) for band, shift in zip(x.unbind(1), shifts, strict=True)
     ]
@@ -245,10 +233,7 @@ def moved_masks(y: Tensor, system: Camera) -> Tensor:
 class Sensing:
     """A camera whose bands already lie where they fall, and whose mask is any matrix Φ.
 
-        A x = Σ_c Φ_c ⊙ x_c
-
-    Args:
-        matrix: `(B, C, H, W')`.
+    A x = Σ_c Φ_c ⊙ x_c
     """
 
     def __init__(self, matrix: Tensor) -> None:
@@ -283,12 +268,6 @@ def in_place(
     denoise: Callable[[Tensor, Strength], Tensor], shifts: Sequence[int], width: int, columns: int
 ) -> Callable[[Tensor, Strength], Tensor]:
     """Return a prior of cubes as one of cubes whose bands lie where they fall on the detector.
-
-    Args:
-        denoise: cube `(B, C, H, W)` and strength → cube.
-        shifts: of the bands, whole pixels.
-        width: W.
-        columns: W' of the detector.
 
     Returns:
         Bands in place `(B, C, H, W')` and strength → the same.

@@ -114,9 +114,6 @@ class Inference(nn.Module):
         precision: one of `cassi.precision.PRECISIONS`; "auto" is what is fast on the device for a
             network that comes with its weights, and 32-true for any other.
         check: is given the camera before every run, to refuse one that does not fit.
-
-    Raises:
-        ValueError: an unknown precision.
     """
 
     iterations = 1
@@ -291,10 +288,6 @@ class Inference(nn.Module):
         """Reconstruct y `(B, K, H', W')` and report how it went; see `cassi.solvers.Reconstructor`.
 
         It takes no first cube, and has one iteration and no objective.
-
-        Raises:
-            ValueError: the camera does not fit the network, the cube is not finite, or there is a
-                first cube.
         """
         _, callback, _, statistics = take(given, "network")
         start = time.perf_counter()
@@ -317,10 +310,6 @@ def fill_in(y: Tensor, system: WeightedCamera) -> Tensor:
     square around the pixel, the smallest of 3, 5, 9, … pixels that has light. It is for networks
     that read the measurement themselves: they have learned what one looks like.
 
-    Args:
-        y: measurement `(B, K, H', W')`.
-        system: the camera.
-
     Returns:
         Shaped like y; zeros where nothing is good.
     """
@@ -342,14 +331,8 @@ def prepare(
 ) -> Inference:
     """Make a network ready to reconstruct.
 
-    Args:
-        network: `net(y, system) -> x`.
-        refine: make the cube consistent with the measurement, see `cassi.solvers.refine`; "auto"
-            does so for a network that comes with its weights.
-        precision: see `Inference`.
-
-    Raises:
-        ValueError: one of the two has no such value.
+    `refine` makes the cube consistent with the measurement, see `cassi.solvers.refine`; "auto" does
+    so for a network that comes with its weights.
     """
     if refine not in (True, False, "auto"):
         raise ValueError(f"refine: expected true, false or auto, got {refine!r}")

@@ -33,13 +33,9 @@ def pad_to_multiple(
 ) -> Tensor:
     """Add rows below and columns to the right until H and W are multiples of a number.
 
-    Args:
-        x: images `(…, H, W)`.
-        multiple: the number.
-        mode: "replicate" repeats the last row and column; "reflect" mirrors the image, and
-            replicates where it is smaller than what is missing; "mirror" mirrors such an image
-            again and again.
-        least: fewest rows and columns, itself a multiple.
+    "replicate" repeats the last row and column; "reflect" mirrors the image, and replicates where
+    it is smaller than what is missing; "mirror" mirrors such an image again and again. There are at
+    least `least` rows and columns afterwards, itself a multiple.
     """
     height, width = x.shape[-2:]
     below, right = (max(-size % multiple, least - size) for size in (height, width))
@@ -75,11 +71,7 @@ def pixel_shuffle(x: Tensor, side: int) -> Tensor:
 
 
 def level_map(owner: str, sigma: float | Tensor, x: Tensor) -> Tensor:
-    """Return σ, a number or one per image, as one more channel of `(N, c, H, W)`: `(N, 1, H, W)`.
-
-    Raises:
-        ValueError: σ is neither one number nor one per image.
-    """
+    """Return σ, a number or one per image, as a channel of `(N, c, H, W)`: `(N, 1, H, W)`."""
     level = torch.as_tensor(sigma, dtype=x.dtype, device=x.device)
     if level.numel() not in (1, x.shape[0]):
         raise ValueError(
@@ -147,9 +139,6 @@ class PixelNorm(nn.Module):
     Centred, LayerNorm: (x − μ)/√(σ² + 1e-5)·weight + bias. Otherwise the mean stays and there is
     no bias, x/√(σ² + 1e-5)·weight, where σ² is the variance about the mean all the same.
 
-    Args:
-        centred: whether the mean is subtracted.
-
     Source: Zamir et al., "Restormer", CVPR 2022, its code.
     """
 
@@ -181,14 +170,7 @@ class _Affine(nn.Module):
 class Conv(nn.Conv2d):
     """A convolution of images `(B, H, W, c)` that keeps their size; no element moves for it.
 
-    Args:
-        inputs: channels.
-        outputs: channels.
-        size: pixels along each side of the kernel. An even one takes away a row and a column, and
-            with its stride divides H and W.
-        stride: pixels from one result to the next.
-        groups: as of torch.
-        bias: whether there is one.
+    A kernel of an even size takes away a row and a column, and with its stride divides H and W.
     """
 
     def __init__(
@@ -235,15 +217,7 @@ CONV3, HALVE = partial(Conv, size=3), partial(Conv, size=4, stride=2)
 
 
 class Double(nn.ConvTranspose2d):
-    """A transposed convolution of images `(B, H, W, c)` to twice their size.
-
-    Args:
-        inputs: channels.
-        outputs: channels.
-        size: pixels along each side of the kernel, 2 or 4.
-        groups: as of torch.
-        bias: whether there is one.
-    """
+    """A transposed convolution of images `(B, H, W, c)` to twice their size."""
 
     def __init__(
         self, inputs: int, outputs: int, size: int = 2, groups: int = 1, bias: bool = True
@@ -308,9 +282,7 @@ def spread_pixels(inputs: int, outputs: int, bias: bool = False) -> nn.Sequentia
 class GatedFeedForward(nn.Module):
     """W₂(GELU(a) ⊙ b), where a and b are halves of depthwise(W₁x), each 2.66 times as wide as x.
 
-    Args:
-        bias: whether the depthwise convolution has one.
-        norm: whether x is normalized first, and its mean kept, see `PixelNorm`.
+    With a `norm` x is normalized first, and its mean kept, see `PixelNorm`.
 
     Source: Zamir et al., "Restormer", CVPR 2022, equation 3.
     """
@@ -335,10 +307,7 @@ class GatedFeedForward(nn.Module):
 def feed_forward(dim: int, factor: float, point: type[Conv] = Point) -> nn.Sequential:
     """Return 1×1, 3×3 depthwise and 1×1 convolutions of `(B, H, W, c)` with GELU between them.
 
-    Args:
-        dim: channels.
-        factor: channels inside, in units of `dim`, rounded down.
-        point: what a 1×1 convolution is.
+    Inside there are `factor` times as many channels, rounded down; `point` makes a 1×1 convolution.
     """
     inner = int(dim * factor)
     # GELU sees (B, H, W, c): its kernel for contiguous memory is twice as fast.
@@ -378,14 +347,7 @@ def in_order(**parts: nn.Module) -> nn.Sequential:
 
 
 class ConvPair(nn.Sequential):
-    """Two 3×3 convolutions with a ReLU between them, and one at the end where it `rectifies`.
-
-    Args:
-        inputs: channels.
-        outputs: channels, also between the two.
-        bias: whether the convolutions have one.
-        rectify: whether a ReLU comes last.
-    """
+    """Two 3×3 convolutions with a ReLU between them, and one at the end where it `rectifies`."""
 
     def __init__(self, inputs: int, outputs: int, bias: bool = True, rectify: bool = True) -> None:
         super().__init__(
@@ -422,12 +384,8 @@ def u_net(
 ) -> Tensor:
     """Apply parts of a U-Net to images, of any layout.
 
-    Args:
-        x: images.
-        encoder: (block, halve) of each scale, the finest first.
-        bottom: block of the coarsest scale.
-        decoder: (double, fuse, block) of each scale, the finest last.
-        told: what else the blocks of a scale are given, the finest first.
+    `encoder` has (block, halve) of each scale, the finest first, `decoder` (double, fuse, block),
+    the finest last; `told` is what else the blocks of a scale are given, the finest first.
     """
     kept = []
     for block, halve, *_ in encoder:
@@ -443,13 +401,7 @@ def u_net(
 
 
 def padded(network: Callable[[Tensor], Tensor], x: Tensor, multiple: int) -> Tensor:
-    """Return x + network(x), cropped, of images `(B, C, H, W)` of any height and width.
-
-    Args:
-        network: maps `(B, H, W, C)` to the same, H and W multiples of a number.
-        x: images.
-        multiple: the number.
-    """
+    """Return x + network(x), cropped, of images `(B, C, H, W)` of any height and width."""
     height, width = x.shape[-2:]
     x = pad_to_multiple(x, multiple, "mirror").permute(0, 2, 3, 1).contiguous()
     return (network(x) + x)[:, :height, :width].permute(0, 3, 1, 2)
@@ -470,14 +422,10 @@ class UNet(nn.Module):
     ) -> None:
         """Make the layers.
 
-        Args:
-            dim: channels at full size, twice as many at each halving.
-            levels: halvings.
-            block: makes the block of a level, 0 for the finest.
-            inputs: channels of the images that come in; `dim` by default.
-            edge: makes the first and the last layer, of so many channels in and out.
-            fuse: makes what joins the coarser level and what passed by it.
-            halvings: layers that halve at each level; `pass_through` applies the first.
+        `dim` channels at full size are twice as many at each halving. `block` makes that of a
+        level, 0 for the finest, `edge` the first and the last layer, and `fuse` what joins the
+        coarser level and what passed by. `halvings` layers halve at each level; `pass_through`
+        applies the first.
         """
         self.embedding = edge(inputs or dim, dim)
         self.encoder_layers = nn.ModuleList()
@@ -501,10 +449,8 @@ class UNet(nn.Module):
     ) -> Tensor:
         """Map `(B, H, W, inputs)`, H and W multiples of 2^levels, to `(B, H, W, dim)`.
 
-        Args:
-            x: images.
-            told: what else the blocks of a level are given, the finest first.
-            activate: comes after the embedding.
+        `told` is what else the blocks of a level are given, the finest first; `activate` comes
+        after the embedding.
         """
         x = self.embedding(x)
         x = x if activate is None else activate(x)

@@ -142,12 +142,7 @@ def _load_into(
 ) -> None:
     """Load weights; of those of another network say whose they are.
 
-    Args:
-        network: changed in place.
-        bands: their number C.
-        path: of the file.
-        ema: which weights.
-        shapes: those of the same network for another number of bands.
+    `shapes` returns those of the same network for another number of bands.
     """
     try:
         load_weights(network, path, ema=ema)
@@ -190,9 +185,6 @@ def save_model(
         card: what they belong to.
         half: write weights of float32 in float16, in half the size; networks are made in float32
             from either. A weight beyond 65504 stays as it is.
-
-    Raises:
-        OSError: the file cannot be written.
     """
     from safetensors.torch import save
 
@@ -222,13 +214,7 @@ def _halve(value: Tensor) -> Tensor:
 
 
 def read_card(path: str | os.PathLike[str]) -> Card:
-    """Read what a file of weights says about itself, and check the weights by their checksum.
-
-    Raises:
-        OSError: there is no such file.
-        ValueError: it is not one that `save_model` wrote, or it is damaged; or its network is the
-            user's own, and what registers it is not loaded.
-    """
+    """Read what a file of weights says about itself, and check the weights by their checksum."""
     file = Path(path).expanduser()
     if not file.is_file():
         raise FileNotFoundError(f"model: no file {file}")

@@ -24,9 +24,6 @@ class Network(nn.Module):
     A subclass gives `recover`, which sees dispersion along columns only, by whole pixels to the
     right of the first column. Of a camera that moves or warps its bands otherwise it sees the next
     such one, see `Aligned`; what it does with the camera's own data step is exact.
-
-    Args:
-        bands: number C of bands.
     """
 
     def __init__(self, bands: int) -> None:
@@ -46,12 +43,7 @@ class Network(nn.Module):
         return x.mT if system.axis == -2 else x
 
     def align(self, y: Tensor, system: Camera) -> tuple[Tensor, Camera]:
-        """Return measurement and camera as `recover` sees them: `(B, 1, H, W')`.
-
-        Raises:
-            ValueError: the camera has another number of bands, or several shots, or y is not one
-                of its measurements.
-        """
+        """Return measurement and camera as `recover` sees them: `(B, 1, H, W')`."""
         self._check(y, system)
         if system.axis == -2:
             y, system = y.mT, Turned(system)
@@ -149,15 +141,8 @@ class Staged(Unrolled):
     def outputs(self, y: Tensor, system: Camera) -> list[Tensor]:
         """Return the cubes of all stages, the last stage first.
 
-        Args:
-            y: measurement `(B, 1, H', W')`.
-            system: the camera, of either axis.
-
         Returns:
             Cubes `(B, C, H, W)`, as many as there are stages.
-
-        Raises:
-            ValueError: camera or measurement do not fit, as for a reconstruction.
         """
         y, camera = self.align(y, system)
         cubes = list(self.iterates(y, camera))[::-1]
@@ -168,11 +153,6 @@ def memory_format_warning(network: nn.Module, y: Tensor, system: LinearSystem) -
     """Say in a line what operator of a network loses `torch.channels_last`; None if none does.
 
     Runs the network once, in evaluation mode; random numbers drawn afterwards are the same.
-
-    Args:
-        network: `net(y, system) -> x`.
-        y: measurement `(B, K, H', W')`; a small one says as much.
-        system: the camera.
     """
     training = network.training
     try:

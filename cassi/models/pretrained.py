@@ -42,12 +42,7 @@ TRAINED_NOISE = 0.056
 
 
 def refining_denoiser(weights: Path | None = None, learns: bool = False) -> Denoiser:
-    """Return the denoising network that refines, a prior.
-
-    Args:
-        weights: in place of those of the package.
-        learns: let gradients through.
-    """
+    """Return the denoising network that refines, a prior."""
     network = DRUNet(channels=1, widths=(16, 32, 64, 64), blocks=1, shuffle=2, residual=True)
     return Denoiser(
         network,
@@ -63,10 +58,6 @@ def total_variation(size: str, noise: float | Literal["auto"] = "auto") -> Solve
     """Return the solver that a size of the network starts from: `solver=auto`, of other lengths.
 
     Only the start of the large one looks at held-out pixels: that takes longer than the small one.
-
-    Args:
-        size: one of `SIZES`.
-        noise: of the measurement, relative to its root mean square.
     """
     settings = SIZES[size]
     return auto(
@@ -113,12 +104,7 @@ def check_camera(system: Shaped) -> None:
 
 
 def list_doubts(system: Shaped, noise: float) -> list[str]:
-    """Say in what a camera that `check_camera` accepts is unlike those of the training.
-
-    Args:
-        system: the camera.
-        noise: relative to the root mean square of y.
-    """
+    """Say in what a camera that `check_camera` accepts is unlike those of the training."""
     doubts = []
     bands, offsets = system.cube_shape[0], getattr(system, "offsets", None)
     if not TRAINED_BANDS[0] <= bands <= TRAINED_BANDS[1]:

@@ -1,7 +1,7 @@
 """Networks by name."""
 
 import fnmatch
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -103,16 +103,6 @@ def list_models(pattern: str = "*", *, shipped: bool | None = None) -> list[str]
     """
     names = sorted(fnmatch.filter(_ENTRIES, pattern))
     return [name for name in names if shipped in (None, _ENTRIES[name].shipped)]
-
-
-def list_architectures() -> list[str]:
-    """Return one name of those networks that differ in their number of stages only, sorted."""
-    found: dict[Hashable, str] = {}
-    for name in sorted(_ENTRIES, key=lambda name: (len(name), name)):
-        entry = _ENTRIES[name]
-        rest = sorted((key, str(value)) for key, value in entry.settings.items() if key != "stages")
-        found.setdefault((entry.make, tuple(rest)), name)
-    return sorted(found.values())
 
 
 def find_model(name: str) -> Entry:

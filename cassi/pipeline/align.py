@@ -26,12 +26,6 @@ def align(y: Tensor, system: System) -> Alignment | None:
     reconstructs afterwards. The bands stay where they are, and so does the scene. It finds errors
     of up to one pixel; `calibrate_on` finds larger ones, and those of the dispersion.
 
-    Args:
-        y: measurement `(B, K, H', W')`, all samples by one camera.
-        system: the nominal camera. In light of all wavelengths (`System.all_light`) a shift along
-            the dispersion is another name for each wavelength, which no frame tells: it is left
-            out.
-
     Returns:
         None where the camera is right as it is, or none of those whose mask can be moved: an
         `SDCassi`, its pixels weighted or not, with one mask for all samples.

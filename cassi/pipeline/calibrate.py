@@ -1,7 +1,7 @@
 """Find the camera from a measurement: with the right one, held-out pixels are predicted best."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from cassi.camera.found import (
     place_bands,
 )
 from cassi.camera.moved import moved_camera, placed_camera
-from cassi.camera.names import Names, name_bands
+from cassi.camera.names import name_bands
 from cassi.camera.place import Place
 from cassi.methods.automatic import auto
 from cassi.pipeline.align import CLOSE, misses, scaled
@@ -41,7 +41,7 @@ def calibrate_on(
 ) -> Calibration:
     """Calibrate a camera on its own snapshots: what both commands and `cassi.calibrate` do.
 
-    A sensor's frame, in light of all wavelengths, tells where the mask lies, see `place_camera`.
+    A sensor's frame, in light of all wavelengths, tells where the mask lies.
     Other frames are sums of bands, as simulations make them: they tell the dispersion too. Both go
     by the log evidence of the frame. A camera is refused where held-out pixels are not predicted
     better by 2 %, of a sensor's frame where they are predicted twice as badly. Frames of known
@@ -59,29 +59,67 @@ def calibrate_on(
 
     Returns:
         What was found, the camera with all its pixels among it.
-
-    Raises:
-        ValueError: it is another camera, or the frames are too dark or small.
     """
     if not 0 <= radius <= 20:
         raise ValueError(f"radius: expected 0 to 20 pixels, got {radius}")
     nominal = system.plain if isinstance(system, System) else system
-    solver = solver or auto()
     torch.manual_seed(seed)
-    if type(nominal) is DDCassi:
-        return _calibrate_dual(y, system, nominal, solver, known, radius, watch)
-    if type(nominal) is not SDCassi:
+    if type(nominal) not in (SDCassi, DDCassi):
         raise ValueError(f"calibrate: expected SDCassi or DDCassi, got {type(nominal).__name__}")
+    task = _Task(scaled(y, system), system, solver or auto(), wavelengths, watch)
+    if isinstance(nominal, DDCassi):
+        return _calibrate_dual(task, nominal, known, radius)
+    assert isinstance(nominal, SDCassi)
     _check_frames(known, nominal)
-    y, all_light = scaled(y, system), system.all_light
+    all_light = system.all_light
     if all_light and not any(frame.points for frame in known) and can_be_placed(nominal):
-        found = place_camera(y, system, wavelengths, watch, solver)
+        found = _place_in_all_light(task, nominal)
         all_light = not found.told  # else it comes in lines
     else:
-        found = _place_sums(y, system, nominal, solver, known, wavelengths, radius, watch)
+        found = _place_sums(task, nominal, known, radius)
     found = _in_known_light(found, nominal, known)
     found.system.all_light = all_light
     return found
+
+
+@dataclass(frozen=True)
+class _Task:
+    """Snapshots in one unit, the camera as it was given, and what predicts held-out pixels."""
+
+    y: Tensor
+    system: System
+    solver: Solver
+    wavelengths: Sequence[float] | None
+    watch: Watch
+
+    @property
+    def good(self) -> Tensor | None:
+        """The pixels that count, shaped like y; None for all."""
+        good = self.system.good_pixels
+        return None if good is None else good.expand_as(self.y)
+
+    def misses(self, camera: System) -> float:
+        """Return the held-out error through a camera."""
+        return misses(self.y, self.system, camera, self.solver)
+
+    def judged(
+        self,
+        nominal: SDCassi | DDCassi,
+        single: SDCassi,
+        made: Sequence[tuple[Place, SDCassi | TiltedCassi | DDCassi]],
+    ) -> Calibration:
+        """Return the first camera that no later one is better than, or the nominal one."""
+        before = self.misses(nominal)
+        errors = [before if camera is nominal else self.misses(camera) for _, camera in made]
+        at = 0
+        for later, error in enumerate(errors):
+            at = later if error < (1 - CLOSE) * errors[at] else at
+        (place, camera), after = made[at], errors[at]
+        values = describe(single, place.kept, place)
+        found = Calibration(camera, values, place.kept, before, after, place)
+        if camera is nominal or after <= (1 - CLOSE) * before:
+            return found
+        return found.refused(nominal, "mask and bands: held-out pixels are not predicted better")
 
 
 def _in_known_light(found: Calibration, nominal: SDCassi, known: Sequence[Frame]) -> Calibration:
@@ -101,23 +139,15 @@ def _in_known_light(found: Calibration, nominal: SDCassi, known: Sequence[Frame]
 
 
 def _calibrate_dual(
-    y: Tensor,
-    system: System,
-    nominal: DDCassi,
-    solver: Solver,
-    known: Sequence[Frame],
-    radius: int,
-    watch: Watch,
+    task: _Task, nominal: DDCassi, known: Sequence[Frame], radius: int
 ) -> Calibration:
     if known:
         raise ValueError(
             "calibrate: expected no frame of known light for a DDCassi; leave white out"
         )
-    good = None if system.good_pixels is None else system.good_pixels.expand_as(y)
-    watch("mask and dispersion")
-    y = scaled(y, system)
-    place, dual = place_dual(y, nominal, good, lambda each: misses(y, system, each, solver), radius)
-    return _judged(y, system, nominal, single_twin(nominal), [(place, dual)], solver)
+    task.watch("mask and dispersion")
+    made = place_dual(task.y, nominal, task.good, task.misses, radius)
+    return task.judged(nominal, single_twin(nominal), [made])
 
 
 def _check_frames(known: Sequence[Frame], nominal: SDCassi) -> None:
@@ -131,29 +161,18 @@ def _check_frames(known: Sequence[Frame], nominal: SDCassi) -> None:
             )
 
 
-def _place_sums(
-    y: Tensor,
-    system: System,
-    nominal: SDCassi,
-    solver: Solver,
-    known: Sequence[Frame],
-    wavelengths: Sequence[float] | None,
-    radius: int,
-    watch: Watch,
-) -> Calibration:
+def _place_sums(task: _Task, nominal: SDCassi, known: Sequence[Frame], radius: int) -> Calibration:
     """Place mask and bands by frames that are sums of bands, and by frames of known light."""
-    watch("mask and bands")
-    good = None if system.good_pixels is None else system.good_pixels.expand_as(y)
-    frames = [Frame.snapshot(y, nominal.bands, good)]
+    task.watch("mask and bands")
+    frames = [Frame.snapshot(task.y, nominal.bands, task.good)]
     frames += [replace(frame, y=frame.y / unit_of(frame.y)) for frame in known]
-    place = _place_frames(frames, nominal, wavelengths, radius)
-    watch("pixels held out")
-    places = [place]
-    off = is_off(y, nominal, system.good_pixels) if can_be_placed(nominal) else None
+    places = [_place_frames(frames, nominal, task.wavelengths, radius)]
+    task.watch("pixels held out")
+    off = is_off(task.y, nominal, task.system.good_pixels) if can_be_placed(nominal) else None
     if off is not None:  # the evidence has many peaks, where bands move too
-        places.append(replace(place, kept=off))
+        places.append(replace(places[0], kept=off))
     made = [(each, moved_camera(nominal, each.kept)) for each in places]
-    return _judged(y, system, nominal, nominal, made, solver)
+    return task.judged(nominal, nominal, made)
 
 
 def _place_frames(
@@ -171,37 +190,12 @@ def _place_frames(
     return place_bands(y, system, good, wavelengths, points, radius)
 
 
-def _judged(
-    y: Tensor,
-    system: System,
-    nominal: SDCassi | DDCassi,
-    single: SDCassi,
-    made: Sequence[tuple[Place, SDCassi | TiltedCassi | DDCassi]],
-    solver: Solver,
-) -> Calibration:
-    """Return the first camera that no later one is better than, or the nominal one."""
-    before = misses(y, system, nominal, solver)
-    errors = [
-        before if camera is nominal else misses(y, system, camera, solver) for _, camera in made
-    ]
-    at = 0
-    for later, error in enumerate(errors):
-        at = later if error < (1 - CLOSE) * errors[at] else at
-    (place, camera), after = made[at], errors[at]
-    values = describe(single, place.kept, place)
-    found = Calibration(camera, values, place.kept, before, after, place)
-    if camera is nominal or after <= (1 - CLOSE) * before:
-        return found
-    return found.refused(nominal, "mask and bands: held-out pixels are not predicted better")
+_WORSE = 2.0
+"""Times the held-out error of the nominal camera: of 15 cameras that were drawn by two generators
+those with the right mask had 1.4 at most, for their dispersion was wrong as before."""
 
 
-def place_camera(
-    y: Tensor,
-    system: System,
-    wavelengths: Sequence[float] | None,
-    watch: Watch = silent,
-    solver: Solver | None = None,
-) -> Calibration:
+def _place_in_all_light(task: _Task, nominal: SDCassi) -> Calibration:
     """Place mask and bands by frames in light of all wavelengths.
 
     In that light a frame is an integral along the dispersion. It tells where the mask lies, and how
@@ -209,95 +203,40 @@ def place_camera(
     abruptly, and held-out pixels are then predicted better, the outermost bands end there. A frame
     that is more probable with one line of light per band tells where each lies: they are taken if
     held-out pixels are predicted better.
-
-    Args:
-        y: snapshots.
-        system: the camera, see `can_be_placed`; its bad pixels left out or not.
-        wavelengths: nm, one per band.
-        watch: is told what is being tried.
-        solver: predicts the held-out pixels; None: `cassi.methods.auto`.
-
-    Raises:
-        ValueError: too few windows are lit, by light that has passed the mask.
     """
-    nominal, solver = system.plain, solver or auto()
-    assert isinstance(nominal, SDCassi)
-    watch("mask and light")
-    place = find_light(y, nominal, system.good_pixels, wavelengths)
+    task.watch("mask and light")
+    place = find_light(task.y, nominal, task.system.good_pixels, task.wavelengths)
     values, mask = place.kept, nominal.mask
     if any(value for key, value in values.items() if key not in NUISANCES):
         mask = moved_mask(nominal, values)
-    watch("pixels held out")
-    before = misses(y, system, nominal, solver)
-    placed = _with(nominal, mask, nominal.offsets)
-    camera, after, names = _end_bands(y, system, placed, place, solver)
-    ended = names if camera is not placed else None
-    estimates = describe(nominal, values, place, ended)
+    task.watch("pixels held out")
+    before = task.misses(nominal)
+    camera = placed = placed_camera(nominal, mask, list(nominal.offsets))
+    after = task.misses(placed)
+    names = name_bands(place.offsets, place.light, nominal.offsets)
+    if names.told:
+        named = placed_camera(nominal, mask, list(names.offsets))
+        if (lower := task.misses(named)) < after:
+            camera, after = named, lower
+    estimates = describe(nominal, values, place, None if camera is placed else names)
     found = Calibration(camera, estimates, values, before, after, place, False, names=names)
-    watch("lines")
-    found = _with_lines(y, system, found, wavelengths, min(before, after), solver)
+    task.watch("lines")
+    found = _with_lines(task, nominal, found)
     if found.after < _WORSE * before:
         return found
     return found.refused(nominal, "mask and bands: held-out pixels are predicted twice as badly")
 
 
-_WORSE = 2.0
-"""Times the held-out error of the nominal camera: of 15 cameras that were drawn by two generators
-those with the right mask had 1.4 at most, for their dispersion was wrong as before."""
-
-
-def _with_lines(
-    y: Tensor,
-    system: System,
-    found: Calibration,
-    wavelengths: Sequence[float] | None,
-    least: float,
-    solver: Solver,
-) -> Calibration:
-    """Return what a frame tells in which light comes in lines, or what was found without.
-
-    Args:
-        y: snapshots.
-        system: the nominal camera.
-        found: in light of all wavelengths.
-        wavelengths: nm, one per band.
-        least: held-out error of all cameras that were tried.
-        solver: predicts the held-out pixels.
-    """
-    nominal = system.plain
-    assert isinstance(nominal, SDCassi)
-    place = find_lines(y, nominal, found.place, system.good_pixels, wavelengths)
+def _with_lines(task: _Task, nominal: SDCassi, found: Calibration) -> Calibration:
+    """Return what a frame tells in which light comes in lines, or what was found without."""
+    place = find_lines(task.y, nominal, found.place, task.system.good_pixels, task.wavelengths)
     if place is None:
         return found
     # The mask takes what is sure. A band is moved at no cost, so it lies where it is likeliest.
     values = place.kept | {key: place.values[key] for key in ("step", "curve")}
     values |= {"along": 0.0, "bands": place.values["along"], "tilt": 0.0}
     camera = moved_camera(nominal, values)
-    after = misses(y, system, camera, solver)
-    if after > (1 - CLOSE) * least:
+    after = task.misses(camera)
+    if after > (1 - CLOSE) * min(found.before, found.after):
         return found
     return Calibration(camera, describe(nominal, values, place), values, found.before, after, place)
-
-
-def _end_bands(
-    y: Tensor, system: System, camera: SDCassi, place: Place, solver: Solver
-) -> tuple[SDCassi, float, Names]:
-    """Return a camera whose bands end where the light does, if that predicts held-out pixels.
-
-    Returns:
-        The camera, its held-out error, and where the bands end in this light.
-    """
-    names = name_bands(place.offsets, place.light, camera.offsets)
-    error = misses(y, system, camera, solver)
-    if names.told:
-        named = _with(camera, camera.mask, names.offsets)
-        if (lower := misses(y, system, named, solver)) < error:
-            camera, error = named, lower
-    return camera, error, names
-
-
-def _with(nominal: SDCassi, mask: Tensor, offsets: Sequence[float]) -> SDCassi:
-    """Return a camera with another mask and other offsets; the same one where both are its own."""
-    found = placed_camera(nominal, mask, list(offsets))
-    assert isinstance(found, SDCassi)
-    return found

@@ -30,14 +30,8 @@ def find_camera(
     The mask is calibrated or aligned, or stays. Then a guide's picture comes beside it, or the grid
     along the dispersion is found that suits the frame. A white frame is fitted through that camera.
 
-    Args:
-        snapshot: and the camera as it was given.
-        calibrate: returns it with the mask where it is found: `aligned`, or `calibrated` with what
-            that is told; None leaves the mask.
-        guide: returns it with a guide beside the camera.
-
-    Raises:
-        ValueError: the camera cannot be calibrated, or the measurement is too dark or small.
+    `calibrate` returns the snapshot with the mask where it is found: `aligned`, or `calibrated`
+    with what that is told; None leaves the mask. `guide` returns it with a guide beside the camera.
     """
     found = snapshot if calibrate is None else calibrate(snapshot)
     found = on_grid(found) if guide is None else guide(found)
@@ -56,17 +50,7 @@ def aligned(snapshot: Snapshot) -> Snapshot:
 def calibrated(
     snapshot: Snapshot, solver: Solver | None = None, known: Sequence[Frame] = (), **asked: Any
 ) -> Snapshot:
-    """Return a snapshot by the camera that is calibrated on it.
-
-    Args:
-        snapshot: one or more by the nominal camera.
-        solver: predicts the held-out pixels; None: `cassi.methods.auto`.
-        known: frames of known light.
-        asked: of `cassi.pipeline.calibrate.calibrate_on`.
-
-    Raises:
-        ValueError: the camera cannot be calibrated, or the measurement is too dark or small.
-    """
+    """Return a snapshot by the camera that is calibrated on it."""
     from cassi.pipeline.calibrate import calibrate_on
 
     start, camera = time.perf_counter(), snapshot.camera

@@ -37,11 +37,7 @@ class Recipe(Protocol):
         """Return the grid along the dispersion that suits it, of one that suits the frame."""
 
     def make(self, bands: int) -> tuple[Reconstructor, Card | None]:
-        """Return the reconstructor for C bands, and what a network says of itself.
-
-        Raises:
-            ValueError: there is none for so many bands.
-        """
+        """Return the reconstructor for C bands, and what a network says of itself."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +57,7 @@ class Given:
 
 
 def fit(snapshot: Snapshot, recipe: Recipe) -> tuple[Snapshot, Reconstructor]:
-    """Return a snapshot with what a network knows of it, and the reconstructor for it.
-
-    Raises:
-        ValueError: the method does not fit the camera, or takes no guide.
-    """
+    """Return a snapshot with what a network knows of it, and the reconstructor for it."""
     camera = snapshot.camera
     grid = recipe.grid(camera.grid)
     bands = camera.system.cube_shape[0] if grid is None else len(grid.offsets)

@@ -35,14 +35,7 @@ def judge(
 ) -> Result:
     """Return a result with all that is asked of it, in the unit that was asked for.
 
-    Args:
-        result: of `cassi.pipeline.reconstruct`.
-        seed: of what is drawn.
-        heldout: share of the pixels to predict in one more reconstruction; None: none.
-        uncertainty: estimate the standard deviation of every value.
-
-    Raises:
-        ValueError: a share is none, or nothing finite comes out.
+    `heldout` is the share of the pixels to predict in one more reconstruction; None: none.
     """
     result = replace(result, findings=check(result))
     if heldout is not None:
@@ -54,11 +47,7 @@ def judge(
 
 
 def assess(result: Result, seed: int = 0) -> Result:
-    """Return a result with the standard deviation of every value, in the unit of the camera.
-
-    Raises:
-        ValueError: nothing finite comes out.
-    """
+    """Return a result with the standard deviation of every value, in the unit of the camera."""
     snapshot, x, start = result.snapshot, result.solution.x, time.perf_counter()
     camera = snapshot.camera
     found = estimate(
@@ -93,11 +82,8 @@ def check_snapshot(
 ) -> CameraCheck:
     """Return what speaks for and against the camera of a snapshot, with the seconds it takes.
 
-    Args:
-        snapshot: the measurement and its camera.
-        x: cube `(1, C, H, W)`; of a large one every few pixels will do.
-        method: that made it.
-        response: where it is known spectra are judged as reflectances.
+    Of a large cube every few pixels will do. Where a response is known spectra are judged as
+    reflectances.
     """
     start, camera = time.perf_counter(), snapshot.camera
     y, system = snapshot.y, camera.system

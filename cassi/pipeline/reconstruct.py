@@ -36,11 +36,7 @@ def reconstruct(
 
 
 def responding(result: Result) -> Result:
-    """Return a result with the response of its camera, if there is one.
-
-    Raises:
-        ValueError: a patch that is to be white is not within the cube, or there is no light in it.
-    """
+    """Return a result with the response of its camera, if there is one."""
     unit = result.snapshot.camera.unit
     return result if unit is None else replace(result, response=unit.response(result.solution.x))
 

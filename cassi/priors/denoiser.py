@@ -118,10 +118,6 @@ class Denoiser:
         Args:
             x: cube, any floating dtype, values about in [0, 1].
             sigma: standard deviation in the unit of the cube, >= 0: one number, or one per sample.
-
-        Raises:
-            ValueError: σ is a negative number or of another shape, or the network returns another
-                shape. The values of a tensor are not looked at.
         """
         with torch.set_grad_enabled(self.learns and torch.is_grad_enabled()):
             return self._denoise(x, sigma)

@@ -1,7 +1,14 @@
-"""What a prior may have beside its call: a memory within one run, and a penalty."""
+"""What the prior of a run may have beside its call: a memory, calls that it counts, a penalty.
+
+- `begin()` returns the prior of one run, with an empty memory.
+- `memory` are the tensors that it keeps from call to call; None where it keeps more than tensors.
+- `turn(R)` changes its memory as components change, x ← Rᵀx.
+- `apply(x, sigma)` is a call that is not counted, `count()` counts one.
+- `penalty(x, sigma)` is R(x) of each sample, `(B,)`, of a proximal map; None where there is no R.
+"""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from torch import Tensor
 
@@ -9,64 +16,35 @@ Prior = Callable[[Tensor, Any], Tensor]
 """(cube, sigma) → cube."""
 
 
-@runtime_checkable
-class Remembering(Protocol):
-    """Makes the prior of one run, with an empty memory."""
-
-    begin: Callable[[], Prior]
-
-
-@runtime_checkable
-class Keeping(Protocol):
-    """Keeps tensors from call to call."""
-
-    memory: Sequence[Tensor] | None
-
-
-@runtime_checkable
-class Turning(Protocol):
-    """Changes its memory as components change, x ← Rᵀx."""
-
-    turn: Callable[[Tensor], None]
-
-
-@runtime_checkable
-class Counting(Protocol):
-    """Counts its calls, and can be applied without."""
-
-    apply: Callable[[Tensor, float | Tensor], Tensor]
-    count: Callable[[], None]
-
-
-@runtime_checkable
-class Proximal(Protocol):
-    """Is a proximal map: returns R(x) of each sample, `(B,)`, or None where there is no R."""
-
-    penalty: Callable[[Tensor, float | Tensor], Tensor | None]
-
-
-def begin(prior: Prior) -> Prior:
+def begin(prior: Any) -> Prior:
     """Return the prior of one run."""
-    return prior.begin() if isinstance(prior, Remembering) else prior
+    run: Prior = prior.begin() if hasattr(prior, "begin") else prior
+    return run
 
 
 def kept(prior: Prior) -> Sequence[Tensor] | None:
     """Return what the prior of a run keeps; None where that is more than tensors."""
-    return prior.memory if isinstance(prior, Keeping) else None
+    return getattr(prior, "memory", None)
 
 
-def turn(prior: Prior, rotation: Tensor) -> None:
+def turn(prior: Any, rotation: Tensor) -> None:
     """Let the prior of a run follow a change of the basis, if it does."""
-    if isinstance(prior, Turning):
+    if hasattr(prior, "turn"):
         prior.turn(rotation)
 
 
-def uncounted(prior: Prior, x: Tensor, sigma: float | Tensor) -> Tensor:
+def counts(prior: Prior) -> bool:
+    """Tell whether the prior of a run counts its calls; a module of torch has an `apply` too."""
+    return hasattr(prior, "count") and hasattr(prior, "apply")
+
+
+def uncounted(prior: Any, x: Tensor, sigma: float | Tensor) -> Tensor:
     """Apply the prior of a run; one that counts its calls does not count this one."""
-    return prior.apply(x, sigma) if isinstance(prior, Counting) else prior(x, sigma)
+    u: Tensor = prior.apply(x, sigma) if counts(prior) else prior(x, sigma)
+    return u
 
 
-def count_call(prior: Prior) -> None:
+def count_call(prior: Any) -> None:
     """Let the prior of a run count a call, if it does."""
-    if isinstance(prior, Counting):
+    if counts(prior):
         prior.count()

@@ -81,11 +81,7 @@ class NonLocalLowRank:
 
 
 def check_groups(name: str, weight: float, patch: int, stride: int, **numbers: int) -> None:
-    """Check the numbers that priors on groups of patches share.
-
-    Raises:
-        ValueError: a negative weight, a number below 1, or a stride beyond the patch.
-    """
+    """Check the numbers that priors on groups of patches share."""
     not_negative(f"{name} weight", weight)
     for key, number in {"patch": patch, "stride": stride, **numbers}.items():
         whole_number(f"{name} {key}", number, 1)
@@ -128,12 +124,7 @@ class Groups:
 
 
 class Matches:
-    """The groups of one run, kept for `refresh` calls with images of one shape.
-
-    Args:
-        find: returns the groups of images `(B, C, H, W)`.
-        refresh: calls from one search to the next, >= 1.
-    """
+    """The groups of one run, kept for `refresh` calls with images of one shape."""
 
     def __init__(self, find: Callable[[Tensor], Groups], refresh: int) -> None:
         self.find, self.refresh = find, refresh
@@ -221,13 +212,9 @@ def match_patches(
     The distance of two patches is the sum of squared differences over their pixels and channels,
     taken for all reference patches at once, and for as many shifts of the image as fit a cache.
 
-    Args:
-        images: rows of images `(B, C, G, H, W)`, C to a row.
-        patch: side of a patch, <= H and W.
-        stride: distance of reference patches.
-        matches: patches per group; fewer where the window of a corner holds fewer.
-        radius: a match begins at most so many rows and columns away.
-        reach: it lies at most so many images away.
+    Images are rows `(B, C, G, H, W)`, C to a row. A match begins at most `radius` rows and columns
+    away, in an image at most `reach` away; where the window of a corner holds fewer, there are
+    fewer matches.
 
     Returns:
         `(B, N, M)` flat positions (c·H + h)·W + w of the patches' first pixels; the reference patch
@@ -264,13 +251,7 @@ def patch_distances(
 ) -> tuple[Tensor, Tensor]:
     """Compare patches of images with all patches of other images around them.
 
-    Args:
-        guide: images `(B, G, H, W)`.
-        other: images like them, or the same.
-        patch: side of a patch, <= H and W.
-        rows: where the patches of `guide` begin, `(R,)`.
-        columns: alike, `(S,)`.
-        radius: a patch of `other` begins at most so many rows and columns away.
+    Patches of `guide` begin at `rows` and `columns`, those of `other` at most `radius` away.
 
     Returns:
         Sums of squared differences `(N, B, S, R)` of N shifts, infinite where a patch would reach

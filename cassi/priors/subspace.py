@@ -12,16 +12,7 @@ from torch import Tensor
 
 from cassi import ops
 from cassi.checks import not_negative, whole_number
-from cassi.priors.memory import (
-    Keeping,
-    Prior,
-    Proximal,
-    begin,
-    count_call,
-    kept,
-    turn,
-    uncounted,
-)
+from cassi.priors.memory import Prior, begin, count_call, kept, turn, uncounted
 from cassi.priors.tv import TV
 
 SETTLED = 0.4
@@ -210,8 +201,8 @@ class _Run:
 
     @memory.setter
     def memory(self, values: Sequence[Tensor]) -> None:
-        if values and isinstance(self.prior, Keeping):
-            self.prior.memory = values
+        if values:
+            setattr(self.prior, "memory", values)  # noqa: B010 - not all priors have it
 
     def apply(self, components: Tensor, sigma: float | Tensor) -> Tensor:
         return uncounted(self.prior, components, sigma)
@@ -270,16 +261,14 @@ class _Run:
 
     def penalty_of(self, components: Tensor, sigma: float | Tensor) -> Tensor | None:
         """Return R(c) of each sample, of components c = S Eᵀx."""
-        return self.prior.penalty(components, sigma) if isinstance(self.prior, Proximal) else None
+        penalty = getattr(self.prior, "penalty", None)
+        return None if penalty is None else penalty(components, sigma)
 
 
 def block_means(x: Tensor, side: int, bands: int | None = None) -> Tensor:
     """Return the means over blocks of side × side pixels, at least 4·C of them if x has so many.
 
-    Args:
-        x: cube `(B, C, H, W)`.
-        side: of a block, in pixels; blocks at the border are cut.
-        bands: C, where x holds components of such a cube.
+    Blocks at the border are cut. `bands` is C, where x holds components of such a cube.
 
     Returns:
         `(B, C, ⌈H/side⌉, ⌈W/side⌉)`.
@@ -306,9 +295,6 @@ def _run_means(x: Tensor, count: int, axis: int) -> Tensor:
 
 def spectral_eigen(x: Tensor) -> tuple[Tensor, Tensor]:
     """Decompose the spectral second moment Σ_{h,w} s sᵀ / HW, s = x[:, :, h, w], of each sample.
-
-    Args:
-        x: cube `(B, C, H, W)`.
 
     Returns:
         Eigenvalues `(B, C)`, >= 0 and descending, in the unit of x², and orthonormal eigenvectors
@@ -345,15 +331,8 @@ def spectral_basis(x: Tensor, rank: int) -> Tensor:
 
         argmin_{EᵀE = I} Σ_{h,w} ‖s − E Eᵀ s‖²,  s = x[:, :, h, w]
 
-    Args:
-        x: cube `(B, C, H, W)`.
-        rank: number of directions, >= 1; at most C are returned.
-
     Returns:
         `(B, C, min(rank, C))`, by descending energy, in float32 at least.
-
-    Raises:
-        ValueError: rank < 1.
     """
     if rank < 1:
         raise ValueError(f"rank: expected at least 1, got {rank}")

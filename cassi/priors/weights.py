@@ -47,12 +47,7 @@ Average = Mapping[str, Tensor] | Sequence[Tensor]
 
 
 class MisfitError(ValueError):
-    """Weights of another network.
-
-    Args:
-        message: one line.
-        shapes: shape of every tensor of the file, by name.
-    """
+    """Weights of another network."""
 
     def __init__(self, message: str, shapes: Mapping[str, torch.Size]) -> None:
         super().__init__(message)
@@ -142,12 +137,7 @@ def _say_none(file: Path, content: object) -> str:
 
 
 def read_file(file: Path) -> Any:
-    """Read a file of tensors without executing anything.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: it is no file of tensors, or holds objects that need code.
-    """
+    """Read a file of tensors without executing anything."""
     if not file.is_file():
         raise FileNotFoundError(f"weights: no file {file}")
     _check_fetched(file)
@@ -187,9 +177,6 @@ def find_weights(content: object) -> dict[str, Average]:
 
     Returns:
         The weights as `state_dict`, their moving average as `ema`, as far as there are such.
-
-    Raises:
-        ValueError: there are none.
     """
     plain, average = _find(content)
     if plain is None and average is None:
@@ -206,13 +193,7 @@ def _check_fetched(file: Path) -> None:
 
 
 def check_header(file: Path) -> None:
-    """Refuse a safetensors file whose header is too long to be one of weights.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: the header is longer than 16 MiB, or than the file; or Git LFS has left a
-            pointer in place of the file.
-    """
+    """Refuse a safetensors file whose header is too long to be one of weights."""
     _check_fetched(file)
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
@@ -223,12 +204,7 @@ def check_header(file: Path) -> None:
 
 
 def read_metadata(file: Path) -> dict[str, str]:
-    """Read the texts beside the tensors of a safetensors file; its checksum, if any, must fit.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is no such file, or damaged.
-    """
+    """Read the texts beside the tensors of a safetensors file; its checksum, if any, must fit."""
     from safetensors import SafetensorError, safe_open
 
     check_header(file)

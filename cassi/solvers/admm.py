@@ -24,11 +24,6 @@ class AdmmState(State):
 
     total: Tensor
 
-    @property
-    def dual(self) -> Tensor:
-        """The scaled multiplier u."""
-        return self.total - self.x
-
 
 AnyState = AdmmState | Components
 

@@ -201,6 +201,37 @@ def wants_cube(callback: Callback, iteration: Iteration) -> bool:
     return not isinstance(callback, Selective) or bool(callback.wants(iteration))
 
 
+class Relay:
+    """A callback that another one is called through, with cubes and iterations as it wants them.
+
+    Args:
+        callback: the other one, or None.
+        cube: what it is given for a cube.
+        iteration: what it is given for an iteration.
+        is_over: ends the run where the other one does not.
+    """
+
+    def __init__(
+        self,
+        callback: Callback | None,
+        cube: Callable[[Tensor], Tensor] = lambda x: x,
+        iteration: Callable[[Iteration], Iteration] = lambda each: each,
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.callback, self.cube, self.iteration, self.is_over = callback, cube, iteration, is_over
+
+    def wants(self, iteration: Iteration) -> bool:
+        """Return whether the other callback needs the cube."""
+        return self.callback is not None and wants_cube(self.callback, self.iteration(iteration))
+
+    def __call__(self, iteration: Iteration, x: Tensor | None) -> bool:
+        """Call the other callback; True ends the run."""
+        if self.callback is None:
+            return self.is_over()
+        cube = None if x is None else self.cube(x)
+        return bool(self.callback(self.iteration(iteration), cube)) or self.is_over()
+
+
 class Along(NamedTuple):
     """A cube on even bands along the dispersion."""
 
@@ -295,13 +326,7 @@ def take(
 ) -> tuple[Tensor | None, Callback | None, int, Statistics | None]:
     """Return first cube, callback, objective and statistics.
 
-    Args:
-        given: what a method was given by name.
-        owner: of a method that takes no first cube.
-
-    Raises:
-        TypeError: a name is not one of `Options`.
-        ValueError: there is a first cube where the method takes none.
+    A method that takes no first cube names itself as the `owner`.
     """
     if unknown := given.keys() - Options.__optional_keys__:
         known = ", ".join(sorted(Options.__optional_keys__))

@@ -39,32 +39,13 @@ TEXTURE = 0.5
 a run without noise is compared."""
 
 
-@dataclass(frozen=True)
-class Truncated:
-    """A schedule that stops falling: as `schedule` until `count` iterations, then the same value.
-
-    Args:
-        schedule: of the whole run.
-        total: iterations that the schedule was made for.
-        count: iterations after which the value stays.
-    """
-
-    schedule: AnySchedule
-    total: int
-    count: int
-
-    def __call__(self, iteration: int, iterations: int) -> float | Tensor:
-        """Return the value at one iteration."""
-        return self.schedule(min(iteration, self.count - 1), self.total)
+def truncated(schedule: AnySchedule, total: int, count: int) -> AnySchedule:
+    """Return a schedule of `total` iterations that stays as it is after `count` of them."""
+    return lambda iteration, _: schedule(min(iteration, count - 1), total)
 
 
 class HeldOutMonitor:
-    """Computes the held-out error of every third iteration, and stops the run.
-
-    Args:
-        lines: the lines that the run reconstructs, without the held-out pixels.
-        last: iterations of the run.
-    """
+    """Computes the held-out error of every third iteration, and stops the run."""
 
     def __init__(self, lines: Lines, last: int) -> None:
         self.lines, self.last = lines, last
@@ -143,13 +124,7 @@ def find_stopping_point(
       noise. A run that takes all of the error for noise is compared, and taken unless it predicts
       clearly worse.
 
-    Args:
-        y: measurement `(B, K, H', W')`, or a part of one.
-        system: its camera.
-        share: of the pixels to hold out.
-        iterations: of the whole annealing.
-        noise: its standard deviation estimated in plain windows, > 0.
-        run: reconstructs the lines.
+    `noise` is the standard deviation estimated in plain windows, > 0.
     """
     lines = hold_out(y, system, LINES, share)
     size = float(root_mean_square(lines.y.flatten()[None]))

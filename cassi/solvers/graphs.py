@@ -41,9 +41,6 @@ class Graphs:
     What the body uses beside its arguments must stay where it is, unchanged.
 
     A body that cannot be recorded runs operation by operation; a warning says so, once.
-
-    Args:
-        cuda: records graphs; a `Recorder` if None.
     """
 
     def __init__(self, cuda: Recorder | None = None) -> None:

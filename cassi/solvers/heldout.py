@@ -27,7 +27,7 @@ class HeldOut:
 
     Attributes:
         share: of the pixels that were held out.
-        error: ‖(y − Ax)_H‖/‖y_H‖, see `heldout_error`; of a batch the root mean square.
+        error: ‖(y − Ax)_H‖/‖y_H‖, see `Lines.errors`; of a batch the root mean square.
         lines: number of lines that were reconstructed for it.
     """
 
@@ -56,7 +56,13 @@ class Lines:
         return self.system.weighted(bad_pixels=self.heldout)
 
     def errors(self, x: Tensor) -> Tensor:
-        """Return the `heldout_error` of each cube, `(B,)`."""
+        r"""Return how far cubes are from pixels that they were reconstructed without, `(B,)`.
+
+            ‖(y − Ax)_H‖ / ‖y_H‖,   0 where the held-out pixels are all zero
+
+        It compares settings of one method: a cube that fits noise predicts badly. It does not
+        compare methods.
+        """
         return self.misses(self.system(x))
 
     def misses(self, measured: Tensor) -> Tensor:
@@ -85,11 +91,8 @@ class Lines:
         Above 1/2 the first cube is the nearer one. Noise of y does not change this on average: no
         cube was given these pixels.
 
-        Args:
-            cubes: x_i `(B, C, H, W)` each, all reconstructed without these pixels.
-            shares: s_i of the `weighted_mean`, of sum 1.
-            usual: v_i, weights that are good on average, of sum 1.
-            trust: t > 0; the larger, the further w may be from v.
+        All cubes were reconstructed without these pixels; shares and weights have the sum 1; the
+        larger t > 0 is, the further w may be from v.
 
         Returns:
             w `(M, B)`, of sum 1, and s `(B,)`.
@@ -119,7 +122,7 @@ class Lines:
         return mean + torch.cat((change, -change.sum(0, keepdim=True))), nearest
 
     def error(self, x: Tensor) -> float:
-        """Return the `heldout_error` of a cube, the root mean square of a batch."""
+        """Return the error of a cube, the root mean square of a batch."""
         return _root_mean_square(self.errors(x))
 
     @cached_property
@@ -151,11 +154,6 @@ def weighted_mean(
 
     g(x) has the mean over the bands of x in every band. A detector pixel is a sum over bands. It
     says how bright a place is, and little of how the light is shared out over the bands.
-
-    Args:
-        cubes: x_i `(B, C, H, W)` each.
-        shares: s_i, of sum 1.
-        weights: w `(M, B)`, of sum 1; None: the shares.
     """
     x = sum(share * cube for share, cube in zip(shares, cubes, strict=True))
     if weights is not None:
@@ -174,16 +172,8 @@ def check_share(share: object) -> None:
 def draw_heldout(shape: Sequence[int], share: float = SHARE, seed: int = 0) -> Tensor:
     """Draw the pixels to hold out, each with the same probability.
 
-    Args:
-        shape: of the measurement without its batch, (K, H', W').
-        share: probability, in (0, 0.5].
-        seed: of the draw; the same everywhere.
-
     Returns:
         bool, `(1, K, H', W')`, on the CPU.
-
-    Raises:
-        ValueError: a share out of range.
     """
     check_share(share)
     random = torch.Generator().manual_seed(seed)
@@ -195,37 +185,12 @@ def draw_seen(y: Tensor, system: LinearSystem, share: float = SHARE) -> Tensor:
 
     A caller may have held out the same pixels before, as bad pixels of the camera. Then a second
     draw, with another seed, replaces the first.
-
-    Args:
-        y: measurement `(B, K, H', W')`.
-        system: the camera.
-        share: probability, in (0, 0.5].
     """
     heldout = draw_heldout(y.shape[1:], share).to(y.device)
     good = good_pixels(system)
     if good is not None and not bool((heldout & good).any()):
         heldout = draw_heldout(y.shape[1:], share, seed=1).to(y.device)
     return heldout
-
-
-def heldout_error(x: Tensor, y: Tensor, system: Camera, heldout: Tensor) -> Tensor:
-    r"""Return how far a cube is from pixels that it was reconstructed without.
-
-        ‖(y − Ax)_H‖ / ‖y_H‖
-
-    It compares settings of one method: a cube that fits noise predicts badly. It does not compare
-    methods.
-
-    Args:
-        x: cube `(B, C, H, W)`.
-        y: measurement `(B, K, H', W')`.
-        system: the camera, with all its pixels.
-        heldout: bool, `(1, K, H', W')`.
-
-    Returns:
-        `(B,)`; 0 where the held-out pixels are all zero.
-    """
-    return Lines(y, system, heldout).errors(x)
 
 
 def hold_out(y: Tensor, system: Camera, lines: int, share: float = SHARE) -> Lines:
@@ -266,15 +231,6 @@ def measure_heldout(
 
     It uses the brightest third of the lines across the dispersion, at least 32. Cameras that
     cannot be cut are reconstructed as a whole, which takes as long as the first time.
-
-    Args:
-        y: measurement `(B, K, H', W')`.
-        system: the camera.
-        reconstructor: the method that reconstructs the whole.
-        share: of the pixels to hold out, in (0, 0.5].
-
-    Raises:
-        ValueError: the share is out of range, or the cube is not finite.
     """
     check_share(share)
     y, axis = seen(y, system), part_axis(system)

@@ -91,9 +91,6 @@ class _Norms:
 
     Then all that wait are read, in turn. `numbers` has of each iteration residual, change and the
     largest σ of a tensor of them; `finite` whether its cube is.
-
-    Args:
-        light: ‖y‖.
     """
 
     def __init__(self, light: float) -> None:

@@ -35,15 +35,6 @@ def evaluate_objective(
 ) -> float | None:
     """Return what algorithm and prior minimise together, summed over the samples.
 
-    Args:
-        algorithm: of the run.
-        prior: with a method `penalty(x, sigma)`: R of prior(v, σ) = argmin ½‖u − v‖² + R(u).
-        state: of the algorithm.
-        y: measurement `(B, K, H', W')`.
-        system: the camera.
-        sigma: strength of the prior.
-        rho: ρ of the data step.
-
     Returns:
         The objective; None where the algorithm has none or the prior is no proximal map.
     """

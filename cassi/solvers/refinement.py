@@ -76,13 +76,6 @@ def no_closer(x: Tensor, stepped: Tensor, y: Tensor, system: LinearSystem, noise
 
         x + t (x' − x),   the largest t in [0, 1] with ‖y − A(…)‖ ≥ n ‖y‖
 
-    Args:
-        x: cube `(B, C, H, W)`.
-        stepped: x', the cube after a data step.
-        y: measurement `(B, K, H', W')`.
-        system: the camera.
-        noise: n, relative to the root mean square of y, `(B,)`.
-
     Returns:
         x' where its residual is not below the noise; x where its residual is below it already.
     """

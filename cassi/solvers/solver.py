@@ -12,29 +12,29 @@ from cassi.checks import not_negative, whole_number
 from cassi.solvers.base import (
     Algorithm,
     Callback,
-    Iteration,
     Options,
     Prior,
+    Relay,
     Solution,
     take,
-    wants_cube,
 )
 from cassi.solvers.early_stopping import (
     HeldOutMonitor,
     StoppingPoint,
-    Truncated,
     find_stopping_point,
+    truncated,
 )
 from cassi.solvers.gap import GAP
 from cassi.solvers.linear_system import (
     Camera,
     LinearSystem,
     check_order,
+    damped_start,
     is_camera,
     seen,
 )
 from cassi.solvers.loop import iterate
-from cassi.solvers.preparation import Preparation
+from cassi.solvers.refinement import no_closer
 from cassi.solvers.schedules import AnySchedule, Geometric, NoiseDependent, Schedule, as_schedule
 from cassi.solvers.statistics import (
     UNSEEN,
@@ -50,6 +50,43 @@ ALGORITHM, SIGMA = GAP(), Geometric(0.4, 0.1)
 HALO = 40
 LAST = 20
 """Iterations at the last strength, where the annealing is stopped early."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Preparation:
+    """One run of a solver: its measurement in signal levels, its schedules and its noise."""
+
+    y: Tensor
+    level: Tensor  # (B, 1, 1, 1)
+    system: LinearSystem
+    statistics: Statistics | None
+    iterations: int
+    sigma: AnySchedule
+    rho: AnySchedule
+    is_damped: bool
+    """Whether noise raises ρ."""
+    noise: Tensor | None
+    """That the run goes by, relative to the root mean square of y, `(B,)`."""
+    bound: Tensor | None
+    """The same, of the residual that the result has at least; None: no last data step."""
+    stopping_point: StoppingPoint | None
+
+    def first_cube(self, x0: Tensor | None) -> Tensor | None:
+        """Return the first cube in signal levels, `(B, C, H, W)`; None: the `pinv` of y."""
+        if x0 is not None:
+            return x0 / self.level
+        if not self.is_damped:
+            return None
+        # The pseudo-inverse amplifies noise that dark mask pixels let through.
+        return damped_start(self.y, self.system, self.rho(0, self.iterations))
+
+    def result(self, x: Tensor) -> Tensor:
+        """Return the last cube, after a data step if asked for, in the unit of the measurement."""
+        if self.bound is not None:
+            rho = self.rho(self.iterations - 1, self.iterations)
+            stepped = self.system.data_step(x, self.y, rho)
+            x = no_closer(x, stepped, self.y, self.system, self.bound)
+        return x * self.level
 
 
 @dataclass(frozen=True)
@@ -132,7 +169,7 @@ class Solver:
             rho=ready.rho,
             x0=lambda: ready.first_cube(x0),
             tol=self.tol,
-            callback=None if callback is None else _InUnits(callback, ready.level),
+            callback=None if callback is None else Relay(callback, lambda x: x * ready.level),
             objective=objective,
             statistics=ready.statistics,
             began=began,
@@ -142,7 +179,7 @@ class Solver:
 
     def _prepare(
         self, measured: Tensor, system: LinearSystem, statistics: Statistics | None
-    ) -> Preparation:
+    ) -> _Preparation:
         """Estimate level and noise, find the stopping point, and adapt the schedules to them."""
         algorithm, may_stop = self.algorithm, self.heldout > 0 and self.noise == "auto"
         if statistics is None and may_stop and is_camera(system):
@@ -166,10 +203,10 @@ class Solver:
         if noise is not None and isinstance(sigma, NoiseDependent):
             sigma = sigma.told(noise, y, rho(count - 1, count))
         if point is not None:
-            sigma = Truncated(sigma, self.iterations, point.count)
+            sigma = truncated(sigma, self.iterations, point.count)
         bound, is_damped = bound if self.consistent else None, rho is not own
         parts = y, level, system, statistics, count, sigma, rho, is_damped
-        return Preparation(*parts, noise, bound, point)
+        return _Preparation(*parts, noise, bound, point)
 
     def _find_stopping_point(self, noise: Tensor, statistics: Statistics) -> StoppingPoint | None:
         """Find where held-out pixels stop the annealing, once for a measurement; None: no noise."""
@@ -195,19 +232,6 @@ class Solver:
     def __call__(self, y: Tensor, system: LinearSystem) -> Tensor:
         """Reconstruct: `(B, K, H, W')` → `(B, C, H, W)`."""
         return self.run(y, system).x
-
-
-class _InUnits:
-    """Calls a callback with cubes in the unit of the measurement."""
-
-    def __init__(self, callback: Callback, level: Tensor) -> None:
-        self.callback, self.level = callback, level
-
-    def wants(self, iteration: Iteration) -> bool:
-        return wants_cube(self.callback, iteration)
-
-    def __call__(self, iteration: Iteration, x: Tensor | None) -> bool:
-        return bool(self.callback(iteration, None if x is None else x * self.level))
 
 
 def solve(

@@ -187,17 +187,16 @@ def signal_level(
         )
     if y.ndim != 4:
         raise ValueError(f"y: expected (B, K, H', W'), got shape {tuple(y.shape)}")
-    if not (_is_finite(y) if statistics is None else statistics.remember(y, lambda: _is_finite(y))):
+    known = _known(y, system, statistics)
+    if not known.remember(y, lambda: bool(y.isfinite().all())):
         raise ValueError(
             "y: expected finite values, got NaN or infinity; give such pixels as bad_pixels"
         )
-    if statistics is not None:
-        return (statistics.dark_level if dark else statistics.level).to(y)
-    return _brightness_level(y, _flat_field(y, system), _DARK if dark else _LIT)
+    return (known.dark_level if dark else known.level).to(y)
 
 
-def _is_finite(y: Tensor) -> bool:
-    return bool(y.isfinite().all())
+def _known(y: Tensor, system: LinearSystem, statistics: Statistics | None) -> Statistics:
+    return Statistics(lambda: [(y, system)]) if statistics is None else statistics
 
 
 def noise_level(y: Tensor, system: LinearSystem, statistics: Statistics | None = None) -> Tensor:
@@ -220,10 +219,7 @@ def noise_level(y: Tensor, system: LinearSystem, statistics: Statistics | None =
     Returns:
         `(B,)`, in the unit of y; 0 where the measurement has fewer than 20 windows.
     """
-    if statistics is not None:
-        return statistics.noise.to(y) * root_mean_square(y)
-    size = root_mean_square(y)
-    return _noise_of_parts([(y / size.view(-1, 1, 1, 1), system)], -2, y.shape) * size
+    return relative_noise(y, system, statistics=statistics) * root_mean_square(y)
 
 
 def relative_noise(
@@ -241,10 +237,7 @@ def relative_noise(
         statistics: of the whole measurement, where y is a part of it.
     """
     if isinstance(noise, str):
-        if statistics is not None:
-            return statistics.noise.to(y)
-        size = root_mean_square(y).view(-1, 1, 1, 1)
-        return _noise_of_parts([(y / size, system)], -2, y.shape)
+        return _known(y, system, statistics).noise.to(y)
     return torch.as_tensor(noise, dtype=y.dtype, device=y.device).expand(len(y))
 
 
@@ -268,7 +261,7 @@ def noise_damping(
     Returns:
         ρ >= 0, `(B,)`.
     """
-    gain = _gain_sum(y, system) / y[0].numel() if statistics is None else statistics.gain.to(y)
+    gain = _known(y, system, statistics).gain.to(y)
     n = torch.as_tensor(noise, dtype=y.dtype, device=y.device).expand(len(y))
     return 0.46 * (n - UNSEEN).clamp_min(0) ** 0.63 * gain
 
@@ -281,13 +274,6 @@ def damped_schedule(
     statistics: Statistics | None = None,
 ) -> AnySchedule:
     """Raise ρ to at least the `noise_damping` of y.
-
-    Args:
-        rho: schedule.
-        noise: relative to the root mean square of y, a number or `(B,)`, or "auto".
-        y: measurement `(B, K, H', W')`.
-        system: the camera.
-        statistics: of the whole measurement, where y is a part of it.
 
     Returns:
         `rho` itself where there is no noise, else a schedule of `(B,)`.
@@ -481,10 +467,7 @@ def _image(brightness: Tensor, spectrum: Tensor, system: LinearSystem) -> Tensor
 def _plain_variance(y: Tensor, system: LinearSystem, at: Tensor) -> tuple[Tensor, Tensor]:
     """Return what plain scenes leave of windows of a measurement.
 
-    Args:
-        y: measurement `(B, K, H', W')`.
-        system: the camera.
-        at: row and column of each window, counted in windows, `(P, 2)`.
+    `at` has row and column of each window, counted in windows, `(P, 2)`.
 
     Returns:
         The variance, corrected for being among the best 2 %, and the mean, `(P, B)` each; empty

@@ -32,7 +32,7 @@ class Probe:
 
     Attributes:
         heldout: error of pixels that the method was not given, on the brightest lines, see
-            `heldout_error`.
+            `cassi.solvers.heldout.Lines`.
         missed: |residual| over the local root mean square of A·`repeated`, at pixels of the
             mirrored scene that the method was not given: the value that three quarters of them do
             not exceed. With noise it is large.

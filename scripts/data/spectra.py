@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
 import cassi
-from cassi.calibration.spectra import FILE, Statistics, direction, moments
+from cassi.calibration.spectra import FILE, Statistics, moments
+from cassi.calibration.spectra_check import prefer
 from cassi.camera.evidence import MOMENT
 from cassi.data.bundled import bundled_path
 from cassi.data.manifest import read_manifest
@@ -71,7 +72,8 @@ def main() -> None:
     if arguments.check:
         for name, cube in cubes.items():
             others = [other for key, other in cubes.items() if key != name]
-            print(f"{name:32} {direction(cube, given.tolist(), summarize(others, given)):+.2f}")
+            score = prefer(cube, given.tolist(), True, summarize(others, given))
+            print(f"{name:32} {score:+.2f}")
         return
     values = summarize(list(cubes.values()), given)._asdict()
     rounded = {name: (value * 1e5).round().div(1e5).tolist() for name, value in values.items()}

@@ -44,6 +44,11 @@ def test_stripes_do_not_say_where_they_lie(scene, axis):
     mask = (line[None] if axis == -1 else line[:, None]).expand(HEIGHT, WIDTH).float()
     camera = SDCassi(mask, BANDS, step=2)
     assert align(camera(scene), camera) is None
+
+
+def test_a_calibration_leaves_stripes_where_they_are(scene):
+    stripes = (torch.arange(WIDTH) // 4 % 2).expand(HEIGHT, WIDTH).float()
+    camera = SDCassi(stripes, BANDS, step=2)
     found = cassi.calibrate(camera(scene), camera)
     torch.testing.assert_close(found(scene), camera(scene), rtol=0.02, atol=0.02)
 
@@ -68,23 +73,13 @@ def test_leaves_a_right_camera_alone(camera, scene, snr_db):
     assert align(y, camera) is None
 
 
-def test_is_taken_only_if_it_predicts_better(camera, scene, monkeypatch):
-    monkeypatch.setattr("cassi.pipeline.align.misses", lambda *_: 1.0)
-    assert align(moved_camera(camera, TRUE)(scene), camera) is None
-
-
 @pytest.mark.parametrize(
     "system",
-    [
-        DDCassi(torch.rand(HEIGHT, WIDTH), BANDS, step=2),
-        SDCassi(torch.rand(2, 1, 1, HEIGHT, WIDTH), BANDS, step=2),
-        SDCassi(torch.rand(24, 24), BANDS, step=2),
-    ],
-    ids=["two dispersers", "a mask per sample", "few windows"],
+    [DDCassi(torch.rand(48, 48), BANDS), SDCassi(torch.rand(24, 24), BANDS)],
+    ids=["two dispersers", "few windows"],
 )
 def test_takes_other_cameras_as_they_are(system):
-    y = torch.rand(2, *system.measurement_shape)
-    assert align(y, system) is None
+    assert align(torch.rand(2, *system.measurement_shape), system) is None
 
 
 def test_a_method_takes_the_camera_it_is_given(camera, scene, monkeypatch):
@@ -95,21 +90,10 @@ def test_a_method_takes_the_camera_it_is_given(camera, scene, monkeypatch):
     assert float((psnr(better, scene) - psnr(as_given, scene)).mean()) > 2
     given = cassi.reconstruct(y, camera, net, align=False)
     torch.testing.assert_close(given, as_given)
-    sure = cassi.reconstruct(y, camera, net, uncertainty=True, align=False)
-    torch.testing.assert_close(sure.x, as_given)
     monkeypatch.setattr("cassi.pipeline.find.align", lambda *_: found)  # as above, once
     moved = cassi.reconstruct(y, camera, net)
     torch.testing.assert_close(moved, better)
     torch.testing.assert_close(cassi.reconstruct(y, camera, net, uncertainty=True).x, moved)
-
-
-def test_reconstruct_does_so_for_every_method(camera, scene):
-    y = moved_camera(camera, TRUE)(scene)
-    x = cassi.reconstruct(y, camera, {"method": "gap_tv", "overrides": {"solver.iterations": 20}})
-    as_given = cassi.reconstruct(
-        y, camera, {"method": "gap_tv", "overrides": {"solver.iterations": 20}}, align=False
-    )
-    assert float((psnr(x, scene) - psnr(as_given, scene)).mean()) > 2
 
 
 def test_on_the_bundled_scene_nothing_moves():

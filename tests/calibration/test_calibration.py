@@ -7,9 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-import cassi
 from cassi.calibration import Frame, fit_light, refine_mask
-from cassi.camera.found import place_bands
 from cassi.camera.moved import moved_camera, unmoved
 from cassi.evaluation import Twin
 from cassi.pipeline.calibrate import calibrate_on
@@ -86,14 +84,6 @@ def test_a_tilt_is_found(camera, scene):
     assert float(anchored.across[0]) == 0
 
 
-def test_a_mask_of_each_band_is_that_of_all(camera, scene):
-    each = SDCassi(camera.mask.expand(1, BANDS, -1, -1).contiguous(), BANDS, step=2)
-    y = TWIN.expose(scene, camera)
-    found = [place_bands(y, system).kept for system in (camera, each)]
-    for key in ("across", "along", "rotation", "step"):
-        assert found[0][key] == pytest.approx(found[1][key], abs=0.02)
-
-
 def test_known_light_gives_gain_and_mask(camera, scene):
     true = moved_camera(camera, unmoved() | {"across": 0.6, "along": -0.4, "step": 0.1})
     dirt = torch.ones(HEIGHT, WIDTH)
@@ -128,12 +118,6 @@ def test_a_camera_that_predicts_worse_is_refused(camera, scene, monkeypatch):
     assert not any(each.taken for each in found.estimates)
 
 
-def test_dark_windows_say_nothing(camera, scene):
-    y = TWIN.expose(scene, camera)
-    y[..., 64:, :] = 0
-    assert place_bands(y, camera).kept["across"] == pytest.approx(0.6, abs=0.1)
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -147,8 +131,3 @@ def test_refuses(camera, change, said):
     arguments = {"y": y, "system": camera} | change
     with pytest.raises(ValueError, match=said):
         calibrate_on(**arguments)
-
-
-def test_in_python(camera, scene):
-    found = cassi.calibrate(TWIN.expose(scene, camera), camera)
-    assert found.offsets != camera.offsets

@@ -7,11 +7,10 @@ import re
 import pytest
 import torch
 
-import cassi
 from cassi.calibration.camera_check import check_camera, of_calibrated
 from cassi.calibration.mask_check import POSES
 from cassi.calibration.response import Response
-from cassi.calibration.spectra import comb, direction, read_statistics
+from cassi.calibration.spectra import read_statistics
 from cassi.calibration.spectra_check import check_spectra
 from cassi.systems import BlurredCassi, DDCassi, SDCassi
 from tests.shared import uniform
@@ -75,16 +74,6 @@ def test_a_mask_of_another_camera(mask):
     assert "does not show it" in warning.message
 
 
-@pytest.mark.parametrize("step", [2, -3])
-def test_light_in_lines_ends_nowhere(mask, step):
-    system = SDCassi(mask, BANDS, step=step)
-    for band in range(3, BANDS, 3):
-        for bright in (2, 6):
-            light = torch.full((BANDS, 1, 1), 0.2)
-            light[band] += bright
-            assert kinds(system(scene() * light), system) == set(), (band, bright)
-
-
 @pytest.mark.parametrize("way", [1, -1])
 @pytest.mark.parametrize("step", [1.8, 1.9, 2.1, 2.2])
 def test_another_step(mask, step, way):
@@ -105,34 +94,6 @@ def test_a_curve_is_told_to_stretch_not_to_become_straight(mask):
     (message,) = (each.message for each in said if each.about == "step")
     assert "multiply the distances of system.offsets by 1.1" in message
     assert "Linear" not in message
-
-
-def test_a_step_that_is_not_whole(mask):
-    offsets = [2.25 * band for band in range(BANDS)]
-    true = SDCassi(mask, BANDS, offsets=offsets, detector=SIDE + 36)
-    wrong = SDCassi(mask, BANDS, offsets=[2.0 * band for band in range(BANDS)], detector=SIDE + 36)
-    (warning,) = (
-        each for each in check_camera(true(scene()), wrong).warnings if each.about == "step"
-    )
-    assert "set system.step=2.2" in warning.message
-    assert "Linear" not in warning.message
-
-
-@pytest.mark.parametrize(
-    ("axis", "shift", "said"),
-    [
-        (-1, (3, 0), "3 pixels higher than"),
-        (-1, (0, -4), "4 pixels further right than"),
-        (-2, (3, 0), "3 pixels higher than"),
-        (-2, (0, -4), "4 pixels further right than"),
-    ],
-)
-def test_a_mask_that_is_moved(mask, axis, shift, said):
-    y = SDCassi(mask, BANDS, step=2, axis=axis)(scene())
-    wrong = SDCassi(mask.roll(shift, (0, 1)), BANDS, step=2, axis=axis)
-    (warning,) = check_camera(y, wrong).warnings
-    assert warning.about == "shift"
-    assert said in warning.message
 
 
 def test_other_cameras_pass(mask):
@@ -157,96 +118,6 @@ def test_bad_pixels_say_nothing(mask):
     bad = uniform(*y.shape[-2:], seed=2) < 0.05
     torn = torch.where(bad, 1e4, y)
     assert kinds(torn, system.weighted(bad_pixels=bad)) == set()
-
-
-def test_light(mask):
-    system = SDCassi(mask, BANDS, step=2)
-    y = system(scene())
-    assert kinds(y.clamp_max(float(y.quantile(0.98))), system) == {"light"}
-    dark = check_camera(y - 0.8 * y.mean(), system).warnings
-    assert [each.about for each in dark] == ["light"]
-    assert "set dark=" in dark[0].message
-
-
-@pytest.mark.parametrize("beside", [0, 12], ids=["one band", "no band"])
-@pytest.mark.parametrize("axis", [-1, -2])
-def test_a_dark_level_that_was_forgotten(mask, axis, beside):
-    """It is said first, as other warnings come from it."""
-    places = {"offsets": [beside / 2 + 2.0 * band for band in range(BANDS)], "axis": axis}
-    system = SDCassi(mask, BANDS, detector=SIDE + 2 * BANDS - 2 + beside, **places)
-    y = system(scene())
-    for level, said in ((0.0, False), (0.02, False), (0.3, True), (0.5, True)):
-        found = check_camera(y + level * y.median(), system).warnings
-        assert (found[:1] != () and found[0].about == "dark") is said
-        assert not said or "set dark=auto or dark=FILE" in found[0].message
-        assert "window=" not in " ".join(each.message for each in found if said)
-
-
-def test_an_edge_that_many_bands_reach_is_not_dark():
-    y = SDCassi(torch.ones(SIDE, SIDE), BANDS, step=2)
-    assert "dark" not in kinds(y(scene()) + 1, y)  # no code, and so no contrast
-    masks = uniform(BANDS, SIDE, SIDE, seed=2).round()
-    frames = SDCassi(masks, BANDS, step=0)
-    assert "dark" not in kinds(frames(scene()) + 1, frames)
-
-
-def test_bands_beside_the_detector(mask):
-    offsets = [2.0 * band for band in range(BANDS)]
-    system = SDCassi(mask, BANDS, offsets=offsets, detector=SIDE + 10)
-    assert "detector" in kinds(system(scene()), system)
-    wide = SDCassi(mask, BANDS, offsets=offsets, detector=SIDE + 60)
-    y = wide(scene())
-    assert "detector" not in kinds(y, wide)
-    y[..., -20:] = y.mean()
-    assert "detector" in kinds(y, wide)
-
-
-def test_small_and_plain_frames_are_not_judged():
-    for mask in (uniform(16, 20), torch.ones(96, 96)):
-        system = SDCassi(mask, 4, step=2)
-        found = check_camera(system(uniform(1, 4, *mask.shape)), system)
-        assert (found.warnings, found.note) == ((), "")
-
-
-def test_a_frame_of_another_camera_is_refused(mask):
-    system = SDCassi(mask, BANDS, step=2)
-    with pytest.raises(ValueError, match=r"y: expected .* = \(B, 1, 128, 158\)"):
-        check_camera(torch.ones(1, 1, SIDE, SIDE), system)
-
-
-def test_the_frame_is_the_same_with_the_other_sign(mask):
-    x = scene()
-    there, back = (SDCassi(mask, BANDS, step=step) for step in (2, -2))
-    assert torch.allclose(there(x), back(x.flip(1)), atol=1e-5)
-    found = check_camera(there(x), back, x.flip(1))
-    assert "Direction: cannot be measured in a frame" in found.note
-
-
-def test_reversed_spectra():
-    known = read_statistics()
-    nm = known.wavelengths.tolist()
-    pigments = [1 / (1 + torch.exp(-(known.wavelengths - edge) / 8)) for edge in (540, 580, 610)]
-    spectra = torch.stack([0.1 + 0.8 * pigment for pigment in pigments]).float()
-    x = spectra.mT.repeat(1, 40)[:, :100].reshape(-1, 10, 10)[None].repeat(1, 1, 4, 4)
-    system = SDCassi(torch.ones(40, 40), len(nm), step=2)
-    assert direction(x[0], nm) == pytest.approx(-direction(x[0].flip(0), nm))
-    right = check_spectra(x, system, nm)
-    assert right.warnings == ()
-    assert "spectra are consistent with it" in right.note
-    (warning,) = check_spectra(x.flip(1), system, nm).warnings
-    assert "set system.step=-2" in warning.message
-    (warning,) = check_spectra(x.flip(1), SDCassi(torch.ones(40, 40), len(nm), -1.25), nm).warnings
-    assert "set system.step=1.25" in warning.message
-    assert direction(x[0], range(800, 816)) is None
-
-
-def test_combs():
-    x = scene()[0]
-    assert comb(x) < 0.01
-    x[::2] *= 1.2
-    assert comb(x) > 0.05
-    (warning,) = check_spectra(x[None], SDCassi(torch.ones(SIDE, SIDE), BANDS)).warnings
-    assert warning.about == "spectra"
 
 
 def test_another_mask_says_nothing_of_the_direction(mask):
@@ -284,54 +155,120 @@ def test_a_calibrated_camera_is_not_to_be_calibrated(mask):
         assert left == message[: len(left)]
 
 
-def test_it_is_public():
-    assert cassi.check_camera is check_camera
+@pytest.mark.parametrize("axis", [-1, -2])
+@pytest.mark.parametrize(
+    ("shift", "said"),
+    [((3, 0), "3 pixels higher than"), ((0, -4), "4 pixels further right than")],
+)
+def test_a_mask_that_is_moved(mask, axis, shift, said):
+    y = SDCassi(mask, BANDS, step=2, axis=axis)(scene())
+    wrong = SDCassi(mask.roll(shift, (0, 1)), BANDS, step=2, axis=axis)
+    (warning,) = check_camera(y, wrong).warnings
+    assert warning.about == "shift"
+    assert said in warning.message
+
+
+def test_light(mask):
+    system = SDCassi(mask, BANDS, step=2)
+    y = system(scene())
+    assert kinds(y.clamp_max(float(y.quantile(0.98))), system) == {"light"}
+    (dark,) = check_camera(y - 0.8 * y.mean(), system).warnings
+    assert dark.about == "light"
+    assert "set dark=" in dark.message
+
+
+@pytest.mark.parametrize(("axis", "beside"), [(-1, 12), (-2, 0)], ids=["no band", "one band"])
+@pytest.mark.parametrize(("level", "said"), [(0.0, False), (0.02, False), (0.3, True)])
+def test_a_dark_level_that_was_forgotten(mask, axis, beside, level, said):
+    """It is said first, as other warnings come from it."""
+    places = {"offsets": [beside / 2 + 2.0 * band for band in range(BANDS)], "axis": axis}
+    system = SDCassi(mask, BANDS, detector=SIDE + 2 * BANDS - 2 + beside, **places)
+    y = system(scene())
+    found = check_camera(y + level * y.median(), system).warnings
+    assert (found[:1] != () and found[0].about == "dark") is said
+    assert not said or "set dark=auto or dark=FILE" in found[0].message
+    assert "window=" not in " ".join(each.message for each in found if said)
+
+
+def test_bands_beside_the_detector(mask):
+    offsets = [2.0 * band for band in range(BANDS)]
+    system, wide = (
+        SDCassi(mask, BANDS, offsets=offsets, detector=SIDE + more) for more in (10, 60)
+    )
+    assert "detector" in kinds(system(scene()), system)
+    y = wide(scene())
+    assert "detector" not in kinds(y, wide)
+    y[..., -20:] = y.mean()
+    assert "detector" in kinds(y, wide)
+
+
+def test_frames_that_are_not_judged(mask):
+    for small in (uniform(16, 20), torch.ones(96, 96)):
+        system = SDCassi(small, 4, step=2)
+        found = check_camera(system(uniform(1, 4, *small.shape)), system)
+        assert (found.warnings, found.note) == ((), "")
+    camera = SDCassi(mask, BANDS, step=2)
+    about = kinds(torch.zeros(1, *camera.measurement_shape), camera)
+    assert not {"mask", "step", "shift", "curve"} & about
+    with pytest.raises(ValueError, match=r"y: expected .* = \(B, 1, 128, 158\)"):
+        check_camera(torch.ones(1, 1, SIDE, SIDE), camera)
+
+
+def spectra_of(x, light=1.0, white=None, step=2.0):
+    """Return what the spectra of a cube `(C, 40, 40)` in a light say of the direction."""
+    system = SDCassi(torch.ones(40, 40), len(x), step=step)
+    nm = read_statistics().wavelengths.tolist()
+    return check_spectra((light * x)[None], system, nm, white)
+
+
+def surfaces():
+    """Return a cube of ordinary surfaces, drawn from the statistics of scenes."""
+    known = read_statistics()
+    root = torch.linalg.cholesky(known.within + 1e-3 * torch.eye(len(known.wavelengths)))
+    draws = torch.randn(len(root), 100, dtype=torch.float64)
+    x = (known.mean[:, None] + root @ draws).exp().float().view(-1, 10, 10)
+    return x.repeat_interleave(4, 1).repeat_interleave(4, 2)
+
+
+@pytest.mark.parametrize(("step", "remedy"), [(2.0, "-2"), (-1.25, "1.25")])
+def test_reversed_spectra(step, remedy):
+    nm = read_statistics().wavelengths
+    pigments = [1 / (1 + torch.exp(-(nm - edge) / 8)) for edge in (540, 580, 610)]
+    spectra = (0.1 + 0.8 * torch.stack(pigments)).float()
+    x = spectra.mT.repeat(1, 40)[:, :100].reshape(-1, 10, 10).repeat(1, 4, 4)
+    right = spectra_of(x, step=step)
+    assert right.warnings == ()
+    assert "spectra are consistent with it" in right.note
+    found = spectra_of(x.flip(0), step=step)
+    (warning,) = found.warnings
+    assert f"set system.step={remedy}" in warning.message
+    assert found.numbers["direction"] == pytest.approx(-right.numbers["direction"])
 
 
 def test_a_lamp_does_not_hide_the_direction():
-    known = read_statistics()
-    count = len(known.wavelengths)
-    root = torch.linalg.cholesky(known.within + 1e-3 * torch.eye(count))
-    logs = known.mean[:, None] + root @ torch.randn(count, 100, dtype=torch.float64)
-    patches = logs.exp().float().view(count, 10, 10).repeat_interleave(4, 1).repeat_interleave(4, 2)
-    nm = known.wavelengths
+    nm, x = read_statistics().wavelengths, surfaces()
     lamp = nm**-4 / torch.expm1(1.4388e7 / (2600 * nm)) * torch.exp(-(((nm - 600) / 150) ** 2))
     lamp = (lamp / lamp.max()).float().view(-1, 1, 1)
-    x, system = (lamp * patches)[None], SDCassi(torch.ones(40, 40), count, step=2)
-    for cube, reversed_ in ((x, False), (x.flip(1), True)):
-        found = check_spectra(cube, system, nm.tolist())
-        assert ("direction" in {each.about for each in found.warnings}) is reversed_
+    assert not spectra_of(x, lamp).warnings
+    (warning,) = spectra_of(x.flip(0), lamp.flip(0)).warnings
+    assert warning.about == "direction"
 
 
 def test_reflectances_are_asked_in_a_light_of_no_lamp():
-    known = read_statistics()
-    count, nm = len(known.wavelengths), known.wavelengths.tolist()
-    root = torch.linalg.cholesky(known.within + 1e-3 * torch.eye(count))
-    logs = known.mean[:, None] + root @ torch.randn(count, 100, dtype=torch.float64)
-    surfaces = logs.exp().float().view(count, 10, 10).repeat_interleave(4, 1)
-    surfaces = surfaces.repeat_interleave(4, 2)[None]
-    light = 0.1 + torch.arange(count).remainder(2).float()
-    x, system = light[:, None, None] * surfaces, SDCassi(torch.ones(40, 40), count, step=2)
-    white = Response(light, torch.zeros(count))
-    assert check_spectra(x, system, nm).numbers["direction"] is None
-    assert check_spectra(x, system, nm, white).numbers["direction"] > 0
-    back = Response(light.flip(0), torch.zeros(count))
-    warned = {each.about for each in check_spectra(x.flip(1), system, nm, back).warnings}
-    assert "direction" in warned
+    x = surfaces()
+    light = 0.1 + torch.arange(len(x)).remainder(2).float()
+    shone, white = light[:, None, None], Response(light, torch.zeros(len(x)))
+    assert spectra_of(x, shone).numbers["direction"] is None
+    assert spectra_of(x, shone, white).numbers["direction"] > 0
+    back = Response(light.flip(0), torch.zeros(len(x)))
+    found = spectra_of(x.flip(0), shone.flip(0), back)
+    assert "direction" in {each.about for each in found.warnings}
 
 
-def test_bright_light_ends_where_it_breaks_off(mask):
-    light = torch.linspace(-4, 0, BANDS).exp()[:, None, None]
-    true = SDCassi(mask, BANDS, step=2)
-    short, length = [1.8 * band for band in range(BANDS)], true.measurement_shape[-1]
-    found = check_camera(
-        true(light * scene()), SDCassi(mask, BANDS, offsets=short, detector=length)
-    )
-    assert "step" in {each.about for each in found.warnings}
-    assert found.numbers["step"] == pytest.approx(2, abs=0.06)
-
-
-def test_a_black_frame_shows_no_mask(mask):
-    camera = SDCassi(mask, BANDS, step=2)
-    found = check_camera(torch.zeros(1, *camera.measurement_shape), camera)
-    assert not {"mask", "step", "shift", "curve"} & {each.about for each in found.warnings}
+def test_combs():
+    x = scene()
+    system = SDCassi(torch.ones(SIDE, SIDE), BANDS)
+    assert not check_spectra(x, system).warnings
+    x[:, ::2] *= 1.2
+    (warning,) = check_spectra(x, system).warnings
+    assert warning.about == "spectra"

@@ -9,7 +9,6 @@ from torch.nn.functional import avg_pool2d
 from cassi.calibration.filters import (
     Place,
     centroid,
-    find_field,
     find_filtered_camera,
     fit_curves,
 )
@@ -101,12 +100,6 @@ def test_curves_are_compared_by_what_they_miss():
     assert sum(each.weight for each in curves) == pytest.approx(1)
     line = [Place(a, 0.2 * (a - 520), 0.0, 0.02) for a in at]
     assert fit_curves(line, BANDS)[2][0].name == "straight line"
-
-
-def test_a_field_is_found_beside_stray_light(frames):
-    rows, columns = find_field(frames[1], torch.ones_like(frames[1], dtype=torch.bool))
-    assert rows == (8, 8 + HEIGHT)
-    assert columns[1] - columns[0] == WIDTH
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from cassi.calibration import Patch, Response, find_white
 from cassi.systems import SDCassi
 
 LIGHT = torch.tensor([0.5, 1.0, 2.0, 1.5, 0.8])
+WHITE = LIGHT[None, :, None, None].expand(1, -1, 64, 60)
 
 
 def _camera():
@@ -17,8 +18,8 @@ def _camera():
 
 
 def test_a_white_frame_shows_lamp_and_sensor_beside_stray_light():
-    camera, white = _camera(), LIGHT[None, :, None, None].expand(1, -1, 64, 60)
-    y = camera(white) + 0.3
+    camera = _camera()
+    y = camera(WHITE) + 0.3
     y = y + 0.01 * torch.randn(y.shape, generator=torch.Generator().manual_seed(0))
     found = find_white(y, camera)
     r = found.response
@@ -44,24 +45,13 @@ def test_what_an_unsharp_mask_cannot_tell_apart_is_smooth():
 def test_a_white_frame_scales_pixels_for_what_the_camera_has_wrong():
     wrong = torch.rand(1, 1, 64, 68, generator=torch.Generator().manual_seed(0)) * 0.1 + 0.95
     camera = _camera()
-    white = camera(LIGHT[None, :, None, None].expand(1, -1, 64, 60))
+    white = camera(WHITE)
     found = find_white(white * wrong, camera)
     grey = 0.4 * white
     away = (found.corrected(grey * wrong, None) - grey).norm()
     assert away < 0.1 * (grey * wrong - grey).norm()
     elsewhere = SDCassi(camera.mask.roll(7, -2), bands=5, step=2)
     assert find_white(white, elsewhere, 1.0, lambda *_: torch.ones(1, 5, 64, 60)).gain is None
-
-
-def test_bad_pixels_of_a_white_frame_say_nothing():
-    camera = _camera()
-    bad = torch.zeros(64, 68)
-    bad[5:20, 7:30] = 1
-    y = camera(LIGHT[None, :, None, None].expand(1, -1, 64, 60))
-    y[0, 0][bad > 0] = 99
-    weighted = camera.weighted(bad_pixels=bad)
-    found = find_white(weighted.without_bad_pixels(y), weighted)
-    assert_close(found.response.values, LIGHT, rtol=1e-4, atol=0)
 
 
 def test_a_white_patch_is_the_response():
@@ -79,13 +69,6 @@ def test_errors_of_value_and_response_add():
     assert_close(response.scene_std(x, std).item(), (0.3**2 + 0.2**2) ** 0.5)
 
 
-def test_a_band_is_no_surer_than_those_beside_it():
-    std = torch.tensor([0.9, 0.1, 0.1, 0.1, 0.4])[:, None, None]
-    exact = Response(torch.ones(5), torch.zeros(5))
-    found = exact.scene_std(torch.ones(5, 1, 1), std)
-    assert_close(found.flatten(), torch.tensor([0.9, 0.9, 0.9, 0.4, 0.4]))
-
-
 def test_reflectances_are_smooth_where_light_is_weak():
     light, nm = torch.linspace(0.1, 2, 18), torch.linspace(455, 645, 18).tolist()
     response = Response(light, torch.zeros(18))
@@ -100,19 +83,6 @@ def test_reflectances_are_smooth_where_light_is_weak():
     assert float(away.norm()) < 0.3 * float((response.scene(x) - truth).norm())
     std = response.scene_std(x, wrong * torch.ones_like(x), nm)
     assert float((away.abs() < 1.645 * std).float().mean()) > 0.9
-
-
-def test_error_bars_hold_what_smoothing_takes_of_a_strong_colour():
-    nm = torch.linspace(455, 645, 18)
-    response = Response(torch.linspace(0.5, 2, 18), torch.zeros(18))
-    truth = (0.1 + 0.7 * torch.sigmoid((nm - 550) / 20))[:, None, None]
-    x = response.values[:, None, None] * truth
-    away = (response.scene(x, nm.tolist()) - truth).abs()
-    std = response.scene_std(x, torch.full_like(x, 1e-6), nm.tolist())
-    assert float(away.max()) > 0.03
-    assert float(std.norm()) > 0.5 * float(away.norm())
-    white = response.values[:, None, None].expand(18, 1, 1)
-    assert float(response.scene_std(white, torch.zeros_like(x), nm.tolist()).max()) < 1e-3
 
 
 def test_error_bars_hold_sharp_colours():
@@ -160,31 +130,21 @@ def test_a_patch_beside_the_cube_is_refused():
 
 def test_a_method_that_adds_to_a_band_adds_to_its_response():
     camera = _camera()
-    white = LIGHT[None, :, None, None].expand(1, -1, 64, 60)
     wrong = torch.tensor([1.0, 1.2, 0.9, 1.0, 1.1])
     seen = []
 
     def reconstruct(y, system):
         seen.append(y)
-        return white * wrong[:, None, None]
+        return WHITE * wrong[:, None, None]
 
-    found = find_white(camera(white) + 0.3, camera, 0.5, reconstruct)
+    found = find_white(camera(WHITE) + 0.3, camera, 0.5, reconstruct)
     assert_close(found.response.values, 2 * LIGHT * wrong)
-    assert_close(seen[0], camera(white), atol=5e-3, rtol=0)
-
-
-def test_a_few_pixels_in_which_a_method_fails_do_not_count():
-    camera = _camera()
-    white = LIGHT[None, :, None, None].expand(1, -1, 64, 60)
-    wild = white.clone()
-    wild[:, 0, 20:24, 40:46] = -2000.0
-    found = find_white(camera(white), camera, 1.0, lambda *_: wild).response
-    assert_close(found.values, LIGHT, rtol=1e-3, atol=0)
+    assert_close(seen[0], camera(WHITE), atol=5e-3, rtol=0)
 
 
 def test_a_method_that_fails_on_a_white_frame_is_left_out():
     camera = _camera()
-    y = camera(LIGHT[None, :, None, None].expand(1, -1, 64, 60))
+    y = camera(WHITE)
     failed = torch.tensor([0.0, 0, 0, 2, 3])[None, :, None, None].expand(1, -1, 64, 60)
     found = find_white(y, camera, 1.0, lambda *_: failed)
     assert_close(found.response.values, LIGHT, rtol=1e-3, atol=0)

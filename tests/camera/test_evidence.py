@@ -105,25 +105,7 @@ def test_shots_are_asked_by_their_own_masks(mask):
     assert evidence(right).over(evidence(swapped))[1] > 3
 
 
-def test_the_unit_of_the_frame_has_no_influence(mask):
-    camera = SDCassi(mask, BANDS, STEP)
-    y, right = frame(camera), optics(camera)
-    own, other = Evidence(y, camera, wavelengths=NM), optics(camera).moved(0.5, 0.5)
-    large = Evidence(y * 2.0**40, camera, wavelengths=NM)
-    nats = own(right).over(own(other))[0]
-    assert large(right).over(large(other))[0] == pytest.approx(nats, rel=1e-9)
-
-
 def test_a_dark_frame_is_refused(mask):
     camera = SDCassi(mask, BANDS, STEP)
     with pytest.raises(ValueError, match="no window"):
         Evidence(torch.zeros(1, 1, *camera.measurement_shape[1:]), camera)
-
-
-def test_one_window_is_never_sure(mask):
-    camera = SDCassi(mask, BANDS, STEP)
-    evidence = Evidence(frame(camera), camera, wavelengths=NM, count=1)
-    right = optics(camera)
-    nats, errors = evidence(right).over(evidence(right.moved(2.0, 0.0)))
-    assert nats > 0
-    assert errors == 0

@@ -46,11 +46,3 @@ def test_light_that_fades_tells_nothing():
     assert found.told == ""
     assert found.offsets == pytest.approx(nominal)
     assert min(found.errors) >= 0.9
-
-
-def test_lines_of_a_lamp_are_no_ends():
-    power = sum(torch.exp(-0.5 * ((AT - place) / 0.5) ** 2) for place in (4, 11.3, 19, 27.6)) + 1e-3
-    nominal = (2.0 * np.arange(BANDS)).tolist()
-    found = name_bands(AT, power / power.mean(), nominal)
-    assert found.told == ""
-    assert found.offsets == pytest.approx(nominal)

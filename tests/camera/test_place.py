@@ -95,23 +95,19 @@ def test_light_is_found_between_its_ends():
     assert float(found.light[outside].max()) < 0.1 * float(found.light[inside].median())
 
 
-@pytest.mark.parametrize(("axis", "down", "turned"), [(-1, 0.7, 0.3), (-2, -0.6, -0.3)])
-def test_a_sensors_frame_gives_a_camera(axis, down, turned):
-    camera, y = measure(down, turned, axis)
+def test_a_sensors_frame_gives_a_camera():
+    camera, y = measure(-0.6, -0.3, axis=-2)
     bad = torch.rand(y.shape[1:], generator=torch.Generator().manual_seed(4)) < 0.005
     found = calibrate_on(y, camera.weighted(bad_pixels=bad), wavelengths=NM)
     assert found.after < found.before
     assert not found.told
-    key = "down" if axis == -1 else "right"
     values = {each.key: each for each in found.estimates}
-    assert values[key].value == pytest.approx(down, abs=0.15)
+    assert values["right"].value == pytest.approx(-0.6, abs=0.15)
     rotation = values["rotation"]
-    wanted = turned if axis == -1 else -turned  # as displayed
-    assert abs(rotation.value - wanted) < 2 * rotation.standard_error
-    assert found.system.axis == axis
+    assert abs(rotation.value - 0.3) < 2 * rotation.standard_error  # as displayed
+    assert found.system.axis == -2
     assert found.system.all_light
-    moved = (found.system.mask - camera.mask).abs().mean()
-    assert moved > 0.05
+    assert (found.system.mask - camera.mask).abs().mean() > 0.05
 
 
 def test_a_camera_that_predicts_twice_as_badly_is_dropped(monkeypatch):
@@ -139,15 +135,6 @@ def test_what_a_frame_does_not_tell_stays():
             assert place.kept[key] != 0
     assert sum(place.kept[key] != 0 for key in DISPLACEMENTS) < 6
     assert place.kept["blur"] == max(place.values["blur"], 0.0)
-
-
-def test_bad_pixels_have_no_influence():
-    camera, y = measure(0.5)
-    good = torch.rand(y.shape, generator=torch.Generator().manual_seed(3)) > 0.02
-    found = [
-        place_mask(torch.where(good, y, value), camera, good, NM, count=12) for value in (0.0, 50.0)
-    ]
-    assert found[0].values == found[1].values
 
 
 @pytest.mark.parametrize("lines", [False, True])
@@ -204,17 +191,6 @@ def test_what_no_window_tells_stays_at_its_prior():
     place = fit.place(fit.run(fit.start(), (*ROUGHLY, *BLURS), 6))
     assert abs(place.values["across"]) < 0.1
     assert place.errors["across"] > 0.9 * DISPLACEMENTS["across"].deviation
-
-
-def test_a_mask_of_stripes_is_not_trusted_beyond_its_prior():
-    camera, _ = measure()
-    stripes = (torch.arange(WIDTH) // 2 % 2).float().expand(HEIGHT, WIDTH)
-    striped = SDCassi(stripes, BANDS, offsets=camera.offsets, detector=camera.measurement_shape[-1])
-    y = striped(torch.ones(1, BANDS, HEIGHT, WIDTH))
-    y = y + 0.01 * torch.randn(y.shape, generator=torch.Generator().manual_seed(5))
-    place = place_mask(y, striped, wavelengths=NM)
-    assert place.errors["across"] == pytest.approx(DISPLACEMENTS["across"].deviation, rel=0.01)
-    assert all(abs(place.values[key]) < 3 * DISPLACEMENTS[key].deviation for key in DISPLACEMENTS)
 
 
 def test_other_cameras_and_dark_frames_are_refused():

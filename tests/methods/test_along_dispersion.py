@@ -41,16 +41,6 @@ def test_a_wrong_curve_changes_the_names_alone():
     assert torch.equal(cubes[0].x, cubes[1].x)
 
 
-def test_light_is_found_where_it_is():
-    y, camera = draw()
-    few = SDCassi(camera.mask, 5, offsets=PRISM[:5], detector=90)  # it ends before the light does
-    few.all_light = True
-    grids = [find_grid(y, each) for each in (camera, few)]
-    ends = [abs(grid.offsets[0] - grid.named[0]) for grid in grids]
-    assert ends[0] <= 1
-    assert ends[1] >= 1
-
-
 def test_what_is_reported_is_at_the_bands():
     y, camera = draw()
     method = AlongDispersion(auto(iterations=30), Grid.over(PRISM))
@@ -64,13 +54,6 @@ def test_what_is_reported_is_at_the_bands():
     residual = float((y - found.measured(camera)).norm() / y.norm())
     assert residual == pytest.approx(found.history[-1].residual, rel=0.5)
     assert measure_heldout(y, camera, method).error < 0.2
-
-
-def test_the_prior_is_as_strong_for_more_bands():
-    grid = Grid.over(PRISM, 0.5)
-    made = AlongDispersion(auto(strength=0.02), grid)._suited()
-    ratio = len(grid.offsets) / 6
-    assert made.sigma.end == pytest.approx(0.02 * ratio**0.75)
 
 
 def test_the_functions_take_it_by_themselves():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,7 +24,6 @@ from cassi.priors import NonLocalLowRank, Subspace
 from cassi.solvers import (
     ADMM,
     AboveNoise,
-    Function,
     Geometric,
     Solver,
     Statistics,
@@ -58,15 +58,6 @@ def restarts(count, iterations, share=0.5, **parts):
     """Return restarts of OWN from SMOOTH, each with a share of its first cube."""
     once = Blended(replace(OWN, iterations=iterations), share)
     return Started(Restarts([once] * count, **parts), SMOOTH)
-
-
-def test_patches_of_the_scene_itself_add_to_a_start(scene):
-    system, y, truth = scene
-    smooth = SMOOTH(y, system)
-    solution = Started(OWN, SMOOTH).run(y, system)
-    assert error(solution.x, truth) < 0.7 * error(smooth, truth)
-    assert len(solution.history) == 20
-    assert torch.equal(solution.x, OWN.run(y, system, x0=smooth).x)
 
 
 def test_a_share_of_the_start_is_in_the_result(scene):
@@ -143,16 +134,6 @@ def test_a_callback_ends_all_passes(scene):
     solution = restarts(3, 2).run(y, system, callback=lambda each, _: each.index == 3)
     assert [each.index for each in solution.history] == [1, 2, 3]
     assert solution.reason == "callback"
-
-
-def test_a_first_cube_that_is_given_wins(scene):
-    system, y, truth = scene
-
-    def never(y, system):
-        raise AssertionError
-
-    method = Started(replace(OWN, iterations=1), Function(never))
-    assert error(method.run(y, system, x0=truth).x, truth) < 0.1
 
 
 @dataclass(frozen=True)
@@ -232,13 +213,15 @@ def test_a_schedule_follows_the_clock(monkeypatch):
     assert fast.is_over
 
 
-def test_time_is_limited(scene):
+def test_time_is_limited(scene, monkeypatch):
     system, y, _ = scene
     limited = TimeLimit(replace(OWN, iterations=10**5), 0.3)
-    solution = limited.run(y, system)
     assert not limited.shares_batch
-    assert solution.history[-1].seconds < 3
-    assert solution.history[-1].sigma < 0.1
+    ticks = itertools.count()
+    monkeypatch.setattr(time, "perf_counter", lambda: next(ticks) / 100)
+    history = limited.run(y, system).history
+    assert 1 < len(history) < 30
+    assert history[-1].sigma < 0.1
 
 
 @pytest.mark.parametrize(
@@ -280,21 +263,6 @@ def test_a_start_has_the_name_of_a_method_or_network(scene):
     assert (auto.start.noise, auto.start.iterations) == (0.01, 100)
     with pytest.raises(ValueError, match=r"solver\.start: no method, network or .* 'automatic'"):
         build_method(compose_settings([*options, "solver.start=automatic"]))
-
-
-@pytest.mark.parametrize(
-    ("option", "said"),
-    [
-        ("solver.visible=0.1", "NoiseThreshold"),
-        ("solver.again=null", "Restarts"),
-        ("solver.time_limit=3", "solver=self_supervised and solver=lctc"),
-        ("solver.sigma=0.1", r"solver\.strength"),
-        ("calibrate=auto", "auto is align=true now"),
-    ],
-)
-def test_settings_that_have_moved_are_refused_with_the_new_name(option, said):
-    with pytest.raises(ValueError, match=said):
-        compose_settings([option])
 
 
 def test_a_denoiser_sees_mirrored_images_in_turn():

@@ -1,13 +1,12 @@
 """The method for video snapshots."""
 
 import pytest
-import torch
 from shared import uniform
 
 from cassi.methods import video
 from cassi.priors import TV
 from cassi.solvers import GAP, Geometric, Solver
-from cassi.systems import DDCassi, SDCassi
+from cassi.systems import SDCassi
 
 
 @pytest.fixture(scope="module")
@@ -39,10 +38,3 @@ def test_iterations_are_those_of_all_passes(snapshot):
     assert len(method.run(y, camera).history) == 22
     with pytest.raises(ValueError, match="passes: expected a whole number"):
         video(passes=-1)
-
-
-def test_a_camera_for_frames_says_so():
-    assert SDCassi(torch.ones(3, 4, 5), bands=3, step=0).codes_frames
-    assert not SDCassi(torch.ones(4, 5), bands=3, step=0).codes_frames
-    assert not SDCassi(torch.ones(3, 4, 5), bands=3, step=1).codes_frames
-    assert not DDCassi(torch.ones(4, 5), bands=3, step=1).codes_frames

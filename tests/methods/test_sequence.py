@@ -69,13 +69,6 @@ def test_another_scene_starts_afresh(scene, camera):
     assert seen == list(range(1, len(found.history) + 1))
 
 
-def test_two_sequences_know_nothing_of_each_other(scene, camera):
-    method, y = Sequence(auto()), camera(scene)
-    first, second = method.begin(), method.begin()
-    first.run(y, camera)
-    assert torch.equal(second.run(y, camera).x, method.run(y, camera).x)
-
-
 def test_other_methods_are_refused():
     with pytest.raises(TypeError, match="spectral components"):
         Sequence(video())

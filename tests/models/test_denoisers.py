@@ -45,16 +45,6 @@ def test_stacks_have_the_published_layout(net, channels):
     assert _layout(net) == _stack(channels)
 
 
-def test_dncnn_with_batch_normalization_has_the_layout_of_its_training():
-    layout = _layout(DnCNN(batch_norm=True))
-    assert layout["model.0.weight"] == (64, 1, 3, 3)
-    for i in range(15):
-        assert layout[f"model.{2 + 3 * i}.weight"] == (64, 64, 3, 3)
-        assert layout[f"model.{3 + 3 * i}.running_var"] == (64,)
-    assert layout["model.47.weight"] == (1, 64, 3, 3)
-    assert len(layout) == 2 * 17 + 5 * 15
-
-
 @pytest.mark.parametrize("channels", [1, 3])
 def test_drunet_has_the_published_layout(channels):
     widths = [64, 128, 256, 512]
@@ -91,25 +81,11 @@ def test_sigma_is_a_number_or_one_per_image(net):
 
 
 @every_network
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_takes_other_dtypes(net, dtype):
-    x = torch.rand(1, 1, 9, 8, dtype=dtype)
-    assert net.to(dtype)(x, 0.1).dtype == dtype
-    net.float()
-
-
-@every_network
 def test_refuses_other_images(net):
     for shape in ((2, 3, 8, 8), (8, 8)):
         got = re.escape(str(shape))
         with pytest.raises(ValueError, match=rf"expected images \(N, 1, H, W\), got {got}"):
             net(torch.rand(shape), 0.1)
-
-
-@pytest.mark.parametrize("net", [TINY["FFDNet"], TINY["DRUNet"]])
-def test_refuses_sigmas_of_other_images(net):
-    with pytest.raises(ValueError, match=r"one per image \(2\), got shape \(3,\)"):
-        net(torch.rand(2, 1, 8, 8), torch.rand(3))
 
 
 @pytest.mark.parametrize("shuffle", [1, 2])
@@ -118,19 +94,6 @@ def test_drunet_scales_with_its_input(shuffle, residual):
     net = DRUNet(widths=(4, 4, 6, 6), blocks=1, shuffle=shuffle, residual=residual).double()
     x = torch.rand(1, 1, 16, 16, dtype=torch.float64)
     torch.testing.assert_close(net(7 * x, 0.7), 7 * net(x, 0.1))
-
-
-def test_a_residual_is_subtracted():
-    plain, residual = (DRUNet(widths=(4, 4, 6, 6), blocks=1, residual=r) for r in (False, True))
-    residual.load_state_dict(plain.state_dict())
-    x = torch.rand(2, 1, 11, 16)
-    torch.testing.assert_close(residual(x, 0.1), x - plain(x, 0.1))
-
-
-def test_ffdnet_takes_neighbours_and_returns_one():
-    assert FFDNet(channels=7, outputs=1, width=4, depth=2)(torch.rand(2, 7, 5, 6), 0.1).shape == (
-        *(2, 1, 5, 6),
-    )
 
 
 @pytest.mark.parametrize(

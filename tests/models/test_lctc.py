@@ -44,13 +44,6 @@ def test_has_as_many_weights_as_published():
     assert not list(network.buffers())
 
 
-@pytest.mark.parametrize("size", [(9, 9), (10, 15), (16, 24), (33, 12)])
-def test_takes_any_size_from_nine_pixels_on(size):
-    network = by_rule(2)
-    assert network(code(*size)).shape == (1, 2, *size)
-    assert network.least == 9
-
-
 @pytest.mark.parametrize(
     ("shape", "message"),
     [
@@ -61,16 +54,3 @@ def test_takes_any_size_from_nine_pixels_on(size):
 def test_refuses_other_codes(shape, message):
     with pytest.raises(ValueError, match=message):
         LCTC(3)(torch.zeros(shape))
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"inputs": 0}, "LCTC inputs: expected a whole number of at least 1, got 0"),
-        ({"width": 15}, "LCTC: expected width and skip of 16 or more, got 15 and 16"),
-        ({"skip": 1}, "LCTC: expected width and skip of 16 or more, got 36 and 1"),
-    ],
-)
-def test_refuses_too_few_channels(settings, message):
-    with pytest.raises(ValueError, match=message):
-        LCTC(3, **settings)

@@ -8,12 +8,9 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 
 import cassi
-from cassi.apps.reconstructors import Recipe, settings_of, understand
 from cassi.data.bundled import bundled_path
 from cassi.metrics import psnr
-from cassi.models import inference, pretrained
 from cassi.models.inference import Inference, prepare
-from cassi.models.pretrained import plug_and_play, shipped_network, total_variation
 from cassi.solvers import Statistics
 
 
@@ -57,12 +54,6 @@ def test_is_consistent_with_the_measurement(bundled):
     assert 1e-3 * y.norm() < (y - system(raw(y, system))).norm() <= 3e-2 * y.norm()
 
 
-def test_the_large_one_starts_as_the_default_solver_with_more_iterations():
-    settings = settings_of(understand("auto"))
-    solver, _ = Recipe(settings, torch.device("cpu")).make(28)
-    assert total_variation("large") == replace(solver, iterations=125)
-
-
 def look(net, y, system, noise=None):
     """Return what noise windows show, what was chosen by pixels held out, and the start then."""
     whole = Statistics(lambda: [(y, system)])
@@ -84,20 +75,6 @@ def test_texture_that_passes_for_noise_is_found_out(bundled):
     assert look(small, y, system)[1:] == (None, small.start)
 
 
-def test_a_start_that_finds_no_noise_is_believed(bundled):
-    _, system, y = bundled
-    net = cassi.create_model("pretrained", system)
-    assert look(net, y, system, noise=0.0)[2] is net.start
-
-
-def test_the_start_has_a_share_of_the_result(bundled, monkeypatch):
-    _, system, y = bundled
-    net = cassi.create_model("pretrained", system, size="small", noise=0.0)
-    mixed = net(y, system)
-    monkeypatch.setattr(inference, "SHARES", (None, (0.0, 1.0)))
-    assert not torch.equal(net(y, system), mixed)
-
-
 def test_the_large_one_goes_on_with_a_denoiser(bundled):
     truth, system, y = bundled
     random = torch.Generator().manual_seed(0)
@@ -105,15 +82,6 @@ def test_the_large_one_goes_on_with_a_denoiser(bundled):
     raw = cassi.create_model("pretrained", system, refined=False)(y, system)
     refined = cassi.create_model("pretrained", system)(y, system)
     assert psnr(refined, truth).mean() > psnr(raw, truth).mean() + 0.3
-
-
-def test_half_precision_changes_little(bundled):
-    truth, system, y = bundled
-    full = cassi.create_model("pretrained", system, size="small", precision="32-true")(y, system)
-    half = cassi.create_model("pretrained", system, size="small", precision="bf16-mixed")(y, system)
-    assert half.dtype == torch.float32
-    assert not torch.equal(half, full)
-    assert abs(psnr(half, truth).mean() - psnr(full, truth).mean()) < 0.1
 
 
 def test_takes_other_bands_steps_and_axes():
@@ -156,27 +124,6 @@ def test_refuses_what_it_does_not_know():
         cassi.create_model("pretrained", cassi.SDCassi(torch.ones(64, 64), 28), bands=5)
     with pytest.raises(ValueError, match="precision"):
         Inference(torch.nn.Identity(), precision="8-bit")
-
-
-def test_the_network_alone_can_be_trained_further():
-    network = shipped_network(size="small")
-    assert (
-        network.shipped.card.settings["start"]
-        == network.start
-        == pretrained.SIZES["small"]["start"]
-    )
-    assert all(parameter.requires_grad for parameter in network.parameters())
-
-
-def test_other_names_take_the_bands_of_the_camera():
-    net = cassi.create_model("gap_net", cassi.SDCassi(torch.ones(64, 64), 5), stages=2)
-    assert net.bands == 5
-
-
-def test_components_stay_where_no_noise_is_seen():
-    choose = plug_and_play()
-    weak, noisy = (choose(noise)[0].prior.energy for noise in (0.01, 0.035))
-    assert weak == 0 < noisy
 
 
 def test_a_network_is_a_reconstructor():

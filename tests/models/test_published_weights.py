@@ -229,13 +229,6 @@ def test_an_average_by_name_that_lacks_something_is_not_mixed(tmp_path):
         _load(file, EXAMPLE)
 
 
-def test_counters_of_batches_may_lack(tmp_path):
-    plain, _ = _states("hdnet")
-    lacking = {k: v for k, v in plain.items() if not k.endswith("num_batches_tracked")}
-    assert len(lacking) < len(plain)
-    _assert_equal(_load(_save(lacking, tmp_path), "hdnet"), plain)
-
-
 @pytest.mark.parametrize("old", [True, False], ids=["old container", "zip"])
 def test_half_precision_and_both_containers(old, tmp_path):
     plain, _ = _states(EXAMPLE)
@@ -256,19 +249,6 @@ def test_safetensors_and_files_of_cassi_train(tmp_path):
     net, card = load_model(file)
     assert (card.name, card.bands, card.settings) == (EXAMPLE, BANDS, settings)
     _assert_equal(net.state_dict(), plain)
-
-
-def test_numbers_of_earlier_numpy_releases(tmp_path):
-    plain, _ = _states(EXAMPLE)
-    file = _save({"model": plain, "psnr": np.float64(1)}, tmp_path)
-    content = file.read_bytes()
-    module = b"numpy._core.multiarray" if b"numpy._core.multiarray" in content else b""
-    if not module:
-        pytest.skip("this NumPy has the earlier name")
-    old = tmp_path / "old.pth"
-    torch.save({"model": plain, "psnr": np.float64(1)}, old, _use_new_zipfile_serialization=False)
-    old.write_bytes(old.read_bytes().replace(module, b"numpy.core.multiarray"))
-    _assert_equal(_load(old, EXAMPLE), plain)
 
 
 @pytest.mark.parametrize("ema", [None, True, False])

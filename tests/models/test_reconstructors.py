@@ -8,8 +8,7 @@ from shared import before_a_push, diagonal, every_network, networks_of_each_clas
 from torch import nn
 
 from cassi import DDCassi, SDCassi
-from cassi.models.grid import Aligned, Turned, Wide, overlay, windows
-from cassi.models.layers import pad_to_multiple
+from cassi.models.grid import Aligned, Wide, overlay, windows
 from cassi.models.load import create_model
 from cassi.models.network import Network, memory_format_warning
 from cassi.models.registry import find_model
@@ -248,18 +247,6 @@ def test_the_wide_camera_is_the_camera_behind_a_crop(step):
     assert gradient.abs().max() < 1e-4
 
 
-def test_mirrored_padding_goes_on_where_torch_stops():
-    x = torch.arange(12.0).reshape(1, 1, 3, 4)
-    torch.testing.assert_close(
-        pad_to_multiple(x, 5, "mirror"), nn.functional.pad(x, (0, 1, 0, 2), mode="reflect")
-    )
-    tall = pad_to_multiple(x, 8, "mirror")
-    assert tall.shape == (1, 1, 8, 8)
-    assert tall[0, 0, :, 0].tolist() == [0, 4, 8, 4, 0, 4, 8, 4]
-    assert tall[0, 0, 0].tolist() == [0, 1, 2, 3, 2, 1, 0, 1]
-    assert pad_to_multiple(torch.ones(1, 1, 1, 3), 4, "mirror").shape == (1, 1, 4, 4)
-
-
 @pytest.mark.parametrize(("name", "camera"), diagonal(NETWORKS, CAMERAS))
 def test_every_network_takes_any_camera(make, name, camera):
     net, system = make(name).eval(), CAMERAS[camera]()
@@ -267,16 +254,6 @@ def test_every_network_takes_any_camera(make, name, camera):
         x = net(_expose(system), system)
     assert x.shape == (1, BANDS, HEIGHT, WIDTH)
     assert x.isfinite().all()
-
-
-@pytest.mark.parametrize("name", ["gap_net", "dauhst_2stg", "mst_s", "rdluf_mixs2_3stg"])
-def test_offsets_that_are_not_quite_whole_are_nearly_the_step(make, name):
-    net, plain = make(name).eval(), SDCassi(MASK, BANDS, step=2)
-    near = SDCassi(MASK, BANDS, offsets=[o + 1e-5 for o in plain.offsets], detector=plain.detector)
-    y = _expose(plain)
-    with torch.no_grad():
-        expected, got = net(y, plain), net(y, near)
-    assert (got - expected).abs().max() < 2e-3 * expected.abs().max()
 
 
 @pytest.mark.parametrize("name", sorted(set(CAMERAS) - {"rows", "dual", "blurred"}))
@@ -303,12 +280,3 @@ def test_what_networks_see_is_the_camera(name):
     rho = 0.1 + torch.rand(1, *seen.measurement_shape)
     own = camera.data_step(x, y, nn.functional.pad(rho, seen.cuts, value=torch.inf))
     torch.testing.assert_close(seen.data_step(x, cut, rho), own, rtol=1e-4, atol=1e-4)
-
-
-def test_a_damping_for_each_pixel_is_turned_with_the_camera():
-    rows = SDCassi(MASK.mT, BANDS, step=2, axis=-2)
-    x, y = torch.rand(1, *rows.cube_shape), torch.rand(1, *rows.measurement_shape)
-    rho = 0.1 + torch.rand_like(y)
-    expected = SDCassi(MASK, BANDS, step=2).data_step(x.mT, y.mT, rho.mT)
-    torch.testing.assert_close(Turned(rows).data_step(x.mT, y.mT, rho.mT), expected)
-    torch.testing.assert_close(rows.data_step(x, y, rho), expected.mT)

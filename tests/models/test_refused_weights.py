@@ -17,7 +17,6 @@ import cassi
 from cassi.apps.train.files import add_earlier_options, checkpoint_folder, save_options
 from cassi.models.load import create_model, load_model, load_published
 from cassi.priors.weights import SHOWN, find_weights, load_weights, read_file
-from cassi.systems import Curve
 
 BANDS = 4
 
@@ -297,9 +296,3 @@ def test_programs_and_services_are_named_again(option: str, tmp_path: Path) -> N
     again = [*arguments, "plugins=[mine.py]", "logger=csv"]
     if option != "plugins.0=evil.py":
         assert add_earlier_options(again) == ["seed=1", *again]
-
-
-def test_curve(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("1," + "2" * 200_000)
-    with pytest.raises(ValueError, match="line 1: expected numbers, got"):
-        Curve(file=str(tmp_path / "a.csv"))

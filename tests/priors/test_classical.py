@@ -8,7 +8,6 @@ import torch
 from shared import uniform
 
 from cassi.priors import TV, Compose, LowRank, NonLocalLowRank, SpectralTV, Stages, Wavelet
-from cassi.priors.non_local import match_patches, patch_grid
 from cassi.priors.subspace import from_subspace, spectral_basis, to_subspace
 
 _cube = partial(uniform, dtype=torch.float64)
@@ -49,15 +48,6 @@ def test_automatic_rank_is_each_samples_own():
     each = LowRank()(x, torch.tensor([1e9, 0.011, 0.0]))
     ranks = [torch.linalg.matrix_rank(sample.flatten(1)).item() for sample in each]
     assert ranks == [1, 2, 8]
-
-
-def test_spectral_tv_of_one_band_or_without_a_spectral_weight_is_tv():
-    x = _cube(2, 3, 6, 7)
-    spatial = SpectralTV(spectral=0.0, iterations=4000)(x, 0.1)
-    torch.testing.assert_close(spatial, TV(iterations=4000)(x, 0.1), rtol=0, atol=1e-4)
-    one = x[:, :1]
-    expected = TV(iterations=4000)(one, 0.1)
-    torch.testing.assert_close(SpectralTV(iterations=4000)(one, 0.1), expected, rtol=0, atol=1e-4)
 
 
 def test_spectral_tv_tends_to_the_minimum():
@@ -106,29 +96,6 @@ def test_wavelet_of_any_size(wavelet, shape):
     torch.testing.assert_close(Wavelet(wavelet="haar")(flat, 0.05), flat)
 
 
-def test_matches_are_those_of_a_search():
-    image = _cube(2, 9, 11)
-    patch, stride, matches, radius = 3, 2, 4, 3
-    (groups,) = match_patches(image[None, None], patch, stride, matches, radius)
-    rows, columns = patch_grid(9, patch, stride).tolist(), patch_grid(11, patch, stride).tolist()
-    assert (rows, columns) == ([0, 2, 4, 6], [0, 2, 4, 6, 8])
-    assert groups.shape == (20, 4)
-    pixels = image.numpy()
-
-    def at(r, c):
-        return pixels[:, r : r + patch, c : c + patch]
-
-    references = [(r, c) for r in rows for c in columns]
-    for (r, c), group in zip(references, groups.tolist(), strict=True):
-        distances = {
-            s * 11 + t: ((at(r, c) - at(s, t)) ** 2).sum()
-            for s in range(max(0, r - radius), min(6, r + radius) + 1)
-            for t in range(max(0, c - radius), min(8, c + radius) + 1)
-        }
-        assert group[0] == r * 11 + c
-        assert set(group) == set(sorted(distances, key=distances.__getitem__)[:matches])
-
-
 @pytest.mark.parametrize("rank", [None, 4])
 def test_non_local_keeps_a_cube_without_noise_and_searches_seldom(rank):
     x = _cube(2, 4, 12, 13)
@@ -154,14 +121,6 @@ def test_what_is_not_finite_is_left_to_the_solver(prior):
     assert not prior(x, 0.1).isfinite().all()
 
 
-def test_non_local_takes_a_sigma_per_sample():
-    x = _cube(2, 4, 12, 13)
-    prior = NonLocalLowRank()
-    both = prior(x, torch.tensor([0.0, 0.2], dtype=torch.float64))
-    torch.testing.assert_close(both[0], x[0])
-    torch.testing.assert_close(both[1:], prior(x[1:], 0.2))
-
-
 @pytest.mark.parametrize("named", [False, True])
 def test_compose_applies_all_and_remembers(named):
     x = _cube(1, 4, 6, 7)
@@ -180,18 +139,6 @@ def test_stages_follow_each_other():
     run = Stages([lambda v, s: v + 1, lambda v, s: v - 1], [2, 1]).begin()
     assert [run(x, 0.1).max().item() for _ in range(4)] == [1, 1, -1, -1]
     assert Stages({"a": lambda v, s: v, "b": lambda v, s: v + 5}, [1, 1])(x, 0.1).max() == 5
-
-
-def test_non_local_gives_the_same_groups_in_any_number_of_threads():
-    x = torch.rand(1, 4, 24, 24, generator=torch.Generator().manual_seed(0))
-    before, cubes = torch.get_num_threads(), []
-    try:
-        for threads in (1, 3):
-            torch.set_num_threads(threads)
-            cubes.append(NonLocalLowRank(rank=3)(x, 0.1))
-    finally:
-        torch.set_num_threads(before)
-    torch.testing.assert_close(*cubes)
 
 
 @pytest.mark.parametrize(
@@ -214,8 +161,3 @@ def test_non_local_gives_the_same_groups_in_any_number_of_threads():
 def test_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
-
-
-def test_what_cannot_be_called_is_no_prior():
-    with pytest.raises(TypeError, match="Compose priors: expected callables"):
-        Compose([1.0])

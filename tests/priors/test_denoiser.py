@@ -1,7 +1,5 @@
 """Denoiser: what the network is given, how noise levels are scaled, weights from files."""
 
-import re
-
 import pytest
 import torch
 from torch import nn
@@ -59,25 +57,6 @@ def test_chunks_make_no_difference(domain, pixels):
     x, network = _cube(), _network(domain)
     u = Denoiser(network, domain=domain)(x, 0.1)
     torch.testing.assert_close(Denoiser(network, domain=domain, pixels=pixels)(x, 0.1), u)
-
-
-def test_chunks_bound_what_the_network_is_given():
-    sizes = []
-
-    def network(x, sigma):
-        assert len(x) == len(sigma)
-        sizes.append(len(x))
-        return x
-
-    Denoiser(network, pixels=3 * 9 * 12 + 5)(_cube(), 0.1)
-    assert sizes == [3, 3, 3, 1]
-
-
-def test_each_band_is_a_grey_image_of_its_own():
-    x, network = _cube(), _network("band")
-    with torch.no_grad():
-        expected = torch.stack([network(x[:, c : c + 1], 0.1)[:, 0] for c in range(5)], 1)
-    torch.testing.assert_close(Denoiser(network)(x, 0.1), expected)
 
 
 def test_a_window_repeats_the_first_and_last_band():
@@ -179,31 +158,6 @@ def test_a_cube_that_is_not_finite_stays_so():
         assert not Denoiser(_network(domain), domain=domain)(x, 0.1).isfinite().all()
 
 
-def _write(state, path):
-    if path.suffix == ".safetensors":
-        from safetensors.torch import save_file
-
-        save_file(state, path)
-    else:
-        torch.save(state, path)
-    return path
-
-
-@pytest.mark.parametrize("kind", ["safetensors", "bare", "params", "state_dict", "model", "module"])
-def test_weights_are_read(kind, tmp_path):
-    network = FFDNet(width=4, depth=3)
-    state = network.state_dict()
-    if kind == "module":
-        content = {"model": {f"module.{name}": value for name, value in state.items()}}
-    else:
-        content = state if kind in ("safetensors", "bare") else {kind: state, "epoch": 3}
-    suffix = ".safetensors" if kind == "safetensors" else ".pth"
-    file = _write(content, tmp_path / f"weights{suffix}")
-    x = _cube()
-    u = Denoiser(FFDNet(width=4, depth=3), weights=str(file))(x, 0.1)
-    torch.testing.assert_close(u, Denoiser(network)(x, 0.1))
-
-
 class Blur(nn.Module):
     def forward(self, x, sigma):
         return x - sigma.view(-1, 1, 1, 1) * x.roll(1, -1)
@@ -217,43 +171,6 @@ def test_torchscript_is_a_network(tmp_path):
     torch.testing.assert_close(Denoiser(str(file))(x, 0.1), Denoiser(Blur())(x, 0.1))
     with pytest.raises(TypeError, match="a TorchScript file has its own"):
         Denoiser(file, weights="more.pth")
-
-
-@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
-def test_files_that_are_no_weights_are_refused(suffix, tmp_path):
-    network = FFDNet(width=4, depth=3)
-    state = network.state_dict()
-    file = tmp_path / f"weights{suffix}"
-    with pytest.raises(OSError, match=f"weights: no file {re.escape(str(file))}"):
-        Denoiser(network, file)
-    file.write_bytes(b"no weights at all, whatever the name of the file says")
-    with pytest.raises(ValueError, match=f"^weights {re.escape(str(file))}: .*$"):
-        Denoiser(network, file)
-    _write({**state, "model.9.weight": torch.ones(1)}, file)
-    with pytest.raises(ValueError, match=r"FFDNet: 1 tensor \(model\.9\.weight \(1,\)\) unknown"):
-        Denoiser(network, file)
-    _write({"model.9.weight": torch.ones(1)}, file)
-    with pytest.raises(
-        ValueError,
-        match=r"6 tensors \(model\.0\.weight \(4, 5, 3, 3\), .* and 2 more\) missing; 1 tensor",
-    ):
-        Denoiser(network, file)
-    _write(FFDNet(channels=3, width=4, depth=3).state_dict(), file)
-    with pytest.raises(
-        ValueError, match=r"\(model\.0\.weight \(4, 13, 3, 3\) for \(4, 5, 3, 3\), .* of anot"
-    ):
-        Denoiser(network, file)
-
-
-def test_pickled_objects_are_refused(tmp_path):
-    file = tmp_path / "network.pth"
-    torch.save(DnCNN(width=4, depth=3), file)
-    with pytest.raises(ValueError, match="holds a Python object") as caught:
-        Denoiser(DnCNN(width=4, depth=3), file)
-    assert "\n" not in str(caught.value)
-    torch.save([1, 2], file)
-    with pytest.raises(ValueError, match="expected names and tensors"):
-        Denoiser(DnCNN(width=4, depth=3), file)
 
 
 @pytest.mark.parametrize(

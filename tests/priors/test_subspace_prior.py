@@ -29,15 +29,6 @@ def test_projects_onto_the_subspace(pool):
     assert (Subspace(_identity, rank=2, pool=pool)(x, 0.1) - x).norm() > 0.01 * x.norm()
 
 
-def test_block_means_find_the_subspace_under_noise():
-    clean, noisy = _scene(), _scene(noise=0.5)
-    errors = [
-        (Subspace(_identity, rank=3, pool=pool, energy=0.0)(noisy, 0.1) - clean).norm()
-        for pool in (1, 8)
-    ]
-    assert errors[1] < errors[0]
-
-
 def test_rank_comes_from_the_data_once_sigma_has_settled():
     seen = []
 
@@ -51,18 +42,6 @@ def test_rank_comes_from_the_data_once_sigma_has_settled():
         u = run(x, sigma)
     assert seen == [6, 6, 6, 3]
     torch.testing.assert_close(u, x, rtol=0, atol=1e-2)
-
-
-def test_each_sample_has_its_own_rank():
-    two, four = _scene(rank=2)[:1], _scene(rank=4)[:1]
-    run = Subspace(_identity, rank=6).begin()
-    for _ in range(2):
-        both = run(torch.cat((two, four)), 0.1)
-    for index, x in enumerate((two, four)):
-        alone = Subspace(_identity, rank=6).begin()
-        for _ in range(2):
-            u = alone(x, 0.1)
-        torch.testing.assert_close(both[index], u[0], rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(

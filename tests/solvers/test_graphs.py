@@ -10,11 +10,10 @@ from shared import seeded, smooth_scene
 
 import cassi
 from cassi.methods.automatic import auto
-from cassi.methods.refinement import InTurn, refining
 from cassi.methods.self_supervision import nonlocal_subspace
-from cassi.priors import TV, Compose, Denoiser, Subspace
+from cassi.priors import TV, Compose, Subspace
 from cassi.solvers import ADMM, Geometric, Solver, graphs
-from cassi.solvers.graphs import Graphs, Recorder, begin_graphs, directly
+from cassi.solvers.graphs import Graphs, Recorder, directly
 from cassi.systems import BlurredCassi
 
 
@@ -95,11 +94,6 @@ def test_graphs_of_a_stream_record_into_the_same_memory(monkeypatch):
     assert pools == [None, None, second, second, second]
 
 
-def test_only_cuda_has_them():
-    assert begin_graphs(torch.device("cpu")) is directly
-    assert isinstance(begin_graphs(torch.device("cuda")), Graphs)
-
-
 @pytest.mark.parametrize("shots", [1, 2])
 def test_the_default_gives_the_same_bits(cuda, monkeypatch, shots):
     y, system = problem(shots)
@@ -109,16 +103,6 @@ def test_the_default_gives_the_same_bits(cuda, monkeypatch, shots):
     expected = auto(iterations=60).run(y, system)
     assert torch.equal(recorded.x, expected.x)
     assert [i.residual for i in recorded.history] == [i.residual for i in expected.history]
-
-
-def test_what_refines_a_cube_gives_the_same_bits(cuda, monkeypatch):
-    y, system = problem()
-    network = Denoiser(lambda x, sigma: x * (1 - sigma.view(-1, 1, 1, 1)), domain="components")
-    solver = refining(0.02, Compose([TV(norm="nuclear", warm=True), InTurn(network)]))
-    recorded = solver.run(y, system, x0=system.pinv(y))
-    assert sum(graph.replays for graph in cuda.graphs) > 10
-    monkeypatch.undo()
-    assert torch.equal(recorded.x, solver.run(y, system, x0=system.pinv(y)).x)
 
 
 @pytest.mark.parametrize("refresh", [9, 36])

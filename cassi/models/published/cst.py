@@ -34,10 +34,6 @@ class HashAttention(nn.Module):
     of their log-sums of exp(QKᵀ). **Every call draws a, a' and b anew**, from torch's global
     generator, in evaluation too: seed it where results must repeat.
 
-    Args:
-        cluster: tokens in a cluster.
-        rounds: number of clusterings.
-
     Source: Lin et al., "Coarse-to-fine sparse transformer for hyperspectral image reconstruction",
     ECCV 2022, section 3.3.
     """
@@ -94,10 +90,8 @@ class HashAttention(nn.Module):
 class HashBlock(nn.Module):
     """Hash attention within square windows, and a feed-forward network.
 
-    Args:
-        window: side of a window, pixels; a cluster has a quarter of its pixels.
-        shifted: whether windows begin half a window later.
-        sparse: whether only the half of the windows that most needs it attends.
+    A cluster has a quarter of the pixels of a window. `shifted` windows begin half a window later;
+    `sparse` lets only the half of the windows that most needs it attend.
     """
 
     def __init__(self, dim: int, heads: int, window: int, shifted: bool, sparse: bool) -> None:
@@ -189,12 +183,7 @@ def around(inputs: int, outputs: int, stride: int) -> list[nn.Module]:
 
 
 class SparsityEstimator(nn.Module):
-    """A small U-Net that gives features, and where asked the need of attention as one channel more.
-
-    Args:
-        dim: channels of the cube and at full size; doubled at each halving.
-        sparse: whether the need is wanted.
-    """
+    """A small U-Net that gives features, and where asked the need of attention, a channel more."""
 
     def __init__(self, dim: int, sparse: bool) -> None:
         super().__init__()

@@ -39,10 +39,8 @@ class HalfShuffleAttention(nn.Module):
     windows of the feature map for which it was made; for another map it is interpolated, see
     `resize_table`.
 
-    Args:
-        dim: channels per head.
-        heads: 1, or an even number.
-        size: rows and columns of the feature map, multiples of 8.
+    `dim` is of a head; there is one, or an even number. `size` is that of the feature map,
+    multiples of 8.
 
     Source: Cai et al., "Degradation-aware unfolding half-shuffle transformer for spectral
     compressive imaging", NeurIPS 2022, section 3.2 and figure 3.
@@ -140,10 +138,6 @@ class HalfShuffleTransformer(UNet):
 
     Any height and width: reflected to a multiple of 32, and cropped.
 
-    Args:
-        bands: number C of bands, also the channels per head.
-        size: rows and columns of the padded image for which the tables of positions are made.
-
     Source: Cai et al., NeurIPS 2022, figure 3.
     """
 
@@ -198,9 +192,7 @@ class DAUHST(Unrolled):
         v = x + Aᵀ(AAᵀ + α_i I)⁻¹(y − Ax),   x ← HST_i(v, β_i)
 
     Args:
-        bands: number C of bands.
-        stages: of the unrolled loop.
-        checkpointing: recompute activations in the backward pass; less memory, more time.
+        bands, stages, checkpointing: as of `Unrolled`.
         size: rows and columns of the detector for which the tables of positions are made; rounded
             up to multiples of 32. Others are served by interpolation. (256, 320) is the published.
 

@@ -106,11 +106,8 @@ class LocalNonLocalTransformer(nn.Module):
 
     Any height and width: reflected to a multiple, and cropped.
 
-    Args:
-        bands: number C of bands.
-        block: what maps `(B, h, w, c)` to the same at a scale, 0 for the finest; made twice for all
-            scales but the coarsest.
-        multiple: of which rows and columns are.
+    `block` makes what maps `(B, h, w, c)` to the same at a scale, 0 for the finest; it is made
+    twice for all scales but the coarsest.
 
     Source: Dong et al., AAAI 2024, figure 3.
     """
@@ -218,9 +215,7 @@ class DERNNLNLT(RecurrentSplitting):
         v = z + Φᵀ(ΦΦᵀ + ρI)⁻¹(y − Φz),   z ← LNLT(v, σ),   Φ, ρ, σ estimated from z
 
     Args:
-        bands: number C of bands.
-        stages: of the unrolled loop.
-        checkpointing: recompute activations in the backward pass; less memory, more time.
+        bands, stages, checkpointing: as of `Unrolled`.
         blocks: of the denoiser, at each scale.
 
     Raises:

@@ -38,10 +38,6 @@ class Filter(nn.Module):
     θ comes from two small networks that see S without its diagonal. No gradient reaches them, in
     the published code neither: they keep what they are loaded with.
 
-    Args:
-        dim: channels of queries and keys.
-        tokens: pixels of a window.
-
     Source: Zhang et al., "Dual prior unfolding for snapshot compressive imaging", CVPR 2024,
     section 3.3.
     """
@@ -80,9 +76,8 @@ class Filter(nn.Module):
 class FilteredAttention(nn.Module):
     """Attention within 8×8 windows by one `Filter`, which all heads of the values share.
 
-    Args:
-        head: channels of queries and keys.
-        shift: cut the windows half a window further, around the borders of the image.
+    Queries and keys have `head` channels. Shifted windows are cut half a window further, around the
+    borders.
 
     Source: Zhang et al., "Dual prior unfolding for snapshot compressive imaging", CVPR 2024,
     section 3.3.
@@ -110,9 +105,6 @@ class ParallelMaps(nn.Module):
     """Some maps of the channels side by side, each with a weight per channel before and after.
 
         Σ_m b_m ⊙ gelu(W_m gelu(a_m ⊙ x))
-
-    Args:
-        maps: their number.
 
     Source: Zhang et al., "Dual prior unfolding for snapshot compressive imaging", CVPR 2024,
     section 3.3.
@@ -143,12 +135,7 @@ class ParallelMaps(nn.Module):
 
 
 class FilteredAttentionBlock(nn.Module):
-    """x + positions(x), then x + attention(x), then x + maps(x), with norms before the last two.
-
-    Args:
-        head: channels of queries and keys.
-        shift: whether the windows are shifted.
-    """
+    """x + positions(x), then x + attention(x), then x + maps(x), with norms before the last two."""
 
     def __init__(self, dim: int, head: int, shift: bool = False) -> None:
         super().__init__()
@@ -189,9 +176,6 @@ class ImagePrior(Blend):
     """A U-Net of blocks with filtered attention, which sees two cubes and adds to their blend.
 
     Any height and width: reflected to a multiple of 32, and cropped.
-
-    Args:
-        bands: number C of bands, also the channels at full size.
 
     Source: Zhang et al., CVPR 2024, figure 3.
     """

@@ -76,10 +76,7 @@ class ChannelWeights(nn.Module):
 class InvertedBottleneck(nn.Module):
     """GELU(x + W₃ weights(GELU(3×3 depthwise(GELU(W₁x))))).
 
-    Args:
-        inner: channels between the 1×1 convolutions.
-        outputs: channels of the result; where they are others than those of x, a 1×1 convolution of
-            x takes its place in the sum.
+    Where the result has other channels than x, a 1×1 convolution of x takes its place in the sum.
 
     Source: Howard et al., "Searching for MobileNetV3", ICCV 2019, figure 4.
     """
@@ -266,8 +263,7 @@ class PriorFlow(nn.Module):
 class TridentBlock(nn.Module):
     """A spatial, a spectral and a prior's branch, joined, and a feed-forward network.
 
-    Args:
-        split: whether spatial and spectral branch see half of the channels each.
+    Where it is `split` spatial and spectral branch see half of the channels each.
 
     Source: Wu et al., ECCV 2024, section 3.3 and figure 4.
     """

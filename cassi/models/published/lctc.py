@@ -100,9 +100,6 @@ class LCTC(nn.Module):
     Attributes:
         least: fewest rows and columns.
 
-    Raises:
-        ValueError: a number of channels is too small or not whole.
-
     Source: Chen et al., "Lightweight convolutional thresholding sparse coding network prior for
     computational hyperspectral imaging", its code, for the single disperser.
     """

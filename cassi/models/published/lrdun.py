@@ -74,11 +74,7 @@ def spectra_net(bands: int, dim: int) -> Residuals:
 
 
 class FirstSpectra(nn.Module):
-    """Orthonormal spectra made of the mean of each band.
-
-    Args:
-        dim: number of spectra, not above C.
-    """
+    """Orthonormal spectra made of the mean of each band."""
 
     def __init__(self, bands: int, dim: int) -> None:
         super().__init__()
@@ -116,9 +112,7 @@ class LRDUN(Staged):
     bands where the first guess sees it.
 
     Args:
-        bands: number C of bands.
-        stages: of the unrolled loop.
-        checkpointing: recompute activations in the backward pass; less memory, more time.
+        bands, stages, checkpointing: as of `Unrolled`.
         rank: terms of the sum; at most `dim`.
         dim: factors in the networks; at most C: what is above is cut.
 

@@ -21,10 +21,6 @@ class WindowedAttention(nn.Module):
         g = softmax(q_t kᵀ/√d) v
 
     where q_t is that of the token. With a single token the second softmax is 1: v_g is added.
-
-    Args:
-        dim: channels.
-        heads: of attention.
     """
 
     relative_position_index: Tensor
@@ -108,12 +104,6 @@ class Mamba(nn.Module):
         x, z = halves of W_in t,   u = SiLU(causal depthwise(x)),   Δ, b, c = W_x u,
         out = W_out (SiLU(z) ⊙ (scan(u, softplus(W_Δ Δ + bias), −exp(A_log), b, c) + D u))
 
-    Args:
-        dim: channels of a step of the sequence.
-        states: of each channel.
-        taps: of the causal convolution.
-        expand: inner channels in units of `dim`.
-
     Source: Gu and Dao, "Mamba: linear-time sequence modeling with selective state spaces", COLM
     2024; names of the weights and first values as in its code.
     """
@@ -157,10 +147,6 @@ class ThreeScans(nn.Module):
     of one channel, or a row of one channel, and has as many values as the image has rows or
     columns.
 
-    Args:
-        dim: channels c.
-        side: rows and columns of the image.
-
     Source: Mei et al., AAAI 2025, section 3.3.
     """
 
@@ -192,9 +178,7 @@ class MiJUN(RecurrentSplitting):
     wholes, so that its weights belong to square images of one size.
 
     Args:
-        bands: number C of bands.
-        stages: of the unrolled loop.
-        checkpointing: recompute activations in the backward pass; less memory, more time.
+        bands, stages, checkpointing: as of `Unrolled`.
         size: rows and columns of the image, which are equal; rounded up to a multiple of 32.
             Smaller scenes are reflected to that size, larger ones are refused. (256, 256) is the
             published.

@@ -37,11 +37,6 @@ class SpectralAttention(nn.Module):
     `(C, C)`: KᵀQ = W_kᵀ(XᵀX)W_q, and |K|² is a diagonal of the like. So neither Q nor K is ever
     formed, and Aᵀ W_p is one small matrix.
 
-    Args:
-        dim: channels, a multiple of `head`.
-        head: channels of one head.
-        guided: whether there is a guide M, made from shifted masks.
-
     Source: Cai et al., "Mask-guided spectral-wise transformer", CVPR 2022, equations 5 to 8.
     """
 
@@ -119,12 +114,8 @@ def scaled_offsets(channels: int, step: int, level: int, spare: int) -> list[int
     The step shrinks by 4 with every halving: by 2 as the image does, and by 2 because there are
     twice the channels. It is truncated, as published. A negative step counts from the last channel.
 
-    Args:
-        channels: at this scale.
-        step: pixels per band at full size.
-        level: how often the image was halved.
-        spare: columns by which the masks are wider than the image; steps beyond the published
-            ones could otherwise lead outside.
+    `spare` are the columns by which the masks are wider than the image; steps beyond the published
+    ones could otherwise lead outside.
     """
     order = range(channels) if step >= 0 else range(channels - 1, -1, -1)
     return [min(abs(step) * i // 4**level, spare) for i in order]

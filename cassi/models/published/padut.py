@@ -91,8 +91,7 @@ Features = tuple[list[Tensor], list[Tensor]]
 class WindowBlock(nn.Module):
     """x + attention(x) among the channels of each window, then x + feed_forward(x).
 
-    Args:
-        moved: whether the windows lie half a window further down and right.
+    Windows that are `moved` lie half a window further down and right.
     """
 
     def __init__(self, dim: int, moved: bool) -> None:
@@ -165,12 +164,7 @@ def decoder(dim: int, scales: int) -> nn.ModuleDict:
 
 
 class Stage(nn.Module):
-    """One iteration: the step size, and a U-Net that adds to the cube.
-
-    Args:
-        bands: number C of bands, also the channels of the finest scale.
-        scales: resolutions, each half of the one before.
-    """
+    """One iteration: the step size, and a U-Net that adds to the cube."""
 
     def __init__(self, bands: int, scales: int) -> None:
         super().__init__()
@@ -225,9 +219,7 @@ class PADUT(Unrolled):
         v = x + r_i ⊙ Aᵀ(AAᵀ)⁺(y − Ax),   x ← D_i(v)
 
     Args:
-        bands: number C of bands.
-        stages: of the unrolled loop.
-        checkpointing: recompute activations in the backward pass; less memory, more time.
+        bands, stages, checkpointing: as of `Unrolled`.
         scales: resolutions of a stage's U-Net, each half of the one before.
 
     Raises:

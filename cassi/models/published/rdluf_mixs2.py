@@ -28,11 +28,7 @@ from cassi.models.registry import register_model
 
 
 class Inception(nn.Module):
-    """Four groups of channels: of a pixel, of 3×3, of 5×5 pixels, and of their mean.
-
-    Args:
-        dim: channels, a multiple of 4.
-    """
+    """Four groups of channels: of a pixel, of 3×3, of 5×5 pixels, and of their mean."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -143,13 +139,9 @@ class StageTransformer(nn.Module):
 
     Any height and width: reflected to a multiple of 8, and cropped.
 
-    Args:
-        bands: of the cube.
-        dim: channels of the finest scale, twice as many at each coarser one.
-        block: makes the network of a scale i, of `dim << i` channels.
-        down: makes the step from a scale of `width` channels to the next coarser one.
-        up: makes the step from a scale of `width` channels to the next finer one.
-        first: whether no stage comes before; the layers that would listen to it stay unused.
+    `block` makes the network of a scale, of `dim << scale` channels; `down` and `up` make the steps
+    from a scale of so many channels to the next one. In the `first` stage layers that would listen
+    to the one before stay unused.
 
     Source: Dong et al., CVPR 2023, figure 3.
     """

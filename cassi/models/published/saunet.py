@@ -31,9 +31,6 @@ MULTIPLE = 16
 class ConvolutionalModulation(nn.Module):
     """P(A(x) ⊙ V x), where A is a 1×1 convolution, GELU and a wide depthwise convolution.
 
-    Args:
-        kernel: pixels along each side of the depthwise convolution, odd.
-
     Source: Wang et al., arXiv 2023, section 3.3.
     """
 
@@ -63,8 +60,7 @@ def spread_feed_forward(dim: int, factor: int = 4) -> nn.Sequential:
 class ConvolutionalAttentionBlock(nn.Module):
     """x + modulation(x), then x + feed_forward(norm(x)), on images `(B, H, W, c)`.
 
-    Args:
-        drop: probability that a sample of a training passes by a branch.
+    A sample of a training passes by a branch with the probability `drop`.
     """
 
     def __init__(self, dim: int, drop: float) -> None:
@@ -96,10 +92,6 @@ class ConvolutionalTransformer(UNet):
     """A U-Net of convolutional attention, told the noise level by one more channel.
 
     Any height and width: reflected to a multiple of 16, and cropped.
-
-    Args:
-        drop: probability that a branch is passed by in a training.
-        drop_bottom: the same, of the last block at the lowest resolution.
 
     Source: Wang et al., arXiv 2023, figure 3.
     """
@@ -141,9 +133,7 @@ class SAUNet(Unrolled):
     α and β of every stage are estimated from y and the mask.
 
     Args:
-        bands: number C of bands.
-        stages: of the unrolled loop.
-        checkpointing: recompute activations in the backward pass; less memory, more time.
+        bands, stages, checkpointing: as of `Unrolled`.
         drop: probability that a sample of a training passes by a branch of a denoiser.
         drop_bottom: the same at the lowest resolution, reached at its last block. Published for 1,
             2, 3, 5, 9, 13 stages: drop 0, .1, .1, .1, 0, .1, drop_bottom 0, .1, .2, .2, .3, .2.

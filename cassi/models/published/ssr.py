@@ -39,9 +39,6 @@ HALVINGS = 2
 class WindowedChannelAttention(nn.Module):
     """Attention among the channels of each 8×8 window: softmax(qᵀk/√d) on v.
 
-    Args:
-        scale: d.
-
     Source: Zhang et al., "Improving spectral snapshot reconstruction with spectral-spatial
     rectification", CVPR 2024, section 3.3.
     """
@@ -65,9 +62,6 @@ class WindowedChannelAttention(nn.Module):
 
 class Modulation(nn.Module):
     """Values multiplied by a wide depthwise convolution: W_o(depthwise(W_a x) ⊙ W_v x) + b.
-
-    Args:
-        kernel: width of the convolution, odd.
 
     Source: Zhang et al., "Improving spectral snapshot reconstruction", CVPR 2024, section 3.3.
     """
@@ -179,9 +173,6 @@ class Rectifier(RectifyingUNet):
     """A U-Net of spectral and spatial blocks, told the mask.
 
     Any height and width: reflected to a multiple of 32, and cropped.
-
-    Args:
-        bands: number C of bands, also the channels at full size.
 
     Source: Zhang et al., CVPR 2024, figure 3.
     """

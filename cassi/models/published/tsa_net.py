@@ -89,12 +89,9 @@ class TripleAttention(nn.Module):
 
     With V a head's value, out = γ Σ_heads W_h (A_rows V A_columnsᵀ) A_channelsᵀ + x.
 
-    Args:
-        outputs: channels of the result.
-        size: H, W that the linear layers are made for.
-        dims: length of the vectors of rows and columns, and of channels.
-        level: how often rows and columns are halved before they attend to each other.
-        near: whether neighbouring channels are favoured.
+    `size` is that which the linear layers are made for, `dims` the length of the vectors of rows
+    and columns, and of channels; rows and columns are halved `level` times before they attend to
+    each other, and neighbouring channels are favoured where they are `near`.
 
     Source: Meng, Ma, Yuan, "End-to-end low cost compressive spectral imaging with spatial-spectral
     self-attention", ECCV 2020, section 4.2.
