@@ -257,21 +257,15 @@ class BlurredCassi(CoupledCassi):
         """Detector position of the first column of each band, pixels."""
         return self.inner.offsets
 
-    def extra_repr(self) -> str:
-        """Describe the camera in one line."""
-        height, width = self.mask.shape[-2:]
-
+    def _described(self) -> list[str]:
         def sides(*kernels: Tensor | None) -> str:
             return "x".join("none" if k is None else str(k.shape[-1]) for k in kernels)
 
         point = "none" if self.point_rows is None else sides(self.point_rows, self.point_columns)
-        last = ""
+        parts = [f"point_spread={point}", f"line_spread={sides(self.line)}"]
         if self.detector_rows is not None:
-            last = f", detector_spread={sides(self.detector_rows, self.detector_columns)}"
-        return (
-            f"mask={height}x{width}, shots={self.shots}, bands={self.bands}, step={self.step}, "
-            f"axis={self.axis}, point_spread={point}, line_spread={sides(self.line)}{last}"
-        )
+            parts.append(f"detector_spread={sides(self.detector_rows, self.detector_columns)}")
+        return [*super()._described(), *parts]
 
     def forward(self, x: Tensor) -> Tensor:
         """Simulate the measurement: `(B, C, H, W)` → `(B, K, H', W')`."""

@@ -162,8 +162,8 @@ class InAllLight(Around):
     """
 
     def __init__(self, system: System, grid: Grid) -> None:
-        super().__init__()
-        self.system, self.grid = grid.camera(system), grid
+        super().__init__(grid.camera(system))
+        self.grid = grid
         self.conjugate, self.part_axis = system.conjugate, system.part_axis
 
     @property

@@ -79,16 +79,6 @@ def test_a_number_that_is_kept_is_that_of_the_call():
         system.data_step(v, y, True)
 
 
-def test_operands_are_kept_of_a_camera_made_in_inference_mode():
-    with torch.inference_mode():
-        system = SDCassi(torch.rand(5, 7), bands=3, step=2)
-        v, y = torch.rand(1, 3, 5, 7), torch.rand(1, 1, 5, 11)
-        first = system.data_step(v, y, 0.1)
-        assert system._checked.know(0.1, system._plain_mask(), v, y)
-        assert torch.equal(system.data_step(v, y, 0.1), first)
-    assert torch.equal(system.data_step(v, y, 0.1), first)
-
-
 def test_direction_and_axis_by_hand():
     assert SDCassi(MASK, 2, -1)(CUBE).tolist() == [[[[5, 3 + 1, 1], [0, 2 + 0, 1]]]]
     assert SDCassi(MASK, 2, 0)(CUBE).tolist() == [[[[6, 4], [0, 3]]]]
