@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d, pad, relu
 
-from cassi.ops import _reference, _reference_tv
+from cassi.ops import _eigen, _reference, _reference_tv
 from cassi.ops._library import Kernel, operator
 from cassi.ops._reference import accumulation_dtype, detector_width
-from cassi.ops._reference_eigen import orthogonal_iteration
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload
@@ -269,10 +268,10 @@ OURS: dict[OpOverload, Kernel] = {
     for function in (
         *(forward, adjoint, add_adjoint, gram, gram_solve, data_step, ratio_inverse),
         *(forward_subspace, adjoint_subspace, tv_prox, tv_prox_dual, convolve3x3, selective_scan),
-        orthogonal_iteration,  # its reference changes no tensor
     )
 }
 """OpOverload of the package → what it is made of."""
+OURS[operator("orthogonal_iteration")] = _eigen.reference  # which changes no tensor
 PLAIN: dict[OpOverload, Kernel] = {
     **OURS,
     torch.ops.aten.linalg_qr.default: linalg_qr,

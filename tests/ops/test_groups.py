@@ -6,7 +6,7 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 from cassi import ops
-from cassi.ops._reference_groups import shrink_singular_values
+from cassi.ops._groups import shrink_singular_values
 
 HEIGHT, WIDTH = 7, 9
 
