@@ -35,19 +35,8 @@ def convolve3x3(
     under autocast, on other devices, and for sizes where it is faster. Results have the same bits
     for every number of threads.
 
-    Args:
-        image: x, `(B, C, H, W)`; with C innermost in memory it is read in place.
-        weight: W, `(O, C, 3, 3)`.
-        bias: b, `(O,)`.
-        residual: r, `(B, O, H, W)`.
-        rectify: whether negative results become 0.
-
-    Returns:
-        `(B, O, H, W)`, in the dtype of the image.
-
-    Raises:
-        TypeError: the image or the weight is not a floating tensor.
-        ValueError: shapes or devices do not fit each other.
+    Shapes: image x `(B, C, H, W)`, with C innermost in memory it is read in place; weight W
+    `(O, C, 3, 3)`, bias b `(O,)`, residual r and result `(B, O, H, W)`.
 
     Source: Lavin, Gray, "Fast algorithms for convolutional neural networks", CVPR 2016.
 

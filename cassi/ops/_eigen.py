@@ -20,18 +20,9 @@ def orthogonal_iteration(moments: Tensor, frame: Tensor, steps: int = 2) -> tupl
     need not wait for the host. The gradient is that of the pure-torch operator, and no compiled
     kernel runs where one is recorded.
 
-    Args:
-        moments: M, symmetric, with eigenvalues >= 0, `(B, C, C)`.
-        frame: V, orthonormal columns, `(B, C, R)`, R <= C; near the eigenvectors, or any.
-        steps: 1 to 1000.
-
-    Returns:
-        Rayleigh quotients vᵀMv of the next V, `(B, R)`, >= 0, and its negative, `(B, C, R)`; in
-        float64.
-
-    Raises:
-        TypeError: moments or frame are not floating tensors.
-        ValueError: shapes, devices or the number of steps do not fit.
+    M is `(B, C, C)` with eigenvalues >= 0; V is `(B, C, R)`, R <= C, with orthonormal columns near
+    the eigenvectors, or any. The result are the Rayleigh quotients vᵀMv of the next V, `(B, R)`, >=
+    0, and its negative, in float64.
 
     Source: Golub, Van Loan, "Matrix computations", 4th ed., 2013, section 8.2.4.
 

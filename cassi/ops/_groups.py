@@ -23,19 +23,10 @@ def shrink_groups(image: Tensor, groups: Tensor, threshold: Tensor, patch: int) 
     operator, and no compiled kernel runs where one is recorded. Results have the same bits for
     every number of threads. A group with a number that is not finite has no other in its result.
 
-    Args:
-        image: `(B, R, H, W)`; with R innermost in memory it is read in place.
-        groups: flat positions h·W + w of the patches' first pixels `(B, N, M)`, int64, N <= H·W. A
-            patch that would reach beyond the image is moved into it.
-        threshold: t of each sample, `(B,)` or `(1,)`, >= 0, in the units of the image.
-        patch: side of a patch in pixels, at most H and W.
-
-    Returns:
-        Sums `(B, R, H, W)`, R innermost in memory, in float32 at least.
-
-    Raises:
-        TypeError: the image or the threshold is not a floating tensor, or groups are not int64.
-        ValueError: shapes or devices do not fit each other.
+    The image is `(B, R, H, W)`; with R innermost in memory it is read in place, and so is the
+    result, float32 at least. Groups `(B, N, M)`, int64, N <= H·W, are flat positions h·W + w of the
+    patches' first pixels; a patch that would reach beyond the image is moved into it. The threshold
+    t is `(B,)` or `(1,)`, >= 0, in the units of the image.
 
     >>> flat = torch.ones(1, 1, 2, 3)
     >>> shrink_groups(flat, torch.tensor([[[0, 1]]]), torch.zeros(1), patch=2)

@@ -217,9 +217,6 @@ def fft_rfft2(
     """Transform real images, with sums in place of a fast Fourier transform.
 
     What is real for every image, such as the mean, is exactly so: its phase is 0 or π, never −π.
-
-    Raises:
-        ValueError: images are to be cut or padded, or a norm is asked for.
     """
     first, last = dim
     size = x.shape[last]
@@ -234,11 +231,7 @@ def fft_irfft2(
     dim: Sequence[int] = (-2, -1),
     norm: str | None = None,
 ) -> Tensor:
-    """Transform one half of a spectrum back to real images.
-
-    Raises:
-        ValueError: images are to be cut or padded, or a norm is asked for.
-    """
+    """Transform one half of a spectrum back to real images."""
     first, last = dim
     height, count = z.shape[first], z.shape[last]
     width = 2 * (count - 1) if s is None else s[1]

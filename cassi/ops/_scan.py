@@ -93,9 +93,8 @@ def _reference_backward(
 
     Written without changes in place, so that torch can differentiate it again.
 
-    Returns:
-        Gradients of u and Δ `(B, L, D)`, of the rates of every sample `(B, D, N)`, and of b and c
-        the share of every sixteen channels, `(⌈D/16⌉, B, L, N)`.
+    Gradients of u and Δ are `(B, L, D)`, of the rates `(B, D, N)`, and of b and c the share of
+    every sixteen channels, `(⌈D/16⌉, B, L, N)`.
     """
     dtypes = u.dtype, delta.dtype
     u, delta, rates, b, c = _widened(u, delta, rates, b, c)

@@ -241,10 +241,6 @@ class Following(PulledPrior):
     the picture lies. A picture that is sampled anew has lost what lies between its pixels. So late
     calls follow p + V (D g − W p), p = R F c, in its place: the difference is taken in the
     picture's pixels (W moves there, V back), and the cube keeps what the picture cannot show.
-
-    Args:
-        prior: of the run, on components; what is not defined here is its own.
-        camera: the camera with the guide.
     """
 
     def __init__(self, prior: ComponentPrior, camera: Guided) -> None:

@@ -165,11 +165,8 @@ def line_parts(
 ) -> list[LinePart]:
     """Return the bands that reach each line, in the order of the lines.
 
-    Args:
-        offsets: `(C,)`, along the dispersion, pixels, float64.
-        across: `(C,)`, likewise.
-        dtype: of the weights.
-        shift: returns taps and starts of offsets along the dispersion.
+    Offsets along the dispersion and across it are `(C,)`, pixels, float64; the dtype is that of the
+    weights.
     """
     taps, starts = shift(offsets)
     lines, whole = ops.linear_taps(across)  # as bands are moved along, so are they across

@@ -40,15 +40,8 @@ class Grid:
 def scene_coordinates(grid: Grid, band: int, shape: Mapping[str, Tensor | None]) -> Tensor:
     """Return the scene row and column that each detector pixel images in one band.
 
-    See `cassi.systems.WarpedCassi` for the equation.
-
-    Args:
-        grid: sizes and offsets.
-        band: number of the band.
-        shape: the parameters of the map by their names, float64, those of all bands.
-
-    Returns:
-        `(2, H', W')`, float64, differentiable with respect to the parameters.
+    See `cassi.systems.WarpedCassi` for the equation; `shape` are its parameters for all bands,
+    float64. The result is `(2, H', W')`, float64, differentiable with respect to them.
     """
 
     def own(name: str) -> Tensor:  # of this band
@@ -91,13 +84,8 @@ def scene_coordinates(grid: Grid, band: int, shape: Mapping[str, Tensor | None])
 def corners(coordinates: Tensor, scene: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """Return the four scene pixels around each point, and their bilinear weights.
 
-    Args:
-        coordinates: rows and columns `(2, H', W')`.
-        scene: (H, W).
-
-    Returns:
-        Indices into the flattened scene `(H'·W', 4)`, int32, and weights of the same shape. Points
-        beside the scene have weight 0 and index 0.
+    Coordinates are `(2, H', W')`. The indices into the flattened scene are `(H'·W', 4)`, int32, and
+    so are the weights. Points beside the scene have weight 0 and index 0.
     """
     first = coordinates.detach().floor()
     share = coordinates - first
@@ -289,18 +277,7 @@ def mean_offset(grid: Grid, band: int, shape: Mapping[str, Tensor | None]) -> fl
 
 
 def per_band(name: str, value: Array, bands: int, ndim: int = 0) -> Tensor:
-    """Return a parameter as float64, with a first dimension of 1 or of one entry per band.
-
-    Args:
-        name: of the parameter.
-        value: number, sequence, array or tensor.
-        bands: C.
-        ndim: dimensions of the entry of one band.
-
-    Raises:
-        TypeError: it is not numeric.
-        ValueError: it has another number of entries or dimensions, or is not finite.
-    """
+    """Return a parameter as float64, with a first dimension of 1 or of one entry per band."""
     if isinstance(value, Tensor):
         refuse_gradient(name, value, f"call camera.{name}.requires_grad_() afterwards")
         tensor = value.detach().to(torch.float64).clone()
