@@ -101,19 +101,3 @@ def test_what_is_not_finite_spreads_over_its_tiles_only(value):
     outside = torch.ones(30, 21, dtype=torch.bool)
     outside[4:16, 4:16] = False
     assert torch.equal(got[..., outside], clean[..., outside])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((X[0], W), "image: expected"),
-        ((X, W[:, :4]), "weight: expected"),
-        ((X, W, B[:3]), "bias: expected"),
-        ((X, W, B, X), "residual: expected"),
-    ],
-)
-def test_refusals(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        ops.convolve3x3(*arguments)
-    with pytest.raises(TypeError, match="image: expected"):
-        ops.convolve3x3(X.long(), W)
