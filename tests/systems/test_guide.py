@@ -55,6 +55,12 @@ def test_weights_of_the_data_step():
     assert_close(stacked.data_step(v, y, rho).flatten(), torch.linalg.solve(left, right))
 
 
+def test_parts_of_a_stack():
+    stacked = Stacked([SDCassi(rand(6, 5), 3, step=1), Guide(rand(2, 3))])
+    x = rand(1, 3, 6, 5)
+    assert_close(stacked.part(2, 5)(x[..., 2:5, :]), stacked(x)[..., 2:5, :])
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

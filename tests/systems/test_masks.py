@@ -105,6 +105,11 @@ def test_patterns_refuse(pattern, values):
         pattern(**values)
 
 
+def test_unknown_kind():
+    with pytest.raises(ValueError, match="kind: expected 'binary' or 'grey', got 'blue'"):
+        RandomMask(kind="blue")
+
+
 @pytest.mark.parametrize("constraint", ["sigmoid", "clamp"])
 def test_a_learned_mask_recovers_better(constraint):
     generator = torch.Generator().manual_seed(0)
