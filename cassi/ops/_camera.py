@@ -282,8 +282,9 @@ def _fake_adjoint(
     )
 
 
-def _fake_add_adjoint(v: Tensor, y: Tensor, mask: Tensor, step: int) -> Tensor:
-    return torch.empty_like(v)
+def fake_like_first(first: Tensor, *_: Argument) -> Tensor:
+    """Return a tensor in the shape, dtype and strides of the first argument."""
+    return torch.empty_like(first)
 
 
 def fake_mask_adjoint(x: Tensor, y: Tensor, *rest: bool) -> Tensor:
@@ -307,12 +308,6 @@ def _fake_gram(mask: Tensor, bands: int, step: int) -> Tensor:
 def fake_solve(r: Tensor, gram: Tensor, rho: Tensor) -> Tensor:
     """Return the shape of a solution."""
     return r.new_empty(r.shape)
-
-
-def _fake_data_step(
-    v: Tensor, y: Tensor, mask: Tensor, gram: Tensor, rho: Tensor, step: int
-) -> Tensor:
-    return torch.empty_like(v)
 
 
 def _fake_data_step_backward(
@@ -393,7 +388,7 @@ def _backward_adjoint(ctx: Context, g: Tensor) -> Gradients:
 @differentiable(
     "add_adjoint(Tensor v, Tensor y, Tensor mask, SymInt step) -> Tensor",
     _reference.add_adjoint,
-    _fake_add_adjoint,
+    fake_like_first,
 )
 def _backward_add_adjoint(ctx: Context, g: Tensor) -> Gradients:
     _, y, mask = ctx.saved_tensors
@@ -503,7 +498,7 @@ def _backward_gram_solve(ctx: Context, g: Tensor) -> Gradients:
 @differentiable(
     "data_step(Tensor v, Tensor y, Tensor mask, Tensor gram, Tensor rho, SymInt step) -> Tensor",
     _reference.data_step,
-    _fake_data_step,
+    fake_like_first,
 )
 def _backward_data_step(ctx: Context, g: Tensor) -> Gradients:
     # Fused where nothing records a second derivative, composed of the other operators where

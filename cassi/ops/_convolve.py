@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from cassi.ops import _reference_convolve
 from cassi.ops._checks import check_floating, check_same_device, shape_of
 from cassi.ops._library import call, define, kernels
 from cassi.ops._recording import Context, Dims, VmapInfo, has_tangents, is_tracked, is_transformed
@@ -35,19 +35,8 @@ def convolve3x3(
     under autocast, on other devices, and for sizes where it is faster. Results have the same bits
     for every number of threads.
 
-    Args:
-        image: x, `(B, C, H, W)`; with C innermost in memory it is read in place.
-        weight: W, `(O, C, 3, 3)`.
-        bias: b, `(O,)`.
-        residual: r, `(B, O, H, W)`.
-        rectify: whether negative results become 0.
-
-    Returns:
-        `(B, O, H, W)`, in the dtype of the image.
-
-    Raises:
-        TypeError: the image or the weight is not a floating tensor.
-        ValueError: shapes or devices do not fit each other.
+    Shapes: image x `(B, C, H, W)`, with C innermost in memory it is read in place; weight W
+    `(O, C, 3, 3)`, bias b `(O,)`, residual r and result `(B, O, H, W)`.
 
     Source: Lavin, Gray, "Fast algorithms for convolutional neural networks", CVPR 2016.
 
@@ -70,7 +59,7 @@ def convolve3x3(
     if residual is not None and tuple(residual.shape) != tuple(result):
         raise ValueError(f"residual: expected {tuple(result)}, got shape {shape_of(residual)}")
     if not _pays(image, weight, bias, residual):
-        return _reference_convolve.plain(image, weight, bias, residual, rectify)
+        return plain(image, weight, bias, residual, rectify)
     recorded = torch.is_grad_enabled() and is_tracked(image, weight, bias, residual)
     run = _Recorded.apply if recorded else _convolve
     return run(image, weight, bias, residual, rectify)
@@ -128,6 +117,29 @@ def _pays(image: Tensor, weight: Tensor, *others: Tensor | None) -> bool:
     )
 
 
+# Pure torch, the specification of the compiled kernels; sums run in float32 at least.
+
+
+def plain(
+    image: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None, rectify: bool
+) -> Tensor:
+    """Convolve with torch's convolution, in the dtype of the image."""
+    y = F.conv2d(image, weight, bias, padding=1)
+    if residual is not None:
+        y = y + residual
+    return F.relu(y, inplace=True) if rectify else y
+
+
+def _reference(
+    image: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None, rectify: bool
+) -> Tensor:
+    """Convolve images; channels are innermost in the result's memory."""
+    dtype = torch.float64 if torch.float64 in (image.dtype, weight.dtype) else torch.float32
+    wide = residual if residual is None else residual.to(dtype)
+    y = plain(image.to(dtype), weight.to(dtype), bias.to(dtype), wide, rectify)
+    return y.to(image.dtype, memory_format=torch.channels_last)
+
+
 def _fake(
     image: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None, rectify: bool
 ) -> Tensor:
@@ -148,7 +160,7 @@ def _loop(info: VmapInfo, in_dims: Dims, *args: Any) -> tuple[Tensor, int]:
 define(
     "convolve3x3(Tensor image, Tensor weight, Tensor bias, Tensor? residual, bool rectify)"
     " -> Tensor",
-    _reference_convolve.convolve3x3,
+    _reference,
     _fake,
     vmap=_loop,
 )

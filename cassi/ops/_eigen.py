@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor
 
-from cassi.ops import _reference_eigen
 from cassi.ops._checks import check_floating, check_same_device, shape_of
 from cassi.ops._library import call, define, kernels
 from cassi.ops._recording import is_recorded, is_tracked
@@ -21,18 +20,9 @@ def orthogonal_iteration(moments: Tensor, frame: Tensor, steps: int = 2) -> tupl
     need not wait for the host. The gradient is that of the pure-torch operator, and no compiled
     kernel runs where one is recorded.
 
-    Args:
-        moments: M, symmetric, with eigenvalues >= 0, `(B, C, C)`.
-        frame: V, orthonormal columns, `(B, C, R)`, R <= C; near the eigenvectors, or any.
-        steps: 1 to 1000.
-
-    Returns:
-        Rayleigh quotients vᵀMv of the next V, `(B, R)`, >= 0, and its negative, `(B, C, R)`; in
-        float64.
-
-    Raises:
-        TypeError: moments or frame are not floating tensors.
-        ValueError: shapes, devices or the number of steps do not fit.
+    M is `(B, C, C)` with eigenvalues >= 0; V is `(B, C, R)`, R <= C, with orthonormal columns near
+    the eigenvectors, or any. The result are the Rayleigh quotients vᵀMv of the next V, `(B, R)`, >=
+    0, and its negative, in float64.
 
     Source: Golub, Van Loan, "Matrix computations", 4th ed., 2013, section 8.2.4.
 
@@ -53,9 +43,42 @@ def orthogonal_iteration(moments: Tensor, frame: Tensor, steps: int = 2) -> tupl
         raise ValueError(f"steps: expected 1 to {MOST_STEPS}, got {steps}")
     check_same_device(moments=moments, frame=frame)
     if is_recorded() and is_tracked(moments, frame):
-        return _reference_eigen.orthogonal_iteration(moments, frame, steps)
+        return reference(moments, frame, steps)
     values, vectors = call(kernels.orthogonal_iteration, moments, frame, steps)
     return values, vectors
+
+
+# Pure torch, the specification of the compiled kernels; sums run in float32 at least.
+
+SHIFT = 1e-9
+"""Of the trace, added to the diagonal: a direction without energy stays what it was."""
+LEAST = 1e-150
+"""Added to that, so that nothing is divided by 0."""
+DEPENDENT = 1e-24
+"""Of a squared length: what is left of it once all directions before are taken off."""
+
+
+def reference(moments: Tensor, frame: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+    """Take steps of V ← Q, Q R = (M + εI) V; return Rayleigh quotients and −V."""
+    m, v = moments.double(), frame.double()
+    shift = (SHIFT * m.diagonal(dim1=1, dim2=2).sum(1) + LEAST)[:, None, None]
+    for _ in range(steps):
+        v = _orthonormal(m @ v + shift * v)
+    return (v * (m @ v)).sum(1).clamp_min(0), -v
+
+
+def _orthonormal(w: Tensor) -> Tensor:
+    """Modified Gram–Schmidt; a column that depends on those before it becomes 0."""
+    rest, before, done = w, w.square().sum(1, keepdim=True), []
+    for j in range(w.shape[2]):
+        column = rest[..., :1]
+        square = column.square().sum(1, keepdim=True)
+        depends = (square < DEPENDENT * before[..., j : j + 1]) | (square == 0)
+        square = torch.where(depends, 1, square)
+        column = torch.where(depends, 0, column)
+        done.append(column / square.sqrt())
+        rest = rest[..., 1:] - column * ((column * rest[..., 1:]).sum(1, keepdim=True) / square)
+    return torch.cat(done, 2)
 
 
 def _fake(moments: Tensor, frame: Tensor, steps: int) -> tuple[Tensor, Tensor]:
@@ -66,6 +89,6 @@ def _fake(moments: Tensor, frame: Tensor, steps: int) -> tuple[Tensor, Tensor]:
 
 define(
     "orthogonal_iteration(Tensor moments, Tensor frame, int steps) -> (Tensor, Tensor)",
-    _reference_eigen.orthogonal_iteration,
+    reference,
     _fake,
 )

@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor
 
-from cassi.ops import _reference_groups
 from cassi.ops._checks import check_floating, check_same_device, shape_of
 from cassi.ops._library import call, define, kernels
 from cassi.ops._recording import is_recorded, is_tracked
@@ -24,19 +23,10 @@ def shrink_groups(image: Tensor, groups: Tensor, threshold: Tensor, patch: int) 
     operator, and no compiled kernel runs where one is recorded. Results have the same bits for
     every number of threads. A group with a number that is not finite has no other in its result.
 
-    Args:
-        image: `(B, R, H, W)`; with R innermost in memory it is read in place.
-        groups: flat positions h·W + w of the patches' first pixels `(B, N, M)`, int64, N <= H·W. A
-            patch that would reach beyond the image is moved into it.
-        threshold: t of each sample, `(B,)` or `(1,)`, >= 0, in the units of the image.
-        patch: side of a patch in pixels, at most H and W.
-
-    Returns:
-        Sums `(B, R, H, W)`, R innermost in memory, in float32 at least.
-
-    Raises:
-        TypeError: the image or the threshold is not a floating tensor, or groups are not int64.
-        ValueError: shapes or devices do not fit each other.
+    The image is `(B, R, H, W)`; with R innermost in memory it is read in place, and so is the
+    result, float32 at least. Groups `(B, N, M)`, int64, N <= H·W, are flat positions h·W + w of the
+    patches' first pixels; a patch that would reach beyond the image is moved into it. The threshold
+    t is `(B,)` or `(1,)`, >= 0, in the units of the image.
 
     >>> flat = torch.ones(1, 1, 2, 3)
     >>> shrink_groups(flat, torch.tensor([[[0, 1]]]), torch.zeros(1), patch=2)
@@ -69,8 +59,61 @@ def shrink_groups(image: Tensor, groups: Tensor, threshold: Tensor, patch: int) 
     check_same_device(image=image, groups=groups, threshold=threshold)
     recorded = is_recorded() and is_tracked(image, threshold)
     if recorded or groups.shape[2] > MOST_MATCHES:
-        return _reference_groups.shrink_groups(image, groups, threshold, patch)
+        return _reference(image, groups, threshold, patch)
     return call(kernels.shrink_groups, image, groups, threshold, patch)
+
+
+# Pure torch, the specification of the compiled kernels; sums run in float32 at least.
+
+_CHUNK = 1 << 22  # numbers in the groups that are in memory at a time
+
+
+def _reference(image: Tensor, groups: Tensor, threshold: Tensor, patch: int) -> Tensor:
+    """Shrink the singular values of each group less its mean, and add up the patches."""
+    dtype = accumulation_dtype(image)
+    height, width = image.shape[-2:]
+    first = groups.clamp(0, height * width - 1)
+    rows = (first // width).clamp(max=height - patch)
+    first = rows * width + (first % width).clamp(max=width - patch)
+    within = patch_pixels(patch, width).to(image.device)
+    levels = threshold.to(dtype).expand(image.shape[0])
+    totals = []
+    for source, starts, level in zip(image.to(dtype).flatten(2).mT, first, levels, strict=True):
+        total = torch.zeros_like(source, memory_format=torch.contiguous_format)
+        matches, numbers = groups.shape[2], patch * patch * image.shape[1]
+        for some in starts.split(max(1, _CHUNK // max(1, matches * numbers))):
+            pixels = (some[..., None] + within).flatten()
+            stack = source[pixels].view(len(some), matches, numbers)
+            mean = stack.mean(1, keepdim=True)
+            clean = shrink_singular_values(stack - mean, level) + mean
+            total = total.index_add(0, pixels, clean.view(len(pixels), image.shape[1]))
+        totals.append(total)
+    stacked = torch.stack(totals) if totals else torch.zeros_like(image, dtype=dtype).flatten(2).mT
+    return stacked.mT.unflatten(2, (height, width))
+
+
+def shrink_singular_values(stack: Tensor, threshold: Tensor) -> Tensor:
+    """Scale the singular directions of matrices `(N, M, D)` by (1 + √(1 − t²/s²))/2, or by 0.
+
+    A matrix with a number that is not finite becomes one that has none.
+    """
+    finite = stack.isfinite().all(2, keepdim=True).all(1, keepdim=True)
+    stack = torch.where(finite, stack, 0)
+    wide = stack.shape[1] <= stack.shape[2]
+    # The eigenvectors of the smaller Gram matrix are all it takes, and much faster than an SVD.
+    gram = stack @ stack.mT if wide else stack.mT @ stack
+    values, vectors = torch.linalg.eigh(gram)
+    ratio = threshold.square() / values.clamp_min(torch.finfo(values.dtype).tiny)
+    kept = ratio < 1
+    factor = torch.where(kept, (1 + (1 - torch.where(kept, ratio, 0)).sqrt()) / 2, 0)
+    scale = (vectors * factor[:, None]) @ vectors.mT
+    return torch.where(finite, scale @ stack if wide else stack @ scale, torch.nan)
+
+
+def patch_pixels(patch: int, width: int) -> Tensor:
+    """Return the flat positions of a patch's pixels relative to its first: `(patch²,)`."""
+    side = torch.arange(patch)
+    return (side[:, None] * width + side).flatten()
 
 
 def _fake(image: Tensor, groups: Tensor, threshold: Tensor, patch: int) -> Tensor:
@@ -81,6 +124,6 @@ def _fake(image: Tensor, groups: Tensor, threshold: Tensor, patch: int) -> Tenso
 
 define(
     "shrink_groups(Tensor image, Tensor groups, Tensor threshold, int patch) -> Tensor",
-    _reference_groups.shrink_groups,
+    _reference,
     _fake,
 )

@@ -72,15 +72,10 @@ def define(
 ) -> None:
     """Register an operator with everything torch asks of one.
 
-    Args:
-        schema: its name in `torch.ops.cassi`, arguments and results; the leading dimension of
-            every tensor is a batch.
-        reference: the pure-torch kernel.
-        fake: shapes, dtypes and strides of the results.
-        backward: `(ctx, *gradients)` → one gradient or None per argument; None for an op that is
-            only called where no gradient is recorded.
-        save: what `backward` needs, the tensors and constants among the arguments by default.
-        vmap: replaces the folding rule.
+    The leading dimension of every tensor of a schema is a batch. `fake` gives shapes, dtypes and
+    strides of the results. `backward` is `(ctx, *gradients)` → one gradient or None per argument;
+    None for an operator that is only called where no gradient is recorded. `save` keeps what it
+    needs, by default all arguments. `vmap` replaces the folding rule.
     """
     name = schema.partition("(")[0]
     SCHEMAS[name] = schema.removeprefix(name)
@@ -206,9 +201,7 @@ def _load_cuda(path: Path) -> None:
 def why_not(build: str) -> str | None:
     """Return why a CUDA library cannot run on the devices of this machine; None: it can.
 
-    Args:
-        build: CUDA's version and the architectures that it was built for, as CMake names them:
-            "13.0 80-real 90-virtual".
+    A build is CUDA's version and the architectures, as CMake names them: "13.0 80-real 90-virtual".
     """
     version, *architectures = build.split()
     built, driver = tuple(map(int, version.split(".")[:2])), driver_version()

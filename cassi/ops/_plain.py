@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d, pad, relu
 
-from cassi.ops import _reference, _reference_tv
+from cassi.ops import _eigen, _reference, _reference_tv
 from cassi.ops._library import Kernel, operator
 from cassi.ops._reference import accumulation_dtype, detector_width
-from cassi.ops._reference_eigen import orthogonal_iteration
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload
@@ -218,9 +217,6 @@ def fft_rfft2(
     """Transform real images, with sums in place of a fast Fourier transform.
 
     What is real for every image, such as the mean, is exactly so: its phase is 0 or π, never −π.
-
-    Raises:
-        ValueError: images are to be cut or padded, or a norm is asked for.
     """
     first, last = dim
     size = x.shape[last]
@@ -235,11 +231,7 @@ def fft_irfft2(
     dim: Sequence[int] = (-2, -1),
     norm: str | None = None,
 ) -> Tensor:
-    """Transform one half of a spectrum back to real images.
-
-    Raises:
-        ValueError: images are to be cut or padded, or a norm is asked for.
-    """
+    """Transform one half of a spectrum back to real images."""
     first, last = dim
     height, count = z.shape[first], z.shape[last]
     width = 2 * (count - 1) if s is None else s[1]
@@ -269,10 +261,10 @@ OURS: dict[OpOverload, Kernel] = {
     for function in (
         *(forward, adjoint, add_adjoint, gram, gram_solve, data_step, ratio_inverse),
         *(forward_subspace, adjoint_subspace, tv_prox, tv_prox_dual, convolve3x3, selective_scan),
-        orthogonal_iteration,  # its reference changes no tensor
     )
 }
 """OpOverload of the package → what it is made of."""
+OURS[operator("orthogonal_iteration")] = _eigen.reference  # which changes no tensor
 PLAIN: dict[OpOverload, Kernel] = {
     **OURS,
     torch.ops.aten.linalg_qr.default: linalg_qr,

@@ -136,10 +136,8 @@ class Recorder:
     It is what `torch.library.register_autograd` makes, which runs under no transform and carries no
     tangents.
 
-    Args:
-        op: the operator.
-        backward: `(ctx, *gradients)` → one gradient or None per argument.
-        save: `(ctx, inputs, output)`, what `backward` needs.
+    `backward` is `(ctx, *gradients)` → one gradient or None per argument; `save`, `(ctx, inputs,
+    output)`, keeps what it needs.
     """
 
     def __init__(self, op: OpOverload, backward: Backward, save: Save) -> None:

@@ -96,11 +96,7 @@ def add_adjoint_taps(
 
 
 def cube_width(mask: Tensor, taps: Tensor, after: bool) -> int:
-    """Return the columns of the cube that a mask codes.
-
-    Raises:
-        ValueError: none, after the spread.
-    """
+    """Return the columns of the cube that a mask codes."""
     wide = mask.shape[-1]
     if after and wide < taps.shape[-1]:
         raise ValueError(

@@ -7,9 +7,8 @@ under `torch.compile(fullgraph=True)`, and give the same bits for every number o
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding
+from torch.nn.functional import embedding, pad
 
-from cassi.ops import _reference_signal
 from cassi.ops._checks import check_floating, check_same_device, shape_of
 from cassi.ops._library import define, differentiable, kernels
 from cassi.ops._recording import Context, Gradients, is_recorded
@@ -171,6 +170,87 @@ def _check_volume(volume: Tensor, points: Tensor) -> Tensor:  # (B, F, D, H, W)
     return volume if volume.ndim == 5 else volume[None]
 
 
+# Pure torch, the specification of the compiled kernels; sums run in float32 at least. Convolution
+# and correlation are partial derivatives of one trilinear form,
+#
+#     T(a, v, g) = Σ_{n,m} a[n] v[m] g[n + m],
+#
+# with respect to g (`convolve1d`), a (`correlate1d` of g and v) and v (`correlate1d` of g and a).
+
+_PIECE = 4096
+
+
+def _reference_convolve1d(a: Tensor, v: Tensor) -> Tensor:
+    """Convolve every row of a with the same row of v: out[n] = Σ_m v[m] a[n − m]."""
+    dtype = accumulation_dtype(a, v)
+    length = a.shape[1] + v.shape[1] - 1
+    long, short = (a, v) if a.shape[1] >= v.shape[1] else (v, a)
+    long, short = long.to(dtype), short.to(dtype)
+    out = a.new_zeros((a.shape[0], length), dtype=dtype)
+    for m in range(short.shape[1]):
+        out[:, m : m + long.shape[1]].addcmul_(long, short[:, m : m + 1])
+    return out.to(a.dtype)
+
+
+def _reference_correlate1d(g: Tensor, v: Tensor) -> Tensor:
+    """Correlate every row of g with the same row of v: out[n] = Σ_m g[n + m] v[m]."""
+    dtype = accumulation_dtype(g, v)
+    signal, kernel = g.to(dtype), v.to(dtype)
+    taps = v.shape[1]
+    length = g.shape[1] - taps + 1
+    out = g.new_zeros((g.shape[0], length), dtype=dtype)
+    if taps <= length:
+        for m in range(taps):
+            out.addcmul_(signal[:, m : m + length], kernel[:, m : m + 1])
+    else:
+        for n in range(length):
+            out[:, n] = sum_in_order(signal[:, n : n + taps] * kernel)
+    return out.to(g.dtype)
+
+
+def _reference_trilinear(features: Tensor, points: Tensor) -> Tensor:
+    """Interpolate between the corners of a unit cell, with u = (p + 1)/2 and w(u) = (1 − u, u).
+
+    out = Σ_{i,j,k} w_i(u₀) w_j(u₁) w_k(u₂) features[4i + 2j + k]
+    """
+    dtype = accumulation_dtype(features, points)
+    u = (points.to(dtype) + 1) / 2
+    values = features.to(dtype).unflatten(1, (2, 2, 2))
+    for axis in range(3):
+        t = u[:, axis].reshape(-1, *(1,) * (values.ndim - 2))
+        values = (1 - t) * values[:, 0] + t * values[:, 1]  # exact at either corner
+    return values.to(features.dtype).contiguous()
+
+
+def _reference_trilinear_backward(
+    grad: Tensor, features: Tensor, points: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Differentiate `trilinear`: gradients of features and points.
+
+    Written without changes in place, so that torch can differentiate it again.
+    """
+    dtype = accumulation_dtype(features, points)
+    u = (points.to(dtype) + 1) / 2
+    weights = torch.stack((1 - u, u), 2)  # (N, 3, 2)
+    i, j, k = (
+        weights[:, axis].reshape(-1, *(2 if a == axis else 1 for a in range(3)))
+        for axis in range(3)
+    )
+    upstream = grad.to(dtype).unsqueeze(1)  # (N, 1, F)
+    grad_features = (i * j * k).flatten(1).unsqueeze(2) * upstream
+    share = (features.to(dtype) * upstream).sum(2).unflatten(1, (2, 2, 2))
+    slopes = (share.diff(dim=1) * j * k, share.diff(dim=2) * i * k, share.diff(dim=3) * i * j)
+    grad_points = torch.stack([slope.sum((1, 2, 3)) for slope in slopes], 1) / 2
+    return grad_features.to(features.dtype).contiguous(), grad_points.to(points.dtype)
+
+
+def sum_in_order(values: Tensor) -> Tensor:
+    """Sum along the last dimension, `(R, N)` → `(R,)`, with the same bits for any thread count."""
+    # In pieces: torch divides one long sum among its threads, and their number changes its bits.
+    piece = min(_PIECE, values.shape[1])
+    return pad(values, (0, -values.shape[1] % piece)).unflatten(1, (-1, piece)).sum(2).sum(1)
+
+
 def _fake_convolve1d(a: Tensor, v: Tensor) -> Tensor:
     return a.new_empty((a.shape[0], a.shape[1] + v.shape[1] - 1))
 
@@ -194,9 +274,7 @@ def _correlate(g: Tensor, v: Tensor, dtype: torch.dtype) -> Tensor:
     return kernels.correlate1d(g.to(torch.promote_types(g.dtype, dtype)), v).to(dtype)
 
 
-@differentiable(
-    "convolve1d(Tensor a, Tensor v) -> Tensor", _reference_signal.convolve1d, _fake_convolve1d
-)
+@differentiable("convolve1d(Tensor a, Tensor v) -> Tensor", _reference_convolve1d, _fake_convolve1d)
 def _backward_convolve1d(ctx: Context, g: Tensor) -> Gradients:
     a, v = ctx.saved_tensors
     need_a, need_v = ctx.needs_input_grad
@@ -207,7 +285,7 @@ def _backward_convolve1d(ctx: Context, g: Tensor) -> Gradients:
 
 
 @differentiable(
-    "correlate1d(Tensor g, Tensor v) -> Tensor", _reference_signal.correlate1d, _fake_correlate1d
+    "correlate1d(Tensor g, Tensor v) -> Tensor", _reference_correlate1d, _fake_correlate1d
 )
 def _backward_correlate1d(ctx: Context, h: Tensor) -> Gradients:
     g, v = ctx.saved_tensors
@@ -220,14 +298,14 @@ def _backward_correlate1d(ctx: Context, h: Tensor) -> Gradients:
 
 @differentiable(
     "trilinear(Tensor features, Tensor points) -> Tensor",
-    _reference_signal.trilinear,
+    _reference_trilinear,
     _fake_trilinear,
 )
 def _backward_trilinear(ctx: Context, grad: Tensor) -> Gradients:
     features, points = ctx.saved_tensors
     # Fused where nothing records a second derivative; torch differentiates the reference otherwise.
     composed = is_recorded()
-    backward = _reference_signal.trilinear_backward if composed else kernels.trilinear_backward
+    backward = _reference_trilinear_backward if composed else kernels.trilinear_backward
     grad_features, grad_points = backward(grad, features, points)
     need_features, need_points = ctx.needs_input_grad
     return grad_features if need_features else None, grad_points if need_points else None
@@ -235,6 +313,6 @@ def _backward_trilinear(ctx: Context, grad: Tensor) -> Gradients:
 
 define(
     "trilinear_backward(Tensor grad, Tensor features, Tensor points) -> (Tensor, Tensor)",
-    _reference_signal.trilinear_backward,
+    _reference_trilinear_backward,
     _fake_trilinear_backward,
 )

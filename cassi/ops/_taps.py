@@ -25,6 +25,7 @@ from torch import Tensor
 
 from cassi.ops import _checks, _reference_taps
 from cassi.ops._camera import (
+    fake_like_first,
     fake_mask_adjoint,
     fake_solve,
     is_channels_last,
@@ -33,7 +34,7 @@ from cassi.ops._camera import (
     vmap_mask_adjoint,
 )
 from cassi.ops._library import call, differentiable, kernels
-from cassi.ops._recording import Argument, Context, Gradients
+from cassi.ops._recording import Context, Gradients
 from cassi.ops._reference import accumulation_dtype, band_offset, layout
 from cassi.ops._reference_taps import cube_width
 
@@ -350,10 +351,6 @@ def _fake_adjoint_taps(
     return torch.empty(shape, dtype=y.dtype, device=y.device, memory_format=layout(channels_last))
 
 
-def _fake_add_adjoint_taps(v: Tensor, *_: Argument) -> Tensor:
-    return torch.empty_like(v)
-
-
 def _fake_mask_adjoint_taps(
     x: Tensor, y: Tensor, taps: Tensor, starts: Tensor, after: bool, *flags: bool
 ) -> Tensor:
@@ -418,7 +415,7 @@ def _backward_adjoint_taps(ctx: Context, g: Tensor) -> Gradients:
     "add_adjoint_taps(Tensor v, Tensor y, Tensor mask, Tensor taps, Tensor starts, bool"
     " after=False) -> Tensor",
     _reference_taps.add_adjoint_taps,
-    _fake_add_adjoint_taps,
+    fake_like_first,
 )
 def _backward_add_adjoint_taps(ctx: Context, g: Tensor) -> Gradients:
     return (g, *_towards(ctx, g, ctx.constants[0], 1))

@@ -28,11 +28,7 @@ class _Camera(Protocol):
 
 
 def as_real(name: str, value: Array) -> Tensor:
-    """Return a tensor, or anything that NumPy makes an array of, as a tensor of real numbers.
-
-    Raises:
-        TypeError: it holds other things than real numbers.
-    """
+    """Return a tensor, or anything that NumPy makes an array of, as a tensor of real numbers."""
     if not isinstance(value, Tensor):
         array = np.asarray(value)
         if array.dtype.kind not in "fiub":
@@ -51,13 +47,8 @@ def as_measurement(y: Array, system: object) -> Tensor:
 
     Arrays come to the camera's device; tensors stay on theirs.
 
-    Args:
-        y: a tensor or an array of real numbers; `(H', W')` and `(K, H', W')` are one sample.
-        system: the camera; of one that is no `cassi.systems.System` the shape is not checked.
-
-    Raises:
-        TypeError: y holds other things than real numbers.
-        ValueError: the shape is not the camera's.
+    `(H', W')` and `(K, H', W')` are one sample. Of a camera that is no `cassi.systems.System` the
+    shape is not checked.
     """
     given, y = y, as_real("y", y)
     if not isinstance(system, _Camera):
@@ -79,12 +70,7 @@ def as_measurement(y: Array, system: object) -> Tensor:
 def as_cube(x: Array, system: object) -> Tensor:
     """Return a cube as a tensor; an array in a camera's precision, on its device.
 
-    Args:
-        x: a tensor, or an array of real numbers; `(C, H, W)` is one sample.
-        system: the camera.
-
-    Raises:
-        TypeError: x holds other things than real numbers.
+    `(C, H, W)` is one sample.
     """
     given, x = x, as_real("x", x)
     x = x[None] if x.ndim == 3 else x
@@ -121,11 +107,7 @@ def as_mask(mask: Array) -> Tensor:  # ([B,] K, 1|C, H, W)
 
 
 def as_step(step: float) -> int | float:
-    """Return a step in pixels per band, as an integer where it is whole.
-
-    Raises:
-        TypeError: it is no finite number.
-    """
+    """Return a step in pixels per band, as an integer where it is whole."""
     if isinstance(step, bool) or not isinstance(step, Real) or not math.isfinite(step):
         raise TypeError(f"step: expected a number of pixels per band, got {step!r}")
     number = float(step)
@@ -191,13 +173,7 @@ def refuse_shape(name: str, value: Tensor, shape: tuple[int, int, int]) -> NoRet
 
 
 def refuse_gradient(name: str, value: object, instead: str) -> None:
-    """Raise ValueError where a gradient is asked for that would not come.
-
-    Args:
-        name: of the argument.
-        value: a tensor, or anything else, which has no gradient.
-        instead: what to do.
-    """
+    """Raise ValueError where a gradient is asked for that would not come."""
     if isinstance(value, Tensor) and is_recorded() and is_tracked(value):
         raise ValueError(f"{name}: expected a tensor without gradient, got one with; {instead}")
 

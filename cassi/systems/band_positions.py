@@ -57,12 +57,7 @@ def check_places(places: list[Place]) -> None:
 
 
 def describe_loss(places: list[Place], axis: int) -> str | None:
-    """Say in one line what falls beside the detector; None where that is 2 pixels at most.
-
-    Args:
-        places: of `find_places`.
-        axis: of the dispersion.
-    """
+    """Say in one line what falls beside the detector; None where that is 2 pixels at most."""
     off = [band for band, place in enumerate(places, 1) if place.beside > MOST_BESIDE]
     if not off:
         return None

@@ -103,7 +103,7 @@ class System(nn.Module, ABC):
         """
         return self._solve(r, rho, None)
 
-    def begin(self) -> System | WarmStart:
+    def begin(self) -> System:
         """Return the camera for one run of a solver.
 
         With conjugate gradients it is a `WarmStart`, which starts every data step where the last
@@ -253,47 +253,15 @@ class System(nn.Module, ABC):
         return v + self(self.adjoint(y))
 
 
-class WarmStart:
-    """A camera within one run of a solver. Each solve starts from the result of the last one.
-
-    Data steps of one run differ little. So conjugate gradients need a third to a tenth of the
-    iterations, with the results of the camera itself up to their tolerance. Every run has its own,
-    so that no run depends on an earlier one.
-
-    Args:
-        system: the camera.
-    """
-
-    is_closed = False
-
-    def __init__(self, system: System) -> None:
-        self.system = system
-        self.adjoint, self.pinv = system.adjoint, system.pinv
-        self.add_gram_product = system.add_gram_product
-        self.residual_subspace = system.residual_subspace
-        self.adjoint_subspace = system.adjoint_subspace
-        self._last: Tensor | None = None
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Simulate the measurement."""
-        return self.system(x)
-
-    def data_step(self, v: Tensor, y: Tensor, rho: float | Tensor = 0.0) -> Tensor:
-        """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖², from where the last data step ended."""
-        return v + self.adjoint(self.gram_solve(y - self(v), rho))
-
-    def gram_solve(self, r: Tensor, rho: float | Tensor = 0.0) -> Tensor:
-        """Solve (AAᵀ + ρI) z = r, starting from the last solution."""
-        start = self._last if self._last is not None and self._last.shape == r.shape else None
-        z = self.system._solve(r, rho, start)
-        self._last = z.detach()
-        return z
-
-
 class Around(System):
-    """A camera around a camera, which gives it all that it does not define itself."""
+    """A camera around a camera, which gives it the attributes that it does not define itself."""
 
     system: System
+
+    def __init__(self, system: System) -> None:
+        super().__init__()
+        self.system = system
+        self.conjugate, self.part_axis = system.conjugate, system.part_axis
 
     @property
     def cube_shape(self) -> tuple[int, int, int]:
@@ -339,7 +307,105 @@ class Around(System):
             return getattr(self.system, name)
 
 
-class Weighted(Around):
+class Relay(Around):
+    """A camera around a camera that also measures and solves by it."""
+
+    @property
+    def plain(self) -> System:
+        """That of the camera."""
+        return self.system.plain
+
+    @property
+    def unweighted(self) -> System:
+        """That of the camera."""
+        return self.system.unweighted
+
+    @property
+    def is_closed(self) -> bool:
+        """As of the camera."""
+        return self.system.is_closed
+
+    def without_bad_pixels(self, y: Tensor) -> Tensor:
+        """Return the measurement with zeros for the camera's bad pixels."""
+        return self.system.without_bad_pixels(y)
+
+    def _inner(self, y: Tensor) -> Tensor:
+        """Return what the camera is given of a measurement."""
+        return y
+
+    def damping(self, rho: float | Tensor) -> float | Tensor:
+        """Return the ρ that the camera is given."""
+        return rho
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Simulate the measurement: `(B, C, H, W)` → `(B, K, H', W')`."""
+        return cast(Tensor, self.system(x))
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        """Apply the transpose: `(B, K, H', W')` → `(B, C, H, W)`."""
+        return self.system.adjoint(self._inner(y))
+
+    def add_adjoint(self, v: Tensor, y: Tensor) -> Tensor:
+        """Return v + Aᵀy."""
+        return self.system.add_adjoint(v, self._inner(y))
+
+    def forward_subspace(self, components: Tensor, basis: Tensor) -> Tensor:
+        """Simulate the measurement of the cube E a."""
+        return self.system.forward_subspace(components, basis)
+
+    def adjoint_subspace(self, y: Tensor, basis: Tensor) -> Tensor:
+        """Return the components Eᵀ Aᵀ y."""
+        return self.system.adjoint_subspace(self._inner(y), basis)
+
+    def residual_subspace(self, y: Tensor, components: Tensor, basis: Tensor) -> Tensor:
+        """Return y − A E a."""
+        return self.system.residual_subspace(y, components, basis)
+
+    def add_gram_product(self, v: Tensor, y: Tensor) -> Tensor:
+        """Return v + A Aᵀ y."""
+        return self.system.add_gram_product(v, self._inner(y))
+
+    def gram_solve(self, r: Tensor, rho: float | Tensor = 0.0) -> Tensor:
+        """Solve (AAᵀ + diag ρ) z = r, as the camera does."""
+        return self.system.gram_solve(self._inner(r), self.damping(rho))
+
+    def data_step(self, v: Tensor, y: Tensor, rho: float | Tensor = 0.0) -> Tensor:
+        """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖², as the camera does."""
+        return self.system.data_step(v, self._inner(y), self.damping(rho))
+
+
+class WarmStart(Relay):
+    """A camera within one run of a solver. Each solve starts from the result of the last one.
+
+    Data steps of one run differ little. So conjugate gradients need a third to a tenth of the
+    iterations, with the results of the camera itself up to their tolerance. Every run has its own,
+    so that no run depends on an earlier one.
+    """
+
+    is_closed = False
+    _last: Tensor | None = None
+
+    def begin(self) -> System:
+        """Return the camera itself: it is of one run."""
+        return self
+
+    def pinv(self, y: Tensor) -> Tensor:
+        """Apply the Moore–Penrose inverse, from zero."""
+        return self.system.pinv(y)
+
+    def data_step(self, v: Tensor, y: Tensor, rho: float | Tensor = 0.0) -> Tensor:
+        """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖², from where the last data step ended."""
+        return System.data_step(self, v, y, rho)
+
+    def gram_solve(self, r: Tensor, rho: float | Tensor = 0.0) -> Tensor:
+        """Solve (AAᵀ + ρI) z = r, starting from the last solution."""
+        start = self._last if self._last is not None and self._last.shape == r.shape else None
+        z = self.system._solve(r, rho, start)
+        self._last = z.detach()
+        return z
+
+
+class Weighted(Relay):
     r"""A camera with bad pixels, and a noise variance for every pixel of its detector.
 
     Measurements keep their unit. The data step is weighted:
@@ -381,7 +447,6 @@ class Weighted(Around):
     def __init__(
         self, system: System, variance: Array | None = None, bad_pixels: Array | None = None
     ) -> None:
-        super().__init__()
         if not isinstance(system, System):
             raise TypeError(f"Weighted: expected a camera, got {type(system).__name__}")
         like = next(iter([*system.parameters(), *system.buffers()]))
@@ -401,9 +466,8 @@ class Weighted(Around):
             good, d, system = good & system.good, d * system.variance, system.system
         if not bool(good.flatten(1).any(1).all()):
             raise ValueError("bad_pixels: expected some good pixels, which are zero, got none")
-        self.system = system
+        super().__init__(system)
         self._weigh(good, d)
-        self.conjugate, self.part_axis = system.conjugate, system.part_axis
 
     def _weigh(self, good: Tensor, variance: Tensor) -> None:
         self.register_buffer("good", good)
@@ -411,11 +475,6 @@ class Weighted(Around):
         excluded = torch.where(good, 0.0, torch.inf).to(variance.dtype)
         self.register_buffer("_excluded", excluded, persistent=False)
         self.register_buffer("_share", good.to(variance.dtype), persistent=False)
-
-    @property
-    def plain(self) -> System:
-        """That of the camera."""
-        return self.system.plain
 
     @property
     def unweighted(self) -> System:
@@ -435,17 +494,21 @@ class Weighted(Around):
         """Return the measurement with zeros for the bad pixels."""
         return torch.where(self.good, y, 0)
 
+    def _inner(self, y: Tensor) -> Tensor:
+        return self.without_bad_pixels(y)
+
+    def damping(self, rho: float | Tensor) -> Tensor:
+        """Return ρ·d, infinite at bad pixels: `(1|B, K, H', W')`; ρ a number, or `(1|B,)`."""
+        if not isinstance(rho, Tensor):
+            return torch.add(self._excluded, self.variance, alpha=rho)
+        weight = rho.to(self.variance)
+        if weight.ndim < 3:
+            weight = weight.reshape(-1, 1, 1, 1)
+        return torch.addcmul(self._excluded, weight, self.variance)
+
     def forward(self, x: Tensor) -> Tensor:
         """Simulate the measurement, zero at bad pixels: `(B, C, H, W)` → `(B, K, H', W')`."""
         return self.without_bad_pixels(self.system(x))
-
-    def adjoint(self, y: Tensor) -> Tensor:
-        """Apply the transpose: `(B, K, H', W')` → `(B, C, H, W)`."""
-        return self.system.adjoint(self.without_bad_pixels(y))
-
-    def add_adjoint(self, v: Tensor, y: Tensor) -> Tensor:
-        """Return v + Aᵀy, as the camera does."""
-        return self.system.add_adjoint(v, self.without_bad_pixels(y))
 
     def forward_subspace(self, components: Tensor, basis: Tensor) -> Tensor:
         """Simulate the measurement of the cube E a, as the camera does, zero at bad pixels."""
@@ -458,40 +521,13 @@ class Weighted(Around):
         image = self.system.forward_subspace(components, basis)
         return torch.addcmul(y, self._share.to(image.dtype), image, value=-1)
 
-    def adjoint_subspace(self, y: Tensor, basis: Tensor) -> Tensor:
-        """Return the components Eᵀ Aᵀ y, as the camera does."""
-        return self.system.adjoint_subspace(self.without_bad_pixels(y), basis)
-
     def add_gram_product(self, v: Tensor, y: Tensor) -> Tensor:
         """Return v + A Aᵀ y: v itself at bad pixels."""
-        image = self.system.add_gram_product(v, self.without_bad_pixels(y))
-        return torch.where(self.good, image, v)
+        return torch.where(self.good, super().add_gram_product(v, y), v)
 
-    def gram_solve(self, r: Tensor, rho: float | Tensor = 0.0) -> Tensor:
-        """Solve (AAᵀ + ρ diag d) z = r, z zero at bad pixels."""
-        return self.system.gram_solve(self.without_bad_pixels(r), self.damping(rho))
-
-    def data_step(self, v: Tensor, y: Tensor, rho: float | Tensor = 0.0) -> Tensor:
-        """Solve argmin_x ½ Σ_i (Ax − y)_i² / d_i + ρ/2 ‖x − v‖², as the camera does."""
-        return self.system.data_step(v, self.without_bad_pixels(y), self.damping(rho))
-
-    def damping(self, rho: float | Tensor) -> Tensor:
-        """Return ρ·d, infinite at bad pixels: `(1|B, K, H', W')`; ρ a number, or `(1|B,)`."""
-        if not isinstance(rho, Tensor):
-            return torch.add(self._excluded, self.variance, alpha=rho)
-        weight = rho.to(self.variance)
-        if weight.ndim < 3:
-            weight = weight.reshape(-1, 1, 1, 1)
-        return torch.addcmul(self._excluded, weight, self.variance)
-
-    def begin(self) -> Weighted | WarmStart:
+    def begin(self) -> System:
         """Return what a run uses in this camera's place: measurements are zero at bad pixels."""
         return _Zeroed(self) if self.is_closed else WarmStart(self)
-
-    @property
-    def is_closed(self) -> bool:
-        """As of the camera."""
-        return self.system.is_closed
 
     def _solve(self, r: Tensor, rho: float | Tensor, start: Tensor | None) -> Tensor:
         return self.system._solve(self.without_bad_pixels(r), self.damping(rho), start)
@@ -514,10 +550,7 @@ class Weighted(Around):
 
 def _fit(name: str, value: Array, shape: tuple[int, int, int], device: torch.device) -> Tensor:
     tensor = torch.as_tensor(value, device=device)
-    if tensor.ndim == 2:
-        tensor = tensor[None]
-    if tensor.ndim == 3:
-        tensor = tensor[None]
+    tensor = tensor[(None,) * (4 - tensor.ndim)] if tensor.ndim in (2, 3) else tensor
     if tensor.ndim != 4 or tuple(tensor.shape[1:]) not in (shape, (1, *shape[1:])):
         raise ValueError(
             f"{name}: expected (K, H', W') = {shape} as the camera's detector, "
@@ -530,17 +563,9 @@ class _Zeroed(Weighted):
     """A camera within one run: measurements are zero at its bad pixels, and ρ seldom changes."""
 
     def __init__(self, camera: Weighted) -> None:
-        nn.Module.__init__(self)
-        run = camera.system.begin()
-        assert isinstance(run, System)  # its form is closed
-        self.system = run
+        Relay.__init__(self, camera.system.begin())
         self._weigh(camera.good, camera.variance)
-        self.conjugate, self.part_axis = camera.conjugate, camera.part_axis
-        self._damping = lru_cache(1)(super().damping)
-
-    def damping(self, rho: float | Tensor) -> Tensor:
-        """Return ρ·d, as the camera does; that of the last ρ is kept."""
-        return self._damping(rho)
+        self.damping = lru_cache(1)(super().damping)  # type: ignore[method-assign]
 
     def add_gram_product(self, v: Tensor, y: Tensor) -> Tensor:
         """Return v + A Aᵀ y, anything finite at bad pixels: no solution depends on it."""

@@ -25,19 +25,8 @@ def point_kernels(spread: Array, bands: int, name: str = "point_spread") -> tupl
     A Gaussian is one such product. An array is split by its singular values into as many as make it
     exact.
 
-    Args:
-        spread: standard deviation in pixels, a list of one per band, or an array `(h, w)` or
-            `(C, h, w)`.
-        bands: C.
-        name: of the spread, for messages.
-
-    Returns:
-        Kernels along the rows `(R, 1|C, h)` and along the columns `(R, 1|C, w)`, float64: the
-        point-spread function is Σ_r rows[r, c, i]·columns[r, c, j].
-
-    Raises:
-        TypeError: the spread is not numeric.
-        ValueError: a width is negative, a side even, or the number of kernels is not C.
+    They are `(R, 1|C, h)` along the rows and `(R, 1|C, w)` along the columns, float64: the
+    point-spread function is Σ_r rows[r, c, i]·columns[r, c, j].
     """
     if _is_widths(spread):
         gauss = _gaussians(name, spread, bands)[None]
@@ -52,12 +41,7 @@ def point_kernels(spread: Array, bands: int, name: str = "point_spread") -> tupl
 
 
 def band_kernels(name: str, spread: Array, bands: int) -> Tensor:
-    """Return kernels `(1|C, h, w)`, float64, of an array `(h, w)` or `(C, h, w)` of odd sides.
-
-    Raises:
-        TypeError: they are not numeric.
-        ValueError: a side is even, or the number of kernels is not C.
-    """
+    """Return kernels `(1|C, h, w)`, float64, of an array `(h, w)` or `(C, h, w)` of odd sides."""
     kernels = _as_array(name, spread)
     kernels = kernels[None] if kernels.ndim == 2 else kernels
     _check_kernels(name, kernels, bands, "(h, w) or (C, h, w)", 3)
@@ -67,14 +51,8 @@ def band_kernels(name: str, spread: Array, bands: int) -> Tensor:
 def line_kernels(spread: Array, bands: int) -> Tensor:
     """Return a line-spread function `(1|C, n)`, float64.
 
-    Args:
-        spread: standard deviation in pixels, a list of one per band, or an array `(n,)` or
-            `(C, n)`.
-        bands: C.
-
-    Raises:
-        TypeError: the spread is not numeric.
-        ValueError: a width is negative, a length even, or the number of kernels is not C.
+    It is given as a standard deviation in pixels, a list of one per band, or an array `(n,)` or
+    `(C, n)`.
     """
     if _is_widths(spread):
         return _gaussians("line_spread", spread, bands)
@@ -87,14 +65,8 @@ def line_kernels(spread: Array, bands: int) -> Tensor:
 def convolve(image: Tensor, kernel: Tensor, axis: int, full: bool = False) -> Tensor:
     """Convolve images with centred kernels along one axis, with zeros beside the image.
 
-    Args:
-        image: `(B, K, C, H, W)`.
-        kernel: `(1|C, n)`, or `(R, 1|C, n)` where K is 1 or R.
-        axis: -1 along columns, -2 along rows.
-        full: keep what leaves the image: n − 1 more pixels along the axis.
-
-    Returns:
-        `(B, K or R, C, H, W)`.
+    Images are `(B, K, C, H, W)`, kernels `(1|C, n)`, or `(R, 1|C, n)` where K is 1 or R. In full, n
+    − 1 more pixels along the axis are kept.
     """
     turned = image if axis == -1 else image.mT
     out = ops.convolve1d(turned, kernel[..., None, :])
@@ -257,21 +229,15 @@ class BlurredCassi(CoupledCassi):
         """Detector position of the first column of each band, pixels."""
         return self.inner.offsets
 
-    def extra_repr(self) -> str:
-        """Describe the camera in one line."""
-        height, width = self.mask.shape[-2:]
-
+    def _described(self) -> list[str]:
         def sides(*kernels: Tensor | None) -> str:
             return "x".join("none" if k is None else str(k.shape[-1]) for k in kernels)
 
         point = "none" if self.point_rows is None else sides(self.point_rows, self.point_columns)
-        last = ""
+        parts = [f"point_spread={point}", f"line_spread={sides(self.line)}"]
         if self.detector_rows is not None:
-            last = f", detector_spread={sides(self.detector_rows, self.detector_columns)}"
-        return (
-            f"mask={height}x{width}, shots={self.shots}, bands={self.bands}, step={self.step}, "
-            f"axis={self.axis}, point_spread={point}, line_spread={sides(self.line)}{last}"
-        )
+            parts.append(f"detector_spread={sides(self.detector_rows, self.detector_columns)}")
+        return [*super()._described(), *parts]
 
     def forward(self, x: Tensor) -> Tensor:
         """Simulate the measurement: `(B, C, H, W)` → `(B, K, H', W')`."""

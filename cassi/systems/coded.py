@@ -1,7 +1,7 @@
 """What cameras with a mask and a dispersion have in common."""
 
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Callable, Sequence
+from typing import Self, cast
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.autograd.forward_ad import unpack_dual
 
 from cassi.ops._recording import is_forward, is_tracked, is_transformed, is_wrapped
-from cassi.systems.base import System, WarmStart
+from cassi.systems.base import System
 
 
 class CodedSystem(System):
@@ -29,6 +29,8 @@ class CodedSystem(System):
     axis: int
     detector: int
     _offsets: tuple[float, ...]
+    _exact: Sequence[str] = ()
+    """Buffers and parameters that stay float64 whatever the camera is converted to."""
     _made_of: Sequence[Tensor | None] = ()
     _is_begun = False
 
@@ -59,7 +61,7 @@ class CodedSystem(System):
         """Turn an image, a view, so that the dispersion is along its last axis, or back."""
         return value if self.axis == -1 else value.mT
 
-    def begin(self) -> System | WarmStart:
+    def begin(self) -> System:
         """Return the camera for one run of a solver.
 
         With a closed form it is a copy, which keeps what it derives from the sources as they are
@@ -92,6 +94,31 @@ class CodedSystem(System):
         """Derive for the first time, and after every state dict."""
         self.refresh()
         self.register_load_state_dict_post_hook(_refresh)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        exact = {name: getattr(self, name) for name in self._exact}
+        super()._apply(fn, recurse)
+        for name, value in exact.items():
+            if value is None:
+                continue
+            moved = value.detach().to(self.mask.device)
+            if name in self._buffers:
+                self._buffers[name] = moved.requires_grad_(value.requires_grad)
+            else:
+                getattr(self, name).data = moved
+        if not self._is_current():
+            self.refresh()
+        return self
+
+    def extra_repr(self) -> str:
+        """Describe the camera in one line."""
+        height, width = self.mask.shape[-2:]
+        sizes = f"mask={height}x{width}, shots={self.shots}, bands={self.bands}"
+        return ", ".join([sizes, *self._described()])
+
+    def _described(self) -> list[str]:
+        """Return what `extra_repr` says beside the sizes."""
+        return [f"step={self.step}", f"axis={self.axis}"]
 
     def _note_sources(self) -> None:
         sources = self._sources()

@@ -11,7 +11,7 @@ from torch.autograd import forward_ad
 
 from cassi.checks import whole_number
 from cassi.ops._recording import Dims, FunctionContext, VmapInfo, is_recorded, is_tracked, unwrapped
-from cassi.ops._reference_signal import sum_in_order
+from cassi.ops._signal import sum_in_order
 
 Apply = Callable[[Tensor], Tensor]
 """z ↦ AAᵀz, measurement-shaped `(B, K, H', W')`."""

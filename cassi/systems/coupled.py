@@ -10,10 +10,7 @@ from cassi.systems.sd_cassi import SDCassi
 class CoupledCassi(CodedSystem):
     """A single disperser whose optics couple pixels: AAᵀ is inverted by conjugate gradients.
 
-    Args:
-        plain: the same camera without those optics; gives mask and sizes.
-        tolerance: of conjugate gradients, relative; see `ConjugateGradients`.
-        iterations: of conjugate gradients, at most.
+    The plain camera is the same without those optics, and gives mask and sizes.
     """
 
     def __init__(self, plain: SDCassi, tolerance: float | None, iterations: int) -> None:

@@ -97,18 +97,8 @@ def code_bands(
 
     The mask is repeated beyond its end. The result is differentiable with respect to the mask.
 
-    Args:
-        mask: `(…, 1|C, H, Wm)`.
-        bands: C.
-        offsets: o(c) >= 0, pixels.
-        axis: of the dispersion.
-        width: of the result along the axis; that of the mask by default.
-
-    Returns:
-        `(…, C, H, W)`, or `(…, C, H', Wm)` for `axis=-2`.
-
-    Raises:
-        ValueError: the mask is of another number of bands, or the offsets do not fit.
+    A mask `(…, 1|C, H, Wm)` gives `(…, C, H, W)`, or `(…, C, H', Wm)` for `axis=-2`; offsets are >=
+    0, pixels, and the width is that of the mask by default.
     """
     if mask.shape[-3] not in (1, bands):
         raise ValueError(f"mask: expected 1 or {bands} bands, got {mask.shape[-3]}")

@@ -41,12 +41,7 @@ _NEAR = 3
 def refractive_index(glass: str, wavelength: float) -> float:
     """Return the index of a glass, relative to air, n² = 1 + Σ_i B_i λ² / (λ² − C_i).
 
-    Args:
-        glass: a name of `SELLMEIER`.
-        wavelength: λ in nm, 300 to 2500 (the formula's range).
-
-    Raises:
-        ValueError: the glass is unknown, or the wavelength is outside.
+    The glass is a name of `SELLMEIER`, λ is in nm, 300 to 2500: the formula's range.
 
     >>> round(refractive_index("N-BK7", 587.5618), 5)
     1.5168
@@ -70,12 +65,7 @@ def off_a_prism(
     Its bands lie about as the index of its glass, here N-BK7. Where wavelengths or offsets are not
     even a curve is known.
 
-    Args:
-        offsets: of the bands, pixels.
-        wavelengths: nm, one per band, 300 to 2500; None: unknown.
-
-    Returns:
-        One number per band; None where a curve is known, or no wavelength.
+    Wavelengths are in nm, 300 to 2500. None where a curve is known, or no wavelength.
 
     >>> round(max(off_a_prism([2.0 * band for band in range(20)], range(450, 650, 10))), 1)
     24.0
@@ -97,11 +87,7 @@ def is_even(values: Sequence[float]) -> bool:
 
 
 def prism_places(wavelengths: Sequence[float]) -> list[float]:
-    """Return where a prism of N-BK7 has wavelengths, the first at 0, the last at 1.
-
-    Args:
-        wavelengths: nm, 300 to 2500.
-    """
+    """Return where a prism of N-BK7 has wavelengths, the first at 0, the last at 1."""
     index = [refractive_index("N-BK7", value) for value in wavelengths]
     return [(each - index[0]) / (index[-1] - index[0]) for each in index]
 

@@ -47,10 +47,8 @@ class Grid:
 
         The outermost bands lie on it, so the pitch is the nearest that divides their distance.
 
-        Args:
-            named: offsets of the bands, at least two, which rise or fall throughout.
-            pitch: pixels, about.
-            beyond: pixels of light beyond the outermost bands, on both sides.
+        The pitch is in pixels, and so is `beyond`, the light beyond the outermost bands on both
+        sides.
 
         >>> Grid.over([0.0, 3.2, 5.0], 1.0, 1.0).offsets
         (-1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
@@ -118,9 +116,6 @@ class Grid:
         """Return the wavelengths of the grid, nm, linear between those of the camera's bands.
 
         Beyond the outermost bands they go on as before them.
-
-        Args:
-            named: of the bands of the camera, nm.
         """
         sign = np.sign(self.offsets[-1] - self.offsets[0])
         at, places = sign * np.asarray(self.offsets), sign * np.asarray(self.named)
@@ -162,8 +157,8 @@ class InAllLight(Around):
     """
 
     def __init__(self, system: System, grid: Grid) -> None:
-        super().__init__()
-        self.system, self.grid = grid.camera(system), grid
+        super().__init__(grid.camera(system))
+        self.grid = grid
         self.conjugate, self.part_axis = system.conjugate, system.part_axis
 
     @property
@@ -188,12 +183,7 @@ class _OnGrid(Protocol):
 
 
 def measuring(system: System, reconstructor: object) -> System:
-    """Return the camera by which cubes of a method are measured: in the light that it has them in.
-
-    Args:
-        system: the camera.
-        reconstructor: the method; one along the dispersion has a `grid`.
-    """
+    """Return the camera that measures cubes of a method, in all light where it has a grid."""
     return InAllLight(system, reconstructor.grid) if isinstance(reconstructor, _OnGrid) else system
 
 

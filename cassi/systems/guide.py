@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from cassi import ops
 from cassi.pulled_prior import ComponentPrior, PulledPrior
 from cassi.systems.arguments import Array, check_shape
-from cassi.systems.base import Around, System, WarmStart
+from cassi.systems.base import Relay, System
 from cassi.systems.motion import Movable, corners, step_towards
 
 DAMPING = 0.5
@@ -110,7 +110,7 @@ class Guide(System):
         return f"channels={channels}, bands={bands}, size={self.size}"
 
 
-class Guided(Around):
+class Guided(Relay):
     """A camera with a picture of its scene from a guide beside it.
 
     It measures as the camera alone. Solvers that work on spectral components pull these towards the
@@ -146,7 +146,7 @@ class Guided(Around):
         motion: Tensor | None = None,
         follow: bool = False,
     ) -> None:
-        super().__init__()
+        super().__init__(system)
         bands, height, width = system.cube_shape
         guide = Guide(response, (height, width))
         g = torch.as_tensor(picture)
@@ -165,93 +165,36 @@ class Guided(Around):
             raise ValueError(f"guide: expected a noise > 0, got {noise}")
         like = next(iter([*system.parameters(), *system.buffers()]))
         g = g.to(like.device, torch.promote_types(like.dtype, torch.float32))
-        movable = Movable(g)
-        motion = torch.zeros(4, dtype=torch.float64) if motion is None else motion
-        self._set(system, guide.to(like.device), noise, movable, motion, follow)
+        self.guide, self.noise, self.follow = guide.to(like.device), noise, follow
+        self.movable = Movable(g)
+        self._place(torch.zeros(4, dtype=torch.float64) if motion is None else motion)
         if not bool((self.picture.square().sum((2, 3)) > 0).all()):
             raise ValueError("guide: expected light in every channel, got a dark one")
 
-    def _set(
-        self,
-        system: System,
-        guide: Guide,
-        noise: float,
-        movable: Movable,
-        motion: Tensor,
-        follow: bool,
-    ) -> None:
-        self.system, self.guide, self.noise, self.movable = system, guide, noise, movable
-        self.motion, self.follow, self.found = motion, follow, Found(motion)
-        g = movable(motion)
+    def _place(self, motion: Tensor) -> None:
+        """Show the picture where a motion has it."""
+        self.motion, self.found = motion, Found(motion)
+        g = self.movable(motion)
         self.register_buffer("picture", torch.nan_to_num(g))
         self.register_buffer("seen", g.isfinite().all(1, keepdim=True).to(g.dtype))
-        self.conjugate, self.part_axis = system.conjugate, system.part_axis
+
+    def _around(self, system: System) -> Guided:
+        """Return another camera with the same guide."""
+        other = copy.copy(self)
+        other._buffers, other._modules = dict(self._buffers), dict(self._modules)
+        other.system = system
+        return other
 
     def moved(self, motion: Tensor) -> Guided:
         """Return the camera with the picture elsewhere, which every run is to find more closely."""
-        other = Guided.__new__(Guided)
-        nn.Module.__init__(other)
-        other._set(self.system, self.guide, self.noise, self.movable, motion, True)
+        other = self._around(self.system)
+        other.follow = True
+        other._place(motion)
         return other
 
     def around_prior(self, prior: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """Return the prior of a run, pulled towards the picture if it has spectral components."""
         return Following(prior, self) if isinstance(prior, ComponentPrior) else prior
-
-    @property
-    def plain(self) -> System:
-        """That of the camera, without the guide."""
-        return self.system.plain
-
-    @property
-    def unweighted(self) -> System:
-        """The camera with all its pixels, without the guide."""
-        return self.system.unweighted
-
-    @property
-    def is_closed(self) -> bool:
-        """As of the camera."""
-        return self.system.is_closed
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Simulate the measurement of the camera."""
-        return self.system(x)
-
-    def adjoint(self, y: Tensor) -> Tensor:
-        """Apply the camera's transpose."""
-        return self.system.adjoint(y)
-
-    def add_adjoint(self, v: Tensor, y: Tensor) -> Tensor:
-        """Return v + Aᵀy."""
-        return self.system.add_adjoint(v, y)
-
-    def forward_subspace(self, components: Tensor, basis: Tensor) -> Tensor:
-        """Simulate the measurement of the cube E a."""
-        return self.system.forward_subspace(components, basis)
-
-    def residual_subspace(self, y: Tensor, components: Tensor, basis: Tensor) -> Tensor:
-        """Return y − A E a."""
-        return self.system.residual_subspace(y, components, basis)
-
-    def adjoint_subspace(self, y: Tensor, basis: Tensor) -> Tensor:
-        """Return the components Eᵀ Aᵀ y."""
-        return self.system.adjoint_subspace(y, basis)
-
-    def add_gram_product(self, v: Tensor, y: Tensor) -> Tensor:
-        """Return v + A Aᵀ y."""
-        return self.system.add_gram_product(v, y)
-
-    def gram_solve(self, r: Tensor, rho: float | Tensor = 0.0) -> Tensor:
-        """Solve (AAᵀ + diag ρ) z = r, as the camera does."""
-        return self.system.gram_solve(r, rho)
-
-    def data_step(self, v: Tensor, y: Tensor, rho: float | Tensor = 0.0) -> Tensor:
-        """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖², as the camera does."""
-        return self.system.data_step(v, y, rho)
-
-    def without_bad_pixels(self, y: Tensor) -> Tensor:
-        """Return the measurement with zeros for the camera's bad pixels."""
-        return self.system.without_bad_pixels(y)
 
     def weighted(self, variance: Array | None = None, bad_pixels: Array | None = None) -> Guided:
         """Return the weighted camera with the same guide."""
@@ -262,26 +205,14 @@ class Guided(Around):
         axis = self.part_axis
         assert axis is not None
         g = torch.where(self.seen > 0, self.picture, torch.nan).narrow(axis, start, stop - start)
-        other = Guided.__new__(Guided)
-        nn.Module.__init__(other)
-        inner, motion = self.system.part(start, stop), torch.zeros_like(self.motion)
-        other._set(inner, self.guide, self.noise, Movable(g), motion, self.follow)
+        other = self._around(self.system.part(start, stop))
+        other.movable = Movable(g)
+        other._place(torch.zeros_like(self.motion))
         return other
 
     def begin(self) -> Guided:
         """Return what a run of a solver uses in this camera's place."""
         return self._around(self.system.begin())
-
-    def _around(self, system: System | WarmStart) -> Guided:
-        other = copy.copy(self)
-        other._parameters, other._buffers = dict(self._parameters), dict(self._buffers)
-        other._modules = {k: v for k, v in self._modules.items() if k != "system"}
-        other.__dict__.pop("system", None)
-        if isinstance(system, System):
-            other.system = system
-        else:  # of one run
-            object.__setattr__(other, "system", system)
-        return other
 
     def extra_repr(self) -> str:
         """Return the noise in one line."""
@@ -310,10 +241,6 @@ class Following(PulledPrior):
     the picture lies. A picture that is sampled anew has lost what lies between its pixels. So late
     calls follow p + V (D g − W p), p = R F c, in its place: the difference is taken in the
     picture's pixels (W moves there, V back), and the cube keeps what the picture cannot show.
-
-    Args:
-        prior: of the run, on components; what is not defined here is its own.
-        camera: the camera with the guide.
     """
 
     def __init__(self, prior: ComponentPrior, camera: Guided) -> None:

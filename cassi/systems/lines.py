@@ -16,11 +16,7 @@ def solve_lines(r: Tensor, gram: Tensor, rho: float | Tensor, offsets: Sequence[
     first pixel on multiplies rounding errors at each pixel by the ratio of the two weights.
     Elimination from the other end divides them by it.
 
-    Args:
-        r: `(B, K, H, D)`.
-        gram: `(1 or B, T·K, K, H, D)`.
-        rho: ρ >= 0 as there.
-        offsets: of all bands, pixels.
+    r is `(B, K, H, D)`, the gram `(1 or B, T·K, K, H, D)`.
     """
     if sum(offset % 1 for offset in offsets) <= len(offsets) / 2:
         return ops.band_solve(r, gram, rho)

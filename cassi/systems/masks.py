@@ -58,10 +58,7 @@ def filter_curves(count: int, bands: int, width: float = 1.2) -> Tensor:
 
     What is below 1 % is 0: filters block the light far from their middle.
 
-    Args:
-        count: G, in order of increasing wavelength.
-        bands: C.
-        width: full width at half maximum over the distance of the middles.
+    The width is the full width at half maximum over the distance of the middles.
     """
     apart = bands / count
     middles = (torch.arange(count) + 0.5) * apart - 0.5
@@ -356,15 +353,8 @@ def blue_noise(height: int, width: int, density: float, seed: int) -> np.ndarray
     moved in this way until nothing changes. Then the largest voids are filled until the density is
     reached.
 
-    Args:
-        height: rows.
-        width: columns.
-        density: share of ones, (0, 1), met to within a pixel. Above 0.5 the roles of ones and
-            zeros are exchanged.
-        seed: of the random start.
-
-    Returns:
-        Boolean `(height, width)`. 256×256 take a few seconds.
+    The result is boolean, `(height, width)`; 256×256 take a few seconds. Above a density of 0.5 the
+    roles of ones and zeros are exchanged.
 
     Source: Ulichney, "The void-and-cluster method for dither array generation", SPIE 1913, 1993.
     """
@@ -500,14 +490,9 @@ def move_mask(
 ) -> Tensor:
     """Magnify and turn a mask about its middle, then shift it.
 
-    Args:
-        mask: `(K, 1|C, H, W)`.
-        shift: pixels (down, right).
-        rotation: degrees, counterclockwise as displayed with row 0 on top.
-        magnification: > 0; above 1 the mask becomes larger, and its rim is cut off.
-
-    Returns:
-        The moved mask, of the same shape, interpolated bilinearly, continued by its border.
+    The mask is `(K, 1|C, H, W)`, the shift (down, right) in pixels, the rotation in degrees,
+    counterclockwise as displayed with row 0 on top. It is interpolated bilinearly, and continued by
+    its border.
     """
     height, width = mask.shape[-2:]
     angle = math.radians(rotation)

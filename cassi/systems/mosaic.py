@@ -96,11 +96,7 @@ class MosaicCassi(SDCassi):
 
 
 def as_pattern(pattern: Array) -> tuple[Tensor, str]:
-    """Return the numbers of the filters `(h, w)`, and the letters that they stand for.
-
-    Raises:
-        ValueError: it is no pattern.
-    """
+    """Return the numbers of the filters `(h, w)`, and the letters that they stand for."""
     if isinstance(pattern, str):
         side = round(len(pattern) ** 0.5)
         if side**2 != len(pattern) or not pattern or not set(pattern) <= set(LETTERS):

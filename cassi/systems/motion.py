@@ -46,8 +46,7 @@ def inverse(motion: Tensor) -> Tensor:
 class Movable(nn.Module):
     """A picture that is sampled at any place, by cubic B-splines.
 
-    Args:
-        g: the picture, `(B, G, H, W)`; NaN where it saw nothing.
+    The picture is `(B, G, H, W)`; NaN where it saw nothing.
     """
 
     picture: Tensor
@@ -68,8 +67,7 @@ class Movable(nn.Module):
     def forward(self, motion: Tensor) -> Tensor:
         """Sample the picture where the points of the cube lie in it; NaN outside.
 
-        Args:
-            motion: (down, right, angle in radians, logarithm of the scale), about the centre.
+        A motion is (down, right, angle in radians, logarithm of the scale), about the centre.
         """
         if not bool(motion.any()):
             return self.picture
@@ -95,10 +93,6 @@ class Movable(nn.Module):
 
         It predicts the pixels of the picture, and keeps what these cannot show of p. D are the
         exposures that fit best.
-
-        Args:
-            motion: as for `forward`.
-            predicted: p, `(B, G, H, W)`.
         """
         if not bool(motion.any()):
             return self.picture
@@ -142,9 +136,7 @@ def _sample(value: Tensor, row: Tensor, column: Tensor) -> Tensor:
 def exposed(g: Tensor, predicted: Tensor) -> tuple[Tensor, Tensor]:
     """Return D g − p with the exposures D that fit best, 0 where g is NaN, and D, `(B, G, 1, 1)`.
 
-    Args:
-        g: picture in its place, `(B, G, H, W)`.
-        predicted: p, of the same shape.
+    Both are `(B, G, H, W)`.
     """
     there = g.isfinite()
     g, p = torch.where(there, g, 0), torch.where(there, predicted, 0)
@@ -160,12 +152,8 @@ def misfit(g: Tensor, predicted: Tensor) -> float:
 def step_towards(moved: Tensor, predicted: Tensor) -> Tensor:
     """Return one step of Gauss–Newton for min ‖Σ_g (D g − p)‖, to be taken from the motion.
 
-    Args:
-        moved: picture in its present place, `(B, G, H, W)`; NaN where it shows nothing.
-        predicted: p, what it should show.
-
-    Returns:
-        `(4,)`, float64, on the CPU.
+    Both pictures are `(B, G, H, W)`, the moved one NaN where it shows nothing. The step is `(4,)`,
+    float64, on the CPU.
     """
     height, width = predicted.shape[2:]
     left, gain = exposed(moved, predicted)

@@ -16,8 +16,7 @@ _CLIPPED = 0.01
 def is_design(mask: Tensor) -> bool:
     """Tell whether a mask is a design: it has two values. A sensor's blur makes grey ones.
 
-    Args:
-        mask: `(…, H, W)`. Each image may have two values of its own, rounded to 8 bits.
+    Each image of a mask `(…, H, W)` may have two values of its own, rounded to 8 bits.
     """
     low, high = mask.amin((-2, -1), keepdim=True), mask.amax((-2, -1), keepdim=True)
     away = torch.minimum(mask - low, high - mask)
@@ -31,9 +30,6 @@ def has_two_levels(mask: Tensor) -> bool:
     vignetting spread those of a photograph over more than that. So at both levels more values must
     lie within the rounding than of a Gaussian as wide, against the next interval, and more than are
     clipped.
-
-    Args:
-        mask: `(…, H, W)`, each image with levels of its own.
     """
     low, high = mask.amin((-2, -1), keepdim=True), mask.amax((-2, -1), keepdim=True)
     away = torch.stack((mask - low, high - mask)) / (high - low)

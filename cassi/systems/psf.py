@@ -1,9 +1,8 @@
 """A camera whose lens, a diffractive one, has another point-spread function at every wavelength."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -179,19 +178,9 @@ class PsfCassi(BlurredCassi):
 
         return apply
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        super()._apply(fn, recurse)
-        self.refresh()
-        return self
-
-    def extra_repr(self) -> str:
-        """Describe the camera in one line."""
-        height, width = self.mask.shape[-2:]
+    def _described(self) -> list[str]:
         sides = "x".join(map(str, self.kernels.shape[1:]))
-        return (
-            f"mask={height}x{width}, shots={self.shots}, bands={self.bands}, step={self.step}, "
-            f"axis={self.axis}, kernels={sides}"
-        )
+        return [f"step={self.step}", f"axis={self.axis}", f"kernels={sides}"]
 
 
 class _Blur(torch.autograd.Function):

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Self, TypedDict, cast
+from collections.abc import Sequence
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
 
 from cassi import ops
 from cassi.checks import is_number
-from cassi.ops._checks import canonical_mask, check_bands, damping
-from cassi.ops._library import call, kernels
-from cassi.ops._recording import is_tracked, is_transformed, is_wrapped
+from cassi.ops._checks import canonical_mask, check_bands
+from cassi.ops._recording import is_tracked, is_wrapped
 from cassi.systems.arguments import (
     Array,
     as_mask,
@@ -28,12 +27,7 @@ from cassi.systems.coded import CodedSystem
 from cassi.systems.lines import add_lines, solve_lines
 from cassi.systems.taps import band_taps, sharp_codes
 
-_DATA_STEP, _GRAM_SOLVE = kernels.data_step.default, kernels.gram_solve.default
-_GRAM = kernels.gram.default
 _WIDEST = 100
-
-
-_Kind = tuple[tuple[torch.Size, torch.dtype, torch.device, torch.layout], ...]
 
 
 class Further(TypedDict, total=False):
@@ -43,45 +37,6 @@ class Further(TypedDict, total=False):
     detector: int | None
     band_width: float
     photographed: bool
-
-
-class Checked:
-    """Kinds of tensors that have passed all checks of a camera, and the last damping."""
-
-    def __init__(self) -> None:
-        self._known: set[_Kind] = set()
-        self._damping: tuple[float, torch.dtype, Tensor] | None = None  # of the last number
-
-    def know(self, rho: float | Tensor, *given: Tensor) -> bool:
-        """Tell whether tensors like these have passed all checks."""
-        for value in given:
-            if type(value) is not Tensor:
-                return False
-        return _kind(given) in self._known and (
-            type(rho) is float or not isinstance(rho, Tensor) or rho.device == given[0].device
-        )
-
-    def note(self, mask: Tensor, *given: Tensor) -> None:
-        """Remember that tensors like these have passed all checks."""
-        if all(type(value) is Tensor and value.ndim == 4 for value in given):
-            self._known.add(_kind((mask, *given)))
-
-    def damping(self, rho: float | Tensor, like: Tensor, y: Tensor) -> Tensor:
-        """Return ρ as `cassi.ops._checks.damping`; on a CPU the tensor of the last number is kept.
-
-        Not on a GPU, where a graph may be recorded, which needs memory of its own.
-        """
-        if type(rho) is not float or not like.is_cpu:
-            return damping(rho, like, y)
-        kept = self._damping
-        if kept is None or kept[0] != rho or kept[1] is not like.dtype:
-            with torch.inference_mode(False):  # or it could not be saved for a gradient
-                kept = self._damping = rho, like.dtype, damping(rho, like, y)
-        return kept[2]
-
-
-def _kind(given: tuple[Tensor, ...]) -> _Kind:
-    return tuple([(value.shape, value.dtype, value.device, value.layout) for value in given])
 
 
 class SDCassi(CodedSystem):
@@ -150,9 +105,11 @@ class SDCassi(CodedSystem):
     """
 
     shifts: Tensor | None
-    _gram: Tensor | None
-    _codes: Tensor | None
-    _held: tuple[Tensor | None, Tensor] | None = None
+    _exact = ("shifts",)
+    _gram: Tensor
+    _codes: Tensor | None = None
+    _held: Tensor | None = None
+    """The gram of a run; see `begin`."""
     _taps: Tensor
     _starts: Tensor
     _after: bool = False
@@ -182,7 +139,6 @@ class SDCassi(CodedSystem):
             offsets = spaced_offsets(bands, step)
         self.band_width, self.photographed = float(band_width), photographed
         self.bands, self.step, self.axis = bands, round(step), axis
-        self._checked = Checked()
         _register(self, "mask", as_mask(mask), mask)
         width = self.mask.shape[axis]
         if offsets is None:
@@ -199,11 +155,6 @@ class SDCassi(CodedSystem):
             else:
                 self.step = round((shifts[-1] - shifts[0]).item() / max(bands - 1, 1))
                 _register(self, "shifts", shifts, offsets)
-        # Derived from mask and shifts: refreshed, not stored, with the state dict.
-        self.register_buffer("_gram", None, persistent=False)
-        self.register_buffer("_taps", None, persistent=False)
-        self.register_buffer("_starts", None, persistent=False)
-        self.register_buffer("_codes", None, persistent=False)
         self._derive()
 
     @property
@@ -244,14 +195,14 @@ class SDCassi(CodedSystem):
             refuse_shape("x", x, self.cube_shape)
         x = self.turn(x)
         if self.shifts is None:
-            return self.turn(ops.forward(x, self._coded(), self.step))
+            return self.turn(ops.forward(x, self.turn(self.mask), self.step))
         return self.turn(ops.forward_taps(x, *self._spread(), self.detector, after=self._after))
 
     def adjoint(self, y: Tensor) -> Tensor:
         """Apply the transpose: `(B, K, H', W')` → `(B, C, H, W)`."""
         y = self.turn(y)
         if self.shifts is None:
-            return self.turn(ops.adjoint(y, self._coded(), self.bands, self.step))
+            return self.turn(ops.adjoint(y, self.turn(self.mask), self.bands, self.step))
         if y.shape[-1] != self.detector:
             refuse_shape("y", self.turn(y), self.measurement_shape)
         return self.turn(ops.adjoint_taps(y, *self._spread(), after=self._after))
@@ -260,7 +211,7 @@ class SDCassi(CodedSystem):
         """Return v + Aᵀy: `(B, C, H, W)` and `(B, K, H', W')` → `(B, C, H, W)`."""
         v, y = self.turn(v), self.turn(y)
         if self.shifts is None:
-            return self.turn(ops.add_adjoint(v, y, self._coded(), self.step))
+            return self.turn(ops.add_adjoint(v, y, self.turn(self.mask), self.step))
         if y.shape[-1] != self.detector:
             refuse_shape("y", self.turn(y), self.measurement_shape)
         return self.turn(ops.add_adjoint_taps(v, y, *self._spread(), after=self._after))
@@ -269,14 +220,14 @@ class SDCassi(CodedSystem):
         """Simulate the measurement of the cube E a: `(B, R, H, W)` → `(B, K, H', W')`."""
         if self.shifts is not None:
             return super().forward_subspace(components, basis)
-        a, mask = self.turn(components), self._coded()
-        return self.turn(ops.forward_subspace(a, basis, mask, self.step))
+        a = self.turn(components)
+        return self.turn(ops.forward_subspace(a, basis, self.turn(self.mask), self.step))
 
     def adjoint_subspace(self, y: Tensor, basis: Tensor) -> Tensor:
         """Return the components Eᵀ Aᵀ y: `(B, K, H', W')` → `(B, R, H, W)`."""
         if self.shifts is not None:
             return super().adjoint_subspace(y, basis)
-        mask = self._coded()
+        mask = self.turn(self.mask)
         return self.turn(ops.adjoint_subspace(self.turn(y), basis, mask, self.step))
 
     @property
@@ -303,60 +254,23 @@ class SDCassi(CodedSystem):
         At every detector pixel by itself, in the Moore–Penrose sense, where bands move by whole
         pixels. Along every detector row otherwise, see `cassi.ops.band_solve`.
         """
-        mask, checked = self._plain_mask(), self._checked
-        if mask is not None and checked.know(rho, mask, r):
-            r, rho = self.turn(r), self._turn_damping(rho)
-            gram = self._plain_gram(mask)
-            return self.turn(call(_GRAM_SOLVE, r, gram, checked.damping(rho, r, r)))
         if tuple(r.shape[-3:]) != self.measurement_shape:
             refuse_shape("y", r, self.measurement_shape)
         gram, turned, rho = self._current_gram(), self.turn(r), self._turn_damping(rho)
         if gram.shape[-4] != gram.shape[-3]:
             return self.turn(solve_lines(turned, gram, rho, self.offsets))
-        z = ops.gram_solve(turned, gram, rho)
-        if mask is not None:
-            checked.note(mask, r)
-        return self.turn(z)
+        return self.turn(ops.gram_solve(turned, gram, rho))
 
     def data_step(self, v: Tensor, y: Tensor, rho: float | Tensor = 0.0) -> Tensor:
         """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖² in closed form, see `System.data_step`."""
-        mask, checked = self._plain_mask(), self._checked
-        if mask is not None and checked.know(rho, mask, v, y):
-            v, y, rho = self.turn(v), self.turn(y), self._turn_damping(rho)
-            gram, weight = self._plain_gram(mask), checked.damping(rho, v, y)
-            return self.turn(call(_DATA_STEP, v, y, mask, gram, weight, self.step))
         if self.shifts is not None:
             return super().data_step(v, y, rho)
-        v, y, coded = self.turn(v), self.turn(y), self.turn(self.mask)
-        held = None if self._held is None else self._held[1]
-        x = ops.data_step(v, y, coded, self.step, self._turn_damping(rho), held)
-        if mask is not None:
-            checked.note(mask, v, y)
-        return self.turn(x)
-
-    def _coded(self) -> Tensor:
-        """Return the mask as operators take it, dispersion along the last axis."""
-        mask = self._plain_mask()
-        return self.turn(self.mask) if mask is None else mask
-
-    def _plain_mask(self) -> Tensor | None:
-        """Return the mask as kernels take it; None where it may have a gradient, or offsets."""
-        if self._held is not None:
-            return self._held[0]
-        if torch.compiler.is_compiling() or is_transformed() or self.shifts is not None:
-            return None
-        return None if is_tracked(self.mask) else canonical_mask(self.turn(self.mask.detach()))
-
-    def _plain_gram(self, mask: Tensor) -> Tensor:
-        """Return the gram of a `_plain_mask`, `(1|B, K, K, H, W')`."""
-        if self._held is not None:
-            return self._held[1]
-        return call(_GRAM, mask, self.bands, self.step)
+        v, y, mask = self.turn(v), self.turn(y), self.turn(self.mask)
+        return self.turn(ops.data_step(v, y, mask, self.step, self._turn_damping(rho), self._held))
 
     def _hold(self) -> None:
-        mask = self._plain_mask()
-        self._held = mask, self._current_gram() if mask is None else self._plain_gram(mask)
         super()._hold()
+        self._held = self._current_gram()
 
     def ratio_inverse(self, y: Tensor) -> Tensor:
         """Divide y by band count and mask, see `cassi.ops.ratio_inverse`.
@@ -366,7 +280,7 @@ class SDCassi(CodedSystem):
         """
         if self.shifts is not None:
             raise ValueError("ratio_inverse: expected a camera with a step; use pinv instead")
-        mask = self._coded()
+        mask = self.turn(self.mask)
         return self.turn(ops.ratio_inverse(self.turn(y), mask, self.bands, self.step))
 
     @torch.no_grad()
@@ -393,7 +307,8 @@ class SDCassi(CodedSystem):
         if is_passing:
             return self._make_spread()
         self._notice()
-        return self._coded() if self._codes is None else self._codes, self._taps, self._starts
+        codes = self.turn(self.mask) if self._codes is None else self._codes
+        return codes, self._taps, self._starts
 
     def _make_spread(self) -> tuple[Tensor, Tensor, Tensor]:
         assert self.shifts is not None
@@ -401,7 +316,8 @@ class SDCassi(CodedSystem):
             mask = canonical_mask(self.turn(self.mask))
             return sharp_codes(mask, self.shifts, self.detector)
         taps, starts = band_taps(self.shifts, self.band_width)
-        return self._coded(), taps.to(torch.promote_types(self.mask.dtype, torch.float32)), starts
+        wide = torch.promote_types(self.mask.dtype, torch.float32)
+        return self.turn(self.mask), taps.to(wide), starts
 
     def _current_gram(self) -> Tensor:
         """Return the gram of the present mask, with a gradient where that has one.
@@ -411,38 +327,25 @@ class SDCassi(CodedSystem):
         mask has changed.
         """
         if self._held is not None:
-            return self._held[1]
+            return self._held
         if self.shifts is None:
             return ops.gram(self.turn(self.mask), self.bands, self.step)
         if is_tracked(self.mask, self.shifts) or torch.compiler.is_compiling():
             return self._spread_gram(*self._spread())
         self._notice()
-        return cast(Tensor, self._gram)
+        return self._gram
 
     def _sources(self) -> tuple[Tensor, Tensor | None]:
         return self.mask, self.shifts
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        exact = None if self.shifts is None else self.shifts.detach()
-        super()._apply(fn, recurse)
-        if self.shifts is not None and exact is not None:  # a half would move bands by pixels
-            self.shifts.data = exact.to(self.shifts.device)
-        self.refresh()  # the gram keeps float32 at least, whatever the mask is converted to
-        return self
-
-    def extra_repr(self) -> str:
-        """Describe the camera in one line."""
-        height, width = self.mask.shape[-2:]
-        how = f"step={self.step}"
-        if self.shifts is not None:
-            first, last = (f"{self.offsets[i]:.4g}" for i in (0, -1))
-            how = f"offsets={first} to {last}, detector={self.detector}"
-            how += f", band_width={self.band_width:.4g}" if self.band_width > 1 else ""
-            how += ", photographed" if self._after else ""
-        return (
-            f"mask={height}x{width}, shots={self.shots}, bands={self.bands}, {how}, "
-            f"axis={self.axis}"
-        )
+    def _described(self) -> list[str]:
+        if self.shifts is None:
+            return super()._described()
+        first, last = (f"{self.offsets[i]:.4g}" for i in (0, -1))
+        wide = [f"band_width={self.band_width:.4g}"] if self.band_width > 1 else []
+        photographed = ["photographed"] if self._after else []
+        where = [f"offsets={first} to {last}", f"detector={self.detector}"]
+        return [*where, *wide, *photographed, f"axis={self.axis}"]
 
     def _spread_gram(self, codes: Tensor, taps: Tensor, starts: Tensor) -> Tensor:
         gram = ops.gram_taps(codes, taps, starts, self.detector, after=self._after)

@@ -25,9 +25,8 @@ def band_taps(offsets: Tensor, band_width: float = 1.0) -> tuple[Tensor, Tensor]
 
     With b = 1 it is linear interpolation.
 
-    Args:
-        offsets: o, `(C,)`, pixels, float64; the taps have a gradient with respect to it.
-        band_width: b, pixels at half the height, at least 1.
+    Offsets o are `(C,)`, pixels, float64; the taps have a gradient with respect to them. The width
+    b, in pixels at half the height, is at least 1.
     """
     if band_width == 1:
         taps, starts = ops.linear_taps(offsets)
@@ -52,9 +51,6 @@ def sharp_taps(offsets: Tensor) -> tuple[Tensor, Tensor]:
     A sensor averages a code over its pixels once, wherever that falls. Linear interpolation of a
     mask that was seen on whole pixels blurs it once more, by the fraction: plain scenes then fit
     curves better that put bands on whole pixels. These taps keep the contrast.
-
-    Args:
-        offsets: `(P,)`, pixels.
     """
     taps, starts = ops.linear_taps(offsets)
     more = _SHARP * taps.prod(-1, keepdim=True)
@@ -66,13 +62,8 @@ def sharp_codes(mask: Tensor, offsets: Tensor, detector: int) -> tuple[Tensor, T
 
     A pixel that sees less than a thousandth of the light of others is left out: codes are 0 there.
 
-    Args:
-        mask: photograph `(1|B, K, 1|C, H, W)`, dispersion along columns.
-        offsets: `(C,)`, pixels, float64.
-        detector: pixels along the dispersion.
-
-    Returns:
-        `(1|B, K, C, H, W + 1)`, `(C, 2)` and `(C,)`, for `after` of `cassi.ops.forward_taps`.
+    The photograph is `(1|B, K, 1|C, H, W)`, with dispersion along columns. The codes `(1|B, K, C,
+    H, W + 1)`, taps `(C, 2)` and starts `(C,)` are for `after` of `cassi.ops.forward_taps`.
     """
     wide = torch.promote_types(mask.dtype, torch.float32)
     taps, starts = ops.linear_taps(offsets)

@@ -1,7 +1,7 @@
 """A single-disperser camera whose bands move across the axis of dispersion too."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -66,6 +66,7 @@ class TiltedCassi(CoupledCassi):
     """
 
     across: Tensor
+    _exact = ("across",)
 
     def __init__(
         self,
@@ -109,19 +110,16 @@ class TiltedCassi(CoupledCassi):
             )
         return self.turn(x)
 
-    def extra_repr(self) -> str:
-        """Describe the camera in one line."""
-        _, height, width = self.cube_shape
+    def _described(self) -> list[str]:
         first, last = (f"{self.across[i].item():.4g}" for i in (0, -1))
-        return (
-            f"mask={height}x{width}, shots={self.shots}, bands={self.bands}, step={self.step}, "
-            f"across={first} to {last}, axis={self.axis}"
-        )
+        return [f"step={self.step}", f"across={first} to {last}", f"axis={self.axis}"]
 
     @torch.no_grad()
     def refresh(self) -> None:
         """Compute the parts of the operator from the present mask and displacements."""
-        self._parts: list[LinePart] = self._make_parts()
+        offsets = torch.tensor(self.offsets, dtype=torch.float64, device=self.mask.device)
+        wide = torch.promote_types(self.mask.dtype, torch.float32)
+        self._parts: list[LinePart] = line_parts(offsets, self.across, wide)
         self._gram: Tensor | None = None  # made when it is asked for
         self._note_sources()
 
@@ -131,11 +129,6 @@ class TiltedCassi(CoupledCassi):
     def _current(self) -> list[LinePart]:
         self._notice()
         return self._parts
-
-    def _make_parts(self) -> list[LinePart]:
-        offsets = torch.tensor(self.offsets, dtype=torch.float64, device=self.mask.device)
-        wide = torch.promote_types(self.mask.dtype, torch.float32)
-        return line_parts(offsets, self.across, wide)
 
     def _precondition(self, rho: Tensor) -> Apply:
         damping = rho if rho.ndim < 2 else self.turn(rho)
@@ -161,16 +154,6 @@ class TiltedCassi(CoupledCassi):
             self._gram = sum(grams[1:], grams[0])
         return self._gram
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        exact = self.across.detach()
-        super()._apply(fn, recurse)
-        self.across = exact.to(self.mask.device)  # moved, but as exact as before
-        self.refresh()
-        return self
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_parts": [], "_made_of": [], "_gram": None}
-
 
 def _of(mask: Tensor, bands: slice) -> Tensor:
     """Return the mask of some bands, from a mask `(…, 1|C, H, W)`."""
@@ -182,11 +165,8 @@ def line_parts(
 ) -> list[LinePart]:
     """Return the bands that reach each line, in the order of the lines.
 
-    Args:
-        offsets: `(C,)`, along the dispersion, pixels, float64.
-        across: `(C,)`, likewise.
-        dtype: of the weights.
-        shift: returns taps and starts of offsets along the dispersion.
+    Offsets along the dispersion and across it are `(C,)`, pixels, float64; the dtype is that of the
+    weights.
     """
     taps, starts = shift(offsets)
     lines, whole = ops.linear_taps(across)  # as bands are moved along, so are they across

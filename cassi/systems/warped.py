@@ -1,9 +1,9 @@
 """A single-disperser camera that bends, turns and stretches the image of every band."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -40,15 +40,8 @@ class Grid:
 def scene_coordinates(grid: Grid, band: int, shape: Mapping[str, Tensor | None]) -> Tensor:
     """Return the scene row and column that each detector pixel images in one band.
 
-    See `cassi.systems.WarpedCassi` for the equation.
-
-    Args:
-        grid: sizes and offsets.
-        band: number of the band.
-        shape: the parameters of the map by their names, float64, those of all bands.
-
-    Returns:
-        `(2, H', W')`, float64, differentiable with respect to the parameters.
+    See `cassi.systems.WarpedCassi` for the equation; `shape` are its parameters for all bands,
+    float64. The result is `(2, H', W')`, float64, differentiable with respect to them.
     """
 
     def own(name: str) -> Tensor:  # of this band
@@ -91,13 +84,8 @@ def scene_coordinates(grid: Grid, band: int, shape: Mapping[str, Tensor | None])
 def corners(coordinates: Tensor, scene: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """Return the four scene pixels around each point, and their bilinear weights.
 
-    Args:
-        coordinates: rows and columns `(2, H', W')`.
-        scene: (H, W).
-
-    Returns:
-        Indices into the flattened scene `(H'·W', 4)`, int32, and weights of the same shape. Points
-        beside the scene have weight 0 and index 0.
+    Coordinates are `(2, H', W')`. The indices into the flattened scene are `(H'·W', 4)`, int32, and
+    so are the weights. Points beside the scene have weight 0 and index 0.
     """
     first = coordinates.detach().floor()
     share = coordinates - first
@@ -289,18 +277,7 @@ def mean_offset(grid: Grid, band: int, shape: Mapping[str, Tensor | None]) -> fl
 
 
 def per_band(name: str, value: Array, bands: int, ndim: int = 0) -> Tensor:
-    """Return a parameter as float64, with a first dimension of 1 or of one entry per band.
-
-    Args:
-        name: of the parameter.
-        value: number, sequence, array or tensor.
-        bands: C.
-        ndim: dimensions of the entry of one band.
-
-    Raises:
-        TypeError: it is not numeric.
-        ValueError: it has another number of entries or dimensions, or is not finite.
-    """
+    """Return a parameter as float64, with a first dimension of 1 or of one entry per band."""
     if isinstance(value, Tensor):
         refuse_gradient(name, value, f"call camera.{name}.requires_grad_() afterwards")
         tensor = value.detach().to(torch.float64).clone()
@@ -381,6 +358,7 @@ class WarpedCassi(CoupledCassi):
     keystone: Tensor
     polynomial: Tensor | None
     displacement: Tensor | None
+    _exact = _MAP
 
     def __init__(
         self,
@@ -458,35 +436,30 @@ class WarpedCassi(CoupledCassi):
     @torch.no_grad()
     def refresh(self) -> None:
         """Compute the interpolation from the present map."""
-        dtype = torch.promote_types(self.mask.dtype, torch.float32)
-        self._taps = make_taps(self._grid, self._map(), dtype)
-        self._note()
-
-    def _note(self) -> None:
-        self._note_sources()
+        self._taps = make_taps(self._grid, self._map(), self._wide(self.mask))
         self._mean_offsets = None
+        self._note_sources()
 
-    def extra_repr(self) -> str:
-        """Describe the camera in one line."""
-        height, width = self._grid.scene
-        parts = [f"mask={height}x{width}, shots={self.shots}, bands={self.bands}"]
-        parts.append(f"step={self.step}, axis={self.axis}")
+    def _described(self) -> list[str]:
+        parts = super()._described()
         for name, value in self._map().items():
             if value is None or bool((value == (1 if name == "magnification" else 0)).all()):
                 continue
             shown = f"{value.item():g}" if value.numel() == 1 else str(tuple(value.shape))
             parts.append(f"{name}={shown}")
-        return ", ".join(parts)
+        return parts
 
     def _map(self) -> dict[str, Tensor | None]:
         values = self.rotation, self.magnification, self.smile, self.keystone
         return dict(zip(_MAP, (*values, self.polynomial, self.displacement), strict=True))
 
-    def _sources(self) -> list[Tensor]:
-        return [value for value in self._map().values() if value is not None]
+    def _sources(self) -> list[Tensor | None]:
+        # At full size the interpolation takes seconds to derive: values of the mask do not matter.
+        kind = self.mask.new_empty(0, dtype=self._wide(self.mask))
+        return [*self._map().values(), kind]
 
     def _is_calibrated(self) -> bool:
-        sources = self._sources()
+        sources = [value for value in self._map().values() if value is not None]
         return (is_recorded() and is_tracked(*sources)) or any(map(is_wrapped, sources))
 
     def _wide(self, value: Tensor) -> torch.dtype:
@@ -508,22 +481,8 @@ class WarpedCassi(CoupledCassi):
         ]
         return [source for source, _ in pairs], [weight.to(dtype) for _, weight in pairs]
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        kept = {name: value for name, value in self._map().items() if name in self._buffers}
-        current, device, wide = self._is_current(), self.mask.device, self._wide(self.mask)
-        super()._apply(fn, recurse)
-        for name, value in kept.items():  # moved, but as exact as before
-            if value is not None:
-                moved = value.detach().to(self.mask.device)
-                self._buffers[name] = moved.requires_grad_(value.requires_grad)
-        if current and (device, wide) == (self.mask.device, self._wide(self.mask)):
-            self._note()  # at full size, the interpolation takes seconds to derive
-        else:
-            self.refresh()
-        return self
-
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_taps": None, "_made_of": []}
+        return self.__dict__ | {"_taps": None, "_made_of": ()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

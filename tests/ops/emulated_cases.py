@@ -133,17 +133,6 @@ def test_few_blocks_of_total_variation(norm, limit, parity, monkeypatch):
     parity("tv_prox_dual", x.bfloat16(), torch.tensor([0.1]), dual.double(), 2, norm)
 
 
-@pytest.mark.parametrize("shots", [1, 4, 5, 7])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_matrices_of_shots(shots, dtype, parity, camera_arguments):
-    """In a thread's own memory, or in scratch memory where there are more than four shots."""
-    for name in SOLVING:
-        for bands, rho in product((1, 5), ((0.1,), "pixels")):  # one mask is nearly singular
-            size, types = (2, 5, 3, 19), (dtype,) * 3
-            args = camera_arguments(name, size, 2, shots, mask_bands=bands, dtypes=types, rho=rho)
-            parity(name, *args)
-
-
 @pytest.mark.parametrize(
     ("shots", "limit", "blocks"),
     before_a_push(
@@ -202,18 +191,6 @@ def test_matrices_in_few_blocks(limit, parity, monkeypatch):
         for dtype in (torch.float64, torch.bfloat16):
             moments, frame = spectra @ spectra.mT, torch.linalg.qr(near)[0]
             parity("orthogonal_iteration", moments.to(dtype), frame.to(dtype), 2)
-
-
-@pytest.mark.parametrize("shots", [1, 2])
-@pytest.mark.parametrize("need", [(False, False), (False, True), (True, False), (True, True)])
-def test_gradients_that_are_needed(shots, need, parity, camera_arguments):
-    kinds = [(0.1, 0.4, 1.0), "pixels"]
-    for samples, bands, width, rho in product((1, 3), (1, 5), (33, 600), kinds):
-        args = camera_arguments(
-            "data_step_backward", (3, 5, 3, width), 2, shots, samples, bands, rho=rho
-        )
-        for layout in LAYOUTS[:2]:
-            parity("data_step_backward", *_turn(args[:-2], layout), *need)
 
 
 @every_op

@@ -5,9 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
+from kernel_calls import B, C, kernel_calls
 from torch import Tensor
 
-from cassi.ops._library import kernels
+from cassi.ops._library import SCHEMAS, kernels
 from scripts.checks import fuzz
 
 if not torch.cuda.is_available():
@@ -15,6 +16,7 @@ if not torch.cuda.is_available():
 pytestmark = pytest.mark.cuda
 CAMERA = ("forward", "adjoint", "mask_adjoint", "gram", "gram_solve", "data_step", "add_adjoint")
 CAMERA += ("forward_subspace", "adjoint_subspace")
+ONLY_CPU = {"convolve3x3", "tv_prox_backward"}
 every_op = pytest.mark.parametrize("name", [*CAMERA, "data_step_backward"])
 SIZES = [
     ((2, 28, 5, 64), 2),
@@ -77,53 +79,15 @@ def test_tv_prox(norm, iterations, shape):
     _compare("tv_prox_dual", [x, weight, dual, iterations, norm])
 
 
+@pytest.mark.parametrize("name", sorted(set(SCHEMAS) - ONLY_CPU))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("taps", [1, 2, 4])
-@pytest.mark.parametrize("shots", [1, 3])
-def test_taps(dtype, taps, shots):
-    batch, bands, height, width, detector = 2, 5, 9, 33, 41
-    x, y = torch.rand(batch, bands, height, width), torch.rand(batch, shots, height, detector)
-    weights = torch.rand(batch, bands, taps)
-    starts = torch.tensor([[-3, 0, 2, 7, 30], [1, 2, 3, 4, 5]])
-    for mask in (
-        torch.rand(batch, shots, 1, height, width),
-        torch.rand(1, shots, 5, height, width),
-    ):
-        x, y, m, a = (value.to(dtype) for value in (x, y, mask, weights))
-        for layout in (lambda t: t, _channels_last):
-            for after in (False, True):
-                own = layout(x[..., taps - 1 :] if after else x)
-                _compare("forward_taps", [own, layout(m), a, starts, detector, after])
-                _compare("adjoint_taps", [layout(y), layout(m), a, starts, False, after])
-                _compare("add_adjoint_taps", [own, layout(y), layout(m), a, starts, after])
-                for each in (False, True):
-                    given = [layout(x), layout(y), a, starts, after, each, each]
-                    _compare("mask_adjoint_taps", given)
-    gram = torch.rand(batch, taps * shots, shots, height, detector, dtype=torch.float64)
-    gram[:, torch.arange(shots), torch.arange(shots)] += 5 * taps * shots  # dominates: definite
-    rho = 0.1 + torch.rand(y.shape)
-    for damping in (rho[:, :1, :1, :1], rho.where(rho < 1, torch.inf)):
-        _compare("band_solve", [y, gram, damping])
-
-
-def test_signal():
-    a, v = torch.rand(5, 300), torch.rand(5, 7)
-    _compare("convolve1d", [a, v])
-    _compare("correlate1d", [a, v])
-    features, points = torch.rand(9, 8, 5), 2 * torch.rand(9, 3) - 1
-    _compare("trilinear", [features, points])
-    _compare("trilinear_backward", [torch.rand(9, 5), features, points])
-    groups = torch.randint(0, 600, (2, 300, 24))
+@pytest.mark.parametrize(("shots", "samples", "bands"), [(1, 1, 1), (2, B, C), (2, 1, C)])
+def test_every_operator(name, dtype, shots, samples, bands):
     # A singular value s just above the threshold t becomes √(s² − t²): half of the digits are lost.
-    image, levels = torch.rand(2, 8, 20, 30).double(), torch.tensor([0.5, 1.0]).double()
-    _compare("shrink_groups", [image, groups, levels, 4])
-    spectra, near = torch.rand(3, 28, 30).double(), torch.rand(3, 28, 8).double()
-    for rank in (8, 1):
-        frame = torch.linalg.qr(near[..., :rank])[0]
-        _compare("orthogonal_iteration", [spectra @ spectra.mT, frame, 2])
-    u, of_states, rates = torch.rand(2, 130, 37), torch.rand(2, 130, 16), -torch.rand(1, 37, 16)
-    _compare("selective_scan", [u, u, rates, of_states, of_states])
-    _compare("selective_scan_backward", [u, u, u, rates, of_states, of_states])
+    dtype = torch.float64 if name in ("shrink_groups", "orthogonal_iteration") else dtype
+    args = kernel_calls(shots, samples, bands, dtype)[name]
+    for layout in (lambda t: t, _channels_last):
+        _compare(name, args, layout)
 
 
 @every_op

@@ -148,81 +148,6 @@ def test_empty_inputs():
 
 # Errors
 
-A, V = torch.rand(2, 5), torch.rand(2, 3)
-CELLS, POINTS, VOLUME = torch.rand(4, 8, 2), torch.rand(4, 3), torch.rand(2, 3, 4, 5)
-WRONG_TYPES = [
-    (lambda: convolve1d([1.0], V), "a: expected a torch.Tensor, got list"),
-    (lambda: convolve1d(A, V.int()), "v: expected float32, .*torch.int32"),
-    (lambda: trilinear(None, POINTS), "features: expected a torch.Ten"),
-    (lambda: trilinear(CELLS, POINTS.long()), "points: expected float32"),
-    (lambda: sample_volume(3, POINTS), "volume: expected a torch.Tensor"),
-]
-WRONG_VALUES = [
-    (
-        lambda: convolve1d(A, A[0, 0]),
-        r"v: expected at least one value along the last dimension, got shape \(\)",
-    ),
-    (
-        lambda: convolve1d(A[:, :0], V),
-        r"a: expected at least one value along the last dimension, got shape \(2, 0\)",
-    ),
-    (
-        lambda: convolve1d(A, torch.rand(3, 3)),
-        r"v: expected leading dimensions that broadcast with those of a, \(2,\), "
-        r"got shape \(3, 3\)",
-    ),
-    (
-        lambda: convolve1d(torch.rand(3, 2, 5), torch.rand(2, 1, 3)),
-        r"v: expected leading dimensions .* \(3, 2\), got shape \(2, 1, 3\)",
-    ),
-    (
-        lambda: convolve1d(A, V.to("meta")),
-        "expected all tensors on one device, got a on cpu, v on meta",
-    ),
-    (
-        lambda: trilinear(CELLS[:, :7], POINTS),
-        r"features: expected \(N, 8, F\), got shape \(4, 7, 2\)",
-    ),
-    (lambda: trilinear(CELLS[0], POINTS), r"features: .*\(8, 2\)"),
-    (
-        lambda: trilinear(CELLS, POINTS[:3]),
-        r"points: expected \(N, 3\) = \(4, 3\), got shape \(3, 3\)",
-    ),
-    (
-        lambda: sample_volume(VOLUME[0], POINTS),
-        r"volume: expected \(F, D, H, W\) or \(B, F, D, H, W\), got shape \(3, 4, 5\)",
-    ),
-    (
-        lambda: sample_volume(VOLUME[:, :, :0], POINTS),
-        r"volume: expected at least one sample along every axis, got shape \(2, 3, 0, 5\)",
-    ),
-    (
-        lambda: sample_volume(VOLUME, POINTS[:, :2]),
-        r"points: expected \(\.\.\., 3\), got shape \(4, 2\)",
-    ),
-    (lambda: sample_volume(VOLUME, POINTS[0, 0]), r"points: .*\(\)"),
-    (
-        lambda: sample_volume(VOLUME[None], POINTS),
-        r"points: expected \(B, \.\.\., 3\) with the volume's batch of 1, got shape \(4, 3\)",
-    ),
-    (
-        lambda: sample_volume(VOLUME.expand(3, 2, 3, 4, 5), POINTS[0]),
-        r"points: expected \(B, \.\.\., 3\) with the volume's batch of 3, got shape \(3,\)",
-    ),
-]
-
-
-@pytest.mark.parametrize(("run", "message"), WRONG_TYPES)
-def test_wrong_types(run, message):
-    with pytest.raises(TypeError, match=message):
-        run()
-
-
-@pytest.mark.parametrize(("run", "message"), WRONG_VALUES)
-def test_wrong_values(run, message):
-    with pytest.raises(ValueError, match=message):
-        run()
-
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
@@ -258,71 +183,11 @@ def test_result_is_the_sum_in_the_widest_dtype_rounded(name, dtype, other):
 
 
 @every_case
-def test_autocast_runs_in_the_widest_dtype(name):
-    function, (first, second) = CASES[name]
-    expected = function(first.float(), second.bfloat16())
-    with torch.autocast("cpu", torch.bfloat16):
-        got = function(first.float(), second.bfloat16())
-    assert got.dtype == torch.float32
-    assert torch.equal(got, expected)
-
-
-@every_case
 def test_first_and_second_derivatives(name):
     function, values = CASES[name]
     leaves = tuple(value.clone().requires_grad_() for value in values)
     assert gradcheck(function, leaves)
     assert gradgradcheck(function, leaves)
-
-
-@every_case
-def test_no_rows_have_a_gradient(name):
-    function, values = CASES[name]
-    if name == "sample_volume":
-        values = (values[0][:0], values[1])  # no features
-    else:
-        values = (values[0][:0], values[1][:0])
-    leaves = [value.clone().requires_grad_() for value in values]
-    gradients = torch.autograd.grad(function(*leaves).sum(), leaves)
-    assert [g.shape for g in gradients] == [leaf.shape for leaf in leaves]
-
-
-@every_case
-@pytest.mark.parametrize("wanted", [0, 1])
-def test_gradient_of_one_argument(name, wanted):
-    function, values = CASES[name]
-    both = [value.clone().requires_grad_() for value in values]
-    expected = torch.autograd.grad(function(*both).square().sum(), both)[wanted]
-    leaves = [value.clone().requires_grad_(i == wanted) for i, value in enumerate(values)]
-    result = function(*leaves).square().sum()
-    (got,) = torch.autograd.grad(result, leaves[wanted], create_graph=True)
-    torch.testing.assert_close(got, expected, rtol=1e-14, atol=1e-14)
-    assert got.requires_grad
-
-
-def test_third_derivative():
-    a, v = _rand(2, 4).requires_grad_(), _rand(2, 3)
-    value = convolve1d(a, v).pow(3).sum()
-    for _ in range(3):
-        (gradient,) = torch.autograd.grad(value, a, create_graph=True)
-        value = gradient.sum()
-    expected = 6 * convolve1d(torch.ones_like(a), v).pow(3).sum()
-    torch.testing.assert_close(value, expected)
-
-
-@every_case
-@pytest.mark.parametrize("dims", [(0, 0), (0, None), (None, 0), (1, 0), (-1, 1)])
-def test_vmap(name, dims):
-    function, values = CASES[name]
-    scales = torch.tensor([1.0, -0.5, 0.3], dtype=torch.float64)
-    mapped, single = [], []
-    for value, dim in zip(values, dims, strict=True):
-        many = [value * s if dim is not None else value for s in scales]
-        single.append(many)
-        mapped.append(value if dim is None else torch.stack(many, dim))
-    got = torch.vmap(function, in_dims=dims)(*mapped)
-    expected = torch.stack([function(a, b) for a, b in zip(*single, strict=True)])
-    torch.testing.assert_close(got, expected, rtol=1e-14, atol=1e-14)
 
 
 def test_one_long_row_has_the_same_bits_for_every_thread_count(assert_same_bits):

@@ -5,7 +5,6 @@ import torch
 from shared import rand
 
 from cassi import ops
-from cassi.ops import _reference_taps
 from cassi.ops._library import kernels
 
 B, C, H, W = 2, 4, 3, 7
@@ -119,132 +118,11 @@ def test_whole_pixels_are_the_camera_with_a_step_to_the_bit(step, shots, bands):
                 assert torch.equal(got, kernels.mask_adjoint(x, y, step, *args))
 
 
-def test_reference_and_step_to_the_bit():
-    from cassi.ops import _reference
-
-    x, m = rand(B, C, H, W), rand(1, 1, C, H, W)
-    taps, starts = ops.linear_taps(2.0 * torch.arange(C).double())
-    arguments = (m, taps[None], starts[None])
-    y = _reference.forward(x, m, 2)
-    assert torch.equal(_reference_taps.forward_taps(x, *arguments, detector=y.shape[-1]), y)
-    assert torch.equal(_reference_taps.adjoint_taps(y, *arguments), _reference.adjoint(y, m, C, 2))
-
-
 def test_half_a_pixel_by_hand():
     taps, starts = ops.linear_taps(torch.tensor([0.0, 1.25]))
     x = torch.tensor([[[1.0, 2.0]], [[4.0, 8.0]]])
     y = ops.forward_taps(x, torch.ones(1, 2), taps, starts, 4)
     assert y.tolist() == [[[1.0, 2.0 + 3.0, 1.0 + 6.0, 2.0]]]
-
-
-@pytest.mark.parametrize("offsets", [[0.2, 1.3, 2.9, 4.5], [-1.4, 0.6, 3.7, 6.2]])
-@pytest.mark.parametrize("after", [False, True])
-def test_gradients(offsets, after):
-    """Of the cube, the mask, the measurement and the offsets, to second order."""
-    o = torch.tensor(offsets, dtype=torch.float64, requires_grad=True)
-    x, m = rand(1, C, 2, 3).requires_grad_(), rand(2, 1, 2, 3 + after).requires_grad_()
-    y = rand(1, 2, 2, 8).requires_grad_()
-
-    def forward(x, m, o):
-        return ops.forward_taps(x, m, *ops.linear_taps(o), 8, after=after)
-
-    def adjoint(y, m, o):
-        return ops.adjoint_taps(y, m, *ops.linear_taps(o), after=after)
-
-    def add(x, y, m, o):
-        return ops.add_adjoint_taps(x, y, m, *ops.linear_taps(o), after=after)
-
-    def solve(y, m, o, rho):
-        return ops.band_solve(y, ops.gram_taps(m, *ops.linear_taps(o), 8, after=after), rho)
-
-    def solve_some(y, m, o, rho):
-        return solve(y, m, o, torch.where(absent, torch.inf, rho))
-
-    rho = torch.tensor([0.7], dtype=torch.float64, requires_grad=True)
-    pixels, absent = rand(*y.shape) + 0.3, rand(*y.shape, seed=3) < 0.2
-    for function, arguments in (
-        (forward, (x, m, o)),
-        (adjoint, (y, m, o)),
-        (add, (x, y, m, o)),
-        (solve, (y, m, o, rho)),
-        (solve_some, (y, m, o, pixels.requires_grad_())),
-    ):
-        assert torch.autograd.gradcheck(function, arguments)
-        assert torch.autograd.gradgradcheck(function, arguments)
-
-
-def test_offsets_and_masks_per_sample():
-    x, m = rand(B, C, H, W), rand(B, 1, C, H, W)
-    o = torch.tensor([[0.5, 1.5, 2.5, 3.25], [3.0, 2.0, 1.0, 0.0]], dtype=torch.float64)
-    taps, starts = ops.linear_taps(o)
-    y = ops.forward_taps(x, m, taps, starts, 11)
-    back, gram = ops.adjoint_taps(y, m, taps, starts), ops.gram_taps(m, taps, starts, 11)
-    for b in range(B):
-        one = ops.forward_taps(x[b], m[b], taps[b], starts[b], 11)
-        torch.testing.assert_close(y[b], one)
-        torch.testing.assert_close(back[b], ops.adjoint_taps(one, m[b], taps[b], starts[b]))
-        torch.testing.assert_close(gram[b : b + 1], ops.gram_taps(m[b], taps[b], starts[b], 11))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"starts": torch.zeros(C)}, "starts: expected an int64 tensor, got torch.float32"),
-        ({"starts": torch.zeros(3, dtype=torch.int64)}, r"expected \(C, T\) and \(C,\)"),
-        ({"taps": torch.ones(3, 2), "starts": torch.zeros(3, dtype=torch.int64)}, "4 bands"),
-        ({"taps": torch.ones(C, 0)}, "taps, starts"),
-        ({"detector": 0}, "detector: expected at least 1"),
-        ({"detector": 1.5}, "detector: expected an integer"),
-        ({"mask": torch.ones(H, W + 1)}, "height and width"),
-    ],
-)
-def test_what_does_not_fit(change, message):
-    arguments = {
-        "x": torch.ones(C, H, W),
-        "mask": torch.ones(H, W),
-        "taps": torch.ones(C, 2),
-        "starts": torch.zeros(C, dtype=torch.int64),
-        "detector": 9,
-    }
-    with pytest.raises((TypeError, ValueError), match=message):
-        ops.forward_taps(**(arguments | change))
-
-
-@pytest.mark.parametrize(
-    ("offsets", "message"),
-    [
-        (-1, "offsets: expected a torch.Tensor, got int"),
-        (torch.zeros(3, dtype=torch.complex64), "offsets: expected float32"),
-        (torch.zeros(3).to_sparse(), "offsets: expected a dense tensor"),
-        (torch.zeros(1).expand(1 << 31), "offsets: expected at most 1048576, got 2147483648"),
-    ],
-)
-def test_offsets_that_are_none(offsets, message):
-    with pytest.raises((TypeError, ValueError), match=message):
-        ops.linear_taps(offsets)
-
-
-@pytest.mark.parametrize("offsets", [[], [0.0, float("inf")], [float("nan")]])
-def test_a_detector_of_no_width(offsets):
-    with pytest.raises(ValueError, match="offsets: expected finite numbers, at least one"):
-        ops.detector_columns(offsets, 5)
-
-
-def test_grams_and_measurements_that_do_not_fit():
-    taps, starts = ops.linear_taps(torch.zeros(C))
-    with pytest.raises(ValueError, match=r"gram: expected \(1 or B, T·K, K, H, D\)"):
-        ops.band_solve(torch.ones(1, 2, H, W), torch.ones(1, 3, 2, H, W))
-    with pytest.raises(ValueError, match=r"y: expected \(B, K, H, D\) with K = 1 and H = 3"):
-        ops.adjoint_taps(torch.ones(1, 2, H, 9), torch.ones(H, W), taps, starts)
-    with pytest.raises(ValueError, match=r"mask: expected W \+ 7 columns after 8 taps, got 7"):
-        ops.gram_taps(torch.ones(H, W), taps[:, :1].expand(C, 8), starts, 9, after=True)
-    y, v = torch.ones(1, 1, H, 9), torch.ones(2, C, H, W)
-    with pytest.raises(ValueError, match="y: expected 2 samples as v, got 1"):
-        ops.add_adjoint_taps(v, y, torch.ones(H, W), taps, starts)
-    with pytest.raises(TypeError, match="starts: expected a dense tensor"):
-        ops.forward_taps(torch.ones(C, H, W), torch.ones(H, W), taps, starts.to_sparse(), 9)
-    with pytest.raises(ValueError, match="taps: expected one for all or one per sample"):
-        ops.gram_taps(torch.ones(3, 1, 1, H, W), taps.expand(5, C, 2), starts.expand(5, C), 9)
 
 
 @pytest.mark.parametrize("masks", [1, 2])

@@ -113,16 +113,6 @@ def test_tangents_without_a_transform(name):
             torch.testing.assert_close(forward_ad.unpack_dual(part).tangent, tangent)
 
 
-def test_vmap_over_another_dimension_and_nested():
-    x = X.movedim(0, 3)
-    got = torch.vmap(lambda v: ops.forward(v, M[0, 0], STEP), in_dims=3, out_dims=1)(x)
-    torch.testing.assert_close(
-        got.movedim(1, 0), ops.forward(X.flatten(0, 1), M[0, 0], STEP).unflatten(0, (N, B))
-    )
-    nested = torch.vmap(torch.vmap(lambda v: ops.forward(v, M[0, 0], STEP)))(X)
-    torch.testing.assert_close(nested, got.movedim(1, 0))
-
-
 def test_vmap_of_a_damping_per_pixel():
     for rho in (PIXELS, PIXELS[:, 0], RHO, RHO[:, :1]):
         for dim in (0, None):
@@ -132,15 +122,6 @@ def test_vmap_of_a_damping_per_pixel():
             for n in range(N):
                 expected = ops.data_step(X[n], Y[n], M[0, 0], STEP, rho[n if dim == 0 else 0])
                 torch.testing.assert_close(mapped[n], expected)
-
-
-def test_vmap_carries_gradients():
-    x = X.clone().requires_grad_()
-    torch.vmap(lambda v, y: ops.data_step(v, y, M[0, 0], STEP, 0.1))(x, Y).square().sum().backward()
-    expected = X.clone().requires_grad_()
-    flat = ops.data_step(expected.flatten(0, 1), Y.flatten(0, 1), M[0, 0], STEP, 0.1)
-    flat.square().sum().backward()
-    torch.testing.assert_close(x.grad, expected.grad)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

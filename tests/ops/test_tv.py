@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from torch.autograd import gradcheck, gradgradcheck
 
 from cassi import ops
 
@@ -22,15 +21,16 @@ def _objective(u, x, weight):
     return (0.5 * (u - x).square().sum() + weight * (down**2 + right**2).sqrt().sum()).item()
 
 
-@pytest.mark.parametrize("size", [(1, 1), (1, 7), (7, 1), (2, 2), (5, 6)])
-@pytest.mark.parametrize("iterations", [0, 1, 2, 6])
-def test_against_loops(size, iterations):
-    x = _noisy(2, 3, *size)
-    got = ops.tv_prox(x, 0.11, iterations)
-    assert got.shape == x.shape
-    for b, c in np.ndindex(2, 3):
-        expected = _by_loops(x[b, c : c + 1].numpy(), 0.11, iterations)[0]
-        np.testing.assert_allclose(got[b, c].numpy(), expected, rtol=1e-13, atol=1e-13)
+@pytest.mark.parametrize("norm", ["band", "frobenius"])
+@pytest.mark.parametrize("size", [(1, 1), (1, 7), (7, 1), (5, 6)])
+@pytest.mark.parametrize("iterations", [0, 1, 2, 9])
+def test_against_loops(size, iterations, norm):
+    x, weight = _noisy(2, 3, *size), torch.tensor([0.11, 0.3], dtype=torch.float64)
+    got = ops.tv_prox(x, weight, iterations, norm=norm)
+    for b in range(2):
+        parts = x[b].split(1 if norm == "band" else 3)
+        expected = [_by_loops(part.numpy(), weight[b].item(), iterations) for part in parts]
+        np.testing.assert_allclose(got[b], np.concatenate(expected), rtol=1e-12, atol=1e-13)
 
 
 def test_objective_falls_to_that_of_an_independent_solver():
@@ -44,14 +44,6 @@ def test_objective_falls_to_that_of_an_independent_solver():
     assert values[-1] == pytest.approx(best, rel=2e-4)
     assert values[0] > 1.9 * best
     torch.testing.assert_close(cubes[-1][0, 0], other, rtol=0, atol=1e-2)
-
-
-def test_two_pixels_in_closed_form():
-    x = torch.tensor([[[0.0, 1.0]]], dtype=torch.float64)
-    for weight, expected in ((0.2, [0.2, 0.8]), (0.5, [0.5, 0.5]), (9.0, [0.5, 0.5])):
-        for image in (x, x.mT):
-            got = ops.tv_prox(image, weight, 200)
-            assert got.flatten().tolist() == pytest.approx(expected)
 
 
 def test_cases_with_a_known_answer():
@@ -84,15 +76,6 @@ def test_bands_and_samples_are_independent():
             assert torch.equal(got[b, c], ops.tv_prox(x[b, c : c + 1], weight[b], 8)[0])
 
 
-def test_many_planes_are_all_denoised():
-    """More pixels than one cache-sized piece of work holds."""
-    x = _noisy(2, 5, 96, 100).float()
-    got = ops.tv_prox(x, torch.tensor([0.1, 0.2]), 2)
-    for b, c in ((0, 0), (0, 4), (1, 0), (1, 4)):
-        alone = ops.tv_prox(x[b, c][None], 0.1 * (b + 1), 2)[0]
-        torch.testing.assert_close(got[b, c], alone, rtol=0, atol=1e-6)
-
-
 def _by_loops(image, weight, iterations):
     """Iterate u = x − Dᵀp, p ← project(p + Du/8), the length of p over all bands of a pixel."""
     bands, height, width = image.shape
@@ -116,17 +99,6 @@ def _by_loops(image, weight, iterations):
                 u[:, i, j] += p[i, j, :, 1]
                 u[:, i, j + 1] -= p[i, j, :, 1]
     return u
-
-
-@pytest.mark.parametrize("size", [(1, 1), (1, 7), (7, 1), (5, 6)])
-@pytest.mark.parametrize("iterations", [0, 1, 2, 9])
-def test_frobenius_against_loops(size, iterations):
-    x = _noisy(2, 3, *size)
-    weight = torch.tensor([0.11, 0.3], dtype=torch.float64)
-    got = ops.tv_prox(x, weight, iterations, norm="frobenius")
-    for b in range(2):
-        expected = _by_loops(x[b].numpy(), weight[b].item(), iterations)
-        np.testing.assert_allclose(got[b].numpy(), expected, rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("norm", ["frobenius", "nuclear"])
@@ -195,43 +167,3 @@ def test_dual_without_a_batch():
     assert (u.shape, dual.shape) == ((3, 6, 5), (2, 3, 6, 5))
     again = ops.tv_prox(x[None], 0.1, 3, dual=dual[None])
     assert torch.equal(ops.tv_prox(x, 0.1, 3, dual=dual), again[0])
-
-
-def test_half_precision_keeps_its_dual_in_float32():
-    u, dual = ops.tv_prox(_noisy(1, 2, 6, 5).bfloat16(), 0.1, 3, return_dual=True)
-    assert (u.dtype, dual.dtype) == (torch.bfloat16, torch.float32)
-
-
-FUNCTIONS = {
-    "cold": lambda x, w, d, c: ops.tv_prox(x, w, 3, norm=c),
-    "warm": lambda x, w, d, c: ops.tv_prox(x, w, 2, norm=c, dual=d, return_dual=True),
-    "dual only": lambda x, w, d, c: ops.tv_prox(x, w, 2, norm=c, dual=d, return_dual=True)[1],
-    "none": lambda x, w, d, c: ops.tv_prox(x, w, 0, norm=c, dual=d),
-}
-
-
-@pytest.mark.parametrize("norm", ops.NORMS)
-@pytest.mark.parametrize("scalar", [False, True])
-@pytest.mark.parametrize("name", sorted(FUNCTIONS))
-def test_gradients(name, norm, scalar):
-    x = _noisy(2, 2, 3, 4).requires_grad_()
-    weight = torch.tensor(0.11 if scalar else [0.07, 0.15], dtype=torch.float64).requires_grad_()
-    dual = (0.05 * torch.randn(2, 2, 2, 3, 4, dtype=torch.float64)).requires_grad_()
-
-    def function(*tensors):
-        return FUNCTIONS[name](*tensors, norm)
-
-    assert gradcheck(function, (x, weight, dual), fast_mode=True)
-    assert gradgradcheck(function, (x, weight, dual), fast_mode=True)
-
-
-@pytest.mark.parametrize("norm", ops.NORMS)
-def test_fused_gradient_equals_that_of_the_iterations(norm):
-    """The gradient that records nothing, against torch's own through the same iterations."""
-    grads = []
-    for create_graph in (False, True):
-        x, w = _noisy(2, 3, 9, 8).requires_grad_(), torch.tensor(0.1).double().requires_grad_()
-        u = ops.tv_prox(x, w, 11, norm=norm)
-        grads.append(torch.autograd.grad(u.square().sum(), (x, w), create_graph=create_graph))
-    for got, expected in zip(*grads, strict=True):
-        torch.testing.assert_close(got, expected)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from shared import rand
 
-from cassi.systems import DDCassi, SDCassi
+from cassi.systems import DDCassi
 from cassi.systems.dd_cassi import code_bands
 
 
@@ -41,14 +41,6 @@ def test_offsets_between_pixels():
     torch.testing.assert_close(system.mask[0, 1], between)
     whole = DDCassi(mask, 3, offsets=[0.0, 2.0, 4.0], width=5)
     assert torch.equal(whole.mask, DDCassi(mask, 3, 2, width=5).mask)
-
-
-def test_is_a_camera_of_step_zero():
-    system = DDCassi(rand(4, 8), bands=3, step=1, width=6)
-    same = SDCassi(system.mask, 3, step=0)
-    x = rand(1, 3, 4, 6)
-    assert torch.equal(system(x), same(x))
-    assert "step=1 across the mask" in repr(system)
 
 
 def test_coded_masks_pass_gradients_on():

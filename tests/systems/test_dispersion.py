@@ -73,24 +73,6 @@ def test_deviation_by_the_textbook():
         assert got == pytest.approx(math.degrees(delta), abs=1e-10)
 
 
-def test_prisms_that_cancel():
-    """Two prisms of one glass and opposite angles are a plate: it deviates nothing."""
-    plate = Prism(["SF2", "SF2"], [30, -30], 50, 10, incidence=20)
-    assert plate.deviation(480) == pytest.approx(0, abs=1e-10)
-    split = Prism(["SF2", "SF2"], [10, 20], 50, 10, incidence=30)
-    assert split.deviation(480) == pytest.approx(
-        Prism("SF2", 30, 50, 10, incidence=30).deviation(480)
-    )
-
-
-def test_direct_vision():
-    """An Amici prism can disperse without deviating: somewhere between these angles."""
-    low, high = (
-        Prism(["N-BK7", "SF11", "N-BK7"], [a, -40, a], 50, 10).deviation(550) for a in (20, 45)
-    )
-    assert low * high < 0
-
-
 def test_blue_is_turned_most_and_flip_reverses():
     prism = Prism("SF2", 30, 50, 10)
     offsets = prism.offsets(WAVELENGTHS)
@@ -98,12 +80,6 @@ def test_blue_is_turned_most_and_flip_reverses():
     flipped = Prism("SF2", 30, 50, 10, flip=True).offsets(WAVELENGTHS)
     assert flipped == pytest.approx([max(offsets) - o for o in offsets])
     assert Prism("SF2", 30, 50, 5).offsets(WAVELENGTHS)[0] == pytest.approx(2 * offsets[0])
-
-
-def test_polynomial_and_linear():
-    assert Polynomial([1, 2, 3], 500).positions([501, 502]) == (6, 17)
-    assert Linear(-2).positions([1, 2, 3]) == (0, -2, -4)
-    assert Linear(-2).offsets([1, 2, 3]) == (4, 2, 0)
 
 
 @pytest.mark.parametrize(

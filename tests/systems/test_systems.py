@@ -421,6 +421,7 @@ def test_inputs_that_do_not_fit_are_named(make):
             "mask=5x4, shots=1, bands=3, step=2, axis=-1, point_spread=5x5, line_spread=3",
         ),
         (BlurredCassi(rand(4, 5), 3, line_spread=0.5), "point_spread=none, line_spread="),
+        (cassi.systems.DDCassi(rand(4, 9), 3, step=1.5), "step=1.5 across the mask"),
         (
             WarpedCassi(rand(4, 5), 3, smile=0.5, keystone=[0, 1, 2]),
             "mask=4x5, shots=1, bands=3, step=2, axis=-1, smile=0.5, keystone=(3,))",

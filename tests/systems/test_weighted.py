@@ -93,20 +93,6 @@ def test_what_bad_pixels_hold_changes_no_bit(name, value):
         assert apply(y).isfinite().all()
 
 
-@pytest.mark.parametrize("name", ["sd", "rows"])
-def test_a_part_is_the_camera_of_a_part(name):
-    _, system = _make(name)
-    axis = system.part_axis
-    y = system.without_bad_pixels(rand(1, *system.measurement_shape, seed=7)).narrow(axis, 1, 3)
-    part = system.part(1, 4)
-    whole = torch.zeros(1, *system.measurement_shape, dtype=torch.float64)
-    whole.narrow(axis, 1, 3).copy_(y)
-    v = torch.zeros(1, *system.cube_shape, dtype=torch.float64)
-    expected = system.data_step(v, whole, 0.1).narrow(axis, 1, 3)
-    step = part.data_step(v.narrow(axis, 1, 3), y, 0.1)
-    torch.testing.assert_close(step, expected)
-
-
 def test_a_part_may_have_no_good_pixel():
     bad = torch.zeros(7, 15)
     bad[2] = 1

@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from cassi.methods import auto
 from cassi.systems import SDCassi
 from cassi.systems.grid import as_wide
 
@@ -34,12 +33,6 @@ def test_bands_of_a_step_of_two_share_a_quarter_with_either_side(step):
     assert_close(wide(x), shared)
 
 
-def test_a_part_is_the_camera_of_its_rows():
-    wide = SDCassi(_mask(6, 9), bands=3, step=2, band_width=1.5)
-    x = torch.rand(1, 3, 6, 9, dtype=torch.float64)
-    assert_close(wide.part(1, 4)(x[..., 1:4, :]), wide(x)[..., 1:4, :])
-
-
 def test_light_within_the_detector_is_kept():
     ones = torch.ones(4, 9, dtype=torch.float64)
     wide = as_wide(SDCassi(ones, bands=2, offsets=[3.3, 6.1], detector=20))
@@ -51,11 +44,3 @@ def test_light_within_the_detector_is_kept():
 def test_a_width_that_is_none_is_refused(width):
     with pytest.raises(ValueError, match="band_width: expected 1 to 100"):
         SDCassi(_mask(4, 5), bands=2, band_width=width)
-
-
-def test_a_solver_reconstructs_from_it():
-    wide = SDCassi(_mask(16, 16), bands=3, step=2, band_width=2)
-    y = wide(torch.rand(1, 3, 16, 16, dtype=torch.float64))
-    solution = auto().run(y, wide)
-    assert solution.x.shape == (1, *wide.cube_shape)
-    assert solution.history[-1].residual < 0.1
