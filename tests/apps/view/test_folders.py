@@ -20,9 +20,11 @@ from cassi.apps.view.folders import (
     thumbnail,
 )
 from cassi.apps.view.jobs import Job
-from cassi.apps.view.pages.save import place
 from cassi.data.io import write_cube
 from cassi.evaluation import Record, write_results
+
+pytest.importorskip("panel", reason="needs panel")
+from cassi.apps.view.pages.look import place
 
 
 @pytest.fixture

@@ -1,9 +1,14 @@
 """Parts that several sections use."""
 
+import asyncio
 import html
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import panel as pn
+
+from cassi.apps.view.jobs import Job, Stopped, explain
 
 TABLE = """
 table { border-collapse: collapse }
@@ -51,6 +56,7 @@ CARD = """
 """
 PENDING = "pending"
 """The kind of a line that says what a reload would lose; `page.html` asks before."""
+_PERIOD = 300  # ms from one look at a job to the next
 DROP = """
 .zone { position: relative; display: block; padding: 22px 14px; border: 2px dashed var(--line);
   border-radius: 10px; background: var(--page); color: var(--ink); font-size: 14px;
@@ -66,7 +72,7 @@ DROP = """
 """Colours are those of the page, `page.html`, light or dark."""
 
 
-def text(content: str = "", kind: str = "") -> pn.pane.HTML:
+def text(content: str | Sequence[str] = "", kind: str = "") -> pn.pane.HTML:
     """Return a pane for lines that change; see `say`."""
     place = pn.pane.HTML("", stylesheets=[CHOSEN], sizing_mode="stretch_width", margin=(0, 10))
     say(place, content, kind)
@@ -92,6 +98,59 @@ def later(do: Callable[[], object]) -> None:
     pn.state.execute(do, schedule=True)
 
 
+async def attempt(
+    place: pn.pane.HTML,
+    work: Callable[[], Any],
+    done: Callable[[Any], object],
+    failed: Callable[[str], object] | None = None,
+) -> None:
+    """Do work in a thread, and hand what it returns to `done`.
+
+    Where it fails, the reason is said in `place`, or handed to `failed`.
+    """
+    try:
+        result = await asyncio.to_thread(work)
+    except Exception as error:
+        later(partial(failed or partial(say, place, kind="error"), explain(error)))
+    else:
+        later(partial(done, result))
+
+
+def follow(
+    job: Job,
+    place: pn.pane.HTML,
+    progress: Callable[[], object],
+    end: Callable[[], object],
+    done: Callable[[Any], object],
+) -> None:
+    """Look at a job until it is over.
+
+    Args:
+        job: that runs, or waits.
+        place: for the reason why it failed or stopped.
+        progress: called at every look, also at the last one.
+        end: called when it is over.
+        done: called then with its value, if there is one.
+    """
+
+    def poll() -> None:
+        progress()
+        if not job.future.done():
+            return
+        polling.stop()
+        end()
+        try:
+            value = job.future.result()
+        except Stopped:
+            say(place, "stopped")
+        except BaseException as error:  # the page goes on
+            say(place, explain(error), "error")
+        else:
+            done(value)
+
+    polling = pn.state.add_periodic_callback(poll, period=_PERIOD)
+
+
 def heading(title: str) -> pn.pane.HTML:
     """Return the heading of a section."""
     number, _, name = title.rpartition(" ")
@@ -107,11 +166,8 @@ def heading(title: str) -> pn.pane.HTML:
 
 def table(rows: Iterable[tuple[str, str]], more: Iterable[tuple[str, str]] = ()) -> str:
     """Return a table of names and values as HTML; `more` unfolds below it."""
-    rest = "".join(
-        f"<details><summary>What was read</summary>{table(hidden)}</details>"
-        for hidden in [list(more)]
-        if hidden
-    )
+    hidden = list(more)
+    rest = f"<details><summary>What was read</summary>{table(hidden)}</details>" if hidden else ""
     body = "".join(
         f'<tr><th scope="row">{html.escape(name)}</th><td>{html.escape(value)}</td></tr>'
         for name, value in rows
