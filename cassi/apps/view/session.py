@@ -94,11 +94,7 @@ class Session:
         self.set_file("mask", "bundled:mask.tif")
 
     def use_method(self, method: str) -> None:
-        """Choose a method by its name or that of a network, or the file of a network.
-
-        Raises:
-            PermissionError: the file is not below the folders that may be read.
-        """
+        """Choose a method by its name or that of a network, or the file of a network."""
         self.set("model", None)
         self.set("method", None)
         if method.endswith(SUFFIX):
@@ -125,8 +121,7 @@ class Session:
 
         Raises:
             OSError: a camera's file is missing, or not below the folders that may be read.
-            ValueError: an option names nothing or has a value that does not fit; there is no
-                snapshot, or several.
+            ValueError: an option does not fit; there is no snapshot, or several.
         """
         for option in self.more:
             key = option.lstrip("+~").partition("=")[0]
@@ -160,10 +155,9 @@ class Session:
         return load_snapshot(settings, torch.device("cpu"), settings.bands)
 
     def add(self, shown: Shown) -> Shown:
-        """Keep a result; its name gets a number where another one has it.
+        """Keep a result, and return it by its name, with a number where another one has it.
 
-        Returns:
-            The result under that name; what is there already where this one has been opened before.
+        One that has been opened before is not kept again.
         """
         name, number = shown.name, 2
         while (other := self.results.get(name)) is not None:

@@ -57,7 +57,7 @@ def jobs():
 
 def said(place):
     """Return the text of a pane, errors with their kind before it."""
-    kind = "error: " if 'class="error"' in place.object else ""
+    kind = "error: " if 'class="line error"' in place.object else ""
     return kind + html.unescape(re.sub("<[^>]*>", "", place.object)).strip()
 
 
@@ -200,7 +200,7 @@ def test_cubes_are_told_apart_and_count_as_unsaved_until_they_are(session, monke
     look.open(second)
     assert list(look.cube.options) == ["…auto", "…gap_tv"]
     assert said(look.message) == names[1]
-    assert '<p class="pending">not saved yet: ' in look.unsaved.object
+    assert '<p class="line pending">not saved yet: ' in look.unsaved.object
     assert look.save_view.visible
     monkeypatch.setattr("cassi.apps.view.pages.look.save", lambda shown, folder: "the command")
     look.name.value = "../second"
@@ -249,7 +249,7 @@ def test_a_run_says_what_the_camera_check_found_in_its_cube(session, jobs, polls
     run.start.clicks += 1
     (poll,) = polls
     poll()
-    assert '<p class="pending">' in run.message.object
+    assert '<p class="line pending">' in run.message.object
     gate.set()
     jobs.submit(int).future.exception()
     poll()

@@ -11,14 +11,13 @@ from cassi.apps.view.input_summary import InputSummary
 from cassi.apps.view.jobs import Jobs, explain
 from cassi.apps.view.pages.figures import PAIR, PictureFigure, grey, with_mask
 from cassi.apps.view.pages.parts import (
-    BARS,
-    CARD,
-    TABLE,
+    STYLE,
     attempt,
     button,
     field,
     follow,
     heading,
+    pane,
     say,
     select,
     table,
@@ -57,19 +56,17 @@ class CameraSection:
         axis = select("Dispersion along", _AXES, 170)
         axis.param.watch(partial(self._set, "system.axis"), "value")
         self.band = pn.widgets.IntSlider(
-            name="Mask at band", start=1, end=2, width=330, stylesheets=[BARS]
+            name="Mask at band", start=1, end=2, width=330, stylesheets=[STYLE]
         )
         self.band.param.watch(lambda event: self._draw_frame(), "value")
         self.message = text("Choose a snapshot and a mask, or take the example.")
-        self.table = pn.pane.HTML(
-            "", stylesheets=[TABLE], sizing_mode="stretch_width", margin=(0, 10)
-        )
+        self.table = pane(sizing_mode="stretch_width")
         self.frame = PictureFigure("Frame")
         self.predicted = PictureFigure("Predicted frame")
         self.calibrate = button("Calibrate", 150)
         self.calibrate.on_click(lambda event: self._calibrate())
         self.estimates = text()
-        self.table_of_estimates = pn.pane.HTML("", margin=(0, 10))
+        self.table_of_estimates = pane()
         self.summary: InputSummary | None = None
         self.pictures = pn.Column(
             pn.Row(self.frame.view, self.predicted.view, margin=0),
@@ -90,7 +87,7 @@ class CameraSection:
                 collapsed=True,
                 sizing_mode="stretch_width",
                 margin=10,
-                stylesheets=[CARD],
+                stylesheets=[STYLE],
             ),
             styles={"flex": f"1 1 {_LEFT + 20}px"},
         )

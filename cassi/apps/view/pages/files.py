@@ -11,7 +11,7 @@ import param
 from panel.models.esm import DataEvent
 
 from cassi.apps.view.jobs import explain
-from cassi.apps.view.pages.parts import DROP, attempt, button, heading, say, select, text
+from cassi.apps.view.pages.parts import STYLE, attempt, button, heading, say, select, text
 from cassi.apps.view.session import Session
 from cassi.apps.view.uploads import LARGEST, Inbox, keep_upload
 from cassi.data.io import READ_SUFFIXES
@@ -33,7 +33,7 @@ class Drop(pn.custom.JSComponent):
     most = param.Integer(LARGEST)
 
     _esm = Path(__file__).with_name("drop.js").read_text(encoding="utf-8")
-    _stylesheets: ClassVar = [DROP]
+    _stylesheets: ClassVar = [STYLE]
 
 
 class FilesSection:

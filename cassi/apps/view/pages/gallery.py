@@ -21,9 +21,7 @@ from cassi.apps.view.folders import (
 )
 from cassi.apps.view.jobs import explain
 from cassi.apps.view.pages.parts import (
-    OUTLINE,
-    THUMBNAIL,
-    WRAPPED,
+    STYLE,
     attempt,
     button,
     heading,
@@ -104,18 +102,18 @@ class GallerySection:
         parts: list[pn.viewable.Viewable] = []
         if picture is not None:
             words = escape(f"{entry.name} in colour")  # panel writes it into HTML as it is
-            size = {"width": _WIDTH, "height": 150, "fixed_aspect": False}
-            parts.append(pn.pane.PNG(picture, alt_text=words, stylesheets=[THUMBNAIL], **size))
+            look = {"stylesheets": [STYLE], "css_classes": ["thumbnail"], "fixed_aspect": False}
+            parts.append(pn.pane.PNG(picture, alt_text=words, width=_WIDTH, height=150, **look))
         if entry.folder is not None:
-            opens = pn.widgets.Button(
-                name=f"Open {entry.name}", width=_WIDTH, stylesheets=[WRAPPED]
-            )
+            opens = button(f"Open {entry.name}", _WIDTH)
+            opens.css_classes = ["wrapped"]
             opens.on_click(partial(self._open, entry))
             parts.append(opens)
         name = entry.name if entry.folder is None else ""
         warned = f"warnings of the camera: {entry.warnings}" if entry.warnings else ""
         line = text([name, entry.said, warned], "error" if entry.folder is None else "")
-        return pn.Column(*parts, line, width=_WIDTH + 20, margin=5, styles=OUTLINE)
+        look = {"stylesheets": [STYLE], "css_classes": ["outline"]}
+        return pn.Column(*parts, line, width=_WIDTH + 20, margin=5, **look)
 
     async def _open(self, entry: Entry, event: Event) -> None:
         say(self.message, f"reading {entry.name} …")

@@ -12,6 +12,7 @@ from param.parameterized import Event
 from cassi.apps.view.cubes import Shown, report_on, short_names
 from cassi.apps.view.pages.parts import (
     PENDING,
+    STYLE,
     attempt,
     button,
     field,
@@ -27,7 +28,6 @@ from cassi.apps.view.session import Session
 _FRAME = """\
 <iframe title="Report" sandbox="allow-scripts allow-downloads" src="report/{key}#{name}"></iframe>
 """
-_STYLE = "iframe { display: block; width: 100%; height: 1000px; border: 0 }"
 # Of another origin, the frame cannot be measured from outside: its page tells `page.html`.
 _HEIGHT = b"""
 <script>
@@ -52,7 +52,7 @@ class LookSection:
         self.cube = select("Cube", [], None)
         self.cube.param.watch(self._choose, "value")
         self.message, self.unsaved = text(), text()
-        self.frame = pn.pane.HTML("", margin=0, stylesheets=[_STYLE], sizing_mode="stretch_width")
+        self.frame = pn.pane.HTML("", margin=0, stylesheets=[STYLE], sizing_mode="stretch_width")
         self.view = pn.Column(
             heading("4 Look"),
             self.cube,

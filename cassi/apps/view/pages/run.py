@@ -5,12 +5,11 @@ from collections.abc import Callable
 
 import panel as pn
 
-from cassi.apps.results import say_warnings
+from cassi.apps.results import one_line, say_warnings
 from cassi.apps.view.cubes import Shown
 from cassi.apps.view.jobs import Job, Jobs, explain
-from cassi.apps.view.pages.parts import BARS, PENDING, button, follow, heading, say, select, text
+from cassi.apps.view.pages.parts import PENDING, STYLE, button, follow, heading, say, select, text
 from cassi.apps.view.runs import reconstruct
-from cassi.apps.view.runs import say as say_result
 from cassi.apps.view.session import METHODS, SUFFIX, Session, list_methods
 
 _CALIBRATE = "Calibrate first"
@@ -40,7 +39,7 @@ class RunSection:
         self.start.on_click(lambda event: self._start())
         self.stop.on_click(lambda event: self.close())
         self.bar = pn.indicators.Progress(
-            name="Progress", value=0, max=100, width=420, stylesheets=[BARS], visible=False
+            name="Progress", value=0, max=100, width=420, stylesheets=[STYLE], visible=False
         )
         self.message, self.warnings = text(), text()
         self.picture = pn.pane.PNG(None, alt_text="The cube so far, in colour", width=320)
@@ -106,6 +105,6 @@ class RunSection:
         self.start.disabled, self.stop.disabled = False, True
 
     def _show(self, shown: Shown) -> None:
-        say(self.message, f"done: {say_result(shown)}", "good")
+        say(self.message, f"done: {one_line(dict(shown.numbers))}", "good")
         say(self.warnings, say_warnings(shown.numbers), "warning")
         self.done(shown)
