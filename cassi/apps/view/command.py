@@ -4,7 +4,6 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,9 +50,7 @@ def serve(given: argparse.Namespace) -> None:
     Raises:
         OSError: a folder is missing, or the port is taken.
     """
-    if find_spec("panel") is None:
-        raise ModuleNotFoundError("No module named 'panel'", name="panel")
-    from cassi.apps.view.server import Report, Server, Upload
+    from cassi.apps.view.server import Pattern, Report, Server, Upload
     from cassi.apps.view.uploads import LARGEST, Inbox
 
     folders = given.folders or [Path()]
@@ -61,7 +58,7 @@ def serve(given: argparse.Namespace) -> None:
     make_output(given.output)
     reports: dict[str, bytes] = {}
     inboxes: dict[str, Inbox] = {}
-    patterns = [
+    patterns: list[Pattern] = [
         ("/report/([A-Za-z0-9_-]+)", Report, {"reports": reports}),
         ("/upload/([A-Za-z0-9_-]+)/([0-9]+)", Upload, {"inboxes": inboxes}),
     ]

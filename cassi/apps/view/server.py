@@ -12,6 +12,8 @@ from tornado.web import HTTPError, OutputTransform, RequestHandler, stream_reque
 
 from cassi.apps.view.uploads import Inbox
 
+Pattern = tuple[str, type[RequestHandler], dict[str, Any]]
+"""A path below that of the application, who answers, and what that needs."""
 ADDRESS = "127.0.0.1"
 _SLOWEST = 30
 """Seconds in which the headers of a request must have come."""
@@ -42,7 +44,7 @@ class Server:
         page: makes the page of a tab.
         port: to listen on; 0 takes a free one.
         name: of the command.
-        patterns: further handlers, by their paths below that of the application.
+        patterns: further handlers.
         largest: bytes of the body of a request.
 
     Attributes:
@@ -57,7 +59,7 @@ class Server:
         page: Callable[[], object],
         port: int = 0,
         name: str = "cassi-view",
-        patterns: Iterable[tuple[str, type[RequestHandler], dict[str, Any]]] = (),
+        patterns: Iterable[Pattern] = (),
         largest: int = 2**12,
     ) -> None:
         from bokeh.server.views.ico_handler import IcoHandler
