@@ -38,6 +38,8 @@ def polls(monkeypatch):
     def execute(do, schedule=None):
         found = do()
         if inspect.isawaitable(found):
+            # Panel looks at the function, and not at what it returns.
+            assert inspect.iscoroutinefunction(getattr(do, "func", do))
             asyncio.run(found)
 
     def poll(do, period):

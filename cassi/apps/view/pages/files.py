@@ -99,7 +99,7 @@ class FilesSection:
             self.lists[role].value = _NONE
             self._take(role, name)
 
-        pn.state.execute(lambda: attempt(self.messages[role], keep, done))
+        pn.state.execute(partial(attempt, self.messages[role], keep, done))
 
     def _choose(self, role: str, value: str) -> None:
         if value == _NONE:
