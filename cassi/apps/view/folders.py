@@ -87,11 +87,8 @@ def list_results(allowed: AllowedPaths) -> list[Entry]:
     results.json of an evaluation. One with a damaged file is listed with the reason.
     """
     entries: dict[Path, Entry] = {}
-    for file, read in {
-        NUMBERS: _list_cube,
-        EVALUATION: _list_evaluation,
-        TABLE: _list_failed,
-    }.items():
+    readers = {NUMBERS: _list_cube, EVALUATION: _list_evaluation, TABLE: _list_failed}
+    for file, read in readers.items():
         for folder in allowed.find(file):
             try:
                 new = read(folder, allowed)
@@ -259,19 +256,13 @@ def _check(numbers: dict[str, Any]) -> None:
     """Check all that is used of metrics.json; an exception of any kind says what is wrong."""
     if not isinstance(numbers["iterations"], int):
         raise TypeError("iterations: expected a number")
-    one_line(numbers)
-    "".join(
-        (say_camera_check(numbers), *say_warnings(numbers))
-    ).encode()  # half of a surrogate pair is no text
+    lines = one_line(numbers), say_camera_check(numbers), *say_warnings(numbers)
+    "".join(lines).encode()  # half of a surrogate pair is no text
+    bands, _, _ = map(int, numbers["cube_shape"])
+    errors_of_wavelengths(numbers, bands)
     for name, value in reported_numbers(numbers).items():
-        if value is not None and not isinstance(value, int | float):
+        if not isinstance(value, int | float | None):
             raise TypeError(f"{name}: expected a number, got {type(value).__name__}")
-    shape, files = numbers["cube_shape"], numbers.setdefault("files", [])
-    if not isinstance(shape, list) or [type(length) for length in shape] != [int] * 3:
-        raise TypeError("cube_shape: expected three lengths")
-    errors_of_wavelengths(numbers, shape[0])
-    if not isinstance(files, list) or not all(isinstance(name, str) for name in files):
-        raise TypeError("files: expected a list of names")
-    for name in files:
+    for name in numbers.setdefault("files", []):
         if not name or name.startswith(".") or "\0" in name or Path(name).name != name:
             raise ValueError(f"files: expected names of files of the folder, got {name[:80]!r}")
