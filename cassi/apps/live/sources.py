@@ -134,12 +134,7 @@ class SpooledSource(Source):
 
 
 class VideoSource(SpooledSource):
-    """A video file or a TIFF stack: every frame in turn, none is dropped.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it cannot be read, see `open_video`.
-    """
+    """A video file or a TIFF stack: every frame in turn, none is dropped."""
 
     def __init__(self, path: Path, spool: Path) -> None:
         self.path, self.frames = path, open_video(path)
@@ -161,11 +156,7 @@ class VideoSource(SpooledSource):
 
 
 class SocketSource(SpooledSource):
-    """A ZeroMQ socket. A message has two parts: `{"dtype": …, "shape": […]}` in JSON, and bytes.
-
-    Raises:
-        OSError: the address is taken.
-    """
+    """A ZeroMQ socket. A message has two parts: `{"dtype": …, "shape": […]}` in JSON, and bytes."""
 
     def __init__(self, host: str, port: int, spool: Path) -> None:
         try:
@@ -268,9 +259,6 @@ def open_source(value: str, spool: Path) -> Source:
     Args:
         value: of the command line.
         spool: folder for frames that do not come as files.
-
-    Raises:
-        OSError, ValueError: it cannot be opened.
     """
     kind, separator, rest = value.partition("://")
     if separator and kind == "zmq":

@@ -46,26 +46,13 @@ class AllowedPaths:
         return place
 
     def check_opened(self, path: Path) -> None:
-        """Check a file that is about to be opened; those of the package may be.
-
-        Raises:
-            PermissionError: it is neither below the folders nor of the package.
-        """
+        """Raise PermissionError for a file that is neither below the folders nor the package's."""
         place = Path(os.path.realpath(path))
         if not any(place.is_relative_to(own) for own in _OWN):
             self.resolve(path)
 
     def read(self, path: Path, most: int) -> bytes:
-        """Return the content of a regular file; nothing else is opened, and no pipe waited for.
-
-        Args:
-            path: of the file.
-            most: bytes that it may have.
-
-        Raises:
-            OSError: it is missing, cannot be read, or is not below the folders.
-            ValueError: it is no regular file, or longer.
-        """
+        """Return the content of a regular file of at most so many bytes; no pipe is waited for."""
         # A link may have been put there since.
         return read_regular(self.resolve(path), most, follow=False)
 

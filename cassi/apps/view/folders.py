@@ -101,12 +101,7 @@ def list_results(allowed: AllowedPaths) -> list[Entry]:
 
 
 def open_result(entry: Entry, allowed: AllowedPaths) -> Shown:
-    """Read the cube of a result.
-
-    Raises:
-        OSError: a file is missing or cannot be read, or is not below the folders that may be read.
-        ValueError: it is damaged, or there is no cube.
-    """
+    """Read the cube of a result."""
     numbers = None if entry.folder is None else _read(entry.folder, allowed)
     if entry.folder is None or numbers is None:
         raise ValueError(f"{entry.name}: there is no result")
@@ -124,12 +119,7 @@ def open_result(entry: Entry, allowed: AllowedPaths) -> Shown:
 
 
 def evaluation_page(entry: Entry, allowed: AllowedPaths) -> bytes:
-    """Return the report of an evaluation as HTML; without one its curves and its table.
-
-    Raises:
-        OSError: a file is missing or cannot be read, or is not below the folders that may be read.
-        ValueError: a file is damaged or too long.
-    """
+    """Return the report of an evaluation as HTML; without one its curves and its table."""
     from markdown_it import MarkdownIt
 
     if entry.folder is None:
@@ -214,12 +204,7 @@ def _say_best(results: Mapping[str, Any]) -> str:
 
 
 def _read(folder: Path, allowed: AllowedPaths) -> Mapping[str, Any] | None:
-    """Return metrics.json of a result; None if cassi-reconstruct did not write it.
-
-    Raises:
-        OSError: it cannot be read, or is not below the folders that may be read.
-        ValueError: it is damaged.
-    """
+    """Return metrics.json of a result; None if cassi-reconstruct did not write it."""
     numbers = _parse(folder / NUMBERS, allowed)
     if not isinstance(numbers, dict) or "cube_shape" not in numbers:
         return None
@@ -229,12 +214,7 @@ def _read(folder: Path, allowed: AllowedPaths) -> Mapping[str, Any] | None:
 
 
 def _parse(file: Path, allowed: AllowedPaths) -> Any:
-    """Return what a file of JSON holds.
-
-    Raises:
-        OSError: it cannot be read, or is not below the folders that may be read.
-        ValueError: it is damaged.
-    """
+    """Return what a file of JSON holds."""
     try:
         return json.loads(allowed.read(file, _LONGEST))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:

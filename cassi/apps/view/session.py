@@ -60,12 +60,7 @@ class Session:
             self.values.pop(name, None)
 
     def set_file(self, name: str, path: Path | str | None) -> None:
-        """Set an option that names a file.
-
-        Raises:
-            FileNotFoundError: there is no such file.
-            PermissionError: the file is not below the folders that may be read.
-        """
+        """Set an option that names a file, which is there and may be read."""
         if path is None:
             self.set(name, None)
             return
@@ -137,12 +132,7 @@ class Session:
         return settings
 
     def summarize(self) -> InputSummary:
-        """Read the files and summarize them.
-
-        Raises:
-            OSError: a file is missing, or not below the folders that may be read.
-            ValueError: files and values do not fit each other; the message says what would.
-        """
+        """Read the files and summarize them."""
         if self._span is not None:
             self.set("wavelengths", None)
             bands = self._load().camera.system.cube_shape[0]

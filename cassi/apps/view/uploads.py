@@ -16,12 +16,7 @@ class Inbox:
         self._drop, self._files = "", dict[str, bytes]()
 
     def add(self, drop: str, name: str, content: bytes) -> None:
-        """Take a file.
-
-        Args:
-            drop: number of files that were dropped together; another forgets those before.
-            name: of the file.
-            content: of the file.
+        """Take a file; the first of another drop forgets those before.
 
         Raises:
             ValueError: the files of the drop are too long, or have the same name.
@@ -58,10 +53,6 @@ def keep_upload(root: Path, files: Mapping[str, bytes], suffixes: tuple[str, ...
 
     Returns:
         The path of the file to read: the header if there is one, else the first.
-
-    Raises:
-        OSError: a file cannot be written.
-        ValueError: no file can be read, or a name is no plain file name.
     """
     for name in files:
         if Path(name).name != name or name.startswith(".") or "\\" in name or "\0" in name:
