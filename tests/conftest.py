@@ -27,7 +27,7 @@ SLOW = {
         every_noise_in_a_simulated_measurement every_recipe_composes_and_builds
         every_recipe_makes_a_step files_that_are_not_those_of_the_data_set
         kill_and_resume_is_as_if_nothing_had_happened known_light_gives_gain_and_mask
-        nobody_comes_in_without_the_code only_what_changed_is_done_again refusals
+        only_what_changed_is_done_again refusals
         two_processes_give_the_bytes_of_one two_processes_give_the_gradient_of_one
         two_tabs_are_apart_and_everything_has_a_name
         what_is_damaged_or_of_another_run_is_computed_again writes_a_camera_that_reconstructs

@@ -49,7 +49,7 @@ def open_command(name: str, *words: str) -> Iterator[tuple[Any, float]]:
 def open_page(folder: Path) -> Iterator[tuple[Any, float, float]]:
     """Start the command on a folder; yield its page in a browser.
 
-    Also the seconds to the first page, which waits for the application, and to the application.
+    Also the seconds to the first page, whose widgets are still to be drawn, and to the application.
     """
     words = str(folder), "--output", str(folder / "results")
     with open_command("view", *words) as (page, start):

@@ -58,23 +58,18 @@ def test_only_cubes_are_written(tmp_path):
 
 
 def test_the_sample_is_reconstructed():
-    cube, mask, snapshot = plugin.open_sample()
-    bands = cube[0].shape[0]
-    assert widgets.count_bands(snapshot[0].shape, mask[0].shape, plugin.STEP) == bands
-    part = np.s_[:16, :16]  # the first rows and columns are a camera of their own
-    width = 16 + (bands - 1) * plugin.STEP
-    y = cassi.SDCassi(mask[0][part], bands=bands, step=2)(
-        torch.from_numpy(cube[0])[None, :, :16, :16]
-    )
+    cube, mask, snapshot = (data for data, *_ in plugin.open_sample())
+    bands = len(cube)
+    assert widgets.count_bands(snapshot.shape, mask.shape, plugin.STEP) == bands
+    small = mask[:16, :16]  # the first rows and columns are a camera of their own
+    camera = cassi.SDCassi(small, bands=bands, step=plugin.STEP)
+    y = camera(torch.from_numpy(cube)[None, :, :16, :16])
     data, about, kind = widgets.reconstruct_layer(
-        y[0, 0].numpy(), mask[0][part], 2.0, "columns", (450.0, 650.0), "gap_tv"
+        y[0, 0].numpy(), small, 2.0, "columns", (450.0, 650.0), "gap_tv"
     )
-    assert y.shape[-1] == width
-    assert data.shape == (bands, 16, 16)
     assert (about["name"], kind) == ("reconstruction", "image")
     assert about["metadata"]["wavelengths"][:: bands - 1] == [450.0, 650.0]
-    expected = cassi.reconstruct(y, cassi.SDCassi(mask[0][part], bands=bands, step=2), "gap_tv")
-    assert np.array_equal(data, expected[0].numpy())
+    assert np.array_equal(data, cassi.reconstruct(y, camera, "gap_tv")[0].numpy())
 
 
 @pytest.mark.parametrize(

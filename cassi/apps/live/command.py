@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import shutil
-import signal
 import sys
 import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from cassi import links
 from cassi.apps.arguments import told_plugins
@@ -22,7 +19,6 @@ from cassi.plugins import load_plugins
 if TYPE_CHECKING:
     from cassi.apps.settings import Reconstruct
 
-_ENDS = (signal.SIGTERM, signal.SIGHUP)
 _HELP = "Reconstruct frames as they come, and look at the cubes in a browser on this machine."
 _MORE = (
     "source= is a folder that fills, a video file, zmq://HOST:PORT, or genicam://FILE.cti. "
@@ -36,20 +32,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
 
     def command() -> None:
-        for number in _ENDS:
-            if signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
-                signal.signal(number, _interrupt)
         load_plugins(told_plugins(words))
         serve(parse(words))
 
     run_until_interrupted("cassi-live", command)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    """End as Ctrl-C does; a second signal does not disturb what is removed meanwhile."""
-    for each in _ENDS:
-        signal.signal(each, signal.SIG_IGN)
-    raise KeyboardInterrupt
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -60,12 +46,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """
     parser = Words("cassi-live", description=_HELP, epilog=_MORE)
     parser.add_argument("settings", nargs="*", metavar="source=… KEY=VALUE")
-    said = "a Zarr store for raw frames and cubes"
-    parser.add_argument("--record", type=Path, metavar="FILE.zarr", help=said)
+    text = "a Zarr store for raw frames and cubes"
+    parser.add_argument("--record", type=Path, metavar="FILE.zarr", help=text)
     given = read_words(parser, arguments, "outputs/live", "for frames of sockets and cameras")
-    named = [word for word in given.settings if word.startswith("source=")]
-    given.source = named[-1].partition("=")[2] if named else ""
-    given.settings = [word for word in given.settings if word not in named]
+    sources = [word for word in given.settings if word.startswith("source=")]
+    given.source = sources[-1].partition("=")[2] if sources else ""
+    given.settings = [word for word in given.settings if word not in sources]
     return given
 
 
@@ -82,9 +68,9 @@ def make_settings(given: argparse.Namespace) -> Reconstruct:
     if given.record is not None and given.record.suffix != ".zarr":
         raise ValueError(f"--record: expected a name that ends in .zarr, got {given.record}")
     settings: Reconstruct = compose_settings(given.settings)
-    clash = ("measurement", "truth", "memory_budget", "heldout", "noise")
-    if found := [name for name in clash if vars(settings)[name] is not None]:
-        raise ValueError(f"{found[0]}: expected null in cassi-live; frames come from the source")
+    for name in ("measurement", "truth", "memory_budget", "heldout", "noise"):
+        if vars(settings)[name] is not None:
+            raise ValueError(f"{name}: expected null in cassi-live; frames come from the source")
     if settings.calibrate or settings.uncertainty or settings.guide.file is not None:
         raise ValueError("cassi-live: expected no calibrate, uncertainty or guide")
     if settings.mask is None:
@@ -113,23 +99,20 @@ def serve(given: argparse.Namespace) -> None:
     links.guard(given.output)
     prepare_process(settings)
     with contextlib.ExitStack() as at_end:
-        spool = Path(tempfile.mkdtemp(prefix=".frames-", dir=given.output))
-        at_end.callback(shutil.rmtree, spool, ignore_errors=True)
-        source = open_source(given.source, spool)
+        spool = tempfile.TemporaryDirectory(
+            prefix=".frames-", dir=given.output, ignore_cleanup_errors=True
+        )
+        source = open_source(given.source, Path(at_end.enter_context(spool)))
         at_end.callback(source.close)
         record = None
         if given.record is not None:
             record = at_end.enter_context(contextlib.closing(Recording(given.record)))
         live = Live(settings, source, record)
         pn.extension()
-        server = Server(given.port, "cassi-live")
+        server = Server(lambda: make_page(live), given.port, "cassi-live")
         at_end.callback(server.stop)
         worker = threading.Thread(target=live.run, name="reconstruct", daemon=True)
         at_end.callback(worker.join, 10)
         at_end.callback(live.stop)
         worker.start()
-
-        async def load() -> None:
-            server.open(lambda: make_page(live))
-
-        show(server, given.output, at_end, given.no_browser, load)
+        show(server, given.output, given.no_browser)

@@ -1,6 +1,5 @@
 """Frames in, cubes out: with the method that keeps up."""
 
-import math
 import re
 import sys
 import threading
@@ -40,7 +39,7 @@ CHECKED = 50
 _IDLE = 0.02
 _QUIET = 5.0
 """Seconds from a line to the next of its kind."""
-_KINDS = 16  # of lines: a stranger may choose the words of an error
+_MOST_KINDS = 16  # of lines: a stranger may choose the words of an error
 
 
 @dataclass(frozen=True)
@@ -147,13 +146,11 @@ class Live:
                     time.sleep(_IDLE)
                 self.notices.flush()
             self.reason = "the command ends"
-        except EOFError as end:
-            self.reason = printable(str(end))
-            self.notices.add(self.state)
         except Exception as error:
-            self.reason = printable(describe_failure(error))
+            is_end = isinstance(error, EOFError)  # of a video
+            self.reason = printable(str(error) if is_end else describe_failure(error))
             self.notices.add(self.state)
-            if not is_usage_error(error):
+            if not is_end and not is_usage_error(error):
                 traceback.print_exc()
 
     def take(self, frames: list[Frame]) -> None:
@@ -168,48 +165,51 @@ class Live:
         if len(whole) > 1:
             self.dropped += len(whole) - 1
             if self.done:
-                self.notices.count("dropped", len(whole) - 1, self._say_dropped)
+                self.notices.count(
+                    "dropped",
+                    len(whole) - 1,
+                    lambda count: (
+                        f"dropped {count:,} frame{'s' * (count > 1)} to keep up, "
+                        f"{self.dropped:,} in all"
+                    ),
+                )
         frame, start = whole[-1], time.perf_counter()
         try:
-            raw = self._reconstruct(frame, start)
+            raw, view = self._reconstruct(frame, start)
         except (OSError, ValueError) as error:
             self._skip(frame, describe_failure(error))
             return
-        if self.record is not None and self.view is not None and self._camera is not None:
-            view = self.view
+        self.view = view
+        if self.record is not None:
             self.record.append(
                 frame.name, frame.came, view.cube, view.picture, raw.numpy(), view.wavelengths
             )
         if self.done > 1:
             self._choose_rung(time.perf_counter() - start)
 
-    def _reconstruct(self, frame: Frame, start: float) -> Tensor:
+    def _reconstruct(self, frame: Frame, start: float) -> tuple[Tensor, View]:
+        """Return the frame as it was read, and what a page shows of it."""
         assert frame.path is not None
         raw, y, system = self._read(frame.path)
         assert self._camera is not None
         x, unit = self._method.run(y, system).checked().x, self._camera.unit
         if unit is not None and unit.name is not None:
             x = unit.scene(x, unit.response(x))
-        cube = x[0].float().cpu()
-        known = self._camera.wavelengths
-        picture = srgb(cube.numpy(), known, self.settings.output.illuminant)
+        cube, wavelengths = x[0].float().cpu().numpy(), self._camera.wavelengths
+        picture = srgb(cube, wavelengths, self.settings.output.illuminant)
         seconds = time.perf_counter() - start
         self.done += 1
         if self.done % CHECKED == 1:
-            found = check_camera(y, system).warnings
-            self.warnings = [f"{each.about}: {each.message}" for each in found]
-        self.view = View(
-            frame.name,
-            cube.numpy(),
-            known,
-            picture,
-            self.done,
-            frame.came,
-            time.time() - frame.came,
-            seconds,
-            self._describe(),
+            warnings = check_camera(y, system).warnings
+            self.warnings = [f"{each.about}: {each.message}" for each in warnings]
+        if self._following is not None:
+            method = f"sequence, {LADDER[self._rung]} iterations"
+        else:
+            method = type(inner_of(self._method)).__name__
+        delay, came = time.time() - frame.came, frame.came
+        return raw, View(
+            frame.name, cube, wavelengths, picture, self.done, came, delay, seconds, method
         )
-        return raw
 
     def _read(self, path: Path) -> tuple[Tensor, Tensor, System]:
         keys, axes = self.settings.keys.measurement, self.settings.axes.measurement
@@ -268,14 +268,6 @@ class Live:
             iterations = LADDER[self._rung]
             self.notices.count("pace", 1, lambda _: f"{iterations} iterations a frame, to keep up")
 
-    def _describe(self) -> str:
-        if self._following is not None:
-            return f"sequence, {LADDER[self._rung]} iterations"
-        return type(inner_of(self._method)).__name__
-
-    def _say_dropped(self, count: int) -> str:
-        return f"dropped {count:,} frame{'s' * (count > 1)} to keep up, {self.dropped:,} in all"
-
     def _skip(self, frame: Frame, problem: str) -> None:
         self.broken += 1
         what = printable(problem)
@@ -299,7 +291,8 @@ class Notices:
 
     def __init__(self, say: Callable[[str], object]) -> None:
         self.say, self.lines = say, list[str]()
-        self._kinds: dict[str, tuple[int, float, Callable[[int], str]]] = {}
+        self._next = dict[str, float]()  # when a kind may have its next line
+        self._waiting = dict[str, tuple[int, Callable[[int], str]]]()
 
     def add(self, line: str) -> None:
         """Say a line now."""
@@ -307,28 +300,21 @@ class Notices:
         self.say(line)
 
     def count(self, kind: str, number: int, words: Callable[[int], str]) -> None:
-        """Count what happened, and say it when the last line of its kind is old enough.
-
-        Args:
-            kind: of the line.
-            number: how often it happened.
-            words: make the line of a number.
-        """
-        if kind not in self._kinds and len(self._kinds) >= _KINDS:
+        """Count what happened; its line, of the number, comes when the last is old enough."""
+        if kind not in self._next and len(self._next) >= _MOST_KINDS:
             kind = ""
-        before, last, _ = self._kinds.get(kind, (0, -math.inf, words))
-        self._kinds[kind] = before + number, last, words
+        before, _ = self._waiting.get(kind, (0, words))
+        self._waiting[kind] = before + number, words
         self.flush()
 
     def flush(self) -> None:
         """Say what has been counted for long enough."""
         now = time.monotonic()
-        for kind, (number, last, words) in list(self._kinds.items()):
-            if now - last >= _QUIET:
-                del self._kinds[kind]
-                if number:
-                    self._kinds[kind] = 0, now, words
-                    self.add(words(number))
+        self._next = {kind: time for kind, time in self._next.items() if time > now}
+        for kind in self._waiting.keys() - self._next.keys():
+            number, words = self._waiting.pop(kind)
+            self._next[kind] = now + _QUIET
+            self.add(words(number))
 
 
 def _print(line: str) -> None:

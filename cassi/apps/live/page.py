@@ -2,9 +2,7 @@
 
 import re
 import time
-from collections.abc import Sequence
 from html import escape
-from typing import Any
 
 import numpy as np
 import panel as pn
@@ -12,10 +10,11 @@ from bokeh.events import Tap
 from bokeh.models import ColumnDataSource, CustomJS, DataRange1d, Span
 from bokeh.plotting import figure
 from param.parameterized import Event
+from tabulate import tabulate
 
 from cassi.apps.live.engine import Live, View
 from cassi.apps.view.pages.figures import PictureFigure, grey, make_figure
-from cassi.apps.view.pages.parts import BARS, TABLE, button, field, heading, later, say, text
+from cassi.apps.view.pages.parts import STYLE, button, field, heading, later, pane, say, text
 from cassi.apps.view.pages.template import Page
 from cassi.viz.points import COLORS, choose_points, region_spectrum
 
@@ -24,22 +23,6 @@ PERIOD = 200
 _PIXELS = 2**19  # of a picture, sent with every frame
 _WIDTH = 348
 _NEAR = 0.03  # of the picture's longer side: a click removes a region as close as this
-_STATE = """
-p { display: inline-flex; align-items: center; gap: 8px; margin: 0; padding: 5px 12px;
-  border-radius: 16px; background: var(--page); font-weight: 600; overflow-wrap: anywhere }
-p::before { content: ""; flex: none; width: 10px; height: 10px; border-radius: 50%;
-  background: var(--soft) }
-p.running::before { background: var(--good) }
-p.paused::before { background: var(--warn) }
-p.stopped { border-radius: 6px; background: var(--bad-page) }
-p.stopped::before { background: var(--bad); border-radius: 0 }
-"""
-_FACTS = """
-dl { display: flex; flex-wrap: wrap; gap: 6px 28px; margin: 0 }
-dt { font-size: 13px; color: var(--soft) }
-dd { margin: 0; font-size: 15px; font-variant-numeric: tabular-nums; overflow-wrap: anywhere }
-"""
-_LEGEND = TABLE + "td { font-variant-numeric: tabular-nums } i { font-style: normal }"
 _LOST = """
 const line = document.createElement("p");
 line.setAttribute("role", "alert");
@@ -58,8 +41,8 @@ class LiveSection:
 
     def __init__(self, live: Live) -> None:
         self.live, self.number, self.regions = live, 0, list[tuple[int, int]]()
-        self.state = _pane(_STATE)
-        self.facts = _pane(_FACTS, styles={"flex": "1 1 700px"})
+        self.state = pane()
+        self.facts = pane(styles={"flex": "1 1 700px"})
         self.pause = button("Pause", 100)
         self.pause.on_click(self._pause)
         self.picture = PictureFigure("Scene", _PIXELS)
@@ -68,15 +51,15 @@ class LiveSection:
         for each in (self.picture, self.band_picture):
             self._mark(each.figure)
         self.band = pn.widgets.IntSlider(
-            name="Band", start=1, end=2, value=1, width=_WIDTH, stylesheets=[BARS]
+            name="Band", start=1, end=2, value=1, width=_WIDTH, stylesheets=[STYLE]
         )
         self.points = field("Regions: row, column; row, column", "128, 128; 40, 200", _WIDTH)
         self.lines = ColumnDataSource({name: [] for name in ("xs", "ys", "color")})
         self.place = Span(dimension="height", line_color="#7b8794", line_dash="dashed")
         self.spectra = self._plot()
-        self.legend, self.caption = _pane(_LEGEND), _pane()
+        self.legend, self.caption = pane(), pane()
         self.message, self.check = text(), text()
-        self.band.param.watch(lambda event: self._draw(), "value")
+        self.band.param.watch(lambda event: later(self._draw), "value")
         self.points.param.watch(lambda event: self._choose(), "value")
         wrapped = {"flex_wrap": "wrap", "align_items": "flex-start", "sizing_mode": "stretch_width"}
         self.content = pn.FlexBox(
@@ -106,7 +89,7 @@ class LiveSection:
         """Show the state, and the last cube if it is a new one."""
         live, view = self.live, self.live.view
         kind = live.state.partition(":")[0]
-        self.state.object = f'<p class="{kind}" role="status">{escape(live.state)}</p>'
+        self.state.object = f'<p class="state {kind}" role="status">{escape(live.state)}</p>'
         self.pause.name = "Resume" if live.paused.is_set() else "Pause"
         self.pause.disabled = kind == "stopped"
         self.messages.visible = bool(live.notices.lines)
@@ -118,8 +101,8 @@ class LiveSection:
         if not self.regions:
             self.band.param.update(end=len(view.cube), value=len(view.cube) // 2)
             self.content.visible = True
-            self._set_regions(choose_points(view.cube, 3))
-        self._draw()
+            self._choose()
+        later(self._draw)
 
     def _list_facts(self, view: View | None) -> str:
         live = self.live
@@ -133,7 +116,8 @@ class LiveSection:
                 ("Name", view.name),
                 ("Method", view.method),
             ]
-        return _list(rows)
+        items = (f"<div><dt>{name}</dt><dd>{escape(value)}</dd></div>" for name, value in rows)
+        return f"<dl>{''.join(items)}</dl>"
 
     def _pause(self, event: Event) -> None:
         paused = self.live.paused
@@ -162,17 +146,16 @@ class LiveSection:
         view = self.live.view
         if view is None:
             return
-        height, width = view.cube.shape[1:]
-        near = _NEAR * max(height, width)
-        others = [
+        near = _NEAR * max(view.cube.shape[1:])
+        regions = [
             each for each in self.regions if max(abs(each[0] - row), abs(each[1] - column)) > near
         ]
-        if len(others) == len(self.regions) and 0 <= row < height and 0 <= column < width:
-            others = [*others, (row, column)][-len(COLORS) :]
-        self._set_regions(others or choose_points(view.cube, 3))
-        self._draw()
+        if len(regions) == len(self.regions) and min(row, column) >= 0:
+            regions = [*regions, (row, column)][-len(COLORS) :]
+        self.points.value = _name_regions(regions)
 
     def _choose(self) -> None:
+        """Take the regions of the field that lie in the picture; of none, three are chosen."""
         view = self.live.view
         if view is None:
             return
@@ -180,24 +163,20 @@ class LiveSection:
         height, width = view.cube.shape[1:]
         places = [(int(row), int(column)) for row, column in pairs]
         inside = [each for each in places if each[0] < height and each[1] < width]
-        self._set_regions(inside[: len(COLORS)] or choose_points(view.cube, 3))
-        self._draw()
-
-    def _set_regions(self, regions: list[tuple[int, int]]) -> None:
-        self.regions = regions
-        self.points.value = "; ".join(f"{row}, {column}" for row, column in regions)
+        self.regions = inside[: len(COLORS)] or choose_points(view.cube, 3)
+        self.points.value = _name_regions(self.regions)
+        later(self._draw)
 
     def _draw(self) -> None:
-        later(self._update)
-
-    def _update(self) -> None:
-        live, view = self.live, self.live.view
+        view, warnings = self.live.view, self.live.warnings
         if view is None:
             return
         band = min(self.band.value, len(view.cube)) - 1
         self.picture.show(view.picture, "in colour; a click sets or removes a region")
-        self.band_picture.show(grey(view.cube[band]), _name_band(view, band))
         at = view.wavelengths or tuple(range(1, len(view.cube) + 1))
+        unit = "nm" if view.wavelengths else "band"
+        name = f"{band + 1} of {len(view.cube)}" + f", {at[band]:g} nm" * bool(view.wavelengths)
+        self.band_picture.show(grey(view.cube[band]), name)
         curves = [region_spectrum(view.cube, row, column) for row, column in self.regions]
         colors = list(COLORS[: len(curves)])
         self.lines.data = {"xs": [at] * len(curves), "ys": curves, "color": colors}
@@ -208,39 +187,18 @@ class LiveSection:
             "number": [str(index + 1) for index in range(len(curves))],
         }
         self.place.location = at[band]
-        unit = "nm" if view.wavelengths else "band"
         self.spectra.xaxis.axis_label = "wavelength (nm)" if view.wavelengths else "band"
-        self.caption.object = f'<p style="margin:4px 0">Spectra of {len(curves)} regions</p>'
-        self.legend.object = _legend(self.regions, curves, at, unit)
-        say(
-            self.check,
-            live.warnings or "camera check: nothing found",
-            "warning" if live.warnings else "good",
-        )
-
-
-def _pane(style: str = "", **options: Any) -> pn.pane.HTML:
-    return pn.pane.HTML("", stylesheets=[style], margin=(0, 10), **options)
-
-
-def _list(rows: list[tuple[str, str]]) -> str:
-    items = (f"<div><dt>{escape(name)}</dt><dd>{escape(said)}</dd></div>" for name, said in rows)
-    return f"<dl>{''.join(items)}</dl>"
-
-
-def _legend(
-    regions: list[tuple[int, int]], curves: list[np.ndarray], at: Sequence[float], unit: str
-) -> str:
-    rows = "".join(
-        f'<tr><td><i style="color:{color}">■</i> {number}</td><td>{row}</td><td>{column}</td>'
-        f"<td>{curve.mean():.3g}</td><td>{at[int(np.argmax(curve))]:g}</td></tr>"
-        for number, ((row, column), curve, color) in enumerate(
-            zip(regions, curves, COLORS, strict=False), 1
-        )
-    )
-    names = ("Region", "Row", "Column", "Mean", f"Peak, {unit}")
-    head = "".join(f'<th scope="col">{name}</th>' for name in names)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+        self.caption.object = f'<p class="caption">Spectra of {len(curves)} regions</p>'
+        rows = [
+            (f'<i style="color:{color}">■</i> {number}', *region, f"{curve.mean():.3g}", at[peak])
+            for number, (region, curve, color, peak) in enumerate(
+                zip(self.regions, curves, colors, map(np.argmax, curves), strict=True), 1
+            )
+        ]
+        names = ("Region", "Row", "Column", "Mean", f"Peak, {unit}")
+        self.legend.object = str(tabulate(rows, names, "unsafehtml", disable_numparse=True))
+        said = warnings or "camera check: nothing found"
+        say(self.check, said, "warning" if warnings else "good")
 
 
 def _say_age(seconds: float) -> str:
@@ -249,9 +207,8 @@ def _say_age(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{f'{minutes} min ' * (minutes > 0)}{rest} s"
 
 
-def _name_band(view: View, band: int) -> str:
-    unit = "" if view.wavelengths is None else f", {view.wavelengths[band]:g} nm"
-    return f"{band + 1} of {len(view.cube)}{unit}"
+def _name_regions(regions: list[tuple[int, int]]) -> str:
+    return "; ".join(f"{row}, {column}" for row, column in regions)
 
 
 def make_page(live: Live) -> Page:

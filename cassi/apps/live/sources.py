@@ -9,9 +9,9 @@ import os
 import sys
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -45,16 +45,7 @@ class Frame:
     problem: str = ""
 
 
-class _File(NamedTuple):
-    """What a file is known by."""
-
-    time: int
-    name: str
-    inode: int
-    size: int
-
-
-class Source(Protocol):
+class Source:
     """Gives frames."""
 
     def poll(self) -> list[Frame]:
@@ -63,108 +54,91 @@ class Source(Protocol):
         Raises:
             OSError: there will be no more.
         """
+        raise NotImplementedError
 
     def close(self) -> None:
         """Take no more."""
 
 
-class FolderSource:
+class FolderSource(Source):
     """A folder that fills. A file counts when it has stayed the same for 50 ms.
 
     The newest file that is there at the start is the first frame. Files are known by name, inode,
     time and size; a time alone may be wrong. Links and hidden files are left out.
-
-    Raises:
-        NotADirectoryError: it is no folder.
     """
 
     pause = 0.05
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.known = set(self._list()[:-1])
-        self.waiting: dict[_File, float] = {}
+        self.listed = self._list()
+        self.taken = set(list(self.listed)[:-1])
+        self.looked = time.time()
 
     def poll(self) -> list[Frame]:
-        """Return new files in the order of their coming, those of one look in that of their times.
+        """Return files that two looks found the same, in the order of their times.
 
         Raises:
             OSError: the folder is gone.
         """
-        now, files = time.time(), self._list()
-        self.known.intersection_update(files)
-        waiting = {file: self.waiting.get(file, now) for file in files if file not in self.known}
-        # A clock that was set back begins anew.
-        ready = [file for file in waiting if not 0 <= now - waiting[file] < self.pause]
-        ready.sort(key=lambda file: waiting[file])
-        self.known.update(ready)
-        self.waiting = {file: since for file, since in waiting.items() if file not in self.known}
-        return [
-            Frame(Path(file.name).stem, self.folder / file.name, waiting[file]) for file in ready
-        ]
+        now, came = time.time(), self.looked
+        if 0 <= now - came < self.pause:  # a clock that was set back begins anew
+            return []
+        before, self.listed, self.looked = self.listed, self._list(), now
+        same = {facts: name for facts, name in self.listed.items() if facts in before}
+        new = [name for facts, name in same.items() if facts not in self.taken]
+        self.taken = set(same)
+        return [Frame(Path(name).stem, self.folder / name, came) for name in new]
 
-    def close(self) -> None:
-        """Take no more."""
-
-    def _list(self) -> list[_File]:
-        files = []
+    def _list(self) -> dict[tuple[int, str, int, int], str]:
+        """Return the names of files by what they are known by, sorted by their times."""
+        files = {}
         with os.scandir(self.folder) as entries:
             for entry in entries:
-                suffix = Path(entry.name).suffix.lower()
-                if entry.name.startswith(".") or suffix not in READ_SUFFIXES or entry.is_symlink():
+                is_array = entry.name.lower().endswith(READ_SUFFIXES)
+                if entry.name.startswith(".") or not is_array or entry.is_symlink():
                     continue
-                try:
+                with suppress(FileNotFoundError):  # it was moved away
                     facts = entry.stat(follow_symlinks=False)
-                except FileNotFoundError:  # it was moved away
-                    continue
-                files.append(_File(facts.st_mtime_ns, entry.name, facts.st_ino, facts.st_size))
-        return sorted(files)
+                    known = (facts.st_mtime_ns, entry.name, facts.st_ino, facts.st_size)
+                    files[known] = entry.name
+        return dict(sorted(files.items()))
 
 
-class Spool:
-    """Keeps arrays as .npy files, the newest few.
+class SpooledSource(Source):
+    """A source whose frames become .npy files; the newest few are kept.
 
     Args:
-        folder: for the files.
+        spool: folder for the files, of which the caller disposes.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.count = folder, 0
+    def __init__(self, spool: Path) -> None:
+        self.spool, self.count = spool, 0
         self.paths = deque[Path]()
-        folder.mkdir(parents=True, exist_ok=True)
+        spool.mkdir(parents=True, exist_ok=True)
 
-    def put(self, frame: np.ndarray) -> Frame:
+    def put(self, array: np.ndarray) -> Frame:
         """Write a frame, and forget an old one."""
-        name = f"{self.count:06d}"
-        path = self.folder / f"{name}.npy"
-        np.save(path, frame, allow_pickle=False)
+        frame = self.broken("")
+        path = self.spool / f"{frame.name}.npy"
+        np.save(path, array, allow_pickle=False)
         self.paths.append(path)
         if len(self.paths) > _SPOOLED:
             self.paths.popleft().unlink(missing_ok=True)
-        self.count += 1
-        return Frame(name, path, time.time())
+        return Frame(frame.name, path, frame.came)
 
     def broken(self, problem: str) -> Frame:
-        """Return a broken frame."""
+        """Return a frame without a file."""
         self.count += 1
         return Frame(f"{self.count - 1:06d}", None, time.time(), problem)
 
-    def close(self) -> None:
-        """Remove the files."""
-        for path in self.folder.glob("*.npy"):
-            path.unlink(missing_ok=True)
 
+class VideoSource(SpooledSource):
+    """A video file or a TIFF stack: every frame in turn, none is dropped."""
 
-class VideoSource:
-    """A video file or a TIFF stack: every frame in turn, none is dropped.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it cannot be read, see `open_video`.
-    """
-
-    def __init__(self, path: Path, spool: Spool) -> None:
-        self.path, self.spool, self.frames = path, spool, open_video(path)
+    def __init__(self, path: Path, spool: Path) -> None:
+        self.path, self.frames = path, open_video(path)
+        super().__init__(spool)
 
     def poll(self) -> list[Frame]:
         """Return the next frame.
@@ -173,37 +147,24 @@ class VideoSource:
             EOFError: there is none.
         """
         try:
-            return [self.spool.put(next(self.frames))]
+            return [self.put(next(self.frames))]
         except StopIteration:
             raise EOFError(f"{self.path} has no more frames") from None
         except Exception as error:  # of the library: the rest of the file is lost
             self.frames = iter(())
-            return [self.spool.broken(f"{self.path} cannot be read on: {error}")]
-
-    def close(self) -> None:
-        """Remove the files."""
-        self.spool.close()
+            return [self.broken(f"{self.path} cannot be read on: {error}")]
 
 
-class SocketSource:
-    """A ZeroMQ socket. A message has two parts: `{"dtype": …, "shape": […]}` in JSON, and bytes.
+class SocketSource(SpooledSource):
+    """A ZeroMQ socket. A message has two parts: `{"dtype": …, "shape": […]}` in JSON, and bytes."""
 
-    Args:
-        host: to listen on.
-        port: to listen on.
-        spool: for the frames.
-
-    Raises:
-        OSError: the address is taken.
-    """
-
-    def __init__(self, host: str, port: int, spool: Spool) -> None:
-        self.spool = spool
+    def __init__(self, host: str, port: int, spool: Path) -> None:
         try:
             self.receiver = Receiver(host, port, LARGEST)
         except OSError as error:
             text = f"source: cannot listen on tcp://{host}:{port}: {error.strerror or error}"
             raise OSError(text) from None
+        super().__init__(spool)
         if not self.receiver.is_private:
             print(
                 f"source: zmq://{host}:{port} listens beyond this machine; anyone in this network "
@@ -216,15 +177,14 @@ class SocketSource:
         frames = []
         for message in self.receiver.poll():
             try:
-                frames.append(self.spool.put(unpack(message)))
+                frames.append(self.put(unpack(message)))
             except ValueError as error:
-                frames.append(self.spool.broken(str(error)))
+                frames.append(self.broken(str(error)))
         return frames
 
     def close(self) -> None:
-        """Close the socket, and remove the files."""
+        """Close the socket."""
         self.receiver.close()
-        self.spool.close()
 
 
 def unpack(parts: Message) -> np.ndarray:
@@ -253,21 +213,22 @@ def unpack(parts: Message) -> np.ndarray:
     return np.frombuffer(parts[1], kind).reshape(sides)
 
 
-class CameraSource:
+class CameraSource(SpooledSource):
     """The first GenICam camera that a driver (a .cti file) finds, by harvesters.
 
     Raises:
         ValueError: harvesters is not installed, or finds no camera.
     """
 
-    def __init__(self, driver: Path, spool: Spool) -> None:
+    def __init__(self, driver: Path, spool: Path) -> None:
         try:
             from harvesters.core import Harvester
         except ImportError:
             raise ValueError(
                 "source: genicam:// takes harvesters; pip install harvesters"
             ) from None
-        self.spool, self.harvester = spool, Harvester()
+        super().__init__(spool)
+        self.harvester = Harvester()
         self.harvester.add_file(str(driver))
         self.harvester.update()
         if not self.harvester.device_info_list:
@@ -283,15 +244,13 @@ class CameraSource:
             return []
         with buffer:
             part = buffer.payload.components[0]
-            frame = np.array(part.data).reshape(part.height, part.width)
-        return [self.spool.put(frame)]
+            return [self.put(np.array(part.data).reshape(part.height, part.width))]
 
     def close(self) -> None:
-        """Stop the camera, and remove the files."""
+        """Stop the camera."""
         self.camera.stop()
         self.camera.destroy()
         self.harvester.reset()
-        self.spool.close()
 
 
 def open_source(value: str, spool: Path) -> Source:
@@ -300,21 +259,18 @@ def open_source(value: str, spool: Path) -> Source:
     Args:
         value: of the command line.
         spool: folder for frames that do not come as files.
-
-    Raises:
-        OSError, ValueError: it cannot be opened.
     """
-    kind, found, rest = value.partition("://")
-    if found and kind == "zmq":
+    kind, separator, rest = value.partition("://")
+    if separator and kind == "zmq":
         host, _, port = rest.rpartition(":")
         if not (host and port.isdecimal() and 0 < int(port[:6]) < 2**16):
             raise ValueError(f"source: expected zmq://HOST:PORT, a port to 65535, got {value}")
-        return SocketSource(host, int(port), Spool(spool))
-    if found and kind == "genicam":
-        return CameraSource(Path(rest), Spool(spool))
-    if found:
+        return SocketSource(host, int(port), spool)
+    if separator and kind == "genicam":
+        return CameraSource(Path(rest), spool)
+    if separator:
         raise ValueError(f"source: expected zmq://, genicam://, a folder or a file, got {value}")
     path = Path(value).expanduser()
     if path.is_file() and path.suffix.lower() in _ARRAYS:
         raise ValueError(f"source: expected a folder or a video file, got {path}; give its folder")
-    return FolderSource(path) if path.is_dir() else VideoSource(path, Spool(spool))
+    return FolderSource(path) if path.is_dir() else VideoSource(path, spool)

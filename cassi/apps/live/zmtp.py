@@ -5,21 +5,23 @@ any number of connections. It has no setting against either.
 """
 
 import contextlib
-import selectors
+import queue
 import socket
+import socketserver
+import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from ipaddress import ip_address
 
 MOST_SENDERS = 4
 """Connections at a time. A further one replaces the one that has given least and is oldest."""
 MOST_PARTS = 1000
 """Parts of a message; those beyond the second are counted and not kept."""
-PATIENCE = 10
+PATIENCE = 10.0
 """Seconds without a byte after which a sender in the middle of a message is cut off."""
 POLL = 0.2
 """Seconds that a poll reads at most, where senders are faster."""
-_CHUNK = 2**16
+_IDLE = 0.01  # seconds that a poll waits for a message
 _MORE, _LONG, _COMMAND = 1, 2, 4  # flags of a frame
 _READY = b"\x05READY\x0bSocket-Type\x00\x00\x00\x04PULL"
 _HELLO = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20 + 32, b"\0")
@@ -29,8 +31,8 @@ Message = list[bytes] | str
 """The first two parts of a message and an empty one for each further; or why it is none."""
 
 
-class Receiver:
-    """Listens, and returns messages in the order of their coming; all is done in `poll`.
+class Receiver(socketserver.ThreadingTCPServer):
+    """Listens; each sender has a thread, which waits until its last message was taken.
 
     Args:
         host: to listen on; `*` is every interface.
@@ -41,136 +43,118 @@ class Receiver:
         OSError: the address is taken, or none of this machine's.
     """
 
+    allow_reuse_address = True
+    daemon_threads = True
+    block_on_close = False
+
     def __init__(self, host: str, port: int, largest: int) -> None:
-        self.largest = largest
         host = {"*": "0.0.0.0"}.get(host, host).strip("[]")
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self.listener = socket.create_server((host, port), family=family)
-        self.listener.setblocking(False)
-        self.is_private = ip_address(self.listener.getsockname()[0]).is_loopback
-        self.selector = selectors.DefaultSelector()
-        self.selector.register(self.listener, selectors.EVENT_READ)
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self.largest = largest
         self.senders: list[_Sender] = []
+        self.lock = threading.Lock()
+        self.messages = queue.Queue[Message](1)
+        super().__init__((host, port), _Sender)
+        self.is_private = ip_address(self.socket.getsockname()[0]).is_loopback
+        threading.Thread(target=self.serve_forever, args=[POLL], daemon=True).start()
 
     def poll(self) -> Iterator[Message]:
-        """Yield the messages that have come, a chunk of each sender in its turn."""
+        """Yield the messages that have come."""
         end = time.monotonic() + POLL
-        while (ready := self.selector.select(0)) and time.monotonic() < end:
-            for key, _ in ready:
-                if key.data is None:
-                    self._accept()
-                else:
-                    yield from self._read(key.data)
-        for sender in self.senders[:]:
-            if sender.is_busy and time.monotonic() - sender.heard > PATIENCE:
-                yield from self._drop(sender, f"nothing more came for {PATIENCE} s")
+        with contextlib.suppress(queue.Empty):
+            while time.monotonic() < end:
+                yield self.messages.get(timeout=_IDLE)
 
     def close(self) -> None:
         """Listen no longer, and hang up."""
-        for sender in self.senders[:]:
-            self._drop(sender)
-        self.selector.close()
-        self.listener.close()
+        self.shutdown()
+        self.server_close()
+        with self.lock:
+            while self.senders:
+                self.drop(self.senders[0])
 
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):  # it has hung up again
-            connection, _ = self.listener.accept()
-            if len(self.senders) == MOST_SENDERS:
-                self._drop(min(self.senders, key=lambda each: (each.count, each.heard)))
-            connection.setblocking(False)
-            sender = _Sender(connection, self.largest)
-            self.senders.append(sender)
-            self.selector.register(connection, selectors.EVENT_READ, sender)
-            connection.send(_HELLO + bytes([_COMMAND, len(_READY)]) + _READY)
-
-    def _read(self, sender: "_Sender") -> list[Message]:
-        if sender not in self.senders:  # a newer one has its place
-            return []
-        try:
-            return sender.read()
-        except (EOFError, OSError):
-            return self._drop(sender, "the sender hung up" if sender.is_busy else "")
-        except ValueError as error:
-            return self._drop(sender, str(error))
-
-    def _drop(self, sender: "_Sender", problem: str = "") -> list[Message]:
-        self.selector.unregister(sender.socket)
-        sender.socket.close()
+    def drop(self, sender: "_Sender") -> None:
+        """Hang up, under the lock; the thread of the sender then ends without a word."""
         self.senders.remove(sender)
-        return [*sender.take(), *([f"message: {problem}"] if problem else [])]
+        with contextlib.suppress(OSError):
+            sender.connection.shutdown(socket.SHUT_RDWR)
 
 
-class _Sender:
-    """A connection, and how far its message has come."""
+class _Sender(socketserver.StreamRequestHandler):
+    """A connection: its messages go to the receiver, and why it was cut off."""
 
-    def __init__(self, connection: socket.socket, largest: int) -> None:
-        self.socket, self.largest = connection, largest
-        self.heard, self.count = time.monotonic(), 0
-        self.is_busy = True
-        self._buffer, self._messages = bytearray(), list[Message]()
-        self._talk = self._receive()
-        self._wanted = next(self._talk)
+    server: Receiver
+    count = 0
 
-    def read(self) -> list[Message]:
-        """Return the messages that a chunk ends.
-
-        Raises:
-            EOFError: the sender has hung up.
-            OSError: the connection is broken.
-            ValueError: what comes is not to be read on.
-        """
+    def handle(self) -> None:
+        with self.server.lock:
+            if len(self.server.senders) == MOST_SENDERS:
+                self.server.drop(min(self.server.senders, key=lambda sender: sender.count))
+            self.server.senders.append(self)
         try:
-            chunk = self.socket.recv(_CHUNK)
-        except BlockingIOError:
-            return []
-        if not chunk:
+            self._expect_more(True)
+            self._greet()
+            while True:
+                self.server.messages.put(self._receive())
+                self.count += 1
+        except TimeoutError:
+            problem = f"nothing more came for {PATIENCE:g} s"
+        except (EOFError, OSError):
+            problem = "the sender hung up" if self.expects_more else ""
+        except ValueError as error:
+            problem = str(error)
+        with self.server.lock:
+            if self not in self.server.senders:
+                return
+            self.server.senders.remove(self)
+        if problem:
+            self.server.messages.put(f"message: {problem}")
+
+    def _expect_more(self, expects_more: bool) -> None:
+        """Wait with patience in the middle of a message, and for ever between two."""
+        self.expects_more = expects_more
+        self.connection.settimeout(PATIENCE if expects_more else None)
+
+    def _read(self, length: int) -> bytes:
+        part = self.rfile.read(length)
+        if len(part) < length:
             raise EOFError
-        self.heard = time.monotonic()
-        self._buffer += chunk
-        while len(self._buffer) >= self._wanted:
-            with memoryview(self._buffer) as view:
-                part = bytes(view[: self._wanted])
-            del self._buffer[: self._wanted]
-            self._wanted = self._talk.send(part)
-        return self.take()
+        return part
 
-    def take(self) -> list[Message]:
-        """Return what is whole, and forget it."""
-        messages, self._messages = self._messages, []
-        return messages
-
-    def _receive(self) -> Generator[int, bytes, None]:
-        """Ask for a number of bytes, again and again, and put messages together."""
-        hello = yield len(_HELLO)
+    def _greet(self) -> None:
+        self.connection.sendall(_HELLO + bytes([_COMMAND, len(_READY)]) + _READY)
+        hello = self._read(len(_HELLO))
         if hello[0] != 0xFF or hello[10] < 3 or hello[12:17] != b"NULL\0":
             raise ValueError("expected a ZeroMQ sender of version 3 without a password")
-        parts, size, count = list[bytes](), 0, 0
-        while True:
-            self.is_busy = count > 0
-            (flags,) = yield 1
-            self.is_busy = True
-            length = int.from_bytes((yield 8 if flags & _LONG else 1), "big")
-            if flags & _COMMAND:
-                if length > 2**12:
-                    raise ValueError(f"expected a command of at most 4096 bytes, got {length}")
-                self._answer((yield length))
-                continue
-            size, count = size + length, count + 1
-            if size > self.largest or count > MOST_PARTS:
-                raise ValueError(
-                    f"expected at most {self.largest} bytes in {MOST_PARTS} parts, got {size} in "
-                    f"{count}"
-                )
-            part = yield length
-            parts.append(part if count <= 2 else b"")
-            if not flags & _MORE:
-                self._messages.append(parts)
-                self.count += 1
-                parts, size, count = [], 0, 0
 
-    def _answer(self, command: bytes) -> None:
+    def _receive(self) -> Message:
+        """Return the next message; commands before it and within it are answered."""
+        parts = list[bytes]()
+        size, flags = 0, _MORE
+        while flags & (_MORE | _COMMAND):
+            self._expect_more(bool(parts))
+            (flags,) = self._read(1)
+            self._expect_more(True)
+            length = int.from_bytes(self._read(8 if flags & _LONG else 1), "big")
+            if flags & _COMMAND:
+                self._answer(length)
+                continue
+            size += length
+            if size > self.server.largest or len(parts) == MOST_PARTS:
+                raise ValueError(
+                    f"expected at most {self.server.largest} bytes in {MOST_PARTS} parts, got "
+                    f"{size} in {len(parts) + 1}"
+                )
+            part = self._read(length)
+            parts.append(part if len(parts) < 2 else b"")
+        return parts
+
+    def _answer(self, length: int) -> None:
+        if length > 2**12:
+            raise ValueError(f"expected a command of at most 4096 bytes, got {length}")
+        command = self._read(length)
         if command.startswith(b"\x05READY") and b"PUSH" not in command:
             raise ValueError("expected a PUSH socket")
         if command.startswith(_PING):  # its name, two bytes of time, and what is to be sent back
             echo = _PONG + command[len(_PING) + 2 :][:16]
-            self.socket.send(bytes([_COMMAND, len(echo)]) + echo)
+            self.connection.sendall(bytes([_COMMAND, len(echo)]) + echo)

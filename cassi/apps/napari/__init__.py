@@ -1,6 +1,7 @@
 """What napari finds of the package, as `napari.yaml` beside it says: files, a sample, widgets."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def get_reader(path: str | Sequence[str]) -> Callable[[str], list[Layer]] | None
 
 
 def read_layers(path: str) -> list[Layer]:
-    """Read a file as one layer.
+    """Read a file as one layer: a cube if it can be one, else a measurement or a mask.
 
     Raises:
         OSError: it cannot be read.
@@ -45,12 +46,10 @@ def read_layers(path: str) -> list[Layer]:
         return [cube_layer(load_cube(path))]
     except (ValueError, IsADirectoryError) as error:
         for load in (load_measurement, load_mask):
-            try:
+            with suppress(ValueError, IsADirectoryError):
                 loaded = load(path)
-            except (ValueError, IsADirectoryError):
-                continue
-            values = loaded.data.flatten(0, 1).squeeze(0).numpy()
-            return [(values, {"name": _stem(loaded.path)}, "image")]
+                values = loaded.data.flatten(0, 1).squeeze(0).numpy()
+                return [(values, {"name": _stem(loaded.path)}, "image")]
         raise error
 
 
@@ -69,15 +68,7 @@ def image_layer(cube: np.ndarray, wavelengths: Sequence[float] | None, name: str
 
 
 def write_image(path: str, data: ArrayLike, attributes: dict[str, Any]) -> list[str]:
-    """Write an image layer as a cube, with the wavelengths of its metadata.
-
-    Args:
-        path: with a suffix of `cassi.write_cube`.
-        data: `(C, H, W)`.
-        attributes: of the layer.
-
-    Returns:
-        The path.
+    """Write an image layer `(C, H, W)` as a cube, with the wavelengths of its metadata.
 
     Raises:
         OSError: it cannot be written.

@@ -38,9 +38,9 @@ def reconstruct(
     """
     from napari.qt.threading import create_worker
 
-    values = np.asarray(snapshot.data), np.asarray(mask.data)
-    given = (*values, step, axis, (first_nm, last_nm), method)
-    return create_worker(reconstruct_layer, *given, _start_thread=True)
+    layers = np.asarray(snapshot.data), np.asarray(mask.data)
+    more = step, axis, (first_nm, last_nm), method
+    return create_worker(reconstruct_layer, *layers, *more, _start_thread=True)
 
 
 def reconstruct_layer(
@@ -78,9 +78,7 @@ def count_bands(
     if len(snapshot) != 2 or len(mask) not in (2, 3):
         raise ValueError(f"expected a snapshot (H, W') and a mask (H, W), got {snapshot}, {mask}")
     wider, across = snapshot[axis] - mask[axis], -3 - axis
-    bands = 1 + math.floor(wider / abs(step)) if step else 0
-    if len(mask) == 3:
-        bands = mask[0]
+    bands = mask[0] if len(mask) == 3 else 1 + math.floor(wider / abs(step)) if step else 0
     fits = bands > 1 and math.ceil((bands - 1) * abs(step)) == wider
     if snapshot[across] != mask[across] or not fits:
         raise ValueError(
@@ -102,16 +100,17 @@ def spectrum(cube: napari.layers.Image, region: napari.layers.Labels) -> None:
     from matplotlib import pyplot
 
     nm = cube.metadata.get("wavelengths")
-    found = spectra_of(np.asarray(cube.data), np.asarray(region.data))
     across = nm if nm is not None else list(range(1, len(cube.data) + 1))
     figure, plot = pyplot.subplots()
-    for label, (mean, spread, count) in found.items():
-        plot.errorbar(across, mean, spread, capsize=2, label=f"{label}, {count} pixels")
+    table = {}
+    spectra = spectra_of(np.asarray(cube.data), np.asarray(region.data))
+    for label, (mean, std, count) in spectra.items():
+        plot.errorbar(across, mean, std, capsize=2, label=f"{label}, {count} pixels")
+        table[label] = {"mean": mean.tolist(), "std": std.tolist()}
     plot.set_xlabel("wavelength, nm" if nm is not None else "band")
     plot.set_ylabel(cube.name)
     plot.legend()
     figure.show()
-    table = {label: {"mean": m.tolist(), "std": s.tolist()} for label, (m, s, _) in found.items()}
     region.metadata["spectra"] = {"wavelengths": nm, "labels": table}
 
 
@@ -126,10 +125,10 @@ def spectra_of(
     if cube.ndim != 3 or labels.shape not in (cube.shape, cube.shape[1:]):
         raise ValueError(f"expected labels {cube.shape[1:]}, got {labels.shape}")
     flat = labels if labels.ndim == 2 else labels.max(0)  # drawn on any band
-    found = {}
+    spectra = {}
     for label in np.unique(flat[flat != 0]).tolist():
         inside = cube[:, flat == label]
-        found[int(label)] = inside.mean(1), inside.std(1, dtype=np.float64), inside.shape[1]
-    if not found:
+        spectra[int(label)] = inside.mean(1), inside.std(1, dtype=np.float64), inside.shape[1]
+    if not spectra:
         raise ValueError("expected a region: draw one into a Labels layer")
-    return found
+    return spectra

@@ -2,20 +2,16 @@
 
 import os
 from collections.abc import Iterable, Iterator
-from itertools import chain
 from pathlib import Path
 
 from cassi.checks import read_regular
 from cassi.data.bundled import bundled_path
-from cassi.data.formats.envi import DATA_SUFFIXES
 from cassi.data.formats.listing import list_folder
 
 _DEEPEST = 6
 """Folders below one that was given."""
 _OWN = (Path(__file__).resolve().parents[2], bundled_path("scene.tif").parent.resolve())
 """The package, and its scenes where it is a checkout."""
-_MOST_INSIDE = 100_000
-"""Files in a cube that is a folder."""
 
 
 class AllowedPaths:
@@ -35,99 +31,42 @@ class AllowedPaths:
                 raise NotADirectoryError(f"expected a folder, got {folder}")
             self.folders.append(folder.resolve())
 
-    def __contains__(self, path: object) -> bool:
-        """Tell whether a path lies below one of the folders."""
-        place = Path(os.path.realpath(Path(str(path)).expanduser()))
-        return any(place.is_relative_to(folder) for folder in self.folders)
-
     def resolve(self, path: str | os.PathLike[str]) -> Path:
         """Return a path without symbolic links.
 
         Raises:
             PermissionError: it is not below the folders.
         """
-        if path not in self:
+        place = Path(os.path.realpath(Path(path).expanduser()))
+        if not any(place.is_relative_to(folder) for folder in self.folders):
             raise PermissionError(
                 f"{path} is not below the folders that cassi-view was given "
                 f"({', '.join(map(str, self.folders))}); start it as cassi-view FOLDER"
             )
-        return Path(os.path.realpath(Path(path).expanduser()))
+        return place
 
     def check_opened(self, path: Path) -> None:
-        """Check a file that is about to be opened; those of the package may be.
-
-        Raises:
-            PermissionError: it is neither below the folders nor of the package.
-        """
+        """Raise PermissionError for a file that is neither below the folders nor the package's."""
         place = Path(os.path.realpath(path))
         if not any(place.is_relative_to(own) for own in _OWN):
             self.resolve(path)
 
-    def resolve_data(self, path: str | os.PathLike[str]) -> Path:
-        """Return a path without symbolic links, of a file or a folder that a reader is given.
-
-        Whatever the reader opens with it is checked too: all in the folder, or the files beside
-        it with the same stem, as of an ENVI image.
-
-        Raises:
-            FileNotFoundError: nothing is there.
-            PermissionError: something is not below the folders.
-            ValueError: something is neither a regular file nor a folder, or the folder has more
-                than 100 000 files.
-        """
-        place = self.resolve(path)
-        place.stat()
-        inside = place.rglob("*") if place.is_dir() else _files_of_envi(place)
-        for number, each in enumerate(chain([place], inside)):
-            if number > _MOST_INSIDE:
-                raise ValueError(f"{place}: expected at most {_MOST_INSIDE} files, got more")
-            self.check(str(each))
-        return place
-
     def read(self, path: Path, most: int) -> bytes:
-        """Return the content of a regular file; nothing else is opened, and no pipe waited for.
-
-        Args:
-            path: of the file.
-            most: bytes that it may have.
-
-        Raises:
-            OSError: it is missing, cannot be read, or is not below the folders.
-            ValueError: it is no regular file, or longer.
-        """
+        """Return the content of a regular file of at most so many bytes; no pipe is waited for."""
         # A link may have been put there since.
         return read_regular(self.resolve(path), most, follow=False)
-
-    def check(self, value: object) -> None:
-        """Check every text in nested dicts and lists that names an existing file or folder.
-
-        Raises:
-            PermissionError: one is not below the folders.
-            ValueError: one is neither a regular file nor a folder.
-        """
-        if isinstance(value, dict):
-            for item in value.values():
-                self.check(item)
-        elif isinstance(value, list | tuple):
-            for item in value:
-                self.check(item)
-        elif isinstance(value, str) and _is_there(value):
-            place = self.resolve(value)
-            if not (place.is_file() or place.is_dir()):
-                raise ValueError(f"{value}: expected a regular file or a folder")
 
     def list_files(self, suffixes: Iterable[str], most: int = 1000) -> dict[str, Path]:
         """Return at most so many files by the name to show, sorted by folder and name.
 
         Links are followed that do not lead out of a folder, as in folders of snapshots.
         """
-        wanted = tuple(suffixes)
-        found: dict[str, Path] = {}
+        wanted, files = tuple(suffixes), dict[str, Path]()
         for folder, names, _ in self._walk():
             for name in sorted(names):
-                if name.lower().endswith(wanted) and len(found) < most and is_text(folder / name):
-                    found[self.name_of(folder / name)] = folder / name
-        return found
+                if name.lower().endswith(wanted) and len(files) < most and is_text(folder / name):
+                    files[self.name_of(folder / name)] = folder / name
+        return files
 
     def name_of(self, path: Path) -> str:
         """Return the name of a file in lists: its path below the folder that may be read."""
@@ -170,18 +109,3 @@ class AllowedPaths:
 def is_text(name: str | Path) -> bool:
     """Tell whether a name can be sent to a page: names of files may be any bytes."""
     return os.fsencode(name).decode("utf-8", "ignore") == str(name)
-
-
-def _is_there(text: str) -> bool:
-    try:
-        return bool(text) and Path(text).expanduser().exists()
-    except (OSError, ValueError, RuntimeError):  # too long, a NUL, no such user: no name of a file
-        return False
-
-
-def _files_of_envi(path: Path) -> list[Path]:
-    """Return the files beside a file that a reader of ENVI images may open with it."""
-    if path.suffix.lower() not in (".hdr", *DATA_SUFFIXES):
-        return []
-    names = (path.stem, path.name)
-    return [each for each in path.parent.iterdir() if each.name in names or each.stem in names]

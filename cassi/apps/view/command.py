@@ -1,19 +1,20 @@
 """cassi-view: an application in the browser, for snapshots and for folders of results."""
 
 import argparse
-import asyncio
 import contextlib
 import sys
 from collections.abc import Sequence
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cassi.apps.arguments import told_plugins
 from cassi.apps.view.allowed_paths import AllowedPaths
 from cassi.apps.view.launch import Words, make_output, read_words, run_until_interrupted, show
 from cassi.checks import reading_only
 from cassi.plugins import load_plugins
+
+if TYPE_CHECKING:
+    from cassi.apps.view.pages.app import Application
 
 _HELP = "Look at snapshots, reconstruct them and look at the cubes, in a browser on this machine."
 _MORE = "plugins=[mymod.py] among the folders loads your own networks, priors and metrics."
@@ -38,8 +39,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         ValueError: there is no such port or flag.
     """
     parser = Words("cassi-view", description=_HELP, epilog=_MORE)
-    said = "with snapshots, masks, cameras or results, which may be read (the current one)"
-    parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help=said)
+    text = "with snapshots, masks, cameras or results, which may be read (the current one)"
+    parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help=text)
     return read_words(parser, arguments, "outputs/view", "of results and uploads")
 
 
@@ -49,22 +50,29 @@ def serve(given: argparse.Namespace) -> None:
     Raises:
         OSError: a folder is missing, or the port is taken.
     """
-    if find_spec("panel") is None:
-        raise ModuleNotFoundError("No module named 'panel'", name="panel")
-    from cassi.apps.view.server import Server
+    from cassi.apps.view.server import Pattern, Report, Server, Upload
+    from cassi.apps.view.uploads import LARGEST, Inbox
 
     folders = given.folders or [Path()]
     AllowedPaths(folders)
     make_output(given.output)
+    reports: dict[str, bytes] = {}
+    inboxes: dict[str, Inbox] = {}
+    patterns: list[Pattern] = [
+        ("/report/([A-Za-z0-9_-]+)", Report, {"reports": reports}),
+        ("/upload/([A-Za-z0-9_-]+)/([0-9]+)", Upload, {"inboxes": inboxes}),
+    ]
+    applications: list[Application] = []
     with contextlib.ExitStack() as at_end:
-        server = Server(given.port)
+        server = Server(lambda: applications[0].page(), given.port, "cassi-view", patterns, LARGEST)
         at_end.callback(server.stop)
 
-        async def load() -> None:
-            pages = await asyncio.to_thread(import_module, "cassi.apps.view.pages.app")
-            application = pages.Application(folders, given.output)
+        def load() -> None:
+            from cassi.apps.view.pages.app import Application
+
+            application = Application(folders, given.output, reports, inboxes)
             at_end.callback(application.close)
             at_end.enter_context(reading_only(application.allowed.check_opened))
-            server.open(application.page, application.reports, application.inboxes)
+            applications.append(application)
 
-        show(server, given.output, at_end, given.no_browser, load)
+        show(server, given.output, given.no_browser, load)

@@ -60,11 +60,7 @@ def short_names(names: Sequence[str]) -> dict[str, str]:
 
 
 def report_on(shown: Shown, others: Iterable[Shown]) -> bytes:
-    """Return the report of a cube, beside the others of its shape, as HTML.
-
-    Raises:
-        ValueError: a cube holds NaN, or its wavelengths do not increase.
-    """
+    """Return the report of a cube, beside the others of its shape, as HTML."""
     same = [each for each in others if each.cube.shape == shown.cube.shape]
     named = {each.name: each for each in [shown, *same]}
     scene = encode_scene(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -37,8 +38,6 @@ _SIDE = 240  # pixels of a small picture
 _LONGEST, _LARGEST, _LARGEST_REPORT = 2**24, 2**26, 2**28
 """Bytes of a text, of a picture, and of a report."""
 _MOST_PIXELS = 2**26
-_DEEPEST = 32
-"""Lists and dicts in each other in a file of JSON."""
 _LONGEST_REASON = 300
 _POLICY = """\
 <!doctype html>
@@ -87,38 +86,22 @@ def list_results(allowed: AllowedPaths) -> list[Entry]:
     A folder counts when it has metrics.json, which is written together with the other files, or the
     results.json of an evaluation. One with a damaged file is listed with the reason.
     """
-    found = []
-    places = set()
-    readers = {NUMBERS: _list_cube, EVALUATION: _list_evaluation}
+    entries: dict[Path, Entry] = {}
+    readers = {NUMBERS: _list_cube, EVALUATION: _list_evaluation, TABLE: _list_failed}
     for file, read in readers.items():
         for folder in allowed.find(file):
-            name = allowed.name_of(folder)
-            name = folder.name if name == "." else name
             try:
-                entry = read(name, folder, allowed)
+                new = read(folder, allowed)
             except Exception as error:  # whatever a file says, the others are listed
-                entry = _broken(name, error)
-            if entry is not None:
-                found.append(entry)
-                places.add(folder)
-    for folder in allowed.find(TABLE):
-        try:
-            for row in _failures(folder / TABLE, allowed):
-                place, why = folder / row["name"], (row.get("error") or "")[:_LONGEST_REASON]
-                if place not in places:
-                    found.append(Entry(allowed.name_of(place), None, f"failed: {why}"))
-        except Exception as error:
-            found.append(_broken(allowed.name_of(folder / TABLE), error))
-    return sorted(found, key=lambda entry: entry.name)
+                place = folder / file if file == TABLE else folder
+                reason = explain(error)[:_LONGEST_REASON]
+                new = {place: Entry(_name(place, allowed), None, f"damaged: {reason}")}
+            entries = new | entries
+    return sorted(entries.values(), key=lambda entry: entry.name)
 
 
 def open_result(entry: Entry, allowed: AllowedPaths) -> Shown:
-    """Read the cube of a result.
-
-    Raises:
-        OSError: a file is missing or cannot be read, or is not below the folders that may be read.
-        ValueError: it is damaged, or there is no cube.
-    """
+    """Read the cube of a result."""
     numbers = None if entry.folder is None else _read(entry.folder, allowed)
     if entry.folder is None or numbers is None:
         raise ValueError(f"{entry.name}: there is no result")
@@ -127,21 +110,16 @@ def open_result(entry: Entry, allowed: AllowedPaths) -> Shown:
     if not cubes:
         raise ValueError(f"{entry.name}: expected a cube among its files, got none")
     bands = numbers["cube_shape"][0] if cubes[0].endswith((".npy", ".mat")) else None
-    cube = load_cube(allowed.resolve_data(entry.folder / cubes[0]), bands=bands)
+    cube = load_cube(allowed.resolve(entry.folder / cubes[0]), bands=bands)
     deviation = None
     if (entry.folder / DEVIATION).exists():
-        deviation = load_cube(allowed.resolve_data(entry.folder / DEVIATION)).data[0].numpy()
+        deviation = load_cube(allowed.resolve(entry.folder / DEVIATION)).data[0].numpy()
     values = np.ascontiguousarray(cube.data[0].numpy())
     return Shown(entry.name, values, cube.wavelengths, deviation=deviation, numbers=numbers)
 
 
 def evaluation_page(entry: Entry, allowed: AllowedPaths) -> bytes:
-    """Return the report of an evaluation as HTML; without one its curves and its table.
-
-    Raises:
-        OSError: a file is missing or cannot be read, or is not below the folders that may be read.
-        ValueError: a file is damaged or too long.
-    """
+    """Return the report of an evaluation as HTML; without one its curves and its table."""
     from markdown_it import MarkdownIt
 
     if entry.folder is None:
@@ -182,108 +160,89 @@ def _pictures(folder: Path) -> list[Path]:
     return [file for file in named if file.exists()] + sorted(folder.glob("figures/*.png"))
 
 
-def _list_cube(name: str, folder: Path, allowed: AllowedPaths) -> Entry | None:
+def _name(folder: Path, allowed: AllowedPaths) -> str:
+    name = allowed.name_of(folder)
+    return folder.name if name == "." else name
+
+
+def _list_cube(folder: Path, allowed: AllowedPaths) -> dict[Path, Entry]:
     numbers = _read(folder, allowed)
     if numbers is None:
-        return None
-    return Entry(name, folder, one_line(dict(numbers)), len(say_warnings(numbers)))
+        return {}
+    line, warnings = one_line(dict(numbers)), len(say_warnings(numbers))
+    return {folder: Entry(_name(folder, allowed), folder, line, warnings)}
 
 
-def _list_evaluation(name: str, folder: Path, allowed: AllowedPaths) -> Entry | None:
-    file = folder / EVALUATION
-    results = _parse(file, allowed)
+def _list_evaluation(folder: Path, allowed: AllowedPaths) -> dict[Path, Entry]:
+    results = _parse(folder / EVALUATION, allowed)
     if not isinstance(results, dict) or not {"metrics", "preset"} <= results.keys():
-        return None
-    try:
-        said = _say_best(results)
-        said.encode()  # half of a surrogate pair is no text
-    except Exception as error:  # anything may stand there
-        raise ValueError(f"{file.name}: it is not what cassi-evaluate writes ({error})") from None
-    return Entry(name, folder, said, is_evaluation=True)
+        return {}
+    with _checked(EVALUATION, "cassi-evaluate"):
+        line = _say_best(results)
+        line.encode()  # half of a surrogate pair is no text
+    return {folder: Entry(_name(folder, allowed), folder, line, is_evaluation=True)}
+
+
+def _list_failed(folder: Path, allowed: AllowedPaths) -> dict[Path, Entry]:
+    text = allowed.read(folder / TABLE, _LONGEST).decode("utf-8")
+    entries = {}
+    for row in csv.DictReader(io.StringIO(text, newline="")):
+        if row.get("status") == "failed" and row.get("name"):
+            place, reason = folder / row["name"], (row.get("error") or "")[:_LONGEST_REASON]
+            entries[place] = Entry(allowed.name_of(place), None, f"failed: {reason}")
+    return entries
 
 
 def _say_best(results: Mapping[str, Any]) -> str:
     count = sum(len(rows["scenes"]) for rows in results["metrics"].values())
-    said = f"evaluation: {count} row{'s' * (count != 1)}"
+    line = f"evaluation: {count} row{'s' * (count != 1)}"
     psnr = f"psnr/{results['preset']}"
     means = {method: rows["mean"].get(psnr) for method, rows in results["metrics"].items()}
     scores = {method: mean for method, mean in means.items() if mean is not None}
     best = max(scores, key=scores.__getitem__, default=None)
-    return said if best is None else f"{said}, best: {best} with {scores[best]:.2f} dB"
-
-
-def _broken(name: str, error: Exception) -> Entry:
-    return Entry(name, None, f"damaged: {explain(error)[:_LONGEST_REASON]}")
+    return line if best is None else f"{line}, best: {best} with {scores[best]:.2f} dB"
 
 
 def _read(folder: Path, allowed: AllowedPaths) -> Mapping[str, Any] | None:
-    """Return metrics.json of a result; None if cassi-reconstruct did not write it.
-
-    Raises:
-        OSError: it cannot be read, or is not below the folders that may be read.
-        ValueError: it is damaged.
-    """
+    """Return metrics.json of a result; None if cassi-reconstruct did not write it."""
     numbers = _parse(folder / NUMBERS, allowed)
     if not isinstance(numbers, dict) or "cube_shape" not in numbers:
         return None
-    try:
+    with _checked(NUMBERS, "cassi-reconstruct"):
         _check(numbers)
-    except (KeyError, TypeError, AttributeError, OverflowError, ValueError) as error:
-        raise ValueError(f"{NUMBERS}: it is not what cassi-reconstruct writes ({error})") from None
     return numbers
 
 
 def _parse(file: Path, allowed: AllowedPaths) -> Any:
-    """Return what a file of JSON holds.
-
-    Raises:
-        OSError: it cannot be read, or is not below the folders that may be read.
-        ValueError: it is damaged, or has more than 32 levels.
-    """
-    deep = f"{file.name}: expected at most {_DEEPEST} levels, got more"
-    content = allowed.read(file, _LONGEST)
+    """Return what a file of JSON holds."""
     try:
-        value = json.loads(content)
-    except RecursionError:
-        raise ValueError(deep) from None
-    except ValueError as error:
+        return json.loads(allowed.read(file, _LONGEST))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{file.name}: {error}") from None
-    level = [value]
-    for _ in range(_DEEPEST):
-        level = [
-            inner
-            for each in level
-            if isinstance(each, dict | list)
-            for inner in (each.values() if isinstance(each, dict) else each)
-        ]
-    if level:
-        raise ValueError(deep)
-    return value
+    except RecursionError:
+        raise ValueError(f"{file.name}: its lists are too deep in each other") from None
+
+
+@contextlib.contextmanager
+def _checked(file: str, command: str) -> Iterator[None]:
+    """Raise ValueError for an exception of any kind: anything may stand in a file."""
+    try:
+        yield
+    except Exception as error:
+        raise ValueError(f"{file}: it is not what {command} writes ({error})") from None
 
 
 def _check(numbers: dict[str, Any]) -> None:
     """Check all that is used of metrics.json; an exception of any kind says what is wrong."""
     if not isinstance(numbers["iterations"], int):
         raise TypeError("iterations: expected a number")
-    one_line(numbers)
-    "".join(
-        (say_camera_check(numbers), *say_warnings(numbers))
-    ).encode()  # half of a surrogate pair is no text
+    lines = one_line(numbers), say_camera_check(numbers), *say_warnings(numbers)
+    "".join(lines).encode()  # half of a surrogate pair is no text
+    bands, _, _ = map(int, numbers["cube_shape"])
+    errors_of_wavelengths(numbers, bands)
     for name, value in reported_numbers(numbers).items():
-        if value is not None and not isinstance(value, int | float):
+        if not isinstance(value, int | float | None):
             raise TypeError(f"{name}: expected a number, got {type(value).__name__}")
-    shape, files = numbers["cube_shape"], numbers.setdefault("files", [])
-    if not isinstance(shape, list) or [type(length) for length in shape] != [int] * 3:
-        raise TypeError("cube_shape: expected three lengths")
-    errors_of_wavelengths(numbers, shape[0])
-    if not isinstance(files, list) or not all(isinstance(name, str) for name in files):
-        raise TypeError("files: expected a list of names")
-    for name in files:
+    for name in numbers.setdefault("files", []):
         if not name or name.startswith(".") or "\0" in name or Path(name).name != name:
             raise ValueError(f"files: expected names of files of the folder, got {name[:80]!r}")
-
-
-def _failures(table: Path, allowed: AllowedPaths) -> list[dict[str, str]]:
-    text = allowed.read(table, _LONGEST).decode("utf-8")
-    rows = csv.DictReader(io.StringIO(text, newline=""))
-    return [row for row in rows if row.get("status") == "failed" and row.get("name")]

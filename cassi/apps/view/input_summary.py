@@ -1,6 +1,5 @@
 """A summary of a snapshot and its camera: a table, warnings, and two pictures."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -110,15 +109,6 @@ def find_better_step(y: Tensor, camera: System, seen: Tensor, agreement: float) 
     another fine structure. Of simulated snapshots of 8 scenes of CAVE, two
     masks, steps of 1, 2 and 4, the right step agreed best in all; those of real cameras, whose
     light fills the pixels between the bands, agree up to 2 % better with a step of 1.
-
-    Args:
-        y: measurement `(1, K, H', W')`.
-        camera: as configured.
-        seen: fine structure of the frame, `(1, H', W')`.
-        agreement: of the camera with it.
-
-    Returns:
-        A warning, or nothing.
     """
     if type(camera) is not SDCassi or not camera.step:
         return []
@@ -126,19 +116,19 @@ def find_better_step(y: Tensor, camera: System, seen: Tensor, agreement: float) 
     extra, sign = detector - length, 1 if camera.step > 0 else -1
     if extra != abs(camera.step) * (camera.bands - 1) or camera.mask.shape[-3] > 1:
         return []
-    found = (agreement, abs(camera.step))
+    best, likeliest = agreement, abs(camera.step)
     for step in range(1, _STEPS + 1):
-        if extra % step or extra // step + 1 < _FEWEST or step == found[1]:
+        if extra % step or extra // step + 1 < _FEWEST or step == likeliest:
             continue
         other = SDCassi(camera.mask, extra // step + 1, step=sign * step, axis=camera.axis)
         shown = flatten(predict(y, other)[0, :1].float())
-        found = max(found, (_correlate(seen, shown), step))
-    if found[0] <= _BETTER * max(agreement, 0.05):
+        best, likeliest = max((best, likeliest), (_correlate(seen, shown), step))
+    if best <= _BETTER * max(agreement, 0.05):
         return []
     return [
-        f"step: the frame is more like that of a step of {sign * found[1]}, "
-        f"{extra // found[1] + 1} bands (agreement {found[0]:.2f}, with {camera.step} and "
-        f"{camera.bands} bands {agreement:.2f}): set the step to {sign * found[1]}"
+        f"step: the frame is more like that of a step of {sign * likeliest}, "
+        f"{extra // likeliest + 1} bands (agreement {best:.2f}, with {camera.step} and "
+        f"{camera.bands} bands {agreement:.2f}): set the step to {sign * likeliest}"
     ]
 
 
@@ -157,31 +147,29 @@ def _describe(snapshot: Snapshot, camera: System) -> list[tuple[str, str]]:
     shots, height, width = camera.measurement_shape
     bands, rows, columns = camera.cube_shape
     noise = float(relative_noise(snapshot.y, snapshot.camera.system).max())
-    found = [
+    wavelengths, done = snapshot.camera.wavelengths, snapshot.corrections
+    nm = "not known: bands have numbers, and colours are false"
+    if wavelengths is not None:
+        nm = f"{wavelengths[0]:g} to {wavelengths[-1]:g} nm"
+    table = [
         ("Snapshot", f"{height} × {width} pixels" + (f", {shots} shots" if shots > 1 else "")),
         ("Cube", f"{bands} bands of {rows} × {columns} pixels"),
-        ("Wavelengths", _wavelengths(snapshot.camera.wavelengths)),
+        ("Wavelengths", nm),
         ("Dispersion", _dispersion(camera)),
         ("Noise", f"{100 * noise:.2g} % of the frame's root mean square"),
     ]
-    done = snapshot.corrections
     if done is None:
-        return [*found, ("Frame", "simulated from the truth")]
+        return [*table, ("Frame", "simulated from the truth")]
     dark, full, out = done["dark"], done["saturation"], done["bad_pixels"]
     source = {"number": "as set", "edges": "of the edges"}.get(dark["source"], dark["source"])
-    found.append(("Dark level", f"{dark['level']:.4g}, {source}"))
-    saturated = "none found"
-    if full:
-        saturated = f"{full['pixels']} pixels, from {full['level']:.4g} on"
-    found.append(("Saturation", saturated))
+    saturated = f"{full['pixels']} pixels, from {full['level']:.4g} on" if full else "none found"
     left_out = f"{out['left_out']} pixels ({100 * out['fraction']:.3g} %)" if out else "no pixel"
-    return [*found, ("Left out", left_out)]
-
-
-def _wavelengths(values: Sequence[float] | None) -> str:
-    if values is None:
-        return "not known: bands have numbers, and colours are false"
-    return f"{values[0]:g} to {values[-1]:g} nm"
+    return [
+        *table,
+        ("Dark level", f"{dark['level']:.4g}, {source}"),
+        ("Saturation", saturated),
+        ("Left out", left_out),
+    ]
 
 
 def _dispersion(camera: System) -> str:

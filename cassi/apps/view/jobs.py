@@ -3,15 +3,13 @@
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from cassi.apps.errors import describe_failure, is_usage_error
-
-WAITING, RUNNING, DONE, FAILED, STOPPED = "waiting", "running", "done", "failed", "stopped"
 
 
 class Stopped(Exception):
@@ -23,22 +21,17 @@ class Job:
     """The state of a job: the job writes it, the page reads it.
 
     Attributes:
-        status: WAITING, RUNNING, DONE, FAILED or STOPPED.
         stage: the present step, in words.
         share: the part that is done, 0 to 1.
         picture: `(H, W, 3)`, uint8, of the present cube.
-        message: the reason of a failure, in one line.
-        value: the result.
+        future: of its result.
     """
 
-    status: str = WAITING
     stage: str = "waits for the run before it"
     share: float = 0.0
     picture: np.ndarray | None = None
-    message: str = ""
-    value: Any = None
+    future: Future[Any] = field(default_factory=Future)
     _stop: threading.Event = field(default_factory=threading.Event)
-
     _begun: float | None = None
 
     def time_left(self) -> str:
@@ -57,11 +50,6 @@ class Job:
         if self._stop.is_set():
             raise Stopped
 
-    @property
-    def is_over(self) -> bool:
-        """Tell whether the job has ended."""
-        return self.status in (DONE, FAILED, STOPPED)
-
 
 class Jobs:
     """One thread that runs the jobs of all pages, one after the other.
@@ -75,9 +63,9 @@ class Jobs:
         self._running = Job()
 
     def submit(self, function: Callable[[Job], object]) -> Job:
-        """Queue a function; an exception becomes the message of its job."""
+        """Queue a function; its result, or why there is none, is in the job's future."""
         job = Job()
-        self._thread.submit(self._run, function, job)
+        job.future = self._thread.submit(self._run, function, job)
         return job
 
     def close(self) -> None:
@@ -85,21 +73,14 @@ class Jobs:
         self._thread.shutdown(wait=False, cancel_futures=True)
         self._running.stop()
 
-    def _run(self, function: Callable[[Job], object], job: Job) -> None:
+    def _run(self, function: Callable[[Job], object], job: Job) -> object:
         self._running = job
-        try:
-            job.check()
-            job.status, job._begun = RUNNING, time.monotonic()
-            job.value = function(job)
-            job.share, job.status = 1.0, DONE
-        except Stopped:
-            job.status = STOPPED
-        except BaseException as error:  # the page shows it and goes on
-            job.message = explain(error)
-            job.status = FAILED
+        job.check()
+        job._begun = time.monotonic()
+        return function(job)
 
 
 def explain(error: BaseException) -> str:
     """Return the reason of a failure in one line; for a defect of the program also its place."""
-    said = describe_failure(error)
-    return said if is_usage_error(error) else f"{said}; this is a defect of the program"
+    reason = describe_failure(error)
+    return reason if is_usage_error(error) else f"{reason}; this is a defect of the program"

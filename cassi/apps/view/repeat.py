@@ -23,11 +23,6 @@ def write_config(folder: Path, settings: Reconstruct, options: list[str]) -> Non
     The config chooses the groups of the options, and has all values that differ from those of the
     groups. The values of a camera file are written out.
 
-    Args:
-        folder: in which the file is written.
-        settings: of cassi-reconstruct.
-        options: that the settings were made of.
-
     Raises:
         OSError: the file cannot be written.
         ValueError: the config would give other settings.

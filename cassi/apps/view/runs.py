@@ -13,7 +13,7 @@ from torch import Tensor
 from cassi.apps.command import choose_device, prepare_process
 from cassi.apps.inputs import file_paths, load_snapshot
 from cassi.apps.reconstructors import Recipe
-from cassi.apps.results import one_line, say_estimates, summarize, summarize_calibration
+from cassi.apps.results import say_estimates, summarize, summarize_calibration
 from cassi.apps.settings import Reconstruct
 from cassi.apps.snapshot import find_camera_by_settings, fit, read, recover, write_results
 from cassi.apps.view.cubes import Shown
@@ -29,16 +29,9 @@ _SIDE = 320  # pixels of such a picture
 
 
 def reconstruct(settings: Reconstruct, options: list[str], job: Job) -> Shown:
-    """Reconstruct as `cassi-reconstruct` does, with the same bits.
-
-    Args:
-        settings: of the session.
-        options: that the settings were made of.
-        job: gets stage, progress and pictures.
+    """Reconstruct as `cassi-reconstruct` does, with the same bits; a job shows how far it is.
 
     Raises:
-        OSError: a file is missing or cannot be read.
-        ValueError: files and settings do not fit each other, or no value is finite.
         Stopped: the job was told to stop.
     """
     job.stage = "reading"
@@ -66,12 +59,7 @@ def reconstruct(settings: Reconstruct, options: list[str], job: Job) -> Shown:
 
 
 def calibrate(settings: Reconstruct, job: Job) -> str:
-    """Calibrate the camera, and return the estimates as a table of text.
-
-    Raises:
-        OSError: a file is missing or cannot be read.
-        ValueError: the camera cannot be calibrated, or the frame is too dark or too small.
-    """
+    """Calibrate the camera, and return the estimates as a table of text."""
     job.stage = "calibrating the camera"
     prepare_process(settings)
     snapshot = load_snapshot(settings, choose_device(settings.device), settings.bands)
@@ -83,9 +71,7 @@ def calibrate(settings: Reconstruct, job: Job) -> str:
 def save(shown: Shown, folder: Path) -> str:
     """Write all that the command writes, and the config that repeats it.
 
-    Args:
-        shown: a cube that was reconstructed here.
-        folder: of the results; it must not be there. Of several that save at once, one makes it.
+    Of several that save into one folder at once, one makes it.
 
     Returns:
         The command that repeats it.
@@ -114,11 +100,6 @@ def save(shown: Shown, folder: Path) -> str:
         raise
     place = shlex.quote(str(folder))
     return f"cassi-reconstruct --config-dir {place} --config-name repeat hydra.run.dir=repeated"
-
-
-def say(shown: Shown) -> str:
-    """Return the numbers of a result in one line."""
-    return one_line(dict(shown.numbers)) if "iterations" in shown.numbers else shown.name
 
 
 def method_of(settings: Reconstruct, options: list[str]) -> str:

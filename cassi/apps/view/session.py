@@ -12,7 +12,7 @@ from cassi.apps.inputs import load_snapshot
 from cassi.apps.reconstruct.snapshots import is_many
 from cassi.apps.reconstructors import compose_settings
 from cassi.apps.reconstructors import list_methods as named_methods
-from cassi.apps.settings import Reconstruct, to_dict
+from cassi.apps.settings import Reconstruct
 from cassi.apps.view.allowed_paths import AllowedPaths
 from cassi.apps.view.cubes import Shown
 from cassi.apps.view.input_summary import InputSummary, summarize_inputs
@@ -60,19 +60,15 @@ class Session:
             self.values.pop(name, None)
 
     def set_file(self, name: str, path: Path | str | None) -> None:
-        """Set an option that names a file.
-
-        Raises:
-            FileNotFoundError: there is no such file.
-            PermissionError: the file is not below the folders that may be read.
-            ValueError: it is neither a regular file nor a folder.
-        """
+        """Set an option that names a file, which is there and may be read."""
         if path is None:
             self.set(name, None)
             return
         text = str(path)
         if not text.startswith("bundled:"):
-            text = str(self.allowed.resolve_data(text))
+            place = self.allowed.resolve(text)
+            place.stat()
+            text = str(place)
         self.set(name, quoted(text))
 
     def say_wavelengths(self, text: str) -> None:
@@ -93,11 +89,7 @@ class Session:
         self.set_file("mask", "bundled:mask.tif")
 
     def use_method(self, method: str) -> None:
-        """Choose a method by its name or that of a network, or the file of a network.
-
-        Raises:
-            PermissionError: the file is not below the folders that may be read.
-        """
+        """Choose a method by its name or that of a network, or the file of a network."""
         self.set("model", None)
         self.set("method", None)
         if method.endswith(SUFFIX):
@@ -123,74 +115,52 @@ class Session:
         """Return the settings that the options make.
 
         Raises:
-            OSError: a camera's file is missing, or one is not below the folders that may be read.
-            ValueError: an option names nothing or has a value that does not fit; there is no
-                snapshot, or several.
+            OSError: a camera's file is missing, or not below the folders that may be read.
+            ValueError: an option does not fit; there is no snapshot, or several.
         """
-        self._check_more()
-        found: Reconstruct = compose_settings(self.options())
-        if found.measurement is None and found.truth is None:
+        for option in self.more:
+            key = option.lstrip("+~").partition("=")[0]
+            if key.split(".")[0].split("@")[0] == "hydra":
+                raise ValueError(f"{key}: expected settings of cassi-reconstruct alone")
+        settings: Reconstruct = compose_settings(self.options())
+        if settings.measurement is None and settings.truth is None:
             raise ValueError("choose a snapshot, or take the example")
-        if is_many(found.measurement):
+        if is_many(settings.measurement):
             raise ValueError("measurement: expected one file; cassi-reconstruct takes folders")
-        if found.memory_budget is not None:
+        if settings.memory_budget is not None:
             raise ValueError("memory_budget: expected none here; cassi-reconstruct takes it")
-        self.allowed.check(to_dict(found) | {"paths": None})
-        return found
+        return settings
 
     def summarize(self) -> InputSummary:
-        """Read the files and summarize them.
-
-        Raises:
-            OSError: a file is missing, or not below the folders that may be read.
-            ValueError: files and values do not fit each other; the message says what would.
-        """
+        """Read the files and summarize them."""
         if self._span is not None:
             self.set("wavelengths", None)
-        found = self._load()
-        if self._span is not None:
-            first, last = self._span
-            bands = found.camera.system.cube_shape[0]
-            between = [first + (last - first) * k / max(bands - 1, 1) for k in range(bands)]
+            bands = self._load().camera.system.cube_shape[0]
+            between = np.linspace(*self._span, bands)
             self.set("wavelengths", f"[{', '.join(f'{each:.6g}' for each in between)}]")
-            found = self._load()
-        return summarize_inputs(found)
+        return summarize_inputs(self._load())
 
     def _load(self) -> Snapshot:
         settings = self.settings()
         return load_snapshot(settings, torch.device("cpu"), settings.bands)
 
     def add(self, shown: Shown) -> Shown:
-        """Keep a result; its name gets a number where another one has it.
+        """Keep a result, and return it by its name, with a number where another one has it.
 
-        Returns:
-            The result under that name; what is there already where this one has been opened before.
+        One that has been opened before is not kept again.
         """
         name, number = shown.name, 2
         while (other := self.results.get(name)) is not None:
-            if _is_same(other, shown):
+            was_read = other.made is None and shown.made is None
+            is_same = was_read and other.numbers == shown.numbers
+            if is_same and np.array_equal(other.cube, shown.cube):  # it may be written again since
                 return other
             name, number = f"{shown.name} ({number})", number + 1
         shown = replace(shown, name=name)
         self.results[name] = shown
         return shown
 
-    def _check_more(self) -> None:
-        """Check the further options before settings are made of them."""
-        for option in self.more:
-            key, _, value = option.lstrip("+~").partition("=")
-            if key.split(".")[0].split("@")[0] == "hydra":
-                raise ValueError(f"{key}: expected settings of cassi-reconstruct alone")
-            self.allowed.check(value.strip("'\""))
-
-
-def _is_same(one: Shown, other: Shown) -> bool:
-    """Tell whether both were read from the same files, which may have been written again since."""
-    read = one.made is None and other.made is None
-    return read and one.numbers == other.numbers and np.array_equal(one.cube, other.cube)
-
 
 def list_methods() -> dict[str, str]:
     """Return the value of each method by its label."""
-    said = METHODS.values()
-    return METHODS | {name: name for name in named_methods() if name not in said}
+    return METHODS | {name: name for name in named_methods() if name not in METHODS.values()}

@@ -28,18 +28,6 @@ def begin(camera, start, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_leaves_nothing_behind(begin, tmp_path, number):
-    process = begin()
-    assert list((tmp_path / "out").glob(".frames-*"))
-    process.send_signal(number)
-    out, err = process.communicate(60)
-    assert (process.returncode, err) == (0, "")
-    assert out.splitlines()[-1] == "cassi-live: ended"
-    assert list((tmp_path / "out").iterdir()) == []
-
-
-@pytest.mark.slow
 def test_a_second_recorder_is_refused(begin, tmp_path):
     pytest.importorskip("zarr")
     first = begin("--record", str(tmp_path / "day.zarr"))

@@ -44,6 +44,47 @@ def frame(folder, name, came=None):
     return Frame(name, folder / f"{name}.npy", time.time() if came is None else came)
 
 
+@pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")  # of panel
+def test_a_page_follows_the_frames(camera, monkeypatch):
+    pn = pytest.importorskip("panel", reason="needs panel")
+    from cassi.apps.live.page import LiveSection
+
+    monkeypatch.setattr(pn.state, "execute", lambda do, schedule=None: do())
+    monkeypatch.setattr(pn.state, "add_periodic_callback", lambda do, period: None)
+    monkeypatch.setattr(pn.state, "onload", lambda do: None)
+    folder, words = camera
+    live = Live(
+        make_settings(parse([*words, "solver.iterations=2", "method=gap_tv"])),
+        Still(),
+        say=lambda line: None,
+    )
+    page = LiveSection(live)
+    page._click(1, 1)  # before there is a frame
+    page.points.value = "1, 1"
+    page.refresh()
+    assert "waits for the first frame" in page.state.object
+    assert not page.content.visible
+    live.take([frame(folder, "broken"), frame(folder, "y", time.time() - 3661)])
+    page.points.value = ""
+    page.refresh()
+    assert "1 done, 1 dropped, 0 broken" in page.facts.object
+    assert "<dd>1 h " in page.facts.object
+    assert "Spectra of 3 regions" in page.caption.object
+    page.points.value = "10, 10; 20, 30; 99, 1"
+    assert page.points.value == "10, 10; 20, 30"
+    for place, count in (((50, 50), 3), ((51, 49), 2), ((-1, 5), 2)):
+        page._click(*place)
+        assert len(page.regions) == count
+    assert page.legend.object.count("<tr>") == 3
+    page.band.value = 1
+    assert "Band: 1 of 28" in page.band_picture.caption.object
+    live.take([frame(folder, "small")])
+    page._pause(None)
+    page.refresh()
+    assert ('"state paused"' in page.state.object, page.pause.name) == (True, "Resume")
+    assert "skipped small" in page.message.object
+
+
 def test_frames_are_reconstructed_skipped_dropped_and_recorded(camera, tmp_path):
     pytest.importorskip("zarr")
     folder, words = camera

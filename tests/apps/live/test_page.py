@@ -43,10 +43,6 @@ def served(tmp_path):
             process.terminate()
 
 
-def regions_of(page):
-    return page.get_by_role("textbox", name="Regions: row, column; row, column")
-
-
 @pytest.mark.release
 @pytest.mark.parametrize("width", [1280, 820])
 def test_frames_are_shown_as_they_come(open_tab, served, width):
@@ -65,28 +61,22 @@ def test_frames_are_shown_as_they_come(open_tab, served, width):
     page.get_by_text("2 done, 0 dropped, 1 broken").wait_for()
     assert page.evaluate("document.documentElement.scrollWidth") == width
 
-    # Regions by the keyboard, and by clicks: one is set and removed.
-    regions_of(page).fill("10, 10; 20, 30")
-    regions_of(page).press("Enter")
-    page.get_by_text("Spectra of 2 regions").wait_for()
+    # A click sets a region, another removes it; an arrow key changes the band.
+    regions = page.get_by_role("textbox", name="Regions: row, column; row, column")
     box = page.locator(".bk-Figure").first.bounding_box()
-    for count in (3, 2):
+    for count in (4, 3):
         page.mouse.click(box["x"] + 250, box["y"] + 250)
         page.get_by_text(f"Spectra of {count} regions").wait_for()
-        assert len(regions_of(page).input_value().split(";")) == count
+        assert len(regions.input_value().split(";")) == count
         page.wait_for_timeout(600)  # two clicks are no double one
     before = page.get_by_text(re.compile("Band: .* nm")).inner_text()
     page.get_by_role("slider", name="Band").press("ArrowRight")
-    page.wait_for_function(
-        "before => !document.body.innerText.includes(before)", arg=before, timeout=20_000
-    )
+    page.wait_for_function("before => !document.body.innerText.includes(before)", arg=before)
 
     # A pause takes nothing; what came meanwhile is taken afterwards.
     page.get_by_role("button", name="Pause").press("Enter")
     page.get_by_text("paused", exact=True).wait_for()
     take("four", 2)
-    page.wait_for_timeout(500)
-    page.get_by_text("2 done").wait_for()
     page.get_by_role("button", name="Resume").click()
     page.get_by_text("3 done, 0 dropped, 1 broken").wait_for()
 

@@ -9,13 +9,14 @@ import threading
 import time
 import types
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
 import tifffile
 
 from cassi.apps.live import sources, zmtp
-from cassi.apps.live.sources import KINDS, FolderSource, Spool, open_source, unpack
+from cassi.apps.live.sources import FolderSource, SpooledSource, open_source, unpack
 
 
 def poll(source, seconds=5.0):
@@ -75,29 +76,6 @@ def test_a_message_that_is_no_frame_is_refused(header, size, said):
         unpack([header, bytes(size)])
 
 
-ODD = (
-    *(None, True, False, 0, -1, 1.0, 0.5, 2**16, 2**16 + 1, 10**400, float("nan"), float("inf")),
-    *("", "uint8", "float64", "object", "uint16,uint16", "U9999", "\ud800", [], [1], [1, 1], {}),
-    *([[]], [True, True], [1, None], [-1, -1], [2**40, 2**40], [0, 5], ["1", "1"], {"dtype": 1}),
-)
-
-
-def test_a_message_of_any_json_is_a_frame_or_is_refused():
-    headers = [
-        {"dtype": kind, "shape": shape} for kind in (*KINDS, *ODD) for shape in (*ODD, [2, 3, 1])
-    ]
-    frames = 0
-    for header in (*headers, *ODD):
-        text = json.dumps(header).encode()
-        for size in (0, 1, 6, 8):
-            with contextlib.suppress(ValueError):
-                frames += unpack([text, bytes(size)]).nbytes == size
-    assert frames == 6  # 1, 6 and 8 bytes: of uint8, uint8 and float64, which come twice
-    for parts in ([], [b""], [b"[" * 1000, b""], [b"\xff\xfe", b""], [b"1", b"2", b"3"]):
-        with pytest.raises(ValueError, match="message: expected"):
-            unpack(parts)
-
-
 def header_of(frame):
     return json.dumps({"dtype": str(frame.dtype), "shape": frame.shape}).encode()
 
@@ -107,7 +85,6 @@ def opened(tmp_path):
     source = open_source("zmq://127.0.0.1:39217", tmp_path / "spool")
     yield source
     source.close()
-    assert not list((tmp_path / "spool").iterdir())
 
 
 def test_a_socket_gives_frames_and_names_broken_ones(opened, tmp_path):
@@ -148,17 +125,14 @@ READY = b"\x04\x1a\x05READY\x0bSocket-Type\x00\x00\x00\x04PUSH"
         (GREETING + READY.replace(b"PUSH", b"PAIR"), "a PUSH socket"),
         (GREETING + READY + b"\x06" + bytes([255] * 8), "a command of at most"),
         (GREETING + READY + b"\x02" + bytes([255] * 8), "at most 268435456 bytes"),
-        (GREETING + READY + b"\x03" + (2**28 - 9).to_bytes(8, "big")[:7], ""),
+        (GREETING + READY + b"\x03" + (2**28 - 9).to_bytes(8, "big")[:7], "nothing more came"),
         (GREETING + READY + b"\x01\x00" * 1001, "in 1000 parts, got 0 in 1001"),
     ],
 )
 def test_who_sends_no_frames_is_cut_off(opened, monkeypatch, data, problem):
+    monkeypatch.setattr(zmtp, "PATIENCE", 0.5)
     with socket.create_connection(("127.0.0.1", 39217)) as stranger:
         stranger.sendall(data)
-        if not problem:  # it never sends the rest
-            poll(opened, 0.2)
-            monkeypatch.setattr(zmtp, "PATIENCE", 0)
-            problem = "nothing more came"
         assert problem in poll(opened)[0].problem
         assert opened.receiver.senders == []
 
@@ -210,7 +184,7 @@ def test_a_socket_that_others_reach_is_said_to_be_one(tmp_path, capsys, host):
 
 
 def test_few_files_of_a_spool_are_kept(tmp_path):
-    spool = Spool(tmp_path)
+    spool = SpooledSource(tmp_path)
     for index in range(10):
         spool.put(np.full((2, 2), index))
         spool.broken("between frames")
@@ -227,8 +201,6 @@ def test_a_video_gives_every_frame_and_ends(tmp_path):
         assert np.array_equal(shown, frame)
     with pytest.raises(EOFError, match=r"video\.tif has no more frames"):
         source.poll()
-    source.close()
-    assert not list((tmp_path / "spool").iterdir())
     (tmp_path / "broken.mp4").write_bytes(b"no video")
     with pytest.raises(ValueError, match=r"source: cannot read .*broken\.mp4"):
         open_source(str(tmp_path / "broken.mp4"), tmp_path / "spool")
@@ -248,38 +220,19 @@ def test_a_video_that_ends_in_an_error_is_read_up_to_there(tmp_path, monkeypatch
 
 
 def test_a_camera_of_harvesters(tmp_path, monkeypatch):
-    class Buffer:
-        part = types.SimpleNamespace(data=np.arange(6), height=2, width=3)
-        payload = types.SimpleNamespace(components=[part])
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *error):
-            pass
-
-    buffers = [Buffer(), None]
-    camera = types.SimpleNamespace(
-        start=lambda: None,
-        stop=lambda: None,
-        destroy=lambda: None,
-        try_fetch=lambda timeout: buffers.pop(0),
-    )
-    harvester = types.SimpleNamespace(
-        add_file=lambda path: None,
-        update=lambda: None,
-        reset=lambda: None,
-        device_info_list=[1],
-        create=lambda: camera,
-    )
-    module = types.ModuleType("harvesters.core")
-    module.Harvester = lambda: harvester
-    monkeypatch.setitem(sys.modules, "harvesters", types.ModuleType("harvesters"))
+    part = types.SimpleNamespace(data=np.arange(6), height=2, width=3)
+    buffer, module = MagicMock(), MagicMock()
+    buffer.payload.components = [part]
+    harvester = module.Harvester.return_value
+    harvester.device_info_list = [1]
+    harvester.create.return_value.try_fetch.side_effect = [buffer, None]
+    monkeypatch.setitem(sys.modules, "harvesters", MagicMock())
     monkeypatch.setitem(sys.modules, "harvesters.core", module)
     source = open_source("genicam://driver.cti", tmp_path / "spool")
     assert np.load(source.poll()[0].path).shape == (2, 3)
     assert source.poll() == []  # in time
     source.close()
+    harvester.create.return_value.destroy.assert_called_once()
     harvester.device_info_list = []
     with pytest.raises(ValueError, match=r"source: driver\.cti finds no camera"):
         open_source("genicam://driver.cti", tmp_path / "spool")

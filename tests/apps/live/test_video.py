@@ -49,12 +49,6 @@ def test_values_of_a_grey_video_stay(write_video, kind, dtype):
     assert np.array_equal(found, frames)
 
 
-def test_pages_of_a_stack_are_frames(tmp_path):
-    frames = np.arange(5 * 16 * 20).astype(np.uint16).reshape(5, 16, 20)
-    tifffile.imwrite(tmp_path / "stack.tif", frames, photometric="minisblack")
-    assert np.array_equal(list(open_video(tmp_path / "stack.tif")), frames)
-
-
 @pytest.mark.parametrize("place", ["contig", "separate"])
 def test_colours_of_a_stack_are_summed(tmp_path, place):
     shape = (4, 6, 3) if place == "contig" else (3, 4, 6)
@@ -80,8 +74,3 @@ def test_what_is_no_video_is_refused_and_starts_nothing(
     with pytest.raises(ValueError, match=rf"^source: cannot read .*{path.name}: expected a video"):
         open_video(path)
     assert not mark.exists()
-
-
-def test_no_file_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no file"):
-        open_video(tmp_path / "a.mp4")

@@ -1,10 +1,14 @@
-import io
 import os
 
+import numpy as np
 import pytest
 
+from cassi.apps.view import uploads
 from cassi.apps.view.allowed_paths import AllowedPaths
-from cassi.apps.view.uploads import LARGEST, Inbox, keep_upload
+from cassi.apps.view.uploads import Inbox, keep_upload
+from cassi.checks import reading_only
+from cassi.data.bundled import bundled_path
+from cassi.data.io import load_cube, load_mask, write_cube
 
 
 @pytest.fixture
@@ -28,28 +32,6 @@ def test_what_is_below_may_be_read_and_nothing_else(folders):
             allowed.resolve(path)
 
 
-def test_what_a_reader_opens_with_a_file_is_checked_too(folders):
-    inner, outer = folders
-    allowed = AllowedPaths([inner])
-    cube = inner / "cube.zarr"
-    (cube / "c").mkdir(parents=True)
-    (cube / "c" / "0").write_bytes(b"")
-    (inner / "a.hdr").write_bytes(b"")
-    (inner / "a.img").write_bytes(b"")
-    for path in (cube, inner / "a.hdr", inner / "a.img"):
-        assert allowed.resolve_data(path) == path
-    for path, link in ((cube, cube / "c" / "1"), (inner / "a.hdr", inner / "a.dat")):
-        link.symlink_to(outer / "secret.npy")
-        with pytest.raises(PermissionError, match=r"not below the folders"):
-            allowed.resolve_data(path)
-        link.unlink()
-        os.mkfifo(link)
-        with pytest.raises(ValueError, match="regular file"):
-            allowed.resolve_data(path)
-    with pytest.raises(FileNotFoundError):
-        allowed.resolve_data(inner / "gone.npy")
-
-
 def test_a_file_is_read_up_to_a_length_and_a_pipe_never(folders):
     inner, _ = folders
     allowed = AllowedPaths([inner])
@@ -58,22 +40,28 @@ def test_a_file_is_read_up_to_a_length_and_a_pipe_never(folders):
     with pytest.raises(ValueError, match="at most 3 bytes"):
         allowed.read(inner / "four", 3)
     os.mkfifo(inner / "pipe")
-    for refused in (
-        lambda: allowed.read(inner / "pipe", 4),
-        lambda: allowed.check([str(inner / "pipe")]),
-    ):
-        with pytest.raises(ValueError, match="regular file"):
-            refused()
+    with pytest.raises(ValueError, match="regular file"):
+        allowed.read(inner / "pipe", 4)
     with pytest.raises(PermissionError):
         allowed.read(inner / "link.npy", 4)
 
 
-def test_files_inside_of_settings_are_looked_at(folders):
+def test_every_file_is_checked_where_it_is_opened(folders):
+    """Whatever names it, and also what a reader opens with it."""
     inner, outer = folders
-    allowed = AllowedPaths([inner])
-    allowed.check({"mask": str(inner / "deep" / "a.npy"), "step": 2, "list": ["auto", None]})
-    with pytest.raises(PermissionError, match=r"secret\.npy"):
-        allowed.check({"model": {"path": [str(outer / "secret.npy")]}})
+    np.save(inner / "deep" / "a.npy", np.ones((4, 4)))
+    np.save(outer / "secret.npy", np.ones((4, 4)))
+    write_cube(outer / "a.hdr", np.ones((2, 4, 4)))
+    (inner / "a.hdr").write_bytes((outer / "a.hdr").read_bytes())
+    (inner / "a.img").symlink_to(outer / "a.img")
+    with reading_only(AllowedPaths([inner]).check_opened):
+        assert load_mask(inner / "deep" / "a.npy").data.shape[-2:] == (4, 4)
+        load_mask(bundled_path("mask.tif"))
+        for path in (outer / "secret.npy", inner / "link.npy"):
+            with pytest.raises(PermissionError, match="not below the folders"):
+                load_mask(path)
+        with pytest.raises(ValueError, match=r"a\.img is a link, which is not followed"):
+            load_cube(inner / "a.hdr")
 
 
 def test_lists_name_files_from_the_folder_that_was_given(folders):
@@ -109,59 +97,41 @@ def test_a_folder_that_is_not_there_is_named(tmp_path):
         AllowedPaths([tmp_path / "nowhere"])
 
 
-def _open(files):
-    return {name: io.BytesIO(content) for name, content in files.items()}
-
-
-def test_an_inbox_has_the_files_of_one_drop_and_a_limit(tmp_path):
-    inbox = Inbox(tmp_path / "uploads")
-    old = inbox.begin("1", "old.npy", 4)
-    inbox.begin("2", "a.npy", 4).write(b"1234")
-    assert old.closed
+def test_an_inbox_has_the_files_of_one_drop_and_a_limit(monkeypatch):
+    monkeypatch.setattr(uploads, "LARGEST", 2**21)
+    inbox = Inbox()
+    inbox.add("1", "old.npy", b"")
+    inbox.add("2", "a.npy", b"1234")
     assert inbox.take("1") == {}
-    with pytest.raises(ValueError, match="at most 1024 MiB"):
-        inbox.begin("2", "b.npy", LARGEST - 3)
-    assert list((tmp_path / "uploads").iterdir()) == []  # no file has a name before all are there
-    path = keep_upload(tmp_path / "uploads", inbox.take("2"), (".npy",))
-    assert path.read_bytes() == b"1234"
+    with pytest.raises(ValueError, match="at most 2 MiB"):
+        inbox.add("2", "b.npy", bytes(2**21))
+    with pytest.raises(ValueError, match=r"got a\.npy twice"):
+        inbox.add("2", "a.npy", b"")
+    assert inbox.take("2") == {"a.npy": b"1234"}
     assert inbox.take("2") == {}
 
 
 def test_uploads_are_kept_once_and_together(tmp_path):
     envi = {"a.img": b"data", "a.hdr": b"ENVI"}
-    path = keep_upload(tmp_path, _open(envi), (".hdr", ".img", ".npy"))
+    path = keep_upload(tmp_path, envi, (".hdr", ".img", ".npy"))
     assert path.name == "a.hdr"
     assert (path.parent / "a.img").read_bytes() == b"data"
-    assert keep_upload(tmp_path, _open(envi), (".hdr", ".img")) == path
-    one, two = (_open({"a.npy": content}) for content in (b"1", b"2"))
-    assert keep_upload(tmp_path, one, (".npy",)) != keep_upload(tmp_path, two, (".npy",))
+    assert keep_upload(tmp_path, envi, (".hdr", ".img")) == path
+    (path.parent / "a.img").write_bytes(b"other")
+    keep_upload(tmp_path, envi, (".hdr", ".img"))  # what was changed is kept again
+    assert (path.parent / "a.img").read_bytes() == b"data"
 
 
 def test_other_files_never_have_the_same_folder(tmp_path):
     one = {"a.npy": b"1", "b.npy": b"2"}
     other = {"a.npy": b"1b.npy\0002"}  # the same bytes, names and contents in a row
-    paths = [keep_upload(tmp_path, _open(each), (".npy",)) for each in (one, other)]
+    paths = [keep_upload(tmp_path, each, (".npy",)) for each in (one, other)]
     assert [path.read_bytes() for path in paths] == [b"1", b"1b.npy\0002"]
     assert paths[0] != paths[1]
     assert len(paths[0].parent.name) == 64  # a part of a checksum can be met on purpose
 
 
-def test_an_upload_that_was_changed_is_kept_again(tmp_path):
-    path = keep_upload(tmp_path, _open({"a.npy": b"mine"}), (".npy",))
-    path.write_bytes(b"other")
-    assert keep_upload(tmp_path, _open({"a.npy": b"mine"}), (".npy",)) == path
-    assert path.read_bytes() == b"mine"
-
-
-def test_two_files_of_one_name_are_no_drop(tmp_path):
-    inbox = Inbox(tmp_path)
-    inbox.begin("1", "a.npy", 1).write(b"1")
-    with pytest.raises(ValueError, match=r"got a\.npy twice"):
-        inbox.begin("1", "a.npy", 1)
-    assert inbox.take("1")["a.npy"].tell() == 1
-
-
 @pytest.mark.parametrize("name", ["../a.npy", ".a.npy", "b/a.npy", "b\\a.npy", "a.exe"])
 def test_names_that_lead_elsewhere_are_refused(name, tmp_path):
     with pytest.raises(ValueError, match="expected"):
-        keep_upload(tmp_path, _open({name: b""}), (".npy",))
+        keep_upload(tmp_path, {name: b""}, (".npy",))

@@ -3,7 +3,6 @@
 import contextlib
 import filecmp
 import http.server
-import json
 import os
 import re
 import shutil
@@ -12,14 +11,12 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from itertools import pairwise
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from shared import wait_until
 
 from cassi.apps.inputs import load_snapshot
@@ -145,21 +142,6 @@ def test_a_browser_comes_in_by_the_one_time_link(browser, served):
         urllib.request.urlopen(used)
 
 
-def test_nobody_comes_in_without_the_code(served):
-    wait_until(served.addresses, seconds=60)
-    address = served.addresses()[-1]
-    door, _, code = address.partition("?code=")
-    tries = ("", "static/js/bokeh.min.js", "ws", f"?code={code[:-1]}", "report/guess")
-    for path in tries:
-        with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(f"{door}{path}")
-        assert refused.value.code == 403
-    elsewhere = urllib.request.Request(address, headers={"Host": "evil.example"})
-    with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(elsewhere)
-    assert refused.value.code == 403
-
-
 @pytest.mark.slow
 def test_another_server_of_this_machine_gets_no_cookie_and_no_frame(browser, served):
     """Browsers send cookies to all ports of a host."""
@@ -207,40 +189,6 @@ def test_sections_fold_away_and_empty_ones_are_no_cards(open_view):
     page.get_by_role("button", name="Show Files").press("Enter")
     example.click()
     _see(page, "28 bands of 256 × 256 pixels")
-
-
-@pytest.mark.slow
-def test_results_fit_their_cards_and_have_their_whole_names(open_view, output):
-    """A picture with a truth beside it is twice as wide as others."""
-    names = [f"of-a-long-day/{'with-a-lamp-and-filters-' * 4}{number}" for number in (1, 2)]
-    numbers = {"iterations": 3, "seconds": 1.0, "relative_residual": 0.1}
-    numbers |= {"cube_shape": [8, 64, 64], "files": ["cube.tif"]}
-    for name in names:
-        (output / name).mkdir(parents=True)
-        (output / name / "metrics.json").write_text(json.dumps(numbers))
-        Image.new("RGB", (640, 320), "red").save(output / name / "rgb.png")
-    (output / "table").mkdir()
-    (output / "table" / "results.json").write_text('{"preset": "unit", "metrics": {}}')
-    (output / "table" / "report.html").write_text("<p style='height: 3000px'>a report")
-    page = open_view()
-    for width in (1280, 820):
-        page.set_viewport_size({"width": width, "height": 900})
-        pictures = page.locator("section[aria-label=Results] img")
-        pictures.nth(1).wait_for()
-        boxes = [picture.bounding_box() for picture in pictures.all()]
-        for left, right in pairwise(boxes):
-            assert right["x"] >= left["x"] + left["width"] or right["y"] > left["y"]
-        for name in names:
-            button = page.get_by_role("button", name=name)
-            assert button.evaluate("each => each.scrollWidth <= each.clientWidth")
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    page.get_by_role("button", name=f"Open {output.name}/table").click()
-    page.frame_locator("iframe[title=Report]").get_by_text("a report").wait_for()
-    page.wait_for_function(f"{SECTION} === document.activeElement")
-    frame = page.locator("iframe[title=Report]")
-    wait_until(lambda: frame.bounding_box()["height"] > 3000, seconds=20)
-    for name in ("of-a-long-day", "table"):
-        shutil.rmtree(output / name)
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from cassi.apps.view import runs
 from cassi.apps.view.allowed_paths import AllowedPaths
@@ -20,16 +21,18 @@ from cassi.apps.view.folders import (
     thumbnail,
 )
 from cassi.apps.view.jobs import Job
-from cassi.apps.view.pages.save import place
 from cassi.data.io import write_cube
 from cassi.evaluation import Record, write_results
+
+pytest.importorskip("panel", reason="needs panel")
+from cassi.apps.view.pages.look import place
 
 
 @pytest.fixture
 def result(session):
     session.say_wavelengths("450-520")
     session.summarize()
-    session.say_more("solver.iterations=3\noutput.report=false")
+    session.say_more("method=gap_tv\nsolver.iterations=3\noutput.report=false")
     shown = runs.reconstruct(session.settings(), session.options(), Job())
     runs.save(shown, session.output / "day" / "one")
     return shown, session.output / "day"
@@ -203,25 +206,21 @@ def test_a_result_opens_nothing_outside_of_the_folders(result):
     assert thumbnail(entry, allowed) is None
 
 
-def test_a_picture_that_is_no_png_starts_no_program(result, tmp_path, monkeypatch):
+def test_pictures_that_harm_are_left_out(result, tmp_path, monkeypatch):
+    """PostScript, for which Pillow starts a program, and a picture larger than its file."""
     _, day = result
     (entry,) = list_results(AllowedPaths([day]))
-    program = tmp_path / "gs"  # Ghostscript, which Pillow runs for PostScript
+    program = tmp_path / "gs"
     program.write_text(f"#!/bin/sh\ntouch {tmp_path / 'started'}\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    picture = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n"
-    (day / "one" / "rgb.png").write_bytes(picture)
+    picture = day / "one" / "rgb.png"
+    picture.write_bytes(
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n"
+    )
     assert thumbnail(entry, AllowedPaths([day])) is None
     assert not (tmp_path / "started").exists()
-
-
-def test_a_picture_larger_than_its_file_is_left_out(result):
-    from PIL import Image
-
-    _, day = result
-    (entry,) = list_results(AllowedPaths([day]))
-    Image.new("1", (2**13 + 1, 2**13)).save(day / "one" / "rgb.png")
+    Image.new("1", (2**13 + 1, 2**13)).save(picture)
     assert thumbnail(entry, AllowedPaths([day])) is None
 
 

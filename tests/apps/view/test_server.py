@@ -2,80 +2,38 @@
 
 import asyncio
 import contextlib
+import re
 import stat
 import time
-from types import SimpleNamespace
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("panel", reason="needs panel")
-from tornado.httputil import HTTPHeaders
+from tornado.ioloop import IOLoop
 
 from cassi.apps.view import launch
 from cassi.apps.view import server as server_module
 from cassi.apps.view.command import main, parse
-from cassi.apps.view.one_time_link import OneTimeLink
-from cassi.apps.view.server import Guard, Server
-from cassi.apps.view.uploads import LARGEST, Inbox
-
-HOST = "127.0.0.1:1234"
-
-
-def _request(path="/", query="", host=HOST, cookie=""):
-    headers = HTTPHeaders({"Cookie": cookie})
-    return SimpleNamespace(path=path, query=query, host=host, headers=headers, method="GET")
+from cassi.apps.view.pages.app import Application
+from cassi.apps.view.server import Report, Server, Upload
+from cassi.apps.view.uploads import Inbox
 
 
 @pytest.fixture
-def guard():
-    return Guard({HOST})
+def server():
+    server = Server(lambda: "page")
+    yield server
+    server.stop()
 
 
-def test_the_cookie_lets_through(guard):
-    name, value = guard.cookie_name, guard.cookie
-    for cookie in (f"a=b; {name}={value}", f"bad cookie; []=,; {name}={value}; cassi=x"):
-        assert guard.match(_request(cookie=cookie)) is None
-    wrong = ("", f"{name}=", f"{name}=other", f"{name}={value}2", f"other={value}", "\x00")
-    for cookie in (*wrong, f"{name}={guard.code}", f"{name}=é"):
-        assert guard.match(_request("/ws", cookie=cookie)) == {}
-
-
-def test_other_hosts_are_refused_even_with_the_cookie_or_the_code(guard):
-    cookie = f"{guard.cookie_name}={guard.cookie}"
-    assert guard.match(_request(host="evil.example:1234", cookie=cookie)) == {}
-    assert not guard.redeem(_request(query=f"code={guard.code}", host="evil.example:1234"))
-
-
-def test_the_code_counts_once_and_at_the_door_alone(guard):
-    code, entered = guard.code, []
-    guard.entered = lambda: entered.append(guard.code)
-    assert not guard.redeem(_request(path="/static/a.js", query=f"code={code}"))
-    assert not guard.redeem(_request(query=f"code={code[:-1]}"))
-    assert not guard.redeem(_request())
-    assert guard.redeem(_request(query=f"code={code}"))
-    assert not guard.redeem(_request(query=f"code={code}"))
-    assert entered == [guard.code] != [code]
-    assert guard.redeem(_request(query=f"code={guard.code}"))
-
-
-def _serve(inboxes=None):
-    server = Server()
-    server.open(lambda: None, {}, inboxes or {})
-    return server
-
-
-def test_a_server_listens_on_this_machine_and_draws_a_code():
-    servers = [_serve(), Server()]
-    try:
-        for server in servers:
-            assert server.entrance.startswith(f"http://127.0.0.1:{server.port}/?code=")
-            assert {socket.getsockname()[0] for socket in server._http._sockets.values()} == {
-                "127.0.0.1"
-            }
-        assert servers[0].entrance[-32:] != servers[1].entrance[-32:]
-    finally:
-        for server in servers:
-            server.stop()
+def test_a_server_listens_on_this_machine_and_draws_a_code(server):
+    other = Server(lambda: None)
+    other.stop()
+    assert server.entrance.startswith(f"http://127.0.0.1:{server.port}/?code=")
+    sockets = server._server._http._sockets.values()
+    assert {socket.getsockname()[0] for socket in sockets} == {"127.0.0.1"}
+    assert server.entrance[-32:] != other.entrance[-32:]
 
 
 async def _ask(port, head, body=b"", wait=10):
@@ -90,44 +48,6 @@ async def _ask(port, head, body=b"", wait=10):
     return answer.decode(errors="replace")
 
 
-@pytest.fixture
-def server():
-    server = _serve()
-    yield server
-    server.stop()
-
-
-def test_a_page_waits_until_the_application_is_there():
-    server = Server()
-    head = "GET {} HTTP/1.1\r\nHost: HOST\r\nConnection: close\r\n"
-    path = server.guard.path
-    known = head + f"Cookie: {server.guard.cookie_name}={server.guard.cookie}\r\n"
-
-    async def follow():
-        assert (await _ask(server.port, head.format("/") + "\r\n")).startswith("HTTP/1.1 403")
-        assert "Starting" in await _ask(server.port, known.format(f"{path}/") + "\r\n")
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        again = known.replace("Connection: close\r\n", "").replace(
-            "HOST", f"127.0.0.1:{server.port}"
-        )
-        writer.write(again.format(f"{path}/").encode() + b"\r\n")
-        await reader.readuntil(b"</html>\n")
-        told = asyncio.ensure_future(_ask(server.port, known.format(f"{path}/ready") + "\r\n"))
-        await asyncio.sleep(0.1)
-        assert not told.done()
-        server.open(lambda: None)
-        assert (await told).startswith("HTTP/1.1 204")
-        assert "Starting" not in await _ask(server.port, known.format(f"{path}/") + "\r\n")
-        writer.write(again.format(f"{path}/static/js/bokeh.min.js").encode() + b"\r\n")
-        assert b"200" in await reader.readline()  # on a connection of before
-        writer.close()
-
-    try:
-        server.io_loop.run_sync(follow)
-    finally:
-        server.stop()
-
-
 def test_refusals_come_before_bodies(server):
     head = "POST {} HTTP/1.1\r\nHost: HOST\r\nContent-Length: {}\r\n\r\n"
     for path in ("/", "/ws", "/report/a", f"/?code={server.guard.code}"):  # a code comes by GET
@@ -139,7 +59,7 @@ def test_refusals_come_before_bodies(server):
 
 def test_slow_senders_are_cut_off(monkeypatch):
     monkeypatch.setattr(server_module, "_SLOWEST", 0.2)
-    server = _serve()
+    server = Server(lambda: None)
     head = "POST / HTTP/1.1\r\nHost: HOST\r\n"
     try:
         for unfinished in (head, f"{head}Content-Length: 9\r\n\r\n"):
@@ -158,13 +78,15 @@ def _put(server, path, origin="http://HOST", length=4, cookie=True):
     return server.io_loop.run_sync(lambda: _ask(server.port, head, b"1234"))
 
 
-def test_uploads_come_from_the_page_alone(tmp_path):
-    inbox = Inbox(tmp_path)
-    server = _serve({inbox.key: inbox})
+def test_uploads_come_from_the_page_alone():
+    inbox = Inbox()
+    patterns = [("/upload/([A-Za-z0-9_-]+)/([0-9]+)", Upload, {"inboxes": {"key": inbox}})]
+    server = Server(lambda: None, patterns=patterns, largest=8)
     try:
-        path = f"/upload/{inbox.key}/1?name=a.npy"
+        path = "/upload/key/1?name=a.npy"
         assert _put(server, path).startswith("HTTP/1.1 204")
-        assert inbox.take("1")["a.npy"].tell() == 4
+        assert "got a.npy twice" in _put(server, path)
+        assert inbox.take("1") == {"a.npy": b"1234"}
         for answer in (
             _put(server, path, cookie=False),
             _put(server, path, origin="http://127.0.0.1:1"),
@@ -172,51 +94,71 @@ def test_uploads_come_from_the_page_alone(tmp_path):
         ):
             assert answer.startswith("HTTP/1.1 403")
         assert inbox.take("1") == {}
-        assert _put(server, path, length=LARGEST + 1).startswith("HTTP/1.1 413")
+        assert _put(server, path, length=9).startswith("HTTP/1.1 4")
     finally:
         server.stop()
 
 
-def test_an_upload_that_stands_still_is_cut_off(tmp_path, monkeypatch):
-    monkeypatch.setattr(server_module, "_SLOWEST", 0.3)
-    inbox = Inbox(tmp_path)
-    server = _serve({inbox.key: inbox})
-    try:
-        start = time.monotonic()
-        assert _put(server, f"/upload/{inbox.key}/1?name=a.npy", length=9) == ""
-        assert time.monotonic() - start < 5
-    finally:
-        server.stop()
-
-
-def _get(server, path, cookie=""):
-    head = f"GET {path} HTTP/1.1\r\nHost: HOST\r\nConnection: close\r\n"
+def _get(server, path, cookie="", host="HOST"):
+    head = f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n"
     head += f"Cookie: {cookie}\r\n\r\n"
     return server.io_loop.run_sync(lambda: _ask(server.port, head))
+
+
+def _status(*request, **more):
+    return _get(*request, **more)[9:12]
+
+
+def test_the_cookie_lets_through_and_nothing_else(server):
+    guard = server.guard
+    path, cookie = f"{guard.path}/static/js/bokeh.min.js", f"{guard.cookie_name}={guard.cookie}"
+    for good in (cookie, f"a=b; {cookie}", f"bad cookie; []=,; {cookie}; cassi=x"):
+        assert _status(server, path, good) == "200"
+    wrong = ("", f"{guard.cookie_name}=", f"{cookie}2", f"other={guard.cookie}")
+    for bad in (*wrong, f"{guard.cookie_name}={guard.code}", f"{guard.cookie_name}=é"):
+        assert _status(server, path, bad) == "403"
+    assert _status(server, path, "\x00") == "400"
+    assert _status(server, path, cookie, host=f"evil.example:{server.port}") == "403"
+
+
+def test_the_code_counts_once_here_and_at_the_door_alone(server):
+    code, entered = server.guard.code, []
+    server.guard.entered = lambda: entered.append(server.guard.code)
+    assert _status(server, f"/?code={code}", host=f"evil.example:{server.port}") == "403"
+    for path in (f"/static/a.js?code={code}", f"/?code={code[:-1]}", "/", f"{server.guard.path}/"):
+        assert _status(server, path) == "403"
+    assert _status(server, f"/?code={code}") == "200"
+    assert _status(server, f"/?code={code}") == "403"
+    assert entered == [server.guard.code] != [code]
+    assert _status(server, f"/?code={server.guard.code}") == "200"
 
 
 def test_a_browser_gets_a_cookie_for_the_paths_of_the_application_alone(server):
     """Other servers of this machine get the cookies of `/`, and may set some."""
     code = server.guard.code
     answer = _get(server, f"/?code={code}")
-    assert answer.startswith("HTTP/1.1 200")
     (line,) = [line for line in answer.splitlines() if line.startswith("Set-Cookie: ")]
     cookie, *rest = line.removeprefix("Set-Cookie: ").split("; ")
     assert {"HttpOnly", "SameSite=Strict", f"Path={server.guard.path}/"} == set(rest)
     assert code not in answer
-    assert _get(server, f"/?code={code}").startswith("HTTP/1.1 403")
-    assert _get(server, f"{server.guard.path}/").startswith("HTTP/1.1 403")
-    assert _get(server, f"{server.guard.path}/static/js/bokeh.min.js", cookie)[9:12] == "200"
+    assert _status(server, f"{server.guard.path}/static/js/bokeh.min.js", cookie) == "200"
 
 
 def test_no_answer_is_kept_framed_or_named_elsewhere():
-    server = Server()
+    patterns = [("/report/([a-z]+)", Report, {"reports": {"key": b"report"}})]
+    server = Server(lambda: "page", patterns=patterns)
     path, cookie = server.guard.path, f"{server.guard.cookie_name}={server.guard.cookie}"
     try:
-        waiting = _get(server, f"{path}/", cookie)
-        server.open(lambda: "page", {"key": b"report"})
-        paths = ("/", "/ws", "/favicon.ico", "/static/js/bokeh.min.js", "/metadata", "/nowhere")
-        answers = [waiting, _get(server, f"/?code={server.guard.code}"), _get(server, "/nowhere")]
+        paths = (
+            "/",
+            "/ws",
+            "/favicon.ico",
+            "/static/js/bokeh.min.js",
+            "/metadata",
+            "/report/guess",
+            "/nowhere",
+        )
+        answers = [_get(server, f"/?code={server.guard.code}"), _get(server, "/nowhere")]
         answers += [_get(server, f"{path}{each}", cookie) for each in paths]
         report = _get(server, f"{path}/report/key", cookie)
     finally:
@@ -231,51 +173,51 @@ def test_no_answer_is_kept_framed_or_named_elsewhere():
     assert "\r\nX-Frame-Options: SAMEORIGIN\r\n" in report
 
 
-def test_a_file_leads_the_browser_in(server, tmp_path):
-    link = OneTimeLink(tmp_path, server.entrance, "cassi-view")
-    assert stat.S_IMODE(link.path.stat().st_mode) == 0o600
-    assert stat.S_IMODE(link.path.parent.stat().st_mode) == 0o700
-    assert f'href="{server.entrance}"' in link.path.read_text()
-    link.close()
-    assert not link.path.parent.exists()
+@pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")  # of panel
+def test_a_tab_has_all_sections_and_takes_uploads(tmp_path):
+    reports, inboxes = {}, {}
+    application = Application([tmp_path], tmp_path, reports, inboxes)
+    server = Server(application.page)
+    cookie = f"{server.guard.cookie_name}={server.guard.cookie}"
+    try:
+        page = _get(server, f"{server.guard.path}/", cookie)
+    finally:
+        server.stop()
+        application.close()
+    assert re.findall('<section class="(.*?)" aria-label="(.*?)"', page) == [
+        *(("empty", "Results"), ("", "Files"), ("", "Camera"), ("", "Reconstruct")),
+        *(("empty", "Look"), ("empty", "Save")),
+    ]
+    assert "http://" not in page.replace(f"http://127.0.0.1:{server.port}", "")
+    assert len(inboxes) == 3
 
 
 def test_a_link_lies_where_no_other_user_can_write(tmp_path):
-    inside = OneTimeLink(tmp_path, "http://127.0.0.1", "cassi-view")
-    assert inside.path.is_relative_to(tmp_path)
-    inside.close()
+    with launch.make_private_folder(tmp_path) as inside:
+        assert stat.S_IMODE(Path(inside).stat().st_mode) == 0o700
+        assert Path(inside).is_relative_to(tmp_path)
     tmp_path.chmod(0o777)
-    outside = OneTimeLink(tmp_path, "http://127.0.0.1", "cassi-view")
-    try:
-        assert not outside.path.is_relative_to(tmp_path)
-    finally:
-        outside.close()
+    with launch.make_private_folder(tmp_path) as outside:
+        assert not Path(outside).is_relative_to(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_browser_is_given_no_secret(tmp_path, monkeypatch, capsys):
+    """But the name of a file that leads it in."""
     given = []
 
     def open_browser(address):
-        given.append(address)
-        asyncio.run_coroutine_threadsafe(stop(), loop[0])
+        given.extend((address, Path(address.removeprefix("file://")).read_text()))
+        loop.call_soon_threadsafe(loop.stop)
 
-    async def stop():
-        servers[0].io_loop.stop()
-
-    servers, loop = [], []
-
-    def make(*args):
-        servers.append(Server(*args))
-        loop.append(servers[0].io_loop.asyncio_loop)
-        return servers[0]
-
-    monkeypatch.setattr(server_module, "Server", make)
+    loop = IOLoop.current().asyncio_loop
     monkeypatch.setattr(launch.webbrowser, "open", open_browser)
     main([str(tmp_path), "--output", str(tmp_path / "out")])
-    (address,) = given
+    address, page = given
+    entrance = capsys.readouterr().out.split()[1]
+    code = entrance.partition("code=")[2]
+    assert f'href="{entrance}"' in page
     assert address.startswith("file:///")
-    code = capsys.readouterr().out.partition("code=")[2].split()[0]
     assert code not in address
     assert list((tmp_path / "out").iterdir()) == []
 

@@ -1,7 +1,6 @@
 """Section 2: the summary of the inputs, and the values that can be corrected."""
 
-import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from html import escape
 
@@ -9,16 +8,16 @@ import panel as pn
 from param.parameterized import Event
 
 from cassi.apps.view.input_summary import InputSummary
-from cassi.apps.view.jobs import FAILED, STOPPED, Job, Jobs, explain
+from cassi.apps.view.jobs import Jobs, explain
 from cassi.apps.view.pages.figures import PAIR, PictureFigure, grey, with_mask
 from cassi.apps.view.pages.parts import (
-    BARS,
-    CARD,
-    TABLE,
+    STYLE,
+    attempt,
     button,
     field,
+    follow,
     heading,
-    later,
+    pane,
     say,
     select,
     table,
@@ -45,33 +44,29 @@ class CameraSection:
     Args:
         session: of this tab.
         jobs: that run a calibration.
-        ready: called with the summary of the inputs, or None if they do not fit.
+        allow: called with whether the inputs fit.
     """
 
-    def __init__(
-        self, session: Session, jobs: Jobs, ready: Callable[[InputSummary | None], object]
-    ) -> None:
-        self.session, self.jobs, self.ready = session, jobs, ready
+    def __init__(self, session: Session, jobs: Jobs, allow: Callable[[bool], object]) -> None:
+        self.session, self.jobs, self.allow = session, jobs, allow
         self.fields = {}
         for name, (label, hint) in _FIELDS.items():
             self.fields[name] = field(label, hint, 170)
-            self.fields[name].param.watch(partial(self._given, name), "value")
-        self.axis = select("Dispersion along", list(_AXES), 170)
-        self.axis.param.watch(lambda event: self._set("system.axis", _AXES[event.new]), "value")
+            self.fields[name].param.watch(partial(self._set, name), "value")
+        axis = select("Dispersion along", _AXES, 170)
+        axis.param.watch(partial(self._set, "system.axis"), "value")
         self.band = pn.widgets.IntSlider(
-            name="Mask at band", start=1, end=2, width=330, stylesheets=[BARS]
+            name="Mask at band", start=1, end=2, width=330, stylesheets=[STYLE]
         )
         self.band.param.watch(lambda event: self._draw_frame(), "value")
         self.message = text("Choose a snapshot and a mask, or take the example.")
-        self.table = pn.pane.HTML(
-            "", stylesheets=[TABLE], sizing_mode="stretch_width", margin=(0, 10)
-        )
+        self.table = pane(sizing_mode="stretch_width")
         self.frame = PictureFigure("Frame")
         self.predicted = PictureFigure("Predicted frame")
         self.calibrate = button("Calibrate", 150)
         self.calibrate.on_click(lambda event: self._calibrate())
         self.estimates = text()
-        self.table_of_estimates = pn.pane.HTML("", margin=(0, 10))
+        self.table_of_estimates = pane()
         self.summary: InputSummary | None = None
         self.pictures = pn.Column(
             pn.Row(self.frame.view, self.predicted.view, margin=0),
@@ -81,19 +76,18 @@ class CameraSection:
             visible=False,
             width=PAIR,
         )
-        values = [*self.fields.values()]
-        first, rest = [*values[:2], self.axis, *values[2:3]], values[3:]
+        step, bands, wavelengths, *sensor = self.fields.values()
         left = pn.Column(
-            pn.FlexBox(*first, margin=0),
+            pn.FlexBox(step, bands, axis, wavelengths, margin=0),
             self.message,
             self.table,
             pn.Card(
-                pn.FlexBox(*rest, margin=0),
+                pn.FlexBox(*sensor, margin=0),
                 title="Sensor",
                 collapsed=True,
                 sizing_mode="stretch_width",
                 margin=10,
-                stylesheets=[CARD],
+                stylesheets=[STYLE],
             ),
             styles={"flex": f"1 1 {_LEFT + 20}px"},
         )
@@ -103,70 +97,69 @@ class CameraSection:
             sizing_mode="stretch_width",
         )
         self._turn = 0
-        self._job: Job | None = None
 
     async def refresh(self) -> None:
         """Read all inputs again. Of several calls at once only the last one changes the page."""
         self._turn += 1
-        turn = self._turn
-        step = _next_step(self.session.values)
-        if step:
-            self._refuse(step, "")
-            return
-        say(self.message, "reading …")
-        try:
-            found = await asyncio.to_thread(self.session.summarize)
-        except Exception as error:
+        turn, values = self._turn, self.session.values
+
+        def show(summary: InputSummary) -> None:
             if turn == self._turn:
-                later(partial(self._refuse, explain(error)))
-            return
-        if turn == self._turn:
-            later(partial(self._show, found))
+                self._show(summary)
 
-    def _given(self, name: str, event: Event) -> None:
-        self._set(name, event.new)
+        def refuse(reason: str) -> None:
+            if turn == self._turn:
+                self._refuse(reason, "error")
 
-    def _set(self, name: str, value: str | None) -> None:
-        if name == "wavelengths":
-            self.session.say_wavelengths(value or "")
+        if not values.keys() & {"measurement", "truth"}:
+            self._refuse("Now choose the snapshot.")
+        elif not values.keys() & {"mask", "camera"}:
+            self._refuse("Now choose its mask, or a camera file.")
         else:
-            self.session.set(name, value)
+            say(self.message, "reading …")
+            await attempt(self.message, self.session.summarize, show, refuse)
+
+    def _set(self, name: str, event: Event) -> None:
+        if name == "wavelengths":
+            self.session.say_wavelengths(event.new or "")
+        else:
+            self.session.set(name, event.new)
         if self.session.values:
             pn.state.execute(self.refresh)
 
-    def _refuse(self, message: str, kind: str = "error") -> None:
+    def _refuse(self, message: str, kind: str = "") -> None:
         self.summary, self.pictures.visible, self.table.object = None, False, ""
         say(self.message, message, kind)
-        self.ready(None)
+        self.allow(False)
 
-    def _show(self, found: InputSummary) -> None:
-        self.summary = found
-        read = [row for row in found.rows if row[0] == "Files"]
-        self.table.object = table([row for row in found.rows if row not in read], read)
-        if found.warnings:
-            say(self.message, found.warnings, "warning")
+    def _show(self, summary: InputSummary) -> None:
+        self.summary = summary
+        read = [row for row in summary.rows if row[0] == "Files"]
+        self.table.object = table([row for row in summary.rows if row not in read], read)
+        if summary.warnings:
+            say(self.message, summary.warnings, "warning")
         else:
             say(self.message, "nothing in the frame speaks against this camera", "good")
-        self.band.visible = found.mask is not None and found.offsets is not None
-        if found.offsets is not None:
-            count = len(found.offsets)
+        self.band.visible = summary.mask is not None and summary.offsets is not None
+        if summary.offsets is not None:
+            count = len(summary.offsets)
             if self.band.end != count:
                 self.band.param.update(end=max(count, 2), value=max(1, count // 2))
         self._draw_frame()
-        said = f"agreement of fine structure {found.agreement:.2f}"
-        self.predicted.show(grey(found.predicted), said)
+        caption = f"agreement of fine structure {summary.agreement:.2f}"
+        self.predicted.show(grey(summary.predicted), caption)
         self.pictures.visible = True
-        self.ready(found)
+        self.allow(True)
 
     def _draw_frame(self) -> None:
-        found = self.summary
-        if found is None:
+        summary = self.summary
+        if summary is None:
             return
-        if found.mask is None or found.offsets is None:
-            self.frame.show(grey(found.frame), "as it was read")
+        if summary.mask is None or summary.offsets is None:
+            self.frame.show(grey(summary.frame), "as it was read")
             return
-        offset = found.offsets[min(self.band.value, len(found.offsets)) - 1]
-        picture = with_mask(found.frame, found.mask, offset, found.axis)
+        offset = summary.offsets[min(self.band.value, len(summary.offsets)) - 1]
+        picture = with_mask(summary.frame, summary.mask, offset, summary.axis)
         self.frame.show(picture, "mask in red")
 
     def _calibrate(self) -> None:
@@ -176,30 +169,13 @@ class CameraSection:
             say(self.estimates, explain(error), "error")
             return
         self.calibrate.disabled = True
-        self._job = self.jobs.submit(lambda job: calibrate(settings, job))
-        self._polling = pn.state.add_periodic_callback(self._poll, period=300)
+        job = self.jobs.submit(lambda job: calibrate(settings, job))
 
-    def _poll(self) -> None:
-        job = self._job
-        if job is None:
-            return
-        if not job.is_over:
-            say(self.estimates, f"{job.stage} …")
-            return
-        self._job = None
-        self._polling.stop()
-        self.calibrate.disabled = False
-        if job.status in (FAILED, STOPPED):
-            say(self.estimates, job.message or "stopped", "error")
-            return
-        say(self.estimates, "found; below, “Calibrate first” uses it")
-        self.table_of_estimates.object = f"<pre>{escape(job.value)}</pre>"
+        def end() -> None:
+            self.calibrate.disabled = False
 
+        def done(estimates: str) -> None:
+            say(self.estimates, "found; below, “Calibrate first” uses it")
+            self.table_of_estimates.object = f"<pre>{escape(estimates)}</pre>"
 
-def _next_step(values: Mapping[str, str]) -> str:
-    """Return what to do before there is something to read; "" when there is."""
-    if not values.keys() & {"measurement", "truth"}:
-        return "Now choose the snapshot."
-    if not values.keys() & {"mask", "camera"}:
-        return "Now choose its mask, or a camera file."
-    return ""
+        follow(job, self.estimates, lambda: say(self.estimates, f"{job.stage} …"), end, done)

@@ -8,7 +8,7 @@ import panel as pn
 from bokeh.models import ColumnDataSource, Range1d
 from bokeh.plotting import figure
 
-from cassi.apps.view.pages.parts import later
+from cassi.apps.view.pages.parts import later, pane
 from cassi.viz.checks import white_level
 from cassi.viz.color import encode
 
@@ -52,7 +52,7 @@ class PictureFigure:
         self.largest = largest
         self._data = ColumnDataSource({name: [] for name in _COLUMNS})
         self.figure.image_rgba(**{name: name for name in _COLUMNS}, source=self._data)
-        self.caption = pn.pane.HTML("", margin=(0, 10), width=_WIDTH)
+        self.caption = pane(width=_WIDTH)
         self.name = name
         self.view = pn.Column(self.caption, pn.pane.Bokeh(self.figure), margin=0)
 
@@ -64,7 +64,7 @@ class PictureFigure:
         full = np.full((*thin.shape[:2], 4), 255, np.uint8)
         full[..., :3] = thin
         said = escape(f"{self.name}: {caption}")
-        self.caption.object = f'<p style="margin:4px 0" role="status">{said}</p>'
+        self.caption.object = f'<p class="caption" role="status">{said}</p>'
         later(lambda: self._update(full.view(np.uint32)[..., 0], height, width))
 
     def _update(self, data: np.ndarray, height: int, width: int) -> None:

@@ -6,12 +6,11 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import panel as pn
 from param.parameterized import Event
 
-from cassi.apps.view.allowed_paths import AllowedPaths
 from cassi.apps.view.cubes import Shown
 from cassi.apps.view.folders import (
     Entry,
@@ -22,12 +21,10 @@ from cassi.apps.view.folders import (
 )
 from cassi.apps.view.jobs import explain
 from cassi.apps.view.pages.parts import (
-    OUTLINE,
-    THUMBNAIL,
-    WRAPPED,
+    STYLE,
+    attempt,
     button,
     heading,
-    later,
     say,
     text,
 )
@@ -46,19 +43,19 @@ class GallerySection:
 
     Args:
         session: of this tab.
-        done: called with a cube that was opened.
-        show: called with the name of an evaluation and its page, HTML.
+        open_cube: called with a cube that was opened.
+        open_evaluation: called with the name of an evaluation and its page, HTML.
     """
 
     def __init__(
         self,
         session: Session,
-        done: Callable[[Shown], object],
-        show: Callable[[str, bytes], object],
+        open_cube: Callable[[Shown], object],
+        open_evaluation: Callable[[str, bytes], object],
     ) -> None:
-        self.session, self.done, self.show = session, done, show
-        self.cards: dict[str, pn.Column] = {}
-        self.known: dict[str, Entry] = {}
+        self.session, self.open_cube, self.open_evaluation = session, open_cube, open_evaluation
+        self.cards: dict[Entry, pn.Column] = {}
+        self.entries: list[Entry] = []
         self.most = _PAGE
         self.message = text()
         self.grid = pn.FlexBox(margin=(0, 5), align_items="stretch")
@@ -79,62 +76,57 @@ class GallerySection:
             return
         self._busy = True
         try:
-            entries = await asyncio.to_thread(list_results, self.session.allowed)
-            await self._show(entries)
+            await self._show(await asyncio.to_thread(list_results, self.session.allowed))
         except Exception as error:
             say(self.message, explain(error), "error")
         finally:
             self._busy = False
 
     async def _show(self, entries: list[Entry]) -> None:
-        listed = {entry.name: entry for entry in entries}
-        if listed == self.known and len(self.cards) >= min(len(listed), self.most):
+        first = entries[: self.most]
+        if entries == self.entries and first == list(self.cards):
             return
-        shown = dict(list(listed.items())[: self.most])
-        for name, entry in shown.items():
-            if self.known.get(name) != entry or name not in self.cards:
+        for entry in first:
+            if entry not in self.cards:
                 picture = await asyncio.to_thread(thumbnail, entry, self.session.allowed)
-                self.cards[name] = self._card(entry, picture)
-        self.cards = {name: self.cards[name] for name in shown}
-        self.known = listed
+                self.cards[entry] = self._card(entry, picture)
+        self.entries, self.cards = entries, {entry: self.cards[entry] for entry in first}
         self.grid.objects = list(self.cards.values())
         failed = sum(entry.folder is None for entry in entries)
-        said = f"{len(entries) - failed} done" + (f", {failed} failed or damaged" if failed else "")
-        say(self.message, said)
-        self.more.visible = len(listed) > len(shown)
-        self.view.visible = bool(listed)
+        count = f"{len(entries) - failed} done"
+        say(self.message, count + (f", {failed} failed or damaged" if failed else ""))
+        self.more.visible = len(entries) > len(first)
+        self.view.visible = bool(entries)
 
     def _card(self, entry: Entry, picture: Image.Image | None) -> pn.Column:
         parts: list[pn.viewable.Viewable] = []
         if picture is not None:
-            said = escape(f"{entry.name} in colour")  # panel writes it into HTML as it is
-            size = {"width": _WIDTH, "height": 150, "fixed_aspect": False}
-            parts.append(pn.pane.PNG(picture, alt_text=said, stylesheets=[THUMBNAIL], **size))
+            words = escape(f"{entry.name} in colour")  # panel writes it into HTML as it is
+            look = {"stylesheets": [STYLE], "css_classes": ["thumbnail"], "fixed_aspect": False}
+            parts.append(pn.pane.PNG(picture, alt_text=words, width=_WIDTH, height=150, **look))
         if entry.folder is not None:
-            opens = pn.widgets.Button(
-                name=f"Open {entry.name}", width=_WIDTH, stylesheets=[WRAPPED]
-            )
+            opens = button(f"Open {entry.name}", _WIDTH)
+            opens.css_classes = ["wrapped"]
             opens.on_click(partial(self._open, entry))
             parts.append(opens)
         name = entry.name if entry.folder is None else ""
         warned = f"warnings of the camera: {entry.warnings}" if entry.warnings else ""
-        kind = "error" if entry.folder is None else ""
-        line = text("", kind)
-        say(line, [name, entry.said, warned], kind)
-        return pn.Column(*parts, line, width=_WIDTH + 20, margin=5, styles=OUTLINE)
+        line = text([name, entry.said, warned], "error" if entry.folder is None else "")
+        look = {"stylesheets": [STYLE], "css_classes": ["outline"]}
+        return pn.Column(*parts, line, width=_WIDTH + 20, margin=5, **look)
 
     async def _open(self, entry: Entry, event: Event) -> None:
         say(self.message, f"reading {entry.name} …")
-        read: Callable[[Entry, AllowedPaths], Any]
         read = evaluation_page if entry.is_evaluation else open_result
-        try:
-            found: Any = await asyncio.to_thread(read, entry, self.session.allowed)
-        except Exception as error:
-            later(partial(say, self.message, explain(error), "error"))
-            return
-        later(partial(say, self.message, f"{entry.name} is open below"))
-        is_evaluation = entry.is_evaluation
-        later(partial(self.show, entry.name, found) if is_evaluation else partial(self.done, found))
+
+        def done(result: Shown | bytes) -> None:
+            say(self.message, f"{entry.name} is open below")
+            if isinstance(result, bytes):
+                self.open_evaluation(entry.name, result)
+            else:
+                self.open_cube(result)
+
+        await attempt(self.message, lambda: read(entry, self.session.allowed), done)
 
     async def _more(self, event: Event) -> None:
         self.most += _PAGE

@@ -2,20 +2,17 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
 import panel as pn
 
-from cassi.apps.results import say_warnings
+from cassi.apps.results import one_line, say_warnings
 from cassi.apps.view.cubes import Shown
-from cassi.apps.view.jobs import DONE, STOPPED, Job, Jobs, explain
-from cassi.apps.view.pages.parts import BARS, PENDING, button, heading, say, select, text
+from cassi.apps.view.jobs import Job, Jobs, explain
+from cassi.apps.view.pages.parts import PENDING, STYLE, button, follow, heading, say, select, text
 from cassi.apps.view.runs import reconstruct
-from cassi.apps.view.runs import say as say_result
 from cassi.apps.view.session import METHODS, SUFFIX, Session, list_methods
 
 _CALIBRATE = "Calibrate first"
-_PERIOD = 300  # ms
 
 
 class RunSection:
@@ -40,9 +37,9 @@ class RunSection:
         self.start, self.stop = button("Reconstruct", primary=True), button("Stop", 90)
         self.start.disabled = self.stop.disabled = True
         self.start.on_click(lambda event: self._start())
-        self.stop.on_click(lambda event: self._job.stop() if self._job else None)
+        self.stop.on_click(lambda event: self.close())
         self.bar = pn.indicators.Progress(
-            name="Progress", value=0, max=100, width=420, stylesheets=[BARS], visible=False
+            name="Progress", value=0, max=100, width=420, stylesheets=[STYLE], visible=False
         )
         self.message, self.warnings = text(), text()
         self.picture = pn.pane.PNG(None, alt_text="The cube so far, in colour", width=320)
@@ -62,12 +59,11 @@ class RunSection:
             sizing_mode="stretch_width",
         )
         self._job: Job | None = None
-        self._polling: Any = None
 
     async def list_methods(self) -> None:
         """Offer all methods; reading their configs takes a while."""
-        found = self.session.allowed.list_files([SUFFIX]).items()
-        networks = {name: str(path) for name, path in found}
+        files = self.session.allowed.list_files([SUFFIX]).items()
+        networks = {name: str(path) for name, path in files}
         self.method.options = await asyncio.to_thread(list_methods) | networks
 
     def allow(self, is_ready: bool) -> None:
@@ -75,7 +71,7 @@ class RunSection:
         self.start.disabled = not is_ready or self._job is not None
 
     def close(self) -> None:
-        """Stop the job of a tab that was closed."""
+        """Stop the job, also that of a tab that was closed."""
         if self._job is not None:
             self._job.stop()
 
@@ -91,29 +87,24 @@ class RunSection:
         self.start.disabled, self.stop.disabled, self.bar.visible = True, False, True
         say(self.warnings, "")
         self._job = self.jobs.submit(lambda job: reconstruct(settings, options, job))
-        self._polling = pn.state.add_periodic_callback(self._poll, period=_PERIOD)
+        follow(self._job, self.message, self._show_progress, self._end, self._show)
 
-    def _poll(self) -> None:
+    def _show_progress(self) -> None:
         from PIL import Image
 
         job = self._job
-        if job is None:
-            return
+        assert job is not None
         self.bar.value = round(100 * job.share)
         if job.picture is not None:
             self.picture.object = Image.fromarray(job.picture)
-        if not job.is_over:
-            say(self.message, f"{job.stage} …{job.time_left()}", PENDING)
-            return
+        say(self.message, f"{job.stage} …{job.time_left()}", PENDING)
+
+    def _end(self) -> None:
         self._job = None
         self.bar.visible = False
-        self._polling.stop()
         self.start.disabled, self.stop.disabled = False, True
-        if job.status == DONE:
-            say(self.message, f"done: {say_result(job.value)}", "good")
-            say(self.warnings, say_warnings(job.value.numbers), "warning")
-            self.done(job.value)
-        elif job.status == STOPPED:
-            say(self.message, "stopped")
-        else:
-            say(self.message, job.message, "error")
+
+    def _show(self, shown: Shown) -> None:
+        say(self.message, f"done: {one_line(dict(shown.numbers))}", "good")
+        say(self.warnings, say_warnings(shown.numbers), "warning")
+        self.done(shown)

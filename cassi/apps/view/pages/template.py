@@ -23,8 +23,7 @@ class Page(pn.Template):
         sections: Mapping[str, pn.viewable.Viewable],
         late: Collection[str] = (),
     ) -> None:
-        page = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
-        super().__init__(page)
+        super().__init__(Path(__file__).with_name("page.html").read_text(encoding="utf-8"))
         words = {"command": command, "lead": lead, "sections": list(sections), "late": late}
         for name, value in words.items():
             self.add_variable(name, value)
