@@ -112,7 +112,7 @@ def strangeness(
 
     with the symbols of `direction`. The second is at most 1.5 in 19 of CAVE's 20 training scenes,
     each by the statistics of the others, and at least 3.4 both ways in the light of a lamp, as a
-    sensor sees it (`python -m scripts.benchmarks.camera_check --lamp`).
+    sensor sees it (docs/development/experiments/camera-check.md).
 
     Args:
         x: cube `(C, H, W)`.

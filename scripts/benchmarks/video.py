@@ -2,7 +2,7 @@
 
     python -m scripts.benchmarks.video
     python -m scripts.benchmarks.video --methods gap_tv auto --threads 1
-    python -m scripts.benchmarks.video --json runs/video.json  # for scripts/docs/leaderboard.py
+    python -m scripts.benchmarks.video --json runs/video.json
 
 Reads kobe, traffic and runner (256 × 256, 8 frames in one) below ``$CASSI_DATA/cacti``. Prints PSNR
 (dB, peak 1, cube cut to [0, 1], mean over frames) and seconds of each method, as Markdown.
@@ -60,7 +60,7 @@ def main() -> None:
         table.print(method, *cells, f"{sum(values) / len(values):.2f}")
         found[method] = dict(zip(scenes, (round(value, 2) for value in values), strict=True))
     if options.json is not None:
-        options.json.write_text(json.dumps(found, indent=1) + "\n")
+        options.json.write_text(json.dumps({"videos": found}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
