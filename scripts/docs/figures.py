@@ -138,6 +138,15 @@ class _Quotable(dict[str, Any]):
     __getattr__ = dict.__getitem__
 
 
+def merge(figures: Figures, more: Figures) -> None:
+    """Put figures among others: those of equal names take their places."""
+    for name, value in more.items():
+        if isinstance(value, dict) and isinstance(figures.get(name), dict):
+            merge(figures[name], value)
+        else:
+            figures[name] = value
+
+
 def take_over(figures: Figures, folder: Path) -> None:
     """Put the results of an evaluation into the figures of the leaderboard.
 
@@ -380,7 +389,7 @@ def main(arguments: list[str] | None = None) -> int:
         if place.is_dir():
             take_over(figures, place)
         else:
-            figures |= json.loads(place.read_text(encoding="utf-8"))
+            merge(figures, json.loads(place.read_text(encoding="utf-8")))
     wrong = []
     for page in PAGES:
         file = ROOT / page

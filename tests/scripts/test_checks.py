@@ -66,7 +66,7 @@ def _rows(table):
 
 
 def test_a_failed_step_on_a_gpu_is_told_and_the_next_one_runs(tmp_path):
-    told = _stand_in(tmp_path, '*models.csv*) echo "a | b"; exit 3;;')
+    told = _stand_in(tmp_path, '*c_models.json*) echo "a | b"; exit 3;;')
     result = _gpu(str(tmp_path / "out"), **told)
     assert result.returncode == 1
     table = (tmp_path / "out" / "table.md").read_text()
