@@ -123,7 +123,8 @@ class Row(NamedTuple):
                 x = merge_bands(x, self.bands)
             elif self.bands > BANDS:
                 x = interpolate(x[None], (self.bands, *x.shape[2:]), mode="trilinear")[0]
-            y, snr_db, camera = system(x), self.noise[k % len(self.noise)], system
+            camera: System = system
+            y, snr_db = system(x), self.noise[k % len(self.noise)]
             if snr_db is not None:
                 noise = torch.randn(y.shape, generator=random)
                 y = y + noise * y.square().mean().sqrt() * 10 ** (-snr_db / 20)
