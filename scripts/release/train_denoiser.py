@@ -168,9 +168,8 @@ def evaluate(net: DRUNet, files: list[Path], white: float) -> list[str]:
 
 def write(net: DRUNet, out: Path, settings: Any, table: list[str]) -> None:
     """Write the weights with all that is needed to build the network around them."""
-    trained = {
-        key: value for key, value in OmegaConf.to_container(settings).items() if key != "data"
-    }
+    trained: Any = OmegaConf.to_container(settings)
+    del trained["data"]
     metadata = {
         "network": "cassi.models.DRUNet",
         "arguments": json.dumps(ARGUMENTS),
