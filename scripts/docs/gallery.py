@@ -204,7 +204,7 @@ def draw_bench() -> None:
     """The bench of its guide: frames, reflectances, and spectra with error bars."""
     lab = Lab.drawn(2)
     with tempfile.TemporaryDirectory() as bench:
-        filters = lab.filter_options(Path(bench), "frames.yaml")
+        filters = lab.filter_options(Path(bench))
         for words in (
             ("scripts.benchmarks.lab", bench),
             (
