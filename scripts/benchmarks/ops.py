@@ -8,7 +8,7 @@
 `ratio` is the time over that of ours. Workloads: `memory` has our operators beside a copy of as
 many bytes as each must read and write. `operators` has the operators of a step, alone and with the
 gradient of their first argument. `original` goes forth and back on fresh random data. `tv` and
-`iteration` (one of GAP-TV) compare with scikit-image and NumPy. `cameras` has those of every kind,
+`iteration` (one of GAP-TV) compare with scikit-image and NumPy. `cameras` has several masks and shots,
 beside a clone of the cube. `python` has a camera beside its operators, on a cube so small that
 Python is all. `deepinv` compares with deepinv's camera, which solves `prox_l2` by conjugate
 gradients: one iteration of the 50 that it may take is timed, a lower bound; it is not part of all.
@@ -330,22 +330,11 @@ CAMERAS: dict[str, Callable[[int, int, int], Any]] = {
     "mask per band": lambda c, h, w: cassi.SDCassi(_mask(c, h, w), c, STEP),
     "two shots": lambda c, h, w: cassi.SDCassi(_mask(2, 1, h, w), c, STEP),
     "four shots": lambda c, h, w: cassi.SDCassi(_mask(4, 1, h, w), c, STEP),
-    "fractional offsets": lambda c, h, w: cassi.SDCassi(
-        _mask(h, w), c, offsets=[2.03 * k for k in range(c)]
-    ),
-    "photographed mask": lambda c, h, w: cassi.SDCassi(
-        _mask(h, w), c, offsets=[2.03 * k for k in range(c)], photographed=True
-    ),
-    "dual disperser": lambda c, h, w: cassi.DDCassi(_mask(h, w), c, STEP),
-    "blurred": lambda c, h, w: cassi.BlurredCassi(
-        _mask(h, w), c, STEP, line_spread=0.7, point_spread=0.7
-    ),
-    "warped": lambda c, h, w: cassi.WarpedCassi(_mask(h, w), c, STEP, smile=1.5),
 }
 
 
 def cameras(settings: Settings) -> Iterator[Group]:
-    """The operators of every kind of camera, the first with one mask and a whole step."""
+    """The operators of cameras with several masks and shots, the first with one mask."""
     batch, *cube = settings.shape
     made = {name: make(*cube).to(settings.device) for name, make in CAMERAS.items()}
     x = {n: torch.rand(batch, *s.cube_shape, device=settings.device) for n, s in made.items()}

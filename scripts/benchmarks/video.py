@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 import cassi
-from scripts.benchmarks.tables import Parser, Table, data_folder
+from scripts.benchmarks.tables import Parser, Table, data_folder, write_json
 
 METHODS = {
     "auto, of bands": cassi.methods.auto(),
@@ -40,7 +40,6 @@ def main() -> None:
     """Print the table."""
     parser = Parser(__doc__)
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
-    parser.add_argument("--json", type=Path, help="write PSNR by method and scene there too")
     options = parser.parse_args()
     folder = data_folder("cacti")
     names = sorted(path.stem for path in folder.glob("sample*.json"))
@@ -59,8 +58,7 @@ def main() -> None:
             cells.append(f"{values[-1]:.2f} ({seconds:.1f} s)")
         table.print(method, *cells, f"{sum(values) / len(values):.2f}")
         found[method] = dict(zip(scenes, (round(value, 2) for value in values), strict=True))
-    if options.json is not None:
-        options.json.write_text(json.dumps({"videos": found}, indent=1) + "\n")
+    write_json(options.json, "videos", found)
 
 
 if __name__ == "__main__":
