@@ -8,9 +8,9 @@
 `ratio` is the time over that of ours. Workloads: `memory` has our operators beside a copy of as
 many bytes as each must read and write. `operators` has the operators of a step, alone and with the
 gradient of their first argument. `original` goes forth and back on fresh random data. `tv` and
-`iteration` (one of GAP-TV) compare with scikit-image and NumPy. `cameras` has several masks and shots,
-beside a clone of the cube. `python` has a camera beside its operators, on a cube so small that
-Python is all. `deepinv` compares with deepinv's camera, which solves `prox_l2` by conjugate
+`iteration` (one of GAP-TV) compare with scikit-image and NumPy. `cameras` has several masks and
+shots, beside a clone of the cube. `python` has a camera beside its operators, on a cube so small
+that Python is all. `deepinv` compares with deepinv's camera, which solves `prox_l2` by conjugate
 gradients: one iteration of the 50 that it may take is timed, a lower bound; it is not part of all.
 
 What another way gives is compared with ours before it is timed.
