@@ -98,8 +98,8 @@ def main() -> None:
     rows = []
     for name in options.scenes or stems:
         place = stems.index(name)
-        pair = (read(paths[(place + step) % len(paths)]) for step in (0, 1))
-        truth = draw_sequence(*pair)[: options.frames]
+        other = read(paths[(place + 1) % len(paths)])
+        truth = draw_sequence(read(paths[place]), other)[: options.frames]
         snapshots = [camera(frame[None]) for frame in truth]
         method = cassi.methods.auto()
         method.run(snapshots[0], camera)  # warm

@@ -247,8 +247,8 @@ def main() -> int:
                 result, words = run(shorten(command), Path(folder), data)
             results[result] += 1
             seconds = f"{time.perf_counter() - begun:.0f}"
-            page = found.get(command, "first")
-            print(f"{result:8} {seconds:>4} s  {page}: {command[:110]}  {words}", flush=True)
+            place = found.get(command, "first")
+            print(f"{result:8} {seconds:>4} s  {place}: {command[:110]}  {words}", flush=True)
     print(", ".join(f"{count} {result}" for result, count in results.items()))
     return 1 if results["failed"] else 0
 

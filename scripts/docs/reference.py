@@ -59,7 +59,8 @@ def summary(value: Any) -> str:
 
 def python_pages() -> dict[str, str]:
     """One page for each part of the package, and one of what `import cassi` gives at once."""
-    pages, places = {}, {}
+    pages: dict[str, str] = {}
+    places: dict[int, str] = {}
     for part in PARTS + FURTHER:
         objects = public_objects(part)
         head = f"---\ntitle: cassi.{part}\n---\n\n::: cassi.{part}\n    options:\n"
