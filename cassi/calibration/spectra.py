@@ -81,7 +81,7 @@ def strangeness(
     with the covariance S and the mean μ of the logarithms of its spectra, and those of ordinary
     scenes: m, W within and B between scenes. The second is at most 1.5 in 19 of CAVE's 20 training
     scenes, each by the statistics of the others, and at least 3.4 both ways in the light of a lamp,
-    as a sensor sees it (`python -m scripts.benchmarks.camera_check --lamp`).
+    as a sensor sees it (docs/development/experiments/camera-check.md).
 
     Where x is `lit`, lamp and sensor are in it: mean and covariance of their logarithms are added
     to m and B, and to B the errors of x, which are large where a lamp leaves bands dark.

@@ -1,20 +1,18 @@
-"""What a guide camera is worth: gain over `auto`, a guide out of place, one of another scene, time.
+"""What a guide camera is worth: gain over `auto`, a guide out of place, one of another scene.
 
     python -m scripts.benchmarks.guide                     # CAVE's three validation scenes
     python -m scripts.benchmarks.guide data=cave_test      # the five test scenes
-    python -m scripts.benchmarks.guide --aligned --methods self_supervised pretrained  # alone
+    python -m scripts.benchmarks.guide --methods self_supervised pretrained
 
 A guide is simulated from the truth, with 1 % of noise. Out of place it is moved by 3 pixels, turned
 by 0.5° and shows 2 % more of the scene; beyond the border of the truth it repeats the border.
 "Known" is the same picture with its true motion. Another scene is the next one of the list.
-Printed are PSNR and gain, and the time over that of the method alone: of `cassi.reconstruct`, of
-the placing in it, and of the reconstruction.
+Printed are PSNR and gain, and the time over that of the method alone.
 """
 
 import math
 import time
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import mean, median
 from typing import Any
@@ -28,7 +26,6 @@ import cassi
 from cassi.apps.evaluate.problems import load_benchmark
 from cassi.apps.reconstructors import compose_settings
 from cassi.apps.settings import Evaluate
-from cassi.guide_search import place_guide
 from cassi.systems import Guide, Guided, SDCassi
 from cassi.viz.color import cie_response
 from scripts.benchmarks.tables import Parser, Table
@@ -94,89 +91,52 @@ def load_scenes(overrides: list[str]) -> list[Scene]:
     return scenes
 
 
-def timed(call: Callable[[], Any], rounds: int) -> tuple[Any, float]:
-    """Return the result, and the median of the seconds."""
-    seconds, found = [], None
-    for _ in range(rounds):
-        start = time.perf_counter()
-        found = call()
-        seconds.append(time.perf_counter() - start)
-    return found, median(seconds)
-
-
 def main() -> None:
     """Print the tables of each method."""
     parser = Parser(__doc__)
     parser.add_argument("--methods", nargs="+", default=["auto"])
-    parser.add_argument("--rounds", type=int, default=1, help="timed runs, of which the median")
     parser.add_argument("overrides", nargs="*", default=["data=cave"], help="of cassi-evaluate")
-    parser.add_argument("--aligned", action="store_true", help="only guides in their place")
-    told = parser.parse_args()
-    scenes = load_scenes(told.overrides)
-    for method in told.methods:
+    options = parser.parse_args()
+    scenes = load_scenes(options.overrides)
+    for method in options.methods:
         print(f"\n{method}\n")
-        print_method(method, scenes, told.rounds, told.aligned)
+        print_method(method, scenes)
 
 
-def print_method(method: str, scenes: list[Scene], rounds: int, aligned: bool) -> None:
+def print_method(method: str, scenes: list[Scene]) -> None:
     """Print the table of one method."""
     table = Table("guide", "PSNR", "gain", "time", *(scene.name for scene in scenes))
 
     def run(scene: Scene, guide: Any = None, system: Any = None) -> tuple[float, float]:
         camera = scene.system if system is None else system
-
-        def call() -> Tensor:
-            return cassi.reconstruct(scene.y, camera, method, align=False, guide=guide)
-
+        start = time.perf_counter()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
-            x, seconds = timed(call, rounds)
-        return scene.psnr(x), seconds
+            x = cassi.reconstruct(scene.y, camera, method, align=False, guide=guide)
+        return scene.psnr(x), time.perf_counter() - start
 
-    if not aligned:
-        run(scenes[0])  # untimed
+    run(scenes[0])  # untimed
     plain = [run(scene) for scene in scenes]
 
-    def row(name: str, found: list[tuple[float, float]]) -> None:
-        gains = [mine[0] - alone[0] for mine, alone in zip(found, plain, strict=True)]
-        ratio = median(mine[1] / alone[1] for mine, alone in zip(found, plain, strict=True))
-        each = [f"{mine[0]:.2f} ({mine[1]:.2f} s)" for mine in found]
-        table.print(
-            name, f"{mean(v[0] for v in found):.2f}", f"{mean(gains):+.2f}", f"{ratio:.2f}", *each
-        )
+    def row(name: str, results: list[tuple[float, float]]) -> None:
+        scores = [score for score, _ in results]
+        gain = mean(scores) - mean(score for score, _ in plain)
+        ratio = median(r[1] / alone[1] for r, alone in zip(results, plain, strict=True))
+        cells = (f"{mean(scores):.2f}", f"{gain:+.2f}", f"{ratio:.2f}")
+        table.print(name, *cells, *(f"{score:.2f}" for score in scores))
 
     row("none", plain)
     for kind in ("pan", "RGB"):
-        right = [s.response(kind) for s in scenes]
+        responses = [scene.response(kind) for scene in scenes]
         pictures = [scene.picture(kind) for scene in scenes]
         moved = [scene.picture(kind, MOTION) for scene in scenes]
         other = pictures[1:] + pictures[:1]
         for name, shown in (("", pictures), ("out of place", moved), ("another scene", other)):
-            given = list(zip(shown, right, strict=True))
-            found = [run(s, each) for s, each in zip(scenes, given, strict=True)]
-            row(f"{kind} {name}".strip(), found)
-            if aligned:
-                break
-        if aligned:
-            continue
-        for name, shown, motion in (
-            ("as it lies", pictures, None),
-            ("out of place, known", moved, MOTION),
-        ):
-            parts = zip(scenes, shown, right, strict=True)
-            cameras = [(s, Guided(s.system, g, r, motion=motion)) for s, g, r in parts]
-            row(f"{kind} {name}", [run(s, None, camera) for s, camera in cameras])
-    if aligned:
-        return
-    print()
-    places = Table("scene", "guide", "placed", "seconds")
-    for scene in scenes:
-        for kind in ("pan", "RGB"):
-            for name, motion in (("", None), (", out of place", MOTION)):
-                picture, response = scene.picture(kind, motion), scene.response(kind)
-                arguments = (scene.y, scene.system, picture, response)
-                found, seconds = timed(lambda a=arguments: place_guide(*a), rounds)  # type: ignore[misc]
-                places.print(scene.name, kind + name, found, f"{seconds:.2f}")
+            parts = zip(scenes, shown, responses, strict=True)
+            row(f"{kind} {name}".strip(), [run(scene, (g, r)) for scene, g, r in parts])
+        parts = zip(scenes, moved, responses, strict=True)
+        cameras = [(scene, Guided(scene.system, g, r, motion=MOTION)) for scene, g, r in parts]
+        row(f"{kind} out of place, known", [run(scene, None, camera) for scene, camera in cameras])
 
 
 if __name__ == "__main__":

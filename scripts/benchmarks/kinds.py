@@ -35,6 +35,7 @@ from torch import Generator, Tensor
 from torch.nn.functional import avg_pool2d, interpolate
 
 import cassi
+from cassi.apps.inputs import load_snapshot
 from cassi.apps.reconstructors import compose_settings
 from cassi.apps.settings import Evaluate
 from cassi.data.augment import Augment, augmented_crop
@@ -52,7 +53,6 @@ from cassi.solvers.heldout import measure_heldout
 from cassi.systems import System
 from cassi.training.module import merge_bands
 from cassi.viz.color import cie_response
-from scripts.benchmarks.captures import load_capture
 from scripts.benchmarks.tables import Parser, Table, data_folder
 
 BANDS = 28
@@ -109,8 +109,9 @@ class Row(NamedTuple):
         """Yield the problems: always the same ones."""
         if self.is_capture:
             experiment, scene = self.kind.split("/")
-            y, camera, _ = load_capture(experiment, scene)
-            yield None, y, _aligned(y, camera)
+            settings = compose_settings([f"experiment={experiment}", f"scene={scene}"])
+            snapshot = load_snapshot(settings, torch.device("cpu"))
+            yield None, snapshot.y, _aligned(snapshot.y, snapshot.camera.system)
             return
         mask = _mask(self.mask, self.size)
         mask = mask[:, : self.bands]
@@ -122,7 +123,8 @@ class Row(NamedTuple):
                 x = merge_bands(x, self.bands)
             elif self.bands > BANDS:
                 x = interpolate(x[None], (self.bands, *x.shape[2:]), mode="trilinear")[0]
-            y, snr_db, camera = system(x), self.noise[k % len(self.noise)], system
+            camera: System = system
+            y, snr_db = system(x), self.noise[k % len(self.noise)]
             if snr_db is not None:
                 noise = torch.randn(y.shape, generator=random)
                 y = y + noise * y.square().mean().sqrt() * 10 ** (-snr_db / 20)

@@ -2,7 +2,6 @@
 
     python -m scripts.benchmarks.spectral_video  # cave_test below $CASSI_DATA
     python -m scripts.benchmarks.spectral_video --data cave_train --scenes feathers balloons
-    python -m scripts.benchmarks.spectral_video --write DIR --scenes scene01  # files instead
 
 Each sequence has 16 frames of 256×256 pixels and 28 bands. The cube of a scene is panned by 2 to 4
 pixels a frame, and zoomed in by 13 %. A disc that shows the next scene moves across it, the other
@@ -25,6 +24,8 @@ from cassi.data.scenes import find_scenes
 from scripts.benchmarks.tables import Parser, Table, data_folder
 
 SIZE, BANDS, STEP = 256, 28, 2
+WAVELENGTHS = np.linspace(450, 650, BANDS)
+"""Nanometres, for colours."""
 
 
 def draw_sequence(cube: Tensor, other: Tensor, frames: int = 16) -> Tensor:
@@ -88,34 +89,20 @@ def main() -> None:
     parser.add_argument("--data", default="cave_test", help="folder below $CASSI_DATA")
     parser.add_argument("--scenes", nargs="+", help="names; all of the folder if left out")
     parser.add_argument("--frames", type=int, default=16)
-    parser.add_argument("--noise", type=float, default=0.0, help="relative to that of y")
-    parser.add_argument("--write", type=Path, help="write the snapshots and the mask here instead")
     options = parser.parse_args()
     paths = find_scenes(data_folder(options.data))
-    names = options.scenes or [path.stem for path in paths]
-    random = torch.Generator().manual_seed(0)
-    camera = draw_camera(random)
     stems = [path.stem for path in paths]
-    table = None
-    totals = []
-    for name in names:
+    camera = draw_camera(torch.Generator().manual_seed(0))
+    columns = ("frame by frame, dB", "sequence, dB", "gain", "s a frame", "s, sequence")
+    table = Table("scene", *columns)
+    rows = []
+    for name in options.scenes or stems:
         place = stems.index(name)
-        truth = draw_sequence(read(paths[place]), read(paths[(place + 1) % len(paths)]))
-        truth = truth[: options.frames]
+        other = read(paths[(place + 1) % len(paths)])
+        truth = draw_sequence(read(paths[place]), other)[: options.frames]
         snapshots = [camera(frame[None]) for frame in truth]
-        spread = [options.noise * y.square().mean().sqrt() for y in snapshots]
-        snapshots = [
-            y + s * torch.randn(y.shape, generator=random)
-            for y, s in zip(snapshots, spread, strict=True)
-        ]
-        if options.write is not None:
-            write(options.write / name, camera, snapshots, truth)
-            continue
-        if table is None:
-            columns = ("frame by frame, dB", "sequence, dB", "gain", "s a frame", "s, sequence")
-            table = Table("scene", *columns, "ratio")
-            cassi.methods.auto().run(snapshots[0], camera)  # warm
         method = cassi.methods.auto()
+        method.run(snapshots[0], camera)  # warm
         row = []
         for each in (method, cassi.methods.Sequence(method).begin()):
             start = time.perf_counter()
@@ -123,27 +110,16 @@ def main() -> None:
             seconds = (time.perf_counter() - start) / len(truth)
             scores = [float(cassi.metrics.psnr(x[0], t)) for x, t in zip(cubes, truth, strict=True)]
             row.append((sum(scores) / len(scores), seconds))
-        totals.append(row)
-        _print(table, name, row)
-    if len(totals) > 1 and table is not None:
-        means = np.mean(np.array(totals), axis=0)
-        _print(table, "mean", means)
+        rows.append(row)
+        print_row(table, name, row)
+    print_row(table, "mean", np.mean(np.array(rows), axis=0))
 
 
-def _print(table: Table, name: str, row: Sequence[Sequence[float]]) -> None:
+def print_row(table: Table, name: str, row: Sequence[Sequence[float]]) -> None:
+    """Print scores and seconds of frame by frame, and of a sequence."""
     (alone, first), (joined, second) = row
     cells = f"{alone:.2f}", f"{joined:.2f}", f"{joined - alone:+.2f}"
-    table.print(name, *cells, f"{first:.2f}", f"{second:.2f}", f"{second / first:.2f}")
-
-
-def write(folder: Path, camera: cassi.SDCassi, snapshots: list[Tensor], truth: Tensor) -> None:
-    """Write snapshots and truth as .npy files, and the mask."""
-    for part in ("snapshots", "truth"):
-        (folder / part).mkdir(parents=True, exist_ok=True)
-    np.save(folder / "mask.npy", camera.mask[0, 0].numpy())
-    for place, (y, x) in enumerate(zip(snapshots, truth, strict=True)):
-        np.save(folder / "snapshots" / f"{place:04d}.npy", y[0, 0].numpy())
-        np.save(folder / "truth" / f"{place:04d}.npy", x.numpy())
+    table.print(name, *cells, f"{first:.2f}", f"{second:.2f}")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python -m scripts.benchmarks.video
     python -m scripts.benchmarks.video --methods gap_tv auto --threads 1
-    python -m scripts.benchmarks.video --json runs/video.json  # for scripts/docs/leaderboard.py
+    python -m scripts.benchmarks.video --json runs/video.json
 
 Reads kobe, traffic and runner (256 × 256, 8 frames in one) below ``$CASSI_DATA/cacti``. Prints PSNR
 (dB, peak 1, cube cut to [0, 1], mean over frames) and seconds of each method, as Markdown.
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 import cassi
-from scripts.benchmarks.tables import Parser, Table, data_folder
+from scripts.benchmarks.tables import Parser, Table, data_folder, write_json
 
 METHODS: dict[str, Any] = {
     "auto, of bands": cassi.methods.auto(),
@@ -41,7 +41,6 @@ def main() -> None:
     """Print the table."""
     parser = Parser(__doc__)
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
-    parser.add_argument("--json", type=Path, help="write PSNR by method and scene there too")
     options = parser.parse_args()
     folder = data_folder("cacti")
     names = sorted(path.stem for path in folder.glob("sample*.json"))
@@ -60,8 +59,7 @@ def main() -> None:
             cells.append(f"{values[-1]:.2f} ({seconds:.1f} s)")
         table.print(method, *cells, f"{sum(values) / len(values):.2f}")
         found[method] = dict(zip(scenes, (round(value, 2) for value in values), strict=True))
-    if options.json is not None:
-        options.json.write_text(json.dumps(found, indent=1) + "\n")
+    write_json(options.json, "videos", found)
 
 
 if __name__ == "__main__":

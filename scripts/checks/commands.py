@@ -6,7 +6,7 @@
     python -m scripts.checks.commands --list                # what would be run, and what not
 
 The commands are those of shell blocks. They run in an empty folder with small files under the names
-that the pages use, shortened by the overrides of `SHORTER`; the table shows them as they are
+that the pages use, shortened by the overrides of `SHORTER`; the lines show them as they are
 written. What needs the data sets of the literature looks for them in $CASSI_DATA. Prints a line a
 command: ok, failed, or skipped and why; the exit status is 1 where one failed. It takes too long to
 be a part of `make release-check`: run it before a release.
@@ -28,7 +28,6 @@ import tifffile
 import torch
 from PIL import Image
 from scipy.io import savemat
-from tabulate import tabulate
 
 import cassi
 from cassi.data.bundled import bundled_path
@@ -233,12 +232,11 @@ def main() -> int:
         name = str(page.relative_to(ROOT))
         commands = targets_of_makefile() if name == "Makefile" else commands_in(page)
         found |= {command: name for command in commands if command not in found}
-    results = []
+    results = Counter[str]()
     with tempfile.TemporaryDirectory(prefix="commands-") as folder:
         if not options.list:
             write_files(Path(folder))
-        needed = () if options.list else FIRST
-        for command in [*needed, *found]:
+        for command in [*(() if options.list else FIRST), *found]:
             why = next((w for p, w in SKIPPED.items() if re.search(p, command)), "")
             if not why and DATA.search(command) and not all((data / n).is_dir() for n in NEEDED):
                 why = f"needs the data sets, which are not in {data}"
@@ -247,16 +245,12 @@ def main() -> int:
                 result, words = ("skipped", why) if why else ("", shorten(command))
             else:
                 result, words = run(shorten(command), Path(folder), data)
+            results[result] += 1
             seconds = f"{time.perf_counter() - begun:.0f}"
-            results.append(
-                [found.get(command, "first"), command[:90], result, seconds, words[:160]]
-            )
-            print(f"{result:8} {seconds:>4} s  {command[:110]}  {words}", flush=True)
-    print()
-    print(tabulate(results, ["page", "command", "result", "s", ""], tablefmt="github"))
-    counts = Counter(row[2] for row in results)
-    print(", ".join(f"{count} {result}" for result, count in counts.items()))
-    return 1 if counts["failed"] else 0
+            place = found.get(command, "first")
+            print(f"{result:8} {seconds:>4} s  {place}: {command[:110]}  {words}", flush=True)
+    print(", ".join(f"{count} {result}" for result, count in results.items()))
+    return 1 if results["failed"] else 0
 
 
 if __name__ == "__main__":

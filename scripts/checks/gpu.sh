@@ -164,15 +164,16 @@ for tool in memcheck racecheck synccheck; do
 done
 
 # C: speed.
-[ "$DEVICE" = cuda ] && sizes= small="--shapes 16x28x256x256 --no-compile --seconds 0.1" shape=4x28x256x256 || sizes="--sizes 64" small="--shapes 1x8x64x64 --no-large --no-compile" shape=1x8x64x64
+[ "$DEVICE" = cuda ] && sizes= small="--seconds 0.2" || sizes="--sizes 64 --seconds 0.1" small="--shapes 1x8x64x64 --seconds 0.01"
 ops="$python -m scripts.benchmarks.ops --device $DEVICE"
-step c_ops "$ops --workload memory --dtype float32 bfloat16 --rounds 50 --csv $out/c_ops.csv $small"
-step c_ops_channels_last "$ops --workload memory --channels-last --rounds 50 --csv $out/c_ops_channels_last.csv $small"
-step c_forms "$ops --workload operators --csv $out/c_forms.csv $small"
-step c_cameras "$ops --workload cameras --shapes $shape --csv $out/c_cameras.csv"
-step c_models "$python -m scripts.benchmarks.models --device $DEVICE $sizes --models dauhst_2stg mst_s cassi_net --csv $out/c_models.csv"
-step c_train "$python -m scripts.benchmarks.models --device $DEVICE $sizes --train --models dauhst_2stg mst_s cassi_net --csv $out/c_train.csv"
-step c_methods "$python -m scripts.benchmarks.trace --device $DEVICE --longest 20 --trace $out/c_methods"
+step c_ops "$ops --workload memory --dtype float32 bfloat16 --json $out/c_ops.json $small"
+step c_ops_channels_last "$ops --workload memory --channels-last --json $out/c_ops_channels_last.json $small"
+step c_forms "$ops --workload operators --json $out/c_forms.json $small"
+step c_cameras "$ops --workload cameras --json $out/c_cameras.json $small"
+networks="$python -m scripts.benchmarks.networks --device $DEVICE $sizes --models dauhst_2stg mst_s cassi_net"
+step c_models "$networks --json $out/c_models.json"
+step c_train "$networks --train --json $out/c_train.json"
+step c_methods "$python -m scripts.benchmarks.methods --device $DEVICE --batches 1 16 --trace $out/c_methods ${sizes:+--size 64}"
 
 # D: training, resumed in each sitting.
 [ "$DEVICE" = cuda ] && count=300 more=trainer.precision=bf16-mixed || count=4 more="data.crop=32 model.start=2 model.training_start=2"

@@ -22,7 +22,6 @@ import argparse
 import contextlib
 import csv
 import ctypes
-import difflib
 import itertools
 import json
 import os
@@ -35,20 +34,23 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import torch
+from omegaconf import OmegaConf
+from PIL import Image
 from safetensors.torch import load_file
+from torch.utils._pytree import tree_flatten
 
 from cassi import read_cube, write_cube
 from cassi.data import door
-from cassi.data.atomic import SUMS, check_archive, check_sums
+from cassi.data.atomic import check_archive
 from cassi.data.store import Store
 from cassi.models.load import read_card
 from cassi.training.tensors import read_tensors
@@ -149,49 +151,40 @@ def make_cases(data: Path) -> dict[str, Case]:
 KILLED, TERMINATED = 137, 143
 
 
-def check_file(file: Path) -> None:
-    """Read a final file to its end.
+def _check_rows(file: Path) -> None:
+    with file.open(newline="") as stream:
+        rows = list(csv.reader(stream, strict=True))
+    if len({len(row) for row in rows}) != 1:
+        raise ValueError("rows of different lengths")
 
-    Raises:
-        Exception: it cannot be read, or is not what its checksum says.
-    """
-    if file.name == SUMS:
-        check_sums(file.parent)
-    elif file.suffix == ".json":
-        json.loads(file.read_text())
-    elif file.suffix == ".sqlite":
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            Store(file.parent).all()
-    elif file.suffix == ".npy":
-        np.load(file, allow_pickle=False)
-    elif file.suffix in (".npz", ".tif"):
-        read_cube(file, axes=None)
-    elif file.suffix == ".csv":
-        with file.open(newline="") as stream:
-            rows = list(csv.reader(stream, strict=True))
-        if len({len(row) for row in rows}) != 1:
-            raise ValueError("rows of different lengths")
-    elif file.suffix == ".ckpt":
-        read_tensors(file)
-    elif file.suffix == ".safetensors":
-        read_card(file)
-    elif file.suffix == ".png":
-        from PIL import Image
 
-        with Image.open(file) as picture:
-            picture.load()
-    elif file.suffix == ".html":
-        if not file.read_text(encoding="utf-8").rstrip().endswith("</html>"):
-            raise ValueError("it is cut")
-    elif file.suffix == ".yaml":
-        from omegaconf import OmegaConf
+def _check_store(file: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Store(file.parent).all()
 
-        OmegaConf.load(file)
-    elif file.suffix == ".pt":
-        check_archive(file)
-    elif file.suffix not in (".md", ".tex", ".bin", ".drawn"):
-        raise ValueError("no check for this kind of file")
+
+def _check_page(file: Path) -> None:
+    if not file.read_text(encoding="utf-8").rstrip().endswith("</html>"):
+        raise ValueError("it is cut")
+
+
+CHECKS: dict[str, Callable[[Path], object]] = {
+    ".json": lambda file: json.loads(file.read_text()),
+    ".sqlite": _check_store,
+    ".npy": np.load,
+    ".npz": partial(read_cube, axes=None),
+    ".tif": partial(read_cube, axes=None),
+    ".csv": _check_rows,
+    ".ckpt": read_tensors,
+    ".safetensors": read_card,
+    ".png": lambda file: Image.open(file).load(),
+    ".html": _check_page,
+    ".yaml": OmegaConf.load,
+    ".pt": check_archive,
+    **dict.fromkeys((".md", ".tex", ".bin", ".drawn", ""), Path.read_bytes),
+}
+"""What reads a final file to its end, by suffix."""
 
 
 def final_files(folder: Path) -> Iterator[Path]:
@@ -207,7 +200,7 @@ def find_faults(folder: Path) -> list[str]:
     faults = []
     for file in final_files(folder):
         try:
-            check_file(file)
+            CHECKS[file.suffix](file)
         except Exception as error:
             faults.append(f"{file.relative_to(folder)}: {type(error).__name__}: {error}")
     return faults
@@ -217,11 +210,8 @@ def find_differences(case: Case, folder: Path, whole: Path) -> list[str]:
     """Say what a completed run has left, or made otherwise than the undisturbed one."""
     faults = []
     for name in case.same:
-        a, b = ((place / name).read_bytes() for place in (whole, folder))
-        if a != b:
-            before, after = ([repr(line) for line in content.splitlines()] for content in (a, b))
-            changed = list(difflib.unified_diff(before, after, "undisturbed", "this one", n=0))[:12]
-            faults.append(f"{name}: other bytes: {' '.join(changed)[:2000]}")
+        if (whole / name).read_bytes() != (folder / name).read_bytes():
+            faults.append(f"{name}: other bytes")
     for name in case.checkpoints:
         here, there = (_read_state(place / name) for place in (folder, whole))
         keys = [k for k in here.keys() | there.keys() if not _equal(here.get(k), there.get(k))]
@@ -239,41 +229,28 @@ def _read_state(file: Path) -> dict[str, Any]:
 
 
 def _equal(a: Any, b: Any) -> bool:
-    if isinstance(a, torch.Tensor):
-        return isinstance(b, torch.Tensor) and torch.equal(a, b)
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(_equal(a[key], b[key]) for key in a)
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(_equal(x, y) for x, y in zip(a, b, strict=True))
-    return bool(a == b)
+    (a, form), (b, other) = tree_flatten(a), tree_flatten(b)
+    pairs = zip(a, b, strict=False)
+    return form == other and all(
+        torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y for x, y in pairs
+    )
 
 
 def judge_end(number: int, status: int, log: Path) -> list[str]:
     """Say what is wrong with how a command ended after a signal."""
     text = log.read_text(errors="replace")
     faults = [f"a traceback: {text[-2000:]}"] if "Traceback" in text else []
-    if number == signal.SIGKILL:
-        return faults
     # Before the command has taken charge of the signal the system ends it, and at the very end it
     # may be done all the same.
-    if status not in (TERMINATED, -signal.SIGTERM, 0):
+    if number == signal.SIGTERM and status not in (TERMINATED, -signal.SIGTERM, 0):
         faults.append(f"exit status {status}")
-    if "ignored" in text:
-        faults.append(f"ignored: {text[text.index('ignored') - 20 :][:300]!r}")
-    said = [line for line in text.splitlines() if "terminated; " in line]
-    if status == TERMINATED and len(said) != 1:
-        faults.append(f"{len(said)} lines about it")
+    if status == TERMINATED and text.count("terminated; ") != 1:
+        faults.append(f"not one line about it: {text[-500:]}")
     return faults
 
 
 PATIENCE = 15
 """Seconds until a process that reads files, and has nobody left to ask it, has ended."""
-
-
-def adopt_orphans() -> None:
-    """Make this process the parent of those whose own parent ends before them."""
-    if ctypes.CDLL(None).prctl(36, 1, 0, 0, 0):  # PR_SET_CHILD_SUBREAPER
-        raise OSError("prctl failed")
 
 
 def await_orphans() -> list[str]:
@@ -380,7 +357,7 @@ class Checker:
     Attributes:
         cases: by name.
         root: where they run; the undisturbed runs are in `whole-NAME`.
-        counts: how often what was killed how, and the numbers of kills, ends and faults.
+        counts: of kills and faults.
     """
 
     cases: dict[str, Case]
@@ -392,111 +369,98 @@ class Checker:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         whole = self.root / f"whole-{name}"
         status = wait(start(self.cases[name], whole))
-        faults = find_faults(whole) if status == 0 else ["it failed"]
-        if faults:
+        if faults := find_faults(whole) if status == 0 else ["it failed"]:
             said = whole.with_suffix(".log").read_text()[-2000:]
             raise RuntimeError(f"{name}: {'; '.join(faults)}: {said}")
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    def kill_many(self, kills: int, seed: int, seconds: dict[str, float]) -> None:
+    def kill_many(self, kills: int, seed: int) -> None:
         """Kill runs, one case after the other, until there were so many kills."""
-        draw, counts = random.Random(seed), self.counts
-        names = sorted(self.cases)
+        draw, names = random.Random(seed), sorted(self.cases)
+        seconds = {name: self.run_undisturbed(name) for name in names}
         draw.shuffle(names)
-        while counts["kills"] < kills:
-            name = names[counts["runs to their end"] % len(names)]
-            case, folder = self.cases[name], self.root / f"{name}-{counts['runs to their end']}"
+        for run in itertools.count():
+            name = names[run % len(names)]
+            folder = self.root / f"{name}-{run}"
             # The first run is killed for sure, those that go on rather than not.
-            while counts["kills"] < kills and (not folder.exists() or draw.random() < 0.65):
+            while self.counts["kills"] < kills and (not folder.exists() or draw.random() < 0.65):
                 sent = draw.choice([signal.SIGKILL, signal.SIGTERM])
-                moment, number = draw.uniform(0, seconds[name]), start(case, folder)
+                moment, number = draw.uniform(0, seconds[name]), start(self.cases[name], folder)
                 if ends_before(number, moment, draw.uniform(0, 0.1)):
-                    self.judge_whole(name, folder, wait(number))
+                    self.judge(f"{name} to its end", name, folder, wait(number))
                     continue
                 os.kill(number, sent)
                 status = wait(number)
-                faults = judge_end(sent, status, folder.with_suffix(".log"))
-                faults += await_orphans() + find_faults(folder)
-                if status == 0:
-                    faults += find_differences(case, folder, self.root / f"whole-{name}")
-                counts.update({"kills": 1, f"{name} {sent.name}": 1, "faults": bool(faults)})
-                result = "; ".join(faults) or "every final file valid"
-                say(f"{name} {sent.name} after {moment:.2f} s, status {status}: {result}")
-            self.judge_whole(name, folder, wait(start(case, folder)))
-            counts["runs to their end"] += 1
+                ended = judge_end(sent, status, folder.with_suffix(".log"))
+                self.counts["kills"] += 1
+                about = f"{name} {sent.name} after {moment:.2f} s, status {status}"
+                self.judge(about, name, folder, 0 if status == 0 else None, ended)
+            status = wait(start(self.cases[name], folder))
+            self.judge(f"{name} to its end", name, folder, status)
+            if self.counts["kills"] >= kills:
+                return
 
     def kill_at_renames(self) -> None:
         """Kill a run of each case behind its first rename, another behind its second, and so on."""
         for name, case in self.cases.items():
+            self.run_undisturbed(name)
             for count in itertools.count(1):
                 folder = self.root / f"{name}-renamed-{count}"
                 if wait(start(case, folder, partial(end_at_rename, count))) != KILLED:
                     break
                 self.counts["kills"] += 1
-                faults = await_orphans() + find_faults(folder)
-                self.counts["faults"] += bool(faults)
-                say(
-                    f"{name} behind rename {count}: {'; '.join(faults) or 'every final file valid'}"
-                )
-                self.judge_whole(name, folder, wait(start(case, folder)))
+                self.judge(f"{name} behind rename {count}", name, folder, None)
+                self.judge(f"{name} to its end", name, folder, wait(start(case, folder)))
 
-    def conclude(self) -> NoReturn:
-        """Print the counts, and end with status 1 where there were faults."""
-        counts = self.counts
-        say(", ".join(f"{count} {name}" for name, count in sorted(counts.items())))
-        say(f"{counts['kills']} kills, {counts['faults']} faults")
-        sys.exit(counts["faults"] > 0)
-
-    def judge_whole(self, name: str, folder: Path, status: int) -> None:
-        """Count and print what is wrong with a run that came to its end."""
-        faults = await_orphans() + find_faults(folder)
+    def judge(
+        self, about: str, name: str, folder: Path, status: int | None, faults: Sequence[str] = ()
+    ) -> None:
+        """Count and print what is wrong with a run: its status is None where it was killed."""
+        faults = [*faults, *await_orphans(), *find_faults(folder)]
         if status == 0:
             faults += find_differences(self.cases[name], folder, self.root / f"whole-{name}")
-        else:
+        elif status is not None:
             said = folder.with_suffix(".log").read_text()[-500:]
             faults.append(f"exit status {status}: {said}")
         self.counts["faults"] += bool(faults)
-        say(f"{name} to its end: {'; '.join(faults) or 'as if nothing had happened'}")
-
-
-say = partial(print, flush=True)
+        print(f"{about}: {'; '.join(faults) or 'as it should be'}", flush=True)
 
 
 def prepare() -> None:
     """Import what the commands do, for their forks, and take charge of what they leave."""
-    adopt_orphans()
+    if ctypes.CDLL(None).prctl(36, 1, 0, 0, 0):  # PR_SET_CHILD_SUBREAPER
+        raise OSError("prctl failed")
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
-    slow = ("lightning.pytorch", "matplotlib.figure", "PIL.Image", "tifffile", "cassi.viz")
+    slow = ("lightning.pytorch", "matplotlib.figure", "tifffile", "cassi.viz")
     apps = ("reconstruct", "evaluate", "train", "calibrate")
     for module in (*slow, "cassi.training.module", *(f"cassi.apps.{app}" for app in apps)):
         import_module(module)
 
 
-def main() -> None:
-    """Read the options, and check."""
+def main() -> int:
+    """Read the options, and check; return 1 where there were faults."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", default="", help="name of a case")
+    parser.add_argument("--only", help="name of a case")
     parser.add_argument("--renames", action="store_true", help="kill behind every rename instead")
-    arguments = parser.parse_args()
+    options = parser.parse_args()
     prepare()
+    counts = Counter(kills=0, faults=0)
     with tempfile.TemporaryDirectory(prefix="cassi-kills-") as place:
         (Path(place) / "data").mkdir()
         cases = make_cases(Path(place) / "data")
-        if arguments.only:
-            cases = {arguments.only: cases[arguments.only]}
-        checker = Checker(cases, Path(place), Counter(faults=0))
-        seconds = {name: checker.run_undisturbed(name) for name in checker.cases}
-        say("undisturbed:", ", ".join(f"{name} {s:.1f} s" for name, s in seconds.items()))
-        if arguments.renames:
+        cases = {name: case for name, case in cases.items() if options.only in (None, name)}
+        checker = Checker(cases, Path(place), counts)
+        if options.renames:
             checker.kill_at_renames()
         else:
-            checker.kill_many(arguments.kills, arguments.seed, seconds)
-    checker.conclude()
+            checker.kill_many(options.kills, options.seed)
+    print(f"{counts['kills']} kills, {counts['faults']} faults")
+    return int(counts["faults"] > 0)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

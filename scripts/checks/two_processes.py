@@ -28,8 +28,8 @@ def main(options: list[str]) -> int:
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "LOCAL_RANK": "0"}
     command = [sys.executable, "-c", TRAIN, *options, *OPTIONS]
     processes = [
-        subprocess.Popen(command, env=os.environ | place | {"NODE_RANK": str(rank)})
-        for rank in range(2)
+        subprocess.Popen(command, env=os.environ | place | {"NODE_RANK": rank, "RANK": rank})
+        for rank in "01"
     ]
     results = [process.wait() for process in processes]
     for rank, result in enumerate(results):

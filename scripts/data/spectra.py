@@ -1,7 +1,6 @@
 """Write what spectra of ordinary scenes are like, by which cameras are judged.
 
-    python -m scripts.data.spectra            # writes spectra.json and moment.json
-    python -m scripts.data.spectra --check    # each scene by the statistics of the others
+    python -m scripts.data.spectra
 
 cassi/calibration/spectra.json holds statistics of logarithms, of the training scenes of CAVE
 ($CASSI_DATA), 455 to 645 nm. cassi/camera/moment.json holds the second moment of spectra, of the
@@ -18,7 +17,6 @@ from torch.nn.functional import avg_pool2d
 
 import cassi
 from cassi.calibration.spectra import FILE, Statistics, moments
-from cassi.calibration.spectra_check import prefer
 from cassi.camera.evidence import MOMENT
 from cassi.data.bundled import bundled_path
 from cassi.data.manifest import read_manifest
@@ -60,21 +58,13 @@ def moment_factor(cubes: list[Tensor], components: int = 12) -> np.ndarray:
 
 
 def main() -> None:
-    """Write the statistics, or check them scene by scene."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--check", action="store_true")
-    arguments = parser.parse_args()
+    """Write the statistics."""
+    argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0]).parse_args()
     root = data_folder()
     manifest = read_manifest(bundled_path("manifests/cave.json"))
     files = [root / name for name in manifest.files("train")]
     cubes = {file.stem: cassi.read_cube(str(file))[0] for file in files}
     given = torch.tensor(manifest.wavelengths, dtype=torch.float64)
-    if arguments.check:
-        for name, cube in cubes.items():
-            others = [other for key, other in cubes.items() if key != name]
-            score = prefer(cube, given.tolist(), True, summarize(others, given))
-            print(f"{name:32} {score:+.2f}")
-        return
     values = summarize(list(cubes.values()), given)._asdict()
     rounded = {name: (value * 1e5).round().div(1e5).tolist() for name, value in values.items()}
     FILE.write_text(json.dumps(rounded) + "\n")

@@ -38,6 +38,7 @@ from cassi.uncertainty.error_model import NORMAL
 from cassi.viz import choose_points, exposure_of, save_bands, srgb
 from cassi.viz.color import cie_response
 from scripts.benchmarks.lab import FINE, Lab
+from scripts.benchmarks.spectral_video import WAVELENGTHS, first_sequence
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "gallery"
@@ -203,7 +204,7 @@ def draw_bench() -> None:
     """The bench of its guide: frames, reflectances, and spectra with error bars."""
     lab = Lab.drawn(2)
     with tempfile.TemporaryDirectory() as bench:
-        filters = lab.filter_options(Path(bench), "frames.yaml")
+        filters = lab.filter_options(Path(bench))
         for words in (
             ("scripts.benchmarks.lab", bench),
             (
@@ -283,6 +284,32 @@ def draw_snapshots(name: str) -> None:
     save(picture_row(panels, columns, height)[0], f"{name}.jpg")
 
 
+def draw_video() -> None:
+    """A sequence of spectral video: truth, frame by frame, as a sequence.
+
+    Below is eight times the error of the cube, as the root mean square over bands.
+    """
+    truth, system = first_sequence()
+    method = cassi.methods.auto()
+    following = cassi.methods.Sequence(method).begin()
+    exposure = exposure_of(truth[0].numpy(), WAVELENGTHS)
+    pages = []
+    for x in truth:
+        y = system(x[None])
+        cubes = [x, method.run(y, system).x[0], following.run(y, system).x[0]]
+        pictures = [srgb(cube.numpy(), WAVELENGTHS, exposure=exposure) for cube in cubes]
+        errors = [(cube - x).square().mean(0).sqrt().numpy() for cube in cubes]
+        shown = [(2040 * error).clip(0, 255).astype(np.uint8) for error in errors]
+        grey = [np.repeat(each[..., None], 3, 2) for each in shown]
+        page = np.concatenate([np.concatenate(pictures, 1), np.concatenate(grey, 1)])
+        pages.append(Image.fromarray(page).resize((576, 384), Image.Resampling.LANCZOS))
+    several = Image.fromarray(np.concatenate([np.asarray(page) for page in pages[::5]]))
+    palette = several.quantize(64, kmeans=2)  # one for all pages, so that nothing flickers
+    first, *others = (page.quantize(palette=palette, dither=Image.Dither.NONE) for page in pages)
+    file = FOLDER / "spectral_video.gif"
+    first.save(file, save_all=True, append_images=others, duration=250, loop=0)
+
+
 def _scored(name: str, cube: torch.Tensor) -> str:
     if name == "truth":
         return name
@@ -333,8 +360,11 @@ DRAWN: dict[str, Callable[[], None]] = {
     "bench": draw_bench,
     "bands": draw_bands,
     "presets": draw_presets,
+    "spectral_video": draw_video,
     **{name: partial(draw_snapshots, name) for name in SNAPSHOTS},
 }
+NEEDED = {"spectral_video": "cave_test", **{name: each[0] for name, each in SNAPSHOTS.items()}}
+"""Picture → folder of $CASSI_DATA that it is drawn of."""
 
 
 def main() -> None:
@@ -345,12 +375,11 @@ def main() -> None:
     parser.add_argument("names", nargs="*", choices=[*DRAWN, []], help="pictures; default: all")
     data = Path(os.environ.get("CASSI_DATA", "datasets"))
     for name in parser.parse_args().names or DRAWN:
-        needed = SNAPSHOTS[name][0] if name in SNAPSHOTS else ""
-        if not (data / needed).is_dir() and needed:
-            print(f"{name}: left as it is, {data / needed} is not there")
+        if name in NEEDED and not (data / NEEDED[name]).is_dir():
+            print(f"{name}: left as it is, {data / NEEDED[name]} is not there")
             continue
         DRAWN[name]()
-        print(f"{name}: {(FOLDER / f'{name}.jpg').stat().st_size // 1000} kB")
+        print(f"{name}: {next(FOLDER.glob(f'{name}.*')).stat().st_size // 1000} kB")
 
 
 if __name__ == "__main__":

@@ -1,16 +1,18 @@
 """Write the reference pages of the documentation site: Python names, commands and config groups.
 
-Nothing of the package is imported: names are taken from its syntax trees, commands from `conf`. A
-function of pages returns a dictionary from a path in the site to Markdown.
+A function of pages returns a dictionary from a path in the site to Markdown.
 """
 
-import ast
+import importlib
+import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+import cassi
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = (
@@ -30,84 +32,51 @@ COMMANDS = ("reconstruct", "train", "evaluate", "calibrate", "camera", "export")
 Node = dict[str, Any]
 
 
-def exported(module: Path) -> list[str]:
-    """Return the names in `__all__` of a module, in the order of the file; none gives []."""
-    for node in ast.parse(listing(module).read_text()).body:
-        if isinstance(node, ast.Assign) and [ast.unparse(t) for t in node.targets] == ["__all__"]:
-            return list(ast.literal_eval(node.value))
-    return []
+def public_objects(part: str) -> dict[str, Any]:
+    """Return the public objects of a part by dotted name.
 
-
-def defined(module: Path) -> list[str]:
-    """Return the public functions and classes that a module defines."""
-    definitions = (ast.FunctionDef, ast.ClassDef)
-    body = ast.parse(module.read_text()).body
-    return [n.name for n in body if isinstance(n, definitions) and not n.name.startswith("_")]
-
-
-def sources(module: Path) -> dict[str, str]:
-    """Return where each name that a module imports comes from, as a dotted name."""
-    tree = ast.walk(ast.parse(listing(module).read_text()))  # some are there for types alone
-    imports = [node for node in tree if isinstance(node, ast.ImportFrom)]
-    inside = ".".join(module.parent.relative_to(ROOT).parts)
+    They are those of its `__all__`, or what its public modules define.
+    """
+    package = importlib.import_module(f"cassi.{part}")
+    if names := getattr(package, "__all__", None):
+        return {f"{package.__name__}.{name}": getattr(package, name) for name in names}
+    stems = sorted(file.stem for file in (ROOT / "cassi" / part).glob("[!_]*.py"))
+    modules = [importlib.import_module(f"{package.__name__}.{stem}") for stem in stems]
     return {
-        alias.asname or alias.name: ".".join(
-            filter(None, (inside * node.level, node.module, alias.name))
-        )
-        for node in imports
-        for alias in node.names
+        f"{module.__name__}.{name}": value
+        for module in modules
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and (inspect.isfunction(value) or inspect.isclass(value))
+        and value.__module__ == module.__name__
     }
 
 
-def listing(module: Path) -> Path:
-    """Return the file that lists the names of a module: the stub of a package, if it has one."""
-    stub = module.with_suffix(".pyi")
-    return stub if stub.exists() else module
-
-
-def file_of(module: str) -> Path:
-    """Return the file of a dotted module name."""
-    path = ROOT.joinpath(*module.split("."))
-    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-
-
-def summary(name: str) -> str:
-    """Return the first line of the docstring of a dotted name of the package."""
-    if file_of(name).exists():
-        return (ast.get_docstring(ast.parse(file_of(name).read_text())) or "").partition("\n")[0]
-    module, _, last = name.rpartition(".")
-    for node in ast.parse(file_of(module).read_text()).body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == last:
-            return (ast.get_docstring(node) or "").partition("\n")[0]
-    return summary(sources(file_of(module))[last])
-
-
-def public_names(part: str) -> list[str]:
-    """Return the dotted public names of a part: `__all__`, or what its public modules define."""
-    folder = ROOT / "cassi" / part
-    names = exported(folder / "__init__.py")
-    if names:
-        return [f"cassi.{part}.{name}" for name in names]
-    modules = sorted(m for m in folder.glob("*.py") if not m.stem.startswith("_"))
-    return [f"cassi.{part}.{module.stem}.{name}" for module in modules for name in defined(module)]
+def summary(value: Any) -> str:
+    """Return the first line of an object's docstring."""
+    return (inspect.getdoc(value) or "").partition("\n")[0]
 
 
 def python_pages() -> dict[str, str]:
     """One page for each part of the package, and one of what `import cassi` gives at once."""
-    pages = {}
+    pages: dict[str, str] = {}
+    places: dict[int, str] = {}
     for part in PARTS + FURTHER:
+        objects = public_objects(part)
         head = f"---\ntitle: cassi.{part}\n---\n\n::: cassi.{part}\n    options:\n"
         head += "      heading_level: 1\n      members: false\n      show_root_full_path: true\n"
-        pages[f"reference/{part}.md"] = head + "".join(map(entry, public_names(part)))
-    package = ROOT / "cassi" / "__init__.py"
-    listed = {name for part in PARTS + FURTHER for name in public_names(part)}
+        pages[f"reference/{part}.md"] = head + "".join(map(entry, objects))
+        places |= {id(value): name for name, value in objects.items()}
     lines, elsewhere = ["| name | |", "|---|---|"], ""
-    for name in exported(package):
-        origin = sources(package)[name]
-        link = f"({name}.md)" if name in PARTS + FURTHER else f"[{origin}]"
-        lines.append(f"| [`cassi.{name}`]{link} | {summary(origin)} |")
-        if name not in PARTS + FURTHER and origin not in listed:
-            elsewhere += entry(origin)
+    for name in cassi.__all__:
+        value = getattr(cassi, name)
+        if name in PARTS + FURTHER:
+            link = f"({name}.md)"
+        else:
+            place = places.get(id(value)) or f"{value.__module__}.{name}"
+            link = f"[{place}]"
+            elsewhere += "" if id(value) in places else entry(place)
+        lines.append(f"| [`cassi.{name}`]{link} | {summary(value)} |")
     intro = "# Python\n\nWhat `import cassi` gives at once; the parts have more.\n\n"
     pages["reference/python.md"] = intro + "\n".join(lines) + "\n" + elsewhere
     return pages

@@ -1,20 +1,19 @@
 """Train a small grey denoiser on the bands and principal components of hyperspectral scenes.
 
-    python -m scripts.release.train_denoiser DATA OUT [--steps 6000]
-
-DATA holds scenes as TIFF, a page a band, uint16, of which `--white` is the brightest value. Two
-scenes are held out; PSNR is printed on those for each noise level. OUT/denoiser.safetensors holds
+Scenes are held out; PSNR is printed on those for each noise level. OUT/denoiser.safetensors holds
 the weights, and in its metadata the class of the network, its arguments and how it was trained.
 """
 
-import argparse
 import json
 import math
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from omegaconf import OmegaConf
+from safetensors.torch import save_file
 from torch import Tensor
 
 from cassi.models import DRUNet
@@ -26,41 +25,25 @@ ARGUMENTS = {
     "shuffle": 2,
     "residual": True,
 }
-HELD_OUT = ("feathers", "fake_and_real_tomatoes")
 COMPONENTS = 8
 LEVELS = (0.01, 0.03, 0.1, 0.2, 0.3)
 
 
-def main() -> None:
+def train_all(out: Path, settings: Any) -> None:
     """Train, evaluate, write."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("data", type=Path)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--steps", type=int, default=6000)
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--patch", type=int, default=96, help="pixels, a multiple of 16")
-    parser.add_argument("--rate", type=float, default=2e-3, help="Adam's, at its highest")
-    parser.add_argument("--sigma", type=float, default=0.3, help="the largest noise level")
-    parser.add_argument("--white", type=float, default=1023.0)
-    parser.add_argument("--hold-out", nargs="*", default=list(HELD_OUT), help="scenes")
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-
-    files = sorted(options.data.glob("*.tif"))
-    held_out = [file for file in files if file.stem in options.hold_out]
-    if len(held_out) != len(options.hold_out) or len(files) == len(held_out):
-        parser.error(f"{options.data}: expected TIFFs, among them {', '.join(options.hold_out)}")
-    options.out.mkdir(parents=True, exist_ok=True)
-
-    pool = Pool([file for file in files if file not in held_out], options.white)
+    files = sorted(Path(settings.data).glob("*.tif"))
+    held_out = [file for file in files if file.stem in settings.hold_out]
+    if len(held_out) != len(settings.hold_out) or len(files) == len(held_out):
+        names = ", ".join(settings.hold_out)
+        raise SystemExit(f"{settings.data}: expected TIFFs, among them {names}")
+    pool = Pool([file for file in files if file not in held_out], settings.white)
     net = DRUNet(**ARGUMENTS)  # type: ignore[arg-type]
-    torch.manual_seed(options.seed)
+    torch.manual_seed(settings.seed)
     initialize(net)
-    train(net, pool, options)
-    table = evaluate(net.eval(), held_out, options.white)
-    for line in table:
-        print(line)
-    write(net, options, table)
+    train(net, pool, settings)
+    table = evaluate(net.eval(), held_out, settings.white)
+    print(*table, sep="\n")
+    write(net, out, settings, table)
 
 
 class Pool:
@@ -125,21 +108,21 @@ def initialize(net: DRUNet) -> None:
             parameter.mul_(0.1)
 
 
-def train(net: DRUNet, pool: Pool, options: argparse.Namespace) -> None:
+def train(net: DRUNet, pool: Pool, settings: Any) -> None:
     """Minimise the squared error, weighted so that every noise level counts."""
     net.train().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    optimizer = torch.optim.Adam(net.parameters(), lr=options.rate)
-    warm = min(100, options.steps // 10)
+    optimizer = torch.optim.Adam(net.parameters(), lr=settings.rate)
+    warm = min(100, settings.steps // 10)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer,
         lambda step: min(
-            (step + 1) / (warm + 1), 0.5 + 0.5 * math.cos(math.pi * step / options.steps)
+            (step + 1) / (warm + 1), 0.5 + 0.5 * math.cos(math.pi * step / settings.steps)
         ),
     )
     start, mean = time.perf_counter(), 0.0
-    for step in range(options.steps):
-        clean = pool.sample(options.batch, options.patch)
-        sigma = noise_levels(options.batch, options.sigma)
+    for step in range(settings.steps):
+        clean = pool.sample(settings.batch, settings.patch)
+        sigma = noise_levels(settings.batch, settings.sigma)
         level = sigma.view(-1, 1, 1, 1)
         noisy = clean + level * torch.randn_like(clean)
         with torch.autocast("cpu", torch.bfloat16):
@@ -183,25 +166,20 @@ def evaluate(net: DRUNet, files: list[Path], white: float) -> list[str]:
     return lines
 
 
-def write(net: DRUNet, options: argparse.Namespace, table: list[str]) -> None:
+def write(net: DRUNet, out: Path, settings: Any, table: list[str]) -> None:
     """Write the weights with all that is needed to build the network around them."""
-    from safetensors.torch import save_file
-
-    trained = {key: value for key, value in vars(options).items() if key not in ("data", "out")}
+    trained: Any = OmegaConf.to_container(settings)
+    del trained["data"]
     metadata = {
         "network": "cassi.models.DRUNet",
         "arguments": json.dumps(ARGUMENTS),
-        "sigma_range": json.dumps([0.0, options.sigma]),
+        "sigma_range": json.dumps([0.0, settings.sigma]),
         "training": json.dumps(trained),
     }
     state = {name: value.contiguous() for name, value in net.state_dict().items()}
-    save_file(state, options.out / "denoiser.safetensors", metadata)
-    (options.out / "table.md").write_text("\n".join(table) + "\n")
+    save_file(state, out / "denoiser.safetensors", metadata)
+    (out / "table.md").write_text("\n".join(table) + "\n")
 
 
 def _below(limit: int) -> int:
     return int(torch.randint(limit, ()).item())
-
-
-if __name__ == "__main__":
-    main()

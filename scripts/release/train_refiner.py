@@ -1,9 +1,6 @@
 """Fit the denoising network that refines to what it is for: the errors in those iterations.
 
-    python -m scripts.release.train_refiner OUT                  # needs $CASSI_DATA
-    python -m scripts.release.train_refiner OUT --device cuda --batch 32 --seconds 490 --workers 15
-
-It begins with the weights of the package, or with `--weights`. Crops of training scenes, and drawn
+It begins with the weights of the package, or with others. Crops of training scenes, and drawn
 ones with measured spectra, are measured by the cameras of `recipe=cassi_net_spectra`,
 most of them ideal. The network of the package reconstructs them once. Each step takes one batch
 some iterations of plug-and-play ADMM further (`cassi.methods.refining`) and goes back through them.
@@ -15,7 +12,6 @@ of the weights goes into OUT/refiner.safetensors, in half precision.
 
 from __future__ import annotations
 
-import argparse
 import io
 import math
 import os
@@ -31,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
@@ -62,7 +59,7 @@ DRAWN = 0.35
 NOISY = 0.06
 """Noise relative to the root mean square of y, beyond which a batch is left out."""
 GATHERING = 0.25
-"""Share of `--seconds` in which batches are made, at most, after the first one."""
+"""Share of `seconds` in which batches are made, at most, after the first one."""
 SIDE = 512
 """Least side of the scenes, pixels."""
 
@@ -146,18 +143,18 @@ def _sources(size: int, seed: int, manifest: str) -> tuple[TrainingCrops, tuple[
     options += [f"data.augment.patterns={DRAWN}", f"data.manifest={manifest}"]
     options += [f"data.augment.scale=[{max(0.4, size / SIDE)},1.0]"]
 
-    def settings(*more: str) -> Train:
+    def compose(*more: str) -> Train:
         composed: Train = compose_settings([*options, *more], root, Train)
         return replace(composed, data=replace(composed.data, root=root))
 
-    data = settings().data
+    data = compose().data
     wavelengths = inputs.data_wavelengths(data)
     scenes = inputs.load_scenes(data, "train", wavelengths)
     crops = TrainingCrops(scenes, size=size, length=1, seed=seed, augment=build(data.augment))
     simulators = []
     for ideal, low, high in CAMERAS:
         noise = f"data.simulator.noise.snr_db=[{low},{high}]"
-        own = settings(f"data.simulator.ideal={ideal}", noise).data.simulator
+        own = compose(f"data.simulator.ideal={ideal}", noise).data.simulator
         simulators.append(inputs.build_simulator(own, wavelengths))
     return crops, tuple(simulators)
 
@@ -177,12 +174,12 @@ def measure(batch: int, size: int, seed: int, manifest: str, k: int) -> bytes:
     return stream.getvalue()
 
 
-def gather(options: Any, pool: ProcessPoolExecutor) -> Iterator[Sample]:
+def gather(settings: Any, pool: ProcessPoolExecutor) -> Iterator[Sample]:
     """Let the network of the package reconstruct batches of crops."""
-    device = torch.device(options.device)
+    device = torch.device(settings.device)
     net = cassi.create_model("pretrained", precision="bf16-mixed").to(device)
-    run = partial(measure, options.batch, options.size, options.seed, options.manifest)
-    for made in pool.map(run, range(options.batches)):
+    run = partial(measure, settings.batch, settings.size, settings.seed, settings.manifest)
+    for made in pool.map(run, range(settings.batches)):
         truth, y, system = torch.load(io.BytesIO(made), map_location=device, weights_only=False)
         system = system.to(device)
         x, _, noise = net.begin(y, system)
@@ -213,21 +210,23 @@ def gain(denoiser: Denoiser, samples: list[Sample]) -> float:
     return float(torch.stack(gains).mean()) * 20 / math.log(10)
 
 
-def fit(denoiser: Denoiser, samples: list[Sample], seconds: float, options: Any) -> None:
+def fit(
+    denoiser: Denoiser, samples: list[Sample], seconds: float, out: Path, settings: Any
+) -> None:
     """Minimise the loss; write the average of the weights now and then, and at the end."""
     held, samples = samples[:HELD], samples[HELD:]
     network: Any = denoiser.network
     optimizer = torch.optim.AdamW(
-        network.parameters(), lr=options.rate, betas=(0.9, 0.99), weight_decay=0
+        network.parameters(), lr=settings.rate, betas=(0.9, 0.99), weight_decay=0
     )
-    average = AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(options.decay))
+    average = AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(settings.decay))
     begun, step, done, written = time.perf_counter(), 0, 0.0, 0.0
     while done < 1:
-        rate = options.rate * min((step + 1) / 50, 0.505 + 0.495 * math.cos(math.pi * done))
+        rate = settings.rate * min((step + 1) / 50, 0.505 + 0.495 * math.cos(math.pi * done))
         for group in optimizer.param_groups:
             group["lr"] = rate
         sample = random.choice(samples)
-        loss = advance(denoiser, sample, options.windows[done > options.short])
+        loss = advance(denoiser, sample, settings.windows[done > settings.short])
         optimizer.zero_grad()
         loss.backward()
         size = nn.utils.clip_grad_norm_(network.parameters(), 0.5)
@@ -237,70 +236,44 @@ def fit(denoiser: Denoiser, samples: list[Sample], seconds: float, options: Any)
             sample.run = None
         average.update_parameters(network)
         step, passed = step + 1, time.perf_counter() - begun
-        done = max(step / options.steps, passed / seconds)
-        if passed - written > options.every or done >= 1:
+        done = max(step / settings.steps, passed / seconds)
+        if passed - written > settings.every or done >= 1:
             written = passed
             shown = replace(denoiser, network=average.module, weights=None, learns=False)
             print(f"{step:6d} {gain(shown, held):+.3f} dB, {passed:.0f} s", flush=True)
-            write(average.module, options.out)
+            write(average.module, out)
 
 
 def write(net: nn.Module, out: Path) -> None:
     """Write the weights in half precision."""
-    from safetensors.torch import save_file
-
-    out.mkdir(parents=True, exist_ok=True)
     state = {name: value.half().contiguous() for name, value in net.state_dict().items()}
     with atomic_path(out / "refiner.safetensors") as temporary:
         save_file(state, temporary)
 
 
-def main() -> None:
+def train_all(out: Path, settings: Any) -> None:
     """Gather, fit, write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--batches", type=int, default=950)
-    parser.add_argument("--batch", type=int, default=2, help="snapshots, of as many masks")
-    parser.add_argument("--size", type=int, default=128, help="of a crop, pixels")
-    parser.add_argument("--steps", type=int, default=20000)
-    parser.add_argument("--seconds", type=float, default=math.inf, help="of all, at most")
-    parser.add_argument("--windows", type=int, nargs=2, default=(6, 12), help="iterations a step")
-    parser.add_argument("--short", type=float, default=0.55, help="share of the short windows")
-    parser.add_argument("--rate", type=float, default=4e-4)
-    parser.add_argument("--decay", type=float, default=0.998, help="of the average of weights")
-    parser.add_argument("--every", type=float, default=60, help="seconds from file to file")
-    parser.add_argument("--weights", type=Path, help="to begin with; those of the package if none")
-    parser.add_argument("--seed", type=int, default=501)
-    parser.add_argument("--manifest", default="cave", help="of the scenes in $CASSI_DATA")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--workers", type=int, default=1, help="processes that measure")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    options = parser.parse_args()
     if "CASSI_DATA" not in os.environ:
         sys.exit("set CASSI_DATA to the folder that holds cave_train, spectra and tsa")
-    torch.set_num_threads(options.threads)
     torch.backends.cudnn.benchmark = True
-    random.seed(options.seed)
-    torch.manual_seed(options.seed)
+    random.seed(settings.seed)
+    torch.manual_seed(settings.seed)
     begun, samples = time.perf_counter(), list[Sample]()
-    with ProcessPoolExecutor(options.workers, get_context("spawn")) as pool:
-        for sample in gather(options, pool):
+    with ProcessPoolExecutor(settings.workers, get_context("spawn")) as pool:
+        for sample in gather(settings, pool):
             samples.append(sample)
             if len(samples) == 1:
                 first = time.perf_counter()  # processes have read the scenes
             if len(samples) % 10 == 0:
                 print(f"{len(samples)} batches, {time.perf_counter() - begun:.0f} s", flush=True)
-            if time.perf_counter() - first > GATHERING * options.seconds:
+            if time.perf_counter() - first > GATHERING * settings.seconds:
                 pool.shutdown(wait=False, cancel_futures=True)
                 break
     print(f"{len(samples)} batches, {HELD} of them held out", flush=True)
     if len(samples) < LEAST:
-        sys.exit(f"{LEAST} batches are needed; give more --batches or --seconds")
-    denoiser = replace(refining_denoiser(weights=options.weights, learns=True), precision="32-true")
+        sys.exit(f"{LEAST} batches are needed; give more batches= or seconds=")
+    denoiser = refining_denoiser(weights=settings.weights, learns=True)
+    denoiser = replace(denoiser, precision="32-true")
     network: Any = denoiser.network
-    network.to(options.device)
-    fit(denoiser, samples, options.seconds - (time.perf_counter() - begun), options)
-
-
-if __name__ == "__main__":
-    main()
+    network.to(settings.device)
+    fit(denoiser, samples, settings.seconds - (time.perf_counter() - begun), out, settings)

@@ -2,7 +2,7 @@
 
     python -m scripts.release.uncertainty gather OUT [--seconds 200]  # again until it says "whole"
     python -m scripts.release.uncertainty fit OUT [--write]
-    python -m scripts.release.uncertainty scale [OUT] [--write]
+    python -m scripts.release.uncertainty scale [--write]
 
 `gather` reconstructs the 20 training scenes of CAVE (`$CASSI_DATA`), 256 pixels wide, through
 several masks, numbers of bands, steps, noises and cameras that are a fraction of a pixel off, and
@@ -14,8 +14,7 @@ when a method, or the weights of `pretrained`, change, into an empty folder.
 `scale` is enough for a small change. It measures the frames of the validation scenes that the gate
 tests (scripts/release/weights.py), by `auto` and by `pretrained`: the regression has not seen these
 scenes. It prints what 90 % intervals hold of each, and the factor with which the least and the most
-are equally far from the bounds of the gate; `--write` multiplies all σ by it. With OUT, features
-count as known in the range that they have there.
+are equally far from the bounds of the gate; `--write` multiplies all σ by it.
 """
 
 import argparse
@@ -34,6 +33,7 @@ import numpy as np
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
+from scipy.optimize import brentq
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
@@ -53,10 +53,11 @@ from cassi.uncertainty.error_model import (
     ErrorModel,
     load_error_model,
 )
-from cassi.uncertainty.features import BRIGHTNESS, FLOOR, NAMES, TEXTURE, Features
+from cassi.uncertainty.features import BRIGHTNESS, NAMES, TEXTURE, Features
 from cassi.uncertainty.regions import shifted_errors
-from cassi.uncertainty.scores import sparsification
 from scripts.benchmarks.kinds import PANEL
+from scripts.benchmarks.tables import Table
+from scripts.docs.figures import show_shares
 from scripts.release.weights import BARS, EACH
 
 METHODS = ("auto", "pretrained", "gap_tv")
@@ -114,14 +115,14 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     if options.what == "scale":
-        scale(options.folder, options.write)
-        return
-    if options.folder is None:
+        scale(options.write)
+    elif options.folder is None:
         parser.error(f"{options.what}: name a folder")
-    options.folder.mkdir(parents=True, exist_ok=True)
-    if options.what == "gather":
+    elif options.what == "fit":
+        fit(options.folder, options.epochs, options.write)
+    else:
+        options.folder.mkdir(parents=True, exist_ok=True)
         sys.exit(0 if gather_all(options.folder, options.methods, options.seconds) else 3)
-    fit(options.folder, options.epochs, options.write)
 
 
 def gather_all(folder: Path, methods: Sequence[str], seconds: float) -> bool:
@@ -253,10 +254,6 @@ class Rows:
         """Tell whether the camera is the one that methods are told of."""
         return self.kind not in (SHIFTED, ANY_SHIFTED)
 
-    def feature(self, name: str) -> Tensor:
-        """Return one of the features, `(N,)`."""
-        return self.features[:, NAMES.index(name)]
-
 
 def sample(path: Path) -> Rows:
     """Draw some values of a case, or read those that were drawn; they are kept beside it."""
@@ -344,20 +341,20 @@ def fit(folder: Path, epochs: int, write: bool) -> None:
     fit_regions(parts, [models[fold_of[part.scene]] for part in parts], whole)
     if write:
         about = {"width": 32, "scenes": names, "cases": len(parts), "features": list(NAMES)}
-        state = {name: value.contiguous() for name, value in whole.state_dict().items()}
-        save_file(state, FILE, {"about": json.dumps(about)})
-        print(FILE, FILE.stat().st_size)
+        write_model(whole, {"about": json.dumps(about)})
+
+
+def write_model(model: ErrorModel, about: dict[str, str]) -> None:
+    """Put the regression into the package."""
+    state = {name: value.contiguous() for name, value in model.state_dict().items()}
+    save_file(state, FILE, about)
+    print(FILE, FILE.stat().st_size)
 
 
 @torch.no_grad()
-def scale(folder: Path | None, write: bool) -> None:
-    """Widen ranges to those of the cases, and multiply σ to suit frames of unseen scenes."""
+def scale(write: bool) -> None:
+    """Multiply σ by what suits frames of unseen scenes."""
     model = load_error_model()
-    if folder is not None:
-        features = torch.cat([sample(path).features for path in sorted(folder.glob("*_?_??.pt"))])
-        low, high = np.quantile(features.numpy(), EDGES, axis=0)
-        model.lowest.copy_(torch.minimum(model.lowest, torch.from_numpy(low)))
-        model.highest.copy_(torch.maximum(model.highest, torch.from_numpy(high)))
     ratios: list[Tensor] = []
     for method, row in itertools.product(("auto", "pretrained"), BARS):
         run: Any = None
@@ -366,62 +363,44 @@ def scale(folder: Path | None, write: bool) -> None:
             run = run or Recipe(settings_of(understand(method)), y.device).make(truth.shape[1])[0]
             x = run(y, system)
             ratios.append(((x - truth).abs() / estimate(y, system, run, x).std).flatten())
-            print(f"{method}, {row}: {_held(ratios[-1], 1.0):.1%}", flush=True)
-    least, most = 0.5, 2.0
-    for _ in range(20):
-        factor = (least + most) / 2
-        shares = [_held(ratio, factor) for ratio in ratios]
-        least, most = (factor, most) if min(shares) + max(shares) < sum(EACH) else (least, factor)
-    print(f"times {factor:.3f}: {np.mean(shares):.1%} ({min(shares):.1%}, {max(shares):.1%})")
+            print(f"{method}, {row}: {coverage(ratios[-1]):.1%}", flush=True)
+
+    def excess(factor: float) -> float:
+        shares = [coverage(ratio / factor) for ratio in ratios]
+        return min(shares) + max(shares) - sum(EACH)
+
+    factor = brentq(excess, 0.5, 2, xtol=1e-4)
+    shares = [coverage(ratio / factor) for ratio in ratios]
+    print(f"times {factor:.3f}: {show_shares(shares)}")
     if write:
         model.factors *= factor
         with safe_open(FILE, "pt") as file:
             about = file.metadata()
-        save_file(
-            {name: value.contiguous() for name, value in model.state_dict().items()}, FILE, about
-        )
+        write_model(model, about)
 
 
-def _held(ratio: Tensor, factor: float) -> float:
-    return float((ratio <= NORMAL * factor).float().mean())
+def coverage(ratio: Tensor) -> float:
+    """Return the share of errors, in units of σ, that 90 % intervals hold."""
+    return float((ratio <= NORMAL).float().mean())
 
 
-def print_coverage(parts: Sequence[Rows], told: Sequence[Tensor]) -> None:
+def print_coverage(parts: Sequence[Rows], sigmas: Sequence[Tensor]) -> None:
     """Print what intervals of scenes apart hold, by method and camera."""
-    print(
-        "method | camera | cases | coverage, least, most | AUSE | of gradient | "
-        "heldout without noise | moved"
-    )
-    everything = []
-    for method, kind in itertools.product(METHODS, KINDS):
-        own = [
-            (part, sigma)
-            for part, sigma in zip(parts, told, strict=True)
-            if (part.method, part.kind) == (method, kind)
-        ]
-        if not own:
-            continue
-        held = [float((part.error <= NORMAL * sigma).float().mean()) for part, sigma in own]
-        areas = [sparsification(part.error, sigma) for part, sigma in own]
-        slopes = [sparsification(part.error, part.feature("gradient")) for part, _ in own]
-        ratios = [10 ** float(part.feature("heldout without noise")[0]) for part, _ in own]
-        moved = sum(float(part.feature("motion")[0]) > math.log10(FLOOR) for part, _ in own)
-        everything += held
-        print(
-            f"{method} | {KINDS[kind]} | {len(own)} | {np.mean(held):.3f} {min(held):.3f} "
-            f"{max(held):.3f} | {np.mean(areas):.3f} | {np.mean(slopes):.3f} | "
-            f"{min(ratios):.2f} {np.median(ratios):.2f} {max(ratios):.2f} | {moved}",
-            flush=True,
-        )
-    far_off = np.mean([not 0.82 <= share <= 0.96 for share in everything])
-    print(f"outside of 82 to 96 %: {far_off:.3f}, standard deviation {np.std(everything):.4f}")
+    table = Table("method", "camera", "cases", "held")
+    held: dict[tuple[str, int], list[float]] = {}
+    for part, sigma in zip(parts, sigmas, strict=True):
+        held.setdefault((part.method, part.kind), []).append(coverage(part.error / sigma))
+    for (method, kind), shares in sorted(held.items()):
+        table.print(method, KINDS[kind], len(shares), show_shares(shares))
 
 
 def fit_regions(parts: Sequence[Rows], models: Sequence[ErrorModel], whole: ErrorModel) -> None:
     """Take the factors of means over squares from places in scenes that a fold has not seen."""
-    ratios: dict[tuple[bool, int, str], list[Tensor]] = {}
+    ratios: dict[tuple[int, str], list[Tensor]] = {}
     random = torch.Generator().manual_seed(1)
     for part, model in list(zip(parts, models, strict=True))[::3]:
+        if not part.is_right:
+            continue
         case = read_case(part.path)
         sigma, _ = model.predict(Features(case.evidence, case.system, case.level))
         pattern = case.evidence.repeated / case.level / sigma
@@ -438,24 +417,13 @@ def fit_regions(parts: Sequence[Rows], models: Sequence[ErrorModel], whole: Erro
             if float(true.mean()) < 0.02:  # a spectrum of nothing has no shape
                 continue
             other = true / true.mean(1, keepdim=True)
-            key = part.is_right, side
-            ratios.setdefault((*key, "mean"), []).append(((mean - true).abs() / std)[0])
-            ratios.setdefault((*key, "shape"), []).append(((shape - other).abs() / bent)[0])
-    print(
-        "side | factor, coverage before it, with it where the mask is moved: of means | of shapes"
-    )
+            ratios.setdefault((side, "mean"), []).append(((mean - true).abs() / std)[0])
+            ratios.setdefault((side, "shape"), []).append(((shape - other).abs() / bent)[0])
+    table = Table("side", "factor of means", "factor of shapes")
     for at, side in enumerate(REGIONS):
-        row = []
-        for name, table in (("mean", whole.regions), ("shape", whole.spectra)):
-            held = torch.cat(ratios[True, side, name]).numpy()
-            table[at] = float(np.quantile(held, 0.9) / NORMAL)
-            moved = torch.cat(ratios.get((False, side, name), [torch.empty(0)]))
-            shares = (
-                float((held <= NORMAL).mean()),
-                float((moved <= NORMAL * table[at]).double().mean()),
-            )
-            row.append(f"{table[at]:.3f} {shares[0]:.3f} {shares[1]:.3f}")
-        print(side, *row, sep=" | ", flush=True)
+        for name, factors in (("mean", whole.regions), ("shape", whole.spectra)):
+            factors[at] = float(np.quantile(torch.cat(ratios[side, name]).numpy(), 0.9) / NORMAL)
+        table.print(side, float(whole.regions[at]), float(whole.spectra[at]))
 
 
 if __name__ == "__main__":

@@ -1,15 +1,12 @@
 """Give every stage of a cassi_net weights of its own, for a training that goes on from it.
 
-    python -m scripts.release.untie DIR/untied.safetensors
-
-The network in the file has the outputs of that which is read, by default the one of the package;
-`cassi-train recipe=cassi_net_real model.weights=DIR/untied.safetensors` teaches it
-further.
+The network in the file has the outputs of that which is read;
+`cassi-train recipe=cassi_net_real model.weights=OUT/untied.safetensors` teaches it further.
 """
 
-import argparse
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from safetensors.torch import load_file
 from torch import Tensor
@@ -32,18 +29,11 @@ def untie(weights: dict[str, Tensor], names: list[str]) -> dict[str, Tensor]:
     return found
 
 
-def main() -> None:
-    """Write the file."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("file", type=Path, help="is written")
-    parser.add_argument("--weights", type=Path, default=FILE, help="a cassi_net, one net for all")
-    arguments = parser.parse_args()
-    card = read_card(arguments.weights)
+def write_untied(out: Path, settings: Any) -> None:
+    """Write OUT/untied.safetensors."""
+    weights = Path(settings.weights or FILE)
+    card = read_card(weights)
     card = replace(card, settings={**card.settings, "shared": False})
     wanted = create_model(card.name, bands=card.bands, **card.settings).state_dict()
-    save_model(arguments.file, untie(load_file(arguments.weights), list(wanted)), card)
-    print(f"{arguments.weights} -> {arguments.file}")
-
-
-if __name__ == "__main__":
-    main()
+    save_model(out / "untied.safetensors", untie(load_file(weights), list(wanted)), card)
+    print(f"{weights} -> {out / 'untied.safetensors'}")

@@ -16,8 +16,8 @@ method changes. The last line is PASS, or the rows that fail:
 - 90 % intervals of error bars must hold 88 to 92 % of the values on average, and 83 to 96 % of each
   frame (scripts/release/uncertainty.py calibrates them).
 
-OUT/card.md is the model card; `--card` writes it into the documentation. `--pictures` draws the
-captures there: look for texture that is not in the scene. Needs `$CASSI_DATA`.
+OUT/card.json has the figures of the model card: `python -m scripts.docs.figures OUT/card.json` puts
+them onto the page. Needs `$CASSI_DATA`.
 """
 
 import argparse
@@ -39,10 +39,10 @@ from cassi.data.atomic import atomic_path
 from cassi.methods.automatic import auto
 from cassi.models.inference import prepare
 from cassi.models.load import create_model, read_card, save_model
-from cassi.models.pretrained import BANDS, FILE, SIDE, load_shipped
+from cassi.models.pretrained import FILE, load_shipped
 from cassi.uncertainty import estimate, score
-from cassi.viz import save_rgb
-from scripts.benchmarks.kinds import KINDS, PANEL, Row, compare
+from scripts.benchmarks.kinds import PANEL, Row, compare
+from scripts.docs.figures import show_shares
 
 BETTER, WORSE = 0.02, 0.25
 """dB: on average at least so much better than the weights of the package, nowhere more than so much
@@ -53,7 +53,6 @@ BARS = ("TSA mask", "TSA mask, 30 dB", "binary mask", "binary mask, 30 dB", "16 
 """Rows whose error bars are tested."""
 ON_AVERAGE, EACH = (0.88, 0.92), (0.83, 0.96)
 """Shares of the values that 90 % intervals may hold."""
-CARD = Path(__file__).resolve().parents[2] / "docs/reference/model-card.md"
 
 Rows = dict[str, dict[str, float]]
 """dB of every method, by row."""
@@ -130,96 +129,22 @@ def find_faults(rows: Rows, bars: Mapping[str, list[float]]) -> list[str]:
     every = [share for shares in bars.values() for share in shares]
     for name, shares in bars.items():
         if not all(EACH[0] <= share <= EACH[1] for share in shares):
-            faults.append(f"error bars, {name}: {_held(shares)}")
+            faults.append(f"error bars, {name}: {show_shares(shares)}")
     if every and not ON_AVERAGE[0] <= mean(every) <= ON_AVERAGE[1]:
         faults.append(f"error bars, mean of all: {100 * mean(every):.1f} %")
     return faults
 
 
-def _held(shares: list[float]) -> str:
-    return f"{100 * mean(shares):.1f} ({100 * min(shares):.1f}, {100 * max(shares):.1f}) %"
-
-
-def make_card(path: Path, rows: Rows, bars: Mapping[str, list[float]], faults: list[str]) -> str:
-    """Return the model card, a page in Markdown."""
-    state, (first, *_) = load_file(path), rows.values()
-    millions = sum(value.numel() for value in state.values()) / 1e6
-    names = [name for name in first if name != "auto"]
-
-    def table(chosen: list[str]) -> list[str]:
-        head = f"| | auto, dB | {' | '.join(f'{name} − auto' for name in names)} |"
-        lines = [head, f"|{'---|' * (2 + len(names))}"]
-        for name in chosen:
-            scores = rows[name]
-            gains = " | ".join(f"{scores[other] - scores['auto']:+.2f}" for other in names)
-            lines.append(f"| {name} | {scores['auto']:.2f} | {gains} |")
-        return lines
-
-    gains = {
-        name: scores[names[-1]] - scores["auto"]
-        for name, scores in rows.items()
-        if not PANEL[name].is_capture
+def make_card(rows: Rows, bars: Mapping[str, list[float]], faults: list[str]) -> dict[str, Any]:
+    """Return the figures of the model card."""
+    methods = list(next(iter(rows.values())))
+    return {
+        "date": f"{date.today():%d %B %Y}",
+        "methods": methods,
+        "rows": {row: [round(scores[name], 2) for name in methods] for row, scores in rows.items()},
+        "bars": {row: [round(share, 4) for share in shares] for row, shares in bars.items()},
+        "faults": faults,
     }
-    worst = min(gains, key=gains.__getitem__)
-    kinds = [name for name in rows if name in KINDS]
-    held = [share for shares in bars.values() for share in shares]
-    return "\n".join(
-        [
-            "# Model card of the weights in the package",
-            "",
-            "<!-- Written by scripts/release/weights.py. Do not edit. -->",
-            "",
-            f"`model=pretrained`, size `large`: {millions:.1f} M parameters in half precision. "
-            "[The guide](../guides/pretrained.md) says how to use them, and under which terms. "
-            "[The log](../development/experiments/pretrained.md) says how they were trained.",
-            "",
-            f"They are for one shot through a mask and one disperser, with {BANDS[0]} to "
-            f"{BANDS[1]} bands and {SIDE}×{SIDE} pixels or more.",
-            "",
-            f"Measured on {date.today():%d %B %Y}, without test scenes. On average over "
-            f"{len(gains)} rows the weights gain {mean(gains.values()):.2f} dB over `auto`. "
-            f"The least gain is {gains[worst]:+.2f} dB ({worst}). "
-            f"The gate says {'**PASS**' if not faults else '**FAIL**'}.",
-            *([""] if faults else []),
-            *(f"- {fault}" for fault in faults),
-            "",
-            "## Kinds of scenes",
-            "",
-            "128×128×28 through the bundled mask, four scenes each, every second one with noise of "
-            "35 dB; mean PSNR.",
-            "",
-            *table(kinds),
-            "",
-            "## Cameras and captures",
-            "",
-            "The three validation scenes, 256×256. As by the commands, the mask is first moved "
-            "where the frame is sure that it is off. Of captures nobody knows the truth: the "
-            "figure is −20 log₁₀ of the error at detector pixels held out, which compares weights, "
-            "and not `auto` with them.",
-            "",
-            *table([name for name in rows if name not in KINDS]),
-            "",
-            "## Error bars",
-            "",
-            f"Share of the values in 90 % intervals, mean (least, most) of three scenes. Over all "
-            f"frames it is {_held(held)}.",
-            "",
-            "| camera | held |",
-            "|---|---|",
-            *(f"| {name} | {_held(shares)} |" for name, shares in bars.items()),
-            "",
-        ]
-    )
-
-
-def draw(methods: Mapping[str, Any], folder: Path) -> None:
-    """Draw the captures, as every method has them."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, row in PANEL.items():
-        for truth, y, system in row.problems() if row.is_capture else ():
-            assert truth is None
-            for method, run in methods.items():
-                save_rgb(folder / f"{name} {method}.png", run(y, system)[0], None)
 
 
 def main() -> None:
@@ -228,8 +153,6 @@ def main() -> None:
     parser.add_argument("weights", type=Path, nargs="?", default=FILE, help="of cassi-train")
     parser.add_argument("out", type=Path, help="a folder for what is measured")
     parser.add_argument("--replace", action="store_true", help="ship them if they pass")
-    parser.add_argument("--card", action="store_true", help="write the card into docs")
-    parser.add_argument("--pictures", type=Path, help="a folder for pictures of the captures")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     arguments = parser.parse_args()
     if os.environ.get("CASSI_DATA") is None:
@@ -240,8 +163,6 @@ def main() -> None:
     kept = Kept(arguments.out, {"package": FILE, "new": arguments.weights})
     methods = make_methods(arguments.weights)
     *_, last = methods
-    if arguments.pictures is not None:
-        draw(methods, arguments.pictures)
     rows, bars = kept.figures["rows"], kept.figures["bars"]
     for name, row in PANEL.items():
         if name not in rows:
@@ -251,12 +172,10 @@ def main() -> None:
     for name in BARS:
         if name not in bars:
             kept.note("bars", name, measure_bars(PANEL[name], methods[last]))
-        print(f"error bars, {name}: {_held(bars[name])}", flush=True)
+        print(f"error bars, {name}: {show_shares(bars[name])}", flush=True)
     faults = find_faults(rows, bars)
-    card = make_card(arguments.weights, rows, bars, faults)
-    (arguments.out / "card.md").write_text(card, encoding="utf-8")
-    if arguments.card:
-        CARD.write_text(card, encoding="utf-8")
+    card = {"card": make_card(rows, bars, faults)}
+    (arguments.out / "card.json").write_text(json.dumps(card, indent=1), encoding="utf-8")
     print(*(faults or ["PASS"]), sep="\n")
     if faults:
         sys.exit(1)

@@ -7,9 +7,7 @@ import tarfile
 from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
-
-from scripts.checks import commands, same_bits
+from scripts.checks import commands
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -31,24 +29,6 @@ def test_no_rule_is_left_over():
     for pattern in (*commands.SKIPPED, *commands.FILLED, *commands.SHORTER):
         assert any(re.search(pattern, command) for command in found), pattern
     assert "make clean" not in found
-
-
-def test_a_cube_that_differs_is_told():
-    cube = np.linspace(0, 1, 12, dtype=np.float32).reshape(3, 4)
-    assert same_bits.compare({"cube.tif": cube}, {"cube.tif": cube.copy()}) == (True, "")
-    zero = {"cube.tif": cube * 0}, {"cube.tif": cube * -0.0}
-    assert not same_bits.compare(*zero)[0]  # the same values, other bits
-    for other in ({"cube.tif": cube.astype(float)}, {"a.tif": cube}, "status 2: no", {}):
-        assert not same_bits.compare({"cube.tif": cube}, other)[0]
-
-
-def test_every_kind_of_run_is_compared(tmp_path):
-    cases = same_bits.make_cases(tmp_path)
-    solvers = [file.stem for file in (ROOT / "conf/solver").glob("[!_]*.yaml")]
-    assert {f"solver={name}" for name in solvers} <= set(cases)
-    assert {"method=auto", "prior=tv", "model=pretrained", "folder"} <= set(cases)
-    assert "prior=drunet" not in cases  # it needs a file
-    assert len(list((tmp_path / "snapshots").iterdir())) == 3
 
 
 def _gpu(*arguments, **settings):
@@ -86,7 +66,7 @@ def _rows(table):
 
 
 def test_a_failed_step_on_a_gpu_is_told_and_the_next_one_runs(tmp_path):
-    told = _stand_in(tmp_path, '*models.csv*) echo "a | b"; exit 3;;')
+    told = _stand_in(tmp_path, '*c_models.json*) echo "a | b"; exit 3;;')
     result = _gpu(str(tmp_path / "out"), **told)
     assert result.returncode == 1
     table = (tmp_path / "out" / "table.md").read_text()

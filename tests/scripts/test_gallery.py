@@ -11,8 +11,9 @@ GALLERY = ROOT / "docs/gallery"
 
 def test_every_picture_is_shown():
     page = (GALLERY / "index.md").read_text()
-    assert {path.stem for path in GALLERY.glob("*.jpg")} == set(gallery.DRAWN)
-    assert all(f"({name}.jpg)" in page for name in gallery.DRAWN)
+    files = [*GALLERY.glob("*.jpg"), *GALLERY.glob("*.gif")]
+    assert {path.stem for path in files} == set(gallery.DRAWN)
+    assert all(f"({path.name})" in page for path in files)
 
 
 def test_a_picture_is_drawn(tmp_path, monkeypatch, capsys):

@@ -13,7 +13,7 @@ from cassi.apps.evaluate.problems import CASES
 from cassi.camera.moved import moved_camera, unmoved
 from cassi.data.synthetic.twin import Twin
 from cassi.evaluation.protocols import shares
-from scripts.docs import leaderboard
+from scripts.docs import figures
 
 PLAIN = ("report=false", "figures=false", "progress=false")
 GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "evaluation.md"
@@ -50,8 +50,8 @@ def test_inversenet_has_a_table_of_four_columns_beside_the_other_results(evaluat
         assert (tmp_path / "again" / name).read_bytes() == (run / name).read_bytes(), name
     boards = []
     for folder in (run, tmp_path / "again"):
-        leaderboard.take_over(board := {}, folder)
-        for condition in board["folder"]["gap"].values():
+        figures.take_over(board := {}, folder)
+        for condition in board["leaderboard"]["folder"]["gap"].values():
             del condition["seconds"]
         boards.append(board)
     assert boards[0] == boards[1]

@@ -1,0 +1,119 @@
+"""Time every network, and count its parameters, operations and memory.
+
+    python -m scripts.benchmarks.networks --json runs/networks.json    # for scripts.docs.figures
+    python -m scripts.benchmarks.networks --models mst_s cassi_net --sizes 256 660
+    python -m scripts.benchmarks.networks --train --models dauhst_2stg --batch 4 --device cuda
+
+Timed is the forward pass, or with --train a step of forward, backward and Adam. Weights and masks
+are random: neither changes what is computed. Every network and precision runs in a process of its
+own, whose peak memory (that of the whole process, libraries included) is what the table says.
+`bfloat16` is autocast with channels_last. Networks that do not take the size, need more than the
+machine has, or give a cube that is not finite, are named with the reason, and the exit status is 1.
+"""
+
+import argparse
+import resource
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from itertools import product
+from multiprocessing import get_context
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+import cassi
+from cassi.apps.memory import keep_freed_memory
+from cassi.models.load import create_model
+from cassi.models.registry import list_models
+from scripts.benchmarks.tables import Call, Parser, Table, time_calls, write_json
+
+PRECISIONS = ("float32", "bfloat16")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure, print a row as soon as it is known; return 1 where a network did not run."""
+    parser = Parser(__doc__)
+    parser.add_argument("--models", nargs="+", default=list_models(shipped=False), metavar="NAME")
+    parser.add_argument("--train", action="store_true", help="time a training step")
+    parser.add_argument("--sizes", nargs="+", type=int, default=[256], help="rows and columns")
+    parser.add_argument("--cases", nargs="+", default=list(PRECISIONS), choices=PRECISIONS)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--bands", type=int, default=28)
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=5.0, help="for a network")
+    options = parser.parse_args(arguments)
+    table = Table("network", "size", "precision", "GFLOPs", "ms", "peak MB", "parameters (M)")
+    failed, cases = 0, dict[str, Any]()
+    for size, model, precision in product(options.sizes, options.models, options.cases):
+        process = ProcessPoolExecutor(1, get_context("spawn"))
+        try:
+            with process:
+                figures = process.submit(measure, model, size, precision, options).result()
+        except (ValueError, RuntimeError) as error:  # or killed, most likely for its memory
+            print(f"{model} {size} {precision}: {error}".partition("\n")[0], flush=True)
+            failed = 1
+            continue
+        table.print(model, size, precision, *(float(value) for value in figures.values()))
+        case = cases.setdefault(f"{options.device} {size}²", {}).setdefault(model, {})
+        case[precision] = figures
+        write_json(options.json, "networks", {"threads": options.threads, "cases": cases})
+    return failed
+
+
+def measure(model: str, size: int, precision: str, options: argparse.Namespace) -> dict[str, float]:
+    """Time a network, then count what it does."""
+    keep_freed_memory()  # as the commands do
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    device, half = torch.device(options.device), precision == "bfloat16"
+    system = cassi.SDCassi(torch.rand(size, size), bands=options.bands, step=2).to(device)
+    x = torch.rand(options.batch, *system.cube_shape, device=device)
+    y, net = system(x), create_model(model, bands=options.bands).to(device).train(options.train)
+    if half:
+        net = net.to(memory_format=torch.channels_last)
+    run = make_step(net, x, y, system, half) if options.train else make_pass(net, y, system, half)
+    milliseconds = time_calls({model: run}, options.seconds)[model]
+    # Before operations are counted, which takes memory itself.
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+    if device.type == "cuda":
+        peak = torch.cuda.max_memory_allocated() / 2**20
+    with FlopCounterMode(display=False) as counter:  # two per multiply-add
+        run()
+    return {
+        "gflops": counter.get_total_flops() / 1e9,
+        "ms": milliseconds,
+        "peak_mb": peak,
+        "millions": sum(p.numel() for p in net.parameters()) / 1e6,
+    }
+
+
+def make_pass(net: Any, y: torch.Tensor, system: Any, half: bool) -> Call:
+    """Return a function that runs the network and looks at the cube."""
+
+    @torch.inference_mode()
+    def run() -> None:
+        with torch.autocast(y.device.type, torch.bfloat16, enabled=half):
+            cube = net(y, system)
+        if not bool(cube.isfinite().all()):
+            raise ValueError("the cube is not finite")
+
+    return run
+
+
+def make_step(net: Any, x: torch.Tensor, y: torch.Tensor, system: Any, half: bool) -> Call:
+    """Return a function that takes one training step."""
+    optimizer = torch.optim.Adam(net.parameters(), lr=4e-4)
+
+    def run() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(y.device.type, torch.bfloat16, enabled=half):
+            estimate = net(y, system)
+        (estimate.float() - x).square().mean().sqrt().backward()
+        optimizer.step()
+
+    return run
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,410 @@
+"""Fill the pages with the figures of docs/figures.json.
+
+    cassi-evaluate benchmark=leaderboard hydra.run.dir=runs/leaderboard
+    python -m scripts.benchmarks.video --json runs/video.json
+    python -m scripts.docs.figures runs/leaderboard runs/video.json    # take figures over, fill
+    python -m scripts.docs.figures --check                             # pages that disagree
+
+Folders are results of `benchmark=leaderboard` and `benchmark=inversenet`, files those that
+benchmarks and the gate of new weights write with `--json`. A table stands between
+`<!-- figures: NAME -->` and `<!-- end -->`; `QUOTES` lists the figures in sentences and in tables
+of several sources. Published figures of others are those of `published_figures.yaml`.
+"""
+
+import argparse
+import inspect
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import torch
+import yaml
+from omegaconf import OmegaConf
+
+from cassi.models.load import create_model
+from cassi.models.registry import find_model, list_models
+from scripts.benchmarks.kinds import KINDS, PANEL
+
+ROOT = Path(__file__).resolve().parents[2]
+FILE = ROOT / "docs/figures.json"
+PUBLISHED = yaml.safe_load(Path(__file__).with_name("published_figures.yaml").read_text("utf-8"))
+CASES: Any = OmegaConf.to_container(
+    OmegaConf.load(ROOT / "conf/benchmark/leaderboard.yaml").benchmark.cases
+)
+CONDITIONS = {
+    "grey": "grey mask",
+    "grey, 30 dB": "grey mask, 30 dB",
+    "binary": "binary mask",
+    "binary, 30 dB": "binary mask, 30 dB",
+    "InverseNet II": "InverseNet II",
+    "InverseNet III": "III",
+    "InverseNet IV": "IV",
+}
+"""Condition → heading; the first is the one of which SSIM, SAM and seconds are shown."""
+TRAINED = {"pretrained": "20 CAVE scenes"}
+"""What the weights of a method have seen; solvers have seen nothing."""
+MISSING = "–"
+Figures = dict[str, Any]
+QUOTES: dict[str, tuple[str, ...]] = {
+    "README.md": (
+        "any camera | {tsa.auto[0]:.1f} dB",
+        "the best in seconds | {tsa.pretrained[0]:.1f} dB",
+        "without training data | {tsa.self_supervised[0]:.1f} dB",
+        "the best in minutes | {tsa.adapted[0]:.1f} dB",
+        "compare with the literature | {tsa.gap_tv[0]:.1f} dB",
+    ),
+    "docs/guides/methods.md": (
+        "| gap_tv | {tsa.gap_tv[0]:.2f} | {tsa.gap_tv[1]:.3s} |",
+        "| auto | {tsa.auto[0]:.2f} | {tsa.auto[1]:.3s} |",
+        "| self_supervised | {tsa.self_supervised[0]:.2f} | {tsa.self_supervised[1]:.3s} |",
+        "| pretrained, `adapt=true` | {tsa.adapted[0]:.2f} | {tsa.adapted[1]:.3s} |",
+        "| pretrained | {tsa.pretrained[0]:.2f} | {tsa.pretrained[1]:.3s} |",
+        "`auto` reaches {tsa_30.auto[0]:.2f} ({tsa_20.auto[0]:.2f}) dB",
+    ),
+    "docs/guides/pretrained.md": (
+        "| TSA mask | {tsa.auto[0]:.2f} / {tsa.auto[1]:.3s} | {tsa.pretrained[0]:.2f} / "
+        "{tsa.pretrained[1]:.3s} | {tsa.small[0]:.2f} / {tsa.small[1]:.3s} |",
+        "not in the training | {binary.auto[0]:.2f} / {binary.auto[1]:.3s} | "
+        "{binary.pretrained[0]:.2f} / {binary.pretrained[1]:.3s} |",
+        "| TSA mask, noise of 30 dB | {tsa_30.auto[0]:.2f} / {tsa_30.auto[1]:.3s} | "
+        "{tsa_30.pretrained[0]:.2f} / {tsa_30.pretrained[1]:.3s} |",
+        "noise of 20 dB | {tsa_20.auto[0]:.2f} / {tsa_20.auto[1]:.3s} |",
+    ),
+    "docs/guides/self-supervised.md": (
+        "| TSA mask | {tsa.auto[0]:.2f} | {tsa.pretrained[0]:.2f} | "
+        "{tsa.self_supervised[0]:.2f} | {tsa.adapted[0]:.2f} |",
+        "| random binary mask | {binary.auto[0]:.2f} | {binary.pretrained[0]:.2f} |",
+        "30 dB of noise | {tsa_30.auto[0]:.2f} | {tsa_30.pretrained[0]:.2f} |",
+    ),
+    "docs/guides/video.md": tuple(
+        f"{start} | {{videos[{name}][kobe]:.2f}} | {{videos[{name}][traffic]:.2f}} | "
+        f"{{videos[{name}][runner]:.2f}} |"
+        for start, name in {
+            "| `gap_tv`": "gap_tv",
+            "| `auto`, of bands": "auto, of bands",
+            "| `video`, and `auto`": "auto",
+            "| `video`, `solver.passes=4`": "video, 4 passes",
+        }.items()
+    ),
+    "docs/reference/networks.md": ("on a CPU with {networks[threads]:.0f} threads",),
+}
+"""Page → parts of it, in which figures stand as `str.format` has them; `s` is f without a zero."""
+FIELD = re.compile(r"\{[^}]*\}")
+
+
+class _Figure(float):
+    """A number that the format `.3s` shows without the zero before its point."""
+
+    def __format__(self, form: str) -> str:
+        shown = super().__format__(form.replace("s", "f"))
+        return shown.removeprefix("0") if form.endswith("s") else shown
+
+
+def fill(page: str, text: str, figures: Figures) -> str:
+    """Return the text of a page with its tables and quotes made anew.
+
+    Raises:
+        ValueError: a quote is not on the page.
+    """
+    for name, make in TABLES.items():
+        begin, end = f"<!-- figures: {name} -->\n\n", "\n\n<!-- end -->"
+        before, found, rest = text.partition(begin)
+        if found:
+            text = before + begin + make(figures) + end + rest.partition(end)[2]
+    values = {name: _quotable(value) for name, value in figures.items()}
+    for quote in QUOTES.get(page, ()):
+        words = map(re.escape, FIELD.split(quote))
+        text, count = re.subn(r"[\d.]+".join(words), quote.format(**values), text)
+        if count != 1:
+            raise ValueError(f"{page}: expected once {quote!r}, found it {count} times")
+    return text
+
+
+def _quotable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return _Quotable({name: _quotable(each) for name, each in value.items()})
+    if isinstance(value, list):
+        return [_quotable(each) for each in value]
+    return _Figure(value) if isinstance(value, int | float) else value
+
+
+class _Quotable(dict[str, Any]):
+    """Values by `[name]` and by `.name`."""
+
+    __getattr__ = dict.__getitem__
+
+
+def merge(figures: Figures, more: Figures) -> None:
+    """Put figures among others: those of equal names take their places."""
+    for name, value in more.items():
+        if isinstance(value, dict) and isinstance(figures.get(name), dict):
+            merge(figures[name], value)
+        else:
+            figures[name] = value
+
+
+def take_over(figures: Figures, folder: Path) -> None:
+    """Put the results of an evaluation into the figures of the leaderboard.
+
+    Raises:
+        OSError: the folder holds no results.
+        ValueError: they are of a condition that the page does not have.
+    """
+    results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    timing = json.loads((folder / "timing.json").read_text(encoding="utf-8"))["timing"]
+    settings, preset = results["settings"], results["preset"]
+    methods = figures.setdefault("leaderboard", {}).setdefault(settings["data"], {})
+    protocol = (folder / "benchmark.json").is_file()
+    for row, found in results["metrics"].items():
+        method, condition = name_condition(row, settings, protocol)
+        if condition is None or not found["mean"]:
+            continue
+        values = {name: found["mean"].get(f"{name}/{preset}") for name in ("psnr", "ssim")}
+        values |= {"sam": found["mean"].get("sam"), "scenes": len(found["scenes"])}
+        values |= {"preset": preset, "seconds": timing[row]["mean"].get("seconds")}
+        entry = methods.setdefault(method, {})
+        entry[condition] = {
+            name: round(value, 2 if name == "seconds" else 4) if isinstance(value, float) else value
+            for name, value in values.items()
+        }
+        parameters = results["about"].get(row, {}).get("parameters")
+        if parameters is not None:
+            entry["parameters"] = parameters
+
+
+def name_condition(row: str, settings: Mapping[str, Any], protocol: bool) -> tuple[str, str | None]:
+    """Return the method of a row and its condition; None for a row that the page does not show.
+
+    Raises:
+        ValueError: the conditions are none of the page's.
+    """
+    method, _, condition = row.partition(" (")
+    condition = condition.removesuffix(")")
+    if protocol:
+        columns = {"": "II", "told": "III", "calibrated": "IV"}
+        return method, f"InverseNet {columns[condition]}" if condition in columns else None
+    wrong = sorted(name for name in ("noise", "mask", "twin") if _is_set(settings.get(name)))
+    if settings.get("cases") != CASES or wrong:
+        got = ", ".join(wrong) or "other cases"
+        raise ValueError(f"leaderboard: expected benchmark=leaderboard as it is, got {got}")
+    return method, condition
+
+
+def _is_set(value: Any) -> bool:
+    """Tell whether a setting is anything but nothing: null, 0, or a mapping or list of those."""
+    if isinstance(value, Mapping | list):
+        return any(map(_is_set, value.values() if isinstance(value, Mapping) else value))
+    return bool(value)
+
+
+def make_leaderboard(figures: Figures) -> str:
+    """Make a table for every data set, with a row for every method, the best first."""
+    return "\n\n".join(
+        f"## `data={data}`\n\n{_make_ranking(methods)}"
+        for data, methods in sorted(figures.get("leaderboard", {}).items())
+    )
+
+
+def _make_ranking(methods: Mapping[str, Mapping[str, Any]]) -> str:
+    first = next(iter(CONDITIONS))
+    shown = [name for name in CONDITIONS if any(name in entry for entry in methods.values())]
+    usual = max(entry[n]["scenes"] for entry in methods.values() for n in shown if n in entry)
+
+    def show(values: Mapping[str, Any], whole: bool) -> str:
+        if values.get("psnr") is None:
+            return MISSING
+        text = f"{values['psnr']:.2f}"
+        if whole and values.get("ssim") is not None:
+            text += f" / {values['ssim']:.3f} / {values['sam']:.1f}°"
+        return text if values["scenes"] == usual else f"{text} ({values['scenes']} scenes)"
+
+    def rank(method: str) -> tuple[float, str]:
+        return -float(methods[method].get(first, {}).get("psnr") or 0), method
+
+    rows = []
+    for method in sorted(methods, key=rank):
+        entry = methods[method]
+        count, seconds = entry.get("parameters"), entry.get(first, {}).get("seconds")
+        trained = TRAINED.get(method, MISSING if count is None else "see its file")
+        row = [f"`{method}`", trained, MISSING if count is None else f"{count / 1e6:.2f}"]
+        row.append(MISSING if seconds is None else f"{seconds:.1f}")
+        rows.append(row + [show(entry.get(name, {}), name == first) for name in shown])
+    head = ["method", "trained on", "M", "s", *(CONDITIONS[name] for name in shown)]
+    note = f"Means over {usual} scenes, or as many as stand beside."
+    return f"{format_table(head, rows)}\n\n{note}"
+
+
+def make_videos(figures: Figures) -> str:
+    """Make a row for every method for video, measured or published, the best first."""
+    published = PUBLISHED["videos"]
+    scenes, link = published["scenes"], "[{text}]({url})".format(**published["source"])
+    rows = [
+        ([found[scene] for scene in scenes], f"`{name}`", "measured")
+        for name, found in figures["videos"].items()
+    ]
+    rows += [(values, name, link) for name, values in published["methods"].items()]
+    cells = [
+        [name, origin, *(f"{value:.2f}" for value in [*values, mean(values)])]
+        for values, name, origin in sorted(rows, key=lambda row: -sum(row[0]))
+    ]
+    return format_table(["method", "from", *scenes, "mean"], cells)
+
+
+def make_networks(figures: Figures) -> str:
+    """Make a row for every registered network: its costs, and what was published of it."""
+    measured = figures["networks"]["cases"]
+    columns = ["network", "stages", "M", "GFLOPs"]
+    for case in measured:
+        columns += [f"{case}, s f32", "bf16", "MiB f32", "bf16"]
+    rows = []
+    for name in list_models(shipped=False):
+        with torch.device("meta"):
+            count = sum(p.numel() for p in create_model(name).parameters())
+        operations = measured["cpu 256²"].get(name, {}).get("float32", {}).get("gflops")
+        row = [f"`{name}`", str(find_stages(name)), f"{count / 1e6:.2f}"]
+        row.append(f"{operations:.1f}" if operations else MISSING)
+        for networks in measured.values():
+            cases = [networks.get(name, {}).get(each, {}) for each in ("float32", "bfloat16")]
+            row += [f"{each['ms'] / 1000:.2f}" if each else MISSING for each in cases]
+            row += [f"{each['peak_mb']:.0f}" if each else MISSING for each in cases]
+        published = PUBLISHED["networks"].get(name, {})
+        scores = "psnr" in published
+        row.append(f"{published['psnr']:.2f} / {published['ssim']:.3f}" if scores else MISSING)
+        authors, _, venue = read_source(find_model(name).make)
+        rows.append([*row, f"{authors}, {venue}" if authors else MISSING])
+    return format_table([*columns, "PSNR / SSIM", "paper"], rows)
+
+
+def make_sources(figures: Figures) -> str:
+    """Make a row for every class of networks: what it is, its paper, whose code it equals."""
+    classes: dict[Any, list[str]] = {}
+    for name in list_models(shipped=False):
+        classes.setdefault(find_model(name).make, []).append(name)
+    rows = []
+    for cls, names in classes.items():
+        authors, title, venue = read_source(cls)
+        paper = f"{authors}, *{title}*, {venue}" if authors else MISSING
+        source = PUBLISHED["networks"].get(names[0], {}).get("source")
+        link = (
+            "[{text}]({url})".format(**PUBLISHED["sources"][source]) if source else "`cassi-train`"
+        )
+        summary = (inspect.getdoc(cls) or "").partition("\n")[0].removesuffix(".")
+        rows.append([" ".join(f"`{name}`" for name in names), summary, paper, link])
+    return format_table(["networks", "what it is", "paper", "code and weights"], rows)
+
+
+def find_stages(name: str) -> int | str:
+    """Return how many stages a network unrolls, by its settings or its class's default."""
+    entry = find_model(name)
+    parameter = inspect.signature(entry.make).parameters.get("stages")
+    return entry.settings.get("stages", MISSING if parameter is None else parameter.default)
+
+
+def read_source(cls: Any) -> tuple[str, str, str]:
+    """Return authors, title and venue from the docstring of a class, or empty strings."""
+    text = " ".join((inspect.getdoc(cls) or "").split())
+    found = re.search(r'Source: ([^"]+), "(.+?)",? ([A-Za-z ]+ \d{4})', text)
+    return (found[1], found[2].rstrip(","), found[3]) if found else ("", "", "")
+
+
+def make_verdict(figures: Figures) -> str:
+    """Say what the weights gain in the mean, and what the gate of new weights says."""
+    card = figures["card"]
+    gains = {
+        name: scores[-1] - scores[0]
+        for name, scores in card["rows"].items()
+        if not PANEL[name].is_capture
+    }
+    worst = min(gains, key=gains.__getitem__)
+    lines = [
+        f"Measured on {card['date']}, without test scenes. On average over {len(gains)} rows the "
+        f"weights gain {mean(gains.values()):.2f} dB over `auto`. The least gain is "
+        f"{gains[worst]:+.2f} dB ({worst}). The gate says "
+        f"{'**FAIL**' if card['faults'] else '**PASS**'}."
+    ]
+    return "\n".join([*lines, *(f"- {fault}" for fault in card["faults"])])
+
+
+def make_gains(figures: Figures, kinds: bool) -> str:
+    """Make a row for every kind of scene, or for every camera and capture."""
+    card = figures["card"]
+    first, *others = card["methods"]
+    rows = [
+        [name, f"{auto:.2f}", *(f"{other - auto:+.2f}" for other in scores)]
+        for name, (auto, *scores) in card["rows"].items()
+        if (name in KINDS) is kinds
+    ]
+    return format_table(["", f"{first}, dB", *(f"{name} − {first}" for name in others)], rows)
+
+
+def make_bars(figures: Figures) -> str:
+    """Make a row for every camera whose error bars were tested."""
+    bars = figures["card"]["bars"]
+    every = [share for shares in bars.values() for share in shares]
+    rows = [[name, show_shares(shares)] for name, shares in {**bars, "all": every}.items()]
+    return format_table(["camera", "held"], rows)
+
+
+def show_shares(shares: list[float]) -> str:
+    """Format the mean of shares, and the least and the largest."""
+    return f"{100 * mean(shares):.1f} ({100 * min(shares):.1f}, {100 * max(shares):.1f}) %"
+
+
+def format_table(columns: list[str], rows: list[list[str]]) -> str:
+    """Format a table in Markdown."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+TABLES: dict[str, Callable[[Figures], str]] = {
+    "leaderboard": make_leaderboard,
+    "videos": make_videos,
+    "networks": make_networks,
+    "sources of networks": make_sources,
+    "verdict on the weights": make_verdict,
+    "gains by scene": lambda figures: make_gains(figures, True),
+    "gains by camera": lambda figures: make_gains(figures, False),
+    "error bars": make_bars,
+}
+"""What makes a table, by the name that its page gives."""
+PAGES = (
+    *QUOTES,
+    *("docs/reference/leaderboard.md", "docs/reference/model-card.md"),
+)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Take figures over, fill the pages; return 1 where pages disagree with `--check`."""
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
+    parser.add_argument("results", nargs="*", type=Path, metavar="FOLDER|FILE")
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    options = parser.parse_args(arguments)
+    figures: Figures = json.loads(FILE.read_text(encoding="utf-8"))
+    for place in options.results:
+        if place.is_dir():
+            take_over(figures, place)
+        else:
+            merge(figures, json.loads(place.read_text(encoding="utf-8")))
+    wrong = []
+    for page in PAGES:
+        file = ROOT / page
+        text = file.read_text(encoding="utf-8")
+        filled = fill(page, text, figures)
+        wrong += [page] * (filled != text)
+        if not options.check:
+            file.write_text(filled, encoding="utf-8")
+    if options.check:
+        print(*(f"{page}: other figures than docs/figures.json" for page in wrong), sep="\n")
+        return int(bool(wrong))
+    text = json.dumps(figures, indent=1, sort_keys=False, ensure_ascii=False)
+    FILE.write_text(text + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
