@@ -50,7 +50,7 @@ class Lab:
         detector: pixels along the dispersion.
         kind: of the mask, one of `KINDS`.
         said: what was drawn, for people.
-        mask: `(4 H, 4 W)`, transmission.
+        masks: `(2, 4 H, 4 W)`, transmission, of two shots.
         bits: of the sensor.
         electrons: of a full pixel.
         dark: `(H, W')`, dark level, a share of full scale; hot pixels have more.
@@ -71,7 +71,7 @@ class Lab:
     detector: int
     kind: str
     said: str
-    mask: Tensor = field(repr=False)
+    masks: Tensor = field(repr=False)
     bits: int
     electrons: float
     dark: Tensor = field(repr=False)
@@ -101,7 +101,7 @@ class Lab:
         axis = -1 if between(0, 1) < 0.5 else -2
         bent, kind = between(0.2, 1.1), KINDS[seed % len(KINDS)]
         magnified, turned = between(0.93, 1.07), between(-0.5, 0.5)
-        mask = _draw_mask(kind, shape, magnified, turned, between(0.1, 0.25), random)
+        masks = _draw_masks(kind, shape, magnified, turned, between(0.1, 0.25), random)
         span = sign * step * (BANDS - 1)
         detector = shape[1] + math.ceil(abs(span)) + round(between(0, 2))
         first = between(-0.4, 0.4) + (0 if sign > 0 else -span)
@@ -121,7 +121,7 @@ class Lab:
         )
         electrons, blur = between(1.5e4, 4e4), between(0.15, 0.35)
         return Lab(
-            *(seed, shape, axis, wavelengths, detector, kind, said, mask, bits),
+            *(seed, shape, axis, wavelengths, detector, kind, said, masks, bits),
             *(electrons, dark, response, blur, (between(0.005, 0.015), between(-1, 1))),
             lamp=between(2800, 3400),
             first=first,
@@ -129,6 +129,11 @@ class Lab:
             bent=bent,
             shades=shades,
         )
+
+    @property
+    def places(self) -> Tensor:
+        """Offset of each band, pixels, float64."""
+        return torch.tensor([self.place(each) for each in self.wavelengths], dtype=torch.float64)
 
     def place(self, wavelength: float) -> float:
         """Return where the first pixel of the field falls in light of one wavelength."""
@@ -172,12 +177,12 @@ class Lab:
         parts = (torch.arange(self.shades, dtype=torch.float64) + 0.5) / self.shades - 0.5
         return torch.tensor(self.wavelengths, dtype=torch.float64)[:, None] + width * parts
 
-    def measure(self, scene: Tensor) -> Tensor:
+    def measure(self, scene: Tensor, shot: int = 0) -> Tensor:
         """Return the light on the detector `(H, W')` of what `scene` returns."""
         images = scene.flatten(0, 1) / self.shades
-        return self._disperse(images, self.lights().flatten().tolist())
+        return self._disperse(images, self.lights().flatten().tolist(), shot)
 
-    def white(self, wavelength: float | None = None) -> Tensor:
+    def white(self, wavelength: float | None = None, shot: int = 0) -> Tensor:
         """Return the light of an even white scene, through a filter or not, `(H, W')`."""
         if wavelength is None:
             shades = self.lights().flatten().tolist()
@@ -185,16 +190,18 @@ class Lab:
             wide = FILTER * (self.shades > 1)
             shades = [wavelength + wide * ((k + 0.5) / 9 - 0.5) for k in range(9)]
         even = torch.ones([FINE * side for side in self.shape])
-        return self._disperse([self.light(each) * even for each in shades], shades)
+        return self._disperse([self.light(each) * even for each in shades], shades, shot)
 
-    def _disperse(self, images: Sequence[Tensor] | Tensor, shades: Sequence[float]) -> Tensor:
+    def _disperse(
+        self, images: Sequence[Tensor] | Tensor, shades: Sequence[float], shot: int
+    ) -> Tensor:
         height, width = (FINE * side for side in self.shape)
         margin = 4 * FINE
         light = torch.zeros(height, FINE * self.detector + 2 * margin)
         for image, wavelength in zip(images, shades, strict=True):
             at = FINE * self.place(wavelength) + margin
             first = math.floor(at)
-            coded = self.mask * image
+            coded = self.masks[shot] * image
             light[:, first : first + width] += (1 - (at - first)) * coded
             light[:, first + 1 : first + 1 + width] += (at - first) * coded
         steps = torch.arange(-2 * FINE, 2 * FINE + 1)
@@ -224,51 +231,107 @@ class Lab:
             total += (seen / self.electrons * full).round().clamp(0, full)
         return (total / repeats).numpy()
 
-    def write(self, folder: Path, scene: Tensor) -> None:
-        """Write what the lab has: frames, and `frames.yaml`, what raw frames go through.
+    def files(self, folder: Path, scene: Tensor) -> dict[str, Any]:
+        """Write what the lab has: frames, and the camera as its user knows it.
 
         Args:
             folder: of the files.
             scene: of `scene`.
+
+        Returns:
+            The values of the camera's file: the mask is cut by hand from the frame of the middle
+            filter, and the dispersion is the step between the outermost bands.
         """
+        filters = self.filters()
         frames = {
             "frame": self.expose(self.measure(scene), 0.8, 1, 1),
+            "second": self.expose(self.measure(scene, 1), 0.8, 1, 2),
             "dark": self.expose(torch.zeros_like(self.dark), 0, REPEATS, 3),
             "flat": self.expose(torch.ones_like(self.dark), 0.6, REPEATS, 4),
             "white": self.expose(self.white(), 0.8, REPEATS, 5),
+            **{
+                f"filter_{wavelength:.0f}": self.expose(
+                    self.white(wavelength), 0.7, REPEATS, 10 + k
+                )
+                for k, wavelength in enumerate(filters)
+            },
         }
-        for k, wavelength in enumerate(self.filters()):
-            light = self.white(wavelength)
-            frames[f"filter_{wavelength:.0f}"] = self.expose(light, 0.7, REPEATS, 10 + k)
         counts = {name: frame.round().astype(np.uint16) for name, frame in frames.items()}
-        flat = frames["flat"] - frames["dark"]
-        hot = np.abs(frames["dark"] - np.median(frames["dark"])) > 0.02 * 2**self.bits
-        counts["bad"] = (255 * (hot | (flat < 0.5 * np.median(flat)))).astype(np.uint8)
+        away = {name: frame - frames["dark"] for name, frame in frames.items()}
+        typical = np.median(frames["dark"])
+        bad = (np.abs(frames["dark"] - typical) > 0.02 * 2**self.bits) | (
+            away["flat"] < 0.5 * np.median(away["flat"])
+        )
+        counts["bad"] = (255 * bad).astype(np.uint8)
+        even = np.where(bad, 1, away["flat"] / away["flat"][~bad].mean())
+        photo = away[f"filter_{filters[1]:.0f}"] / even
+        photo = np.where(bad, _median(photo), photo)
+        left = round(self.crop())
+        mask = photo[:, left : left + self.shape[1]]
+        counts["mask"] = np.clip(60000 * mask / np.quantile(mask, 0.995), 0, 65535).astype(
+            np.uint16
+        )
         for name, frame in counts.items():
             turned = frame.T if self.axis == -2 else frame
             Image.fromarray(np.ascontiguousarray(turned)).save(folder / f"{name}.png")
         camera: dict[str, Any] = {
+            "mask": "mask.png",
+            "system": {"step": round(self.span / (BANDS - 1), 3), "axis": self.axis},
+            "wavelengths": [round(value, 2) for value in self.wavelengths],
             "bits": self.bits,
             "dark": "dark.png",
             "flat": "flat.png",
             "bad_pixels": "bad.png",
-            "wavelengths": [round(value, 2) for value in self.wavelengths],
-            "system": {"axis": self.axis},
         }
-        (folder / "frames.yaml").write_text(yaml.safe_dump(camera, sort_keys=False))
+        (folder / "camera.yaml").write_text(yaml.safe_dump(camera, sort_keys=False))
+        system = {"offsets": self.offsets().tolist(), "axis": self.axis, "detector": self.detector}
+        true = yaml.safe_dump(camera | {"system": system}, sort_keys=False)
+        (folder / "true.yaml").write_text(true)
+        return camera
 
     def filters(self) -> list[float]:
         """Return the wavelengths of three filters, nm."""
         low, high = RANGE
         return [10 * round((low + share * (high - low)) / 10) for share in (0.1, 0.5, 0.9)]
 
-    def filter_options(self, folder: Path) -> list[str]:
-        """Return what `cassi-calibrate` is given of the frames through filters, of `write`."""
+    def filter_options(
+        self, folder: Path, camera: str = "camera.yaml", which: slice = slice(None)
+    ) -> list[str]:
+        """Return what `cassi-calibrate` is told of the frames through filters, of `files`."""
         frames = (
             f"{{file: {folder}/filter_{each:.0f}.png, wavelength: {each}}}"
-            for each in self.filters()
+            for each in self.filters()[which]
         )
-        return [f"camera={folder}/frames.yaml", f"monochromatic=[{', '.join(frames)}]"]
+        return [f"camera={folder}/{camera}", f"monochromatic=[{', '.join(frames)}]"]
+
+    def crop(self) -> float:
+        """Return where the field begins in light of the middle filter, pixels."""
+        return self.place(self.filters()[1])
+
+    def offsets(self) -> Tensor:
+        """Return the offset of each band from the mask as it was cut, pixels."""
+        return (self.places - (self.crop() - round(self.crop()))).float()
+
+    def score(self, x: Tensor, scene: Tensor) -> tuple[Tensor, Tensor]:
+        """Return cube and truth `(C, H, W)` where they fit best, scaled, without the borders.
+
+        Args:
+            x: cube `(C, H, W)` as a command returned it.
+            scene: of `scene`.
+        """
+        x = x.mT if self.axis == -2 else x
+        truth, inner = scene.mean(1), (..., slice(4, -4), slice(4, -4))
+
+        def tried(down: int, right: int) -> tuple[float, Tensor, Tensor]:
+            there = avg_pool2d(truth.roll((-down, -right), (-2, -1)), FINE)
+            there, mine = there[..., : x.shape[-2], : x.shape[-1]][inner], x[inner]
+            scale = (there * mine).sum() / mine.square().sum().clamp_min(1e-30)
+            return float((scale * mine - there).square().mean()), scale, there
+
+        best = min((tried(0, right)[0], right) for right in range(-6, 7))[1]
+        down = min((tried(down, best)[0], down) for down in range(-2, 3))[1]
+        _, scale, there = tried(down, best)
+        return scale, there
 
 
 def read_scene(path: Path) -> tuple[Tensor, tuple[float, ...]]:
@@ -281,7 +344,7 @@ def read_scene(path: Path) -> tuple[Tensor, tuple[float, ...]]:
     return found.data, found.wavelengths
 
 
-def _draw_mask(
+def _draw_masks(
     kind: str,
     shape: tuple[int, int],
     magnified: float,
@@ -289,7 +352,7 @@ def _draw_mask(
     vignette: float,
     random: torch.Generator,
 ) -> Tensor:
-    """Return the transmission of a mask on the fine grid, `(4 H, 4 W)`."""
+    """Return the transmission of two masks on the fine grid, `(2, 4 H, 4 W)`."""
     height, width = shape
     rows = (torch.arange(FINE * height) + 0.5) / FINE - height / 2
     columns = (torch.arange(FINE * width) + 0.5) / FINE - width / 2
@@ -297,10 +360,10 @@ def _draw_mask(
     angle, pitch = math.radians(turned), magnified * (1.25 if kind == "DMD" else 1.0)
     down = (math.cos(angle) * rows - math.sin(angle) * columns) / pitch + height
     right = (math.sin(angle) * rows + math.cos(angle) * columns) / pitch + width
-    cells = torch.rand(2, 2 * height, 2 * width, generator=random)[0]  # of two shots
+    cells = torch.rand(2, 2 * height, 2 * width, generator=random)
     if kind != "grey":
         cells = (cells < 0.5).float()
-    seen = cells[down.long(), right.long()]
+    seen = cells[:, down.long(), right.long()]
     if kind == "chrome":
         seen = 0.03 + 0.94 * seen
     if kind == "DMD":  # gaps between mirrors
@@ -309,8 +372,19 @@ def _draw_mask(
     return seen * (1 - 2 * vignette * radius)
 
 
+def _median(image: np.ndarray) -> np.ndarray:
+    """Return the medians of the neighbours."""
+    wide = np.pad(image, 1, mode="edge")
+    height, width = image.shape
+    near = [wide[i : i + height, j : j + width] for i in range(3) for j in range(3)]
+    return np.asarray(np.median(near[:4] + near[5:], axis=0))
+
+
+FRAMES = ("bits", "dark", "flat", "bad_pixels", "wavelengths")
+
+
 def main() -> None:
-    """Write the files of a camera into a folder."""
+    """Write the files of a camera into a folder, with `frames.yaml`: what raw frames go through."""
     from cassi.data.bundled import bundled_path
 
     parser = argparse.ArgumentParser(
@@ -323,7 +397,9 @@ def main() -> None:
     arguments.folder.mkdir(parents=True, exist_ok=True)
     lab = Lab.drawn(arguments.seed)
     scene = lab.scene(*read_scene(arguments.scene or bundled_path("scene.tif")))
-    lab.write(arguments.folder, scene)
+    camera = lab.files(arguments.folder, scene)
+    frames = {name: camera[name] for name in FRAMES} | {"system": {"axis": lab.axis}}
+    (arguments.folder / "frames.yaml").write_text(yaml.safe_dump(frames, sort_keys=False))
     filters = ", ".join(f"{each:.0f} nm" for each in lab.filters())
     print(f"{lab.said}; frames through filters of {filters} -> {arguments.folder}")
 
