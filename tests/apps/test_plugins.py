@@ -129,7 +129,7 @@ def test_in_the_users_own_config(mine, train):
     train(*TINY, "--config-dir", str(mine), "--config-name", "own").ok()
 
 
-@pytest.mark.parametrize("place", [".hydra", "checkpoints", "SHA256SUMS"])
+@pytest.mark.parametrize("place", [".hydra", "checkpoints", "metrics.json"])
 def test_not_in_the_config_of_a_run(mine, train, place):
     folder = mine / "stranger" / place if place == ".hydra" else mine / "stranger"
     folder.mkdir(parents=True)

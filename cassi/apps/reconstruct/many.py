@@ -43,7 +43,7 @@ from cassi.apps.snapshot import (
     write_results,
 )
 from cassi.checks import printable, whole_number
-from cassi.data.atomic import SUMS, UNWRITABLE, digest_content, size_of
+from cassi.data.atomic import UNWRITABLE, digest_content, size_of
 from cassi.data.day_store import DayStore, prepare_store, preview_size
 from cassi.data.formats.cells import Json
 from cassi.data.store import Store, stamp
@@ -318,7 +318,7 @@ def _write(
 def _look_up(folder: Path, snapshot: Snapshot) -> Outcome:
     """Return what stands in the folder of a snapshot that is done."""
     numbers = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
-    names = (*numbers["files"], "metrics.json", SUMS)
+    names = (*numbers["files"], "metrics.json")
     files = {name: size_of(folder / name) for name in names}
     return _outcome(numbers, snapshot.name, files, folder)
 

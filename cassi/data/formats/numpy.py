@@ -11,8 +11,6 @@ import numpy as np
 from cassi.checks import read_regular
 from cassi.data.formats import Source, as_text
 
-_LARGEST = 1 << 62
-
 
 def read_array(path: Path) -> np.ndarray:
     """Read an array that this package saved, in this process.
@@ -21,7 +19,7 @@ def read_array(path: Path) -> np.ndarray:
         OSError: The file cannot be read, or is a link.
         ValueError: It is no such file, is cut short, or holds Python objects.
     """
-    content = read_regular(path, _LARGEST, follow=False)
+    content = read_regular(path, path.lstat().st_size, follow=False)
     try:
         return np.array(np.load(BytesIO(content), allow_pickle=False))
     except Exception as error:  # its header is Python text, which fails in many ways
