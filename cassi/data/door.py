@@ -56,10 +56,6 @@ def read(call: str, path: Path, **given: Any) -> tuple[Any, Any]:
 
     Returns:
         A float32 array, or None; and what is said of it.
-
-    Raises:
-        OSError: it cannot be read, or no process started.
-        ValueError: it is damaged, not supported, or takes more than it may.
     """
     check_readable(path)
     request = {"call": call, "path": str(path), "given": given, "folder": str(Path.cwd())}

@@ -118,11 +118,6 @@ def test_batches_equal_those_of_the_toolbox(batch_size, tmp_path):
         assert np.array_equal(batch.numpy(), published_batch(cubes, batch_size, size))
 
 
-def test_a_batch_of_five_has_two_crops():
-    draws = draw_batch(3, 30, 30, 16, 5, np.random.RandomState(0), random.Random(0))
-    assert [len(draw.windows) for draw in draws] == [1, 1, 4, 4, 4]
-
-
 def test_a_sample_depends_on_seed_and_index_alone(root):
     def batches(seed, length=10):
         return ToolboxBatches(load(root), size=16, length=length, batch_size=5, seed=seed)

@@ -13,12 +13,7 @@ from cassi.data.formats import Source, as_text
 
 
 def read_array(path: Path) -> np.ndarray:
-    """Read an array that this package saved, in this process.
-
-    Raises:
-        OSError: The file cannot be read, or is a link.
-        ValueError: It is no such file, is cut short, or holds Python objects.
-    """
+    """Read an array that this package saved, in this process."""
     content = read_regular(path, path.lstat().st_size, follow=False)
     try:
         return np.array(np.load(BytesIO(content), allow_pickle=False))

@@ -26,10 +26,6 @@ def create_stack(
         path: suffix as in ``STACK_SUFFIXES``; nothing is there yet.
         shape: (C, H, W).
         wavelengths: One per band in nm, increasing.
-
-    Raises:
-        OSError: the disk has no room for it, ….
-        ValueError: another suffix, or wavelengths that do not fit.
     """
     nm = None if wavelengths is None else checked_wavelengths(wavelengths, shape[0])
     dtype, suffix = np.dtype("<f4"), path.suffix.lower()
@@ -56,10 +52,6 @@ def open_stack(path: Path) -> tuple[Stack, tuple[float, ...] | None] | None:
     Returns:
         The cube and its wavelengths in nm, if stated; None where the file holds it in another
         way: compressed, in another order of axes or another format, or as integers.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is damaged.
     """
     suffix, stated = path.suffix.lower(), None
     if suffix == ".npy":

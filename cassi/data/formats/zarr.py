@@ -177,6 +177,8 @@ def _check_codecs(array: Any) -> None:
     """Refuse an array that is no numbers, or that takes a codec which could run a program."""
     if array.dtype.kind not in "biufc":
         raise ValueError(f"expected numbers, got data of type {array.dtype}")
+    if array.shards is not None:
+        raise ValueError("expected chunks without shards; write it again without")
     for codec in (*array.filters, array.serializer, *array.compressors):
         name = getattr(codec, "codec_id", type(codec).__name__)
         if codec is not None and name not in _CODECS:
