@@ -129,9 +129,9 @@ class _Process:
     def _begin(self, request: Mapping[str, object]) -> dict[str, int]:
         """Send a request; return the limits once the file is being read."""
         for _ in range(2):
-            self.start()
+            link = self.start()
             with contextlib.suppress(ConnectionError):
-                send(self.link, request)
+                send(link, request)
                 if line := self.answers.readline(_LONGEST):
                     limits: dict[str, int] = json.loads(line)
                     return limits
@@ -154,13 +154,13 @@ class _Process:
         if self.running is not None:
             self.running.kill()
 
-    def start(self) -> None:
-        """Start the process where it does not run."""
-        if self.running is not None and self.running.poll() is None:
-            return
+    def start(self) -> socket.socket:
+        """Start the process where it does not run; return the socket to it."""
+        if self.link is not None and self.running is not None and self.running.poll() is None:
+            return self.link
         self.stop()
-        self.link, its = socket.socketpair()
-        self.answers = self.link.makefile("rb")
+        mine, its = socket.socketpair()
+        self.link, self.answers = mine, mine.makefile("rb")
         debugging = os.environ.get("CASSI_DEBUG", "0") not in ("", "0")
         shown = None if debugging else subprocess.DEVNULL
         with its:
@@ -172,6 +172,7 @@ class _Process:
                 pass_fds=[its.fileno()],
                 env=os.environ | _ONE_THREAD | _NO_PLUGINS,
             )
+        return mine
 
     def stop(self, patience: float = 0.0) -> int:
         """End the process; return its status, negative for a signal."""

@@ -88,15 +88,12 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
         raise ValueError(f"{file}: {error}") from None
 
 
-def check_split(
-    manifest: Manifest, split: str, root: str | os.PathLike[str], *, checksums: bool = True
-) -> CheckedSplit:
+def check_split(manifest: Manifest, split: str, root: str | os.PathLike[str]) -> CheckedSplit:
     """Verify that the files of a split are there, are the ones named, and hold no test scene.
 
     A scene counts as a test scene if it has a test file's checksum, or its name once suffix, case
     and `_ms` are dropped. That is asked of every scene that lies in the folders of the training
-    and validation splits, listed or not; in the training split of validation scenes too. Without
-    `checksums` only names are compared, and no file is read.
+    and validation splits, listed or not; in the training split of validation scenes too.
     """
     root = Path(root).expanduser()
     listed = manifest.files(split)
@@ -114,15 +111,13 @@ def check_split(
     beside = sorted({path for folder in folders for path in find_scenes(folder)})
     unlisted = [path for path in beside if path.resolve() not in known]
     names = [(path.relative_to(root).as_posix(), scene_name(path)) for path in unlisted]
-    found = dict(listed)
-    if checksums:
-        found = {name: checksum(root / name) for name in [*listed, *(name for name, _ in names)]}
-        changed = [name for name, digest in listed.items() if found[name] != digest]
-        if changed:
-            raise ValueError(
-                f"{len(changed)} of {len(listed)} {split} scenes have another checksum than the "
-                f"manifest: {some(changed)}; get the original files or write a new manifest"
-            )
+    found = {name: checksum(root / name) for name in [*listed, *(name for name, _ in names)]}
+    changed = [name for name, digest in listed.items() if found[name] != digest]
+    if changed:
+        raise ValueError(
+            f"{len(changed)} of {len(listed)} {split} scenes have another checksum than the "
+            f"manifest: {some(changed)}; get the original files or write a new manifest"
+        )
     _refuse_judges(manifest, split, names, found)
     return CheckedSplit(tuple(root / name for name in listed), tuple(unlisted))
 

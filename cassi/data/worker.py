@@ -197,7 +197,7 @@ def _audit(event: str, given: tuple[Any, ...]) -> None:
     if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC) == 0:
         code = place.suffix in _CODE
         homes = [home for home in _HOMES if code or not _allowed.is_relative_to(home)]
-        if any(place.is_relative_to(home) for home in (_allowed, *homes)):
+        if any(place.is_relative_to(home) for home in (str(_allowed), *homes)):
             return
         if _is_pair(_allowed, place):
             return

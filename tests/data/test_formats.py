@@ -84,20 +84,6 @@ def test_widths_of_bands(tmp_path):
             io.write_cube(tmp_path / name, CUBE, nm, fwhm=widths)
 
 
-def test_xarray_finds_names_and_units(tmp_path):
-    for name in ("a.zarr", "a.nc"):
-        io.write_cube(tmp_path / name, CUBE, NM)
-        engine = "zarr" if name == "a.zarr" else "h5netcdf"
-        with xarray.open_dataset(tmp_path / name, engine=engine) as data:
-            assert data["cube"].dims == ("wavelength", "y", "x")
-            assert data["cube"].dtype == np.float32
-            about = data["wavelength"].attrs
-            assert (about["units"], about["standard_name"]) == ("nm", "radiation_wavelength")
-            assert data.attrs["Conventions"].startswith("CF-")
-            near = data["cube"].sel(wavelength=600, method="nearest")
-            assert np.array_equal(near.values, CUBE[4].numpy())
-
-
 @pytest.mark.parametrize("name", ["a.nc", "classic.nc", "a.zarr", "two.zarr"])
 def test_what_xarray_writes(tmp_path, name):
     """Other names, orders, units and packings, and the formats it knows."""

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
@@ -55,7 +56,7 @@ def read_npz(path: Path) -> Iterator[Source]:
         yield Source(shapes, read, others, axes)
 
 
-def _read_header(member: zipfile.ZipExtFile) -> tuple[tuple[int, ...], np.dtype]:
+def _read_header(member: IO[bytes]) -> tuple[tuple[int, ...], np.dtype]:
     if np.lib.format.read_magic(member) == (1, 0):
         shape, _, dtype = np.lib.format.read_array_header_1_0(member)
     else:

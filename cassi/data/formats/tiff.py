@@ -72,7 +72,9 @@ def read_tiff(path: Path) -> Iterator[Source]:
             one = (1,) if single and set(series) == {""} and series[""].ndim == 2 else ()
             integers = first.dtype is not None and first.dtype.kind in "iu"
             full_scale = _about(first.description).get("full_scale", 2**bits - 1 if bits else None)
-            stated = integers and full_scale is not None
+            scale = None
+            if integers and full_scale is not None:
+                scale = float(full_scale), "full_scale"
             yield Source(
                 {
                     name: one + tuple(item.shape[:-1] if _has_opacity(item) else item.shape)
@@ -81,7 +83,7 @@ def read_tiff(path: Path) -> Iterator[Source]:
                 read,
                 axes={name: "C" * len(one) + _tiff_axes(item) for name, item in series.items()},
                 wavelengths=stated_wavelengths(first.description),
-                scale=(float(full_scale), "full_scale") if stated else None,
+                scale=scale,
                 image=True,
                 missing=_no_data(first),
             )
