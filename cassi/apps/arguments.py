@@ -191,7 +191,7 @@ def named_configs(arguments: Sequence[str], groups: bool = True) -> list[Path]:
 def is_of_a_run(config: Path) -> bool:
     """Tell whether a config is what a run has left behind, of which its user may know nothing."""
     folder = config.resolve().parent
-    left = (".hydra", "checkpoints", "SHA256SUMS", "metrics.json", "results.json")
+    left = (".hydra", "checkpoints", "metrics.json", "results.json")
     return folder.name == ".hydra" or any((folder / name).exists() for name in left)
 
 

@@ -36,14 +36,13 @@ _new: set[Path] = set()
 
 
 WRITTEN = {
-    "cassi-reconstruct": ".done .passes .*.blocks .*.zarr.* SHA256SUMS rgb.png bands.png spectra.* "
+    "cassi-reconstruct": ".done .passes .*.blocks .*.zarr.* rgb.png bands.png spectra.* "
     "uncertainty.* convergence.csv metrics.json report.html results.csv",
-    "cassi-evaluate": "SHA256SUMS results.* cases.* benchmark.* timing.json report.html "
-    "figures records",
-    "cassi-train": "SHA256SUMS checkpoints tensorboard metrics.csv model.* ema.*",
-    "cassi-calibrate": "SHA256SUMS camera.yaml mask.npy calibration.*",
-    "cassi-camera": "SHA256SUMS camera.json camera.png cube.*",
-    "cassi-export": "SHA256SUMS network.* run.* operators.* snapshot.f32 cube.f32 export.json",
+    "cassi-evaluate": "results.* cases.* benchmark.* timing.json report.html figures records",
+    "cassi-train": "checkpoints tensorboard metrics.csv model.* ema.*",
+    "cassi-calibrate": "camera.yaml mask.npy calibration.*",
+    "cassi-camera": "camera.json camera.png cube.*",
+    "cassi-export": "network.* run.* operators.* snapshot.f32 cube.f32 export.json",
 }
 """Patterns of what a command writes into its folder, beside what its settings name."""
 _JOBS = ("[0-9]*", "job[0-9]*", "*=*")

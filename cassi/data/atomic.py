@@ -13,12 +13,10 @@ import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from cassi.checks import read_regular
 from cassi.links import check_parents
 
 _STAGE = re.compile(r"\.cassi-[0-9a-f]{16}")
 _STAGED = re.compile(rf"/{_STAGE.pattern}(?:/new)?")
-_LOCK = "lock"
 
 
 @contextlib.contextmanager
@@ -27,23 +25,17 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
     The temporary file has the final name, in a hidden folder beside it. After the block the file is
     flushed to the disk and renamed; after an exception it is removed and whatever stood under
-    ``path`` is untouched. The writer holds a lock in the hidden folder. What a killed process has
-    left has none, and is removed by the next one that writes beside it.
+    ``path`` is untouched. The hidden folder is locked while its writer lives. What a killed process
+    has left is removed by the next one that writes beside it.
 
     Args:
         path: The final name. Its folder must exist; a link is followed, its target replaced. Below
             a folder of results (`cassi.links`) the link itself is replaced. A folder that ends
             in `.zarr` may be replaced by another.
 
-    Yields:
-        The name to write to. Nothing exists there yet.
-
     Raises:
-        FileNotFoundError: The folder does not exist.
-        NotADirectoryError: The folder is a file.
-        IsADirectoryError: ``path`` is a folder.
-        PermissionError: ``path`` leads through a link below a folder of results.
-        OSError: Writing, flushing or renaming failed, for example because the disk is full.
+        OSError: The folder does not exist, is a file, or leads through a link below a folder of
+            results; ``path`` is a folder; or writing failed, for example because the disk is full.
 
     Example:
         >>> with atomic_path("table.csv") as temporary:  # doctest: +SKIP
@@ -55,63 +47,33 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def atomic_paths(*paths: str | os.PathLike[str]) -> Iterator[tuple[Path, ...]]:
-    """Yield one temporary path for each of several files that belong together.
+    """Yield one temporary path for each of several files of one folder that belong together.
 
-    The temporary files share a folder when the final ones do, so a pair such as ``cube.img`` and
-    ``cube.hdr`` finds itself. All files are flushed before the first is renamed; the renames
-    follow the order of the arguments, so put the file that announces the others last. Should a
-    rename fail, all is put back as it was.
-
-    Yields:
-        The names to write to, in the same order.
+    They share a folder, so a pair such as ``cube.img`` and ``cube.hdr`` finds itself. All files are
+    flushed before the first is renamed; the renames follow the order of the arguments, so put the
+    file that announces the others last. Should a rename fail, all is put back as it was.
     """
     finals = [_checked(Path(path)) for path in paths]
-    try:
-        with contextlib.ExitStack() as stack:
-            folders = {final.parent for final in finals}
-            places = {folder: stack.enter_context(_stage(folder)) for folder in folders}
-            temporaries = [places[final.parent] / final.name for final in finals]
-            yield tuple(temporaries)
-            _publish(temporaries, finals)
-    except BaseException as error:
-        _explain(error, finals[0])
-        raise
+    with _stage(finals[0].parent, finals[0]) as stage:
+        temporaries = [stage / final.name for final in finals]
+        yield tuple(temporaries)
+        _publish(temporaries, finals)
 
 
 @contextlib.contextmanager
 def atomic_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary folder whose files move into ``folder`` if the block succeeds.
 
-    `SHA256SUMS` lists them and is the last to appear; one that was there before goes first. So a
-    folder that has it is whole, also after a kill between two renames. After an exception the
+    ``folder`` is made if it is not there; files of other names in it stay. After an exception the
     temporary folder is gone and no file of the block is in ``folder``.
-
-    Args:
-        folder: Where the files go, made if it is not there. Files of other names in it stay.
-
-    Yields:
-        The hidden folder, inside ``folder``, to write to.
     """
     final = Path(folder)
     final.mkdir(parents=True, exist_ok=True)
-    try:
-        with _stage(final) as stage:
-            yield stage
-            # In the order of writing: what announces the others is written, and appears, last.
-            written = sorted(stage.iterdir(), key=lambda file: file.stat().st_mtime_ns)
-            sums = stage / SUMS
-            sums.write_text(list_sums(stage, (file for file in stage.rglob("*") if file.is_file())))
-            written.append(sums)
-            _publish(written, [final / file.name for file in written], withdraw_last=True)
-    except BaseException as error:
-        _explain(error, final)
-        raise
-
-
-def write_sums(folder: Path, files: Iterable[Path]) -> None:
-    """Write `SHA256SUMS` of files that are in a folder, once the last of them is there."""
-    with atomic_path(folder / SUMS) as temporary:
-        temporary.write_text(list_sums(folder, files))
+    with _stage(final, final) as stage:
+        yield stage
+        # In the order of writing: what announces the others is written, and appears, last.
+        written = sorted(stage.iterdir(), key=lambda file: file.stat().st_mtime_ns)
+        _publish(written, [final / file.name for file in written])
 
 
 def is_temporary(path: Path) -> bool:
@@ -120,91 +82,53 @@ def is_temporary(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _stage(folder: Path) -> Iterator[Path]:
+def _stage(folder: Path, final: Path) -> Iterator[Path]:
     """Make a hidden folder to write to, with a lock that tells others that it is in use."""
     remove_leftovers(folder)
-    stage, lock = _make_stage(folder)
+    stage, lock = folder / f".cassi-{secrets.token_hex(8)}", None
     try:
-        yield stage / "new"
-    finally:
-        _remove_stage(stage)
-        os.close(lock)
-
-
-def _make_stage(folder: Path) -> tuple[Path, int]:
-    while True:
-        stage = folder / f".cassi-{secrets.token_hex(8)}"
         stage.mkdir()
-        lock: int | None = None
-        try:
-            # NFS locks only what is opened to be written.
-            lock = os.open(stage / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-            with contextlib.suppress(OSError):  # without locks here, nobody removes it
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            (stage / "new").mkdir()
-        except BaseException as error:
-            _remove_stage(stage)
-            if lock is not None:
-                os.close(lock)
-            # Another process took it for that of a dead one, before it was locked.
-            if not isinstance(error, FileNotFoundError) or not folder.is_dir():
-                raise
-        else:
-            return stage, lock
+        lock = os.open(stage, os.O_RDONLY | os.O_CLOEXEC)
+        with contextlib.suppress(OSError):  # without locks here, nobody removes it
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        (stage / "new").mkdir()  # from now on it is taken for dead where it has no lock
+        yield stage / "new"
+    except OSError as error:
+        _explain(error, final)
+        raise
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
 
 
 @functools.cache
 def remove_leftovers(folder: Path) -> None:
     """Remove what processes that have ended left in a folder, once per process."""
     with contextlib.suppress(OSError):
-        for entry in list(folder.iterdir()):
-            if _STAGE.fullmatch(entry.name) and not entry.is_symlink():
-                with contextlib.suppress(OSError):  # it is locked, another user's, or gone
-                    _remove_dead(entry)
+        for stage in [entry for entry in folder.iterdir() if _STAGE.fullmatch(entry.name)]:
+            with contextlib.suppress(OSError):  # it is locked, another user's, or gone
+                _remove_dead(stage)
 
 
 def _remove_dead(stage: Path) -> None:
-    """Remove a stage unless its writer lives.
-
-    Raises:
-        OSError: it lives, or cannot be removed.
-    """
-    try:
-        lock = os.open(stage / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
-        stage.rmdir()  # it is empty: the lock comes first and goes last
-        return
+    lock = os.open(stage, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        _remove_stage(stage)
+        if (stage / "new").exists():
+            shutil.rmtree(stage)
     finally:
         os.close(lock)
 
 
-def _remove_stage(stage: Path) -> None:
-    _remove([stage / "new", stage / "old", stage / _LOCK])
-    with contextlib.suppress(OSError):
-        stage.rmdir()
-
-
-def _publish(
-    temporaries: Sequence[Path], finals: Sequence[Path], withdraw_last: bool = False
-) -> None:
-    """Flush all files, then rename them in order; if that fails, all is as it was.
-
-    Args:
-        temporaries: the files, each in a stage.
-        finals: their names.
-        withdraw_last: what has the last of the names goes before the first is renamed.
-    """
+def _publish(temporaries: Sequence[Path], finals: Sequence[Path]) -> None:
+    """Flush all files of a stage, then rename them in order; if that fails, all is as it was."""
     for temporary in temporaries:
-        _flush_tree(temporary)
-    olds = [temporary.parent.with_name("old") / temporary.name for temporary in temporaries]
-    moves = list(zip(temporaries, finals, olds, strict=True))
+        for inner in temporary.rglob("*") if temporary.is_dir() else ():
+            _flush(inner)
+        _flush(temporary)
+    moves = [(new, final, _old(new)) for new, final in zip(temporaries, finals, strict=True)]
     try:
-        if withdraw_last and finals[-1].exists():
-            olds[-1].parent.mkdir()
-            finals[-1].rename(olds[-1])
         for temporary, final, old in moves:
             _keep(temporary, final, old, alone=len(moves) == 1)
             os.replace(temporary, final)  # noqa: PTH105
@@ -212,44 +136,47 @@ def _publish(
         for temporary, final, old in moves:
             is_renamed = not os.path.lexists(temporary)
             if is_renamed and (len(moves) > 1 or os.path.lexists(old)):  # one file alone is whole
-                _remove([final])
+                _remove(final)
             if not os.path.lexists(final):
                 with contextlib.suppress(OSError):
                     old.rename(final)
         raise
-    # What GDAL once noted beside an image, such as its statistics, is not true of another.
-    _remove([final.with_name(f"{final.name}.aux.xml") for final in finals])
+    for final in finals:
+        # What GDAL once noted beside an image, such as its statistics, is not true of another.
+        _remove(final.with_name(f"{final.name}.aux.xml"))
     # Some file systems refuse to flush a folder; the rename itself has already happened.
-    for folder in {final.parent for final in finals}:
-        with contextlib.suppress(OSError):
-            _flush(folder)
+    with contextlib.suppress(OSError):
+        _flush(finals[0].parent)
+
+
+def _old(temporary: Path) -> Path:
+    """Return the second name of what stood under the final one, to put it back from."""
+    return temporary.parent.with_name("old") / temporary.name
 
 
 def _keep(temporary: Path, final: Path, old: Path, alone: bool) -> None:
-    """Let what stands under the final name have a second one, to put it back from."""
+    """Let what stands under the final name have a second one."""
     is_folder = final.is_dir() and temporary.is_dir()
-    if is_folder or (final.exists() and not alone):
-        old.parent.mkdir(exist_ok=True)
+    if not is_folder and (alone or not final.exists()):
+        return  # one rename replaces a file
+    old.parent.mkdir(exist_ok=True)
     if is_folder:
         final.rename(old)  # nothing can replace a folder that holds something
-    elif not alone:
-        with contextlib.suppress(OSError):  # nothing there yet, or no hard links here
+    else:
+        with contextlib.suppress(OSError):  # no hard links here
             os.link(final, old)
 
 
-def _remove(files: Sequence[Path]) -> None:
-    for file in files:
-        with contextlib.suppress(OSError):
-            if file.is_dir() and not file.is_symlink():
-                shutil.rmtree(file, ignore_errors=True)
-            else:
-                file.unlink(missing_ok=True)
+def _remove(file: Path) -> None:
+    with contextlib.suppress(OSError):
+        if file.is_dir() and not file.is_symlink():
+            shutil.rmtree(file, ignore_errors=True)
+        else:
+            file.unlink(missing_ok=True)
 
 
-def _explain(error: BaseException, final: Path) -> None:
+def _explain(error: OSError, final: Path) -> None:
     """Name the file of an error that does not, and give a number to one that has none."""
-    if not isinstance(error, OSError):
-        return
     if isinstance(error.filename, str):
         error.filename = _STAGED.sub("", error.filename)
     if type(error) is not OSError:
@@ -272,13 +199,6 @@ def _checked(path: Path) -> Path:
     if not path.parent.is_dir():
         raise NotADirectoryError(f"cannot write {path}: {path.parent} is not a folder")
     return path
-
-
-def _flush_tree(path: Path) -> None:
-    if path.is_dir():
-        for inner in path.rglob("*"):
-            _flush(inner)
-    _flush(path)
 
 
 def _flush(path: Path) -> None:
@@ -306,29 +226,17 @@ def describe_oserror(error: OSError) -> str:
     return f"{place}{error.strerror}{room}"
 
 
-SUMS = "SHA256SUMS"
-"""The file that lists a folder's results; `sha256sum -c SHA256SUMS` reads it too."""
-
-
 def digest(path: Path) -> str:
-    """Return the SHA-256 of a file's content, or of a folder's names and contents, hexadecimal.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """Return the SHA-256 of a file's content, or of a folder's names and contents, hexadecimal."""
     if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.is_file())
-        return digest_content([list_sums(path, files)])
+        names = sorted(f.relative_to(path).as_posix() for f in path.rglob("*") if f.is_file())
+        return digest_content(f"{digest(path / name)}  {name}\n" for name in names)
     with path.open("rb") as stream:
         return digest_content(iter(lambda: stream.read(2**20), b""))
 
 
 def size_of(path: Path) -> int:
-    """Return the bytes of a file, or of all files in a folder.
-
-    Raises:
-        OSError: it is not there.
-    """
+    """Return the bytes of a file, or of all files in a folder."""
     if path.is_dir():
         return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     return path.stat().st_size
@@ -342,44 +250,10 @@ def digest_content(parts: Iterable[bytes | memoryview | str]) -> str:
     return found.hexdigest()
 
 
-def list_sums(folder: Path, files: Iterable[Path]) -> str:
-    """Return the content of `SHA256SUMS`: a line for each of the files in a folder."""
-    names = sorted(file.relative_to(folder).as_posix() for file in files)
-    return "".join(f"{digest(folder / name)}  {name}\n" for name in names)
-
-
-def check_sums(folder: Path) -> list[Path]:
-    """Compare a folder's results with the list that was written after them.
-
-    Returns:
-        The files that the list names.
-
-    Raises:
-        FileNotFoundError: there is no list, so the run did not finish.
-        ValueError: a file is missing or has another content, or the list itself is damaged.
-    """
-    found: list[Path] = []
-    for line in read_regular(folder / SUMS).decode().splitlines():
-        wanted, separator, name = line.partition("  ")
-        if not separator:
-            raise ValueError(f"{folder / SUMS}: expected lines 'digest  name', got {line[:80]!r}")
-        file = folder / name
-        if not file.is_file():
-            raise ValueError(f"{file}: it is listed in {SUMS} and is not there; run again")
-        if digest(file) != wanted:
-            raise ValueError(f"{file}: it is not as it was written ({SUMS}); run again")
-        found.append(file)
-    return found
-
-
 def check_archive(path: Path) -> None:
     """Check a ZIP archive, which `torch.save` and `numpy.savez` write, by the CRC-32 of each part.
 
-    torch does not look at these sums when it reads.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: it is damaged, or no such archive.
+    torch does not look at these sums when it reads. ValueError where it is damaged, or no archive.
     """
     try:
         with zipfile.ZipFile(path) as archive:

@@ -37,9 +37,6 @@ class Augment:
         spectra: draws the materials of half of the drawn samples, such as
             `cassi.data.synthetic.spectra.MeasuredSpectra`. Of these every second one keeps the
             layout of its crop: only the materials change.
-
-    Raises:
-        ValueError: a probability outside [0, 1], or a range that is not 0 < low <= high.
     """
 
     flip: bool = True
@@ -81,11 +78,7 @@ def random_crop(
 ) -> Tensor:
     """Cut a window at a random place, resampled in space, mirrored and turned as asked.
 
-    Returns:
-        float32 `(C, height, width)`.
-
-    Raises:
-        ValueError: the scene is smaller than `augment.source_size`.
+    Returns float32 `(C, height, width)`; ValueError where the scene is too small.
     """
     turns = draw_integer(4, generator) if augment.rotate else 0
     rows, columns = (width, height) if turns % 2 else (height, width)
@@ -114,11 +107,7 @@ def augmented_crop(
 ) -> Tensor:
     """Draw one training sample: scenes, each with the same chance, windows and all variations.
 
-    Returns:
-        float32 `(C, height, width)`.
-
-    Raises:
-        ValueError: a scene is too small.
+    Returns float32 `(C, height, width)`.
     """
     sample = _plain_or_spliced(scenes, height, width, augment, generator)
     if augment.patterns and _uniform(generator) < augment.patterns:

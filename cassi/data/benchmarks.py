@@ -77,10 +77,6 @@ class Benchmark:
         crop: middle part of the cubes (and of the mask) that is kept, pixels.
         downsample: side of the blocks that are then averaged, cubes only.
         preprocessing: of the measurements.
-
-    Raises:
-        OSError: a folder or a file is missing.
-        ValueError: nothing is there, a name is unknown or given twice, or values do not fit.
     """
 
     cubes: PathLike | Sequence[PathLike] | Mapping[str, Scene] | None = None
@@ -144,12 +140,7 @@ class Benchmark:
         return list(self.files)
 
     def load(self, name: str) -> Item:
-        """Read a scene.
-
-        Raises:
-            OSError: a file cannot be read.
-            ValueError: its content is not what the data set holds; says what was expected.
-        """
+        """Read a scene; an error says what was expected of which file."""
         cube, measured = self.files[name]
         first = cube or measured
         if isinstance(first, Path) and (wanted := self.checksums.get(name)) is not None:

@@ -7,9 +7,6 @@ def bundled_path(name: str) -> Path:
     """Return the path of a bundled file, `scene.tif` or `mask.tif`.
 
     An installed package carries the files inside; a checkout has them in its `data` folder.
-
-    Raises:
-        ValueError: the name could lead out of that folder.
     """
     if Path(name).is_absolute() or ".." in Path(name).parts:
         raise ValueError(f"expected the name of a bundled file, got bundled:{name[:80]}")

@@ -47,18 +47,13 @@ def load_split(
         cache: folder for converted copies, made if it is not there. They are mapped, not read, so
             several processes share one copy and a set may be larger than the memory. A changed
             file or another list of wavelengths makes a new copy.
-        scale: see `load_scene`, as of the next two.
+        scale: see `load_scene`, as for the next two.
         key: name of the array in the files.
         axes: order of its axes.
         workers: threads that read files.
 
     Returns:
         The scenes, in the manifest's order, or sorted by path.
-
-    Raises:
-        OSError: something is not there.
-        ValueError: no scenes; data that are not the manifest's; a test scene in training; or what
-            `load_scene` refuses.
     """
     if split not in SPLITS:
         raise ValueError(f"split: expected {', '.join(SPLITS)}, got {split!r}")
@@ -93,15 +88,7 @@ class TrainingCrops(Dataset[Tensor]):
     stop as if there had been none. Every i >= 0 may be asked for, also beyond `length`: a sampler
     that counts on over epochs never repeats a sample.
 
-    Args:
-        scenes: all with the same number of bands.
-        size: of the samples, pixels, one number or (height, width).
-        length: number of samples of an epoch.
-        seed: of all samples.
-        augment: what is varied; `Augment()` by default.
-
-    Raises:
-        ValueError: no scenes, different numbers of bands, or a crop larger than a scene.
+    `size` is one number of pixels, or (height, width); `length` counts the samples of an epoch.
     """
 
     def __init__(
@@ -151,9 +138,6 @@ class WholeScenes(Dataset[Tensor]):
             (height, width); None keeps all.
         downsample: side of the blocks that are then averaged; rows and columns that fill no block
             are cut off.
-
-    Raises:
-        ValueError: no scenes, different numbers of bands, or a crop larger than a scene.
     """
 
     def __init__(
@@ -230,15 +214,9 @@ def load_all(
     meaning: object = None,
     workers: int = 2,
 ) -> list[Scene]:
-    """Load scenes, or map the converted copies that the first call writes.
+    """Load scenes in threads, or map the converted copies that the first call writes into `cache`.
 
-    Args:
-        paths: files, or folders of pages.
-        load: reads and converts one.
-        wavelengths: of the converted bands, nm.
-        cache: folder for the copies, made if it is not there; None: keep no copies.
-        meaning: what the values of a copy depend on beside file and wavelengths.
-        workers: threads that read files.
+    `meaning` is what the values of a copy depend on beside file and wavelengths.
     """
     if cache is None:
         once = load

@@ -30,12 +30,6 @@ class DayStore:
     sRGB picture of at most 128 pixels, uint8. Coordinates are `time` (of change of the file of the
     snapshot), `name` and `wavelength` (nm). `frame(time, shot, row, column)`, if asked for, has the
     snapshots as they were read.
-
-    Args:
-        path: of the store, which is there.
-
-    Raises:
-        OSError, ValueError: it is none of these.
     """
 
     def __init__(self, path: Path) -> None:
@@ -63,10 +57,6 @@ class DayStore:
             std: the same shape, where the store has standard deviations.
             preview: `(H', W', 3)`, uint8.
             frame: `(K, H', W')`, where the store has frames.
-
-        Raises:
-            OSError: it cannot be written.
-            ValueError: the cube has another shape than those of the store.
         """
         expected, place = tuple(self.group["cube"].shape[1:]), self.places[name]
         if cube.shape != expected:
@@ -95,21 +85,18 @@ def prepare_store(
 ) -> DayStore:
     """Make a store for these snapshots, or give them a place in the one that is there.
 
-    Commands that share the snapshots may do so at the same time.
+    Commands that share the snapshots may do so at the same time. New snapshots come after those
+    that are there.
 
     Args:
         path: ends in `.zarr`.
-        names: of the snapshots, in order; new ones come after those that are there.
+        names: of the snapshots, in order.
         times: of the snapshots, seconds since 1970.
         shape: (C, H, W) of every cube.
         wavelengths: nm, one per band, if known.
         uncertainty: the store has standard deviations.
         about: attributes of a new store.
         frame: (K, H', W') of every snapshot, where the store keeps them.
-
-    Raises:
-        OSError: it cannot be written.
-        ValueError: the store there is for other cubes.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_name(f".{path.name}.lock").open("w") as lock, _zarr() as zarr:
@@ -140,13 +127,6 @@ class Recording:
     """Appends frames and cubes to a day store. One process at a time does so.
 
     Every frame gets a number: the next after those that the store has.
-
-    Args:
-        path: of the store, which may be there; ends in `.zarr`.
-
-    Raises:
-        OSError: it cannot be written.
-        ValueError: another process records into it, it keeps no frames, or zarr is not installed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -175,19 +155,9 @@ class Recording:
         frame: np.ndarray,
         wavelengths: Sequence[float] | None,
     ) -> None:
-        """Write a frame and its cube after the others.
+        """Write a frame `(K, H', W')` and its cube `(C, H, W)` after the others.
 
-        Args:
-            name: of the frame.
-            time: of its coming, seconds since 1970.
-            cube: `(C, H, W)`.
-            picture: of the cube, `(H, W, 3)`, uint8.
-            frame: `(K, H', W')`, as it was read.
-            wavelengths: nm, one per band, if known.
-
-        Raises:
-            OSError: it cannot be written.
-            ValueError: the store is for other cubes.
+        `picture` is that of the cube, `(H, W, 3)`, uint8; `time` is in seconds since 1970.
         """
         bands, height, width = cube.shape
         about = {"title": "frames and cubes, by cassi-live"}

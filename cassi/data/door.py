@@ -1,11 +1,12 @@
 """Files from outside are read by a process of their own, see `worker.py`.
 
 It is started with the first file and kept; a limit that it exceeds ends it, and the next file
-starts another. Arrays come back in shared memory.
+starts another.
 """
 
 import atexit
 import contextlib
+import json
 import math
 import os
 import signal
@@ -13,7 +14,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,14 +21,13 @@ from typing import Any
 import numpy as np
 
 from cassi.checks import check_readable
-from cassi.data.worker import receive, send
+from cassi.data.worker import send
 
 LIMIT = "CASSI_READ_MB"
 """Environment variable: how many MB reading one file may take, and time in proportion."""
-_START = 120
-"""Seconds in which the process starts and imports what a format takes."""
 _SLOWER = 1.5
 """Times its processor time, what reading may last; the disk and other programs take their part."""
+_LONGEST = 1 << 24  # bytes of what is said of a file
 _ROOT = Path(__file__).resolve().parents[1]
 # The packages stand for themselves, without their `__init__`, which imports torch.
 _PROGRAM = """
@@ -57,26 +56,22 @@ def read(call: str, path: Path, **given: Any) -> tuple[Any, Any]:
 
     Returns:
         A float32 array, or None; and what is said of it.
-
-    Raises:
-        OSError: it cannot be read, or no process started.
-        ValueError: it is damaged, not supported, or takes more than it may.
     """
     check_readable(path)
-    request = {
-        "call": call,
-        "path": str(path),
-        "given": given,
-        "folder": str(Path.cwd()),
-        "megabytes": _stated_limit(),
-    }
-    return _process.ask(path, request)
+    request = {"call": call, "path": str(path), "given": given, "folder": str(Path.cwd())}
+    return _process.ask(path, request | {"megabytes": _stated_limit()})
 
 
 def start() -> None:
     """Start the process, so that it is ready when the first file is to be read."""
     with _process.lock, contextlib.suppress(OSError):  # said when there is a file to read
         _process.start()
+
+
+def stop() -> None:
+    """End the process that reads; the next file starts another."""
+    with _process.lock:
+        _process.stop(patience=2.0)
 
 
 def process_number() -> int | None:
@@ -100,44 +95,30 @@ class _Process:
         self.lock = threading.Lock()
         self.running: subprocess.Popen[bytes] | None = None
         self.link: socket.socket | None = None
+        self.answers: Any = None  # what comes through it, buffered
 
     def ask(self, path: Path, request: Mapping[str, object]) -> tuple[Any, Any]:
         """Send a request and wait for the answer."""
         with self.lock:
-            fit = False
+            fit, late = False, threading.Event()
+            limits = self._begin(request)
+            seconds = math.ceil(_SLOWER * limits["seconds"])
+            timer = threading.Timer(seconds, self._end_late, [late])
+            timer.start()
             try:
-                limits, link = self._begin(request)
-                seconds = math.ceil(_SLOWER * limits["seconds"])
-                more = f"; if you trust it, set {LIMIT}={2 * limits['megabytes']}"
-                what = f"{path}: reading it takes more than"
-                much = f"{what} {limits['megabytes']} MB{more}"
-                if limits["megabytes"] > limits["machine"]:
-                    much = f"{what} the {limits['machine']} MB that this machine has for it"
-                try:
-                    received = receive(link, time.monotonic() + seconds)
-                except TimeoutError:
-                    raise ValueError(f"{what} {seconds} s{more}") from None
-                if received is None:
+                answer, values = self._receive()
+                if answer is None:
                     ended = self.stop(patience=2.0)
-                    if ended == -signal.SIGXCPU:
-                        spent = f"{limits['seconds']} s of processor time"
-                        raise ValueError(f"{what} {spent}{more}")
-                    if ended == -signal.SIGKILL:  # the system had no more memory
-                        raise ValueError(much)
-                    name = signal.Signals(-ended).name if ended < 0 else f"status {ended}"
-                    raise ValueError(
-                        f"cannot read {path}: it is damaged, its reader crashed ({name})"
-                    )
-                answer, descriptor = received
+                    raise ValueError(_why_it_ended(path, limits, ended, seconds * late.is_set()))
                 if answer.get("error") == "memory":
-                    raise ValueError(much)
+                    raise ValueError(_too_much_memory(path, limits))
                 fit = True
             finally:
+                timer.cancel()
                 if not fit:  # else its next answer could be that of this request
                     self.stop()
         if "error" not in answer:
-            shape = answer["shape"]
-            return None if shape is None else _take(descriptor, shape), answer["about"]
+            return values, answer["about"]
         said = answer["given"]
         if answer["error"] == "OSError":
             raise OSError(*said[:2], said[2])
@@ -145,17 +126,33 @@ class _Process:
             raise ValueError(said[0])
         raise RuntimeError(f"{path}: {said[0]}")
 
-    def _begin(self, request: Mapping[str, object]) -> tuple[dict[str, int], socket.socket]:
-        """Send a request; return the limits and the link once the file is being read."""
+    def _begin(self, request: Mapping[str, object]) -> dict[str, int]:
+        """Send a request; return the limits once the file is being read."""
         for _ in range(2):
             link = self.start()
-            with contextlib.suppress(ConnectionError, TimeoutError):
+            with contextlib.suppress(ConnectionError):
                 send(link, request)
-                received = receive(link, time.monotonic() + _START)
-                if received is not None:
-                    return received[0], link
+                if line := self.answers.readline(_LONGEST):
+                    limits: dict[str, int] = json.loads(line)
+                    return limits
             self.stop()  # it may have ended for want of work
         raise OSError(f"the process that reads files does not start: {sys.executable}")
+
+    def _receive(self) -> tuple[dict[str, Any] | None, np.ndarray | None]:
+        """Return what is said of a file and its array; None where the process has ended."""
+        with contextlib.suppress(ConnectionError, ValueError):
+            answer = json.loads(self.answers.readline(_LONGEST))
+            if answer.get("shape") is None:
+                return answer, None
+            values = np.empty(answer["shape"], np.float32)
+            if self.answers.readinto(values.data.cast("B")) == values.nbytes:
+                return answer, values
+        return None, None
+
+    def _end_late(self, late: threading.Event) -> None:
+        late.set()
+        if self.running is not None:
+            self.running.kill()
 
     def start(self) -> socket.socket:
         """Start the process where it does not run; return the socket to it."""
@@ -163,9 +160,10 @@ class _Process:
             return self.link
         self.stop()
         mine, its = socket.socketpair()
+        self.link, self.answers = mine, mine.makefile("rb")
+        debugging = os.environ.get("CASSI_DEBUG", "0") not in ("", "0")
+        shown = None if debugging else subprocess.DEVNULL
         with its:
-            debugging = os.environ.get("CASSI_DEBUG", "0") not in ("", "0")
-            shown = None if debugging else subprocess.DEVNULL
             self.running = subprocess.Popen(
                 [sys.executable, "-P", "-c", _PROGRAM, str(_ROOT), str(its.fileno()), *_places()],
                 stdin=subprocess.DEVNULL,
@@ -174,14 +172,14 @@ class _Process:
                 pass_fds=[its.fileno()],
                 env=os.environ | _ONE_THREAD | _NO_PLUGINS,
             )
-        self.link = mine
         return mine
 
     def stop(self, patience: float = 0.0) -> int:
         """End the process; return its status, negative for a signal."""
         if self.link is not None:
+            self.answers.close()
             self.link.close()
-        running, self.link, self.running = self.running, None, None
+        running, self.link, self.answers, self.running = self.running, None, None, None
         if running is None:
             return 0
         try:
@@ -190,13 +188,39 @@ class _Process:
             running.kill()
             return running.wait()
 
-    def forget(self) -> None:
+    def leave(self) -> None:
         """Leave the process to the one that started it: this one is a copy of that."""
         if self.link is not None:
-            self.link.close()
+            os.close(self.link.detach())
         if self.running is not None:
             self.running.returncode = 0
-        self.running, self.link, self.lock = None, None, threading.Lock()
+        # Kept, since closing it could wait for a thread that is not in this copy.
+        self.left = self.answers
+        self.running, self.link, self.answers, self.lock = None, None, None, threading.Lock()
+
+
+def _too_much_memory(path: Path, limits: Mapping[str, int]) -> str:
+    what = f"{path}: reading it takes more than"
+    if limits["megabytes"] > limits["machine"]:
+        return f"{what} the {limits['machine']} MB that this machine has for it"
+    return f"{what} {limits['megabytes']} MB{_remedy(limits)}"
+
+
+def _remedy(limits: Mapping[str, int]) -> str:
+    return f"; if you trust it, set {LIMIT}={2 * limits['megabytes']}"
+
+
+def _why_it_ended(path: Path, limits: Mapping[str, int], ended: int, seconds: int) -> str:
+    """Say why the process ended: its status, and the seconds after which it was too late, or 0."""
+    if seconds:
+        return f"{path}: reading it takes more than {seconds} s{_remedy(limits)}"
+    if ended == -signal.SIGXCPU:
+        spent = f"{limits['seconds']} s of processor time"
+        return f"{path}: reading it takes more than {spent}{_remedy(limits)}"
+    if ended == -signal.SIGKILL:  # the system had no more memory
+        return _too_much_memory(path, limits)
+    name = signal.Signals(-ended).name if ended < 0 else f"status {ended}"
+    return f"cannot read {path}: it is damaged, its reader crashed ({name})"
 
 
 def _places() -> list[str]:
@@ -210,26 +234,6 @@ def _places() -> list[str]:
     return []
 
 
-def _take(descriptor: int | None, shape: list[int]) -> np.ndarray:
-    if descriptor is None:
-        raise RuntimeError("the process that reads files sent no array")
-    with os.fdopen(descriptor, "rb", buffering=0) as file:
-        values = np.empty(shape, np.float32)
-        rest = values.data.cast("B")
-        while rest:
-            number = file.readinto(rest)
-            if not number:
-                raise RuntimeError("the process that reads files sent too short an array")
-            rest = rest[number:]
-    return values
-
-
 _process = _Process()
 atexit.register(_process.stop, 2.0)
-os.register_at_fork(after_in_child=_process.forget)
-
-
-def stop() -> None:
-    """End the process that reads; the next file starts another."""
-    with _process.lock:
-        _process.stop(patience=2.0)
+os.register_at_fork(after_in_child=_process.leave)

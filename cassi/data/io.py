@@ -1,24 +1,7 @@
 """Read cubes, masks and measurements from files; write cubes.
 
-================  ====  =====  ===================================================================
-suffix            read  write  what is written
-================  ====  =====  ===================================================================
-.tif .tiff        yes   yes    float32, one page a band; description with ``wavelengths_nm``
-.ome.tif          yes   yes    OME-TIFF, a channel a band with its emission wavelength
-.mat              yes   yes    v5: ``cube`` (H, W, C), ``wavelengths``; v7.3 is read too
-.npz              yes   yes    ``cube`` (C, H, W), ``wavelengths``
-.npy              yes   yes    (C, H, W), no wavelengths
-.h5 .hdf5         yes   yes    ``cube`` (C, H, W), ``wavelengths``
-.hdr + raw file   yes   yes    ENVI, band sequential, wavelengths in the header
-.nc               yes   yes    netCDF 4: ``cube(wavelength, y, x)``; the classic format is read
-.zarr             yes   yes    a folder, Zarr 3: as .nc; those of others take ``cassi[xarray]``
-.hspy             yes   yes    HyperSpy: a signal of spectra (H, W, C)
-.png              yes   no     one grey image: a mask, a measurement, a frame
-a folder          yes   no     a cube: PNG or TIFF images, one a band, ``scene_550nm.png``
-================  ====  =====  ===================================================================
-
-Nothing is unpickled or run. Whatever is wrong with a file comes out as one line: what was
-expected, what is there, what to do.
+The formats are those of `docs/guides/files.md`. Nothing is unpickled or run. Whatever is wrong with
+a file comes out as one line: what was expected, what is there, what to do.
 """
 
 import os
@@ -30,26 +13,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.checks import check_fetched, check_readable, did_you_mean, printable
+from cassi.checks import check_readable, did_you_mean, printable
 from cassi.data import door
 from cassi.data.atomic import atomic_path, atomic_paths
-from cassi.data.formats import Writer, envi, hdf5, hyperspy, mat, netcdf, numpy, planes, tiff, zarr
-from cassi.data.formats.arrays import FOLDERS, READERS, to_float32
+from cassi.data.formats import Writer, envi, hdf5, hyperspy, mat, numpy, planes, tiff, zarr
+from cassi.data.formats.arrays import FOLDERS, READERS
 from cassi.data.wavelengths import checked_wavelengths, checked_widths, to_nanometres
 
 PathLike = str | os.PathLike[str]
 
 _LOSSY = (".jpg", ".jpeg")
 _WRITERS: dict[str, Writer] = {
-    **dict.fromkeys((".tif", ".tiff"), tiff.write_tiff),
+    **dict.fromkeys((".tif", ".tiff", ".ome.tif", ".ome.tiff"), tiff.write_tiff),
     ".mat": mat.write_mat,
     ".npz": numpy.write_npz,
     ".npy": numpy.write_npy,
     **dict.fromkeys((".h5", ".hdf5"), hdf5.write_hdf5),
-    ".nc": netcdf.write_netcdf,
+    ".nc": hdf5.write_netcdf,
     ".zarr": zarr.write_zarr,
     ".hspy": hyperspy.write_hyperspy,
-    **dict.fromkeys((".ome.tif", ".ome.tiff"), tiff.write_ome),
 }
 _WITH_WIDTHS = (".hdr", ".nc", ".zarr")
 """Formats that have a place for the widths of bands."""
@@ -86,7 +68,10 @@ class Loaded:
 def load_cube(
     path: PathLike, *, key: str | None = None, axes: str | None = None, bands: int | None = None
 ) -> Loaded:
-    """Read a cube.
+    """Read a cube; ``data`` has shape (1, C, H, W), bands in order of increasing wavelength.
+
+    Integers of TIFF and ENVI images are scaled by what the file states, else to [0, 1] by the
+    maximum of their type; other values are taken as they are.
 
     Args:
         path: File with one of the suffixes in ``READ_SUFFIXES``, or a folder of images, one a band.
@@ -95,14 +80,8 @@ def load_cube(
             the axis of length ``bands``, else the shortest axis is the bands.
         bands: Number of bands expected, a hint for the order of the axes.
 
-    Returns:
-        ``data`` of shape (1, C, H, W), bands in order of increasing wavelength. Integers of TIFF
-        and ENVI images are scaled by what the file states, else to [0, 1] by the maximum of their
-        type; other values are taken as they are.
-
     Raises:
-        FileNotFoundError: There is no such file.
-        IsADirectoryError: ``path`` is a folder without images.
+        OSError: There is no such file, or it is a folder without images.
         ValueError: Unknown suffix; damaged file; no, several or unsuitable arrays; ambiguous axes;
             complex, empty, not finite or not numeric values.
     """
@@ -112,13 +91,11 @@ def load_cube(
 def load_mask(
     path: PathLike, *, key: str | None = None, axes: str | None = None, bands: int | None = None
 ) -> Loaded:
-    """Read a mask; arguments and errors are those of `load_cube`.
+    """Read a mask; arguments are those of `load_cube`.
 
-    Three axes may also be shots ("KHW"), four are "KCHW".
-
-    Returns:
-        ``data`` of shape (K, 1 or C, H, W): (1, 1, H, W) from two axes, (1, C, H, W) from three.
-        Integer images are scaled as by `load_cube`, except those of zeros and ones.
+    Three axes may also be shots ("KHW"), four are "KCHW". ``data`` has shape (K, 1 or C, H, W):
+    (1, 1, H, W) from two axes, (1, C, H, W) from three. Integer images are scaled as by
+    `load_cube`, except those of zeros and ones.
     """
     return _load("mask", path, key, axes, bands)
 
@@ -131,7 +108,7 @@ def load_measurement(
     finite: bool = True,
     counts: bool = False,
 ) -> Loaded:
-    """Read a measurement; further arguments and errors are those of `load_cube`.
+    """Read a measurement: ``data`` of shape (1, K, H, W'), K = 1 from two axes; no wavelengths.
 
     In ``axes`` K stands for the shots, by default the shortest axis.
 
@@ -142,19 +119,12 @@ def load_measurement(
         finite: Refuse values that are not finite. With bad pixels such values may not matter; then
             the caller checks, see `check_finite`.
         counts: Take integers as they are, those of images too, whatever scale the file states.
-
-    Returns:
-        ``data`` of shape (1, K, H, W'); K = 1 from two axes. ``wavelengths`` is None.
     """
     return _load("measurement", path, key, axes, None, finite, counts)
 
 
 def load_guide(path: PathLike) -> Loaded:
-    """Read the picture of a guide; errors are those of `load_cube`.
-
-    Returns:
-        ``data`` of shape (1, G, H, W); G = 1 from two axes. A PNG may have three colours.
-    """
+    """Read the picture of a guide: ``data`` of shape (1, G, H, W); a PNG may have three colours."""
     return _load("guide", path, None, None, 3)
 
 
@@ -245,7 +215,9 @@ def write_cube(
     if values.ndim != 3 or 0 in values.shape or values.dtype.kind not in "biuf":
         got = f"{values.dtype} {tuple(values.shape)}"
         raise ValueError(f"expected a cube of real numbers (C, H, W) or (1, C, H, W), got {got}")
-    values = to_float32(values)
+    # Values beyond float32 become infinite and are refused.
+    with np.errstate(over="ignore", invalid="ignore"):
+        values = np.array(values, dtype=np.float32, order="C")
     check_finite("cube", torch.from_numpy(values))
     nm = None if wavelengths is None else checked_wavelengths(wavelengths, len(values))
     widths: list[tuple[float, ...]] = []
@@ -338,10 +310,8 @@ def _existing(path: Path, role_name: str) -> Path:
     check_readable(path)
     # Opening it says in one line if it may not be read.
     with path.open("rb") as file:
-        head = file.read(64)
-    if not head:
-        raise ValueError(f"cannot read {path}: the file is empty")
-    check_fetched(path, head)
+        if not file.read(1):
+            raise ValueError(f"cannot read {path}: the file is empty")
     return path
 
 

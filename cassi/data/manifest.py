@@ -36,11 +36,7 @@ class Manifest:
     aliases: Mapping[str, str] = field(default_factory=dict)
 
     def files(self, split: str) -> Mapping[str, str]:
-        """Path → checksum of one split.
-
-        Raises:
-            ValueError: there is no split of that name.
-        """
+        """Path → checksum of one split."""
         if split not in SPLITS:
             raise ValueError(f"split: expected {', '.join(SPLITS)}, got {split!r}")
         return {"train": self.train, "validation": self.validation, "test": self.test}[split]
@@ -61,9 +57,6 @@ def checksum(path: str | os.PathLike[str]) -> str:
     """SHA-256 of a file, or of the names and contents of the PNGs in a folder.
 
     Thumbnails and texts that lie in the folder do not count.
-
-    Raises:
-        OSError: it cannot be read.
     """
     path = Path(path)
     if not path.is_dir():
@@ -77,15 +70,7 @@ def checksum(path: str | os.PathLike[str]) -> str:
 
 
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:
-    """Read a manifest.
-
-    Args:
-        path: a JSON file, or the name of a bundled one, such as "cave".
-
-    Raises:
-        FileNotFoundError: there is no such file and no bundled one of that name.
-        ValueError: it is no JSON, or an entry is missing, unknown or not of the expected kind.
-    """
+    """Read a manifest: a JSON file, or a bundled one by its name, such as "cave"."""
     file = Path(path).expanduser()
     bundled = bundled_path(f"manifests/{file.name}.json")
     if not file.is_file() and file.parent == Path() and bundled.is_file():
@@ -103,25 +88,12 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
         raise ValueError(f"{file}: {error}") from None
 
 
-def check_split(
-    manifest: Manifest, split: str, root: str | os.PathLike[str], *, checksums: bool = True
-) -> CheckedSplit:
+def check_split(manifest: Manifest, split: str, root: str | os.PathLike[str]) -> CheckedSplit:
     """Verify that the files of a split are there, are the ones named, and hold no test scene.
 
     A scene counts as a test scene if it has a test file's checksum, or its name once suffix, case
     and `_ms` are dropped. That is asked of every scene that lies in the folders of the training
     and validation splits, listed or not; in the training split of validation scenes too.
-
-    Args:
-        manifest: from `read_manifest`.
-        split: "train", "validation" or "test".
-        root: the data root, which the manifest's paths are relative to.
-        checksums: read every file; without it only names are compared.
-
-    Raises:
-        FileNotFoundError: files are missing.
-        ValueError: an unknown or empty split, a file with another checksum, a test scene outside
-            the test split, or a validation scene in training.
     """
     root = Path(root).expanduser()
     listed = manifest.files(split)
@@ -139,15 +111,13 @@ def check_split(
     beside = sorted({path for folder in folders for path in find_scenes(folder)})
     unlisted = [path for path in beside if path.resolve() not in known]
     names = [(path.relative_to(root).as_posix(), scene_name(path)) for path in unlisted]
-    found = dict(listed)
-    if checksums:
-        found = {name: checksum(root / name) for name in [*listed, *(name for name, _ in names)]}
-        changed = [name for name, digest in listed.items() if found[name] != digest]
-        if changed:
-            raise ValueError(
-                f"{len(changed)} of {len(listed)} {split} scenes have another checksum than the "
-                f"manifest: {some(changed)}; get the original files or write a new manifest"
-            )
+    found = {name: checksum(root / name) for name in [*listed, *(name for name, _ in names)]}
+    changed = [name for name, digest in listed.items() if found[name] != digest]
+    if changed:
+        raise ValueError(
+            f"{len(changed)} of {len(listed)} {split} scenes have another checksum than the "
+            f"manifest: {some(changed)}; get the original files or write a new manifest"
+        )
     _refuse_judges(manifest, split, names, found)
     return CheckedSplit(tuple(root / name for name in listed), tuple(unlisted))
 
@@ -157,9 +127,6 @@ def refuse_shared(paths: Iterable[Path], judges: Iterable[Path], split: str, jud
 
     Equal content is refused, and equal names, except numbers such as `scene01`, which every data
     set uses.
-
-    Raises:
-        ValueError: names the scene.
     """
     digests, names = {}, {}
     for path in judges:

@@ -69,9 +69,6 @@ class Toolbox:
         wavelengths: of the files' bands, nm; they do not state them.
         train: folders of training scenes, names of `FOLDERS`.
         cache: folder for converted copies, see `cassi.data.datasets.load_all`.
-
-    Raises:
-        ValueError: there is no folder of that name in `FOLDERS`.
     """
 
     def __init__(
@@ -89,13 +86,7 @@ class Toolbox:
         self.wavelengths = tuple(map(float, wavelengths))
 
     def __call__(self, split: str) -> list[Scene]:
-        """Load the scenes of "train"; of any other split those that the toolbox tests on.
-
-        Raises:
-            OSError: a folder is missing.
-            ValueError: a folder holds no scenes, a file is not what the toolbox reads, or a test
-                scene lies among those of the training.
-        """
+        """Load the scenes of "train"; of any other split those that the toolbox tests on."""
         names = self.train if split == "train" else (TEST,)
         listed = {name: list_scenes(self.root, name) for name in names}
         if split == "train" and (self.root / TEST).is_dir():
@@ -119,10 +110,6 @@ def list_scenes(root: PathLike, name: str) -> list[Path]:
     """List the scenes in a folder of the toolbox, sorted by name: `scene10` before `scene2`.
 
     The folder may be a link; links in it may lead to files below `root`.
-
-    Raises:
-        OSError: there is no such folder.
-        ValueError: it has no scenes.
     """
     folder, place = FOLDERS[name], Path(root).expanduser() / name
     first = "scene01.mat" if name == TEST else "scene1.mat"
@@ -151,12 +138,7 @@ def list_scenes(root: PathLike, name: str) -> list[Path]:
 
 
 def load_toolbox_scene(path: Path, folder: Folder, wavelengths: tuple[float, ...]) -> Scene:
-    """Read a cube `(H, W, C)` as the toolbox does.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: it has none of the arrays, or another number of bands than wavelengths.
-    """
+    """Read a cube `(H, W, C)` as the toolbox does."""
     bands, full_scale = len(wavelengths), folder.full_scale
     for key in folder.keys:
         try:
@@ -208,16 +190,8 @@ def draw_batch(
 
     Of B samples the first ⌊B/2⌋ are crops, turned and mirrored. The others are spliced of four
     quarters, each of a scene drawn anew, neither turned nor mirrored. A place below the last one is
-    drawn: `randint(0, rows − size)` excludes its upper bound.
-
-    Args:
-        scenes: how many there are.
-        rows: of every scene.
-        columns: of every scene.
-        size: of a sample, pixels, even.
-        batch_size: B.
-        places: what the toolbox draws from `numpy.random`.
-        turns: what it draws from `random`.
+    drawn: `randint(0, rows − size)` excludes its upper bound. `places` is what the toolbox draws
+    from `numpy.random`, `turns` what it draws from `random`.
     """
     crops = []
     for scene in places.choice(range(scenes), batch_size // 2):
@@ -257,9 +231,6 @@ class ToolboxBatches(Dataset[Tensor]):
         length: number of samples of an epoch.
         batch_size: B.
         seed: of all samples.
-
-    Raises:
-        ValueError: scenes of different sizes, or a size that is odd or too large.
     """
 
     def __init__(

@@ -75,11 +75,7 @@ class Scene:
     ) -> Tensor:
         """Read a window of the cube, by default all of it up to the last row and column.
 
-        Returns:
-            float32 `(C, height, width)`, contiguous; the caller may write to it.
-
-        Raises:
-            ValueError: the window is not inside the scene.
+        Returns float32 `(C, height, width)`, contiguous; the caller may write to it.
         """
         _, rows, columns = self.shape
         height = rows - top if height is None else height
@@ -106,24 +102,14 @@ class Scene:
 
 
 def scored_level(top: float, counts: bool = False) -> float:
-    """Return what scores take for 1 of a truth: its maximum, where that is beyond 1 or in counts.
-
-    Args:
-        top: the maximum of the truth.
-        counts: its integers state no full scale.
-    """
+    """Return what scores take for 1 of a truth: its maximum, if that is beyond 1 or in counts."""
     return top if top > 0 and (counts or top > 1) else 1.0
 
 
 def as_scenes(cubes: Any, wavelengths: Sequence[float]) -> list[Scene]:
     """Check the cubes of a data set that a user's function made.
 
-    Args:
-        cubes: arrays or tensors `(C, H, W)` in [0, 1], by name or by number.
-        wavelengths: of the C bands, nm.
-
-    Raises:
-        ValueError: there are none; or one is no cube, has other bands, or values outside.
+    They are arrays or tensors `(C, H, W)` in [0, 1], by name or by number.
     """
     count = len(cubes) if hasattr(cubes, "__getitem__") and isinstance(cubes, Sized) else 0
     if not count:
@@ -161,22 +147,12 @@ def find_scenes(
     frames: bool = False,
     within: str | os.PathLike[str] | None = None,
 ) -> list[Path]:
-    """List the scenes in a folder and all folders below it.
+    """List the scenes in a folder and all folders below it, sorted.
 
     A scene is a file that `cassi.data.io` reads, or a folder of PNGs whose names end in a number or
-    in a wavelength (nm), one a band. Hidden files are passed over. A warning names whatever else is
-    no scene, and links that lead out of the tree. The root may be a scene, and a link.
-
-    Args:
-        root: a folder, or one scene.
-        frames: what is looked for is frames of a sensor: each PNG is one.
-        within: the folder that the user named, which links do not lead out of; None for the root.
-
-    Returns:
-        Files and PNG folders, sorted.
-
-    Raises:
-        FileNotFoundError: there is nothing of that name.
+    in a wavelength (nm), one a band; of `frames` each PNG is one. Hidden files are passed over. A
+    warning names whatever else is no scene, and links that lead out of `within`, the folder that
+    the user named, or the root. The root may be a scene, and a link.
     """
     root = Path(root).expanduser()
     if root.is_file() or (root.is_dir() and _is_store(root.name)):
@@ -250,7 +226,7 @@ def load_scene(
     key: str | None = None,
     axes: str | None = None,
 ) -> Scene:
-    """Read a scene and bring it to the wanted bands and to [0, 1].
+    """Read a scene and bring it to the wanted bands and to [0, 1], float32.
 
     Bands are interpolated first, then scaled. A file that states no wavelengths but has the wanted
     number of bands is taken as it is, which the note says. Negative values become 0.
@@ -266,14 +242,6 @@ def load_scene(
             divides `cave_1024_28` by; larger values are clipped to 1.
         key: name of the array in the file, where it has an unusual one.
         axes: order of its axes, such as "HWC", where the file leaves it open.
-
-    Returns:
-        The scene, float32.
-
-    Raises:
-        OSError: the file or folder is not there.
-        ValueError: too few bands, wavelengths that do not cover the wanted ones, pages that are
-            missing or of different sizes, NaN, an all-dark scene, or a file that cannot be read.
     """
     path = Path(path).expanduser()
     wanted = None if wavelengths is None else checked_wavelengths(wavelengths, len(wavelengths))

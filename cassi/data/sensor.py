@@ -71,9 +71,6 @@ class Sensor:
         seed: of the response and of the places of hot pixels, which are the same in every frame
             (and shot) of one size.
 
-    Raises:
-        ValueError: a value outside its range.
-
     Source: EMVA 1288, "Standard for characterization of image sensors and cameras", linear model,
     for the chain; Meng, Ma, Yuan, "End-to-end low cost compressive spectral imaging with
     spatial-spectral self-attention", 2020, and its public code for the defaults.
@@ -121,13 +118,8 @@ class Sensor:
     def __call__(self, y: Tensor, bands: int, generator: torch.Generator) -> Tensor:
         """Expose the sensor to y `(B, K, H', W')`; what is below 0 counts as dark.
 
-        The same state of the generator gives the same shot, dark and read noise.
-
-        Returns:
-            The frame, shaped like y, in its unit and dtype.
-
-        Raises:
-            ValueError: a hot pixel lies outside the frame.
+        The same state of the generator gives the same shot, dark and read noise. The frame has the
+        shape, unit and dtype of y.
         """
         unit, random = self.unit(bands), generator_on(y.device, generator)
         light = y.float().clamp(min=0)

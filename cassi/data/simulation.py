@@ -139,9 +139,6 @@ class Simulator:
         Returns:
             y `(B, K, H', W')` and the camera that made it, both on x's device. The camera has a
             mask per sample, `(B, K, 1|C, H, W)`, if the source draws one.
-
-        Raises:
-            ValueError: the mask does not fit the cubes.
         """
         if x.ndim != 4:
             raise ValueError(f"x: expected cubes (B, C, H, W), got shape {tuple(x.shape)}")
@@ -167,7 +164,7 @@ class Simulator:
         # A camera that validation made in inference mode must serve training too.
         with torch.inference_mode(False), torch.no_grad():
             # Made on the CPU and then moved: the camera's check of its mask would wait for a GPU.
-            mask = self.masks.draw(batch, height, width, generator, "cpu").to(x.dtype)
+            mask = self.masks.draw(batch, height, width, generator).to(x.dtype)
             mask = mask[0] if len(mask) == 1 else mask
             detector = None if self.margin is None else x.shape[self.axis] + self.margin
             system = SDCassi(mask, bands, step, self.axis, self.offsets, detector).to(x.device)
@@ -191,22 +188,13 @@ def _range(name: str, value: float | Sequence[float]) -> tuple[float, float]:
     return float(limits[0]), float(limits[1])
 
 
-Device = torch.device | str
-
-
 class MaskSource(Protocol):
     """Draws masks; all its random numbers come from the generator."""
 
-    def draw(
-        self, batch: int, height: int, width: int, generator: Generator, device: Device = "cpu"
-    ) -> Tensor:
+    def draw(self, batch: int, height: int, width: int, generator: Generator) -> Tensor:
         """Draw the masks of a batch of B cubes of some height and width, pixels.
 
-        Returns:
-            Transmission in [0, 1], `(B, K, 1|C, H, W)`, or `(1, K, 1|C, H, W)`, one for all.
-
-        Raises:
-            ValueError: the source cannot give masks of this size.
+        Returns transmission in [0, 1], `(B, K, 1|C, H, W)`, or `(1, K, 1|C, H, W)`, one for all.
         """
 
 
@@ -223,9 +211,7 @@ class FixedMask:
     def __init__(self, mask: Tensor) -> None:
         self.mask = _canonical(mask)
 
-    def draw(
-        self, batch: int, height: int, width: int, generator: Generator, device: Device = "cpu"
-    ) -> Tensor:
+    def draw(self, batch: int, height: int, width: int, generator: Generator) -> Tensor:
         """Return the mask `(1, K, 1|C, H, W)`; the cubes must have its size."""
         if tuple(self.mask.shape[-2:]) != (height, width):
             raise ValueError(
@@ -233,7 +219,7 @@ class FixedMask:
                 f"{(height, width)}; take MaskCrops with "
                 "data.simulator.masks._target_=cassi.data.simulation.MaskCrops, or change data.crop"
             )
-        return self.mask[None].to(device)
+        return self.mask[None]
 
 
 class MaskCrops:
@@ -252,9 +238,7 @@ class MaskCrops:
     def __init__(self, mask: Tensor, flip: bool = True) -> None:
         self.mask, self.flip = _canonical(mask), flip
 
-    def draw(
-        self, batch: int, height: int, width: int, generator: Generator, device: Device = "cpu"
-    ) -> Tensor:
+    def draw(self, batch: int, height: int, width: int, generator: Generator) -> Tensor:
         """Draw a part for each sample: `(B, K, 1|C, height, width)`."""
         rows, columns = self.mask.shape[-2:]
         parts = [
@@ -263,7 +247,7 @@ class MaskCrops:
             ]
             for _ in range(batch)
         ]
-        return torch.stack(parts).to(device)
+        return torch.stack(parts)
 
     def _places(self, length: int, wanted: int, generator: Generator) -> Tensor:  # (wanted,)
         starts = length - wanted + 1 if wanted <= length else 2 * length
@@ -304,9 +288,7 @@ class RandomMasks:
         self.kinds, self.density = kinds, density
         self.shots, self.bands = shots, bands
 
-    def draw(
-        self, batch: int, height: int, width: int, generator: Generator, device: Device = "cpu"
-    ) -> Tensor:
+    def draw(self, batch: int, height: int, width: int, generator: Generator) -> Tensor:
         """Draw masks for each sample: `(B, K, 1|C, height, width)`."""
         where = generator.device
         shape = (batch, self.shots, self.bands, height, width)
@@ -317,7 +299,7 @@ class RandomMasks:
             mean = low + (high - low) * float(torch.rand((), generator=generator, device=where))
             # The mean of u^p over [0, 1] is 1 / (p + 1).
             mask.copy_(mask < mean) if kind == "binary" else mask.pow_(1 / mean - 1)
-        return masks.to(device)
+        return masks.cpu()
 
 
 class MixedMasks:
@@ -344,13 +326,11 @@ class MixedMasks:
             )
         self.weights = torch.tensor(weights, dtype=torch.float64)
 
-    def draw(
-        self, batch: int, height: int, width: int, generator: Generator, device: Device = "cpu"
-    ) -> Tensor:
+    def draw(self, batch: int, height: int, width: int, generator: Generator) -> Tensor:
         """Draw a source and then a mask for each sample: `(B, K, 1|C, height, width)`."""
         weights = self.weights.to(generator.device)
         chosen = torch.multinomial(weights, batch, replacement=True, generator=generator).tolist()
-        drawn = [self.sources[i].draw(1, height, width, generator, device) for i in chosen]
+        drawn = [self.sources[i].draw(1, height, width, generator) for i in chosen]
         shapes = {tuple(mask.shape[1:3]) for mask in drawn}
         if len(shapes) > 1:
             raise ValueError(

@@ -21,11 +21,7 @@ BENCHMARK_WAVELENGTHS = (
 
 
 def checked_wavelengths(values: object, bands: int) -> tuple[float, ...]:
-    """Wavelengths (nm) to write: one a band, rising.
-
-    Raises:
-        ValueError: They are not.
-    """
+    """Wavelengths (nm) to write: one a band, rising; ValueError where they are not."""
     nm = _flat(values)
     if len(nm) != bands:
         raise ValueError(f"expected {bands} wavelengths, one a band, got {len(nm)}")
@@ -35,11 +31,7 @@ def checked_wavelengths(values: object, bands: int) -> tuple[float, ...]:
 
 
 def checked_widths(values: object, bands: int) -> tuple[float, ...]:
-    """Widths (nm) of bands to write: one a band, positive.
-
-    Raises:
-        ValueError: They are not.
-    """
+    """Widths (nm) of bands to write: one a band, positive; ValueError where they are not."""
     nm = _flat(values)
     if len(nm) != bands or not np.isfinite(nm).all() or not nm.min() > 0:
         raise ValueError(f"fwhm: expected {bands} widths > 0 in nm, got {nm.tolist()}")
@@ -52,12 +44,9 @@ def _flat(values: object) -> np.ndarray:
 
 
 def to_nanometres(values: object, unit: str = "") -> np.ndarray:
-    """Wavelengths in nm out of numbers or texts in a stated or guessed unit.
+    """Wavelengths in nm, float64 `(C,)`, out of numbers or texts; empty if they cannot be lengths.
 
     Without a stated unit numbers below 1e-3 are metres, below 10 micrometres, else nanometres.
-
-    Returns:
-        float64 array, shape (C,); empty if the values cannot be wavelengths.
     """
     nm = as_numbers(values)
     if not nm.size or not np.isfinite(nm).all() or nm.min() <= 0:
@@ -228,12 +217,7 @@ def _check_cube(cube: object) -> None:
 def _places(
     cube: Tensor, source_nm: Sequence[float], target_nm: Sequence[float]
 ) -> np.ndarray | None:
-    """Return where wanted bands lie among those of a cube, in bands; None: they are the same.
-
-    Raises:
-        TypeError: the cube is not a floating tensor.
-        ValueError: as `resample`.
-    """
+    """Return where wanted bands lie among those of a cube, in bands; None: they are the same."""
     _check_cube(cube)
     source = np.asarray(checked_wavelengths(source_nm, len(cube)))
     target = np.asarray(checked_wavelengths(target_nm, len(target_nm)))

@@ -1,38 +1,31 @@
 """The process that reads files: limited, and without torch. `door.py` starts it and asks it.
 
 It imports numpy and the library of the format alone. Around each file it limits its own addresses,
-memory, processor time, open files and written bytes, and refuses to open anything else.
+memory, processor time, open files and written bytes, and refuses to open anything else. So readers
+may believe a file: what it claims beyond these limits ends in an error, or ends the process.
+
+A request is a line of JSON. The answer is one with the limits, one with what the file says, and the
+bytes of a float32 array.
 """
 
 import contextlib
 import importlib
-import importlib.util
 import json
-import mmap
 import os
 import resource
 import select
 import signal
 import socket
 import sys
-import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cassi.data.formats import (
-    arrays,
-    blaming,
-    check_folder,
-    envi,
-    machine_memory,
-    tiff,
-    zarr,
-)
+from cassi.checks import check_fetched
+from cassi.data.formats import arrays, blaming, envi, machine_memory, tiff
 
 MB = 1_000_000
 BASE_MB, EACH_BYTE = 512, 64
@@ -42,14 +35,15 @@ BASE_SECONDS, MB_A_SECOND = 8, 128
 _OPEN_FILES = 64
 _IDLE = 120
 """Seconds without a request, after which it ends; the next request starts another."""
-_LONGEST = 1 << 24  # bytes of a message
+_POINTER = 1024
+"""Bytes of a file that may be a pointer of Git LFS, at most."""
 _LIBRARIES = {
     **dict.fromkeys((".tif", ".tiff"), ("tifffile",)),
-    **dict.fromkeys((".hdr", *filter(None, envi.DATA_SUFFIXES)), ("spectral.io.envi",)),
+    **dict.fromkeys(envi.SUFFIXES, ("spectral.io.envi",)),
     **dict.fromkeys((".h5", ".hdf5", ".hspy"), ("h5py",)),
-    ".mat": ("scipy.io", "h5py"),
-    ".nc": ("scipy.io", "h5py"),
+    **dict.fromkeys((".mat", ".nc"), ("scipy.io", "h5py")),
     ".png": ("PIL.PngImagePlugin",),
+    ".zarr": ("zarr",),
 }
 _NO_MEMORY = (
     *("allocate memory", "unable to allocate", "out of memory", "memory allocation failed"),
@@ -76,123 +70,70 @@ CALLS: dict[str, Callable[..., Values]] = {
 """What can be asked for; each gives an array, or None, and values that JSON can hold."""
 
 
-def send(link: socket.socket, message: Mapping[str, object], descriptor: int | None = None) -> None:
-    """Send a message, and an open file with it."""
-    body = json.dumps(message).encode()
-    if len(body) > _LONGEST:
-        raise ValueError(f"expected a message of at most {_LONGEST} bytes, got {len(body)}")
-    given = [] if descriptor is None else [descriptor]
-    socket.send_fds(link, [len(body).to_bytes(8, "little")], given)
-    link.sendall(body)
-
-
-def receive(link: socket.socket, until: float) -> tuple[dict[str, Any], int | None] | None:
-    """Receive a message, and the open file that comes with it.
-
-    Args:
-        link: to the other process.
-        until: when it is too late, as `time.monotonic` counts.
-
-    Returns:
-        None where the other process has gone.
-
-    Raises:
-        TimeoutError: it is too late.
-    """
-    body, descriptor, length = b"", None, None
-    while length is None or len(body) < length:
-        ready, _, _ = select.select([link], [], [], max(0.0, until - time.monotonic()))
-        if not ready:
-            raise TimeoutError
-        try:
-            if length is None:
-                head, given, _, _ = socket.recv_fds(link, 8, 1)
-                if len(head) < 8:
-                    return None
-                descriptor, length = next(iter(given), None), int.from_bytes(head, "little")
-                if length > _LONGEST:
-                    return None
-            else:
-                part = link.recv(min(length - len(body), 1 << 20))
-                if not part:
-                    return None
-                body += part
-        except ConnectionError:
-            return None
-    return json.loads(body), descriptor
-
-
 def serve(descriptor: int) -> None:
     """Answer requests until nobody is there to ask."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sys.addaudithook(_audit)
-    with socket.socket(fileno=descriptor) as link:
-        going = True
-        while going:
-            try:
-                received = receive(link, time.monotonic() + _IDLE)
-            except TimeoutError:
+    with socket.socket(fileno=descriptor) as link, link.makefile("rb") as requests:
+        while select.select([link], [], [], _IDLE)[0] and (line := requests.readline()):
+            if not _answer(link, json.loads(line)):
                 return
-            if received is None:
-                return
-            with contextlib.suppress(BrokenPipeError):
-                going = _answer(link, received[0])
+
+
+def send(link: socket.socket, message: Mapping[str, object]) -> None:
+    """Send a line of JSON."""
+    link.sendall(json.dumps(message).encode() + b"\n")
 
 
 def _answer(link: socket.socket, request: Mapping[str, Any]) -> bool:
     """Answer one request; tell whether this process is fit for another."""
     with contextlib.suppress(OSError):  # a folder that is gone
         os.chdir(request["folder"])
-    path = Path(request["path"])
-    megabytes = request["megabytes"] or BASE_MB + EACH_BYTE * _prepare(path) // MB
+    path, values = Path(request["path"]), None
+    for name in _LIBRARIES.get(path.suffix.lower(), ()):  # counts as none of the file's reading
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    files = [file for file in _files_of(path) if file.is_file()]
+    stored = sum(file.stat().st_size for file in files)
+    megabytes = request["megabytes"] or BASE_MB + EACH_BYTE * stored // MB
     seconds = BASE_SECONDS + max(0, megabytes - BASE_MB) // MB_A_SECOND
     send(link, {"megabytes": megabytes, "seconds": seconds, "machine": _machine_share() // MB})
-    shared: int | None = None
     try:
-        with _limits(megabytes, seconds):
-            with _only(path):
-                values, about = CALLS[request["call"]](path, **request["given"])
-            shape = None if values is None else values.shape
+        with _limits(megabytes, seconds), _only(path):
+            with blaming(f"cannot read {path}"):
+                for file in (file for file in files if file.stat().st_size <= _POINTER):
+                    check_fetched(file, file.read_bytes())
+            values, about = CALLS[request["call"]](path, **request["given"])
             if values is not None:
-                shared = _share(values)
-            del values
-        answer: dict[str, object] = {"about": about, "shape": shape}
+                # Values beyond float32 become infinite, which the caller sees.
+                with np.errstate(over="ignore", invalid="ignore"):
+                    values = np.ascontiguousarray(values, np.float32)
+        answer: dict[str, object] = {"about": about, "shape": getattr(values, "shape", None)}
     except Exception as error:
-        answer = _describe(error)
+        answer = describe(error)
         if os.environ.get("CASSI_DEBUG", "0") not in ("", "0"):
             traceback.print_exc()
-    send(link, answer, shared)
-    if shared is not None:
-        os.close(shared)
+    send(link, answer)
+    if "error" not in answer and values is not None:
+        link.sendall(values.data.cast("B"))
     return answer.get("error") != "memory"
 
 
-def _prepare(path: Path) -> int:
-    """Import what a file takes, which counts as none of its reading; return its size in bytes."""
-    libraries: tuple[str, ...] = _LIBRARIES.get(path.suffix.lower(), ())
-    stored = 0
-    with contextlib.suppress(OSError, ValueError):  # said when the file is read
-        if path.suffix.lower() in arrays.FOLDERS:
-            stored = check_folder(path)
-            strange = zarr.open_chunks(path) is None
-            libraries = ("zarr",) if strange and importlib.util.find_spec("zarr") else ()
-        elif path.is_dir():
-            libraries = ("PIL.PngImagePlugin", "tifffile")
-            files = [file for file in path.iterdir() if file.suffix.lower() in _LIBRARIES]
-            stored = sum(file.lstat().st_size for file in files)
-        elif "spectral.io.envi" in libraries:
-            stored = sum(file.lstat().st_size for file in path.parent.glob("*") if _of(path, file))
-        else:
-            stored = path.stat().st_size
-    for name in libraries:
-        importlib.import_module(name)
-    return stored
+def _files_of(path: Path) -> list[Path]:
+    """Return what is read with a file: all below a folder, both parts of an ENVI image."""
+    with contextlib.suppress(OSError):
+        if path.is_dir():
+            return list(path.rglob("*"))
+        if path.suffix.lower() in envi.SUFFIXES:
+            return [file for file in path.parent.iterdir() if _is_pair(path, file)]
+    return [path]
 
 
-def _of(path: Path, file: Path) -> bool:
-    """Tell whether a file may be the other one of the two of an ENVI image."""
-    return file.name.split(".")[0] == path.name.split(".")[0]
+def _is_pair(path: Path, file: Path) -> bool:
+    """Tell whether these may be the two parts of an ENVI image."""
+    alike = file.name.split(".")[0] == path.name.split(".")[0]
+    return path.suffix.lower() in envi.SUFFIXES and file.parent == path.parent and alike
 
 
 def _machine_share() -> int:
@@ -200,7 +141,7 @@ def _machine_share() -> int:
     return max(3 * machine_memory() // 4, BASE_MB * MB)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _limits(megabytes: int, seconds: int) -> Iterator[None]:
     pages = Path("/proc/self/statm").read_text("ascii").split()
     page, size = os.sysconf("SC_PAGE_SIZE"), megabytes * MB
@@ -227,14 +168,13 @@ def _limits(megabytes: int, seconds: int) -> Iterator[None]:
 
 _allowed: Path | None = None
 _PACKAGE = str(Path(__file__).parents[1])
-_HOMES = {os.path.realpath(path) for path in (sys.prefix, sys.base_prefix, _PACKAGE)}
+_HOMES = {os.path.realpath(path) for path in (*sys.path, sys.prefix, sys.base_prefix, _PACKAGE)}
 _HOMES |= {"/proc/self", f"/proc/{os.getpid()}", "/sys"}
-_IMPORTED = {os.path.realpath(path) for path in sys.path if path}
-"""Modules lie there; where the file does too, as beside a script, others are not to be read."""
+"""What Python and its libraries read; where the file lies there too, this is code alone."""
 _CODE = (".py", ".pyc", ".so")
 
 
-@contextmanager
+@contextlib.contextmanager
 def _only(path: Path) -> Iterator[None]:
     """Let Python open this file or folder alone, to read it."""
     global _allowed
@@ -256,33 +196,16 @@ def _audit(event: str, given: tuple[Any, ...]) -> None:
     place = Path(os.path.realpath(os.fsdecode(path)))
     if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC) == 0:
         code = place.suffix in _CODE
-        homes = {path for path in _IMPORTED if code or not _allowed.is_relative_to(path)}
-        if any(place.is_relative_to(home) for home in (str(_allowed), *_HOMES, *homes)):
+        homes = [home for home in _HOMES if code or not _allowed.is_relative_to(home)]
+        if any(place.is_relative_to(home) for home in (str(_allowed), *homes)):
             return
-        pair = _allowed.suffix.lower() in (".hdr", *envi.DATA_SUFFIXES)
-        if pair and place.parent == _allowed.parent and _of(_allowed, place):
+        if _is_pair(_allowed, place):
             return
     raise PermissionError(f"expected to read {_allowed.name} alone, it leads to {place}")
 
 
-def _share(values: np.ndarray) -> int:
-    """Write an array as float32 into memory that has no name, and return its descriptor."""
-    descriptor = os.memfd_create("cassi-array", os.MFD_CLOEXEC)
-    try:
-        os.ftruncate(descriptor, 4 * values.size)
-        with mmap.mmap(descriptor, 4 * values.size) as mapped:
-            target = np.frombuffer(mapped, np.float32).reshape(values.shape)
-            # Values beyond float32 become infinite, which the caller sees.
-            with np.errstate(over="ignore", invalid="ignore"):
-                target[...] = values
-            del target
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def _describe(error: BaseException) -> dict[str, object]:
+def describe(error: BaseException) -> dict[str, object]:
+    """Return what is said of an error: want of memory, the file's fault, or a defect."""
     link: BaseException | None = error
     while link is not None:
         said = str(link).lower()

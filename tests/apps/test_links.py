@@ -152,7 +152,7 @@ def test_links_in_a_sweep_are_refused(reconstruct, camera, tmp_path, link):
 def test_links_in_the_folder_of_a_snapshot_are_replaced(reconstruct, write_day, tmp_path):
     (tmp_path / "run/a").mkdir(parents=True)
     (tmp_path / "mine").write_text("mine")
-    for name in ("cube.tif", "SHA256SUMS"):
+    for name in ("cube.tif", "metrics.json"):
         (tmp_path / "run/a" / name).symlink_to(tmp_path / "mine")
     reconstruct(*write_day(["a"], 1)).ok()
     assert (tmp_path / "mine").read_text() == "mine"

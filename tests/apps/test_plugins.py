@@ -172,7 +172,7 @@ def test_what_came_from_elsewhere_brings_no_plugin(mine, commands, place):
     assert re.search(said, commands(name)(*more, *options).refusal)
 
 
-@pytest.mark.parametrize("left", ["checkpoints", "SHA256SUMS"])
+@pytest.mark.parametrize("left", ["checkpoints", "metrics.json"])
 def test_a_config_beside_what_a_run_leaves_brings_no_plugin(mine, left):
     (mine / left).mkdir()
     (mine / "own.yaml").write_text("plugins: [evil.py]\n")

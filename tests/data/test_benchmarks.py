@@ -67,15 +67,6 @@ def test_wavelengths_of_the_files_count_where_none_are_wanted(tmp_path, mask):
     assert Benchmark(cubes=tmp_path / "one.npz", mask=mask).load("one").wavelengths == NM
 
 
-def test_counts_are_divided_whether_or_not_bands_are_wanted(tmp_path, mask):
-    cube = np.random.default_rng(0).integers(0, 4096, (3, 8, 10), dtype=np.uint16)
-    np.savez(tmp_path / "one.npz", odd=cube, other=np.zeros((3, 8, 10)))
-    for wanted in (NM, None):
-        data = Benchmark(cubes=tmp_path / "one.npz", mask=mask, wavelengths=wanted, key="odd")
-        expected = torch.from_numpy(cube / cube.max()).float()
-        torch.testing.assert_close(data.load("one").truth, expected)
-
-
 def test_crop_and_downsampling(cubes, mask):
     data = Benchmark(cubes=cubes, mask=mask, wavelengths=NM, crop=4)
     item = data.load("scene01")

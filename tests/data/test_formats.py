@@ -15,7 +15,6 @@ import xarray
 import zarr
 
 from cassi.data import formats, io
-from cassi.data.formats.labelled import letters
 from cassi.data.formats.stacks import open_stack
 from cassi.data.formats.zarr import read_zarr
 from cassi.data.scenes import find_scenes, load_scene
@@ -41,15 +40,6 @@ def test_envi_header(tmp_path):
     header = envi.read_envi_header(tmp_path / "b.hdr")
     assert header["band names"][0] == "band 1"
     assert "default bands" not in header
-
-
-def test_gdal_finds_the_bands(tmp_path):
-    io.write_cube(tmp_path / "a.hdr", CUBE, NM)
-    with rasterio.open(tmp_path / "a.img") as image:
-        assert image.descriptions[0].startswith("453.5 nm")
-        assert np.isnan(image.nodata)
-        assert image.statistics(1).max == pytest.approx(float(CUBE[0].max()))
-        assert image.colorinterp[4] == rasterio.enums.ColorInterp.red
 
 
 def test_what_was_noted_of_an_earlier_file_goes(tmp_path):
@@ -94,20 +84,6 @@ def test_widths_of_bands(tmp_path):
             io.write_cube(tmp_path / name, CUBE, nm, fwhm=widths)
 
 
-def test_xarray_finds_names_and_units(tmp_path):
-    for name in ("a.zarr", "a.nc"):
-        io.write_cube(tmp_path / name, CUBE, NM)
-        engine = "zarr" if name == "a.zarr" else "h5netcdf"
-        with xarray.open_dataset(tmp_path / name, engine=engine) as data:
-            assert data["cube"].dims == ("wavelength", "y", "x")
-            assert data["cube"].dtype == np.float32
-            about = data["wavelength"].attrs
-            assert (about["units"], about["standard_name"]) == ("nm", "radiation_wavelength")
-            assert data.attrs["Conventions"].startswith("CF-")
-            near = data["cube"].sel(wavelength=600, method="nearest")
-            assert np.array_equal(near.values, CUBE[4].numpy())
-
-
 @pytest.mark.parametrize("name", ["a.nc", "classic.nc", "a.zarr", "two.zarr"])
 def test_what_xarray_writes(tmp_path, name):
     """Other names, orders, units and packings, and the formats it knows."""
@@ -144,15 +120,6 @@ def test_a_plain_store_of_others_takes_the_package_that_the_page_names(
         assert source.shapes == {"cube": (5, 7, 4)}
     page = Path(__file__).parents[2] / "docs" / "guides" / "files.md"
     assert "except to read Zarr stores of others: `pip install 'cassi[xarray]'`" in page.read_text()
-
-
-def test_missing_values_are_refused(tmp_path):
-    array = xarray.DataArray(CUBE.numpy(), dims=("wavelength", "y", "x"), name="cube")
-    array = array.where(array > 0.5)
-    array.encoding["_FillValue"] = np.float32(-1)
-    array.to_netcdf(tmp_path / "a.nc", engine="h5netcdf")
-    with pytest.raises(ValueError, match="NaN"):
-        io.read_cube(tmp_path / "a.nc")
 
 
 def write_bands_scaled(path, cube):
@@ -261,11 +228,6 @@ def test_parts_that_were_never_written(tmp_path):
         io.load_cube(tmp_path / "a.tif")
 
 
-def test_names_of_dimensions():
-    assert letters(("Y", "x", "Band")) == "HWC"
-    assert letters(("y", "row", "band")) == letters(("run",)) == ""
-
-
 def test_even_wavelengths_are_an_even_axis_of_hyperspy(tmp_path):
     io.write_cube(tmp_path / "a.hspy", CUBE, [400.0, 410.0, 420.0, 430.0, 440.0])
     axis = rsciio.file_reader(str(tmp_path / "a.hspy"))[0]["axes"][2]
@@ -370,67 +332,55 @@ def test_stores_are_scenes(tmp_path):
     assert find_scenes(tmp_path / "set/Apple.zarr") == [tmp_path / "set/Apple.zarr"]
 
 
-class TestHostileStores:
-    """Nothing of a store is believed: codecs, sizes, chunks."""
+def make_store(path, **how):
+    size = {"shape": (5, 7, 4), "chunks": (5, 7, 4), "dimension_names": ("band", "y", "x")}
+    zarr.create_array(path, dtype="f4", **size, **how)[...] = CUBE.numpy()
+    return path
 
-    @pytest.fixture
-    def store(self, tmp_path, request):
-        size = {"shape": (5, 7, 4), "chunks": (5, 7, 4), "dimension_names": ("band", "y", "x")}
-        packing = getattr(request, "param", "auto")
-        array = zarr.create_array(tmp_path / "a.zarr", dtype="f4", compressors=packing, **size)
-        array[...] = CUBE.numpy()
-        return tmp_path / "a.zarr"
 
-    def change(self, store, **values):
-        about = json.loads((store / "zarr.json").read_text())
-        (store / "zarr.json").write_text(json.dumps(about | values))
+@pytest.mark.parametrize(
+    "packing", ["auto", zarr.codecs.GzipCodec(), zarr.codecs.BloscCodec(), None]
+)
+def test_chunks_may_be_compressed(tmp_path, packing):
+    store = make_store(tmp_path / "a.zarr", compressors=packing)
+    assert torch.equal(io.read_cube(store)[0], CUBE)
 
-    @pytest.mark.parametrize(
-        "store", ["auto", zarr.codecs.GzipCodec(), zarr.codecs.BloscCodec(), None], indirect=True
-    )
-    def test_valid(self, store):
-        assert torch.equal(io.read_cube(store)[0], CUBE)
 
-    def test_a_size_that_no_chunk_backs(self, store):
-        self.change(store, shape=[50_000, 50_000, 4_000])
-        with pytest.raises(ValueError, match="memory"):
-            io.read_cube(store, axes="HWC")
+CODECS = [{"name": "numcodecs.pickle", "configuration": {}}]
+PICKLES = {"zarr_format": 2, "shape": [2, 2, 3], "chunks": [2, 2, 3], "dtype": "|O", "order": "C"}
+PICKLES |= {"compressor": None, "filters": [{"id": "pickle"}], "fill_value": 0}
 
-    def test_records_are_no_numbers(self, store):
-        self.change(store, data_type={"name": "structured", "configuration": {}})
-        with pytest.raises(ValueError, match=r"expected numbers, got data of type \{'name'"):
-            io.read_cube(store)
 
-    def test_an_unknown_codec(self, store):
-        self.change(store, codecs=[{"name": "numcodecs.pickle", "configuration": {}}])
-        with pytest.raises(ValueError, match=r"encoded by 'numcodecs\.pickle'"):
-            io.read_cube(store)
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("zarr.json", {"codecs": CODECS}),
+        ("zarr.json", {"data_type": {"name": "structured", "configuration": {}}}),
+        ("zarr.json", {"shape": [50_000, 50_000, 4_000]}),
+        (".zarray", PICKLES),
+        (".zarray", PICKLES | {"dtype": "<f4"}),
+        *(("zarr.json", text) for text in ("", "[]", "{", "[" * 9999)),
+    ],
+)
+def test_nothing_of_a_store_is_believed(tmp_path, name, changes):
+    store = make_store(tmp_path / "a.zarr")
+    about = json.loads((store / "zarr.json").read_text())
+    if name == ".zarray":
+        (store / "zarr.json").unlink()
+        about = {}
+    text = changes if isinstance(changes, str) else json.dumps(about | changes)
+    (store / name).write_text(text)
+    with pytest.raises(ValueError, match=r"cannot read .* as \.zarr") as caught:
+        io.read_cube(store, axes="HWC")
+    assert "\n" not in str(caught.value)
 
-    def test_pickles_of_version_2(self, tmp_path):
-        folder = tmp_path / "a.zarr"
-        folder.mkdir()
-        about = {"zarr_format": 2, "shape": [2, 2, 3], "chunks": [2, 2, 3], "dtype": "|O"}
-        about |= {"compressor": None, "filters": [{"id": "pickle"}], "order": "C", "fill_value": 0}
-        (folder / ".zarray").write_text(json.dumps(about))
-        with pytest.raises(ValueError, match="expected numbers"):
-            io.read_cube(folder)
 
-    def test_a_chunk_that_says_it_is_larger(self, store):
-        chunk = store / "c/0/0/0"
-        head = bytes.fromhex("28b52ffd") + bytes([0xE0]) + (1 << 40).to_bytes(8, "little")
-        chunk.write_bytes(head + bytes(40))
-        with pytest.raises(ValueError, match=r"cannot read .* as \.zarr|takes more than") as caught:
-            io.read_cube(store)
-        assert "\n" not in str(caught.value)
-
-    @pytest.mark.parametrize(
-        "content", ["", "[]", "{", '{"zarr_format": 3}', "[" * 9999, " " * (1 << 24) + "{}"]
-    )
-    def test_damaged_metadata(self, store, content):
-        (store / "zarr.json").write_text(content)
-        with pytest.raises(ValueError, match=r"cannot read .* as \.zarr") as caught:
-            io.read_cube(store)
-        assert "\n" not in str(caught.value)
+def test_a_sharded_store_is_refused(tmp_path):
+    zarr.create_array(
+        tmp_path / "a.zarr", shape=(4, 8, 8), chunks=(2, 4, 4), shards=(4, 8, 8), dtype="f4"
+    )[...] = 1
+    with pytest.raises(ValueError, match="expected chunks without shards"):
+        io.read_cube(tmp_path / "a.zarr", axes="CHW")
 
 
 @pytest.mark.parametrize(

@@ -148,21 +148,6 @@ def test_hot_pixels_of_a_dark_frame_without_asking(save):
     assert noisy.bad is None
 
 
-@pytest.mark.parametrize(
-    ("top", "hint"),
-    [
-        (65100.5, "set bits=16"),
-        (9000.5, "set more bits: bits=14, or bits=16 where the camera shifts counts to the left"),
-        (70000.5, "set more bits"),
-    ],
-)
-def test_a_mean_of_frames_whose_counts_are_shifted_to_the_left(top, hint):
-    frame = top * torch.rand(1, 1, 12, 14, generator=torch.Generator().manual_seed(0))
-    frame[..., 3, 3] = top
-    with pytest.raises(ValueError, match=f"{hint}$"):
-        Preprocessing(bits=12).prepare(frame)
-
-
 def test_dead_pixels_by_flat_field(save):
     flat = 1 + 0.01 * torch.randn(40, 50, generator=seeded())
     flat[3, 4] = 0
@@ -353,13 +338,11 @@ def test_the_chain_undoes_a_sensor(snapshot, save):
     ("options", "said"),
     [
         ({"dark": math.nan}, "dark: expected a number, auto or a file, got nan"),
-        ({"dark": True}, "dark: expected"),
         (
             {"bad_pixels": 0},
             r"bad_pixels: expected a file, \[row, column\], a number > 0, .*, got 0",
         ),
         ({"bad_pixels": [[3, 4], 8, 9]}, r"bad_pixels: expected one threshold, got \[8.0, 9.0\]"),
-        ({"bad_pixels": [[3, -4]]}, "bad_pixels: expected"),
         ({"bad_pixels": [[3, 8]]}, r"bad_pixels: \[3, 8\] lies outside \(6, 8\)"),
         ({"bad_pixels": 1e-9}, "too many to be outliers"),
         ({"saturation": "high"}, "saturation: expected a number, auto or null"),
@@ -370,18 +353,13 @@ def test_the_chain_undoes_a_sensor(snapshot, save):
         ),
         ({"dark": 200}, "dark: expected a level below the frame's largest value, 0.9.*, got 200$"),
         ({"dark": 0.9}, "expected light, its mean is -0.4.* set dark to the level of a frame"),
-        ({"dark": -math.inf}, "dark: expected"),
         ({"bits": 12}, "as bits=12 says, got fractions up to 0.9.*; leave bits=null"),
         ({"bits": 0}, "bits: expected a whole number from 1 to 24, got 0"),
-        ({"bits": True}, "bits: expected a whole number"),
         ({"bad_pixels": True}, "bad_pixels: expected a file, .*, got True"),
         ({"scale": 1e39}, "scale: expected values within float32's range"),
-        ({"scale": 1e-60}, "scale: expected values within float32's range"),
         ({"window": [0, 0, 4]}, r"window: expected \[top, left, height, width\], got"),
-        ({"window": [0, 0, 0, 4]}, "window: expected"),
         ({"window": [0, 5, 4, 4]}, r"inside \(6, 8\), got \[0, 5, 4, 4\]"),
         ({"scale": 0}, "scale: expected a number > 0"),
-        ({"scale": math.inf}, "scale: expected"),
     ],
 )
 def test_refused(options, said):

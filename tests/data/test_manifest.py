@@ -1,6 +1,5 @@
 """Manifests: proof that the files are those, and that no test scene is in training."""
 
-import os
 import runpy
 import sys
 from pathlib import Path
@@ -47,7 +46,6 @@ def test_missing_and_changed(manifest, root):
     _save(root / "train" / "pear.npy", 7)
     with pytest.raises(ValueError, match=r"1 of 2 train scenes have another .*: train/pear\.npy"):
         check_split(manifest, "train", root)
-    assert len(check_split(manifest, "train", root, checksums=False).paths) == 2
     (root / "train" / "pear.npy").unlink()
     with pytest.raises(FileNotFoundError, match=r"1 of 2 train scenes are missing in .*pear\.npy"):
         check_split(manifest, "train", root)
@@ -84,12 +82,7 @@ def test_a_manifest_that_lists_a_test_scene_for_training(manifest, root):
         wrong = Manifest((500.0,), {name: digest}, {}, manifest.test, manifest.aliases)
         _save(root / name, 3)
         with pytest.raises(ValueError, match="test scenes lie in the train data"):
-            check_split(wrong, "train", root, checksums=False)
-
-
-def test_checksum_of_pages_whose_names_are_no_utf_8(tmp_path):
-    (tmp_path / os.fsdecode(b"\xff_01.png")).write_bytes(b"page")
-    assert len(checksum(tmp_path)) == 64
+            check_split(wrong, "train", root)
 
 
 def test_checksum_of_a_folder(tmp_path):
@@ -108,13 +101,9 @@ def test_checksum_of_a_folder(tmp_path):
     [
         ("{", "expected a manifest in JSON"),
         ("[" * 100_000, "manifest"),
-        ('{"wavelengths": [1' + "0" * 400 + "]}", "manifest"),
-        ('{"wavelengths": {"a": 1}}', "manifest"),
-        ("[]", "expected a JSON object, got list"),
         ('{"train": {}}', "expected wavelengths, train"),
         ('{"wavelengths": [500], "trian": {}}', "got .*trian"),
         ('{"wavelengths": [600, 500]}', "rising wavelengths"),
-        ('{"wavelengths": 5}', "expected a list of nm, got 5"),
         ('{"wavelengths": [500], "train": ["a"]}', "train: expected an object of texts"),
         ('{"wavelengths": [500], "train": {"../a": "b"}}', "paths inside the data root"),
         ('{"wavelengths": [500], "test": {"/a": "b"}}', "paths inside the data root"),

@@ -118,11 +118,6 @@ def test_batches_equal_those_of_the_toolbox(batch_size, tmp_path):
         assert np.array_equal(batch.numpy(), published_batch(cubes, batch_size, size))
 
 
-def test_a_batch_of_five_has_two_crops():
-    draws = draw_batch(3, 30, 30, 16, 5, np.random.RandomState(0), random.Random(0))
-    assert [len(draw.windows) for draw in draws] == [1, 1, 4, 4, 4]
-
-
 def test_a_sample_depends_on_seed_and_index_alone(root):
     def batches(seed, length=10):
         return ToolboxBatches(load(root), size=16, length=length, batch_size=5, seed=seed)
@@ -167,22 +162,15 @@ def test_a_missing_folder_is_named_with_what_is_expected(root, tmp_path):
 
 
 def test_links_below_the_root_are_followed(root, tmp_path_factory):
-    (root / "cave_1024_28" / "scene5.mat").symlink_to(root / "cave_1024_28" / "scene1.mat")
-    with pytest.warns(UserWarning, match=r"scene5\.mat \(a link to scene1\.mat\)"):
-        assert len(load(root)) == 3
-    (root / "cave_1024_28" / "scene1.mat").rename(root / "one.mat")
-    (root / "cave_1024_28" / "scene5.mat").unlink()
-    (root / "cave_1024_28" / "scene5.mat").symlink_to(root / "one.mat")
-    assert len(load(root)) == 3
-    outside = tmp_path_factory.mktemp("outside") / "scene6.mat"
-    outside.write_bytes((root / "one.mat").read_bytes())
-    (root / "cave_1024_28" / "scene6.mat").symlink_to(outside)
+    folder, outside = root / "cave_1024_28", tmp_path_factory.mktemp("outside") / "scene6.mat"
+    outside.write_bytes((folder / "scene1.mat").read_bytes())
+    (folder / "scene1.mat").rename(root / "one.mat")
+    (folder / "scene5.mat").symlink_to(root / "one.mat")
+    (folder / "scene6.mat").symlink_to(outside)
+    folder.rename(root / "elsewhere")
+    folder.symlink_to(root / "elsewhere")
     with pytest.warns(UserWarning, match=r"scene6\.mat \(its link leads out of "):
-        assert len(load(root)) == 3
-    (root / "cave_1024_28" / "scene6.mat").unlink()
-    (root / "cave_1024_28").rename(root / "elsewhere")
-    (root / "cave_1024_28").symlink_to(root / "elsewhere")
-    assert len(load(root)) == 3
+        assert [scene.name for scene in load(root)] == ["scene10", "scene2", "scene5"]
 
 
 def test_a_file_of_another_kind_is_named(root):

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import tifffile
 import torch
 from PIL import Image
 from scipy.io import savemat
@@ -109,12 +108,6 @@ def test_tiff_states_its_wavelengths(tmp_path):
         load_scene(tmp_path / "a.tif", [430, 500])
 
 
-def test_integers_without_full_scale_are_counts(tmp_path):
-    levels = np.random.default_rng(0).integers(0, 4096, (3, 6, 5)).astype(np.uint16)
-    tifffile.imwrite(tmp_path / "a.tif", levels, photometric="minisblack")
-    assert load_scene(tmp_path / "a.tif", BANDS).cube.max() == 1
-
-
 @pytest.mark.parametrize(("share", "scale"), [(0.005, 3.5), (0.4, 1), (0.0, 1)])
 def test_highlights_beyond_white(tmp_path, share, scale):
     """Where few values exceed 1, 1 is white; counts say nothing of it."""
@@ -190,12 +183,6 @@ def test_pages_of_any_number_are_a_scene(tmp_path, levels, name):
     wanted = torch.from_numpy(levels[: len(BANDS)].astype(np.float32))
     torch.testing.assert_close(scene.cube, wanted / wanted.max())
     assert scene.wavelengths == BANDS
-
-
-def test_one_picture_is_no_scene(tmp_path, levels):
-    Image.fromarray(levels[0]).save(tmp_path / "a.png")
-    with pytest.warns(UserWarning, match=r"a\.png \(pages of a scene are several PNGs"):
-        assert find_scenes(tmp_path) == []
 
 
 def test_compact_keeps_half_a_step():

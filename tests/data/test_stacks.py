@@ -44,14 +44,6 @@ def test_a_store_of_many_chunks(tmp_path, monkeypatch):
         io.load_cube(tmp_path / "cube.zarr")
 
 
-def test_a_written_cube_is_opened_in_parts(tmp_path):
-    x = np.random.default_rng(0).random((3, 8, 9), dtype=np.float32)
-    io.write_cube(tmp_path / "cube.tif", x, NM)
-    stack, wavelengths = open_stack(tmp_path / "cube.tif")
-    assert wavelengths == NM
-    assert np.array_equal(stack.read(), x)
-
-
 def test_what_is_not_stored_band_after_band_is_left_to_the_readers(tmp_path):
     import tifffile
 

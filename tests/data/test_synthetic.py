@@ -46,11 +46,6 @@ def test_patterns(kind):
     assert cubes[0].std() > 0.01
 
 
-def test_no_such_pattern():
-    with pytest.raises(ValueError, match=r"expected one of patches, .*, got 'stars'"):
-        draw_pattern("stars", *SIZE, seeded())
-
-
 def test_samples_are_drawn_as_often_as_asked():
     scene = Scene("a", torch.full((4, 16, 16), 0.5), (450.0, 480.0, 520.0, 550.0))
     plain = Augment(**FEW, patterns=0.5)
@@ -127,11 +122,6 @@ def test_crops_get_other_materials():
 def test_spectra_refused(spectra_folder, settings, message):
     with pytest.raises(ValueError, match=message):
         MeasuredSpectra(**{"folder": spectra_folder, "wavelengths": NM, **settings})
-
-
-def test_spectra_of_other_bands_are_refused(spectra_folder):
-    with pytest.raises(ValueError, match="expected 5 bands, got 4"):
-        MeasuredSpectra(spectra_folder, NM)(2, 4, seeded())
 
 
 def test_ideal_cameras_are_those_of_the_simulator():

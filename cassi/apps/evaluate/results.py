@@ -18,22 +18,12 @@ from cassi.apps.evaluate.problems import find_cases, load_benchmark
 from cassi.apps.evaluate.rows import row_name
 from cassi.apps.results import environment
 from cassi.apps.settings import Evaluate, Protocol, read_settings
-from cassi.data.atomic import SUMS, write_sums
 from cassi.data.benchmarks import Benchmark
 from cassi.data.formats.cells import Json
 from cassi.evaluation import Job, Record, RecordFolder, write_results
 from cassi.evaluation.protocols import COLUMNS, write_benchmark, write_timing
 from cassi.evaluation.tables import average
 from cassi.viz.figures import save_bars
-
-RESULTS = (
-    "results.*",
-    "cases.*",
-    "benchmark.*",
-    "timing.json",
-    "report.html",
-    "figures/**/*",
-)
 
 
 @dataclass(frozen=True)
@@ -107,7 +97,6 @@ class Results:
             The mean PSNR of the first method, dB, NaN where unknown; and whether a scene failed.
         """
         settings, plan, root = self.settings, self.plan, self.root
-        (root / SUMS).unlink(missing_ok=True)
         found = plan.found(self.records)
         more: Json = {
             "preset": settings.preset,
@@ -140,8 +129,6 @@ class Results:
             print(f"-> {root}")
             if reported:
                 print(f"Open {root / 'report.html'} in a browser.")
-        written = (file for name in RESULTS for file in root.glob(name) if file.is_file())
-        write_sums(root, (file for file in written if not file.name.startswith(".")))
         failed = [record for record in found if record.error]
         if failed:
             print(f"cassi-evaluate: {len(failed)} of {len(found)} runs failed", file=sys.stderr)

@@ -29,7 +29,7 @@ from cassi.apps.reconstructors import Recipe, fingerprint_settings
 from cassi.apps.settings import Reconstruct
 from cassi.apps.snapshot import fit, make_recipe, read, say, write_results
 from cassi.checks import printable
-from cassi.data.atomic import SUMS, UNWRITABLE, digest_content, size_of
+from cassi.data.atomic import UNWRITABLE, digest_content, size_of
 from cassi.data.day_store import DayStore, prepare_store, preview_size
 from cassi.data.formats.cells import Json
 from cassi.data.store import Store, stamp
@@ -218,7 +218,7 @@ def _look_up(root: Path, snapshot: Snapshot) -> Outcome:
     """Return what stands in the folder of a snapshot that is done."""
     folder = root / snapshot.name
     numbers = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
-    names = (*numbers["files"], "metrics.json", SUMS)
+    names = (*numbers["files"], "metrics.json")
     return _succeeded(numbers, snapshot.name, folder, {n: size_of(folder / n) for n in names})
 
 

@@ -1,9 +1,12 @@
-"""What the readers and writers of all file formats share."""
+"""What the readers and writers of all file formats share.
+
+Readers run in the process of `cassi.data.worker`, which limits what a file can do. So they ask the
+library of the format, and check what it would pass over: parts that are missing or lie elsewhere.
+"""
 
 import functools
 import math
 import os
-import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -11,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 
-from cassi.checks import check_fetched
 from cassi.control_groups import read_limits
 
 
@@ -24,6 +26,7 @@ class Source:
         read: Reads one of them by name.
         others: What else is there, by name, in words ("a cell array").
         axes: Axis order stated by the file itself, by array name, for example "CHW".
+        units: Units of arrays, where the file states them.
         wavelengths: Wavelengths and their unit stated outside the arrays (headers, attributes).
         scale: What values are to be divided by, and the name the file gives it. None: nothing is
             stated, and integers of an image are divided by the maximum of their type.
@@ -35,6 +38,7 @@ class Source:
     read: Callable[[str], np.ndarray]
     others: dict[str, str] = field(default_factory=dict)
     axes: dict[str, str] = field(default_factory=dict)
+    units: dict[str, str] = field(default_factory=dict)
     wavelengths: tuple[object, str] | None = None
     scale: tuple[float, str] | None = None
     image: bool = False
@@ -57,72 +61,11 @@ def blaming(what: str) -> Iterator[None]:
         raise ValueError(f"{what}: {reason}") from error
 
 
-def check_plain(path: Path, name: str | None = None) -> None:
-    """Refuse what is no regular file of its own, before it is opened.
-
-    A link could lead to any file of the machine; a pipe or a device could keep a reader for ever.
-
-    Args:
-        path: a file that stands beside or inside what the user named.
-        name: of it in the message.
-
-    Raises:
-        OSError: it is not there.
-        ValueError: it is a link, a pipe, a device or a folder.
-    """
-    mode = path.lstat().st_mode
-    if stat.S_ISLNK(mode):
-        raise ValueError(
-            f"{name or path.name} is a link, which is not followed; copy its file there"
-        )
-    if not stat.S_ISREG(mode):
-        raise ValueError(f"{name or path.name} is not a regular file")
-    with path.open("rb") as file:
-        check_fetched(path, file.read(64))
-
-
-def check_folder(root: Path) -> int:
-    """Refuse a folder with anything else in it than folders and regular files, at any depth.
-
-    Returns:
-        How many bytes its files have.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: there is a link, a pipe or a device.
-    """
-    total, pending = 0, [root]
-    while pending:
-        with os.scandir(pending.pop()) as entries:
-            for entry in entries:
-                path = Path(entry.path)
-                if entry.is_dir(follow_symlinks=False):
-                    pending.append(path)
-                    continue
-                check_plain(path, path.relative_to(root).as_posix())
-                total += entry.stat(follow_symlinks=False).st_size
-    return total
-
-
-def check_size(claimed: int, stored: int) -> None:
-    """Raise ValueError where a file holds fewer bytes for an array than its header promises."""
-    if claimed > stored:
-        raise ValueError(f"the file is cut short: {claimed} bytes expected, {stored} there")
-
-
 def find_missing(
     stored: np.ndarray, missing: Iterable[float], valid: tuple[float, float] = (-math.inf, math.inf)
 ) -> np.ndarray:
-    """Tell which values of an array stand for no value, bool of its shape.
-
-    Args:
-        stored: as they are in the file.
-        missing: values that stand for none.
-        valid: the range of the others.
-    """
-    gone = np.zeros(stored.shape, bool)
-    for value in missing:
-        gone |= stored == value
+    """Tell which stored values stand for none: those of a list, and those out of a range."""
+    gone = np.isin(stored, list(missing))
     for beyond, limit in ((np.less, valid[0]), (np.greater, valid[1])):
         gone |= beyond(stored, limit) if math.isfinite(limit) else False
     return gone
@@ -134,11 +77,7 @@ def blank(values: np.ndarray, gone: np.ndarray) -> np.ndarray:
 
 
 def drop_opacity(levels: np.ndarray, opacity: np.ndarray) -> np.ndarray:
-    """Return the levels of an image without its opacity.
-
-    Raises:
-        ValueError: its pattern is in the opacity, and the levels are one number.
-    """
+    """Return the levels of an image without its opacity, which must not be what has the pattern."""
     if np.ptp(levels) == 0 and np.ptp(opacity) > 0:
         raise ValueError("its pattern is in the opacity, and all its levels are one; save it grey")
     return levels
@@ -150,10 +89,7 @@ def machine_memory(root: Path = Path("/")) -> int:
 
     What the machine has, the strictest of all control groups above this process (version 1 and 2)
     leaves, and SLURM grants: `SLURM_MEM_PER_NODE`, or `SLURM_MEM_PER_CPU` for each of
-    `SLURM_CPUS_ON_NODE` (in MiB).
-
-    Args:
-        root: of the file system, where Linux tells this.
+    `SLURM_CPUS_ON_NODE` (in MiB). Linux tells this below `root`.
     """
     try:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

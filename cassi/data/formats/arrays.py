@@ -1,6 +1,5 @@
 """One array of a file, found and brought into order; needs numpy and the libraries of formats."""
 
-import math
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,6 @@ from cassi.data.formats import (
     find_missing,
     hdf5,
     hyperspy,
-    machine_memory,
     mat,
     netcdf,
     numpy,
@@ -74,9 +72,6 @@ def read_array(
         The array, its axes in the order of "KCHW"; and what it is, in values of JSON: `key`,
         `axes` and `shape` in the file, `wavelengths` (values and unit, or None), `remarks`,
         `counts` and `full_scale` as in `cassi.data.io.Loaded`.
-
-    Raises:
-        ValueError: as `cassi.data.io.load_cube`.
     """
     images = path.is_dir() and path.suffix.lower() not in FOLDERS
     what = f"cannot read {path} as {'images' if images else path.suffix.lower()}"
@@ -86,7 +81,6 @@ def read_array(
             source = stack.enter_context(reader(path))
         with blaming(str(path)):
             key, shape, order = choose_array(source, ROLES[role], key, axes, bands)
-            _check_memory(2 * 4 * math.prod(shape))  # as it is in the file, and as float32
         with blaming(what):
             array = source.read(key)
             listed = _listed_wavelengths(source, shape[order.index("C")]) if "C" in order else None
@@ -120,22 +114,13 @@ def _reader(path: Path, role: str) -> Reader:
     return READERS[suffix]
 
 
-def _check_memory(needed: int) -> None:
-    """Raise ValueError where more bytes are needed than the machine has, before allocating them."""
-    if needed > machine_memory():
-        raise ValueError(
-            f"reading it takes {needed / 2**30:.1f} GiB of memory, the machine has "
-            f"{machine_memory() / 2**30:.1f} GiB; crop it first"
-        )
-
-
 def _count_missing(source: Source, number: int) -> str:
     stated = ", ".join(f"{value:g}" for value in source.missing if value)
     return f"{number} values are its data ignore value {stated}" if number else ""
 
 
 def _listed_wavelengths(source: Source, bands: int) -> tuple[list[float], str] | None:
-    name, unit = find_wavelengths(source.shapes, bands)
+    name, unit = find_wavelengths(source, bands)
     stated = (source.read(name), unit) if name else source.wavelengths
     if stated is None:
         return None
@@ -147,18 +132,11 @@ def scale_integers(
 ) -> tuple[np.ndarray, str, float | None]:
     """Bring integer grey levels of a file to [0, 1]; a mask of zeros and ones is never scaled.
 
-    Args:
-        array: of the file.
-        source: the file.
-        role_name: of `ROLES`.
-        counts: Take integers as they are, whatever the file says of them.
+    Where they are `counts`, integers are taken as they are, whatever the file says of them.
 
     Returns:
         The array; a remark on what was done to integers ("" if there were none); what the largest
         integer that there can be has become (None where that is unknown).
-
-    Raises:
-        ValueError: Complex or not numeric, or a full scale that is not positive.
     """
     kind, dtype = array.dtype.kind, array.dtype
     if kind == "c":
@@ -199,10 +177,3 @@ def check_float32(array: np.ndarray) -> None:
             f"its largest value {largest:.2g} is beyond float32, which computes from {_LEAST:.0e} "
             f"to 3e+38; save it in another unit, such as divided by {largest:.0e}"
         )
-
-
-def to_float32(array: np.ndarray) -> np.ndarray:
-    """A contiguous float32 copy."""
-    # Values beyond float32 become infinite and are refused by check_finite.
-    with np.errstate(over="ignore", invalid="ignore"):
-        return np.array(array, dtype=np.float32, order="C")

@@ -12,17 +12,9 @@ _BEYOND = 10.0  # nm, that a band may lie beside a curve
 
 
 def read_table(path: Path, name: str) -> np.ndarray:
-    """Read a table of numbers, `(lines, columns)`, float64.
+    """Read a table of numbers, `(lines, columns)`, float64, of the setting `name`.
 
     Lines are those of `cassi.checks.read_numbers`. `.npy` holds one or two dimensions.
-
-    Args:
-        path: of the file.
-        name: of the setting, for messages.
-
-    Raises:
-        OSError: there is no such file.
-        ValueError: it is too large, or no table of finite numbers.
     """
     if not path.is_file():
         raise FileNotFoundError(
@@ -42,21 +34,10 @@ def read_table(path: Path, name: str) -> np.ndarray:
 def read_curve(
     path: Path, bands: int, wavelengths: Sequence[float] | None, name: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Read a number per band, and its standard error where the file has one.
+    """Read a number per band, and its standard error where the file has one, `(C,)` each.
 
-    Args:
-        path: of the file: a line or a column with a number per band; or lines of nm, rising, a
-            value, and if known its standard error, which are interpolated linearly.
-        bands: C.
-        wavelengths: of the bands, nm, where known.
-        name: of the setting, for messages.
-
-    Returns:
-        Values and standard errors, `(C,)` each; errors are 0 where there are none.
-
-    Raises:
-        OSError: there is no such file.
-        ValueError: it does not fit the bands.
+    The file has a line or a column with a number per band; or lines of nm, rising, a value, and if
+    known its standard error (else 0), which are interpolated linearly. Messages begin with `name`.
     """
     table = read_table(path, name)
     if table.shape in ((1, bands), (bands, 1)):
@@ -80,19 +61,10 @@ def read_curve(
 def read_curves(
     path: Path, name: str, channels: int, bands: int, wavelengths: Sequence[float] | None
 ) -> np.ndarray:
-    """Read the responses of G channels, `(G, C)`, float32, from comma-separated values.
+    """Read the responses of G channels, `(G, C)`, float32, of the setting `name`.
 
-    Args:
-        path: a line per wavelength, nm and the response of each channel; or a line per channel with
-            a number per band.
-        name: of the setting, for messages.
-        channels: G.
-        bands: C.
-        wavelengths: of the bands, nm, where known.
-
-    Raises:
-        OSError: there is no such file.
-        ValueError: it does not fit the channels or the bands.
+    The file has a line per wavelength, nm and the response of each channel; or a line per channel
+    with a number per band.
     """
     table = read_table(path, name)
     if table.shape == (channels, bands):

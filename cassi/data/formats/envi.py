@@ -8,27 +8,27 @@ from pathlib import Path
 
 import numpy as np
 
-from cassi.data.formats import Source, as_numbers, check_plain
+from cassi.data.formats import Source, as_numbers
 
 DATA_SUFFIXES = (".img", ".dat", ".raw", ".bsq", ".bil", ".bip", ".hyspex", ".bin", "")
+SUFFIXES = (".hdr", *filter(None, DATA_SUFFIXES))
 
 
-def _envi_pair(path: Path) -> tuple[Path, Path]:
-    """Header and data file, given either."""
+def _find_pair(path: Path) -> tuple[Path, Path]:
+    """Return header and data file, given either."""
+    stem = path.with_suffix("")
     if path.suffix.lower() == ".hdr":
-        stem = path.with_suffix("")
-        for suffix in DATA_SUFFIXES:
-            for data in (stem.with_name(stem.name + s) for s in (suffix, suffix.upper())):
-                if data.is_file() or data.is_symlink():
-                    check_plain(data)
-                    return path, data
-        raise ValueError(f"no data file {stem.name}.img (.dat, .raw, …) beside it")
-    names = [path.with_suffix(".hdr"), path.with_name(path.name + ".hdr")]
-    for header in (n.with_suffix(s) for n in names for s in (".hdr", ".HDR")):
-        if header.is_file() or header.is_symlink():
-            check_plain(header)
-            return header, path
-    raise ValueError(f"no header {path.with_suffix('.hdr').name} beside it")
+        names = [stem.name + s for suffix in DATA_SUFFIXES for s in (suffix, suffix.upper())]
+    else:
+        names = [name + s for name in (stem.name, path.name) for s in (".hdr", ".HDR")]
+    there = [path.with_name(name) for name in names if path.with_name(name).is_file()]
+    if path.suffix.lower() == ".hdr":
+        if not there:
+            raise ValueError(f"no data file {stem.name}.img (.dat, .raw, …) beside it")
+        return path, there[0]
+    if not there:
+        raise ValueError(f"no header {stem.name}.hdr beside it")
+    return there[0], path
 
 
 @contextmanager
@@ -36,7 +36,7 @@ def read_envi(path: Path) -> Iterator[Source]:
     """ENVI: a text header and a raw file; either name will do."""
     from spectral.io import envi
 
-    header_path, data_path = _envi_pair(path)
+    header_path, data_path = _find_pair(path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # about capitals in the header
         image = envi.open(str(header_path), str(data_path))
@@ -45,17 +45,11 @@ def read_envi(path: Path) -> Iterator[Source]:
     header, shape = image.metadata, tuple(map(int, image.shape))
     if str(header["interleave"]).lower() not in {"bsq", "bil", "bip"}:
         raise ValueError(f"unknown interleave {header['interleave']!r}; expected bsq, bil or bip")
-    if min(shape) < 1:
-        raise ValueError(f"the header says {shape} lines, samples and bands")
     claimed = image.offset + math.prod(shape) * np.dtype(image.dtype).itemsize
     stored = data_path.stat().st_size
     # An ENVI file has no check sum; its exact length is the only sign of a damaged header.
-    if claimed != stored:
+    if claimed != stored or min(shape) < 1:
         raise ValueError(f"the header promises {claimed} bytes, {data_path.name} has {stored}")
-
-    def read(_: str) -> np.ndarray:
-        return np.asarray(image.open_memmap(interleave="bip"))
-
     bad = [band for band, good in enumerate(as_numbers(header.get("bbl", [])), 1) if not good]
     if bad:
         raise ValueError(
@@ -66,7 +60,7 @@ def read_envi(path: Path) -> Iterator[Source]:
     values = header.get("wavelength")
     yield Source(
         {"": shape},
-        read,
+        lambda _: np.asarray(image.open_memmap(interleave="bip")),
         axes={"": "HWC"},
         wavelengths=(values, str(header.get("wavelength units", ""))) if values else None,
         scale=(factor, "reflectance scale factor") if factor != 1.0 else None,

@@ -1,6 +1,6 @@
 """HyperSpy's own HDF5 files: axes have names, units and, where they are not even, values."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cassi.data.formats import Source, as_text
-from cassi.data.formats.hdf5 import list_items, read_item
+from cassi.data.formats.hdf5 import describe, is_elsewhere, list_items, read_item
 
 _LENGTHS = {"nm", "um", "µm", "μm", "m", "Å"}
 # The oldest version of the format that has axes with values of their own.
@@ -24,53 +24,49 @@ def read_hyperspy(path: Path) -> Iterator[Source]:
         items = list_items(file)
         if not isinstance(items.get("Experiments"), h5py.Group):
             raise ValueError("it has no group Experiments; expected a file that HyperSpy saved")
-        signals = {}
-        for place, item in items.items():
-            parts = place.split("/")
-            if isinstance(item, h5py.Dataset) and parts[::2] == ["Experiments", "data"]:
-                signals[parts[1]] = item
         shapes, axes, wavelengths = {}, {}, None
-        for name, item in signals.items():
-            if item.is_virtual or item.external or item.dtype.kind not in "biufc" or not item.size:
+        for place, item in items.items():
+            name = place.removeprefix("Experiments/").removesuffix("/data")
+            if not isinstance(item, h5py.Dataset) or place != f"Experiments/{name}/data":
                 continue
-            shapes[name] = item.shape
-            about = [_axis(items, f"Experiments/{name}/axis-{i}") for i in range(item.ndim)]
-            axes[name] = _letters(about)
+            if is_elsewhere(item) or item.dtype.kind not in "biufc" or not item.size:
+                continue
+            places = [f"Experiments/{name}/axis-{i}" for i in range(item.ndim)]
+            about = [items[axis].attrs if axis in items else {} for axis in places]
+            shapes[name], axes[name] = item.shape, _letters(about)
             if "C" in axes[name] and wavelengths is None:
-                axis = about[axes[name].index("C")]
-                if "wavelength" in axis["name"].lower() or axis["units"] in _LENGTHS:
-                    wavelengths = axis["values"](), axis["units"]
-
-        def read(name: str) -> np.ndarray:
-            return read_item(signals[name])
-
-        yield Source(shapes, read, axes=axes, wavelengths=wavelengths)
-
-
-def _axis(items: dict[str, Any], place: str) -> dict[str, Any]:
-    about = items[place].attrs if place in items else {}
-
-    def values() -> np.ndarray:
-        if f"{place}/axis" in items:
-            return read_item(items[f"{place}/axis"])
-        steps = np.arange(int(about.get("size", 0)))
-        return float(about.get("offset", 0)) + float(about.get("scale", 0)) * steps
-
-    text = {key: as_text(about.get(key, "")) for key in ("name", "units")}
-    return {**text, "navigate": bool(about.get("navigate", True)), "values": values}
+                band = axes[name].index("C")
+                unit = as_text(about[band].get("units", ""))
+                if _is_wavelength(about[band]) or unit in _LENGTHS:
+                    listed = items.get(f"{places[band]}/axis")
+                    wavelengths = (
+                        (_even(about[band]) if listed is None else read_item(listed)),
+                        unit,
+                    )
+        yield Source(
+            shapes,
+            lambda name: read_item(items[f"Experiments/{name}/data"]),
+            axes=axes,
+            wavelengths=wavelengths,
+        )
 
 
-def _letters(axes: list[dict[str, Any]]) -> str:
-    if not 2 <= len(axes) <= 3:
-        return ""
-    if len(axes) == 2:
-        return "HW"
-    told = [i for i, axis in enumerate(axes) if "wavelength" in axis["name"].lower()]
-    signal = [i for i, axis in enumerate(axes) if not axis["navigate"]]
-    bands = told if len(told) == 1 else signal
-    if len(bands) != 1:
-        return ""
-    return "HW"[: bands[0]] + "C" + "HW"[bands[0] :]
+def _is_wavelength(axis: Mapping[str, Any]) -> bool:
+    return "wavelength" in as_text(axis.get("name", "")).lower()
+
+
+def _even(axis: Mapping[str, Any]) -> np.ndarray:
+    steps = np.arange(int(axis.get("size", 0)))
+    return float(axis.get("offset", 0)) + float(axis.get("scale", 0)) * steps
+
+
+def _letters(axes: list[Mapping[str, Any]]) -> str:
+    if len(axes) != 3:
+        return "HW" if len(axes) == 2 else ""
+    named = [i for i, axis in enumerate(axes) if _is_wavelength(axis)]
+    signal = [i for i, axis in enumerate(axes) if not axis.get("navigate", True)]
+    bands = named if len(named) == 1 else signal
+    return "HW"[: bands[0]] + "C" + "HW"[bands[0] :] if len(bands) == 1 else ""
 
 
 def write_hyperspy(path: Path, cube: np.ndarray, wavelengths: tuple[float, ...] | None) -> None:
@@ -78,45 +74,32 @@ def write_hyperspy(path: Path, cube: np.ndarray, wavelengths: tuple[float, ...] 
     import h5py
 
     bands, height, width = cube.shape
+    spectral: dict[str, object] = {"name": "Wavelength", "units": "nm"}
+    if wavelengths is None:
+        spectral = {"name": "Band", "units": "", "scale": 1.0, "offset": 1.0}
+    elif bands > 1:
+        even = {"scale": wavelengths[1] - wavelengths[0], "offset": wavelengths[0], "size": bands}
+        if tuple(_even(even)) == wavelengths:
+            spectral |= even
+    pixels = {"units": "px", "scale": 1.0, "offset": 0.0, "navigate": True}
+    axes = [
+        {"name": "y", **pixels, "size": height},
+        {"name": "x", **pixels, "size": width},
+        {**spectral, "size": bands, "navigate": False},
+    ]
     with h5py.File(path, "w") as file:
-        file.attrs["file_format"] = np.bytes_("HyperSpy")
-        file.attrs["file_format_version"] = np.bytes_(_VERSION)
+        describe(file, {"file_format": "HyperSpy", "file_format_version": _VERSION})
         signal = file.create_group("Experiments/cube")
         values = np.ascontiguousarray(cube.transpose(1, 2, 0))
         signal.create_dataset("data", data=values, compression="gzip")
-        spectral: dict[str, object] = {"name": "Wavelength", "units": "nm"}
-        if wavelengths is None:
-            spectral = {"name": "Band", "units": "", "scale": 1.0, "offset": 1.0}
-        elif (even := _even(wavelengths)) is not None:
-            spectral |= {"scale": even, "offset": wavelengths[0]}
-        else:
-            spectral |= {"axis": np.asarray(wavelengths)}
-        pixels = {"units": "px", "scale": 1.0, "offset": 0.0}
-        rows = {"name": "y", **pixels, "size": height, "navigate": True}
-        columns = {"name": "x", **pixels, "size": width, "navigate": True}
-        for i, axis in enumerate((rows, columns, spectral | {"size": bands, "navigate": False})):
-            kind = "DataAxis" if "axis" in axis else "UniformDataAxis"
-            _fill(signal.create_group(f"axis-{i}"), {"_type": kind, "is_binned": False, **axis})
-        metadata = signal.create_group("metadata")
-        _fill(metadata.create_group("General"), {"title": "cube"})
-        _fill(metadata.create_group("Signal"), {"signal_type": ""})
+        for i, axis in enumerate(axes):
+            group = signal.create_group(f"axis-{i}")
+            kind = "UniformDataAxis" if "scale" in axis else "DataAxis"
+            describe(group, {"_type": kind, "is_binned": False, **axis})
+            if kind == "DataAxis":
+                group.create_dataset("axis", data=wavelengths)
+        describe(signal.create_group("metadata/General"), {"title": "cube"})
+        describe(signal.create_group("metadata/Signal"), {"signal_type": ""})
         for name in ("original_metadata", "learning_results", "attributes"):
             signal.create_group(name)
-        _fill(signal["attributes"], {"_lazy": False, "ragged": False})
-
-
-def _even(wavelengths: tuple[float, ...]) -> float | None:
-    """Return the step where first + step·i are the very wavelengths, else None."""
-    if len(wavelengths) < 2:
-        return None
-    step = wavelengths[1] - wavelengths[0]
-    exact = wavelengths[0] + step * np.arange(len(wavelengths)) == np.asarray(wavelengths)
-    return step if exact.all() else None
-
-
-def _fill(group: Any, values: dict[str, object]) -> None:
-    for name, value in values.items():
-        if isinstance(value, np.ndarray):
-            group.create_dataset(name, data=value)
-        else:
-            group.attrs[name] = np.bytes_(value) if isinstance(value, str) else value
+        describe(signal["attributes"], {"_lazy": False, "ragged": False})

@@ -11,17 +11,11 @@ _SHOWN = 5
 def list_folder(folder: Path, within: Path | None = None) -> tuple[list[Path], dict[Path, str]]:
     """List what is in a folder and not hidden; links are followed that do not lead out of a tree.
 
-    What came with a folder could lead to any file of the machine.
-
-    Args:
-        folder: it is there.
-        within: the tree that the user named; None for the folder itself.
+    What came with a folder could lead to any file of the machine. The tree is what the user named,
+    `within`, or the folder itself.
 
     Returns:
         Files and folders by name, links last; and why links are left out, by path.
-
-    Raises:
-        OSError: the folder cannot be read.
     """
     with os.scandir(folder) as entries:  # it tells links without a look at each
         shown = [entry for entry in entries if not entry.name.startswith(".")]
@@ -30,14 +24,9 @@ def list_folder(folder: Path, within: Path | None = None) -> tuple[list[Path], d
 
 
 def choose_links(entries: Mapping[Path, bool], within: Path) -> tuple[list[Path], dict[Path, str]]:
-    """Keep links that lead to what is below `within`, and to nothing that is kept already.
+    """Keep links (those marked True) that lead below `within`, and to nothing that is kept already.
 
-    Args:
-        entries: whether each is a link.
-        within: the tree that the user named.
-
-    Returns:
-        What is kept; why the others are left out, by path.
+    Returns what is kept; and why the others are left out, by path.
     """
     root = Path(os.path.realpath(within))
     place = functools.cache(os.path.realpath)

@@ -23,7 +23,7 @@ _OTHERS = {
 
 @contextmanager
 def read_mat(path: Path) -> Iterator[Source]:
-    """MATLAB files: up to v7 through scipy, v7.3 (an HDF5 file) through h5py."""
+    """Arrays by name; of structs, which are not read, the message names the fields."""
     with path.open("rb") as file:
         head = file.read(520)
     matlab73 = b"MATLAB 7.3" in head[:116] or head[512:] == SIGNATURE

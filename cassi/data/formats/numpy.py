@@ -1,39 +1,23 @@
 """numpy's files: one array (npy), or several with names (npz)."""
 
-import math
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 
-from cassi.data.formats import Source, as_text, check_plain, check_size
-
-
-def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype]:
-    version = np.lib.format.read_magic(file)
-    if version == (1, 0):
-        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-    else:
-        shape, _, dtype = np.lib.format.read_array_header_2_0(file)
-    return shape, dtype
+from cassi.checks import read_regular
+from cassi.data.formats import Source, as_text
 
 
 def read_array(path: Path) -> np.ndarray:
-    """Read an array that numpy saved.
-
-    Raises:
-        OSError: The file cannot be read.
-        ValueError: It is no such file, is a link, is cut short, or holds Python objects.
-    """
+    """Read an array that this package saved, in this process."""
+    content = read_regular(path, path.lstat().st_size, follow=False)
     try:
-        check_plain(path)
-        with read_npy(path) as source:
-            return source.read("")
-    except OSError:
-        raise
+        return np.array(np.load(BytesIO(content), allow_pickle=False))
     except Exception as error:  # its header is Python text, which fails in many ways
         raise ValueError(f"cannot read {path} as .npy: {error}") from None
 
@@ -41,12 +25,13 @@ def read_array(path: Path) -> np.ndarray:
 @contextmanager
 def read_npy(path: Path) -> Iterator[Source]:
     """One numpy array."""
-    with path.open("rb") as file:
-        shape, dtype = _read_header(file)
-        if dtype.hasobject:
-            raise ValueError("it holds Python objects, which are never unpickled; save numbers")
-        check_size(math.prod(shape) * dtype.itemsize, path.stat().st_size - file.tell())
-    yield Source({"": shape}, lambda _: np.load(path, allow_pickle=False))
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except ValueError as error:
+        if "Python objects" in str(error):
+            error = ValueError("it holds Python objects, which are never unpickled; save numbers")
+        raise error from None
+    yield Source({"": array.shape}, lambda _: np.array(array))
 
 
 @contextmanager
@@ -69,6 +54,14 @@ def read_npz(path: Path) -> Iterator[Source]:
         if "cube" in shapes and others.get("axes", "").startswith("of type"):
             axes["cube"] = as_text(read("axes"))
         yield Source(shapes, read, others, axes)
+
+
+def _read_header(member: IO[bytes]) -> tuple[tuple[int, ...], np.dtype]:
+    if np.lib.format.read_magic(member) == (1, 0):
+        shape, _, dtype = np.lib.format.read_array_header_1_0(member)
+    else:
+        shape, _, dtype = np.lib.format.read_array_header_2_0(member)
+    return shape, dtype
 
 
 def write_npz(path: Path, cube: np.ndarray, wavelengths: tuple[float, ...] | None) -> None:

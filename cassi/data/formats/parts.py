@@ -1,4 +1,4 @@
-"""Cubes on the disk that are read and written in parts: in one file, or in chunks of rows."""
+"""A cube on the disk that is read and written in parts."""
 
 import os
 from collections.abc import Iterator
@@ -11,104 +11,73 @@ _ALL, _FLOAT = slice(None), np.dtype("<f4")
 
 
 @dataclass(frozen=True)
-class Planes:
-    """A cube `(C, H, W)` in one file, band after band.
+class Stack:
+    """A cube `(C, H, W)` of which only the part that is asked for is in memory.
 
     Attributes:
-        path: the file.
-        offset: where its first value lies, bytes.
+        path: the file, in which it lies band after band; or a Zarr store of uncompressed chunks.
         shape: (C, H, W).
         dtype: of the values there.
+        offset: where the first value lies in the file, bytes.
+        rows: of a chunk, which has one band and whole rows; None for a file.
     """
 
     path: Path
-    offset: int
     shape: tuple[int, int, int]
-    dtype: np.dtype
+    dtype: np.dtype = _FLOAT
+    offset: int = 0
+    rows: int | None = None
 
     def read(self, bands: slice = _ALL, rows: slice = _ALL, columns: slice = _ALL) -> np.ndarray:
         """Return a part as float32, `(C', H', W')`."""
-        parts = []
+        width, planes = self.shape[2], []
         for band in range(self.shape[0])[bands]:
-            # Mapped band by band: pages that have been read count as memory of the process.
-            plane = np.memmap(self.path, self.dtype, "r", self._place(band), self.shape[1:])
-            parts.append(plane[rows, columns].astype(np.float32))
-            del plane
-        return np.stack(parts)
+            parts = []
+            for file, offset, count in self._pieces(band, rows):
+                # Mapped piece by piece: pages that have been read count as memory of the process.
+                piece = np.memmap(file, self.dtype, "r", offset, (count, width))
+                parts.append(piece[:, columns].astype(np.float32))
+                del piece
+            planes.append(np.concatenate(parts))
+        return np.stack(planes)
 
     def write(self, part: np.ndarray, rows: slice, columns: slice) -> None:
         """Write a part `(C, H', W')` of rows and columns.
 
         Written and not mapped, so that a full disk is an error and no signal that kills.
         """
-        height, width = self.shape[1:]
-        chosen, (left, right, _) = range(height)[rows], columns.indices(width)
-        values = part.astype(self.dtype, copy=False)
-        with self.path.open("r+b", buffering=0) as file:
-            for band, plane in enumerate(values):
-                start = self._place(band) + (chosen.start * width + left) * self.dtype.itemsize
-                for index, lines in enumerate([plane] if right - left == width else plane):
-                    file.seek(start + index * width * self.dtype.itemsize)
-                    _write_all(file.fileno(), lines)
-            os.fsync(file.fileno())
-
-    def _place(self, band: int) -> int:
-        return self.offset + band * self.shape[1] * self.shape[2] * self.dtype.itemsize
-
-
-@dataclass(frozen=True)
-class Chunks:
-    """A cube `(C, H, W)` in a Zarr store, in uncompressed chunks of one band and some whole rows.
-
-    Attributes:
-        path: the store.
-        shape: (C, H, W).
-        rows: of a chunk.
-        dtype: of the values there.
-    """
-
-    path: Path
-    shape: tuple[int, int, int]
-    rows: int
-    dtype: np.dtype = _FLOAT
-
-    def read(self, bands: slice = _ALL, rows: slice = _ALL, columns: slice = _ALL) -> np.ndarray:
-        """Return a part as float32, `(C', H', W')`."""
-        parts = []
-        for band in range(self.shape[0])[bands]:
-            pieces = self._pieces(band, rows)
-            parts.append([chunk.read(_ALL, inner, columns)[0] for chunk, inner, _ in pieces])
-        return np.stack([np.concatenate(pieces) for pieces in parts])
-
-    def write(self, part: np.ndarray, rows: slice, columns: slice) -> None:
-        """Write a part `(C, H', W')` of rows and columns."""
-        for band, plane in enumerate(part):
-            for chunk, inner, outer in self._pieces(band, rows):
-                chunk.write(plane[None, outer], inner, columns)
+        width, itemsize = self.shape[2], self.dtype.itemsize
+        left = columns.indices(width)[0]
+        for band, plane in enumerate(part.astype(self.dtype, copy=False)):
+            lines = iter(plane)
+            for file, offset, count in self._pieces(band, rows):
+                with file.open("r+b") as stream:
+                    for row in range(count):
+                        stream.seek(offset + (row * width + left) * itemsize)
+                        stream.write(next(lines).tobytes())
+                    stream.flush()
+                    os.fsync(stream.fileno())
 
     def file(self, band: int, chunk: int) -> Path:
-        """Return the file of a chunk."""
-        return self.path / "cube" / "c" / str(band) / str(chunk) / "0"
+        """Return the file that holds a chunk."""
+        inside = self.path / "cube" / "c" / str(band) / str(chunk) / "0"
+        return self.path if self.rows is None else inside
 
-    def _pieces(self, band: int, rows: slice) -> Iterator[tuple[Planes, slice, slice]]:
-        """Yield the chunks that hold rows; which of its rows, and which of those chosen."""
-        chosen, (_, height, width) = range(self.shape[1])[rows], self.shape
-        for chunk, first in enumerate(range(0, height, self.rows)):
-            start, stop = max(first, chosen.start), min(first + self.rows, chosen.stop)
-            if start >= stop:
-                continue
+    def _pieces(self, band: int, rows: slice) -> Iterator[tuple[Path, int, int]]:
+        """Yield where rows of a band lie: file, bytes before them, and how many."""
+        _, height, width = self.shape
+        first, stop, _ = rows.indices(height)
+        size, line = self.rows or height, width * self.dtype.itemsize
+        before = self.offset + band * height * line if self.rows is None else 0
+        for chunk in range(first // size, -(-stop // size)):
+            start, end = max(first, chunk * size), min(stop, (chunk + 1) * size)
             file = self.file(band, chunk)
-            expected = self.rows * width * self.dtype.itemsize
-            if not file.is_file() or file.stat().st_size < expected:
+            if self.rows is not None and not self._is_whole(file, size * line):
                 name = file.relative_to(self.path)
-                raise ValueError(f"the store is cut short: {expected} bytes expected in {name}")
-            inner = slice(start - first, stop - first)
-            outer = slice(start - chosen.start, stop - chosen.start)
-            yield Planes(file, 0, (1, self.rows, width), self.dtype), inner, outer
+                raise ValueError(f"the store is cut short: {size * line} bytes expected in {name}")
+            yield file, before + (start - chunk * size) * line, end - start
 
-
-def _write_all(descriptor: int, values: np.ndarray) -> None:
-    """Write an array to an open file; an error where the disk is full."""
-    rest = np.ascontiguousarray(values).data.cast("B")
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
+    def _is_whole(self, file: Path, size: int) -> bool:
+        """Tell whether a chunk is there; a link could lead to any file of the machine."""
+        inside = file.resolve().is_relative_to(self.path.resolve())
+        return inside and file.is_file() and file.stat().st_size >= size

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cassi.data.formats import Source, blaming, check_plain
+from cassi.data.formats import Source, blaming
 from cassi.data.formats.png import read_png
 from cassi.data.formats.tiff import read_tiff
 
@@ -25,11 +25,8 @@ def read_planes(folder: Path, pages: Sequence[str] | None = None) -> Iterator[So
     """All PNG, or all TIFF, images of a folder, in the order of the numbers in their names.
 
     Names such as `scene_550nm.png` say the wavelengths. Images of colours or of several pages, of
-    different sizes or types are refused; hidden files are passed over.
-
-    Args:
-        folder: of the images.
-        pages: names of those to be read, in order; None for all.
+    different sizes or types are refused; hidden files are passed over. `pages` names those to be
+    read, in order; None for all.
     """
     files = _images(folder) if pages is None else [folder / name for name in pages]
     stated = wavelengths_of(files)
@@ -96,7 +93,6 @@ def _in_order(name: str) -> list[tuple[int, str]]:
 
 def _read(file: Path) -> tuple[np.ndarray, tuple[int, ...], Source]:
     """Return an image of one channel, its size, and what its file holds."""
-    check_plain(file)
     with blaming(file.name), _READERS[file.suffix.lower()](file) as source:
         shape = source.shapes.get("", ())
         shape = shape[1:] if len(shape) == 3 and shape[0] == 1 else shape

@@ -28,22 +28,17 @@ def read_png(path: Path, colours: bool = False) -> Iterator[Source]:
         size = image.height, image.width
         if not colours or image.mode not in ("RGB", "RGBA"):
             yield Source(
-                {"": size}, lambda _: _read_levels(image, depth), {}, {"": "HW"}, image=True
+                {"": size}, lambda _: _read_levels(image, depth), axes={"": "HW"}, image=True
             )
             return
         if depth != 8:
             raise ValueError("expected 8 bits a colour in PNG, got 16; save it as .tif")
-        yield Source(
-            {"": (*size, 3)}, lambda _: np.asarray(image)[..., :3], {}, {"": "HWC"}, image=True
-        )
+        axes = {"": "HWC"}
+        yield Source({"": (*size, 3)}, lambda _: np.asarray(image)[..., :3], axes=axes, image=True)
 
 
 def _read_levels(image: Any, depth: int) -> np.ndarray:
-    """Read the grey levels `(H, W)` of an open image with so many bits: bool, uint8 or uint16.
-
-    Raises:
-        ValueError: its channels differ, it is a palette's, or holds several images.
-    """
+    """Read the grey levels `(H, W)` of an open image with so many bits: bool, uint8 or uint16."""
     if image.mode == "P" or getattr(image, "n_frames", 1) > 1:
         what = "colours of a palette" if image.mode == "P" else f"{image.n_frames} images"
         raise ValueError(f"expected one image of grey levels, got {what}; save it in grey")

@@ -51,16 +51,7 @@ def choose_array(
 ) -> tuple[str, tuple[int, ...], str]:
     """Find the array to read, its shape without a spare axis, and a letter for each of its axes.
 
-    Args:
-        source: The file.
-        role: What the array is read as.
-        key: The user's choice of the array, or None.
-        axes: The user's choice of the order of its axes, or None.
-        bands: As many are expected, if known.
-
-    Raises:
-        ValueError: There is no such array, no suitable one, or more than one; or it is empty; or
-            `axes` does not fit, the number of axes is wrong, or their order is ambiguous.
+    What the user chose, `key` and `axes`, counts first; so many `bands` are expected, if known.
     """
     key = _find_key(role, source.shapes, source.others, key)
     shape = tuple(map(int, source.shapes[key]))
@@ -163,13 +154,14 @@ def _find_axes(
     return "HW"[: hits[0]] + band + "HW"[hits[0] :]
 
 
-def find_wavelengths(shapes: Mapping[str, tuple[int, ...]], bands: int) -> tuple[str, str]:
+def find_wavelengths(source: Source, bands: int) -> tuple[str, str]:
     """Name and unit of the array that lists one wavelength a band, ("", "") if there is none."""
     for known in WAVELENGTH_NAMES:
-        for key, shape in shapes.items():
+        for key, shape in source.shapes.items():
             if _leaf(key) == known and math.prod(shape) == bands == max(shape, default=1):
                 # Arrays named "bands" are nanometres or count 1, 2, 3, …; never micrometres.
-                return key, "nm" if known == "bands" else known.rpartition("_")[2]
+                by_name = "nm" if known == "bands" else known.rpartition("_")[2]
+                return key, source.units.get(key) or by_name
     return "", ""
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from cassi.data.formats import Source, as_numbers, check_size, drop_opacity
+from cassi.data.formats import Source, as_numbers, drop_opacity
 
 _UNCOMPRESSED = 1
 _PACKED = (10, 12, 14)
@@ -26,14 +26,13 @@ def is_ome(path: Path) -> bool:
 
 
 class _Complaints(logging.Handler):
-    """Collects what tifffile only logs, such as a broken chain of pages."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.messages: list[str] = []
+    """Makes errors of what tifffile only logs, such as a broken chain of pages."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.messages.append(record.getMessage())
+        raise ValueError(record.getMessage())
+
+
+_COMPLAINTS = _Complaints(logging.ERROR)
 
 
 def open_tiff(path: Path) -> Any:
@@ -51,34 +50,31 @@ def open_tiff(path: Path) -> Any:
 @contextmanager
 def read_tiff(path: Path) -> Iterator[Source]:
     """TIFF, normally one page a band, with a JSON object as description."""
-    complaints, logger = _Complaints(), logging.getLogger("tifffile")
+    logger = logging.getLogger("tifffile")
     propagate, logger.propagate = logger.propagate, False
-    logger.addHandler(complaints)
+    logger.addHandler(_COMPLAINTS)
     try:
         with open_tiff(path) as tiff:
-            series = {str(i) if len(tiff.series) > 1 else "": s for i, s in enumerate(tiff.series)}
-            about = _about(tiff.pages.first.description)
-            bits = _check_camera(tiff.pages.first)
+            first, count = tiff.pages.first, len(tiff.series)
+            series = {str(i) if count > 1 else "": item for i, item in enumerate(tiff.series)}
+            bits = _packed_bits(first)
             for item in series.values():
-                _check_whole(item, path.stat().st_size, bits)
-            if complaints.messages:
-                raise ValueError(complaints.messages[0])
+                _check_written(item)
 
             def read(name: str) -> np.ndarray:
                 array = _unpack(series[name], bits) if bits else series[name].asarray()
-                if complaints.messages:
-                    raise ValueError(complaints.messages[0])
                 if _has_opacity(series[name]):
                     array = drop_opacity(array[..., 0], array[..., 1])
                 return np.asarray(array).reshape(one + array.shape)
 
             # A cube of one band is one page, and no less a cube.
-            single = tiff.pages.first.description.lstrip()[:1] == "<" and len(tiff.pages) == 1
+            single = first.description.lstrip()[:1] == "<" and len(tiff.pages) == 1
             one = (1,) if single and set(series) == {""} and series[""].ndim == 2 else ()
-            integers = tiff.pages.first.dtype is not None and tiff.pages.first.dtype.kind in "iu"
-            full_scale = about.get("full_scale", 2**bits - 1 if bits else None)
-            full_scale = full_scale if integers else None
-            scale = (float(full_scale), "full_scale") if full_scale is not None else None
+            integers = first.dtype is not None and first.dtype.kind in "iu"
+            full_scale = _about(first.description).get("full_scale", 2**bits - 1 if bits else None)
+            scale = None
+            if integers and full_scale is not None:
+                scale = float(full_scale), "full_scale"
             yield Source(
                 {
                     name: one + tuple(item.shape[:-1] if _has_opacity(item) else item.shape)
@@ -86,13 +82,13 @@ def read_tiff(path: Path) -> Iterator[Source]:
                 },
                 read,
                 axes={name: "C" * len(one) + _tiff_axes(item) for name, item in series.items()},
-                wavelengths=stated_wavelengths(tiff.pages.first.description),
+                wavelengths=stated_wavelengths(first.description),
                 scale=scale,
                 image=True,
-                missing=_no_data(tiff.pages.first),
+                missing=_no_data(first),
             )
     finally:
-        logger.removeHandler(complaints)
+        logger.removeHandler(_COMPLAINTS)
         logger.propagate = propagate
 
 
@@ -146,7 +142,7 @@ def stated_wavelengths(description: str) -> tuple[object, str] | None:
     return None
 
 
-def _check_camera(page: Any) -> int:
+def _packed_bits(page: Any) -> int:
     """Return how many bits a packed pixel has, 0 where they are not packed."""
     if int(page.photometric) == _COLOUR_FILTERS:
         raise ValueError("it has a mosaic of colour filters; expected a monochrome sensor's frame")
@@ -175,11 +171,11 @@ def _unpack(series: Any, bits: int) -> np.ndarray:
     return np.stack(planes).reshape(series.shape)
 
 
-def _check_whole(series: Any, stored: int, bits: int) -> None:
-    """Refuse a file that is cut short, or in which tifffile would take what is not there for 0."""
-    if series.dataoffset is not None and not bits:
-        check_size(series.dataoffset + series.nbytes, stored)
-    elif not all(page is not None and all(page.databytecounts) for page in series.pages):
+def _check_written(series: Any) -> None:
+    """Refuse a file in which tifffile would take what is not there for 0."""
+    if series.dataoffset is None and not all(
+        page is not None and all(page.databytecounts) for page in series.pages
+    ):
         raise ValueError("pages, strips or tiles of it were never written; write them")
 
 
@@ -188,9 +184,6 @@ def describe_stack(path: Path) -> dict[str, Any] | None:
 
     Returns:
         `offset` (bytes), `shape` (C, H, W), `dtype` and `wavelengths` (values and unit, or None).
-
-    Raises:
-        ValueError: it is damaged.
     """
     with open_tiff(path) as file:
         item = file.series[0]
@@ -200,7 +193,8 @@ def describe_stack(path: Path) -> dict[str, Any] | None:
             return None
         if _no_data(file.pages.first):
             return None
-        check_size(item.dataoffset + item.nbytes, path.stat().st_size)
+        if item.dataoffset + item.nbytes > path.stat().st_size:
+            raise ValueError(f"the file is cut short: {item.nbytes} bytes of values expected")
         found = stated_wavelengths(file.pages.first.description)
         return {
             "offset": int(item.dataoffset),
@@ -242,15 +236,19 @@ def described(ome: bool, wavelengths: Sequence[float] | None) -> dict[str, Any]:
     return {"photometric": "minisblack", "ome": True, "metadata": about}
 
 
+def reserve(path: Path, shape: tuple[int, ...], wavelengths: Sequence[float] | None) -> int:
+    """Write the header of a cube; return where its values lie."""
+    import tifffile
+
+    # Not tifffile.memmap, which moves the values to the next page of memory.
+    how: dict[str, Any] = described(is_ome(path), wavelengths) | {"returnoffset": True}
+    written = tifffile.imwrite(path, shape=shape, dtype="<f4", **how)
+    assert written is not None  # what is not compressed lies in one piece
+    return int(written[0])
+
+
 def write_tiff(path: Path, cube: np.ndarray, wavelengths: tuple[float, ...] | None) -> None:
-    """Write one page a band, wavelengths (nm) in the description, uncompressed."""
+    """Write one page a band, uncompressed; OME-TIFF where the name says so."""
     import tifffile
 
-    tifffile.imwrite(path, cube, **described(False, wavelengths))
-
-
-def write_ome(path: Path, cube: np.ndarray, wavelengths: tuple[float, ...] | None) -> None:
-    """Write one channel a band, uncompressed, as OME-TIFF."""
-    import tifffile
-
-    tifffile.imwrite(path, cube, **described(True, wavelengths))
+    tifffile.imwrite(path, cube, **described(is_ome(path), wavelengths))

@@ -115,10 +115,6 @@ class Preprocessing:
         scale: factor of the measurement, > 0.
         step: dispersion, pixels per band; gives the width of the edges for `dark="auto"`.
         axis: of the dispersion.
-
-    Raises:
-        OSError: a file is missing.
-        ValueError: a value is outside its range, or a file cannot be read.
     """
 
     bits: int | None = None
@@ -156,11 +152,6 @@ class Preprocessing:
             frame: raw.
             full_scale: the largest value that it can have, if known; `bits` wins over it.
             name: of the frame, in warnings and errors.
-
-        Raises:
-            ValueError: a file or the window does not fit the frame; dark level, saturation, bits or
-                scale do not fit its values; the flat field is dark somewhere; nearly all pixels
-                are outliers; all pixels are bad, or a good one is not finite.
         """
         self._check_size(frame)
         full = full_scale if self.bits is None else float(2**self.bits - 1)

@@ -19,15 +19,11 @@ _SHORTEST_LINE = 8
 def find_dead_lines(frame: Tensor, good: Tensor) -> list[tuple[str, int]]:
     """Find the dead rows and columns of a detector: they have one value for any scene.
 
-    In a dead line 99 % of the good pixels have the same value, in every shot. At most 3 dead lines
-    lie side by side. In the lines beside them less than half of the pixels have that value.
+    In a dead line 99 % of the good pixels have the same value, in every shot of a raw frame
+    `(B, K, H', W')`. At most 3 dead lines lie side by side. In the lines beside them less than half
+    of the pixels have that value.
 
-    Args:
-        frame: `(B, K, H', W')`, raw.
-        good: bool, `(H', W')`, pixels to use.
-
-    Returns:
-        ("rows", index) or ("columns", index) of each.
+    Returns ("rows", index) or ("columns", index) of each.
     """
     found = []
     for kind, across in (("rows", False), ("columns", True)):
@@ -61,19 +57,11 @@ def find_lines(bad: Tensor, usable: Tensor) -> list[tuple[str, int]]:
 
 
 def edge_level(measurement: Tensor, step: float, axis: int = -1) -> float:
-    """Estimate a sensor's dark level from the edges of one snapshot.
+    """Estimate a sensor's dark level from the edges of one snapshot `(B, K, H, W')`, in its unit.
 
     The outermost |step| columns on either side get the light of one band, which is little beside
     the middle, where C bands add up. Their median is the level. It is too high where the scene is
     bright up to its left and right border. A dark frame is better.
-
-    Args:
-        measurement: `(B, K, H, W')`.
-        step: dispersion, pixels per band.
-        axis: of the dispersion, -1 or -2.
-
-    Returns:
-        The level in the unit of the measurement.
     """
     length = measurement.shape[axis]
     count = min(max(1, math.floor(abs(step))), length)
@@ -83,15 +71,12 @@ def edge_level(measurement: Tensor, step: float, axis: int = -1) -> float:
 
 
 def find_outliers(frame: Tensor, threshold: float) -> Tensor:
-    r"""Find the pixels of a smooth frame, dark or flat, that are far from their neighbours.
+    """Find the pixels of a smooth frame `(H, W)`, dark or flat, that are far from their neighbours.
 
         |d| > threshold · σ,  d = pixel − median of its 8 neighbours
 
-    σ = 1.4826 · median |d − median d| is the robust standard deviation of d over the frame
-    `(H, W)`. Where most pixels equal their neighbours, it is the standard deviation of d.
-
-    Returns:
-        True at outliers, `(H, W)`.
+    σ = 1.4826 · median |d − median d| is the robust standard deviation of d over the frame. Where
+    most pixels equal their neighbours, it is the standard deviation of d.
     """
     excess = frame - torch.stack(_neighbours(frame, math.nan)).nanmedian(0).values
     sigma = _robust_sigma(excess) or excess.std().item()
@@ -99,7 +84,7 @@ def find_outliers(frame: Tensor, threshold: float) -> Tensor:
 
 
 def find_hot_in_snapshot(frame: Tensor, threshold: float) -> Tensor:
-    r"""Find hot pixels where the mask gives every pixel another light than its neighbours.
+    """Find hot pixels where the mask gives every pixel another light than its neighbours.
 
         d > threshold · (σ + 0.3 · (max − min)),  d = pixel − max
 
@@ -108,9 +93,6 @@ def find_hot_in_snapshot(frame: Tensor, threshold: float) -> Tensor:
     with grey masks, five of them real captures, stay below 6.4, those of a binary mask below 10. Of
     two hot pixels side by side only the brighter may be found, and dead pixels are not found: a
     dark frame or a map is better.
-
-    Returns:
-        True at hot pixels, `(H, W)`.
     """
     highest = torch.stack(_neighbours(frame, -math.inf)).amax(0)
     lowest = torch.stack(_neighbours(frame, math.inf)).amin(0)
@@ -122,9 +104,6 @@ def repair(frame: Tensor, bad: Tensor, name: str = "bad_pixels") -> Tensor:
     """Replace pixels of `(..., H, W)` where bad `(H, W)` is True by the mean of their neighbours.
 
     Pixels without a valid neighbour are filled from filled ones, from the border inwards.
-
-    Raises:
-        ValueError: no pixel is valid.
     """
     if bool(bad.all()):
         raise ValueError(f"{name}: expected some good pixels, all are to be repaired")

@@ -29,9 +29,6 @@ class RealCameras(Simulator):
         ideal: share of samples that the nominal camera measures, as `Simulator` does.
         settings: of `Simulator`; its noise is that of the ideal samples.
 
-    Raises:
-        ValueError: an unknown defect, a wrong range, or a share outside of [0, 1].
-
     >>> cameras = RealCameras(torch.rand(16, 16), {"mask_blur": (0, 0.5)}, step=1)
     >>> y, camera = cameras(torch.rand(2, 3, 16, 16), torch.Generator().manual_seed(0))
     >>> y.shape == (2, *camera.measurement_shape)
@@ -63,11 +60,7 @@ class RealCameras(Simulator):
     def __call__(self, x: Tensor, generator: Generator) -> tuple[Tensor, System]:
         """Measure cubes x `(B, C, H, W)`; as `Simulator`.
 
-        Returns:
-            y `(B, K, H', W')` and the nominal camera, which does not see stuck pixels.
-
-        Raises:
-            ValueError: the mask does not fit the cubes.
+        Returns y `(B, K, H', W')` and the nominal camera, which does not see stuck pixels.
         """
         y, nominal = super().__call__(x, generator)
         assert isinstance(nominal, SDCassi)

@@ -21,21 +21,10 @@ def draw_pattern(
     generator: Generator,
     spectra: Spectra = smooth_spectra,
 ) -> Tensor:
-    """Draw a scene: images a_k(row, column), each with a spectrum s_k, x = Σ_k a_k s_k.
+    """Draw a scene of a kind of `PATTERNS`: images a_k with spectra s_k, x = Σ_k a_k s_k.
 
-    Args:
-        kind: one of `PATTERNS`.
-        bands: C.
-        height: rows.
-        width: columns.
-        generator: of all random numbers.
-        spectra: draws the s_k.
-
-    Returns:
-        float32 `(C, height, width)`, in [0, 1]; the largest value is 1.
-
-    Raises:
-        ValueError: the kind is unknown.
+    Returns float32 `(C, height, width)`, in [0, 1]; the largest value is 1. `spectra` draws the
+    s_k.
 
     >>> draw_pattern("patches", 4, 8, 8, torch.Generator().manual_seed(0)).shape
     torch.Size([4, 8, 8])

@@ -47,11 +47,6 @@ class MeasuredSpectra:
         wavelengths: of the bands, nm, rising.
         metamers: probability that a scene has metamers.
         peaks: probability that a material emits.
-
-    Raises:
-        OSError: a file cannot be read.
-        ValueError: no reflectances or no lights that cover the bands, or a probability outside of
-            [0, 1].
     """
 
     def __init__(
@@ -71,11 +66,7 @@ class MeasuredSpectra:
         self.lights = lights / lights.amax(1, keepdim=True)
 
     def __call__(self, count: int, bands: int, generator: Generator) -> Tensor:
-        """Draw the spectra of a scene, `(count, C)`, not negative.
-
-        Raises:
-            ValueError: C is not the number of the wavelengths.
-        """
+        """Draw the spectra of a scene, `(count, C)`, not negative."""
         if bands != len(self.nm):
             raise ValueError(f"spectra: expected {len(self.nm)} bands, got {bands}")
         light, drawn = self.draw_light(generator), self.mix(count, generator)
@@ -114,18 +105,10 @@ class MeasuredSpectra:
 
 
 def metamer(reflectances: Tensor, others: Tensor, nm: Tensor, light: Tensor) -> Tensor:
-    """Change reflectances such that their colours stay: r' = r + t·(I − A⁺A)(q − r).
+    """Change reflectances such that their colours stay: r' = r + t·(I − A⁺A)(q − r), `(N, C)`.
 
-    A = observer · diag(light). The step t is the largest that leaves r' in [0, 1].
-
-    Args:
-        reflectances: r, `(N, C)`, in [0, 1].
-        others: q, `(N, C)`; their differences give the directions.
-        nm: wavelengths, `(C,)`.
-        light: `(C,)`.
-
-    Returns:
-        `(N, C)`, in [0, 1].
+    A = observer · diag(light). The step t is the largest that leaves r' in [0, 1]. The differences
+    to the others q give the directions.
 
     >>> nm, flat = torch.linspace(450, 650, 9), torch.full((1, 9), 0.5)
     >>> other = metamer(flat, torch.linspace(0, 1, 9)[None], nm, torch.ones(9))

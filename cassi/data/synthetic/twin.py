@@ -124,9 +124,6 @@ class Twin:
             interpolated as reconstructors do it.
         seed: of the pattern and of the places of stuck pixels, the same in every frame.
 
-    Raises:
-        ValueError: a value outside its range.
-
     Source: the sensor's; pixels and dispersion as `SDCassi` and `cassi-calibrate` have them.
 
     >>> system = SDCassi(torch.rand(8, 8), bands=3, step=1)
@@ -194,19 +191,10 @@ class Twin:
 
     @torch.no_grad()
     def measure(self, x: Tensor, system: SDCassi, generator: torch.Generator) -> Tensor:
-        """Take a frame of cubes.
+        """Take a frame of cubes `(B, C, H, W)` in [0, 1]; `system` is the nominal camera.
 
-        Args:
-            x: `(B, C, H, W)` in [0, 1].
-            system: the nominal camera, with one mask for all samples.
-            generator: of the noise.
-
-        Returns:
-            The frame `(B, K, H', W')`, in the unit of y = A x; dark level, gain and stuck pixels
-            are in it.
-
-        Raises:
-            ValueError: it is another camera.
+        The frame `(B, K, H', W')` is in the unit of y = A x; dark level, gain and stuck pixels are
+        in it. The generator is that of the noise.
         """
         light = self.expose(x, system)
         if self.vignette or self.pattern:
@@ -220,11 +208,7 @@ class Twin:
 
     @torch.no_grad()
     def expose(self, x: Tensor, system: SDCassi) -> Tensor:
-        """Return the light on the detector, z `(B, K, H', W')`, of cubes `(B, C, H, W)`.
-
-        Raises:
-            ValueError: it is another camera than an `SDCassi` with one mask for all samples.
-        """
+        """Return the light on the detector, z `(B, K, H', W')`, of cubes `(B, C, H, W)`."""
         if self.supersample == 1:
             z: Tensor = self._camera(system)(x)
             return z
@@ -237,14 +221,7 @@ class Twin:
 
     @torch.no_grad()
     def true_camera(self, system: SDCassi) -> TrueCamera:
-        """Return the truth about the camera that takes the frames.
-
-        Args:
-            system: the nominal camera.
-
-        Raises:
-            ValueError: it is another camera than an `SDCassi` with one mask for all samples.
-        """
+        """Return the truth about the camera that takes the frames; `system` is the nominal one."""
         dead, hot = self._stuck(system)
         bands, sensor = system.bands, self._sensor()
         unit, kept = sensor.unit(bands), {"poisson": 1.0, "binomial": 1 - self.qe}

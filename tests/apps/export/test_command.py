@@ -10,7 +10,6 @@ import torch
 from shared import ROOT, before_a_push
 
 import cassi
-from cassi.data.atomic import SUMS, check_sums
 from cassi.methods import auto
 
 BANDS, HEIGHT, WIDTH = 6, 48, 40
@@ -75,8 +74,6 @@ def test_a_network(kind, export, results, camera, tmp_path):
     assert numbers["largest_difference"] <= 1e-4
     assert numbers["frames_per_second"]["exported"] > 0
     folder = tmp_path / "run"
-    written = {file.name for file in folder.iterdir()} - {".hydra"}
-    assert written == {file.name for file in check_sums(folder)} | {SUMS}
     cube = np.fromfile(folder / "cube.f32", np.float32)
     np.testing.assert_allclose(_run_python(folder, "snapshot.f32"), cube, **CLOSE)
 
