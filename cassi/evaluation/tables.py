@@ -19,21 +19,13 @@ UNKNOWN = "–"
 
 
 class Column(NamedTuple):
-    """A column of a table.
-
-    Attributes:
-        heading: without the unit.
-        unit: "" for none.
-        digits: behind the point.
-        value: name of the value, with `{preset}` where it depends on that.
-        better: "higher" or "lower"; None where no value is the best.
-    """
+    """A column of a table."""
 
     heading: str
     unit: str
     digits: int
-    value: str
-    better: str | None = None
+    value: str  # its name, with `{preset}` where it depends on that
+    better: str | None = None  # "higher" or "lower"; None where no value is the best
 
 
 _COLUMNS = (
@@ -116,7 +108,11 @@ def write_results(
     compared = compare_best(records, shown, preset)
     lost = len({record.scene for record in records} - done)
     over = f"\nMeans over {len(done)} scenes; {lost} failed with every method.\n" if lost else ""
-    page = [_heading(preset), "", markdown_means(shown, preset, marked=True) + over]
+    heading = (
+        f"PSNR and SSIM by the preset `{preset}`; the others are in results.csv. Operations count "
+        "two per multiply-add; publications mostly count one."
+    )
+    page = [heading, "", markdown_means(shown, preset, marked=True) + over]
     page += [_markdown_compared(compared), _markdown_scenes(records, preset)]
     texts = {
         "results.csv": _csv(records, means),
@@ -132,7 +128,11 @@ def write_results(
                 "metrics": _tree(records, means, timed=False),
                 "about": {record.method: record.about for record in records if record.about},
                 "compared": [asdict(item) for item in compared],
-                "errors": errors_of(records, "method", "scene"),
+                "errors": [
+                    {"method": r.method, "scene": r.scene, "error": r.error}
+                    for r in records
+                    if r.error
+                ],
             }
         ),
     }
@@ -147,35 +147,20 @@ def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
             temporary.write_text(text, encoding="utf-8")
 
 
-def errors_of(records: Sequence[Record], *names: str) -> list[dict[str, str]]:
-    """Return the reasons of failures, with the attributes of records that name the jobs."""
-    names = (*names, "error")
-    return [{name: vars(r)[name] for name in names} for r in records if r.error]
-
-
 FEWEST = 6
 """Scenes of a paired test: of five the smallest p of Wilcoxon's test is 0.0625."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A method beside the one with the best mean, on the same scenes.
-
-    Attributes:
-        method: the other one.
-        best: the method with the best mean.
-        measure: "psnr/PRESET", or "residual" where there is no truth.
-        scenes: how many both have a value of.
-        difference: mean over scenes of the best one's value minus the other's.
-        p: of Wilcoxon's signed-rank test, two-sided; None for too few scenes.
-    """
+    """A method beside the one with the best mean, on the same scenes."""
 
     method: str
     best: str
-    measure: str
-    scenes: int
-    difference: float
-    p: float | None
+    measure: str  # "psnr/PRESET", or "residual" where there is no truth
+    scenes: int  # that both have a value of
+    difference: float  # mean over scenes of the best one's value minus the other's
+    p: float | None  # of Wilcoxon's signed-rank test, two-sided; None for too few scenes
 
 
 def compare_best(
@@ -185,11 +170,6 @@ def compare_best(
 
     PSNR is compared, or the residual where there is no truth. p is not corrected for the number of
     comparisons.
-
-    Args:
-        records: one per method and scene.
-        means: of `average`, in the order of the tables.
-        preset: of PSNR.
 
     Source: Wilcoxon, "Individual comparisons by ranking methods", Biometrics Bulletin 1945.
     """
@@ -289,13 +269,6 @@ def _as_number(cell: str) -> float | None:
     return None if cell in (UNKNOWN, "nan") else float(cell)
 
 
-def _heading(preset: str) -> str:
-    return (
-        f"PSNR and SSIM by the preset `{preset}`; the others are in results.csv. Operations count "
-        "two per multiply-add; publications mostly count one."
-    )
-
-
 def _markdown_scenes(records: Sequence[Record], preset: str) -> str:
     methods = list(dict.fromkeys(record.method for record in records))
     scenes = list(dict.fromkeys(record.scene for record in records))
@@ -334,11 +307,7 @@ def latex(
 ) -> str:
     """Return a table environment of LaTeX, which needs the package booktabs.
 
-    Args:
-        means: of `average`.
-        preset: of PSNR and SSIM.
-        scenes: how many the means are over.
-        settings: of the evaluation; caption and label say data, camera, noise, and cases.
+    Caption and label say data, camera, noise, and cases.
     """
     columns = _used(means.values(), preset)
     table = _marked(means, columns, preset, {BEST: r"\textbf{{{}}}", SECOND: r"\underline{{{}}}"})
@@ -474,12 +443,7 @@ def plain_markdown(text: str) -> str:
 
 
 def markdown(rows: Sequence[Sequence[str]], names: int = 1) -> str:
-    """Return a table in Markdown.
-
-    Args:
-        rows: the first is the heading.
-        names: as many columns hold texts; the others hold Markdown.
-    """
+    """Return a table in Markdown; its first columns hold texts, as many as `names`."""
     from tabulate import tabulate
 
     first, *others = rows
