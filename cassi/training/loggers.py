@@ -40,8 +40,7 @@ class MetricsTable(CSVLogger):
         folder: where the table goes.
         resumed: the step from which a resumed run goes on: what an earlier run logged for later
             steps is dropped, for it comes again. None starts a new table.
-        seconds: at least so long apart is the table written, which takes longer the longer it is;
-            also before each `last` checkpoint, and at the end.
+        seconds: at least so long apart is the table written, which takes longer the longer it is.
     """
 
     _experiment: ExperimentWriter | None

@@ -92,11 +92,7 @@ class Trial:
     along: Along | None = None
 
     def run(self, y: Tensor, system: System) -> Solution:
-        """Return what the method makes of another measurement through another camera.
-
-        Raises:
-            ValueError: the method does not fit the camera, or nothing finite comes out.
-        """
+        """Return what the method makes of another measurement through another camera."""
         torch.manual_seed(self.seed)
         return self.reconstructor.run(y, system, statistics=self.statistics).checked()
 
@@ -109,9 +105,6 @@ def bootstrap(trial: Trial, x: Tensor, probed: Probe | None = None) -> Bootstrap
         trial: measurement, camera and method.
         x: what the method made of them, `(1, C, H, W)`.
         probed: of the whole scene, where y is a part of one.
-
-    Raises:
-        ValueError: the method does not fit the camera, or nothing finite comes out.
     """
     system, seed = trial.system, trial.seed
     y = system.without_bad_pixels(trial.y)

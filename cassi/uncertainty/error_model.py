@@ -154,11 +154,7 @@ _ROOM = 0.05  # of a decade, beside the numbers of scenes that were trained on
 
 @lru_cache(maxsize=4)
 def load_error_model(path: Path = FILE) -> ErrorModel:
-    """Return the regression of a file, on the CPU.
-
-    Raises:
-        OSError: there is no such file.
-    """
+    """Return the regression of a file, on the CPU."""
     from safetensors import safe_open
 
     with safe_open(path, "pt") as file:

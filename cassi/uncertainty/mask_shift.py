@@ -53,10 +53,7 @@ class MaskShift:
         """Tell whether it is more than a cube's wrong spectra make of a right mask.
 
         Light under the names of neighbouring bands looks like a shift of a tenth of their distance
-        along the dispersion. So a residual counts across it only.
-
-        Args:
-            across: the axis across the dispersion, -2 or -1; None where there is none.
+        along the dispersion. So a residual counts across it only, on the axis -2 or -1.
         """
         if across is None:
             return self._is_far
@@ -98,13 +95,7 @@ def find_mask_shift(y: Tensor, x: Tensor, system: System) -> MaskShift:
 def measure_shifted(x: Tensor, system: System, mask_shift: MaskShift) -> Tensor:
     """Measure a cube through the mask where it seems to lie, if it seems to lie elsewhere.
 
-    Args:
-        x: cube `(1, C, H, W)`.
-        system: the camera, with the mask where it is taken to lie.
-        mask_shift: of the mask. Fractions of a pixel are interpolated linearly.
-
-    Returns:
-        y `(1, K, H', W')`.
+    Fractions of a pixel are interpolated linearly.
     """
     name = _mask_of(system)
     if name is None or not mask_shift.is_significant:

@@ -43,15 +43,7 @@ ADVICE = {
 
 @dataclass(frozen=True)
 class Step:
-    """A step that was made.
-
-    Attributes:
-        size: cubes in its batch.
-        waited: seconds until a whole batch was there.
-        seconds: that it then took.
-        peak: bytes, of tensors on a GPU, of the whole process on a CPU.
-        parts: seconds of each of `ADVICE`.
-    """
+    """A step that was made: seconds and bytes, of tensors on a GPU, of the process on a CPU."""
 
     size: int
     waited: float
