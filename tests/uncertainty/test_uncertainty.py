@@ -137,16 +137,6 @@ def test_the_error_of_a_camera_without_width_holds_that_of_wide_bands(kind):
     assert wide > 1.2 * narrow if kind is cassi.SDCassi else wide == narrow
 
 
-def test_features_are_free_of_units(camera, result):
-    system, _, y = camera
-    method = cassi.Solver(cassi.TV(), iterations=3)
-    result = bootstrap(Trial(y, system, method), result.x)
-    features = Features(result, system, 1.0)
-    assert features.band(0).shape == (len(NAMES), 64, 64)
-    assert set(features.numbers) | set(features.shared) < set(NAMES)
-    assert load_error_model().factors.shape == (3, 3)
-
-
 def test_region_of_one_pixel_has_its_sigma(result):
     where = torch.zeros(64, 64)
     where[20, 30] = 1

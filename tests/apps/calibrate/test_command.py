@@ -177,15 +177,6 @@ def test_a_filter_has_a_width(calibrate, results, tmp_path):
     assert "fwhm: expected a width in nm > 0" in calibrate(wrong, *given[1:]).refusal
 
 
-def test_a_list_of_filters_is_checked(calibrate, bench):
-    frame = "{file: single.npy, wavelength: 500}"
-    assert "of each filter" in calibrate("monochromatic=[]").refusal
-    assert "wavelengths=" in calibrate(f"monochromatic=[{frame}]").refusal
-    assert "wavelengths=" in calibrate(f"monochromatic=[{frame},{frame}]").refusal
-    wrong = "{file: single.npy, wavelenght: 500}"
-    assert "did you mean monochromatic.wavelength?" in calibrate(f"monochromatic=[{wrong}]").refusal
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -202,29 +193,18 @@ def test_a_list_of_filters_is_checked(calibrate, bench):
             "480 to 530 nm",
         ),
         (("measurement=first.npy", "system=dd_cassi", "system.bands=6"), "SDCassi"),
+        (("measurement=first.npy", "degree=2"), "takes what the frame tells"),
+        (("monochromatic=[]",), "of each filter"),
+        (("monochromatic=[{file: single.npy, wavelength: 500}]",), "wavelengths="),
+        (
+            ("monochromatic=[{file: single.npy, wavelenght: 500}]",),
+            "did you mean monochromatic.wavelength?",
+        ),
     ],
 )
 def test_refuses_in_one_line(calibrate, bench, tmp_path, arguments, said):
     assert said in calibrate("mask=mask.npy", *arguments).refusal
     assert {file.name for file in (tmp_path / "run").iterdir()} <= {".hydra"}
-
-
-def test_a_setting_that_is_gone_is_named(calibrate, bench):
-    refusal = calibrate("mask=mask.npy", "measurement=first.npy", "degree=2").refusal
-    assert "takes what the frame tells" in refusal
-
-
-def test_a_snapshot_calibrates_its_own_camera(reconstruct, results, bench):
-    files = ("measurement=first.npy", "mask=mask.npy", "solver.iterations=20")
-    reconstruct(*files, "output.pictures=false", "align=false").ok()
-    nominal = results("metrics.json")
-    assert not {"calibration", "alignment"} & set(nominal)
-    done = reconstruct(*files, "output.pictures=false", "calibrate=true").ok()
-    assert "shift down (px)" in done.out
-    assert "held-out error" in done.out
-    found = results("metrics.json")
-    assert found["relative_residual"] < nominal["relative_residual"]
-    assert_place(found["calibration"]["estimates"])
 
 
 @pytest.mark.parametrize("raw", [False, True])

@@ -96,15 +96,6 @@ def test_files_that_are_not_those_of_the_data_set(evaluate, tmp_path, names, cha
     assert all(words in line for words in said)
 
 
-def test_one_scene_of_another_shape_does_not_stop_the_others(evaluate, tmp_path):
-    for number, name in enumerate(NAMES[:2]):
-        write(tmp_path / "kaist" / f"{name}.mat", scene(number, 256 - 16 * number))
-    outcome = evaluate("scenes=[scene02,scene01]")
-    assert outcome.status == 1
-    assert "gap, scene02 failed: " in outcome.err
-    assert "scene01,0" not in outcome.err
-
-
 def test_another_mask_than_the_published_one(evaluate, tmp_path):
     write(tmp_path / "kaist" / "scene01.mat", scene(0))
     (tmp_path / "tsa").mkdir()

@@ -14,6 +14,7 @@ NAMES = ("validation (estimate, truth)", "validation spectra")
 
 
 def test_wandb_offline(train, tmp_path, monkeypatch):
+    """Each sitting is a folder of its own, which `wandb sync` sends to the run of their name."""
     wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_SILENT", "true")
     train(*TINY, "logger=[csv,wandb]", "logger.wandb.offline=true").ok()
@@ -26,18 +27,10 @@ def test_wandb_offline(train, tmp_path, monkeypatch):
     assert all(any(name.startswith(known) for name in pictures) for known in NAMES)
     assert (tmp_path / "run" / "metrics.csv").exists()
     assert not (tmp_path / "run" / "tensorboard").exists()
-
-
-def test_a_resumed_training_goes_on_in_the_same_run_of_wandb(train, tmp_path, monkeypatch):
-    """Each sitting is a folder of its own, which `wandb sync` sends to the run of their name."""
-    wandb = pytest.importorskip("wandb")
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    options = ("logger=[csv,wandb]", "logger.wandb.offline=true")
-    train(*TINY, *options).ok()
-    wandb.finish()
     begun, init = [], wandb.init
     monkeypatch.setattr(wandb, "init", lambda **given: begun.append(given) or init(**given))
-    train("ckpt=last", "trainer.max_steps=3", *options, f"hydra.run.dir={tmp_path / 'run'}").ok()
+    resumed = ("ckpt=last", "trainer.max_steps=3", f"hydra.run.dir={tmp_path / 'run'}")
+    train(*resumed, "logger=[csv,wandb]", "logger.wandb.offline=true").ok()
     wandb.finish()
     (name,) = {f.name.rpartition("-")[2] for f in (tmp_path / "run/wandb").glob("offline-run-*")}
     assert [(given["id"], given["resume"]) for given in begun] == [(name, "allow")]
