@@ -1,4 +1,4 @@
-"""PSNR, RMSE, ERGAS, SAM and SSIM: what all share, cases by hand, scikit-image, symmetries."""
+"""PSNR, RMSE, ERGAS, SAM and SSIM: what all share, cases by hand, symmetries."""
 
 import math
 import re
@@ -7,7 +7,6 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from skimage.metrics import structural_similarity
 
 from cassi import metrics
 from cassi.metrics.measures import explain_infinite
@@ -49,22 +48,15 @@ def test_batch_is_its_scenes(metric):
 
 @every_metric
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_dtype_is_upcast_before_anything(metric, dtype):
-    x, truth = _pair(2, 3, 12, 12, dtype=dtype)
+def test_dtype_is_upcast_before_anything_and_strides_do_not_matter(metric, dtype):
+    x, truth = _pair(2, 3, 12, 14, dtype=dtype)
+    copies = x.clone(), truth.clone()
     got = metric(x, truth)
     assert got.dtype == torch.float64
     torch.testing.assert_close(got, metric(x.double(), truth.double()), rtol=1e-14, atol=0)
-    mixed = metric(x, truth.double())
-    torch.testing.assert_close(mixed, got, rtol=1e-14, atol=0)
-
-
-@every_metric
-def test_strides_and_inputs_are_left_alone(metric):
-    x, truth = _pair(2, 3, 12, 14)
-    copies = x.clone(), truth.clone()
-    expected = metric(x, truth)
+    torch.testing.assert_close(metric(x, truth.double()), got, rtol=1e-14, atol=0)
     last = x.to(memory_format=torch.channels_last)
-    torch.testing.assert_close(metric(last, truth.mT.contiguous().mT), expected)
+    torch.testing.assert_close(metric(last, truth.mT.contiguous().mT), got)
     assert torch.equal(x, copies[0])
     assert torch.equal(truth, copies[1])
 
@@ -232,33 +224,6 @@ def test_brightness_of_a_pixel_does_not_matter_and_its_place_does():
     assert metrics.sam(x + 0.3, truth).item() != pytest.approx(value, rel=1e-3)
 
 
-def _skimage(x, truth, level):
-    maps = [
-        structural_similarity(
-            p,
-            q,
-            data_range=level,
-            gaussian_weights=True,
-            sigma=1.5,
-            win_size=11,
-            use_sample_covariance=False,
-            full=True,
-        )[1][5:-5, 5:-5]
-        for p, q in zip(x, truth, strict=True)
-    ]
-    return float(np.mean(maps))
-
-
-@pytest.mark.parametrize("size", [(11, 11), (11, 30), (33, 12), (40, 41)])
-@pytest.mark.parametrize("noise", [0.02, 0.3])
-def test_valid_area_equals_scikit_image(size, noise):
-    x, truth = _pair(3, *size, noise=noise)
-    levels = [np.floor(np.clip(a.numpy(), 0, 1) * 255 + 0.5) for a in (x, truth)]
-    expected = _skimage(*levels, level=255)
-    assert metrics.ssim(x, truth).item() == pytest.approx(expected, abs=1e-6)
-    assert metrics.ssim(x, truth, "unit").item() == pytest.approx(expected, abs=1e-6)
-
-
 @pytest.mark.parametrize("name", DEFINED)
 def test_structural_similarity_is_symmetric(name):
     x, truth = _pair(4, 17, 17)
@@ -276,9 +241,6 @@ def test_image_smaller_than_the_window(height, width):
         with pytest.raises(ValueError, match=rf"11x11 pixels.*'{name}', got {height}x{width}"):
             metrics.ssim(x, truth, name)
         assert metrics.evaluate(x, truth, name)["ssim"] is None
-    padded = torch.nn.functional.pad(torch.stack([x, truth]), [5] * 4).numpy()
-    expected = _skimage(padded[0], padded[1], level=1)
-    assert metrics.ssim(x, truth, "torch-256").item() == pytest.approx(expected, abs=1e-6)
 
 
 def test_gradient_where_nothing_is_rounded():

@@ -76,9 +76,9 @@ def _pair(seed, shape=(4, 19, 23)):
 
 
 @pytest.mark.parametrize("name", metrics.list_presets())
-@pytest.mark.parametrize("seed", range(3))
-def test_preset_equals_formula(name, seed):
-    x, truth = _pair(seed)
+@pytest.mark.parametrize("shape", [(4, 19, 23), (3, 11, 30), (2, 33, 12)])
+def test_preset_equals_formula(name, shape):
+    x, truth = _pair(sum(shape), shape)
     expected_psnr, expected_ssim = EXPECTED[name]
     got = metrics.psnr(x, truth, name).item()
     assert got == pytest.approx(expected_psnr(x.numpy(), truth.numpy()), rel=1e-12)
