@@ -100,17 +100,8 @@ def save_pictures(
 ) -> None:
     """Write the pictures, spectra and, if asked for, report.html of a cube `(C, H, W)`.
 
-    Args:
-        folder: of the results.
-        output: what is asked for.
-        name: of the scene.
-        cube: the reconstruction.
-        wavelengths: nm, one per band, if known.
-        truth: if known.
-        numbers: of metrics.json.
-        bars: how sure the cube is, if asked for: in spectra, report and uncertainty.png.
-        along: the cube along the dispersion, if there is one: dots beside the spectra, where these
-            are in the unit of the camera.
+    Bars are drawn in spectra and report, and as uncertainty.png. A cube along the dispersion is
+    dots beside the spectra, where these are in the unit of the camera.
     """
     from cassi import viz
 

@@ -53,17 +53,14 @@ def write_benchmark(
     preset: str,
     settings: Mapping[str, object],
 ) -> str:
-    """Write benchmark.csv, .md and .json, the same in every run; return the Markdown table.
+    """Write benchmark.csv, .md and .json, the same in every run; return the table.
 
     Args:
         folder: where they go.
         records: one per case, row and scene.
         points: case → point of its records.
         methods: method → column → name of the row that has its records.
-        name: of the protocol.
-        source: where the published figures come from, and what of.
-        cases: what each case changes.
-        published: rows that others report: `case`, `method`, and columns in dB.
+        name, source, cases, published: of the protocol, see `cassi.apps.settings.Protocol`.
         preset: of the PSNR in the columns.
         settings: of the evaluation.
     """

@@ -264,14 +264,8 @@ def measure(
     Seconds are wall-clock time between two points at which the device has nothing left to do, less
     what the curve took. The peak memory is, on a GPU, what torch allocated beyond what was there
     before; on a CPU the rise of this process's resident memory as Linux counts it, libraries and
-    torch's caches included.
-
-    Args:
-        method: what to run.
-        problem: on what.
-        points: about how many (seconds, PSNR) to take during the iterations; 0 for none.
-        repeats: timed runs; the cube, the memory and the curve are of the first.
-        seed: of torch's random numbers before each run.
+    torch's caches included. Cube, memory and the curve of about so many `points` (seconds, PSNR)
+    are those of the first of `repeats` runs.
     """
     device = problem.y.device
     curve = None

@@ -66,19 +66,15 @@ class MaskShift:
 
 @torch.no_grad()
 def find_mask_shift(y: Tensor, x: Tensor, system: System) -> MaskShift:
-    r"""Fit the shift of the mask to what a cube leaves of its measurement.
+    """Fit the shift of the mask to what a cube `(1, C, H, W)` leaves of its measurement.
 
         min_δ ‖y − Ax̄ − Σ_k δ_k ∂(Ax̄)/∂s_k‖²,   s the place of the mask, by differences of a pixel
 
     A cube is free enough to be consistent with its measurement through a wrong mask, at the cost of
     a pattern of the mask in it; averaged over 5×5 pixels, x̄, it has lost the pattern and most of
     its texture. The texture that is left out knows nothing of the mask's derivative. Where the cube
-    itself leaves a residual, that is asked as well.
-
-    Args:
-        y: measurement `(1, K, H', W')`.
-        x: the cube `(1, C, H, W)`.
-        system: the camera; of one without a buffer `mask` nothing is found.
+    itself leaves a residual, that is asked as well. Of a camera without a buffer `mask` nothing is
+    found.
     """
     name = _mask_of(system)
     if name is None or min(x.shape[-2:]) < 2 * SIDE:

@@ -56,11 +56,7 @@ class Layout:
     regions: Sequence[tuple[int, int]] | None = None
 
     def choose(self, cube: np.ndarray, wavelengths: Wavelengths) -> Chosen:
-        """Return what is shown of a cube `(C, H, W)`.
-
-        Raises:
-            ValueError: a band, the square or a region lies outside of the cube.
-        """
+        """Return what is shown of a cube `(C, H, W)`."""
         return Chosen(self._bands(len(cube), wavelengths), self._zoom(cube), self._regions(cube))
 
     def _bands(self, count: int, wavelengths: Wavelengths) -> list[int]:
@@ -141,17 +137,7 @@ def save_comparison(
     end is the 99.5th percentile of all methods; and below, the spectra of regions of 5×5
     pixels, with their correlation r to the truth. Without a truth there are no errors, no r, and
     the first method gives exposure, brightness and regions. Pictures of more than 400×400 pixels
-    are averaged over blocks.
-
-    Args:
-        folder: where to write; it exists.
-        name: of the scene, a file name without suffix.
-        cubes: reconstruction (C, H, W) of each method, in the order of the columns.
-        truth: (C, H, W), on the cubes' scale, or None.
-        wavelengths: (C,), nm, increasing; None numbers the bands.
-        metrics: of each method; "psnr" and "ssim", where known, stand above its column.
-        illuminant: as for ``srgb``.
-        layout: None: four bands and regions, no square.
+    are averaged over blocks. "psnr" and "ssim" of a method's metrics stand above its column.
     """
     if not name or Path(name).name != name:
         raise ValueError(f"expected a file name without a folder, got {name!r}: rename the scene")
@@ -172,16 +158,10 @@ def save_curves(
     curves: Mapping[str, Sequence[tuple[float, float]]],
     label: str,
 ) -> None:
-    """Writes ``<name>.png`` and ``<name>.pdf``: PSNR of all methods against another quantity.
+    """Writes ``<name>.png`` and ``<name>.pdf``: (value, PSNR in dB) of all methods.
 
     A method with one pair, such as a network, is a dot. The axis is logarithmic where its values
-    are positive and span more than a factor of 30.
-
-    Args:
-        folder: where to write; it exists.
-        name: of the files, without suffix.
-        curves: of each method (value, PSNR in dB), in rising order; what is not finite is left out.
-        label: of the axis, with the unit.
+    are positive and span more than a factor of 30. What is not finite is left out.
     """
     pairs = {m: np.asarray(list(curve), float).reshape(-1, 2) for m, curve in curves.items()}
     known = {m: curve[np.isfinite(curve).all(axis=1)] for m, curve in pairs.items()}
@@ -211,14 +191,7 @@ def save_bars(
     levels: Mapping[str, Mapping[str, float | None]],
     title: str,
 ) -> None:
-    """Writes ``<name>.png`` and ``<name>.pdf``: a bar for the PSNR of each method in each case.
-
-    Args:
-        folder: where to write; it exists.
-        name: of the files, without suffix.
-        levels: case → method → PSNR in dB, from the top; None where it is not known.
-        title: above the figure.
-    """
+    """Writes ``<name>.png`` and ``<name>.pdf``: bars for the PSNR, dB, of cases and methods."""
     methods = list(dict.fromkeys(method for each in levels.values() for method in each))
     height, sheet = 0.8 / max(1, len(methods)), paper()
     axes = sheet.axes(0, 0, 4.0, 0.4 + 0.3 * len(levels) * max(1, len(methods)))

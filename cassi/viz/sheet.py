@@ -30,10 +30,7 @@ SMALL, BODY = 6.5, 8.0  # points
 class Sheet:
     """A page with its origin at the top left, as large as what stands on it.
 
-    Args:
-        background: its colour.
-        dpi: pixels an inch.
-        unit: units of length an inch; by default they are pixels.
+    It has so many units of length an inch; by default they are pixels.
     """
 
     def __init__(self, background: str = LIGHT, dpi: int = DPI, unit: float | None = None) -> None:

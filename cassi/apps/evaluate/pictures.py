@@ -24,15 +24,7 @@ def finish_scene(
     found: Sequence[Record],
     load: Callable[[str], Item],
 ) -> bytes | None:
-    """Draw the files of a scene and encode it for the report, once; return what the report takes.
-
-    Args:
-        settings: of the command.
-        root: of the results; the files go into `figures`.
-        records: has the cubes.
-        found: the records of the scene, in the order of the pictures.
-        load: reads a scene, for its truth.
-    """
+    """Draw the files of a scene and encode it for the report, once; return that code."""
     done = [record for record in found if not record.error]
     if not (settings.figures or settings.report) or not done:
         return None

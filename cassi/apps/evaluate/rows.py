@@ -26,9 +26,7 @@ NOMINAL = KNOWLEDGE[0]
 class Knowledge:
     """What a row of the table knows of the camera, as a view of a problem.
 
-    Attributes:
-        known: one of `KNOWLEDGE`.
-        align: move the mask to where the frame is sure that it lies, of the nominal camera.
+    With `align` the mask of the nominal camera is moved to where the frame is sure that it lies.
     """
 
     known: str = NOMINAL
@@ -146,14 +144,7 @@ def read_reconstructors(settings: Evaluate) -> dict[str, Reconstruct]:
 def make_recipes(
     told: Mapping[str, Reconstruct], bands: int, device: torch.device, guide: bool = False
 ) -> tuple[dict[str, Recipe], dict[str, str]]:
-    """Return what makes each reconstructor; and a hash of all that its results depend on.
-
-    Args:
-        told: settings of each.
-        bands: of the first scene.
-        device: of the command.
-        guide: whether each is given a guide.
-    """
+    """Return what makes each reconstructor; and a hash of all that its results depend on."""
     recipes: dict[str, Recipe] = {}
     identities: dict[str, str] = {}
     for name, settings in told.items():
