@@ -45,22 +45,19 @@ def write_benchmark(
     records: Sequence[Record],
     points: Mapping[str, str],
     methods: Mapping[str, Mapping[str, str]],
-    *,
-    name: str,
-    source: str,
-    cases: Mapping[str, object],
-    published: Sequence[Row],
+    protocol: Mapping[str, Any],
     preset: str,
     settings: Mapping[str, object],
 ) -> str:
-    """Write benchmark.csv, .md and .json, the same in every run; return the table.
+    """Write benchmark.csv, .md and .json, the same in every run; return the Markdown table.
 
     Args:
         folder: where they go.
         records: one per case, row and scene.
         points: case → point of its records.
         methods: method → column → name of the row that has its records.
-        name, source, cases, published: of the protocol, see `cassi.apps.settings.Protocol`.
+        protocol: its name; `cases`, what each changes; `published`, rows that others report with
+            `case`, `method` and columns in dB; their `source`.
         preset: of the PSNR in the columns.
         settings: of the evaluation.
     """
@@ -75,11 +72,12 @@ def write_benchmark(
         {"case": row["case"], "method": row["method"]}
         | {column: row.get(column) for column in COLUMNS}
         | shares(row)
-        for row in published
+        for row in protocol["published"]
     ]
-    text = _markdown(name, preset, rows, others, source)
-    value: Row = {"benchmark": name, "preset": preset, "settings": settings, "cases": cases}
-    value |= {"rows": rows, "published": others, "source": source}
+    text = _markdown(protocol["name"], preset, rows, others, protocol["source"])
+    value: Row = {"benchmark": protocol["name"], "preset": preset, "settings": settings}
+    value |= {"cases": protocol["cases"], "source": protocol["source"]}
+    value |= {"rows": rows, "published": others}
     marked = [row | {"published": False} for row in rows]
     marked += [row | {"published": True} for row in others]
     texts = {"benchmark.md": text, "benchmark.csv": csv_text(marked)}

@@ -16,6 +16,9 @@ from cassi.plugins import parts
 
 MEAN = "mean"
 UNKNOWN = "–"
+MARKDOWN = ("**{}**", "<u>{}</u>")
+LATEX = (r"\textbf{{{}}}", r"\underline{{{}}}")
+"""How the best value is shown, and the second."""
 
 
 class Column(NamedTuple):
@@ -26,6 +29,7 @@ class Column(NamedTuple):
     digits: int
     value: str  # its name, with `{preset}` where it depends on that
     better: str | None = None  # "higher" or "lower"; None where no value is the best
+    one: float = 1.0  # a value of 1 in the unit of the column
 
 
 _COLUMNS = (
@@ -35,18 +39,16 @@ _COLUMNS = (
     Column("RMSE", "", 4, "rmse", "lower"),
     Column("ERGAS", "%", 2, "ergas", "lower"),
     Column("residual", "", 4, "residual"),
-    *(Column(f"in {level} % bars", "%", 1, f"coverage/{level}") for level in (50, 80, 90, 95)),
+    *(Column(f"in {n} % bars", "%", 1, f"coverage/{n}", one=0.01) for n in (50, 80, 90, 95)),
     Column("width", "", 4, "width"),
     Column("NLL", "", 2, "nll"),
     Column("AUSE", "", 2, "ause"),
     Column("time", "s", 2, "seconds"),
     Column("least time", "s", 2, "least_seconds"),
-    Column("memory", "MiB", 0, "peak_memory_bytes"),
-    Column("parameters", "M", 2, "parameters"),
-    Column("operations", "GFLOP", 2, "flops"),
+    Column("memory", "MiB", 0, "peak_memory_bytes", one=2**20),
+    Column("parameters", "M", 2, "parameters", one=1e6),
+    Column("operations", "GFLOP", 2, "flops", one=1e9),
 )
-_UNITS = {f"coverage/{level}": 0.01 for level in (50, 80, 90, 95)}
-_UNITS |= {"peak_memory_bytes": 2**20, "parameters": 1e6, "flops": 1e9}
 
 
 def values_of(record: Record) -> Values:
@@ -235,38 +237,28 @@ def markdown_means(means: Mapping[str, Values], preset: str, *, marked: bool = F
     | b        |    **1.00** |
     """
     columns = _used(means.values(), preset)
-    marks = {BEST: "**{}**", SECOND: "<u>{}</u>"} if marked else {}
-    table = _marked(means, columns, preset, marks)
+    table = _marked(means, columns, preset, MARKDOWN if marked else ())
     rows = [[name, *cells] for name, cells in zip(means, table, strict=True)]
     return _markdown_split([["method", *map(_title, columns)], *rows])
-
-
-BEST, SECOND = 0, 1
 
 
 def _marked(
     means: Mapping[str, Values],
     columns: Sequence[Column],
     preset: str,
-    marks: Mapping[int, str],
+    marks: Sequence[str],
 ) -> list[list[str]]:
     """Return the cells of every method; equal ones, as they are shown, have the same mark."""
     table = [[_cell(values, column, preset) for column in columns] for values in means.values()]
     for place, column in enumerate(columns):
-        cells = [row[place] for row in table]
-        known = sorted(
-            {v for v in map(_as_number, cells) if v is not None}, reverse=column.better == "higher"
-        )
-        if column.better is None or len(known) < 2:
+        shown = {cell: float(cell) for row in table if (cell := row[place]) not in (UNKNOWN, "nan")}
+        best = sorted(set(shown.values()), reverse=column.better == "higher")[: len(marks)]
+        if column.better is None or len(set(shown.values())) < 2:
             continue
-        for row, cell in zip(table, cells, strict=True):
-            value = _as_number(cell)
-            row[place] = marks.get(-1 if value is None else known.index(value), "{}").format(cell)
+        for row in table:
+            if shown.get(row[place]) in best:
+                row[place] = marks[best.index(shown[row[place]])].format(row[place])
     return table
-
-
-def _as_number(cell: str) -> float | None:
-    return None if cell in (UNKNOWN, "nan") else float(cell)
 
 
 def _markdown_scenes(records: Sequence[Record], preset: str) -> str:
@@ -310,7 +302,7 @@ def latex(
     Caption and label say data, camera, noise, and cases.
     """
     columns = _used(means.values(), preset)
-    table = _marked(means, columns, preset, {BEST: r"\textbf{{{}}}", SECOND: r"\underline{{{}}}"})
+    table = _marked(means, columns, preset, LATEX)
     titles = [_escaped(_title(column)).replace("°", r"$^\circ$") for column in columns]
     rows = [[_escaped(name), *cells] for name, cells in zip(means, table, strict=True)]
     data, condition = str(settings.get("data") or ""), conditions(settings)
@@ -422,7 +414,7 @@ def _title(column: Column) -> str:
 
 def _cell(values: Values, column: Column, preset: str) -> str:
     value = values.get(column.value.format(preset=preset))
-    return number(None if value is None else value / _UNITS.get(column.value, 1), column.digits)
+    return number(None if value is None else value / column.one, column.digits)
 
 
 def number(value: float | None, digits: int) -> str:

@@ -98,7 +98,7 @@ class Results:
             columns = {m: {c: row_name(m, k) for c, k in COLUMNS.items()} for m in self.methods}
             points = dict(zip(settings.benchmark.cases, plan.points, strict=True))
             protocol = asdict(settings.benchmark)
-            print(write_benchmark(root, found, points, columns, **protocol, **more), end="")
+            print(write_benchmark(root, found, points, columns, protocol, **more), end="")
         if plan.swept and settings.figures:
             self._draw_cases(found)
         reported = not plan.swept and self._write_report()
