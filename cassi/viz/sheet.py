@@ -73,7 +73,7 @@ class Sheet:
 
         # Whole pixels, so that pictures stay as sharp as they are.
         dpi = self.figure.dpi
-        box = self.figure.get_tightbbox().padded(margin).extents * dpi
+        box = np.array(self.figure.get_tightbbox().padded(margin).extents) * dpi
         whole = Bbox.from_extents(*np.floor(box[:2]) / dpi, *np.ceil(box[2:]) / dpi)
         # Without the date, the same cubes give the same bytes.
         metadata = {"CreationDate": None} if suffix == "pdf" else None

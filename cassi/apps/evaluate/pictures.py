@@ -31,13 +31,10 @@ def finish_scene(
     scene, layout = done[0].scene, _make_layout(settings.figure)
     shown = {record.method: _shown(record, settings.preset) for record in done}
     # Drawn again when what the pictures show changes.
-    about = {
-        "shown": shown,
-        "keys": [(record.method, record.key) for record in done],
-        "layout": asdict(layout),
-    }
-    about |= {"figures": settings.figures, "report": settings.report}
-    key = fingerprint({"scene": scene, "preset": settings.preset, **about})
+    keys = [(record.method, record.key) for record in done]
+    drawn = {"scene": scene, "figures": settings.figures, "report": settings.report}
+    about = {"preset": settings.preset, "shown": shown, "keys": keys, "layout": asdict(layout)}
+    key = fingerprint({**drawn, **about})
     store, name = Store(records.root / "report"), file_name(scene)
     code = store.root / f"{name}.bin"
     if not store.is_done(name, key):
