@@ -127,7 +127,6 @@ def save_comparison(
     truth: Array | None,  # (C, H, W)
     wavelengths: Wavelengths,  # (C,), nm
     metrics: Mapping[str, Mapping[str, float | None]],
-    illuminant: str | None = None,
     layout: Layout | None = None,
 ) -> None:
     """Writes ``<name>.png`` and ``<name>.pdf``: the truth and every method side by side.
@@ -149,7 +148,7 @@ def save_comparison(
     values = as_wavelengths(wavelengths, len(first))
     shown = arrays if true is None else {TRUTH: true, **arrays}
     chosen = (layout or Layout()).choose(next(iter(shown.values())), values)
-    _Comparison(shown, true, values, illuminant, metrics, chosen).draw().save_both(folder, name)
+    _Comparison(shown, true, values, metrics, chosen).draw().save_both(folder, name)
 
 
 def save_curves(
@@ -228,12 +227,11 @@ class _Comparison:
         shown: Mapping[str, np.ndarray],
         truth: np.ndarray | None,
         wavelengths: np.ndarray | None,
-        illuminant: str | None,
         metrics: Mapping[str, Mapping[str, float | None]],
         chosen: Chosen,
     ) -> None:
         self.shown, self.truth, self.wavelengths = dict(shown), truth, wavelengths
-        self.illuminant, self.metrics, self.chosen = illuminant, metrics, chosen
+        self.metrics, self.chosen = metrics, chosen
         self.clear = next(iter(self.shown.values()))
         height, width = self.clear.shape[1:]
         self.block = block_size(height, width)
@@ -245,10 +243,10 @@ class _Comparison:
 
     def draw(self) -> Sheet:
         """Draws all rows."""
-        exposure = exposure_of(self.clear, self.wavelengths, self.illuminant)
+        exposure = exposure_of(self.clear, self.wavelengths, None)
 
         def color(cube: np.ndarray) -> np.ndarray:
-            return srgb(cube, self.wavelengths, self.illuminant, exposure)
+            return srgb(cube, self.wavelengths, None, exposure)
 
         for key, axes in self._draw_row(0, "true colour", color).items():
             axes.set_title(self._head(key), fontsize=BODY, color=INK, pad=3, parse_math=False)
