@@ -158,9 +158,13 @@ def read_run_ids(folder: Path) -> dict[str, str]:
 
 def write_run_ids(folder: Path, ids: Mapping[str, str]) -> None:
     """Keep the names that services gave a run beside its checkpoints."""
+    _write_beside(folder, RUN_IDS, json.dumps(dict(ids)))
+
+
+def _write_beside(folder: Path, name: str, text: str) -> None:
     checkpoint_folder(folder).mkdir(parents=True, exist_ok=True)
-    with atomic_path(checkpoint_folder(folder) / RUN_IDS) as temporary:
-        temporary.write_text(json.dumps(dict(ids)), encoding="utf-8")
+    with atomic_path(checkpoint_folder(folder) / name) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 OPTIONS = "options.yaml"
@@ -171,9 +175,7 @@ def save_options(folder: Path, options: Sequence[str]) -> None:
 
     Hydra's own copy would not do: a run that is refused overwrites it.
     """
-    checkpoint_folder(folder).mkdir(parents=True, exist_ok=True)
-    with atomic_path(checkpoint_folder(folder) / OPTIONS) as temporary:
-        temporary.write_text(yaml.safe_dump(list(options), allow_unicode=True), encoding="utf-8")
+    _write_beside(folder, OPTIONS, yaml.safe_dump(list(options), allow_unicode=True))
 
 
 def add_earlier_options(arguments: list[str]) -> list[str]:

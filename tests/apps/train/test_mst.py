@@ -111,22 +111,6 @@ def test_wrong_values(refused, root, options, said):
     assert said in refused("data=mst", "model=gap_net", f"data.root={root}", *options)
 
 
-@pytest.mark.parametrize(
-    ("option", "said"),
-    [
-        ("experiment=paper/mst_s", "it is recipe=paper/mst_s now"),
-        ("recipe=paper/mst", "did you mean paper/mst_s"),
-        ("crop=64", "did you mean data.crop"),
-        ("lr=1e-3", "did you mean optimizer.lr"),
-        ("data=cave", "for cave_1024_28 of MST give data=mst data.root=DIR"),
-    ],
-)
-def test_the_key_to_set_is_named(refused, tmp_path, option, said):
-    line = refused(option, f"paths.data_dir={tmp_path}")
-    assert said in line
-    assert "gap_tv" not in line
-
-
 def test_a_training_by_a_recipe_can_be_resumed(tmp_path):
     save_options(tmp_path, ["recipe=paper/mst_s", "data.root=a/b"])
     resumed = ["ckpt=last", f"hydra.run.dir={tmp_path}"]
