@@ -15,6 +15,11 @@ from cassi.evaluation.records import Record, Values
 from cassi.plugins import parts
 
 MEAN = "mean"
+_FAILURE = ("method", "scene", "error")
+_HEADING = (
+    "PSNR and SSIM by the preset `{}`; the others are in results.csv. Operations count two per "
+    "multiply-add; publications mostly count one."
+)
 UNKNOWN = "–"
 MARKDOWN = ("**{}**", "<u>{}</u>")
 LATEX = (r"\textbf{{{}}}", r"\underline{{{}}}")
@@ -110,11 +115,7 @@ def write_results(
     compared = compare_best(records, shown, preset)
     lost = len({record.scene for record in records} - done)
     over = f"\nMeans over {len(done)} scenes; {lost} failed with every method.\n" if lost else ""
-    heading = (
-        f"PSNR and SSIM by the preset `{preset}`; the others are in results.csv. Operations count "
-        "two per multiply-add; publications mostly count one."
-    )
-    page = [heading, "", markdown_means(shown, preset, marked=True) + over]
+    page = [_HEADING.format(preset), "", markdown_means(shown, preset, marked=True) + over]
     page += [_markdown_compared(compared), _markdown_scenes(records, preset)]
     texts = {
         "results.csv": _csv(records, means),
@@ -130,11 +131,7 @@ def write_results(
                 "metrics": _tree(records, means, timed=False),
                 "about": {record.method: record.about for record in records if record.about},
                 "compared": [asdict(item) for item in compared],
-                "errors": [
-                    {"method": r.method, "scene": r.scene, "error": r.error}
-                    for r in records
-                    if r.error
-                ],
+                "errors": [{k: vars(r)[k] for k in _FAILURE} for r in records if r.error],
             }
         ),
     }

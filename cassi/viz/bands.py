@@ -36,7 +36,7 @@ _LETTER = 9  # width of a letter of a caption, about
 _SIDE = 30  # column of the upright row names
 _BAR, _BAR_HIGH = 14, 164  # of a scale: its width, and the least height for its label
 _TITLE = 20  # a line of the title
-_UNIT = "value in the cube"
+_UNIT, _NAMES = "value in the cube", ("estimate", "truth", "error")
 _WHITE = 0.12  # share of white in a tint: pure blue is too dark to see detail in
 
 
@@ -99,13 +99,7 @@ def save_bands(
     cubes = [estimate] if true is None else [estimate, true]
     small = [[_reduce(x[band]) for band in shown] for x in cubes]
     white = white_level(*small[-1])
-    rows = [
-        [
-            encode(np.clip(picture / white, 0, 1)[..., None] * tint)
-            for picture, tint in zip(pictures, tints, strict=True)
-        ]
-        for pictures in small
-    ]
+    rows = [_tint(pictures, white, tints) for pictures in small]
     scale = _brightness(white), unit or _UNIT
     if true is None:
         rows = _wrap(rows[0], estimate.shape)
@@ -115,13 +109,11 @@ def save_bands(
         peak = white_level(*map(np.abs, off))
         signed = _colors(-peak, peak, "RdBu_r")
         scales = [(*scale, 2), (signed, "estimate − truth", 1)]
-        names = ("estimate", "truth", "error")
-        montage = _Montage([*rows, _paint(off, signed)], labels, scales, names)
-    aside = []
-    if snapshot is not None:
-        exposure = exposure_of(cubes[-1], values)
-        color = srgb(estimate, values, exposure=exposure)
-        aside = [_name_snapshot(snapshot), ("estimate in colour", color)]
+        montage = _Montage([*rows, _paint(off, signed)], labels, scales, _NAMES)
+    aside = [] if snapshot is None else [_name_snapshot(snapshot)]
+    if aside:
+        color = srgb(estimate, values, exposure=exposure_of(cubes[-1], values))
+        aside.append(("estimate in colour", color))
     _draw(montage, estimate.shape[1:], aside).save(path)
 
 
@@ -166,6 +158,11 @@ def _name_snapshot(snapshot: np.ndarray) -> tuple[str, np.ndarray]:
     height, width = snapshot.shape
     grey = _reduce(snapshot, 4 * _TILE)
     return f"measurement, {height} × {width}", encode(grey / white_level(grey))
+
+
+def _tint(pictures: list[np.ndarray], white: float, tints: np.ndarray) -> list[np.ndarray]:
+    levels = (np.clip(picture / white, 0, 1)[..., None] for picture in pictures)
+    return [encode(level * tint) for level, tint in zip(levels, tints, strict=True)]
 
 
 def _wrap(pictures: list[np.ndarray], shape: tuple[int, ...]) -> list[list[np.ndarray]]:
