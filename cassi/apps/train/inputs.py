@@ -119,8 +119,8 @@ def load_data(settings: Train) -> TrainingData:
         samples,
         checks,
         batch_size=batch_size,
-        steps_per_epoch=data.steps_per_epoch,
-        workers=data.workers,
+        steps_per_epoch=whole_number("data.steps_per_epoch", data.steps_per_epoch, 1),
+        workers=whole_number("data.workers", data.workers, 0),
         pool=data.pool,
         reuse=data.reuse,
     )
