@@ -12,7 +12,9 @@ from cassi.priors.denoiser import Denoiser, Network
 from cassi.systems import System
 
 if TYPE_CHECKING:
-    from cassi.adapters import deepinv, pylops, scipy
+    import pylops
+
+    from cassi.adapters import deepinv, scipy
 
 __all__ = ["as_linear_operator", "as_physics", "as_prior", "as_pylops"]
 
@@ -42,7 +44,7 @@ def as_linear_operator(system: System) -> scipy.CameraOperator:
     return CameraOperator(system)
 
 
-def as_pylops(system: System) -> pylops.CameraOperator:
+def as_pylops(system: System) -> pylops.LinearOperator:
     """Return a camera as a PyLops operator: `dims` (C, H, W), `dimsd` (K, H', W').
 
     Args:
@@ -56,9 +58,11 @@ def as_pylops(system: System) -> pylops.CameraOperator:
         TypeError: it is no camera.
     """
     _need("pylops")
-    from cassi.adapters.pylops import CameraOperator
+    import pylops
 
-    return CameraOperator(system)
+    operator = as_linear_operator(system)
+    shapes = tuple(system.cube_shape), tuple(system.measurement_shape)
+    return pylops.LinearOperator(operator, dims=shapes[0], dimsd=shapes[1])
 
 
 def as_physics(system: System, **options: Any) -> deepinv.CameraPhysics:

@@ -10,11 +10,7 @@ from cassi.systems import System
 
 
 class CameraPhysics(LinearPhysics):
-    """See `cassi.adapters.as_physics`.
-
-    Attributes:
-        system: the camera.
-    """
+    """See `cassi.adapters.as_physics`."""
 
     def __init__(self, system: System, **options: Any) -> None:
         if not isinstance(system, System):
@@ -41,10 +37,7 @@ class CameraPhysics(LinearPhysics):
     ) -> Tensor:
         """Solve argmin_x γ/2 ‖Ax − y‖² + ½ ‖x − z‖²; what would set an iteration is ignored.
 
-        Args:
-            z: cube `(B, C, H, W)`; a number for one that is constant, None for 0.
-            y: measurement `(B, K, H', W')`.
-            gamma: γ > 0, one number, or one per sample of any shape with B elements.
+        A number z is a constant cube, None is 0. γ > 0 is one number, or has B elements.
         """
         if not isinstance(z, Tensor):
             z = y.new_full((len(y), *self.system.cube_shape), 0.0 if z is None else float(z))

@@ -1,37 +1,47 @@
-"""A camera as a linear operator of SciPy."""
+"""A camera as a linear operator of SciPy, on NumPy arrays."""
+
+import math
 
 import numpy as np
+import torch
 from scipy.sparse.linalg import LinearOperator
+from torch import Tensor
 
-from cassi.adapters.flat import Flat
 from cassi.systems import System
 
 
 class CameraOperator(LinearOperator):
-    """See `cassi.adapters.as_linear_operator`.
-
-    Attributes:
-        camera: what it applies.
-    """
+    """See `cassi.adapters.as_linear_operator`."""
 
     def __init__(self, system: System) -> None:
-        self.camera = Flat(system)
-        super().__init__(self.camera.dtype, self.camera.shape)
+        if not isinstance(system, System):
+            raise TypeError(
+                f"expected a camera, such as cassi.SDCassi, got {type(system).__name__}"
+            )
+        self.system = system
+        values = [*system.parameters(), *system.buffers()]
+        self.like = next(value for value in values if value.is_floating_point())
+        shape = math.prod(system.measurement_shape), math.prod(system.cube_shape)
+        super().__init__(np.dtype(str(self.like.dtype).removeprefix("torch.")), shape)
 
     def _matvec(self, x: np.ndarray) -> np.ndarray:
-        return self.camera.forward(_real(x).reshape(-1))
+        return self._matmat(x.reshape(-1, 1))[:, 0]
 
     def _rmatvec(self, y: np.ndarray) -> np.ndarray:
-        return self.camera.adjoint(_real(y).reshape(-1))
+        return self._rmatmat(y.reshape(-1, 1))[:, 0]
 
     def _matmat(self, x: np.ndarray) -> np.ndarray:
-        return self.camera.forward(_real(x))
+        return _columns(self.system(self._batch(x, self.system.cube_shape)))
 
     def _rmatmat(self, y: np.ndarray) -> np.ndarray:
-        return self.camera.adjoint(_real(y))
+        return _columns(self.system.adjoint(self._batch(y, self.system.measurement_shape)))
+
+    def _batch(self, columns: np.ndarray, shape: tuple[int, ...]) -> Tensor:
+        if np.iscomplexobj(columns):
+            raise TypeError("expected real numbers, got complex ones; apply it to both parts")
+        rows = np.ascontiguousarray(columns.T.reshape(-1, *shape), dtype=self.dtype)
+        return torch.from_numpy(rows).to(self.like.device)
 
 
-def _real(values: np.ndarray) -> np.ndarray:
-    if np.iscomplexobj(values):
-        raise TypeError("expected real numbers, got complex ones; apply it to both parts")
-    return np.asarray(values)
+def _columns(batch: Tensor) -> np.ndarray:
+    return batch.detach().cpu().numpy().reshape(len(batch), -1).T

@@ -73,17 +73,7 @@ def write_numbers(path: Path, numbers: Mapping[str, object]) -> None:
 def select_bands(
     output: Output, cube: Tensor, wavelengths: Sequence[float] | None, std: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None, Sequence[float] | None]:
-    """Return a cube `(C, H, W)` at the wavelengths that are asked for, its σ, and those.
-
-    Args:
-        output: what is asked for.
-        cube: the reconstruction.
-        wavelengths: nm, one per band, if known.
-        std: σ of every value, if known: wider between the bands.
-
-    Raises:
-        ValueError: its wavelengths are not known, or do not span those.
-    """
+    """Return a cube `(C, H, W)` at the wavelengths that are asked for, its σ, and those."""
     if output.wavelengths is None:
         return cube, std, wavelengths
     if wavelengths is None:
@@ -110,18 +100,8 @@ def save_pictures(
 ) -> None:
     """Write the pictures, spectra and, if asked for, report.html of a cube `(C, H, W)`.
 
-    Args:
-        folder: of the results.
-        output: what is asked for.
-        name: of the scene.
-        cube: the reconstruction.
-        wavelengths: nm, one per band, if known.
-        truth: if known.
-        numbers: of metrics.json.
-        bars: how sure the cube is, if asked for: drawn in spectra and report, and as
-            uncertainty.png.
-        along: the cube along the dispersion, if there is one: dots beside the spectra, where these
-            are in the unit of the camera.
+    Bars are drawn in spectra and report, and as uncertainty.png. A cube along the dispersion is
+    dots beside the spectra, where these are in the unit of the camera.
     """
     from cassi import viz
 

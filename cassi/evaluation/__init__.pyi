@@ -1,6 +1,5 @@
-from .jobs import Job
 from .problems import Problem, TrueCamera, Twin, make_problem, scene_generator
-from .records import Record, RecordFolder
+from .records import Job, Record, RecordFolder
 from .runner import Runner, View
 from .tables import write_results
 

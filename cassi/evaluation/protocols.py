@@ -6,7 +6,7 @@ from typing import Any
 
 from cassi.data.formats.cells import csv_text, strict_json
 from cassi.evaluation import tables
-from cassi.evaluation.records import Record, Values
+from cassi.evaluation.records import Record
 
 COLUMNS = {"I": "ideal", "II": "nominal", "III": "told", "IV": "calibrated"}
 """What a method knows in each: of a perfect camera; of nothing, all, what it finds, of a wrong one.
@@ -23,12 +23,7 @@ def shares(row: Mapping[str, float | None]) -> dict[str, float | None]:
 
         ρ = (III − II) / (I − II),   regained = (IV − II) / (III − II)
 
-    Args:
-        row: PSNR of the columns, dB; unknown ones may be missing or None.
-
-    Returns:
-        `rho` and `regained`; None where a column is unknown, or the denominator is less than
-        0.1 dB.
+    None where a column is unknown, or the denominator is less than 0.1 dB.
 
     Source: InverseNet, arXiv 2603.04538, for ρ.
 
@@ -50,32 +45,21 @@ def write_benchmark(
     records: Sequence[Record],
     points: Mapping[str, str],
     methods: Mapping[str, Mapping[str, str]],
-    *,
-    name: str,
-    source: str,
-    cases: Mapping[str, object],
-    published: Sequence[Row],
+    protocol: Mapping[str, Any],
     preset: str,
     settings: Mapping[str, object],
-    environment: Mapping[str, object],
 ) -> str:
-    """Write benchmark.csv, .md and .json, the same in every run.
+    """Write benchmark.csv, .md and .json, the same in every run; return the Markdown table.
 
     Args:
         folder: where they go.
         records: one per case, row and scene.
         points: case → point of its records.
         methods: method → column → name of the row that has its records.
-        name: of the protocol.
-        source: where the published figures come from, and what of.
-        cases: what each case changes, written into benchmark.json.
-        published: rows that others report: `case`, `method`, and columns in dB.
+        protocol: its name; `cases`, what each changes; `published`, rows that others report with
+            `case`, `method` and columns in dB; their `source`.
         preset: of the PSNR in the columns.
-        settings: of the evaluation, written into benchmark.json.
-        environment: of no influence here.
-
-    Returns:
-        The Markdown table.
+        settings: of the evaluation.
     """
     rows: list[Row] = []
     for case, point in points.items():
@@ -88,34 +72,17 @@ def write_benchmark(
         {"case": row["case"], "method": row["method"]}
         | {column: row.get(column) for column in COLUMNS}
         | shares(row)
-        for row in published
+        for row in protocol["published"]
     ]
-    text = _markdown(name, preset, rows, others, source)
-    value: Row = {"benchmark": name, "preset": preset, "settings": settings, "cases": cases}
-    value |= {"rows": rows, "published": others, "source": source}
+    text = _markdown(protocol["name"], preset, rows, others, protocol["source"])
+    value: Row = {"benchmark": protocol["name"], "preset": preset, "settings": settings}
+    value |= {"cases": protocol["cases"], "source": protocol["source"]}
+    value |= {"rows": rows, "published": others}
     marked = [row | {"published": False} for row in rows]
     marked += [row | {"published": True} for row in others]
-    tables.write_texts(
-        folder,
-        {
-            "benchmark.md": text,
-            "benchmark.csv": csv_text(marked),
-            "benchmark.json": strict_json(value),
-        },
-    )
+    texts = {"benchmark.md": text, "benchmark.csv": csv_text(marked)}
+    tables.write_texts(folder, texts | {"benchmark.json": strict_json(value)})
     return text
-
-
-def write_timing(
-    folder: Path, records: Sequence[Record], environment: Mapping[str, object]
-) -> None:
-    """Write timing.json: seconds and memory of every row and scene, by case."""
-    timing: dict[str, dict[str, dict[str, Values]]] = {}
-    for record in records:
-        rows = timing.setdefault(record.point, {}).setdefault(record.method, {})
-        rows[record.scene] = record.timing
-    text = strict_json({"environment": environment, "timing": timing})
-    tables.write_texts(folder, {"timing.json": text})
 
 
 def _markdown(

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,9 +15,16 @@ from torch import Tensor
 from cassi.data.atomic import atomic_path
 from cassi.data.formats.numpy import read_array
 from cassi.data.store import Store, file_name
-from cassi.evaluation.jobs import Job
 
 Values = dict[str, float | None]
+
+
+class Job(NamedTuple):
+    """One method on one scene, of one case of a benchmark ("" where there is one alone)."""
+
+    point: str
+    scene: str
+    method: str
 
 
 @dataclass(frozen=True)
@@ -80,20 +87,17 @@ class RecordFolder:
 
     def write(self, record: Record, cube: Tensor | None = None) -> None:
         """Write a record and its cube `(C, H, W)`."""
-        name, path = _name(record.job), self.cube(record.job)
+        path = self.cube(record.job)
         kept = cube is not None and self.keep_cubes
         if cube is not None and kept:
             path.parent.mkdir(parents=True, exist_ok=True)
             with atomic_path(path) as temporary:
                 np.save(temporary, cube.detach().cpu().float().numpy())
-        files = [path] if kept else []
-        done = record.error is None
-        self.store.write(name, record.key, asdict(record), files, done=done)
+        self._write(record, [path] if kept else [])
 
     def copy(self, record: Record, source: RecordFolder) -> None:
         """Copy a record from another folder, with its cube if there is one."""
         cube, place = source.cube(record.job), self.cube(record.job)
-        files = []
         if cube.is_file():
             place.parent.mkdir(parents=True, exist_ok=True)
             with atomic_path(place) as temporary:
@@ -101,7 +105,9 @@ class RecordFolder:
                     temporary.hardlink_to(cube)  # cubes are large
                 except OSError:
                     shutil.copyfile(cube, temporary)
-            files.append(place)
+        self._write(record, [place] if cube.is_file() else [])
+
+    def _write(self, record: Record, files: list[Path]) -> None:
         done = record.error is None
         self.store.write(_name(record.job), record.key, asdict(record), files, done=done)
 

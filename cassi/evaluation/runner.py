@@ -18,9 +18,8 @@ from torch import Tensor
 from cassi import metrics
 from cassi import uncertainty as error_bars
 from cassi.data.store import fingerprint
-from cassi.evaluation.jobs import Job
 from cassi.evaluation.problems import Problem
-from cassi.evaluation.records import Record, RecordFolder, Values
+from cassi.evaluation.records import Job, Record, RecordFolder, Values
 from cassi.metrics.measures import explain_infinite
 from cassi.metrics.scores import evaluate_all
 from cassi.pipeline.fit import Recipe, fit
@@ -188,11 +187,8 @@ def _count(method: Reconstructor) -> int | None:
 def score(measured: Measured, problem: Problem, scene: str = "scene") -> Values:
     """Compute every metric of a result; a warning names a scene whose mean is infinite.
 
-    Returns:
-        `psnr/PRESET` in dB and `ssim/PRESET` for every preset, `sam` in degrees, `rmse` in units of
-        the cube, `ergas` in per cent and the user's own where the truth is known, and always the
-        relative `residual` ‖y − Ax‖/‖y‖, of the bands that the cube was computed on. None where a
-        metric is not defined.
+    `psnr/PRESET` and `ssim/PRESET` stand for every preset. The relative `residual` is that of the
+    bands that the cube was computed on.
     """
     cube, solution = measured.cube, measured.result.solution
     values: Values = {}
@@ -229,9 +225,8 @@ def warm_up(method: Reconstructor, problem: Problem) -> int | None:
     recovers a grey scene, so that the count of a camera does not depend on the scene.
 
     Returns:
-        Floating-point operations of the network, two per multiply-add, those of matrix products,
-        convolutions and attention only, as `torch.utils.flop_counter` counts; None for a solver,
-        and for a network that cannot be counted.
+        Floating-point operations as `torch.utils.flop_counter` counts them, two per multiply-add;
+        None for a solver, and for a network that cannot be counted.
     """
     system = problem.system
     if method.network is None:
@@ -268,19 +263,9 @@ def measure(
 
     Seconds are wall-clock time between two points at which the device has nothing left to do, less
     what the curve took. The peak memory is, on a GPU, what torch allocated beyond what was there
-    before. On a CPU it is by how much the resident memory of this process rose at its peak, as
-    Linux counts it, after freed memory was given back: all that the run touched, libraries and
-    torch's caches included; None where the system does not tell.
-
-    Args:
-        method: what to run.
-        problem: on what.
-        points: about how many (seconds, PSNR) to take during the iterations; 0 for none.
-        repeats: timed runs; the cube, the memory and the curve are of the first.
-        seed: of torch's random numbers before each run.
-
-    Raises:
-        ValueError: the cube has another shape, or is not finite.
+    before; on a CPU the rise of this process's resident memory as Linux counts it, libraries and
+    torch's caches included. Cube, memory and the curve of about so many `points` (seconds, PSNR)
+    are those of the first of `repeats` runs.
     """
     device = problem.y.device
     curve = None
@@ -338,13 +323,13 @@ class PeakMemory:
             torch.cuda.reset_peak_memory_stats(device)
             self.before: int | None = torch.cuda.memory_allocated(device)
             return
-        _give_back()
         self.before = None
-        try:
+        # Else a run that reuses what an earlier one freed would seem to need nothing.
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)
+        with contextlib.suppress(OSError):  # no Linux, or not allowed
             Path("/proc/self/clear_refs").write_text("5")  # resets the peak of the resident memory
             self.before = _status("VmRSS")
-        except OSError:
-            pass  # no Linux, or not allowed
 
     def highest(self) -> int | None:
         """Return bytes, what was in use before included; None where the system does not tell."""
@@ -365,14 +350,6 @@ def _status(name: str) -> int:
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
     raise OSError(f"/proc/self/status: no {name}")
-
-
-def _give_back() -> None:
-    # Else a run that reuses what an earlier one freed would seem to need nothing.
-    try:
-        ctypes.CDLL(None).malloc_trim(0)
-    except (OSError, AttributeError):
-        return
 
 
 def _wait(device: torch.device) -> None:

@@ -15,25 +15,26 @@ from cassi.evaluation.records import Record, Values
 from cassi.plugins import parts
 
 MEAN = "mean"
+_FAILURE = ("method", "scene", "error")
+_HEADING = (
+    "PSNR and SSIM by the preset `{}`; the others are in results.csv. Operations count two per "
+    "multiply-add; publications mostly count one."
+)
 UNKNOWN = "–"
+MARKDOWN = ("**{}**", "<u>{}</u>")
+LATEX = (r"\textbf{{{}}}", r"\underline{{{}}}")
+"""How the best value is shown, and the second."""
 
 
 class Column(NamedTuple):
-    """A column of a table.
-
-    Attributes:
-        heading: without the unit.
-        unit: "" for none.
-        digits: behind the point.
-        value: name of the value, with `{preset}` where it depends on that.
-        better: "higher" or "lower"; None where no value is the best.
-    """
+    """A column of a table."""
 
     heading: str
     unit: str
     digits: int
-    value: str
-    better: str | None = None
+    value: str  # its name, with `{preset}` where it depends on that
+    better: str | None = None  # "higher" or "lower"; None where no value is the best
+    one: float = 1.0  # a value of 1 in the unit of the column
 
 
 _COLUMNS = (
@@ -43,18 +44,16 @@ _COLUMNS = (
     Column("RMSE", "", 4, "rmse", "lower"),
     Column("ERGAS", "%", 2, "ergas", "lower"),
     Column("residual", "", 4, "residual"),
-    *(Column(f"in {level} % bars", "%", 1, f"coverage/{level}") for level in (50, 80, 90, 95)),
+    *(Column(f"in {n} % bars", "%", 1, f"coverage/{n}", one=0.01) for n in (50, 80, 90, 95)),
     Column("width", "", 4, "width"),
     Column("NLL", "", 2, "nll"),
     Column("AUSE", "", 2, "ause"),
     Column("time", "s", 2, "seconds"),
     Column("least time", "s", 2, "least_seconds"),
-    Column("memory", "MiB", 0, "peak_memory_bytes"),
-    Column("parameters", "M", 2, "parameters"),
-    Column("operations", "GFLOP", 2, "flops"),
+    Column("memory", "MiB", 0, "peak_memory_bytes", one=2**20),
+    Column("parameters", "M", 2, "parameters", one=1e6),
+    Column("operations", "GFLOP", 2, "flops", one=1e9),
 )
-_UNITS = {f"coverage/{level}": 0.01 for level in (50, 80, 90, 95)}
-_UNITS |= {"peak_memory_bytes": 2**20, "parameters": 1e6, "flops": 1e9}
 
 
 def values_of(record: Record) -> Values:
@@ -116,7 +115,7 @@ def write_results(
     compared = compare_best(records, shown, preset)
     lost = len({record.scene for record in records} - done)
     over = f"\nMeans over {len(done)} scenes; {lost} failed with every method.\n" if lost else ""
-    page = [_heading(preset), "", markdown_means(shown, preset, marked=True) + over]
+    page = [_HEADING.format(preset), "", markdown_means(shown, preset, marked=True) + over]
     page += [_markdown_compared(compared), _markdown_scenes(records, preset)]
     texts = {
         "results.csv": _csv(records, means),
@@ -132,7 +131,7 @@ def write_results(
                 "metrics": _tree(records, means, timed=False),
                 "about": {record.method: record.about for record in records if record.about},
                 "compared": [asdict(item) for item in compared],
-                "errors": errors_of(records, "method", "scene"),
+                "errors": [{k: vars(r)[k] for k in _FAILURE} for r in records if r.error],
             }
         ),
     }
@@ -147,35 +146,20 @@ def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
             temporary.write_text(text, encoding="utf-8")
 
 
-def errors_of(records: Sequence[Record], *names: str) -> list[dict[str, str]]:
-    """Return the reasons of failures, with the attributes of records that name the jobs."""
-    names = (*names, "error")
-    return [{name: vars(r)[name] for name in names} for r in records if r.error]
-
-
 FEWEST = 6
 """Scenes of a paired test: of five the smallest p of Wilcoxon's test is 0.0625."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A method beside the one with the best mean, on the same scenes.
-
-    Attributes:
-        method: the other one.
-        best: the method with the best mean.
-        measure: "psnr/PRESET", or "residual" where there is no truth.
-        scenes: how many both have a value of.
-        difference: mean over scenes of the best one's value minus the other's.
-        p: of Wilcoxon's signed-rank test, two-sided; None for too few scenes.
-    """
+    """A method beside the one with the best mean, on the same scenes."""
 
     method: str
     best: str
-    measure: str
-    scenes: int
-    difference: float
-    p: float | None
+    measure: str  # "psnr/PRESET", or "residual" where there is no truth
+    scenes: int  # that both have a value of
+    difference: float  # mean over scenes of the best one's value minus the other's
+    p: float | None  # of Wilcoxon's signed-rank test, two-sided; None for too few scenes
 
 
 def compare_best(
@@ -185,11 +169,6 @@ def compare_best(
 
     PSNR is compared, or the residual where there is no truth. p is not corrected for the number of
     comparisons.
-
-    Args:
-        records: one per method and scene.
-        means: of `average`, in the order of the tables.
-        preset: of PSNR.
 
     Source: Wilcoxon, "Individual comparisons by ranking methods", Biometrics Bulletin 1945.
     """
@@ -255,45 +234,28 @@ def markdown_means(means: Mapping[str, Values], preset: str, *, marked: bool = F
     | b        |    **1.00** |
     """
     columns = _used(means.values(), preset)
-    marks = {BEST: "**{}**", SECOND: "<u>{}</u>"} if marked else {}
-    table = _marked(means, columns, preset, marks)
+    table = _marked(means, columns, preset, MARKDOWN if marked else ())
     rows = [[name, *cells] for name, cells in zip(means, table, strict=True)]
     return _markdown_split([["method", *map(_title, columns)], *rows])
-
-
-BEST, SECOND = 0, 1
 
 
 def _marked(
     means: Mapping[str, Values],
     columns: Sequence[Column],
     preset: str,
-    marks: Mapping[int, str],
+    marks: Sequence[str],
 ) -> list[list[str]]:
     """Return the cells of every method; equal ones, as they are shown, have the same mark."""
     table = [[_cell(values, column, preset) for column in columns] for values in means.values()]
     for place, column in enumerate(columns):
-        cells = [row[place] for row in table]
-        known = sorted(
-            {v for v in map(_as_number, cells) if v is not None}, reverse=column.better == "higher"
-        )
-        if column.better is None or len(known) < 2:
+        shown = {cell: float(cell) for row in table if (cell := row[place]) not in (UNKNOWN, "nan")}
+        best = sorted(set(shown.values()), reverse=column.better == "higher")[: len(marks)]
+        if column.better is None or len(set(shown.values())) < 2:
             continue
-        for row, cell in zip(table, cells, strict=True):
-            value = _as_number(cell)
-            row[place] = marks.get(-1 if value is None else known.index(value), "{}").format(cell)
+        for row in table:
+            if shown.get(row[place]) in best:
+                row[place] = marks[best.index(shown[row[place]])].format(row[place])
     return table
-
-
-def _as_number(cell: str) -> float | None:
-    return None if cell in (UNKNOWN, "nan") else float(cell)
-
-
-def _heading(preset: str) -> str:
-    return (
-        f"PSNR and SSIM by the preset `{preset}`; the others are in results.csv. Operations count "
-        "two per multiply-add; publications mostly count one."
-    )
 
 
 def _markdown_scenes(records: Sequence[Record], preset: str) -> str:
@@ -334,14 +296,10 @@ def latex(
 ) -> str:
     """Return a table environment of LaTeX, which needs the package booktabs.
 
-    Args:
-        means: of `average`.
-        preset: of PSNR and SSIM.
-        scenes: how many the means are over.
-        settings: of the evaluation; caption and label say data, camera, noise, and cases.
+    Caption and label say data, camera, noise, and cases.
     """
     columns = _used(means.values(), preset)
-    table = _marked(means, columns, preset, {BEST: r"\textbf{{{}}}", SECOND: r"\underline{{{}}}"})
+    table = _marked(means, columns, preset, LATEX)
     titles = [_escaped(_title(column)).replace("°", r"$^\circ$") for column in columns]
     rows = [[_escaped(name), *cells] for name, cells in zip(means, table, strict=True)]
     data, condition = str(settings.get("data") or ""), conditions(settings)
@@ -453,7 +411,7 @@ def _title(column: Column) -> str:
 
 def _cell(values: Values, column: Column, preset: str) -> str:
     value = values.get(column.value.format(preset=preset))
-    return number(None if value is None else value / _UNITS.get(column.value, 1), column.digits)
+    return number(None if value is None else value / column.one, column.digits)
 
 
 def number(value: float | None, digits: int) -> str:
@@ -474,12 +432,7 @@ def plain_markdown(text: str) -> str:
 
 
 def markdown(rows: Sequence[Sequence[str]], names: int = 1) -> str:
-    """Return a table in Markdown.
-
-    Args:
-        rows: the first is the heading.
-        names: as many columns hold texts; the others hold Markdown.
-    """
+    """Return a table in Markdown; its first columns hold texts, as many as `names`."""
     from tabulate import tabulate
 
     first, *others = rows

@@ -217,12 +217,7 @@ def explain_undefined(preset: Preset, shape: torch.Size) -> str | None:
 
 
 def check_pair(x: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
-    """Return two cubes ``(B, C, H, W)`` or ``(C, H, W)`` as ``(B, C, H, W)``, in their own dtype.
-
-    Raises:
-        TypeError: one is not a floating-point tensor.
-        ValueError: shapes or devices differ, a cube is empty, a value is NaN or infinite.
-    """
+    """Return two cubes ``(B, C, H, W)`` or ``(C, H, W)`` as ``(B, C, H, W)``."""
     for name, cube in (("x", x), ("truth", truth)):
         if not isinstance(cube, Tensor):
             raise TypeError(f"expected {name} to be a tensor, got {type(cube).__name__}")

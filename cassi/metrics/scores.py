@@ -49,14 +49,8 @@ def evaluate_all(
 ) -> dict[str, Scores]:
     """Measure one cube as `evaluate` does, under several presets; what they share is computed once.
 
-    Args:
-        x: estimate, as for `evaluate`.
-        truth: reference, same shape.
-        presets: their rules.
-        own: also by the metrics of the user's.
-
     Returns:
-        The scores by the preset's name.
+        The scores by the preset's name; with `own` those of the user's metrics too.
     """
     cube, reference = _one(x, truth)
     alike: Scores = {
@@ -86,11 +80,7 @@ def _one(x: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def own_scores(cube: Tensor, reference: Tensor) -> Scores:
-    """Return what each metric of the user's gives for a cube `(C, H, W)` and its truth.
-
-    Raises:
-        ValueError: one fails, or gives no number; names its file and line.
-    """
+    """Return what each metric of the user's gives for a cube `(C, H, W)` and its truth."""
     found: Scores = {}
     for name, part in parts("metric").items():
         try:

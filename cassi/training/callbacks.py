@@ -40,12 +40,6 @@ class EMA(WeightAveraging):
     """Keeps the exponential moving average of the weights, w̄ ← decay·w̄ + (1 − decay)·w.
 
     The average is what validation and the exported network use.
-
-    Args:
-        decay: in [0, 1).
-
-    Raises:
-        ValueError: decay is outside.
     """
 
     def __init__(self, decay: float = 0.999) -> None:
@@ -59,17 +53,8 @@ class EMA(WeightAveraging):
 class LastCheckpoint(ModelCheckpoint):
     """Overwrites one checkpoint now and then, after validations, and when the run is to end.
 
-    The one before it stays as `previous.ckpt`, to go on from where the last is damaged.
-
-    Args:
-        dirpath: folder.
-        filename: without suffix.
-        every_n_train_steps: how often, in steps; None leaves it to the clock.
-        every_minutes: how often, by the clock; None leaves it to the steps.
-        settings: further ones of Lightning's class.
-
-    Raises:
-        ValueError: not exactly one of the two says how often.
+    The one before it stays as `previous.ckpt`, to go on from where the last is damaged. Either a
+    number of steps or the clock says how often; further settings are those of Lightning's class.
     """
 
     def __init__(
@@ -128,12 +113,6 @@ class StepProgressBar(ProgressBar):
     """Shows the steps of the whole training, the time that is left, loss and score.
 
     The time counts validations: it follows from the mean rate of this run.
-
-    Args:
-        refresh_rate: steps after which it is drawn again.
-
-    Raises:
-        ValueError: refresh_rate is below 1.
     """
 
     def __init__(self, refresh_rate: int = 10) -> None:
@@ -192,9 +171,6 @@ def log_ahead(trainer: Trainer) -> list[MetricsTable]:
 
     A run that goes on behind that step does not make it again. In other logs the row would be
     there twice.
-
-    Returns:
-        The tables.
     """
     connector = trainer._logger_connector
     loggers = trainer.loggers

@@ -12,12 +12,10 @@ from cassi.data.mst import ToolboxBatches
 
 
 def place_of(step: int, pool: int | None = None, reuse: int | None = None) -> int:
-    """Return the number of the batch that a step sees.
+    """Return the number of the batch that a step, counted from the start, sees.
 
-    Args:
-        step: counted from the start of the training.
-        pool: number of batches that come again; None: every step has a batch of its own.
-        reuse: how often the batches of a pool come before new ones take their places; None: always.
+    Without a pool every step has a batch of its own. The batches of a pool come again, `reuse`
+    times before new ones take their places, or always.
 
     >>> [place_of(step, pool=2, reuse=2) for step in range(8)]
     [0, 1, 0, 1, 2, 3, 2, 3]
@@ -34,17 +32,6 @@ class StepSampler(Sampler[list[int]]):
     Step s, counted from the start of the training, sees the samples s·B … s·B + B − 1, of which
     process r of R gets the r-th part. Iteration starts at the step that `position` tells and ends
     with the epoch that this step lies in: a resumed run goes on with the next sample.
-
-    Args:
-        batch_size: B, over all processes.
-        steps: steps per epoch.
-        rank: r.
-        world: R.
-        position: tells how many steps are done.
-        pool, reuse: see `place_of`.
-
-    Raises:
-        ValueError: B cannot be shared equally.
     """
 
     def __init__(
@@ -110,11 +97,7 @@ class TrainingData(LightningDataModule):
         batch_size: cubes per step, over all processes.
         steps_per_epoch: after so many steps the scenes are reconstructed.
         workers: processes that load; 0 loads in the training's own.
-        pool: number of batches that come again and again; None for always new ones.
-        reuse: how often they come before new ones take their places; None for ever.
-
-    Raises:
-        ValueError: a count is below its minimum.
+        pool, reuse: see `place_of`.
     """
 
     def __init__(

@@ -20,14 +20,8 @@ class Denoising(Training):
     """Trains `net.denoise(x + σn, σ) -> x`, with white noise n, instead of the reconstruction.
 
     A step costs a small part of one that simulates a camera and unrolls a solver, and what the
-    prior learns of images serves for every camera. Each cube draws its σ, log-uniformly.
-
-    Args:
-        settings: as for `Training`.
-        sigma: the range of σ, in units of the cubes, > 0.
-
-    Raises:
-        ValueError: σ is no range, or the network has no method `denoise`.
+    prior learns of images serves for every camera. Each cube draws its σ, log-uniformly, from the
+    range of `sigma`, in units of the cubes. The other settings are those of `Training`.
     """
 
     def __init__(self, *settings: Any, sigma: Sequence[float] = (0.002, 0.3), **more: Any) -> None:

@@ -34,14 +34,9 @@ def taker_of(logger: Any) -> Take | None:
 
 
 class MetricsTable(CSVLogger):
-    """Writes `metrics.csv` and, in a resumed run, goes on with it.
+    """Writes `metrics.csv`, at most once in so many seconds, and goes on with it in a resumed run.
 
-    Args:
-        folder: where the table goes.
-        resumed: the step from which a resumed run goes on: what an earlier run logged for later
-            steps is dropped, for it comes again. None starts a new table.
-        seconds: at least so long apart is the table written, which takes longer the longer it is;
-            also before each `last` checkpoint, and at the end.
+    What an earlier run logged for steps from `resumed` on is dropped, for it comes again.
     """
 
     _experiment: ExperimentWriter | None

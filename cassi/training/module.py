@@ -77,13 +77,8 @@ class Training(LightningModule):
             `cassi.data.scenes.Scene`; the PSNR is that of the file. None: 1 for all.
         starts: a folder, in which the starts of these batches are kept: the cubes that
             `net.begin(y, system)` returns and `net.outputs(y, system, start)` takes.
-        preset: of the PSNR of the validation scenes, see `cassi.metrics.presets`; by default that
-            of the published tables.
+        preset: of the PSNR of the validation scenes, see `cassi.metrics.presets`.
         plugins: the user's files and modules that checkpoints say they need.
-
-    Raises:
-        ValueError: starts of batches that never come again, or of a network that has none; or an
-            unknown preset.
     """
 
     def __init__(
@@ -142,11 +137,7 @@ class Training(LightningModule):
                 find_beside(state, Path(callback.dirpath))
 
     def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
-        """Return the loss of a batch of cubes `(B, C, H, W)` in [0, 1].
-
-        Raises:
-            ValueError: the network or the loss returns something else than it should.
-        """
+        """Return the loss of a batch of cubes `(B, C, H, W)` in [0, 1]."""
         # Not the number of optimizer steps: with accumulated gradients that stands still.
         loop = self.trainer.fit_loop.epoch_loop
         step = loop.total_batch_idx
@@ -179,11 +170,7 @@ class Training(LightningModule):
         self.scores = []
 
     def validation_step(self, batch: Tensor, batch_idx: int) -> None:
-        """Reconstruct one scene `(1, C, H, W)` from the same measurement every time.
-
-        Raises:
-            ValueError: the result is no cube, or not finite: there is nothing left to train.
-        """
+        """Reconstruct one scene `(1, C, H, W)` from the same measurement every time."""
         seed = combine_seeds(self.seed, batch_idx)
         seed_generators(seed, self.device)
         truth, y, system = self._measure(self.validate, batch, seed)
@@ -291,8 +278,8 @@ def begin_batch(net: _Starting, y: Tensor, system: System) -> tuple[Tensor, Tens
 def seed_generators(seed: int, device: torch.device) -> None:
     """Do what `torch.manual_seed` does for the CPU and a device.
 
-    That one also seeds the kinds of devices that are not in use, for each of which torch writes
-    out the whole stack: one to two milliseconds of a step.
+    That one also seeds the kinds of devices that are not in use, which takes one to two
+    milliseconds of a step.
     """
     if device.type in ("cpu", "cuda"):
         torch.default_generator.manual_seed(seed)
@@ -311,11 +298,7 @@ def combine_seeds(*parts: int) -> int:
 def merge_bands(x: Tensor, count: int) -> Tensor:
     """Average neighbouring bands: `(B, C, H, W)` → `(B, count, H, W)`.
 
-    Band k is the mean of the bands from ⌊kC/count⌋ up to ⌈(k + 1)C/count⌉ − 1, as
-    `torch.nn.functional.adaptive_avg_pool3d` has it.
-
-    Raises:
-        ValueError: there are fewer bands than that.
+    Band k is the mean of the bands from ⌊kC/count⌋ up to ⌈(k + 1)C/count⌉ − 1.
     """
     if count > x.shape[1]:
         raise ValueError(f"bands: expected at most the {x.shape[1]} of the cubes, got {count}")

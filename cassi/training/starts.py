@@ -12,16 +12,12 @@ from cassi.training.tensors import read_tensors, write_tensors
 
 
 class Starts:
-    """Remembers cubes in files, in half precision, by their names.
+    """Remembers cubes in files of a folder, in half precision, by their names.
 
     A network that begins with many iterations of a solver spends most of a training step on them.
-    Beside a cube lies the noise that was estimated of its measurement, which takes time as well.
     They do not depend on its weights: where the batches of a training come again (`data.pool`),
-    so do their starts. Where new batches take the places of those of a pool (`data.reuse`), the
-    files of their starts are written over.
-
-    Args:
-        folder: is made where it is not there.
+    so do their starts, and the noise that was estimated of their measurements. Where new batches
+    take the places of those of a pool (`data.reuse`), their files are written over.
     """
 
     def __init__(self, folder: Path | str) -> None:
@@ -32,12 +28,8 @@ class Starts:
     ) -> tuple[Tensor, Tensor | None]:
         """Return cube and noise of that name, on the CPU, computed if they are not there yet.
 
-        The first time, too, it is what the file holds: all passes see the same numbers.
-
-        Args:
-            name: of the file, without suffix.
-            compute: makes the cube; and the noise, for a network that takes one.
-            batch: number of the batch that it is the start of.
+        The first time, too, it is what the file holds: all passes see the same numbers. Those of
+        another batch are computed anew.
         """
         file = self.folder / f"{name}.pt"
         stored = self._read(file)

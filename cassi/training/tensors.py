@@ -12,11 +12,7 @@ from cassi.data.atomic import atomic_path, check_archive
 
 
 def write_tensors(path: str | os.PathLike[str], content: Mapping[str, object]) -> None:
-    """Write a checkpoint in the format of `torch.save`.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Write a checkpoint in the format of `torch.save`."""
     # By way of memory, since torch's own writer says of a full disk only that it failed.
     buffer = BytesIO()
     torch.save(content, buffer)
@@ -27,12 +23,7 @@ def write_tensors(path: str | os.PathLike[str], content: Mapping[str, object]) -
 
 
 def read_tensors(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read what `write_tensors` wrote, onto the CPU; nothing in it is executed.
-
-    Raises:
-        OSError: there is no such file.
-        ValueError: it is damaged.
-    """
+    """Read what `write_tensors` wrote, onto the CPU; nothing in it is executed."""
     check_archive(Path(path))
     content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     return content

@@ -92,26 +92,16 @@ class Trial:
     along: Along | None = None
 
     def run(self, y: Tensor, system: System) -> Solution:
-        """Return what the method makes of another measurement through another camera.
-
-        Raises:
-            ValueError: the method does not fit the camera, or nothing finite comes out.
-        """
+        """Return what the method makes of another measurement through another camera."""
         torch.manual_seed(self.seed)
         return self.reconstructor.run(y, system, statistics=self.statistics).checked()
 
 
 @torch.no_grad()
 def bootstrap(trial: Trial, x: Tensor, probed: Probe | None = None) -> BootstrapResult:
-    """Look at a reconstruction: one more of the whole scene, and one or two of a third of it.
+    """Look at a reconstruction x: one more of the whole scene, and one or two of a third of it.
 
-    Args:
-        trial: measurement, camera and method.
-        x: what the method made of them, `(1, C, H, W)`.
-        probed: of the whole scene, where y is a part of one.
-
-    Raises:
-        ValueError: the method does not fit the camera, or nothing finite comes out.
+    Where y is a part of a scene, `probed` is that of the whole scene.
     """
     system, seed = trial.system, trial.seed
     y = system.without_bad_pixels(trial.y)
@@ -159,11 +149,7 @@ def _probe(
 ) -> tuple[float, float]:
     """Reconstruct some lines without some pixels; where there is noise, twice.
 
-    Args:
-        trial: measurement, camera and method.
-        lines: the first, and the one behind the last.
-        noise: root mean square of the residual of the method's cube, in the unit of y.
-        mask_shift: where the mask seems to lie.
+    The noise is the root mean square of the residual of the method's cube, in the unit of y.
 
     Returns:
         `heldout` and `response` of `Probe`.

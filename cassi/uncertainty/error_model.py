@@ -31,7 +31,7 @@ REGIONS = (1, 3, 5, 9, 17, 33)
 
 
 class ErrorModel(nn.Module):
-    r"""A regression of the logarithm of the error on features of `cassi.uncertainty.features`.
+    """A regression of the logarithm of the error on features of `cassi.uncertainty.features`.
 
         σ = b · exp(f(φ)) · (h/ρ)^0.19 · k(g),
 
@@ -39,9 +39,6 @@ class ErrorModel(nn.Module):
     `heldout` and `missed` of `cassi.uncertainty.bootstrap.Probe`, and k the factor by which
     in the group g of brightness and texture 90 % of the errors of scenes that f has not seen are
     within ±1.645 σ (split conformal prediction).
-
-    Args:
-        width: of the hidden layers.
     """
 
     center: Tensor
@@ -154,11 +151,7 @@ _ROOM = 0.05  # of a decade, beside the numbers of scenes that were trained on
 
 @lru_cache(maxsize=4)
 def load_error_model(path: Path = FILE) -> ErrorModel:
-    """Return the regression of a file, on the CPU.
-
-    Raises:
-        OSError: there is no such file.
-    """
+    """Return the regression of a file, on the CPU."""
     from safetensors import safe_open
 
     with safe_open(path, "pt") as file:

@@ -117,14 +117,7 @@ def estimate(
 
 @torch.no_grad()
 def judge(result: BootstrapResult, system: System, level: float, model: ErrorModel) -> Uncertainty:
-    """Turn what the bootstrap shows into standard deviations.
-
-    Args:
-        result: of `bootstrap`.
-        system: the camera.
-        level: the signal level.
-        model: the regression.
-    """
+    """Turn what the bootstrap shows into standard deviations."""
     features = Features(result, system, level)
     predicted, strange = model.predict(features)
     # Of a camera, bands or a mask unlike those of the training: what is worse than all of it.
@@ -164,14 +157,9 @@ def _split(result: BootstrapResult, total: float) -> dict[str, float]:
 
 @torch.no_grad()
 def dark_share(y: Tensor, system: System) -> float:
-    """Return how much of a frame is so dark that stray light counts there.
+    """Return how much of a frame `(1, K, H', W')` is so dark that stray light counts there.
 
-    Args:
-        y: measurement `(1, K, H', W')`.
-        system: the camera.
-
-    Returns:
-        Share of the squares of 8×8 pixels with less than 5 % of the mean light, in [0, 1].
+    It is the share of the squares of 8×8 pixels with less than 5 % of the mean light.
     """
     side = min(_SQUARE, *y.shape[-2:])
     even = system(torch.ones_like(system.adjoint(y)))

@@ -33,7 +33,7 @@ BASE, TEXTURE, BRIGHTNESS = (NAMES.index(n) for n in ("error 8", "deviation 8", 
 
 
 class Features:
-    r"""Describe every value of a cube by numbers from which the size of its error is told.
+    """Describe every value of a cube by numbers from which the size of its error is told.
 
     With b the error of the repeated reconstruction and x the cube, both in units of the signal
     level, decimal logarithms of
@@ -51,11 +51,6 @@ class Features:
     `Probe.missed`, which is large with noise, and what noise of the residual's size and the shift
     of the mask change of the cube. They are made band by band: all of them take 28 times the
     memory of the cube.
-
-    Args:
-        result: of `bootstrap`.
-        system: the camera.
-        level: the signal level.
     """
 
     @torch.no_grad()

@@ -53,10 +53,7 @@ class MaskShift:
         """Tell whether it is more than a cube's wrong spectra make of a right mask.
 
         Light under the names of neighbouring bands looks like a shift of a tenth of their distance
-        along the dispersion. So a residual counts across it only.
-
-        Args:
-            across: the axis across the dispersion, -2 or -1; None where there is none.
+        along the dispersion. So a residual counts across it only, on the axis -2 or -1.
         """
         if across is None:
             return self._is_far
@@ -69,19 +66,15 @@ class MaskShift:
 
 @torch.no_grad()
 def find_mask_shift(y: Tensor, x: Tensor, system: System) -> MaskShift:
-    r"""Fit the shift of the mask to what a cube leaves of its measurement.
+    """Fit the shift of the mask to what a cube `(1, C, H, W)` leaves of its measurement.
 
         min_δ ‖y − Ax̄ − Σ_k δ_k ∂(Ax̄)/∂s_k‖²,   s the place of the mask, by differences of a pixel
 
     A cube is free enough to be consistent with its measurement through a wrong mask, at the cost of
     a pattern of the mask in it; averaged over 5×5 pixels, x̄, it has lost the pattern and most of
     its texture. The texture that is left out knows nothing of the mask's derivative. Where the cube
-    itself leaves a residual, that is asked as well.
-
-    Args:
-        y: measurement `(1, K, H', W')`.
-        x: the cube `(1, C, H, W)`.
-        system: the camera; of one without a buffer `mask` nothing is found.
+    itself leaves a residual, that is asked as well. Of a camera without a buffer `mask` nothing is
+    found.
     """
     name = _mask_of(system)
     if name is None or min(x.shape[-2:]) < 2 * SIDE:
@@ -98,13 +91,7 @@ def find_mask_shift(y: Tensor, x: Tensor, system: System) -> MaskShift:
 def measure_shifted(x: Tensor, system: System, mask_shift: MaskShift) -> Tensor:
     """Measure a cube through the mask where it seems to lie, if it seems to lie elsewhere.
 
-    Args:
-        x: cube `(1, C, H, W)`.
-        system: the camera, with the mask where it is taken to lie.
-        mask_shift: of the mask. Fractions of a pixel are interpolated linearly.
-
-    Returns:
-        y `(1, K, H', W')`.
+    Fractions of a pixel are interpolated linearly.
     """
     name = _mask_of(system)
     if name is None or not mask_shift.is_significant:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,13 +31,12 @@ _ALL = 32  # up to this many bands are all shown
 _MOST = 28  # of more bands than that
 _BESIDE_TRUTH = 8
 _TILE = 200  # pixels along the longer side
-_MARGIN, _GAP, _CAPTION = 18, 8, 24
+_GAP, _CAPTION = 8, 24
 _LETTER = 9  # width of a letter of a caption, about
 _SIDE = 30  # column of the upright row names
-_BAR, _BAR_ROOM, _BAR_HIGH = 14, 96, 164  # of a scale: its width, that with numbers and words, and
-# the least height for "σ, value in the cube"
-_TITLE, _TITLE_WIDE = 20, 530  # a line of the title, and the width that the longest takes
-_UNIT = "value in the cube"
+_BAR, _BAR_HIGH = 14, 164  # of a scale: its width, and the least height for its label
+_TITLE = 20  # a line of the title
+_UNIT, _NAMES = "value in the cube", ("estimate", "truth", "error")
 _WHITE = 0.12  # share of white in a tint: pure blue is too dark to see detail in
 
 
@@ -46,28 +45,14 @@ Label = tuple[str, np.ndarray]
 
 
 @dataclass
-class _Bar:
-    """A scale beside some lines of a montage."""
-
-    colors: ScalarMappable
-    label: str
-    lines: int
-
-
-@dataclass
 class _Montage:
-    """Pictures (h, w, 3) by row or in reading order, and what stands around them."""
+    """Rows of pictures (h, w, 3), and what stands around them."""
 
-    pictures: list[np.ndarray]
+    rows: list[list[np.ndarray]]
     labels: list[Label]  # above the first pictures
-    columns: int
-    names: list[str]  # of the rows; none for a montage in reading order
-    bars: list[_Bar]  # from the top
+    scales: list[tuple[ScalarMappable, str, int]]  # from the top: colours, label, number of rows
+    names: tuple[str, ...] = ()  # of the rows
     title: str = ""
-
-    @property
-    def lines(self) -> int:
-        return -(-len(self.pictures) // self.columns)
 
 
 def save_bands(
@@ -111,24 +96,24 @@ def save_bands(
 
     tints = (1 - _WHITE) * band_colors(values, len(estimate))[shown] + _WHITE
     labels = _name_bands(shown, values, errors, tints)
-    bands = [_reduce(estimate[band]) for band in shown]
-    truths = [] if true is None else [_reduce(true[band]) for band in shown]
-    white = white_level(*(truths or bands))
-    pictures = [
-        encode(np.clip(picture / white, 0, 1)[..., None] * tint)
-        for picture, tint in zip(bands + truths, [*tints, *tints], strict=False)
-    ]
-    bar = _Bar(_brightness(white), unit or _UNIT, 2)
+    cubes = [estimate] if true is None else [estimate, true]
+    small = [[_reduce(x[band]) for band in shown] for x in cubes]
+    white = white_level(*small[-1])
+    rows = [_tint(pictures, white, tints) for pictures in small]
+    scale = _brightness(white), unit or _UNIT
     if true is None:
-        montage = _in_reading_order(pictures, labels, bar, estimate.shape)
+        rows = _wrap(rows[0], estimate.shape)
+        montage = _Montage(rows, labels, [(*scale, len(rows))])
     else:
-        off = [e - t for e, t in zip(bands, truths, strict=True)]
-        montage = _in_rows(pictures, labels, bar, off)
-    aside = []
-    if snapshot is not None:
-        exposure = exposure_of(estimate if true is None else true, values)
-        color = srgb(estimate, values, exposure=exposure)
-        aside = [_name_snapshot(snapshot), ("estimate in colour", color)]
+        off = [e - t for e, t in zip(*small, strict=True)]
+        peak = white_level(*map(np.abs, off))
+        signed = _colors(-peak, peak, "RdBu_r")
+        scales = [(*scale, 2), (signed, "estimate − truth", 1)]
+        montage = _Montage([*rows, _paint(off, signed)], labels, scales, _NAMES)
+    aside = [] if snapshot is None else [_name_snapshot(snapshot)]
+    if aside:
+        color = srgb(estimate, values, exposure=exposure_of(cubes[-1], values))
+        aside.append(("estimate in colour", color))
     _draw(montage, estimate.shape[1:], aside).save(path)
 
 
@@ -151,10 +136,11 @@ def save_uncertainty(
     values = as_wavelengths(wavelengths, len(deviation))
     shown = _choose_bands(len(deviation), None, beside_truth=False)
     pictures = [_reduce(deviation[band]) for band in shown]
-    bar = _Bar(_colors(0, white_level(*pictures), "inferno"), f"σ, {unit or _UNIT}", 1)
+    colors = _colors(0, white_level(*pictures), "inferno")
     labels = _name_bands(shown, values, errors, np.ones((len(shown), 3)))
-    montage = _in_reading_order(_paint(pictures, bar.colors), labels, bar, deviation.shape)
-    montage.title = f"{meaning}\nof the values of the cube 99.5 % are below {level:.2g}"
+    rows = _wrap(_paint(pictures, colors), deviation.shape)
+    title = f"{meaning}\nof the values of the cube 99.5 % are below {level:.2g}"
+    montage = _Montage(rows, labels, [(colors, f"σ, {unit or _UNIT}", len(rows))], title=title)
     _draw(montage, deviation.shape[1:], []).save(path)
 
 
@@ -174,26 +160,19 @@ def _name_snapshot(snapshot: np.ndarray) -> tuple[str, np.ndarray]:
     return f"measurement, {height} × {width}", encode(grey / white_level(grey))
 
 
-def _in_reading_order(
-    pictures: list[np.ndarray], labels: list[Label], bar: _Bar, shape: tuple[int, ...]
-) -> _Montage:
+def _tint(pictures: list[np.ndarray], white: float, tints: np.ndarray) -> list[np.ndarray]:
+    levels = (np.clip(picture / white, 0, 1)[..., None] for picture in pictures)
+    return [encode(level * tint) for level, tint in zip(levels, tints, strict=True)]
+
+
+def _wrap(pictures: list[np.ndarray], shape: tuple[int, ...]) -> list[list[np.ndarray]]:
+    """Put pictures of a cube of this shape in rows, in reading order."""
     count = len(pictures)
     # About 16:9 as a whole, and as few holes in the last line as that leaves possible.
     ideal = np.sqrt(count * shape[1] / shape[2] * 16 / 9)
     near = range(max(1, round(ideal) - 1), max(1, round(ideal) + 1) + 1)
     columns = min(count, min(near, key=lambda n: (-count % n, abs(n - ideal))))
-    bar.lines = -(-count // columns)
-    return _Montage(pictures, labels, columns, [], [bar])
-
-
-def _in_rows(
-    pictures: list[np.ndarray], labels: list[Label], bar: _Bar, off: list[np.ndarray]
-) -> _Montage:
-    """Put rows of the estimate, of the truth and of their difference below each other."""
-    peak = white_level(*map(np.abs, off))
-    signed = _Bar(_colors(-peak, peak, "RdBu_r"), "estimate − truth", 1)
-    pictures = [*pictures, *_paint(off, signed.colors)]
-    return _Montage(pictures, labels, len(off), ["estimate", "truth", "error"], [bar, signed])
+    return [pictures[first : first + columns] for first in range(0, count, columns)]
 
 
 def _choose_bands(bands: int, count: int | None, beside_truth: bool) -> list[int]:
@@ -234,49 +213,42 @@ def _brightness(white: float) -> ScalarMappable:
 
 
 def _draw(montage: _Montage, shape: tuple[int, ...], aside: list[tuple[str, np.ndarray]]) -> Sheet:
-    """Draws the montage, and to its left a column of named uint8 pictures."""
+    """Draws the montage from the origin on, and to its left a column of named uint8 pictures."""
     height, width = (max(1, round(_TILE * side / max(shape))) for side in shape)
     # Room for "band 128" and "1234.5 nm", and for the longest name.
     pitch_x = max(width, 84, *(_LETTER * len(label) for label, _ in montage.labels)) + _GAP
     box = max(height, _BAR_HIGH) if montage.names else height
     pitch_y = box + _GAP + (0 if montage.names else _CAPTION)
+    sheet, columns = Sheet(DARK), len(montage.rows[0])
     title = montage.title.splitlines()
-    left, top = _MARGIN, _MARGIN + _CAPTION + _TITLE * len(title)
-    bottom = max(top + (montage.lines - 1) * pitch_y + box, top + _BAR_HIGH)
-    # Beside one line of bands there is no height for the colour picture too.
-    aside = aside if montage.lines > 1 else aside[:1]
-    high = (bottom - top - (len(aside) - 1) * (_GAP + _CAPTION)) // max(1, len(aside))
-    wide = max((round(high * pic.shape[1] / pic.shape[0]) for _, pic in aside), default=0)
-    left += (wide + 3 * _GAP if aside else 0) + (_SIDE if montage.names else 0)
-    right = left + montage.columns * pitch_x
-    width_with_title = 2 * _MARGIN + (_TITLE_WIDE if title else 0)
-    sheet = Sheet(max(right + _BAR_ROOM, width_with_title), bottom + _MARGIN, DARK)
     for line, words in enumerate(title, start=1):
-        sheet.text(words, _MARGIN, _TITLE * line, color=PALE)
-    y = top
-    for bar in montage.bars:
-        end = max(y + (bar.lines - 1) * pitch_y + box, y + _BAR_HIGH)
-        sheet.scale(bar.colors, bar.label, right, y, _BAR, end - y)
-        y += bar.lines * pitch_y
-
-    for line, (name, picture) in enumerate(aside):
-        y = top + line * (high + _GAP + _CAPTION)
-        own = high * picture.shape[1] / picture.shape[0]
-        sheet.text(name, _MARGIN + wide / 2, y - 7, ha="center", color=PALE)
-        sheet.image(picture, _MARGIN + (wide - own) / 2, y, own, high)
-    for index, picture in enumerate(montage.pictures):
-        down, across = divmod(index, montage.columns)
-        x, y = left + across * pitch_x, top + down * pitch_y
-        center = x + (pitch_x - _GAP) / 2
-        middle = y + box / 2
-        sheet.image(picture, center - width / 2, middle - height / 2, width, height)
-        if index < len(montage.labels):
-            label, color = montage.labels[index]
-            sheet.text(label, center, y - 7, ha="center", color=color)
+        sheet.text(words, 0, -_CAPTION - 7 - _TITLE * (len(title) - line), color=PALE)
+    for line, row in enumerate(montage.rows):
+        for across, picture in enumerate(row):
+            left, top = across * pitch_x + (pitch_x - _GAP) / 2, line * pitch_y + box / 2
+            sheet.image(picture, left - width / 2, top - height / 2, width, height)
+    for index, (label, color) in enumerate(montage.labels):
+        line, across = divmod(index, columns)
+        center = across * pitch_x + (pitch_x - _GAP) / 2
+        sheet.text(label, center, line * pitch_y - 7, ha="center", color=color)
+    upright: Any = {"rotation": 90, "ha": "center", "va": "center", "color": PALE}
     for line, name in enumerate(montage.names):
-        middle = top + line * pitch_y + box / 2
-        style = {"rotation": 90, "ha": "center", "va": "center", "color": PALE}
-        sheet.text(name, left - _SIDE / 2, middle, **style)
+        sheet.text(name, -_SIDE / 2, line * pitch_y + box / 2, **upright)
+    top = 0
+    for colors, label, lines in montage.scales:
+        high = max((lines - 1) * pitch_y + box, _BAR_HIGH)
+        sheet.scale(colors, label, columns * pitch_x, top, _BAR, high)
+        top += lines * pitch_y
+    bottom = max((len(montage.rows) - 1) * pitch_y + box, _BAR_HIGH)
+    # Beside one line of bands there is no height for the colour picture too.
+    aside = aside if len(montage.rows) > 1 else aside[:1]
+    high = (bottom - (len(aside) - 1) * (_GAP + _CAPTION)) // max(1, len(aside))
+    wide = max((high * picture.shape[1] / picture.shape[0] for _, picture in aside), default=0)
+    middle = -wide / 2 - 3 * _GAP - (_SIDE if montage.names else 0)
+    for line, (name, picture) in enumerate(aside):
+        top, own = line * (high + _GAP + _CAPTION), high * picture.shape[1] / picture.shape[0]
+        sheet.text(name, middle, top - 7, ha="center", color=PALE)
+        sheet.image(picture, middle - own / 2, top, own, high)
     return sheet
 
 

@@ -5,13 +5,8 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-from cassi.viz.sheet import INK, PAPER_DPI, SMALL, make_figure, tidy
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from cassi.viz.sheet import INK, SMALL, paper, tidy
 
 
 def save_calibration(
@@ -31,10 +26,9 @@ def save_calibration(
         light: offsets along the dispersion, pixels, and the power of the light there.
         bands: offsets of the calibrated bands, pixels.
     """
-    height = 0.9 + 0.2 * len(off)
-    figure = make_figure(6.4, height + 1.6)
-    grid = figure.add_gridspec(2, 2, height_ratios=(height, 1.6))
-    left, right, below = (figure.add_subplot(grid[at]) for at in (0, 1, (1, slice(None))))
+    height, sheet = 0.5 + 0.2 * len(off), paper()
+    left, right = sheet.axes(0, 0, 2.3, height), sheet.axes(3.3, 0, 2.3, height)
+    below = sheet.axes(0, height + 0.6, 5.6, 1.1)
     for band in bands:
         below.axvline(band, color="#c9d6e6", lw=0.8)
     below.semilogy(*light, lw=1, color="#1f5aa6")
@@ -53,7 +47,9 @@ def save_calibration(
     right.set_yticks(range(len(keys)), keys)
     right.invert_yaxis()
     right.set_title("off by, ± standard error (px)", size=SMALL, color=INK)
-    _save(figure, path)
+    for axes in (left, right, below):
+        tidy(axes)
+    sheet.save(path)
 
 
 def save_dispersion(
@@ -63,28 +59,15 @@ def save_dispersion(
     offsets: Sequence[float],
     errors: Sequence[float],
 ) -> None:
-    """Draws a curve of dispersion through what was measured, and its standard error.
-
-    Args:
-        path: of the PNG.
-        points: wavelength in nm and offset in pixels of each filter.
-        wavelengths: nm, of the bands.
-        offsets: pixels, of the bands.
-        errors: standard errors of these.
-    """
-    figure = make_figure(6.4, 2.4)
-    left, right = figure.subplots(1, 2)
+    """Draws a curve of dispersion through the filters' (nm, pixels), and its standard errors."""
+    sheet = paper()
+    left, right = sheet.axes(0, 0, 2.6, 1.9), sheet.axes(3.1, 0, 2.6, 1.9)
     left.plot(wavelengths, offsets, "o-", ms=2, lw=0.8, color="#1f5aa6")
     left.plot(*zip(*points, strict=True), "s", ms=5, mfc="none", color="#b5482a")
     left.set_title("offset (px) over wavelength (nm); squares: filters", size=SMALL, color=INK)
     right.plot(wavelengths, errors, lw=0.8, color="#1f5aa6")
     right.set_ylim(bottom=0)
     right.set_title("standard error (px) over wavelength (nm)", size=SMALL, color=INK)
-    _save(figure, path)
-
-
-def _save(figure: Figure, path: str | os.PathLike[str]) -> None:
-    for axes in figure.axes:
+    for axes in (left, right):
         tidy(axes)
-    figure.tight_layout(pad=0.6)
-    figure.savefig(Path(path), dpi=PAPER_DPI)
+    sheet.save(path)

@@ -11,12 +11,7 @@ Wavelengths: TypeAlias = Sequence[float] | np.ndarray | torch.Tensor | None
 
 
 def as_array(value: object, name: str) -> np.ndarray:
-    """Gives a tensor or array of real numbers as float32 or float64, if possible without a copy.
-
-    Raises:
-        TypeError: if the values are complex or no numbers.
-        ValueError: if a value is NaN or infinite.
-    """
+    """Gives a tensor or array of real numbers as float32 or float64, if possible without a copy."""
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu()
         if value.dtype == torch.bfloat16:  # the one float type that NumPy lacks
@@ -39,17 +34,7 @@ def as_array(value: object, name: str) -> np.ndarray:
 
 
 def as_cube(cube: Array, name: str = "cube", shape: tuple[int, ...] | None = None) -> np.ndarray:
-    """Gives a cube (C, H, W) as a float array.
-
-    Args:
-        cube: (C, H, W), finite.
-        name: what to call it in errors.
-        shape: of the scene's other cubes, or None.
-
-    Raises:
-        TypeError: if the values are complex or no numbers.
-        ValueError: if it has another number of axes or another shape, no element, or a NaN.
-    """
+    """Gives a finite cube (C, H, W) of the scene's shape as a float array."""
     found = tuple(np.shape(cube))
     if len(found) != 3 or 0 in found:
         advice = "take one scene of the batch, cube[0]" if len(found) == 4 else "reshape it"
@@ -68,11 +53,7 @@ def as_truth(truth: Array | None, cube: np.ndarray) -> np.ndarray | None:
 
 
 def as_wavelengths(wavelengths: Wavelengths, bands: int) -> np.ndarray | None:
-    """Gives the wavelengths (nm) of a cube's bands as float64 (C,); None stays None.
-
-    Raises:
-        ValueError: if their number is not C, one is not positive, or they do not increase.
-    """
+    """Gives the wavelengths (nm) of a cube's bands as float64 (C,); None stays None."""
     if wavelengths is None:
         return None
     values = as_array(wavelengths, "wavelengths").astype(np.float64)
@@ -97,11 +78,7 @@ def as_wavelengths(wavelengths: Wavelengths, bands: int) -> np.ndarray | None:
 def as_points(
     points: Sequence[Sequence[float]], height: int, width: int
 ) -> list[tuple[float, float]]:
-    """Gives (row, column) pairs, pixels from 0, whole or not; those of pixels as whole numbers.
-
-    Raises:
-        ValueError: if there is none, one is no pair of numbers, or lies outside.
-    """
+    """Gives (row, column) pairs, pixels from 0; those of whole pixels as whole numbers."""
     checked: list[tuple[float, float]] = []
     for point in points:
         pair = tuple(point)

@@ -85,11 +85,7 @@ def exposure_of(
 def rendering_matrix(
     wavelengths: Wavelengths, bands: int | None = None, illuminant: str | None = "D65"
 ) -> np.ndarray:
-    """Gives the matrix from a spectrum to linear sRGB, by the equation of ``srgb``.
-
-    Returns:
-        float32 (3, C), each row with the sum 1.
-    """
+    """Gives the matrix (3, C) from a spectrum to linear sRGB, by the equation of ``srgb``."""
     if bands is None:
         if wavelengths is None:
             raise ValueError("expected wavelengths or a number of bands, got neither: give one")
@@ -133,14 +129,7 @@ def band_colors(wavelengths: Wavelengths, bands: int) -> np.ndarray:
 
 
 def cie_response(wavelengths: Wavelengths) -> np.ndarray:
-    """Gives the CIE 1931 2° observer at some wavelengths.
-
-    Args:
-        wavelengths: (C,), nm, increasing.
-
-    Returns:
-        float32 (3, C): x̄, ȳ, z̄, each divided by its sum.
-    """
+    """Gives the CIE 1931 2° observer x̄, ȳ, z̄ at some wavelengths (nm), (3, C), each of sum 1."""
     nm = np.asarray(wavelengths, np.float64)
     grid, cmfs, _, _ = _observer(None)
     curves = np.stack([np.interp(nm, grid, cmf, left=0, right=0) for cmf in cmfs])
@@ -151,15 +140,7 @@ def cie_response(wavelengths: Wavelengths) -> np.ndarray:
 
 
 def xyz_of_srgb(picture: np.ndarray, encoded: bool) -> np.ndarray:
-    """Gives the CIE tristimulus values of an sRGB picture.
-
-    Args:
-        picture: (3, H, W), in [0, 1].
-        encoded: with the sRGB curve, as in image files; else linear.
-
-    Returns:
-        float32 (3, H, W): X, Y, Z, each relative to white.
-    """
+    """Gives X, Y, Z, each relative to white, of an sRGB picture (3, H, W), linear or encoded."""
     if encoded:
         low = picture <= 0.04045
         picture = np.where(low, picture / 12.92, ((np.maximum(picture, 0) + 0.055) / 1.055) ** 2.4)

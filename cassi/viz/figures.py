@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,15 +24,14 @@ from cassi.viz.color import band_colors, encode, exposure_of, srgb
 from cassi.viz.names import name_band
 from cassi.viz.points import COLORS, choose_points, correlation, region_spectrum
 from cassi.viz.report.codec import block_size
-from cassi.viz.sheet import BODY, INK, SMALL, fitting, literal, make_figure, save_both, tidy
+from cassi.viz.sheet import BODY, INK, SMALL, Sheet, fitting, literal, paper, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 TRUTH = " "  # the key of the truth among the methods: none can be called that
 _CELL = 1.45  # width of a picture, inches: five fit across two columns of a journal
-_GAP, _SIDE, _HEAD, _MARGIN = 0.05, 0.28, 0.42, 0.08
+_GAP, _SIDE = 0.05, 0.28
 _CURVE, _CURVE_HIGH, _ENTRY = 1.5, 1.35, 0.125  # axes of a region; a line of its legend
 _ENLARGED, _FRAME = 0.46, "#ffe000"  # side of an enlarged square, per cell; its frame
 _DOTS = 10  # curves of up to so many points show them
@@ -56,11 +56,7 @@ class Layout:
     regions: Sequence[tuple[int, int]] | None = None
 
     def choose(self, cube: np.ndarray, wavelengths: Wavelengths) -> Chosen:
-        """Return what is shown of a cube `(C, H, W)`.
-
-        Raises:
-            ValueError: a band, the square or a region lies outside of the cube.
-        """
+        """Return what is shown of a cube `(C, H, W)`."""
         return Chosen(self._bands(len(cube), wavelengths), self._zoom(cube), self._regions(cube))
 
     def _bands(self, count: int, wavelengths: Wavelengths) -> list[int]:
@@ -113,10 +109,7 @@ class Chosen:
 
 
 def most_detail(cube: np.ndarray, side: int) -> tuple[int, int, int]:
-    """Return `(row, column, side)` of the square with the strongest edges of a cube `(C, H, W)`.
-
-    The sum of the squared differences of neighbouring pixels of the mean over bands is largest.
-    """
+    """Return `(row, column, side)` of the square with the strongest edges of a cube's mean band."""
     grey = cube.mean(axis=0)
     edges = np.zeros(grey.shape)
     edges[:, 1:] += np.diff(grey, axis=1) ** 2
@@ -134,7 +127,6 @@ def save_comparison(
     truth: Array | None,  # (C, H, W)
     wavelengths: Wavelengths,  # (C,), nm
     metrics: Mapping[str, Mapping[str, float | None]],
-    illuminant: str | None = None,
     layout: Layout | None = None,
 ) -> None:
     """Writes ``<name>.png`` and ``<name>.pdf``: the truth and every method side by side.
@@ -144,23 +136,7 @@ def save_comparison(
     end is the 99.5th percentile of all methods; and below, the spectra of regions of 5×5
     pixels, with their correlation r to the truth. Without a truth there are no errors, no r, and
     the first method gives exposure, brightness and regions. Pictures of more than 400×400 pixels
-    are averaged over blocks.
-
-    Args:
-        folder: where to write; it exists.
-        name: of the scene, a file name without suffix.
-        cubes: reconstruction (C, H, W) of each method, in the order of the columns.
-        truth: (C, H, W), on the cubes' scale, or None.
-        wavelengths: (C,), nm, increasing; None numbers the bands.
-        metrics: of each method; "psnr" and "ssim", where known, stand above its column.
-        illuminant: as for ``srgb``: the light on a cube of reflectances, or None for radiance.
-        layout: bands, an enlarged square and regions; None: four bands and regions, no square.
-
-    Raises:
-        OSError: if the folder is missing or cannot be written.
-        TypeError: if a cube is not of real numbers.
-        ValueError: if the layout, a shape or the wavelengths do not fit, a NaN is found, there is
-            no cube, or the name holds a folder.
+    are averaged over blocks. "psnr" and "ssim" of a method's metrics stand above its column.
     """
     if not name or Path(name).name != name:
         raise ValueError(f"expected a file name without a folder, got {name!r}: rename the scene")
@@ -172,8 +148,7 @@ def save_comparison(
     values = as_wavelengths(wavelengths, len(first))
     shown = arrays if true is None else {TRUTH: true, **arrays}
     chosen = (layout or Layout()).choose(next(iter(shown.values())), values)
-    figure = _Comparison(shown, true, values, illuminant, metrics, chosen).draw()
-    save_both(figure, Path(folder), name)
+    _Comparison(shown, true, values, metrics, chosen).draw().save_both(folder, name)
 
 
 def save_curves(
@@ -181,46 +156,32 @@ def save_curves(
     name: str,
     curves: Mapping[str, Sequence[tuple[float, float]]],
     label: str,
-    title: str = "",
 ) -> None:
-    """Writes ``<name>.png`` and ``<name>.pdf``: PSNR of all methods against another quantity.
+    """Writes ``<name>.png`` and ``<name>.pdf``: (value, PSNR in dB) of all methods.
 
     A method with one pair, such as a network, is a dot. The axis is logarithmic where its values
-    are positive and span more than a factor of 30.
-
-    Args:
-        folder: where to write; it exists.
-        name: of the files, without suffix.
-        curves: of each method (value, PSNR in dB), in rising order; what is not finite is left out.
-        label: of the axis, with the unit.
-        title: above the figure.
-
-    Raises:
-        OSError: if the folder is missing or cannot be written.
-        ValueError: if no method has a finite pair.
+    are positive and span more than a factor of 30. What is not finite is left out.
     """
     pairs = {m: np.asarray(list(curve), float).reshape(-1, 2) for m, curve in curves.items()}
     known = {m: curve[np.isfinite(curve).all(axis=1)] for m, curve in pairs.items()}
     known = {m: curve for m, curve in known.items() if len(curve)}
     if not known:
         raise ValueError("expected (value, PSNR) of at least one method, got none: pass some")
-    figure = make_figure(4.6, 3.1)
-    axes = figure.subplots()
+    sheet = paper()
+    axes = sheet.axes(0, 0, 4.0, 2.6)
     for index, (method, curve) in enumerate(known.items()):
         color, line = COLORS[index % len(COLORS)], ("-", "--", ":", "-.")[index // len(COLORS) % 4]
-        marker, label = "o" if len(curve) <= _DOTS else None, literal(method)
-        axes.plot(*curve[:, :2].T, marker=marker, ms=4, lw=1.4, color=color, ls=line, label=label)
+        marker, named = "o" if len(curve) <= _DOTS else None, literal(method)
+        axes.plot(*curve.T, marker=marker, ms=4, lw=1.4, color=color, ls=line, label=named)
     values = np.concatenate([curve[:, 0] for curve in known.values()])
     if 0 < 30 * values.min() < values.max():
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:g}")
     axes.set_xlabel(label, fontsize=BODY)
     axes.set_ylabel("PSNR / dB", fontsize=BODY)
-    axes.set_title(title, fontsize=BODY)
     tidy(axes)
     axes.legend(fontsize=SMALL + 0.5, frameon=False, labelcolor=INK)
-    figure.tight_layout(pad=0.6)
-    save_both(figure, Path(folder), name)
+    sheet.save_both(folder, name)
 
 
 def save_bars(
@@ -229,18 +190,10 @@ def save_bars(
     levels: Mapping[str, Mapping[str, float | None]],
     title: str,
 ) -> None:
-    """Writes ``<name>.png`` and ``<name>.pdf``: a bar for the PSNR of each method in each case.
-
-    Args:
-        folder: where to write; it exists.
-        name: of the files, without suffix.
-        levels: case → method → PSNR in dB, from the top; None where it is not known.
-        title: above the figure.
-    """
+    """Writes ``<name>.png`` and ``<name>.pdf``: bars for the PSNR, dB, of cases and methods."""
     methods = list(dict.fromkeys(method for each in levels.values() for method in each))
-    height = 0.8 / max(1, len(methods))
-    figure = make_figure(5.6, 1.0 + 0.3 * len(levels) * max(1, len(methods)))
-    axes = figure.subplots()
+    height, sheet = 0.8 / max(1, len(methods)), paper()
+    axes = sheet.axes(0, 0, 4.0, 0.4 + 0.3 * len(levels) * max(1, len(methods)))
     found: list[float] = []
     for index, method in enumerate(methods):
         psnr = [each.get(method) for each in levels.values()]
@@ -250,7 +203,7 @@ def save_bars(
         bars = axes.barh(places, list(known.values()), height, color=color, label=literal(method))
         axes.bar_label(bars, fmt="%.2f", padding=2, fontsize=SMALL)
         found += known.values()
-    axes.set_yticks(range(len(levels)), list(levels))
+    axes.set_yticks(range(len(levels)), list(map(literal, levels)))
     axes.invert_yaxis()
     if found:
         axes.set_xlim(min(found) - 2, max(found) + 2)  # differences are what matters
@@ -259,12 +212,11 @@ def save_bars(
     tidy(axes)
     if len(methods) > 1:
         axes.legend(fontsize=SMALL + 0.5, frameon=False, labelcolor=INK)
-    figure.tight_layout(pad=0.6)
-    save_both(figure, Path(folder), name)
+    sheet.save_both(folder, name)
 
 
-def _tinted(level: np.ndarray, tint: np.ndarray) -> np.ndarray:
-    return encode(np.clip(level, 0, 1)[..., None] * tint)
+def _tinted(cube: np.ndarray, band: int, white: float, tint: np.ndarray) -> np.ndarray:
+    return encode(np.clip(cube[band] / white, 0, 1)[..., None] * tint)
 
 
 class _Comparison:
@@ -275,71 +227,69 @@ class _Comparison:
         shown: Mapping[str, np.ndarray],
         truth: np.ndarray | None,
         wavelengths: np.ndarray | None,
-        illuminant: str | None,
         metrics: Mapping[str, Mapping[str, float | None]],
         chosen: Chosen,
     ) -> None:
-        self.truth, self.wavelengths, self.metrics = truth, wavelengths, metrics
-        self.illuminant = illuminant
-        self.shown = dict(shown)
+        self.shown, self.truth, self.wavelengths = dict(shown), truth, wavelengths
+        self.metrics, self.chosen = metrics, chosen
         self.clear = next(iter(self.shown.values()))
         height, width = self.clear.shape[1:]
         self.block = block_size(height, width)
-        self.bands, self.zoom, self.points = chosen.bands, chosen.zoom, chosen.regions
+        self.small = {key: shrink(cube, self.block) for key, cube in self.shown.items()}
         self.cell_high = _CELL * min(3.0, max(0.3, height / width))
-        self.rows = 1 + len(self.bands) + (truth is not None)
-        self.width = 2 * _MARGIN + _SIDE + max(2, len(self.shown)) * (_CELL + _GAP)
+        self.rows = 1 + len(chosen.bands) + (truth is not None)
+        self.width = _SIDE + max(2, len(self.shown)) * (_CELL + _GAP)
+        self.sheet = paper()
+
+    def draw(self) -> Sheet:
+        """Draws all rows."""
+        exposure = exposure_of(self.clear, self.wavelengths, None)
+
+        def color(cube: np.ndarray) -> np.ndarray:
+            return srgb(cube, self.wavelengths, None, exposure)
+
+        for key, axes in self._draw_row(0, "true colour", color).items():
+            axes.set_title(self._head(key), fontsize=BODY, color=INK, pad=3, parse_math=False)
+            if key == next(iter(self.shown)):
+                self._mark(axes)
+        tints = 0.88 * band_colors(self.wavelengths, len(self.clear)) + 0.12
+        for row, band in enumerate(self.chosen.bands, start=1):
+            white = white_level(next(iter(self.small.values()))[band])
+            draw = partial(_tinted, band=band, white=white, tint=tints[band])
+            self._draw_row(row, name_band(band, self.wavelengths), draw)
+        if self.truth is not None:
+            self._draw_errors(list(self.small.values()))
         # Four regions in one, two or four lines, never three beside one.
         fitting = max(1, int(self.width / _CURVE))
-        self.across = min(len(self.points), 4 if fitting >= 4 else 2 if fitting >= 2 else 1)
-        self.squares = {key: self._cut(cube) for key, cube in self.shown.items()}
-        self.pictures_high = _MARGIN + _HEAD + self.rows * (self.cell_high + _GAP)
-        self.curve_high = 0.3 + _ENTRY * len(self.shown) + _CURVE_HIGH + 0.42
-        lines = -(-len(self.points) // self.across)
-        self.height = self.pictures_high + lines * self.curve_high + _MARGIN
-        self.figure = make_figure(self.width, self.height)
+        across = min(len(self.chosen.regions), 4 if fitting >= 4 else 2 if fitting >= 2 else 1)
+        above = 0.3 + _ENTRY * len(self.shown)
+        for index, point in enumerate(self.chosen.regions):
+            down, right = divmod(index, across)
+            pitch = self.width / across
+            top = self._corner(self.rows, 0)[1] + down * (above + _CURVE_HIGH + 0.42) + above
+            axes = self.sheet.axes(right * pitch + 0.36, top, pitch - 0.46, _CURVE_HIGH)
+            self._draw_region(axes, index, point, 72 * (pitch - 0.3) - _HANDLE * SMALL)
+        return self.sheet
 
-    def draw(self) -> Figure:
-        """Draws all rows."""
-        exposure = exposure_of(self.clear, self.wavelengths, self.illuminant)
-        small = {key: shrink(cube, self.block) for key, cube in self.shown.items()}
-        for column, (key, cube) in enumerate(small.items()):
-            axes = self._picture(0, column, srgb(cube, self.wavelengths, self.illuminant, exposure))
-            square = self.squares[key]
-            if square is not None:
-                look = srgb(square, self.wavelengths, self.illuminant, exposure)
-                self._enlarge(axes, look)
-            axes.set_title(self._head(key), fontsize=BODY, color=INK, pad=3, parse_math=False)
-            if column == 0:
-                self._mark(axes)
-        self._label(0, "true colour")
-        tints = 0.88 * band_colors(self.wavelengths, len(self.clear)) + 0.12
-        for row, band in enumerate(self.bands, start=1):
-            white = white_level(next(iter(small.values()))[band])
-            for column, (key, cube) in enumerate(small.items()):
-                axes = self._picture(row, column, _tinted(cube[band] / white, tints[band]))
-                square = self.squares[key]
-                if square is not None:
-                    self._enlarge(axes, _tinted(square[band] / white, tints[band]))
-            self._label(row, name_band(band, self.wavelengths))
-        if self.truth is not None:
-            self._draw_errors(list(small.values()))
-        for index, point in enumerate(self.points):
-            self._draw_region(index, point)
-        return self.figure
+    def _draw_row(
+        self, row: int, words: str, draw: Callable[[np.ndarray], np.ndarray]
+    ) -> dict[str, Axes]:
+        """Draw a picture of every cube, and the enlarged square in it."""
+        found = {}
+        for column, (key, cube) in enumerate(self.small.items()):
+            found[key] = self._picture(row, column, draw(cube))
+            if self.chosen.zoom is not None:
+                top, left, side = self.chosen.zoom
+                square = self.shown[key][:, top : top + side, left : left + side]
+                self._enlarge(found[key], draw(square), self.chosen.zoom)
+        self._label(row, words)
+        return found
 
-    def _cut(self, cube: np.ndarray) -> np.ndarray | None:
-        if self.zoom is None:
-            return None
-        row, column, side = self.zoom
-        return cube[:, row : row + side, column : column + side]
-
-    def _enlarge(self, axes: Axes, picture: np.ndarray) -> None:
+    def _enlarge(self, axes: Axes, picture: np.ndarray, zoom: tuple[int, int, int]) -> None:
         """Frame the square, and show it enlarged in the corner that is furthest from it."""
         from matplotlib.patches import Rectangle
 
-        assert self.zoom is not None
-        row, column, side = (value / self.block for value in self.zoom)
+        row, column, side = (value / self.block for value in zoom)
         height, width = self.clear.shape[1] / self.block, self.clear.shape[2] / self.block
         corner = column - 0.5, row - 0.5
         axes.add_patch(Rectangle(corner, side, side, ec=_FRAME, fc="none", lw=0.8))
@@ -363,23 +313,19 @@ class _Comparison:
         self._label(row, "error")
         # Nothing is wrong with the truth: its cell is the place of the scale.
         left, top = self._corner(row, 0)
-        bar = self._axes(left + _CELL - 0.16, top, 0.1, self.cell_high)
-        self.figure.colorbar(image, cax=bar)
+        bar = self.sheet.axes(left + _CELL - 0.16, top, 0.1, self.cell_high)
+        self.sheet.figure.colorbar(image, cax=bar)
         bar.yaxis.set_ticks_position("left")
         bar.yaxis.set_label_position("left")
         bar.set_ylabel("√ mean over bands of\n(x − truth)²", fontsize=SMALL, color=INK)
         bar.tick_params(labelsize=SMALL, colors=INK, width=0.5, length=2)
         bar.spines["outline"].set_visible(False)
 
-    def _draw_region(self, index: int, point: tuple[int, int]) -> None:
-        down, across = divmod(index, self.across)
-        pitch = (self.width - 2 * _MARGIN) / self.across
-        top = self.pictures_high + down * self.curve_high + 0.3 + _ENTRY * len(self.shown)
-        axes = self._axes(_MARGIN + across * pitch + 0.36, top, pitch - 0.46, _CURVE_HIGH)
+    def _draw_region(self, axes: Axes, index: int, point: tuple[int, int], room: float) -> None:
+        """Draw the spectra of a region; `room` is up to the legend of the next one, points."""
         x = np.arange(1.0, len(self.clear) + 1) if self.wavelengths is None else self.wavelengths
         reference = None if self.truth is None else region_spectrum(self.truth, *point)
         marker = "o" if len(x) == 1 else None
-        room = 72 * (pitch - 0.3) - _HANDLE * SMALL  # up to the legend of the next region, points
         color = 0
         for key, cube in self.shown.items():
             spectrum = region_spectrum(cube, *point)
@@ -409,7 +355,7 @@ class _Comparison:
         from matplotlib.patheffects import withStroke
 
         outline = [withStroke(linewidth=1.6, foreground="black")]  # white is lost on white
-        for index, (row, column) in enumerate(self.points):
+        for index, (row, column) in enumerate(self.chosen.regions):
             x, y = (column + 0.5) / self.block - 0.5, (row + 0.5) / self.block - 0.5
             axes.plot([x], [y], "s", ms=4, mfc="none", mec="white", mew=0.9, path_effects=outline)
             near = x > 0.85 * axes.get_xlim()[1]
@@ -436,23 +382,15 @@ class _Comparison:
         return f"{fitting(key, '', 72 * _CELL, BODY)}\n{' / '.join(words)}"
 
     def _corner(self, row: int, column: int) -> tuple[float, float]:
-        left = _MARGIN + _SIDE + column * (_CELL + _GAP)
-        return left, _MARGIN + _HEAD + row * (self.cell_high + _GAP)
-
-    def _axes(self, left: float, top: float, width: float, height: float) -> Axes:
-        box = (left / self.width, 1 - (top + height) / self.height)
-        return self.figure.add_axes((*box, width / self.width, height / self.height))
+        return _SIDE + column * (_CELL + _GAP), row * (self.cell_high + _GAP)
 
     def _picture(self, row: int, column: int, picture: np.ndarray, **style: Any) -> Axes:
-        axes = self._axes(*self._corner(row, column), _CELL, self.cell_high)
+        axes = self.sheet.axes(*self._corner(row, column), _CELL, self.cell_high)
         axes.imshow(picture, interpolation="none", **style)
         axes.set_axis_off()
         axes.autoscale(False)
         return axes
 
     def _label(self, row: int, words: str) -> None:
-        _, top = self._corner(row, 0)
-        x, y = (_MARGIN + 0.5 * _SIDE) / self.width, 1 - (top + self.cell_high / 2) / self.height
-        self.figure.text(
-            *(x, y, words), fontsize=BODY, rotation=90, ha="center", va="center", color=INK
-        )
+        style: Any = {"size": BODY, "rotation": 90, "ha": "center", "va": "center"}
+        self.sheet.text(words, 0.5 * _SIDE, self._corner(row, 0)[1] + self.cell_high / 2, **style)

@@ -11,15 +11,10 @@ def name_band(
     wavelengths: Sequence[float] | np.ndarray | None,
     errors: Sequence[float] | None = None,
 ) -> str:
-    """Gives the wavelength of a band, with its standard error where that is known.
+    """Gives the wavelength of a band, from 0, with its standard error where that is known.
 
     The error has one significant digit, or two where the first is a 1. The wavelength ends at the
     same decimal place, and neither has more than tenths. An error below 0.05 nm is left out.
-
-    Args:
-        band: from 0.
-        wavelengths: nm, one per band; None: the band has a number, from 1.
-        errors: of the wavelengths, nm, if known.
 
     >>> name_band(0, [604.6], [2.3]), name_band(0, [604.6], [1.23]), name_band(0, [604.6])
     ('605 ± 2 nm', '604.6 ± 1.2 nm', '604.6 nm')

@@ -7,7 +7,7 @@ from cassi.viz.color import exposure_of, srgb
 from cassi.viz.sheet import Sheet, save_picture
 
 _PANEL = 480  # pixels; smaller pictures are enlarged by a whole factor to about this
-_MARGIN, _GAP, _CAPTION = 16, 14, 34
+_GAP = 14
 
 
 def save_rgb(
@@ -35,10 +35,9 @@ def save_rgb(
     height, width = estimate.shape[1:]
     factor = max(1, round(_PANEL / max(height, width)))
     height, width = factor * height, factor * width
-    sheet = Sheet(2 * _MARGIN + _GAP + 2 * width, 2 * _MARGIN + _CAPTION + height)
+    sheet = Sheet()
     for index, (name, picture) in enumerate((("estimate", estimate), ("truth", true))):
-        left = _MARGIN + index * (width + _GAP)
-        sheet.text(name, left + width / 2, _MARGIN + _CAPTION - 13, ha="center", size=14)
-        rendered = srgb(picture, wavelengths, illuminant, exposure)
-        sheet.image(rendered, left, _MARGIN + _CAPTION, width, height)
+        left = index * (width + _GAP)
+        sheet.text(name, left + width / 2, -13, ha="center", size=14)
+        sheet.image(srgb(picture, wavelengths, illuminant, exposure), left, 0, width, height)
     sheet.save(path)

@@ -28,39 +28,36 @@ SMALL, BODY = 6.5, 8.0  # points
 
 
 class Sheet:
-    """A page measured in pixels, origin at the top left."""
+    """A page with its origin at the top left, as large as what stands on it.
 
-    def __init__(self, width: float, height: float, background: str = LIGHT) -> None:
-        self.width, self.height = round(width), round(height)
-        self.figure = make_figure(self.width / DPI, self.height / DPI, DPI, background)
+    It has so many units of length an inch; by default they are pixels.
+    """
+
+    def __init__(self, background: str = LIGHT, dpi: int = DPI, unit: float | None = None) -> None:
+        self.unit = dpi if unit is None else unit
+        self.figure = make_figure(1, 1, dpi, background)
         self.page = self.figure.add_axes((0.0, 0.0, 1.0, 1.0))
+        self.page.set(xlim=(0, self.unit), ylim=(self.unit, 0), autoscale_on=False)
         self.page.set_axis_off()
-        self.page.set_autoscale_on(False)
-        self._hold()
-
-    def _hold(self) -> None:
-        self.page.set_xlim(0, self.width)
-        self.page.set_ylim(self.height, 0)
 
     def image(
         self, picture: np.ndarray, left: float, top: float, width: float, height: float
     ) -> None:
-        """Places a uint8 picture, (H, W) grey or (H, W, 3), in a box of pixels."""
+        """Places a uint8 picture, (H, W) grey or (H, W, 3), in a box."""
         if picture.ndim == 2:
             picture = np.repeat(picture[..., None], 3, axis=2)
         extent = (left, left + width, top + height, top)
-        self.page.imshow(picture, extent=extent, aspect="auto", interpolation="antialiased")
-        self._hold()
+        style: Any = {"aspect": "auto", "interpolation": "antialiased", "clip_on": False}
+        self.page.imshow(picture, extent=extent, **style)
 
     def text(self, content: str, x: float, y: float, **style: Any) -> None:
-        """Writes a line; ``size`` is in points, 72 an inch at 100 pixels an inch."""
+        """Writes a line; ``size`` is in points, 72 an inch."""
         self.page.text(x, y, content, **{"color": INK, "size": 11, "va": "baseline", **style})
 
     def axes(self, left: float, top: float, width: float, height: float) -> Axes:
-        """Adds coordinate axes in a box of pixels."""
-        across, up = self.width, self.height
-        box = (left / across, 1 - (top + height) / up, width / across, height / up)
-        return self.figure.add_axes(box)
+        """Adds coordinate axes in a box."""
+        box = np.array([left, self.unit - top - height, width, height]) / self.unit
+        return self.figure.add_axes(tuple(box.tolist()))
 
     def scale(self, colors: ScalarMappable, label: str, *box: float) -> None:
         """Draws a scale in the box of `axes`, with its label to the right."""
@@ -70,20 +67,36 @@ class Sheet:
         bar.ax.yaxis.get_offset_text().set_color(PALE)
         bar.outline.set_visible(False)
 
+    def encode(self, suffix: str = "png", margin: float = 0.16) -> bytes:
+        """Returns the page as a file, with a margin in inches around what stands on it."""
+        from matplotlib.transforms import Bbox
+
+        # Whole pixels, so that pictures stay as sharp as they are.
+        dpi = self.figure.dpi
+        box = np.array(self.figure.get_tightbbox().padded(margin).extents) * dpi
+        whole = Bbox.from_extents(*np.floor(box[:2]) / dpi, *np.ceil(box[2:]) / dpi)
+        # Without the date, the same cubes give the same bytes.
+        metadata = {"CreationDate": None} if suffix == "pdf" else None
+        buffer = BytesIO()
+        color = self.figure.get_facecolor()
+        self.figure.savefig(
+            buffer, format=suffix, facecolor=color, bbox_inches=whole, metadata=metadata
+        )
+        return buffer.getvalue()
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the page as PNG."""
-        buffer = BytesIO()
-        self.figure.savefig(buffer, format="png", facecolor=self.figure.get_facecolor())
-        write_bytes(path, buffer.getvalue())
+        write_bytes(path, self.encode())
 
-    def pixels(self) -> np.ndarray:  # (H, W, 3)
-        """Returns the page as 8-bit RGB."""
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
+    def save_both(self, folder: str | os.PathLike[str], name: str) -> None:
+        """Writes ``<name>.png`` and ``<name>.pdf``, each whole or not at all."""
+        for suffix in ("png", "pdf"):
+            write_bytes(Path(folder) / f"{name}.{suffix}", self.encode(suffix, margin=0.08))
 
-        canvas = self.figure.canvas
-        assert isinstance(canvas, FigureCanvasAgg)
-        canvas.draw()
-        return np.array(canvas.buffer_rgba())[..., :3]
+
+def paper() -> Sheet:
+    """Returns a page in inches, in the resolution of a paper."""
+    return Sheet(dpi=PAPER_DPI, unit=1.0)
 
 
 def literal(text: str) -> str:
@@ -143,15 +156,6 @@ def _take_defaults() -> None:
 
     if os.environ.get("PYTHONSAFEPATH"):
         matplotlib.rcdefaults()
-
-
-def save_both(figure: Figure, folder: Path, name: str) -> None:
-    """Writes ``<name>.png`` and ``<name>.pdf``, each whole or not at all."""
-    # Without the date, the same cubes give the same bytes.
-    for suffix, metadata in (("png", None), ("pdf", {"CreationDate": None})):
-        buffer = BytesIO()
-        figure.savefig(buffer, format=suffix, metadata=metadata, dpi=PAPER_DPI)
-        write_bytes(folder / f"{name}.{suffix}", buffer.getvalue())
 
 
 def save_picture(path: str | os.PathLike[str], picture: np.ndarray) -> None:

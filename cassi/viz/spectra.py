@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _PANEL = 460  # longer side of the picture, pixels
 _CURVES = 660  # width of the axes, pixels
-_MARGIN, _STRIP = 20, 12
+_STRIP = 12
 _ACROSS, _LINE = 3, 21  # legend entries in a line, and its height
 _KEY = "#7a828c"  # of an entry that stands for all curves
 
@@ -70,7 +70,10 @@ def draw_spectra(
     truth: Array | None = None,  # (C, H, W)
 ) -> np.ndarray:  # (H', W', 3)
     """Draws what ``save_spectra`` writes, as an 8-bit RGB picture."""
-    return _draw(cube, wavelengths, None, truth, "D65", None).pixels()
+    from PIL import Image
+
+    png = _draw(cube, wavelengths, None, truth, "D65", None).encode()
+    return np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))
 
 
 class _Curve(NamedTuple):
@@ -146,20 +149,19 @@ def _draw(
     factor = _PANEL / max(height, width)
     high, wide = max(1, round(factor * height)), max(1, round(factor * width))
     tall = max(high, 300 + _LINE * (len(curves) // _ACROSS))
-    sheet = Sheet(wide + _CURVES + 2 * _MARGIN + 92, tall + 2 * _MARGIN)
+    sheet, top = Sheet(), (tall - high) / 2
     picture = srgb(estimate, values, illuminant, exposure_of(clear, values, illuminant))
-    top = _MARGIN + (tall - high) / 2
-    sheet.image(picture, _MARGIN, top, wide, high)
-    left, below = _MARGIN + wide + 78, _MARGIN + tall - 44  # room for the axis labels
+    sheet.image(picture, 0, top, wide, high)
+    left, below = wide + 78, tall - 44  # room for the axis labels
     entries = len(curves) + 2 * (true is not None) + (bars is not None) + (along is not None)
-    above = _MARGIN + _LINE * -(-entries // _ACROSS) + 6
+    above = _LINE * -(-entries // _ACROSS) + 6
     axes = sheet.axes(left, above, _CURVES, below - _STRIP - above)
     x = np.arange(1.0, bands + 1) if values is None else values
     marker = "o" if bands == 1 else None
     for index, (row, column, spectrum, reference, half) in enumerate(curves):
         color = COLORS[index % len(COLORS)]
-        across, down = _MARGIN + factor * (column + 0.5), top + factor * (row + 0.5)
-        aside = 17 if across < _MARGIN + wide - 40 else -17
+        across, down = factor * (column + 0.5), top + factor * (row + 0.5)
+        aside = 17 if across < wide - 40 else -17
         _mark(sheet, str(index + 1), color, across, down, aside)
         label = f"{index + 1}  ({row:g}, {column:g})"
         if reference is not None:
@@ -193,10 +195,9 @@ def _draw_dots(
 
 def _mark(sheet: Sheet, name: str, color: str, x: float, y: float, aside: int) -> None:
     """Rings the point, with its number on a disc ``aside`` pixels to the right."""
-    page = sheet.page
-    page.plot([x], [y], "o", ms=10, mfc="none", mec=LIGHT, mew=3.2)
-    page.plot([x], [y], "o", ms=10, mfc="none", mec=color, mew=1.8)
-    up = -13 if y > _MARGIN + 40 else 13
+    for edge, width in ((LIGHT, 3.2), (color, 1.8)):
+        sheet.page.plot([x], [y], "o", ms=10, mfc="none", mec=edge, mew=width, clip_on=False)
+    up = -13 if y > 40 else 13
     disc = {"boxstyle": "circle,pad=0.25", "fc": color, "ec": LIGHT, "lw": 1.0}
     style = {"ha": "center", "va": "center", "color": LIGHT, "size": 10, "weight": "bold"}
     sheet.text(name, x + aside, y + up, bbox=disc, **style)

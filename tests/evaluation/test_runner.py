@@ -89,13 +89,6 @@ def test_memory_and_time_are_of_the_run(item):
         assert large.peak_memory > 60 << 20 > small.peak_memory
 
 
-def test_operations_of_a_network_are_counted(item):
-    problem = problem_of(item)
-    conv = torch.nn.Conv2d(3, 3, 3, padding=1)
-    method = Function(lambda y, system: conv(system.pinv(y)), network=conv)
-    assert warm_up(method, problem) == 2 * 12 * 14 * 3 * 3 * 9
-
-
 class Unrolled(torch.nn.Module):
     """Stages that are given parts of one parameter, as unrolled networks have them."""
 

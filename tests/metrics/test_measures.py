@@ -1,12 +1,12 @@
-"""PSNR, RMSE, ERGAS, SAM and SSIM: what all share, cases by hand, scikit-image, symmetries."""
+"""PSNR, RMSE, ERGAS, SAM and SSIM: what all share, cases by hand, symmetries."""
 
 import math
+import re
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
 from cassi import metrics
 from cassi.metrics.measures import explain_infinite
@@ -48,22 +48,15 @@ def test_batch_is_its_scenes(metric):
 
 @every_metric
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_dtype_is_upcast_before_anything(metric, dtype):
-    x, truth = _pair(2, 3, 12, 12, dtype=dtype)
+def test_dtype_is_upcast_before_anything_and_strides_do_not_matter(metric, dtype):
+    x, truth = _pair(2, 3, 12, 14, dtype=dtype)
+    copies = x.clone(), truth.clone()
     got = metric(x, truth)
     assert got.dtype == torch.float64
     torch.testing.assert_close(got, metric(x.double(), truth.double()), rtol=1e-14, atol=0)
-    mixed = metric(x, truth.double())
-    torch.testing.assert_close(mixed, got, rtol=1e-14, atol=0)
-
-
-@every_metric
-def test_strides_and_inputs_are_left_alone(metric):
-    x, truth = _pair(2, 3, 12, 14)
-    copies = x.clone(), truth.clone()
-    expected = metric(x, truth)
+    torch.testing.assert_close(metric(x, truth.double()), got, rtol=1e-14, atol=0)
     last = x.to(memory_format=torch.channels_last)
-    torch.testing.assert_close(metric(last, truth.mT.contiguous().mT), expected)
+    torch.testing.assert_close(metric(last, truth.mT.contiguous().mT), got)
     assert torch.equal(x, copies[0])
     assert torch.equal(truth, copies[1])
 
@@ -76,49 +69,35 @@ def test_orientation_does_not_matter(metric):
         torch.testing.assert_close(metric(move(x), move(truth)), expected, rtol=1e-11, atol=0)
 
 
-@every_metric
-def test_shapes_must_match(metric):
-    x, truth = _pair(3, 12, 12)
-    for other in (truth[:2], truth[None], truth[..., :11], truth[:1]):
-        shape = tuple(other.shape)
-        with pytest.raises(ValueError) as error:
-            metric(x, other)
-        assert str(error.value) == f"expected truth of the shape of x, (3, 12, 12), got {shape}"
+def spoilt(bad):
+    x = _pair(3, 12, 12)[0]
+    x[1, 2, 3] = bad
+    return x
+
+
+CUBE = _pair(3, 12, 12)[0]
+UNFIT = [
+    *(
+        (CUBE, other, f"truth of the shape of x, (3, 12, 12), got {tuple(other.shape)}")
+        for other in (CUBE[:2], CUBE[None], CUBE[..., :11], CUBE[:1])
+    ),
+    *(
+        (torch.zeros(shape), torch.zeros(shape), "expected cubes (B, C, H, W) or (C, H, W)")
+        for shape in ((12, 12), (1, 1, 3, 12, 12), (0, 3, 12, 12), (0, 12, 12))
+    ),
+    *((spoilt(bad), CUBE, "NaN or infinity in x") for bad in (torch.nan, torch.inf)),
+    (CUBE, spoilt(-torch.inf), "NaN or infinity in truth"),
+    (CUBE, CUBE.to("meta"), "on the device of x, cpu, got meta"),
+    (CUBE, (CUBE * 255).to(torch.uint8), "truth to be floating point"),
+    (CUBE.numpy(), CUBE, "expected x to be a tensor, got ndarray"),
+]
 
 
 @every_metric
-def test_cubes_have_three_or_four_axes(metric):
-    for shape in ((12, 12), (1, 1, 3, 12, 12), (0, 3, 12, 12), (0, 12, 12)):
-        with pytest.raises(ValueError, match=r"expected cubes \(B, C, H, W\) or \(C, H, W\)"):
-            metric(torch.zeros(shape), torch.zeros(shape))
-
-
-@every_metric
-def test_values_must_be_finite(metric):
-    x, truth = _pair(3, 12, 12)
-    spoilt = x.clone()
-    for bad in (torch.nan, torch.inf, -torch.inf):
-        spoilt[1, 2, 3] = bad
-        with pytest.raises(ValueError, match="NaN or infinity in x"):
-            metric(spoilt, truth)
-        with pytest.raises(ValueError, match="NaN or infinity in truth"):
-            metric(x, spoilt)
-
-
-@every_metric
-def test_values_must_be_floating_point(metric):
-    x, truth = _pair(3, 12, 12)
-    with pytest.raises(TypeError, match=r"expected truth to be floating point.*torch\.uint8"):
-        metric(x, (truth * 255).to(torch.uint8))
-    with pytest.raises(TypeError, match="expected x to be a tensor, got ndarray"):
-        metric(x.numpy(), truth)
-
-
-@every_metric
-def test_devices_must_match(metric):
-    x, truth = _pair(3, 12, 12)
-    with pytest.raises(ValueError, match="on the device of x, cpu, got meta"):
-        metric(x, truth.to("meta"))
+@pytest.mark.parametrize(("x", "truth", "said"), UNFIT)
+def test_what_is_no_pair_of_cubes_is_refused(metric, x, truth, said):
+    with pytest.raises((ValueError, TypeError), match=re.escape(said)):
+        metric(x, truth)
 
 
 @pytest.mark.cuda
@@ -131,60 +110,20 @@ def test_cuda_equals_cpu():
         torch.testing.assert_close(got.cpu(), metric(x, truth), rtol=1e-12, atol=0)
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        # 51 and 102 of 255 against 0: 20 log10(5) and 20 log10(2.5)
-        ("matlab-uint8", 10 * math.log10(12.5)),
-        # 0.2 * 256 = 51.2 -> 51 and 0.4 * 256 = 102.4 -> 102
-        ("torch-256", 10 * math.log10(12.5)),
-        ("unit", 10 * math.log10(12.5)),
-        ("global", 10 * math.log10(1 / ((0.04 + 0.16) / 2))),
-    ],
-)
-def test_offsets_by_hand(name, expected):
-    got = metrics.psnr(_bands(0.2, 0.4), _bands(0.0, 0.0), name)
-    assert got.item() == pytest.approx(expected, rel=1e-12)
-
-
 def test_ref_max_takes_the_maximum_of_the_whole_reference():
     x, truth = _bands(0.3, 0.7), _bands(0.2, 0.5)
     expected = (20 * math.log10(0.5 / 0.1) + 20 * math.log10(0.5 / 0.2)) / 2
     assert metrics.psnr(x, truth, "ref-max").item() == pytest.approx(expected)
     batch = metrics.psnr(torch.stack([x, 2 * x]), torch.stack([truth, 2 * truth]), "ref-max")
     assert batch.tolist() == pytest.approx([expected, expected])
-
-
-def test_ref_max_is_free_of_scale_and_needs_a_positive_maximum():
-    x, truth = _pair(3, 12, 12)
-    plain, scaled = (metrics.psnr(k * x, k * truth, "ref-max").item() for k in (1, 40))
-    assert scaled == pytest.approx(plain)
     with pytest.raises(ValueError, match=r"positive maximum for the preset 'ref-max', got 0\.0"):
         metrics.psnr(x, torch.zeros_like(x), "ref-max")
-
-
-def test_psnr_equals_scikit_image():
-    x, truth = _pair(5, 14, 17, noise=0.01)
-    for name, peak, scale in (("unit", 1, 1), ("torch-256", 255, 256)):
-        a, b = (x * scale).numpy(), (truth * scale).numpy()
-        if name == "torch-256":
-            a, b = a.round(), b.round()
-        bands = [peak_signal_noise_ratio(q, p, data_range=peak) for p, q in zip(a, b, strict=True)]
-        assert metrics.psnr(x, truth, name).item() == pytest.approx(np.mean(bands), rel=1e-12)
-    whole = peak_signal_noise_ratio(truth.numpy(), x.numpy(), data_range=1)
-    assert metrics.psnr(x, truth, "global").item() == pytest.approx(whole, rel=1e-12)
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_psnr_of_equal_cubes_is_infinite(name):
     _, truth = _pair(2, 3, 12, 12)
     assert metrics.psnr(truth, truth, name).tolist() == [math.inf, math.inf]
-
-
-def test_one_exact_band():
-    x, truth = _bands(0.5, 0.6), _bands(0.5, 0.5)
-    assert metrics.psnr(x, truth, "unit").item() == math.inf
-    assert math.isfinite(metrics.psnr(x, truth, "global").item())
 
 
 def test_an_exact_black_band_does_not_count():
@@ -200,21 +139,6 @@ def test_the_black_band_of_an_infinite_ergas_is_named():
     said = explain_infinite(x, truth)
     assert said == "ERGAS is infinite, because band 2 of the truth is black"
     assert explain_infinite(truth, truth) is None
-
-
-def test_differences_below_a_level_vanish_only_where_rounded():
-    truth = _bands(100 / 255, 200 / 255)
-    x = truth + 0.4 / 255
-    assert metrics.psnr(x, truth, "matlab-uint8").item() == math.inf
-    assert math.isfinite(metrics.psnr(x, truth, "unit").item())
-
-
-def test_outside_the_unit_interval():
-    truth, x = _bands(1.0, 0.0), _bands(1.5, -0.5)
-    assert metrics.psnr(x, truth, "matlab-uint8").item() == math.inf
-    assert metrics.psnr(x, truth, "unit").item() == math.inf
-    for name, peak, error in (("torch-256", 255, 128), ("global", 1, 0.5), ("ref-max", 1, 0.5)):
-        assert metrics.psnr(x, truth, name).item() == pytest.approx(20 * math.log10(peak / error))
 
 
 def test_rmse():
@@ -300,50 +224,13 @@ def test_brightness_of_a_pixel_does_not_matter_and_its_place_does():
     assert metrics.sam(x + 0.3, truth).item() != pytest.approx(value, rel=1e-3)
 
 
-def _skimage(x, truth, level):
-    maps = [
-        structural_similarity(
-            p,
-            q,
-            data_range=level,
-            gaussian_weights=True,
-            sigma=1.5,
-            win_size=11,
-            use_sample_covariance=False,
-            full=True,
-        )[1][5:-5, 5:-5]
-        for p, q in zip(x, truth, strict=True)
-    ]
-    return float(np.mean(maps))
-
-
-@pytest.mark.parametrize("size", [(11, 11), (11, 30), (33, 12), (40, 41)])
-@pytest.mark.parametrize("noise", [0.02, 0.3])
-def test_valid_area_equals_scikit_image(size, noise):
-    x, truth = _pair(3, *size, noise=noise)
-    levels = [np.floor(np.clip(a.numpy(), 0, 1) * 255 + 0.5) for a in (x, truth)]
-    expected = _skimage(*levels, level=255)
-    assert metrics.ssim(x, truth).item() == pytest.approx(expected, abs=1e-6)
-    assert metrics.ssim(x, truth, "unit").item() == pytest.approx(expected, abs=1e-6)
-
-
-def test_constant_images_by_hand():
-    """Without variance only the luminance term is left: (2ab + c₁)/(a² + b² + c₁)."""
-    x, truth = torch.full((1, 12, 12), 51 / 255.0), torch.full((1, 12, 12), 102 / 255.0)
-    c1 = (0.01 * 255) ** 2
-    expected = (2 * 51 * 102 + c1) / (51**2 + 102**2 + c1)
-    assert metrics.ssim(x, truth).item() == pytest.approx(expected, abs=1e-12)
-
-
 @pytest.mark.parametrize("name", DEFINED)
-def test_symmetries(name):
+def test_structural_similarity_is_symmetric(name):
     x, truth = _pair(4, 17, 17)
     value = metrics.ssim(x, truth, name).item()
     assert -1 <= value < 1
     assert metrics.ssim(truth, truth, name).item() == 1
     assert metrics.ssim(truth, x, name).item() == pytest.approx(value, abs=1e-14)
-    for move in (lambda a: a.flip(-1), lambda a: a.mT, lambda a: a[[2, 0, 3, 1]]):
-        assert metrics.ssim(move(x), move(truth), name).item() == pytest.approx(value, abs=1e-12)
     assert metrics.ssim(x[[1, 0, 2, 3]], truth, name).item() < value
 
 
@@ -354,9 +241,6 @@ def test_image_smaller_than_the_window(height, width):
         with pytest.raises(ValueError, match=rf"11x11 pixels.*'{name}', got {height}x{width}"):
             metrics.ssim(x, truth, name)
         assert metrics.evaluate(x, truth, name)["ssim"] is None
-    padded = torch.nn.functional.pad(torch.stack([x, truth]), [5] * 4).numpy()
-    expected = _skimage(padded[0], padded[1], level=1)
-    assert metrics.ssim(x, truth, "torch-256").item() == pytest.approx(expected, abs=1e-6)
 
 
 def test_gradient_where_nothing_is_rounded():

@@ -76,9 +76,9 @@ def _pair(seed, shape=(4, 19, 23)):
 
 
 @pytest.mark.parametrize("name", metrics.list_presets())
-@pytest.mark.parametrize("seed", range(3))
-def test_preset_equals_formula(name, seed):
-    x, truth = _pair(seed)
+@pytest.mark.parametrize("shape", [(4, 19, 23), (3, 11, 30), (2, 33, 12)])
+def test_preset_equals_formula(name, shape):
+    x, truth = _pair(sum(shape), shape)
     expected_psnr, expected_ssim = EXPECTED[name]
     got = metrics.psnr(x, truth, name).item()
     assert got == pytest.approx(expected_psnr(x.numpy(), truth.numpy()), rel=1e-12)
@@ -135,20 +135,13 @@ def test_float32_is_rounded_in_float64():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "near"),
-    [
-        ("zzz", None),
-        ("matlab", None),
-        ("Matlab-UINT8", "matlab-uint8"),
-        ("torch256", "torch-256"),
-        ("uint", "unit"),
-    ],
+    ("wrong", "near"), [("zzz", ""), ("torch256", "torch-256"), ("uint", "unit")]
 )
 def test_unknown_preset(wrong, near):
     x, truth = _pair(0)
-    pattern = f"got '{wrong}'" + (f"; did you mean.*{near}" if near else "")
+    pattern = rf"among .*'ref-max'.*got '{wrong}'" + (f"; did you mean.*{near}" if near else "")
     for call in (metrics.psnr, metrics.ssim, metrics.evaluate):
         with pytest.raises(ValueError, match=pattern):
             call(x, truth, wrong)
-    with pytest.raises(ValueError, match=r"among .*'ref-max'"):
+    with pytest.raises(ValueError, match=pattern):
         metrics.MetricSet(wrong)

@@ -40,11 +40,6 @@ def test_evaluate_takes_one_cube():
         metrics.evaluate(*_batch())
 
 
-def test_evaluate_keeps_no_graph():
-    x, truth = (a[0] for a in _batch())
-    assert metrics.evaluate(x.requires_grad_(), truth)["psnr"] == metrics.psnr(x, truth).item()
-
-
 @pytest.mark.parametrize("name", PRESETS)
 def test_mean_of_per_scene_values(name):
     x, truth = _batch()
@@ -79,6 +74,10 @@ def test_scenes_of_different_sizes():
     collected.update(*_batch(2, side=20))
     assert list(collected.scenes) == ["scene01", "scene02", "scene03"]
     assert 0 < collected.compute()["ssim"] < 1
+    collected.update(*_batch(1, side=8))  # smaller than the window
+    mean = collected.compute()
+    assert mean["ssim"] is None
+    assert math.isfinite(mean["psnr"])
 
 
 def test_infinity_stays_infinity():
@@ -90,24 +89,6 @@ def test_infinity_stays_infinity():
     assert mean["psnr"] == math.inf
     assert [math.isinf(scores["psnr"]) for scores in collected.scenes.values()] == [0, 1, 0]
     assert all(math.isfinite(mean[key]) for key in ("ssim", "sam", "rmse", "ergas"))
-
-
-def test_infinities_of_opposite_sign_are_refused():
-    collected = metrics.MetricSet()
-    collected.update(*_batch(2))
-    first, second = collected.scenes.values()
-    first["psnr"], second["psnr"] = math.inf, -math.inf
-    with pytest.raises(ValueError, match="inf"):
-        collected.compute()
-
-
-def test_one_scene_without_ssim_leaves_no_mean():
-    collected = metrics.MetricSet()
-    collected.update(*_batch(1, side=12))
-    collected.update(*_batch(1, side=8))
-    mean = collected.compute()
-    assert mean["ssim"] is None
-    assert math.isfinite(mean["psnr"])
 
 
 def test_names():

@@ -12,7 +12,7 @@ from cassi.training import RMSE, PerEpoch
 from cassi.training.callbacks import EMA, LastCheckpoint
 from cassi.training.data import StepSampler, TrainingData
 from cassi.training.denoising import Denoising
-from cassi.training.module import Training, combine_seeds, merge_bands, seed_generators
+from cassi.training.module import Training, merge_bands
 
 
 @pytest.mark.parametrize("world", [1, 2, 4])
@@ -32,12 +32,6 @@ def test_a_resumed_epoch_goes_on_with_the_next_sample():
     done = 5
     assert next(iter(sampler)) == [10, 11]
     assert len(sampler) == 5
-
-
-def test_a_pool_of_batches_comes_again():
-    batches = list(StepSampler(2, 7, 0, 1, lambda: 0, pool=3))
-    assert batches[:3] == batches[3:6] == [[0, 1], [2, 3], [4, 5]]
-    assert batches[6] == [0, 1]
 
 
 @pytest.mark.parametrize("settings", [{"batch_size": 3}, {"batch_size": 0}])
@@ -85,19 +79,6 @@ def test_scores_may_be_those_of_the_log_of_mst():
     assert made.scores[0].item() == pytest.approx(expected, abs=1e-4)
     with pytest.raises(ValueError, match="torch-265"):
         Training(Wrong(), simulate, RMSE(), torch.optim.Adam, preset="torch-265")
-
-
-def test_seeds_are_those_of_torch():
-    torch.manual_seed(7)
-    expected = torch.rand(3)
-    seed_generators(7, torch.device("cpu"))
-    assert torch.equal(torch.rand(3), expected)
-
-
-def test_seeds_differ_in_every_part():
-    seeds = {combine_seeds(a, b, c) for a in range(4) for b in range(4) for c in range(4)}
-    assert len(seeds) == 64
-    assert all(0 <= seed < 2**63 for seed in seeds)
 
 
 class Dropping(nn.Module):
@@ -161,12 +142,6 @@ def test_accumulated_steps_see_other_samples():
     _, trainer, seen = fit(2, accumulate=2)
     assert trainer.global_step == 2
     assert len(set(seen)) == 4
-
-
-def test_steps_of_a_pool_draw_the_same_again():
-    _, _, seen = fit(6, pool=3)
-    assert seen[:3] == seen[3:]
-    assert len(set(seen)) == 3
 
 
 def test_a_pool_is_refreshed():

@@ -46,23 +46,6 @@ def test_chart_agrees_with_colour_science():
         np.testing.assert_allclose(row, theirs, atol=2.5)
 
 
-def test_chart_through_the_28_bands_stays_close(wavelengths):
-    import colour
-
-    patches = colour.SDS_COLOURCHECKERS["BabelColor Average"].values()
-    full = np.arange(400.0, 701.0, 10.0)
-    pictures = [
-        viz.srgb(
-            np.stack([np.interp(bands, sd.wavelengths, sd.values) for sd in patches], 1)[:, None],
-            bands,
-            exposure=1.0,
-        ).astype(int)
-        for bands in (full, wavelengths)
-    ]
-    assert np.abs(pictures[0] - pictures[1]).mean() < 4
-    assert np.abs(pictures[0] - pictures[1]).max() < 30
-
-
 @pytest.mark.parametrize(("nm", "channel"), [(460, 2), (550, 1), (640, 0)])
 def test_narrow_bands_have_their_colour(nm, channel, wavelengths):
     cube = np.zeros((28, 4, 4), np.float32)
@@ -150,17 +133,13 @@ BAD = {
     "nan wavelength": (lambda x, w: viz.srgb(x, [*w[:-1], np.nan]), "NaN"),
     "illuminant": (lambda x, w: viz.srgb(x, w, "sun"), "'sun'.*D65"),
     "exposure": (lambda x, w: viz.srgb(x, w, exposure=0.0), "positive exposure, got 0.0"),
+    "complex": (lambda x, w: viz.srgb(x.astype(np.complex64), w), "complex64"),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_is_named(case, cube, wavelengths):
     call, message = BAD[case]
-    with pytest.raises(ValueError, match=message) as error:
+    with pytest.raises((ValueError, TypeError), match=message) as error:
         call(np.abs(cube) + 1e-3, wavelengths)
     assert "\n" not in str(error.value)
-
-
-def test_complex_cube_is_a_type_error(cube, wavelengths):
-    with pytest.raises(TypeError, match="complex64"):
-        viz.srgb(cube.astype(np.complex64), wavelengths)

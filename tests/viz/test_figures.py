@@ -123,8 +123,6 @@ def test_uncertainty_has_a_scale_and_says_what_one_sigma_is(bands, unit, cube, t
     assert words[1].get_text() == (
         f"of the values of the cube 99.5 % are below {np.percentile(cube, 99.5):.2g}"
     )
-    box = words[0].get_window_extent()
-    assert box.x1 < figure.bbox.x1  # not cut
 
 
 @pytest.mark.parametrize("axis", [-1, -2])
@@ -268,12 +266,17 @@ def test_a_comparison_takes_extreme_shapes_and_black(shape, tmp_path):
         ({"truth": np.zeros((3, 5, 4))}, "truth of the scene's shape"),
         ({"wavelengths": [500.0]}, "3 wavelengths"),
         ({"cubes": {"a": np.full((3, 4, 5), np.nan)}}, "cube of a"),
+        ({"layout": figures.Layout([460, 900])}, "figure.bands: expected nm from"),
+        ({"layout": figures.Layout([])}, "figure.bands: expected nm from"),
+        ({"layout": figures.Layout(zoom=(0, 2, 4))}, r"inside of 4×5 pixels, got \[0, 2, 4\]"),
+        ({"layout": figures.Layout(regions=[(1, 2), (4, 0)])}, "figure.regions: expected"),
     ],
 )
 def test_a_comparison_says_what_does_not_fit(change, words, tmp_path):
-    given = {"name": "a", "cubes": {"a": np.zeros((3, 4, 5))}, "truth": None, "wavelengths": None}
+    given = {"name": "a", "cubes": {"a": np.zeros((3, 4, 5))}, "truth": None}
+    given |= {"wavelengths": [450.0, 500.0, 550.0], **change}
     with pytest.raises(ValueError, match=words):
-        figures.save_comparison(tmp_path, metrics={}, **(given | change))
+        figures.save_comparison(tmp_path, metrics={}, **given)
     assert _files(tmp_path) == []
 
 
@@ -306,21 +309,6 @@ def test_a_square_of_most_detail_holds_it():
     assert column <= 40
     assert row + side >= 24
     assert column + side >= 45
-
-
-@pytest.mark.parametrize(
-    ("layout", "words"),
-    [
-        (figures.Layout([460, 900]), "figure.bands: expected nm from"),
-        (figures.Layout([]), "figure.bands: expected nm from"),
-        (figures.Layout(zoom=(0, 40, 20)), r"inside of 37×53 pixels, got \[0, 40, 20\]"),
-        (figures.Layout(regions=[(1, 2), (37, 0)]), "figure.regions: expected"),
-    ],
-)
-def test_a_layout_outside_of_the_scene_is_refused(layout, words, cube, wavelengths, tmp_path):
-    with pytest.raises(ValueError, match=words):
-        figures.save_comparison(tmp_path, "a", {"b": cube}, cube, wavelengths, {}, layout=layout)
-    assert _files(tmp_path) == []
 
 
 def test_convergence_draws_curves_and_dots_and_leaves_out_what_is_not_finite(tmp_path):

@@ -63,27 +63,25 @@ def test_ten_scenes_with_four_methods_stay_below_fifteen_megabytes(scene):
     assert page - len(packed) < 2.5e6
 
 
-def test_large_scenes_are_averaged(scene):
-    large = np.tile(scene[:4], (1, 3, 3))[:, :660, :661]
-    page = json.loads(encode_scene("a", {"x": large}, None, {}))
-    assert (page["block"], page["full"], page["shape"]) == (2, [660, 661], [4, 330, 330])
-    assert page["truth"] is None
-    want = large[:, :, :660].reshape(4, 330, 2, 330, 2).mean(axis=(2, 4))
-    assert np.sqrt(((_unpacked(page, "x") - want) ** 2).mean()) < 0.005
-
-
-def test_a_fine_page_keeps_pixels_and_noise():
-    noise = np.random.default_rng(0).random((8, 401, 402), np.float32)
-    page = json.loads(encode_scene("a", {"x": noise}, None, {}, fine=True))
-    assert page["block"] == 1
-    assert np.sqrt(((_unpacked(page, "x") - noise) ** 2).mean()) < 0.01
-
-
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 4e4])
-def test_the_error_is_relative_to_the_scene(scale, scene):
-    page = json.loads(encode_scene("a", {"x": scale * scene[:5, :64, :48]}, None, {}))
-    error = _unpacked(page, "x") - scale * scene[:5, :64, :48]
-    assert np.sqrt((error**2).mean()) < 0.005 * scale
+@pytest.mark.parametrize("kind", ["small", "large", "fine"])
+def test_the_error_is_relative_to_the_scene(scale, kind, scene):
+    """Large scenes are averaged; a fine page keeps pixels and noise."""
+    cube = (
+        scale
+        * {
+            "small": scene[:5, :64, :48],
+            "large": np.tile(scene[:4], (1, 3, 3))[:, :660, :661],
+            "fine": np.random.default_rng(0).random((8, 401, 402), np.float32),
+        }[kind]
+    )
+    page = json.loads(encode_scene("a", {"x": cube}, None, {}, fine=kind == "fine"))
+    assert page["truth"] is None
+    assert (page["block"], page["full"]) == (1 + (kind == "large"), list(cube.shape[1:]))
+    if kind == "large":
+        cube = cube[:, :, :660].reshape(4, 330, 2, 330, 2).mean(axis=(2, 4))
+    error = _unpacked(page, "x") - cube
+    assert np.sqrt((error**2).mean()) < (0.01 if kind == "fine" else 0.005) * scale
 
 
 def test_a_few_wild_values_do_not_spoil_the_rest(scene):
@@ -126,13 +124,6 @@ def test_the_page_asks_for_nothing_from_a_network():
     assert "default-src 'none'" in page
     assert not re.search(r"""(src|href)\s*=\s*["']?(https?:)?//""", page)
     assert not re.search(r"<!--\w+-->", page)
-
-
-def test_bands_have_their_names_from_python():
-    packed = encode_scene("a", {"x": np.zeros((2, 4, 4))}, None, {})
-    for nm, names in (([500.0, 600.4], ["500.0 ± 0.3 nm", "600 ± 2 nm"]), (None, None)):
-        page = make_report([packed], nm, title="a", errors=[0.3, 2.0]).decode()
-        assert f'"names": {json.dumps(names)}' in page
 
 
 def test_what_does_not_fit_is_said():

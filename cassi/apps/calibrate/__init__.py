@@ -67,16 +67,7 @@ def calibrate_camera(settings: Calibrate, run: Run) -> float:
 
 
 def load_frames(settings: Calibrate, device: torch.device) -> tuple[Snapshot, list[Frame]]:
-    """Read everything that settings name.
-
-    Returns:
-        The snapshots with the nominal camera, and a white and monochromatic frames where they are
-        given.
-
-    Raises:
-        OSError: a file is missing or cannot be read.
-        ValueError: files and camera do not fit each other.
-    """
+    """Return the snapshots with the nominal camera; and the frames of known light."""
     files = settings.measurement
 
     def read_file(file: str | list[str] | None) -> Snapshot:

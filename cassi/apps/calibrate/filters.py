@@ -32,10 +32,6 @@ def calibrate_by_filters(settings: Calibrate, run: Run) -> float:
 
     Returns:
         The largest standard error of an offset, pixels.
-
-    Raises:
-        OSError: a file is missing or cannot be read.
-        ValueError: the frames do not fit each other; the message says what would.
     """
     start = time.perf_counter()
     device = choose_device(settings.device)

@@ -28,16 +28,7 @@ def write_calibration(
     numbers: Mapping[str, object],
     said: str = "",
 ) -> None:
-    """Write mask, camera, picture and numbers, all or none.
-
-    Args:
-        folder: of the results.
-        mask: of any shape; leading dimensions of 1 are left out.
-        camera: as `camera_values` returns it.
-        draw: writes the picture to a path.
-        numbers: of calibration.json.
-        said: of the calibration, for the top of the camera's file.
-    """
+    """Write mask, camera, picture and numbers, all or none; `said` stands in the camera's file."""
     while mask.ndim > 2 and len(mask) == 1:
         mask = mask[0]
     with atomic_folder(folder) as stage:
@@ -54,14 +45,7 @@ def camera_values(
     gain: float | None,
     wavelengths: tuple[float, ...] | None,
 ) -> dict[str, object]:
-    """Return what the file of a camera holds, which lies beside `mask.npy`.
-
-    Args:
-        settings: of the calibration.
-        system: the camera.
-        gain: of a white frame, or None.
-        wavelengths: nm, one per band, or None.
-    """
+    """Return what the file of a camera holds, which lies beside `mask.npy`."""
     node = {
         "bands": system.bands,
         "axis": system.axis,

@@ -49,13 +49,7 @@ POINTS = 40
 
 @dataclass(frozen=True)
 class Given:
-    """What a process makes all of that it needs for any job.
-
-    Attributes:
-        settings: of the command.
-        folder: of the results.
-        reconstructors: settings by name.
-    """
+    """What a process makes all of that it needs for any job."""
 
     settings: Evaluate
     folder: Path
@@ -131,12 +125,7 @@ def evaluate_job(given: Given, job: Job) -> Record:
 
 
 def make(given: Given) -> Made:
-    """Make scenes, cameras and methods, in each process that does jobs.
-
-    Raises:
-        OSError: a file is missing.
-        ValueError: the settings do not fit each other.
-    """
+    """Make scenes, cameras and methods, in each process that does jobs."""
     settings = given.settings
     device = choose_device(settings.device)
     benchmark = load_benchmark(settings)

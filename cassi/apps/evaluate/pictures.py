@@ -1,142 +1,85 @@
 """Pictures and the interactive report of an evaluation, from its records."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from urllib.parse import quote
 
-import torch
 from torch import Tensor
 
-from cassi.apps.settings import Figure
+from cassi.apps.settings import Evaluate, Figure
 from cassi.data.atomic import atomic_path
 from cassi.data.benchmarks import Item
 from cassi.data.store import Store, file_name, fingerprint
-from cassi.evaluation import Job, Record, RecordFolder
+from cassi.evaluation import Record, RecordFolder
 from cassi.evaluation.records import Values
 from cassi.plugins import parts
 from cassi.viz.figures import Layout, save_comparison, save_curves
 
-LoadItem = Callable[[str], Item]
+
+def finish_scene(
+    settings: Evaluate,
+    root: Path,
+    records: RecordFolder,
+    found: Sequence[Record],
+    load: Callable[[str], Item],
+) -> bytes | None:
+    """Draw the files of a scene and encode it for the report, once; return that code."""
+    done = [record for record in found if not record.error]
+    if not (settings.figures or settings.report) or not done:
+        return None
+    scene, layout = done[0].scene, _make_layout(settings.figure)
+    shown = {record.method: _shown(record, settings.preset) for record in done}
+    # Drawn again when what the pictures show changes.
+    keys = [(record.method, record.key) for record in done]
+    drawn = {"scene": scene, "figures": settings.figures, "report": settings.report}
+    about = {"preset": settings.preset, "shown": shown, "keys": keys, "layout": asdict(layout)}
+    key = fingerprint({**drawn, **about})
+    store, name = Store(records.root / "report"), file_name(scene)
+    code = store.root / f"{name}.bin"
+    if not store.is_done(name, key):
+        item = load(scene)
+        cubes = {record.method: records.read_cube(record.job) for record in done}
+        known = {method: cube for method, cube in cubes.items() if cube is not None}
+        if settings.figures:
+            _draw(root / "figures", item, known, shown, layout, done)
+        if settings.report:
+            from cassi.viz.report import encode_scene
+
+            store.root.mkdir(parents=True, exist_ok=True)
+            with atomic_path(code) as temporary:
+                temporary.write_bytes(encode_scene(scene, known, item.truth, shown))
+        store.write(name, key, {}, [code] if settings.report else [])
+    return code.read_bytes() if settings.report else None
 
 
-def make_layout(figure: Figure) -> Layout:
-    """Return what figures show, of settings."""
+def _make_layout(figure: Figure) -> Layout:
     zoom = tuple(figure.zoom) if isinstance(figure.zoom, list | tuple) else figure.zoom
     regions = None if figure.regions is None else [(int(r), int(c)) for r, c in figure.regions]
     return Layout(figure.bands, zoom, regions)
 
 
-class Pictures:
-    """Draws what is finished, once: a resumed run finds it again.
+def _draw(
+    folder: Path,
+    item: Item,
+    cubes: dict[str, Tensor],
+    shown: dict[str, Values],
+    layout: Layout,
+    records: Sequence[Record],
+) -> None:
+    name = quote(item.name, safe=" ")
+    folder.mkdir(parents=True, exist_ok=True)
+    save_comparison(folder, name, cubes, item.truth, item.wavelengths, shown, layout=layout)
+    curves = {record.method: record.curve for record in records if len(record.curve) > 1}
+    if curves:
+        place = folder / f"{name}_convergence"
+        place.mkdir(exist_ok=True)
+        save_curves(place, "convergence", curves, "seconds")
 
-    Args:
-        folder: of the results; pictures go into `figures`, the report beside them.
-        records: what is known, and the cubes.
-        methods: in the order of the pictures.
-        load: reads a scene, for its truth.
-        preset: of the PSNR and SSIM that are shown.
-        figures: write files for a paper.
-        report: write report.html.
-        layout: what the files for a paper show.
-    """
 
-    def __init__(
-        self,
-        folder: Path,
-        records: RecordFolder,
-        methods: Sequence[str],
-        load: LoadItem,
-        *,
-        preset: str,
-        figures: bool,
-        report: bool,
-        layout: Layout | None = None,
-    ) -> None:
-        self.folder, self.records, self.methods, self.load = folder, records, methods, load
-        self.preset, self.figures, self.report = preset, figures, report
-        self.layout = layout or Layout()
-
-    def finish_scene(self, scene: str, found: Iterable[Record]) -> bytes | None:
-        """Draw a scene and encode it for the report, if all its methods are done or have failed.
-
-        Returns:
-            What the report takes; None where there is none.
-        """
-        known = {record.method: record for record in found if not record.error}
-        done = {name: known[name] for name in self.methods if name in known}
-        if not (self.figures or self.report) or not done:
-            return None
-        # Drawn again when what the pictures show changes.
-        shown = [(name, record.key, self._shown(record)) for name, record in done.items()]
-        key = fingerprint(
-            {"scene": scene, "preset": self.preset, "shown": shown, "layout": asdict(self.layout)}
-        )
-        store, name = Store(self.records.root / "report"), file_name(scene)
-        code = store.root / f"{name}.bin"
-        earlier = (store.read(name, key) if store.is_done(name, key) else None) or {}
-        if (
-            earlier.get("report", False) >= self.report
-            and earlier.get("figures", False) >= self.figures
-        ):
-            return code.read_bytes() if self.report else None
-        item = self.load(scene)
-        cubes = self._cubes(done.values())
-        metrics = {name: self._shown(record) for name, record in done.items()}
-        if self.figures and not earlier.get("figures"):
-            self._draw(scene, item, cubes, metrics, done.values())
-        encoded = None
-        if self.report:
-            from cassi.viz.report import encode_scene
-
-            encoded = encode_scene(scene, cubes, item.truth, metrics)
-            store.root.mkdir(parents=True, exist_ok=True)
-            with atomic_path(code) as temporary:
-                temporary.write_bytes(encoded)
-        drawn = {"report": self.report, "figures": self.figures}
-        store.write(name, key, drawn, [code] if self.report else [])
-        return encoded
-
-    def write_report(
-        self, scenes: Sequence[bytes], wavelengths: Sequence[float] | None, title: str
-    ) -> None:
-        """Write report.html."""
-        from cassi.viz.report import make_report
-        from cassi.viz.sheet import write_bytes
-
-        page = make_report(list(scenes), wavelengths, title=title, preset=self.preset)
-        write_bytes(self.folder / "report.html", page)
-
-    def _draw(
-        self,
-        scene: str,
-        item: Item,
-        cubes: dict[str, Tensor],
-        metrics: dict[str, Values],
-        records: Iterable[Record],
-    ) -> None:
-        name = quote(scene, safe=" ")
-        folder = self.folder / "figures"
-        folder.mkdir(parents=True, exist_ok=True)
-        shown = cubes, item.truth, item.wavelengths, metrics
-        save_comparison(folder, name, *shown, layout=self.layout)
-        curves = {record.method: [(s, p) for s, p in record.curve] for record in records}
-        curves = {method: curve for method, curve in curves.items() if len(curve) > 1}
-        if curves:
-            place = folder / f"{name}_convergence"
-            place.mkdir(exist_ok=True)
-            save_curves(place, "convergence", curves, "seconds")
-
-    def _cubes(self, records: Iterable[Record]) -> dict[str, Tensor]:
-        cubes: dict[str, Tensor] = {}
-        for record in records:
-            cube = self.records.read_cube(Job(record.point, record.scene, record.method))
-            cubes[record.method] = torch.empty(0) if cube is None else cube
-        return cubes
-
-    def _shown(self, record: Record) -> Values:
-        values = record.metrics
-        shown = {name: values.get(f"{name}/{self.preset}") for name in ("psnr", "ssim")}
-        names = ("sam", "rmse", "ergas", *parts("metric"), "residual")
-        rest = {name: values.get(name) for name in names}
-        return {**shown, **rest, "seconds": record.timing.get("seconds")}
+def _shown(record: Record, preset: str) -> Values:
+    values = record.metrics
+    shown = {name: values.get(f"{name}/{preset}") for name in ("psnr", "ssim")}
+    names = ("sam", "rmse", "ergas", *parts("metric"), "residual")
+    rest = {name: values.get(name) for name in names}
+    return {**shown, **rest, "seconds": record.timing.get("seconds")}

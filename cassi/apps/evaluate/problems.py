@@ -26,18 +26,10 @@ CASES = ("guide", "mask", "noise", "seed", "system", "twin")
 
 
 def find_cases(settings: Evaluate) -> dict[str, Evaluate]:
-    """Return the settings of each case of a benchmark, by name; one without a name otherwise.
-
-    Raises:
-        ValueError: a case names no value of the settings.
-    """
-    cases = {} if settings.benchmark is None else _cases(settings)
-    return cases if len(cases) > 1 else {"": next(iter(cases.values()), settings)}
-
-
-def _cases(settings: Evaluate) -> dict[str, Evaluate]:
+    """Return the settings of each case of a benchmark, by name; one without a name otherwise."""
     protocol = settings.benchmark
-    assert protocol is not None
+    if protocol is None:
+        return {"": settings}
     if not protocol.cases:
         raise ValueError("benchmark: expected at least one case, got none; give benchmark.cases")
     if protocol.published and settings.twin is None:
@@ -52,7 +44,7 @@ def _cases(settings: Evaluate) -> dict[str, Evaluate]:
                 f"{place}.twin: expected a twin of all cases beside it; give twin=none"
             )
         cases[name] = _changed(settings, {} if values is None else values, place, CASES)
-    return cases
+    return cases if len(cases) > 1 else {"": next(iter(cases.values()))}
 
 
 def _changed(settings: Any, values: Any, place: str, known: Sequence[str]) -> Any:
@@ -100,10 +92,6 @@ def find_bands(prepare: Callable[[str, str], Problem], point: str, scenes: Seque
 
     Whatever is wrong with all scenes, such as another mask or shape, is so found before anything
     runs; a single damaged one is not in the way of the others.
-
-    Raises:
-        OSError: a file of every scene is missing.
-        ValueError: no scene is fit; the message is about the first.
     """
     first: Exception | None = None
     for scene in scenes:
@@ -117,11 +105,7 @@ def find_bands(prepare: Callable[[str, str], Problem], point: str, scenes: Seque
 def preparation(
     points: Mapping[str, Evaluate], benchmark: Benchmark, device: torch.device
 ) -> Callable[[str, str], Problem]:
-    """Return what makes the problem of a scene in a case of a benchmark.
-
-    Raises:
-        ValueError: noise or twin are not fit, or the measurements are given.
-    """
+    """Return what makes the problem of a scene in a case of a benchmark."""
     noises = {p: build(s.noise) if s.noise else None for p, s in points.items()}
     if any(noises.values()) and benchmark.measurements is not None:
         raise ValueError(
@@ -206,12 +190,7 @@ def _check_twin(settings: Evaluate, benchmark: Benchmark) -> None:
 
 
 def load_benchmark(settings: Evaluate) -> Benchmark:
-    """List the scenes that settings evaluate on.
-
-    Raises:
-        OSError: a folder or file is missing.
-        ValueError: the data set is none of evaluation, or its values do not fit.
-    """
+    """List the scenes that settings evaluate on."""
     data = settings.data
     if data.evaluation is None:
         raise ValueError(

@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from cassi import ops
 from cassi.apps.command import FAILED, choose_device
-from cassi.apps.evaluate.pictures import Pictures, make_layout
+from cassi.apps.evaluate.pictures import finish_scene
 from cassi.apps.evaluate.problems import find_cases, load_benchmark
 from cassi.apps.evaluate.rows import row_name
 from cassi.apps.results import environment
@@ -21,7 +20,7 @@ from cassi.apps.settings import Evaluate, Protocol, read_settings
 from cassi.data.benchmarks import Benchmark
 from cassi.data.formats.cells import Json
 from cassi.evaluation import Job, Record, RecordFolder, write_results
-from cassi.evaluation.protocols import COLUMNS, write_benchmark, write_timing
+from cassi.evaluation.protocols import COLUMNS, write_benchmark
 from cassi.evaluation.tables import average
 from cassi.viz.figures import save_bars
 
@@ -51,12 +50,6 @@ class Results:
     """Writes tables, pictures and report.
 
     Attributes:
-        settings: of the command.
-        root: where results go.
-        benchmark: the scenes.
-        plan: what is evaluated.
-        records: what was found.
-        device: where methods ran.
         methods: the reconstructors, each of which may have several rows; none of a multirun, whose
             rows alone are known.
     """
@@ -69,26 +62,12 @@ class Results:
     device: torch.device
     methods: Sequence[str] = ()
 
-    @cached_property
-    def pictures(self) -> Pictures:
-        """What draws a scene."""
-        return Pictures(
-            self.root,
-            self.records,
-            self.plan.methods,
-            self.benchmark.load,
-            preset=self.settings.preset,
-            figures=self.settings.figures,
-            report=self.settings.report,
-            layout=make_layout(self.settings.figure),
-        )
-
     def finish_scene(self, scene: str) -> bytes | None:
         """Draw a scene and encode it for the report, if every method has a record of it."""
         found = self.plan.found(self.records, scene)
         if len(found) < len(self.plan.methods):
             return None
-        return self.pictures.finish_scene(scene, found)
+        return finish_scene(self.settings, self.root, self.records, found, self.benchmark.load)
 
     def finish(self) -> tuple[float, bool]:
         """Write all files, and say what failed.
@@ -98,37 +77,26 @@ class Results:
         """
         settings, plan, root = self.settings, self.plan, self.root
         found = plan.found(self.records)
-        more: Json = {
-            "preset": settings.preset,
-            "settings": _describe(settings) | self._preprocessed(found),
-            "environment": environment(self.device, ops.backend(self.device)),
-        }
-        if plan.swept and settings.twin is not None and self.methods:
-            self._write_benchmark(found, more, timed=True)
-        elif plan.swept:
-            rows = [row_name(method, p) for p in plan.points for method in plan.methods]
-            named = [replace(r, point="", method=row_name(r.method, r.point)) for r in found]
-            print(write_results(root, named, plan.scenes, rows, **more), end="")
-            if settings.figures:
-                levels: dict[str, dict[str, float | None]] = {}
-                for point in plan.points:
-                    means = average([r for r in found if r.point == point], plan.methods)
-                    levels[point] = {
-                        m: row.get(f"psnr/{settings.preset}") for m, row in means.items()
-                    }
-                save_bars(root, "cases", levels, self._title())
-            print(f"{len(found)} runs -> {root / 'results.md'}")
-        else:
-            print(write_results(root, found, plan.scenes, plan.methods, **more), end="")
-            if settings.benchmark is not None and settings.twin is not None and self.methods:
-                self._write_benchmark(found, more)
-            reported = self._write_report()
-            if not settings.cubes:
-                for record in found:
-                    self.records.cube(record.job).unlink(missing_ok=True)
-            print(f"-> {root}")
-            if reported:
-                print(f"Open {root / 'report.html'} in a browser.")
+        described = _describe(settings) | self._preprocessed(found)
+        rows = [replace(r, point="", method=row_name(r.method, r.point)) for r in found]
+        names = [row_name(method, point) for point in plan.points for method in plan.methods]
+        more: Json = {"preset": settings.preset, "settings": described}
+        about = environment(self.device, ops.backend(self.device))
+        print(write_results(root, rows, plan.scenes, names, environment=about, **more), end="")
+        if settings.benchmark is not None and settings.twin is not None and self.methods:
+            columns = {m: {c: row_name(m, k) for c, k in COLUMNS.items()} for m in self.methods}
+            points = dict(zip(settings.benchmark.cases, plan.points, strict=True))
+            protocol = asdict(settings.benchmark)
+            print(write_benchmark(root, found, points, columns, protocol, **more), end="")
+        if plan.swept and settings.figures:
+            self._draw_cases(found)
+        reported = not plan.swept and self._write_report()
+        if not plan.swept and not settings.cubes:
+            for record in found:
+                self.records.cube(record.job).unlink(missing_ok=True)
+        print(f"{len(found)} runs -> {root / 'results.md'}" if plan.swept else f"-> {root}")
+        if reported:
+            print(f"Open {root / 'report.html'} in a browser.")
         failed = [record for record in found if record.error]
         if failed:
             print(f"cassi-evaluate: {len(failed)} of {len(found)} runs failed", file=sys.stderr)
@@ -137,23 +105,14 @@ class Results:
         known = [value for value in scores if value is not None]
         return (sum(known) / len(known) if known else float("nan")), bool(failed)
 
-    def _title(self) -> str:
-        number = len(self.plan.scenes)
-        return f"mean of {number} scene{'s' if number > 1 else ''}, {self.settings.preset}"
-
-    def _write_benchmark(self, found: Sequence[Record], more: Json, timed: bool = False) -> None:
-        """Write and print the table of a published protocol."""
-        protocol = self.settings.benchmark
-        assert protocol is not None
-        rows = {
-            method: {column: row_name(method, known) for column, known in COLUMNS.items()}
-            for method in self.methods
-        }
-        points = dict(zip(protocol.cases, self.plan.points, strict=True))
-        print(write_benchmark(self.root, found, points, rows, **asdict(protocol), **more), end="")
-        if timed:
-            write_timing(self.root, found, more["environment"])
-            print(f"{len(found)} runs -> {self.root / 'benchmark.md'}")
+    def _draw_cases(self, found: Sequence[Record]) -> None:
+        plan, preset, number = self.plan, self.settings.preset, len(self.plan.scenes)
+        levels: dict[str, dict[str, float | None]] = {}
+        for point in plan.points:
+            means = average([r for r in found if r.point == point], plan.methods)
+            levels[point] = {name: row.get(f"psnr/{preset}") for name, row in means.items()}
+        title = f"mean of {number} scene{'s' if number > 1 else ''}, {preset}"
+        save_bars(self.root, "cases", levels, title)
 
     def _write_report(self) -> bool:
         """Draw what is not drawn yet, and write report.html where it is asked for."""
@@ -161,9 +120,15 @@ class Results:
         drawn = {scene: item for scene, item in encoded.items() if item is not None}
         if not self.settings.report or not drawn:
             return False
+        from cassi.viz.report import make_report
+        from cassi.viz.sheet import write_bytes
+
         title = f"cassi-evaluate: {self.settings.data.name or 'scenes'}"
         wavelengths = self.benchmark.load(next(iter(drawn))).wavelengths
-        self.pictures.write_report(list(drawn.values()), wavelengths, title)
+        page = make_report(
+            list(drawn.values()), wavelengths, title=title, preset=self.settings.preset
+        )
+        write_bytes(self.root / "report.html", page)
         return True
 
     def _preprocessed(self, found: Sequence[Record]) -> Json:

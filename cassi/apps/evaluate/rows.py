@@ -26,9 +26,7 @@ NOMINAL = KNOWLEDGE[0]
 class Knowledge:
     """What a row of the table knows of the camera, as a view of a problem.
 
-    Attributes:
-        known: one of `KNOWLEDGE`.
-        align: move the mask to where the frame is sure that it lies, of the nominal camera.
+    With `align` the mask of the nominal camera is moved to where the frame is sure that it lies.
     """
 
     known: str = NOMINAL
@@ -73,13 +71,12 @@ def _see_ideal(problem: Problem) -> Problem:
     return replace(problem, snapshot=replace(problem.snapshot, y=y))
 
 
-def _as_it_is(problem: Problem) -> Problem:
-    return problem
-
-
-_SEEN: dict[str, View] = dict(
-    zip(KNOWLEDGE, (_as_it_is, _see_calibrated, _see_true, _see_ideal), strict=True)
-)
+_SEEN: dict[str, View] = {
+    "nominal": lambda problem: problem,
+    "calibrated": _see_calibrated,
+    "told": _see_true,
+    "ideal": _see_ideal,
+}
 
 
 def _with_guide(guide: tuple[Tensor, Tensor, float], snapshot: Snapshot) -> Snapshot:
@@ -91,7 +88,7 @@ def _with_guide(guide: tuple[Tensor, Tensor, float], snapshot: Snapshot) -> Snap
 
 def row_name(name: str, known: str) -> str:
     """Return what a row is called: "NAME", or "NAME (told)", or "NAME (CASE)", …."""
-    return name if known == NOMINAL else f"{name} ({known})"
+    return name if known in ("", NOMINAL) else f"{name} ({known})"
 
 
 def make_rows(
@@ -101,21 +98,7 @@ def make_rows(
     align: bool,
     guide: bool,
 ) -> tuple[dict[str, Recipe], dict[str, str], dict[str, View]]:
-    """Give each reconstructor a row for each state of knowledge.
-
-    Args:
-        recipes: of reconstructors, by name.
-        identities: of each, a hash of all that its results depend on.
-        knowledge: of `KNOWLEDGE`, in the order of the rows.
-        align: see `Knowledge`.
-        guide: whether problems have one.
-
-    Returns:
-        The same for the rows of `row_name`; and their views.
-
-    Raises:
-        ValueError: two rows have the same name.
-    """
+    """Give each reconstructor a row for each state of knowledge, a hash and a view of problems."""
     rows: dict[str, Recipe] = {}
     hashes: dict[str, str] = {}
     views: dict[str, View] = {}
@@ -137,9 +120,6 @@ def read_reconstructors(settings: Evaluate) -> dict[str, Reconstruct]:
     Each is a name, or a file, or a mapping: `method` (its name) or `model` (a
     registered network, or a file), `weights`, `overrides` (a list as for cassi-reconstruct, or a
     mapping) and the `name` in the tables.
-
-    Raises:
-        ValueError: a name is unknown or taken, or the parts do not fit.
     """
     listed = settings.reconstructors
     if isinstance(listed, str | dict):
@@ -164,21 +144,7 @@ def read_reconstructors(settings: Evaluate) -> dict[str, Reconstruct]:
 def make_recipes(
     told: Mapping[str, Reconstruct], bands: int, device: torch.device, guide: bool = False
 ) -> tuple[dict[str, Recipe], dict[str, str]]:
-    """Return what makes the reconstructors of settings, by name.
-
-    Args:
-        told: settings of each.
-        bands: of the first scene.
-        device: of the command.
-        guide: whether each is given a guide.
-
-    Returns:
-        The recipes; and for each a hash of all that its results depend on.
-
-    Raises:
-        OSError: a file is missing.
-        ValueError: the parts do not fit, or a method takes no guide.
-    """
+    """Return what makes each reconstructor; and a hash of all that its results depend on."""
     recipes: dict[str, Recipe] = {}
     identities: dict[str, str] = {}
     for name, settings in told.items():

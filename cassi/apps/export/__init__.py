@@ -44,9 +44,6 @@ def export_method(settings: Export, run: Run) -> float:
 
     Returns:
         The largest difference of a voxel, for sweeps.
-
-    Raises:
-        ValueError: the method or the camera cannot be exported in that format.
     """
     prepare_process(settings)
     settings = replace(settings, precision="32-true", device="cpu")
@@ -103,11 +100,7 @@ def export_method(settings: Export, run: Run) -> float:
 def write_file(
     format: str, method: Method, system: System, y: Tensor, file: Path, about: dict[str, str]
 ) -> Callable[[], Tensor]:
-    """Write a method for a camera in one of `EXPORTS`; return what reconstructs y by the file.
-
-    Raises:
-        ValueError: method or camera cannot be written so.
-    """
+    """Write a method for a camera in a format; return what reconstructs y by the file."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's, of its own exporters
         logging.disable(logging.WARNING)

@@ -43,15 +43,7 @@ ADVICE = {
 
 @dataclass(frozen=True)
 class Step:
-    """A step that was made.
-
-    Attributes:
-        size: cubes in its batch.
-        waited: seconds until a whole batch was there.
-        seconds: that it then took.
-        peak: bytes, of tensors on a GPU, of the whole process on a CPU.
-        parts: seconds of each of `ADVICE`.
-    """
+    """A step that was made: seconds and bytes, of tensors on a GPU, of the process on a CPU."""
 
     size: int
     waited: float
@@ -66,10 +58,6 @@ def next_size(done: Sequence[Step], whole: int) -> int | None:
     Whole batches, if they take a few seconds only. Of others one cube tells the time, which a CPU
     takes in proportion, and one and two cubes the memory: the first step of a large batch is
     several times slower than those after it, because the system clears the memory that it takes.
-
-    Args:
-        done: the steps so far.
-        whole: cubes in a batch.
     """
     if not done:
         return whole if whole <= 2 else 1
@@ -158,19 +146,11 @@ class _Clock:
 
 
 def rehearse(settings: Train, fit: Callable[[Train, list[Callback]], Trainer]) -> str:
-    """Make a few steps of a training and say what all of them would take.
+    """Make a few steps of a training and say, in lines, what all of them would take.
 
     The steps are the training's own: its batches, network, precision and devices. On a CPU a batch
     that takes long is tried with one and with two of its cubes. Validation and checkpoints are left
     out, and so is what loggers and callbacks other than the moving average do.
-
-    Args:
-        settings: of the training.
-        fit: trains with other settings and more callbacks; returns Lightning's Trainer.
-
-    Returns:
-        Lines for people to read: steps, seconds of each, their sum, peak memory, and what most of a
-        step is spent on.
     """
     from lightning.pytorch.callbacks import LambdaCallback
 

@@ -44,10 +44,6 @@ def find_start(ckpt: str | Path | None, folder: Path) -> Path | None:
 
     `last` in a folder without one starts anew, so that a job that is stopped and queued again may
     always ask for it. The one before the last takes the place of a last one that is damaged.
-
-    Raises:
-        OSError: the named checkpoint is not there.
-        ValueError: a new training would overwrite an earlier one; or there are only damaged ones.
     """
     last = checkpoint_folder(folder) / "last.ckpt"
     if ckpt is None:
@@ -80,12 +76,7 @@ def _undamaged(last: Path) -> Path:
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a checkpoint of the training; nothing in it is executed.
-
-    Raises:
-        OSError: there is no such file.
-        ValueError: it is none, or it is damaged, or Git LFS has left a pointer in its place.
-    """
+    """Read a checkpoint of the training; nothing in it is executed."""
     with path.open("rb") as file:
         check_fetched(path, file.read(64))
     try:
@@ -126,16 +117,8 @@ def export(folder: Path, settings: Train, card: Card, best: Mapping[str, object]
     """Write model.safetensors and model.yaml, and ema.safetensors where there is an average.
 
     The first holds the best weights on the validation scenes, which are the moving average's where
-    there is one; the last the average at the end.
-
-    Args:
-        folder: of the run.
-        settings: of the training; go into model.yaml.
-        card: name, settings and bands of the network.
-        best: more about the best weights, for people to read.
-
-    Returns:
-        The files of weights.
+    there is one; the last the average at the end. Of the best ones `best` says more, for people to
+    read.
     """
     last = read_checkpoint(checkpoint_folder(folder) / "last.ckpt")
     weights = [("model.safetensors", _read_best(folder, last), dict(best))]
@@ -175,9 +158,13 @@ def read_run_ids(folder: Path) -> dict[str, str]:
 
 def write_run_ids(folder: Path, ids: Mapping[str, str]) -> None:
     """Keep the names that services gave a run beside its checkpoints."""
+    _write_beside(folder, RUN_IDS, json.dumps(dict(ids)))
+
+
+def _write_beside(folder: Path, name: str, text: str) -> None:
     checkpoint_folder(folder).mkdir(parents=True, exist_ok=True)
-    with atomic_path(checkpoint_folder(folder) / RUN_IDS) as temporary:
-        temporary.write_text(json.dumps(dict(ids)), encoding="utf-8")
+    with atomic_path(checkpoint_folder(folder) / name) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 OPTIONS = "options.yaml"
@@ -188,9 +175,7 @@ def save_options(folder: Path, options: Sequence[str]) -> None:
 
     Hydra's own copy would not do: a run that is refused overwrites it.
     """
-    checkpoint_folder(folder).mkdir(parents=True, exist_ok=True)
-    with atomic_path(checkpoint_folder(folder) / OPTIONS) as temporary:
-        temporary.write_text(yaml.safe_dump(list(options), allow_unicode=True), encoding="utf-8")
+    _write_beside(folder, OPTIONS, yaml.safe_dump(list(options), allow_unicode=True))
 
 
 def add_earlier_options(arguments: list[str]) -> list[str]:
@@ -198,12 +183,6 @@ def add_earlier_options(arguments: list[str]) -> list[str]:
 
     An option given again wins. Plugins, which are programs, and loggers that send to another
     machine are not taken from there: the folder may be a stranger's.
-
-    Args:
-        arguments: of the command, with `ckpt=last` and `hydra.run.dir=DIR` where a run goes on.
-
-    Raises:
-        ValueError: the earlier options are none of a training, or such have to be given again.
     """
     given = {_key(argument): argument for argument in arguments if _is_option(argument)}
     folder = given.get("hydra.run.dir", "").partition("=")[2].strip("'\"")

@@ -47,10 +47,6 @@ def load_scenes(data: Data, split: str, wavelengths: tuple[float, ...]) -> list[
     """Read the scenes of a split, those of a plugin's data set from its function.
 
     Without `data.root` it is the bundled one, whatever the split.
-
-    Raises:
-        OSError: a file is missing.
-        ValueError: a file is not fit, or belongs to another split.
     """
     if data.source is not None:
         return _load_made(data, split, wavelengths)
@@ -95,12 +91,7 @@ def _load_made(data: Data, split: str, wavelengths: tuple[float, ...]) -> list[S
 
 
 def load_data(settings: Train) -> TrainingData:
-    """Make the `TrainingData` of settings.
-
-    Raises:
-        OSError: a file is missing.
-        ValueError: a value is not fit; or what the scenes hold is not.
-    """
+    """Make the `TrainingData` of settings."""
     from cassi.training.data import TrainingData
 
     data = settings.data
@@ -190,16 +181,7 @@ def data_wavelengths(data: Data) -> tuple[float, ...]:
 
 
 def build_simulator(node: dict[str, Any], wavelengths: tuple[float, ...]) -> Simulator:
-    """Make the simulator of a config node; the masks' files are read.
-
-    Args:
-        node: of the config.
-        wavelengths: of the cubes, nm; a dispersion curve needs them.
-
-    Raises:
-        OSError: a mask's file is missing.
-        ValueError: mask, offsets and detector do not fit each other or the bands.
-    """
+    """Make the simulator of a config node; the masks' files are read."""
     settings, bands = dict(node), len(wavelengths)
     masks = _build_masks(settings.pop("masks"), bands)
     if settings.get("offsets") is not None:
@@ -259,11 +241,7 @@ def build_plugins() -> list[Any]:
 
 
 def build_loggers(settings: Train, resumed: int | None, folder: Path) -> list[Logger]:
-    """Make the loggers; of a resumed run they go on where they were.
-
-    Raises:
-        ValueError: the library of one is not installed.
-    """
+    """Make the loggers; of a resumed run they go on where they were."""
     nodes = {name: node for name, node in settings.logger.items() if node is not None}
     ids = {} if resumed is None else read_run_ids(folder)
     made = []
@@ -328,9 +306,6 @@ def open_services(loggers: Sequence[Any], settings: Train, folder: Path) -> None
     """Let services that compare runs know the settings; a run's folder has them in model.yaml.
 
     The names that the services give the run are kept for those that resume it.
-
-    Raises:
-        ValueError: a service takes nothing: it says why.
     """
     ids = earlier = read_run_ids(folder)
     for logger in loggers:

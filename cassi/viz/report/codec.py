@@ -18,27 +18,19 @@ def block_size(height: int, width: int, most_pixels: int = MOST_PIXELS) -> int:
 def compress(
     cube: np.ndarray, peak: float, bytes_per_pixel: float = BYTES_PER_PIXEL
 ) -> dict[str, object]:
-    """Packs a cube for a page that decodes JPEG by a canvas.
+    """Packs a cube (C, H, W) for a page that decodes JPEG by a canvas.
 
     With the orthonormal principal components E (C, k) of the spectra and their mean m, the cube is
 
         x = m + Σᵢ Eᵢ (lowᵢ + stepᵢ · planeᵢ),
 
-    where a plane is an 8-bit greyscale JPEG whose quantization is the same for all frequencies and,
-    in units of x, for all components: the allocation of least squared error for an orthonormal
-    transform (Goyal, IEEE Signal Processing Magazine 18(5), 2001). Components whose variance is
-    below that of the rounding are left out. The step is 1.2 % of ``peak``, or what keeps the planes
-    within 2.6 bytes a pixel. On scenes of 256×256×28 the error is 0.2 to 0.5 % of the peak (root
-    mean square), and 99 % of all values are within 1 % for a method that smooths as most do.
-
-    Args:
-        cube: (C, H, W), finite.
-        peak: maximum of the scene, > 0, which the step is relative to.
-        bytes_per_pixel: limit of the planes together. Noise reaches it: the step then grows.
-
-    Returns:
-        What JSON holds of it: ``mean`` (C), ``basis`` (k, C), ``low`` (k), ``step`` (k) and
-        ``planes``, k JPEG files in base64.
+    where a plane is an 8-bit greyscale JPEG, in base64, whose quantization is the same for all
+    frequencies and, in units of x, for all components: the allocation of least squared error for an
+    orthonormal transform (Goyal, IEEE Signal Processing Magazine 18(5), 2001). Components whose
+    variance is below that of the rounding are left out. The step is 1.2 % of ``peak``, the maximum
+    of the scene, or what keeps the planes within ``bytes_per_pixel``, which noise reaches. On
+    scenes of 256×256×28 the error is 0.2 to 0.5 % of the peak (root mean square), and 99 % of all
+    values are within 1 % for a method that smooths as most do.
     """
     bands, height, width = cube.shape
     scale = 2.0 ** np.frexp(peak)[1]  # squares of radiances of 1e20 are beyond float32

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 from cassi.apps.evaluate import rows
@@ -39,6 +40,9 @@ def test_each_row_has_a_hash_of_what_it_knows():
     assert views["auto"] == Knowledge("nominal", align=True)
     other = make_rows(*told, align=False, guide=False)[1]
     assert len({*hashes.values(), *other.values(), "1"}) == 5
+    taken = {"auto": Given(auto()), "auto (told)": Given(auto())}, {"auto": "1", "auto (told)": "2"}
+    with pytest.raises(ValueError, match=r"two rows are called 'auto \(told\)'"):
+        make_rows(*taken, ["nominal", "told"], align=True, guide=False)
 
 
 def test_alignment_is_a_setting_of_both_commands():

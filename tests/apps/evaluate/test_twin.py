@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from shared import runs_in
 
 import cassi
 from cassi.evaluation import Job, RecordFolder, Twin
@@ -67,24 +66,6 @@ def test_the_frame_is_the_twins(evaluate, data, results, tmp_path):
         assert scores["residual"] == pytest.approx(residual.item(), rel=1e-4)
 
 
-def test_only_what_changed_is_done_again(evaluate, data, found, tmp_path):
-    records = tmp_path / "run" / "records"
-    options = (*data, *PLAIN, f"reconstructors=[{GAP}]", "twin=shifted")
-    evaluate(*options, "knowledge=[nominal,told]").ok()
-    first = runs_in(records)
-    assert not found
-    evaluate(*options).ok()
-    assert first.items() <= runs_in(records).items()
-    done, whole = runs_in(records), (tmp_path / "run" / "results.json").read_bytes()
-    assert len(done) == 9
-    evaluate(*options).ok()
-    assert runs_in(records) == done
-    assert (tmp_path / "run" / "results.json").read_bytes() == whole
-    assert len(found) == 3  # what is done needs no camera
-    evaluate(*options, "twin.rotation=0.1").ok()
-    assert all(runs_in(records)[path] != done[path] for path in done)
-
-
 def test_a_camera_that_is_not_found_fails_its_rows_alone(evaluate, data, results):
     outcome = evaluate(*data, *PLAIN, f"reconstructors=[{GAP}]", "twin=shifted", "scenes=[one]")
     assert outcome.status == 1
@@ -118,17 +99,6 @@ def test_measurements_are_refused(evaluate, tmp_path, data):
     outcome = evaluate(*options, *PLAIN, f"reconstructors=[{GAP}]", "twin=shot")
     assert "twin: expected data with true cubes" in outcome.refusal
     assert "data=folder" in outcome.refusal
-
-
-def test_rows_of_one_name_are_refused(evaluate, data):
-    taken = "{name: 'gap (told)', method: gap_tv}"
-    outcome = evaluate(*data, *PLAIN, f"reconstructors=[{GAP},{taken}]", "twin=shot")
-    assert "two rows are called 'gap (told)'" in outcome.refusal
-
-
-def test_the_help_names_the_group(evaluate):
-    outcome = evaluate("--help")
-    assert "twin: blurred, camera, none, shifted, shot" in outcome.out
 
 
 @pytest.mark.release

@@ -156,13 +156,6 @@ def test_every_network_is_an_option(name):
     assert (network.bands, card.name) == (28, name)
 
 
-def test_settings_of_a_network_are_values():
-    settings = settings_of("model=dauhst_2stg", "model.stages=1")
-    network, card = build_network(settings.model, 5)
-    assert (network.stages, network.bands) == (1, 5)
-    assert card.settings["size"] == (256, 320)
-
-
 def test_a_path_is_an_option_of_the_group():
     arguments = ["model=a b/it's.safetensors", "model=gap_net", "-m", "x=y.safetensors"]
     rewritten = spell(arguments)

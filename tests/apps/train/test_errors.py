@@ -41,6 +41,7 @@ def refused(train, tmp_path):
         (["data=folder"], "data.root"),
         (["data.simulator.masks.mask=[random,none.mat]"], "none.mat"),
         (["data=cave", "paths.data_dir=nowhere"], "no folder nowhere; give data.root=DIR"),
+        (["data=cave", "paths.data_dir=nowhere"], "of MST give data=mst data.root=DIR"),
         (["model.stages=0"], "stages"),
         (["model.stage=2"], "model.stages"),
         (["model.weights=none.pth"], "no file none.pth"),
@@ -57,6 +58,10 @@ def refused(train, tmp_path):
         (["logger.csv._target_=lightning.pytorch.loggers.CometLogger"], "not allowed"),
         (["+logger.x={_target_: cassi.priors.Denoiser, network: a.pt}"], "config nodes name none"),
         (["ckpt=none.ckpt"], "no file none.ckpt"),
+        (["experiment=paper/mst_s"], "it is recipe=paper/mst_s now"),
+        (["recipe=paper/mst"], "did you mean paper/mst_s"),
+        (["crop=64"], "did you mean data.crop"),
+        (["lr=1e-3"], "did you mean optimizer.lr"),
     ],
 )
 def test_wrong_values(refused, overrides, said):

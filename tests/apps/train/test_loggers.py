@@ -1,9 +1,6 @@
 """What loggers keep, several at once: numbers, settings, and pictures of a validation scene."""
 
-import numpy as np
 import pytest
-
-from cassi.training.loggers import taker_of
 
 TINY = (
     *("model=gap_net", "model.stages=1", "data.crop=16", "data.validation.crop=16"),
@@ -14,6 +11,7 @@ NAMES = ("validation (estimate, truth)", "validation spectra")
 
 
 def test_wandb_offline(train, tmp_path, monkeypatch):
+    """Each sitting is a folder of its own, which `wandb sync` sends to the run of their name."""
     wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_SILENT", "true")
     train(*TINY, "logger=[csv,wandb]", "logger.wandb.offline=true").ok()
@@ -26,18 +24,10 @@ def test_wandb_offline(train, tmp_path, monkeypatch):
     assert all(any(name.startswith(known) for name in pictures) for known in NAMES)
     assert (tmp_path / "run" / "metrics.csv").exists()
     assert not (tmp_path / "run" / "tensorboard").exists()
-
-
-def test_a_resumed_training_goes_on_in_the_same_run_of_wandb(train, tmp_path, monkeypatch):
-    """Each sitting is a folder of its own, which `wandb sync` sends to the run of their name."""
-    wandb = pytest.importorskip("wandb")
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    options = ("logger=[csv,wandb]", "logger.wandb.offline=true")
-    train(*TINY, *options).ok()
-    wandb.finish()
     begun, init = [], wandb.init
     monkeypatch.setattr(wandb, "init", lambda **given: begun.append(given) or init(**given))
-    train("ckpt=last", "trainer.max_steps=3", *options, f"hydra.run.dir={tmp_path / 'run'}").ok()
+    resumed = ("ckpt=last", "trainer.max_steps=3", f"hydra.run.dir={tmp_path / 'run'}")
+    train(*resumed, "logger=[csv,wandb]", "logger.wandb.offline=true").ok()
     wandb.finish()
     (name,) = {f.name.rpartition("-")[2] for f in (tmp_path / "run/wandb").glob("offline-run-*")}
     assert [(given["id"], given["resume"]) for given in begun] == [(name, "allow")]
@@ -71,27 +61,6 @@ def test_mlflow_without_a_server(train, tmp_path, monkeypatch):
     assert {file.name for file in tmp_path.iterdir()} == {"run"}
     line = train(*TINY, "logger=mlflow", "logger.mlflow.tracking_uri=file:x", "hydra.run.dir=b")
     assert "logger: mlflow: The filesystem tracking backend" in line.refusal
-
-
-def test_how_each_kind_takes_a_picture():
-    """The clients of TensorBoard and MLflow, and Lightning's logger of Weights & Biases."""
-    seen = []
-
-    class Service:
-        def log_image(self, *given):
-            seen.append(given)
-
-    class Client:
-        run_id = "7"
-        experiment = Service()
-
-    picture = np.zeros((2, 2, 3), np.uint8)
-    taker_of(Service())("validation spectra", picture, 3)
-    taker_of(Client())("validation (estimate, truth)", picture, 3)
-    assert seen[0][0] == "validation spectra"
-    assert seen[0][1][0] is picture
-    assert seen[1] == ("7", picture, "validation_estimate_truth/00000003.png")
-    assert taker_of(object()) is None
 
 
 def test_a_library_that_is_missing_is_named(train, monkeypatch):

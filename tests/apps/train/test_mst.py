@@ -1,6 +1,5 @@
 """The toolbox of MST from end to end: its folder of data, its recipes, and what is said of them."""
 
-import numpy as np
 import pytest
 import torch
 from shared import write_toolbox
@@ -112,22 +111,6 @@ def test_wrong_values(refused, root, options, said):
     assert said in refused("data=mst", "model=gap_net", f"data.root={root}", *options)
 
 
-@pytest.mark.parametrize(
-    ("option", "said"),
-    [
-        ("experiment=paper/mst_s", "it is recipe=paper/mst_s now"),
-        ("recipe=paper/mst", "did you mean paper/mst_s"),
-        ("crop=64", "did you mean data.crop"),
-        ("lr=1e-3", "did you mean optimizer.lr"),
-        ("data=cave", "for cave_1024_28 of MST give data=mst data.root=DIR"),
-    ],
-)
-def test_the_key_to_set_is_named(refused, tmp_path, option, said):
-    line = refused(option, f"paths.data_dir={tmp_path}")
-    assert said in line
-    assert "gap_tv" not in line
-
-
 def test_a_training_by_a_recipe_can_be_resumed(tmp_path):
     save_options(tmp_path, ["recipe=paper/mst_s", "data.root=a/b"])
     resumed = ["ckpt=last", f"hydra.run.dir={tmp_path}"]
@@ -135,26 +118,3 @@ def test_a_training_by_a_recipe_can_be_resumed(tmp_path):
     save_options(tmp_path, ["recipe=paper/../mst_s"])
     with pytest.raises(ValueError, match="is none"):
         add_earlier_options(resumed)
-
-
-def test_a_schedule_of_epochs_goes_on_in_a_resumed_run(train, results, root, tmp_path):
-    options = (
-        *("recipe=paper/mst_s", "model=gap_net", "model.stages=1", f"data.root={root}", *TINY),
-        *("data.batch_size=2", "data.steps_per_epoch=2", "scheduler=cosine_by_epoch"),
-        *("callbacks.best=null", "scheduler.schedule.T_max=3"),
-    )
-
-    def rates(folder, steps, *more):
-        train(*more, f"trainer.max_steps={steps}", f"hydra.run.dir={tmp_path / folder}").ok()
-        return [r["lr-Adam"] for r in results("metrics.csv", folder) if r["lr-Adam"]]
-
-    whole = rates("whole", 5, *options)
-    rates("parts", 3, *options)
-    assert rates("parts", 5, "ckpt=last") == whole
-    assert len(set(whole)) == 3
-
-
-def test_a_plugins_cubes_have_no_scale(tmp_path):
-    np.save(tmp_path / "a.npy", np.ones((2, 2)))
-    with pytest.raises(ValueError, match=r"data\.scale: expected auto"):
-        load_data(settings_of("data=mst", f"data.root={tmp_path}", "data.validation.scale=2"))
