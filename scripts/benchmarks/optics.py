@@ -337,7 +337,8 @@ def write(folder: Path, optics: Optics) -> None:
         (folder / f"{name}.yaml").write_text(f"# {optics.said}\n{text}")
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Draw a camera and write its files."""
     parser = Parser(__doc__, threads=1)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seed", type=int, default=0)
@@ -345,3 +346,7 @@ if __name__ == "__main__":
     drawn = draw(options.seed)
     write(options.folder, drawn)
     print(drawn.said)
+
+
+if __name__ == "__main__":
+    main()

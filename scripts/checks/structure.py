@@ -1,6 +1,7 @@
 """Count lines by part, loaded modules, long functions, probes and loose types.
 
     python -m scripts.checks.structure
+    python -m scripts.checks.structure --beside v1.0.0rc1    # and the lines of another revision
 
 A line is code, docstring, comment or blank. `Any` counts names in annotations and elsewhere; probes
 are calls of getattr and hasattr.
@@ -12,9 +13,12 @@ import io
 import json
 import subprocess
 import sys
+import tarfile
+import tempfile
 import tokenize
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,10 +44,43 @@ print(json.dumps([len(files), sum(len(open(file).readlines()) for file in files)
 """
 
 
-def sources(folder: str) -> list[Path]:
+def sources(folder: str, root: Path = ROOT) -> list[Path]:
     """Return the Python files below a folder; of `NAME/*` those of the folder itself."""
     pattern = "*.py" if folder.endswith("/*") else "**/*.py"
-    return sorted((ROOT / folder.removesuffix("/*")).glob(pattern))
+    return sorted((root / folder.removesuffix("/*")).glob(pattern))
+
+
+def lines_of(part: str, root: Path) -> int:
+    """Return the lines of a part: of its Python files, or words where it is `docs`."""
+    if part == "docs, words":
+        pages = [*(root / "docs").rglob("*.md"), *root.glob("*.md")]
+        return sum(len(page.read_text(encoding="utf-8").split()) for page in pages)
+    return sum(len(file.read_text(encoding="utf-8").splitlines()) for file in sources(part, root))
+
+
+@contextmanager
+def checked_out(revision: str) -> Iterator[Path]:
+    """Yield a folder with the files of a revision."""
+    with tempfile.TemporaryDirectory() as folder:
+        archive = subprocess.run(
+            ["git", "archive", revision], cwd=ROOT, stdout=subprocess.PIPE, check=True
+        )
+        with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
+            files.extractall(folder, filter="data")
+        yield Path(folder)
+
+
+def compare(parts: list[str], revision: str) -> None:
+    """Print the lines of each part in a revision, and now."""
+    with checked_out(revision) as root:
+        names = sorted(p.name for p in (root / "cassi").iterdir() if p.is_dir())
+        gone = [f"cassi/{name}" for name in names if f"cassi/{name}" not in parts]
+        rows = {part: (lines_of(part, root), lines_of(part, ROOT)) for part in [*parts, *gone]}
+        rows["docs, words"] = lines_of("docs, words", root), lines_of("docs, words", ROOT)
+    print(f"{'':20}{revision:>12}{'now':>10}")
+    for part, (before, now) in rows.items():
+        if before or now:
+            print(f"{part:20}{before:>12}{now:>10}")
 
 
 def kinds_of(text: str) -> Counter[str]:
@@ -101,11 +138,13 @@ def main() -> None:
     """Print the counts."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--folder", default="outputs/structure", help="where a command writes")
-    told = parser.parse_args()
+    parser.add_argument("--beside", metavar="REVISION", help="print its lines beside those of now")
+    options = parser.parse_args()
     total: Counter[str] = Counter()
     print(f"{'':20}{'lines':>8}" + "".join(f"{kind:>11}" for kind in KINDS))
     parts = sorted(p.name for p in (ROOT / "cassi").iterdir() if p.is_dir() and p.name[0] != "_")
-    for part in [*(f"cassi/{name}" for name in parts), "cassi/*", "scripts", "tests"]:
+    folders = [*(f"cassi/{name}" for name in parts), "cassi/*", "scripts", "tests"]
+    for part in folders:
         counts = sum((kinds_of(p.read_text()) for p in sources(part)), Counter[str]())
         total += counts
         row = "".join(f"{counts[kind]:>11}" for kind in KINDS)
@@ -113,8 +152,10 @@ def main() -> None:
     print(f"{'all':20}{sum(total.values()):>8}" + "".join(f"{total[k]:>11}" for k in KINDS))
     print(dict(loose_types()), *long_functions(), sep="\n")
     for name, command in (("cassi.reconstruct(y, system)", False), ("cassi-reconstruct", True)):
-        modules, lines = loaded(command, told.folder)
+        modules, lines = loaded(command, options.folder)
         print(f"{name}: {modules} modules, {lines} lines")
+    if options.beside:
+        compare(folders, options.beside)
 
 
 if __name__ == "__main__":

@@ -97,7 +97,7 @@ def test_a_scene_that_fails_is_reported_and_the_rest_goes_on(evaluate, data, res
         (["figure.zoom=[1,2]"], "figure.zoom: expected null, auto or"),
         (["figure.regions=[1,2]"], "figure.regions: expected null or"),
         (["guide.response=pan"], "gap, which takes no guide"),
-        (["guide.response=rgb"], "expected pan, cie or null"),
+        (["guide.response=rgb"], "there is no 'rgb'; there is pan, cie"),
         (["repeats=0"], "repeats"),
     ],
 )

@@ -114,7 +114,10 @@ def test_error_bars_have_the_unit_of_the_cube(folder):
     ("options", "message"),
     [
         (["output.unit=reflectance"], "output.unit: expected response=FILE with reflectance"),
-        (["output.unit=reflectence"], "did you mean output.unit=reflectance"),
+        (
+            ["output.unit=reflectence"],
+            "output.unit: there is no 'reflectence'; did you mean reflectance",
+        ),
         (["response=[1,2,3]"], "response: expected 4 numbers, one per band"),
         (["response={wite: a.png}"], "response: no value 'wite'.*white"),
         (["response={patch: [1, 2, 3]}"], "expected patch: .top, left, height, width"),
