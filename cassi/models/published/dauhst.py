@@ -192,7 +192,9 @@ class DAUHST(Unrolled):
         v = x + Aᵀ(AAᵀ + α_i I)⁻¹(y − Ax),   x ← HST_i(v, β_i)
 
     Args:
-        bands, stages, checkpointing: as of `Unrolled`.
+        bands: as of `Unrolled`.
+        stages: as of `Unrolled`.
+        checkpointing: as of `Unrolled`.
         size: rows and columns of the detector for which the tables of positions are made; rounded
             up to multiples of 32. Others are served by interpolation. (256, 320) is the published.
 

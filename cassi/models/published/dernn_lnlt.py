@@ -215,7 +215,9 @@ class DERNNLNLT(RecurrentSplitting):
         v = z + Φᵀ(ΦΦᵀ + ρI)⁻¹(y − Φz),   z ← LNLT(v, σ),   Φ, ρ, σ estimated from z
 
     Args:
-        bands, stages, checkpointing: as of `Unrolled`.
+        bands: as of `Unrolled`.
+        stages: as of `Unrolled`.
+        checkpointing: as of `Unrolled`.
         blocks: of the denoiser, at each scale.
 
     Raises:

@@ -112,7 +112,9 @@ class LRDUN(Staged):
     bands where the first guess sees it.
 
     Args:
-        bands, stages, checkpointing: as of `Unrolled`.
+        bands: as of `Unrolled`.
+        stages: as of `Unrolled`.
+        checkpointing: as of `Unrolled`.
         rank: terms of the sum; at most `dim`.
         dim: factors in the networks; at most C: what is above is cut.
 

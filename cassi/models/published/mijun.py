@@ -178,7 +178,9 @@ class MiJUN(RecurrentSplitting):
     wholes, so that its weights belong to square images of one size.
 
     Args:
-        bands, stages, checkpointing: as of `Unrolled`.
+        bands: as of `Unrolled`.
+        stages: as of `Unrolled`.
+        checkpointing: as of `Unrolled`.
         size: rows and columns of the image, which are equal; rounded up to a multiple of 32.
             Smaller scenes are reflected to that size, larger ones are refused. (256, 256) is the
             published.

@@ -219,7 +219,9 @@ class PADUT(Unrolled):
         v = x + r_i ⊙ Aᵀ(AAᵀ)⁺(y − Ax),   x ← D_i(v)
 
     Args:
-        bands, stages, checkpointing: as of `Unrolled`.
+        bands: as of `Unrolled`.
+        stages: as of `Unrolled`.
+        checkpointing: as of `Unrolled`.
         scales: resolutions of a stage's U-Net, each half of the one before.
 
     Raises:

@@ -133,7 +133,9 @@ class SAUNet(Unrolled):
     α and β of every stage are estimated from y and the mask.
 
     Args:
-        bands, stages, checkpointing: as of `Unrolled`.
+        bands: as of `Unrolled`.
+        stages: as of `Unrolled`.
+        checkpointing: as of `Unrolled`.
         drop: probability that a sample of a training passes by a branch of a denoiser.
         drop_bottom: the same at the lowest resolution, reached at its last block. Published for 1,
             2, 3, 5, 9, 13 stages: drop 0, .1, .1, .1, 0, .1, drop_bottom 0, .1, .2, .2, .3, .2.
