@@ -96,12 +96,12 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m scripts.checks.syntax
-	git ls-files 'csrc/*.h' 'csrc/*.cpp' 'csrc/*.cu' | xargs -r $(BIN)/clang-format --dry-run -Werror
+	git ls-files 'csrc/*.h' 'csrc/*.cpp' 'csrc/*.cu' 'csrc/*.cuh' | xargs -r $(BIN)/clang-format --dry-run -Werror
 
 format: install
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	git ls-files 'csrc/*.h' 'csrc/*.cpp' 'csrc/*.cu' | xargs -r $(BIN)/clang-format -i
+	git ls-files 'csrc/*.h' 'csrc/*.cpp' 'csrc/*.cu' 'csrc/*.cuh' | xargs -r $(BIN)/clang-format -i
 
 wheel: install
 	$(PIP) wheel -q --no-deps --no-build-isolation -w dist .
