@@ -5,23 +5,11 @@ sequence towards the cube that it expects (`cassi.systems.guide`, `cassi.methods
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from torch import Tensor
 
-
-@runtime_checkable
-class ComponentPrior(Protocol):
-    """The prior of one run on spectral components; see `cassi.solvers.components`."""
-
-    basis: Any
-    keep: Callable[[float, int], None]
-    apply: Callable[[Tensor, float | Tensor], Tensor]
-    count: Callable[[Tensor, float | Tensor], None]
-
-    def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
-        """Apply the prior to a cube."""
+from cassi.prior_protocols import ComponentPrior
 
 
 class PulledPrior(ABC):

@@ -14,9 +14,10 @@ from cassi.checks import not_negative, whole_number
 from cassi.methods.motion import find_motion, inside, move
 from cassi.methods.restarts import Counted
 from cassi.methods.wrapper import Wrapper
+from cassi.prior_protocols import ComponentPrior, has_components
 from cassi.priors import Subspace
 from cassi.priors.subspace import block_means
-from cassi.pulled_prior import ComponentPrior, PulledPrior
+from cassi.pulled_prior import PulledPrior
 from cassi.solvers import ADMM, Geometric, Iteration, LinearSystem, Solution, Solver, Statistics
 from cassi.solvers.base import Options, take
 from cassi.solvers.linear_system import is_camera, seen
@@ -183,7 +184,7 @@ class Following:
         level, prior = self.known.level.to(cube), self.shorter.prior
         assert isinstance(prior, Subspace)
         smooth = prior.begin()
-        assert isinstance(smooth, ComponentPrior)
+        assert has_components(smooth)
         near = Predicted(smooth, cube / level, self.of.weight * there, self.of.tolerance)
         history: list[Iteration] = []
         counted = Counted(given.get("callback"), history, time.perf_counter() - began)

@@ -1,50 +1,34 @@
-"""What the prior of a run may have beside its call: a memory, calls that it counts, a penalty.
+"""The memory of the prior of a run."""
 
-- `begin()` returns the prior of one run, with an empty memory.
-- `memory` are the tensors that it keeps from call to call; None where it keeps more than tensors.
-- `turn(R)` changes its memory as components change, x ← Rᵀx.
-- `apply(x, sigma)` is a call that is not counted, `count()` counts one.
-- `penalty(x, sigma)` is R(x) of each sample, `(B,)`, of a proximal map; None where there is no R.
-"""
-
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from torch import Tensor
 
-Prior = Callable[[Tensor, Any], Tensor]
-"""(cube, sigma) → cube."""
+from cassi.prior_protocols import Counting, Keeping, Prior, Remembering, Turning
 
 
-def begin(prior: Any) -> Prior:
+def begin(prior: Prior) -> Prior:
     """Return the prior of one run."""
-    run: Prior = prior.begin() if hasattr(prior, "begin") else prior
-    return run
+    return prior.begin() if isinstance(prior, Remembering) else prior
 
 
 def kept(prior: Prior) -> Sequence[Tensor] | None:
     """Return what the prior of a run keeps; None where that is more than tensors."""
-    return getattr(prior, "memory", None)
+    return prior.memory if isinstance(prior, Keeping) else None
 
 
-def turn(prior: Any, rotation: Tensor) -> None:
+def turn(prior: Prior, rotation: Tensor) -> None:
     """Let the prior of a run follow a change of the basis, if it does."""
-    if hasattr(prior, "turn"):
+    if isinstance(prior, Turning):
         prior.turn(rotation)
 
 
-def counts(prior: Prior) -> bool:
-    """Tell whether the prior of a run counts its calls; a module of torch has an `apply` too."""
-    return hasattr(prior, "count") and hasattr(prior, "apply")
-
-
-def uncounted(prior: Any, x: Tensor, sigma: float | Tensor) -> Tensor:
+def uncounted(prior: Prior, x: Tensor, sigma: float | Tensor) -> Tensor:
     """Apply the prior of a run; one that counts its calls does not count this one."""
-    u: Tensor = prior.apply(x, sigma) if counts(prior) else prior(x, sigma)
-    return u
+    return prior.apply(x, sigma) if isinstance(prior, Counting) else prior(x, sigma)
 
 
-def count_call(prior: Any) -> None:
+def count_call(prior: Prior) -> None:
     """Let the prior of a run count a call, if it does."""
-    if counts(prior):
+    if isinstance(prior, Counting):
         prior.count()

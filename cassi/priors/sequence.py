@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from cassi.checks import whole_number
+from cassi.prior_protocols import Keeping, Prior
 from cassi.priors.low_rank import LowRank
-from cassi.priors.memory import Prior, begin, count_call, kept, turn, uncounted
+from cassi.priors.memory import begin, count_call, kept, turn, uncounted
 from cassi.priors.tv import TV
 
 Parts = Sequence[Prior] | Mapping[str, Prior]
@@ -83,9 +84,9 @@ class _Composed:
     def memory(self, values: Sequence[Tensor]) -> None:
         rest = list(values)
         for part in self.parts:
-            if count := len(kept(part) or ()):
-                setattr(part, "memory", rest[:count])  # noqa: B010 - not all priors have it
-                rest = rest[count:]
+            if isinstance(part, Keeping) and part.memory:
+                count = len(part.memory)
+                part.memory, rest = rest[:count], rest[count:]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from cassi import ops
 from cassi.checks import not_negative, whole_number
-from cassi.priors.memory import Prior, begin, count_call, kept, turn, uncounted
+from cassi.prior_protocols import Keeping, Prior, is_proximal
+from cassi.priors.memory import begin, count_call, kept, turn, uncounted
 from cassi.priors.tv import TV
 
 SETTLED = 0.4
@@ -201,8 +202,8 @@ class _Run:
 
     @memory.setter
     def memory(self, values: Sequence[Tensor]) -> None:
-        if values:
-            setattr(self.prior, "memory", values)  # noqa: B010 - not all priors have it
+        if values and isinstance(self.prior, Keeping):
+            self.prior.memory = values
 
     def apply(self, components: Tensor, sigma: float | Tensor) -> Tensor:
         return uncounted(self.prior, components, sigma)
@@ -261,8 +262,7 @@ class _Run:
 
     def penalty_of(self, components: Tensor, sigma: float | Tensor) -> Tensor | None:
         """Return R(c) of each sample, of components c = S Eᵀx."""
-        penalty = getattr(self.prior, "penalty", None)
-        return None if penalty is None else penalty(components, sigma)
+        return self.prior.penalty(components, sigma) if is_proximal(self.prior) else None
 
 
 def block_means(x: Tensor, side: int, bands: int | None = None) -> Tensor:

@@ -6,13 +6,9 @@ from typing import Any, ClassVar, TypeGuard
 import torch
 from torch import Tensor
 
-from cassi.solvers.base import Algorithm, Prior, State
-from cassi.solvers.components import (
-    Components,
-    begin_components,
-    has_components,
-    step_components,
-)
+from cassi.prior_protocols import Prior, has_components
+from cassi.solvers.base import Algorithm, State
+from cassi.solvers.components import Components, begin_components, step_components
 from cassi.solvers.linear_system import Camera, LinearSystem, Rho, has_subspace, is_camera
 from cassi.solvers.objective import data_misfit, half_square
 from cassi.solvers.statistics import Statistics

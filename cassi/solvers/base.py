@@ -13,7 +13,6 @@ from typing import (
     NamedTuple,
     Protocol,
     TypedDict,
-    TypeGuard,
     TypeVar,
     runtime_checkable,
 )
@@ -22,36 +21,12 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
+from cassi.prior_protocols import Prior, Remembering, is_proximal
+from cassi.prior_protocols import Proximal as Proximal  # a public name of `cassi.solvers`
 from cassi.solvers.linear_system import LinearSystem, Rho, is_camera
 from cassi.solvers.statistics import Statistics
 
 S = TypeVar("S")
-Prior = Callable[[Tensor, Any], Tensor]
-"""(cube, sigma) → cube: removes noise of standard deviation sigma from a cube `(B, C, H, W)`."""
-
-
-@runtime_checkable
-class Remembering(Protocol):
-    """A prior with a memory within one run: a warm start, a spectral basis, a fitted network."""
-
-    def begin(self) -> Prior:
-        """Return the prior of one run, with an empty memory of its own.
-
-        A prior whose memory has bands may have a method `turn(R)`. It is called before the bands
-        change to Rᵀx, with R `(B, C, C')`; see `cassi.priors.Subspace`.
-        """
-
-
-class Proximal(Protocol):
-    """A prior that is a proximal map: prior(v, σ) = argmin_u ½‖u − v‖² + R(u)."""
-
-    def penalty(self, x: Tensor, sigma: float | Tensor) -> Tensor | None:
-        """Return R(x) of each sample, `(B,)`; None where these parameters have no R."""
-
-
-def is_proximal(prior: Prior) -> TypeGuard[Proximal]:
-    """Tell whether a prior has a method `penalty`."""
-    return hasattr(prior, "penalty")
 
 
 def begin(prior: Prior, system: LinearSystem | None = None) -> Prior:

@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from cassi.checks import not_negative
-from cassi.solvers.base import Algorithm, Prior, State
+from cassi.prior_protocols import Prior
+from cassi.solvers.base import Algorithm, State
 from cassi.solvers.linear_system import LinearSystem, Rho
 from cassi.solvers.objective import data_misfit, half_square
 from cassi.solvers.statistics import Statistics

@@ -10,12 +10,12 @@ from typing import Any
 
 from torch import Tensor
 
+from cassi.prior_protocols import Prior
 from cassi.solvers.base import (
     Algorithm,
     Callback,
     Iteration,
     Length,
-    Prior,
     Solution,
     State,
     begin,

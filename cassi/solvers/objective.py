@@ -4,8 +4,9 @@ from typing import cast
 
 from torch import Tensor
 
-from cassi.solvers.base import Algorithm, Prior, State, is_proximal
-from cassi.solvers.components import ComponentPrior, Components
+from cassi.prior_protocols import ComponentPrior, Prior, is_proximal
+from cassi.solvers.base import Algorithm, State
+from cassi.solvers.components import Components
 from cassi.solvers.linear_system import LinearSystem, Rho
 
 

@@ -9,15 +9,8 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from cassi.checks import not_negative, whole_number
-from cassi.solvers.base import (
-    Algorithm,
-    Callback,
-    Options,
-    Prior,
-    Relay,
-    Solution,
-    take,
-)
+from cassi.prior_protocols import Prior
+from cassi.solvers.base import Algorithm, Callback, Options, Relay, Solution, take
 from cassi.solvers.early_stopping import (
     HeldOutMonitor,
     StoppingPoint,

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from cassi.checks import not_negative
-from cassi.solvers.base import Algorithm, Prior, State, is_proximal
+from cassi.prior_protocols import Prior, is_proximal
+from cassi.solvers.base import Algorithm, State
 from cassi.solvers.linear_system import LinearSystem, Rho
 from cassi.solvers.objective import half_square, inner
 from cassi.solvers.statistics import Statistics, largest_eigenvalue

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from cassi.checks import not_negative
-from cassi.solvers.base import Algorithm, Prior, State
+from cassi.prior_protocols import Prior
+from cassi.solvers.base import Algorithm, State
 from cassi.solvers.linear_system import LinearSystem, Rho
 from cassi.solvers.statistics import Statistics
 

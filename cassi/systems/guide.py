@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from cassi import ops
-from cassi.pulled_prior import ComponentPrior, PulledPrior
+from cassi.prior_protocols import Basis, ComponentPrior, has_components
+from cassi.pulled_prior import PulledPrior
 from cassi.systems.arguments import Array, check_shape
 from cassi.systems.base import Relay, System
 from cassi.systems.motion import Movable, corners, step_towards
@@ -194,7 +195,7 @@ class Guided(Relay):
 
     def around_prior(self, prior: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """Return the prior of a run, pulled towards the picture if it has spectral components."""
-        return Following(prior, self) if isinstance(prior, ComponentPrior) else prior
+        return Following(prior, self) if has_components(prior) else prior
 
     def weighted(self, variance: Array | None = None, bad_pixels: Array | None = None) -> Guided:
         """Return the weighted camera with the same guide."""
@@ -246,7 +247,8 @@ class Following(PulledPrior):
     def __init__(self, prior: ComponentPrior, camera: Guided) -> None:
         super().__init__(prior, KEPT, RANK)
         self.camera, self.calls, self.sure = camera, 0, False
-        self.motion, self.known = camera.motion, None
+        self.motion = camera.motion
+        self.known: Basis | None = None
         self._show(torch.where(camera.seen > 0, camera.picture, torch.nan))
 
     def pull(self, components: Tensor, sigma: float | Tensor) -> Tensor:
