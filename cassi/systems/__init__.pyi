@@ -1,4 +1,5 @@
 from .arguments import spaced_offsets
+from .band_numbers import fitting_dispersions, infer_bands
 from .base import System, Weighted, dot_test
 from .blurred import BlurredCassi
 from .conjugate import ConjugateGradients, SolveReport
@@ -9,22 +10,18 @@ from .dispersion import (
     Linear,
     Polynomial,
     Prism,
-    fitting_dispersions,
-    infer_bands,
 )
 from .guide import Guide, Guided
-from .masks import (
+from .mask_patterns import (
     BlueNoiseMask,
     ColourMask,
     Complementary,
     HoleMask,
-    LearnableMask,
     MaskPattern,
     OpenMask,
     RandomMask,
-    check_mask,
-    unshift_masks,
 )
+from .masks import LearnableMask, check_mask, unshift_masks
 from .mosaic import MosaicCassi
 from .psf import PsfCassi, TurningPsf
 from .sd_cassi import SDCassi

@@ -8,7 +8,7 @@ from cassi.systems.base import System
 from cassi.systems.blurred import BlurredCassi
 from cassi.systems.dd_cassi import DDCassi
 from cassi.systems.guide import Guide, Guided
-from cassi.systems.masks import ColourMask, Complementary, HoleMask, RandomMask
+from cassi.systems.mask_patterns import ColourMask, Complementary, HoleMask, RandomMask
 from cassi.systems.mosaic import MosaicCassi
 from cassi.systems.psf import PsfCassi, TurningPsf
 from cassi.systems.sd_cassi import SDCassi

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from cassi.checks import whole_number
 from cassi.systems.arguments import Array, as_mask, as_step, check_axis, spaced_offsets
-from cassi.systems.masks import filter_curves
+from cassi.systems.mask_patterns import filter_curves
 from cassi.systems.sd_cassi import SDCassi
 
 LETTERS = "RGB"

@@ -19,7 +19,7 @@ from cassi.systems import (
     TurningPsf,
     check_mask,
 )
-from cassi.systems.masks import filter_curves
+from cassi.systems.mask_patterns import filter_curves
 
 
 @pytest.mark.parametrize(("step", "axis"), [(2, -1), (-1, -1), (1, -2), (0, -1)])

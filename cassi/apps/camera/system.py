@@ -32,8 +32,8 @@ from cassi.systems import (
     spaced_offsets,
     unshift_masks,
 )
+from cassi.systems.band_numbers import say_end
 from cassi.systems.band_positions import check_places, describe_loss, find_places
-from cassi.systems.dispersion import say_end
 from cassi.systems.masks import likeness_of_bands
 from cassi.systems.mosaic import count_filters
 
