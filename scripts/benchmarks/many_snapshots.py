@@ -1,6 +1,7 @@
 """Measure how many snapshots are shared by several processes.
 
     python -m scripts.benchmarks.many_snapshots --snapshots 64 --size 256 --method gap_tv
+    python -m scripts.benchmarks.many_snapshots --records 100000    # how soon a command goes on
 
 The whole command on a folder, one thread each. The seconds a snapshot are those between the first
 and the last result, without the start. Busy neighbours spoil them: measure on an idle machine.
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 
 from cassi import SDCassi
+from cassi.data.store import Store
 from scripts.benchmarks.tables import Parser, Table
 
 EXECUTORS = {
@@ -41,6 +43,20 @@ def write_day(folder: Path, count: int, size: int, bands: int) -> list[str]:
     return [*camera, "output.pictures=false", f"system.bands={bands}", "threads=1"]
 
 
+def time_records(count: int) -> None:
+    """Print how long records take to be written, and to be read when a command goes on."""
+    with tempfile.TemporaryDirectory() as name:
+        start = time.perf_counter()
+        for index in range(count):
+            values = {"row": {"psnr": 30.0, "seconds": 1.0}, "files": {"cube.tif": 7340032}}
+            Store(name).write(f"{index:06}", "0" * 64, values)
+        each = (time.perf_counter() - start) / count
+        start = time.perf_counter()
+        Store(name).all()
+        table = Table("records", "ms to write one", "s to read all")
+        table.print(count, 1e3 * each, time.perf_counter() - start)
+
+
 def main() -> None:
     """Print a row for each executor, and how many times as fast it is as the first."""
     parser = Parser(__doc__, threads=1)
@@ -49,7 +65,11 @@ def main() -> None:
     parser.add_argument("--bands", type=int, default=28)
     parser.add_argument("--method", default="gap_tv")
     parser.add_argument("--executors", nargs="+", choices=EXECUTORS, default=list(EXECUTORS))
+    parser.add_argument("--records", type=int, help="time so many records alone")
     options = parser.parse_args()
+    if options.records:
+        time_records(options.records)
+        return
     table = Table("executor", "s in all", "s a snapshot", "times as fast")
     steady: list[float] = []
     with tempfile.TemporaryDirectory() as name:

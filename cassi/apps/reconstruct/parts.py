@@ -57,10 +57,17 @@ class Parts:
     def probe(self, lines: int) -> Probe:
         """Ask the brightest lines what error bars must know of the whole scene."""
         y, camera = brightest(seen(self.y, self.system), self.system, min(lines, _PROBED))
-        found = self.reconstructor.run(y, camera, statistics=self.statistics).checked()
-        told = {"wide": self.snapshot.is_raw, "along": found.along}
-        trial = Trial(y, camera, self.reconstructor, self.statistics, **told)  # type: ignore[arg-type]
-        return bootstrap(trial, found.x).probed
+        assert isinstance(camera, System)  # a part of ours
+        solution = self.reconstructor.run(y, camera, statistics=self.statistics).checked()
+        trial = Trial(
+            y,
+            camera,
+            self.reconstructor,
+            self.statistics,
+            wide=self.snapshot.is_raw,
+            along=solution.along,
+        )
+        return bootstrap(trial, solution.x).probed
 
     def bytes_per_line(self, uncertainty: bool = False) -> float:
         """Measure the memory of a strip, whose working set grows with its lines."""
@@ -71,8 +78,14 @@ class Parts:
         def run() -> None:
             x = self.reconstructor.run(y, camera, statistics=self.statistics).x
             if uncertainty:
-                known = {"probed": Probe(0.0, 0.0), "statistics": self.statistics}
-                estimate(y, camera, self.reconstructor, x, **known)  # type: ignore[arg-type]
+                estimate(
+                    y,
+                    camera,
+                    self.reconstructor,
+                    x,
+                    probed=Probe(0.0, 0.0),
+                    statistics=self.statistics,
+                )
 
         return peak_of(run) / lines
 
