@@ -88,7 +88,8 @@ def _stage(folder: Path, final: Path) -> Iterator[Path]:
     stage, lock = folder / f".cassi-{secrets.token_hex(8)}", None
     try:
         stage.mkdir()
-        lock = os.open(stage, os.O_RDONLY | os.O_CLOEXEC)
+        # A file, since a network file system locks no folder.
+        lock = os.open(stage / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         with contextlib.suppress(OSError):  # without locks here, nobody removes it
             fcntl.flock(lock, fcntl.LOCK_EX)
         (stage / "new").mkdir()  # from now on it is taken for dead where it has no lock
@@ -112,7 +113,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def _remove_dead(stage: Path) -> None:
-    lock = os.open(stage, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    lock = os.open(stage / "lock", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if (stage / "new").exists():

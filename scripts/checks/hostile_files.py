@@ -111,7 +111,6 @@ def _zarr(folder: Path, codec: str, chunk: bytes) -> Path:
     about = {"zarr_format": 3, "node_type": "array", "shape": [3, 4, 5], "data_type": "float32"}
     about |= {"chunk_grid": grid, "chunk_key_encoding": keys, "fill_value": 0.0, "codecs": codecs}
     about |= {"attributes": {}, "dimension_names": ["wavelength", "y", "x"]}
-    (store / "zarr.json").write_text('{"zarr_format": 3, "node_type": "group"}', encoding="utf-8")
     (store / "cube" / "zarr.json").write_text(json.dumps(about), encoding="utf-8")
     (store / "cube" / "c" / "0" / "0" / "0").write_bytes(chunk)
     return store
@@ -141,7 +140,6 @@ def zarr_zlib(folder: Path) -> Path:
     about = {"zarr_format": 2, "shape": [3, 4, 5], "chunks": [3, 4, 5], "dtype": "<f4"}
     about |= {"compressor": {"id": "zlib", "level": 1}, "fill_value": 0, "order": "C"}
     about |= {"filters": None}
-    (store / ".zgroup").write_text('{"zarr_format": 2}', encoding="utf-8")
     (store / "cube" / ".zarray").write_text(json.dumps(about), encoding="utf-8")
     pack, part = zlib.compressobj(9), bytes(50_000_000)
     # After a full flush the same bytes give the same code again.

@@ -338,6 +338,15 @@ def make_store(path, **how):
     return path
 
 
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_folder_of_arrays_needs_no_group(tmp_path, version):
+    zarr.save_array(tmp_path / "a.zarr" / "cube", CUBE.numpy(), zarr_format=version)
+    assert torch.equal(io.load_cube(tmp_path / "a.zarr", axes="CHW").data[0], CUBE)
+    (tmp_path / "empty.zarr").mkdir()
+    with pytest.raises(ValueError, match="No group found"):
+        io.load_cube(tmp_path / "empty.zarr")
+
+
 @pytest.mark.parametrize(
     "packing", ["auto", zarr.codecs.GzipCodec(), zarr.codecs.BloscCodec(), None]
 )

@@ -132,9 +132,7 @@ def read_zarr(path: Path) -> Iterator[Source]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        node: Any = zarr.open(path, mode="r")
-        arrays = {"": node} if isinstance(node, zarr.Array) else dict(node.members(max_depth=2))
-        arrays = {name: item for name, item in arrays.items() if isinstance(item, zarr.Array)}
+        arrays = {n: node for n, node in _nodes(path).items() if isinstance(node, zarr.Array)}
         for array in arrays.values():
             _check_codecs(array)
         axes = {name: _axes(array) for name, array in arrays.items()}
@@ -156,6 +154,20 @@ def read_zarr(path: Path) -> Iterator[Source]:
             axes=axes,
             units={name: str(array.attrs.get("units", "")) for name, array in arrays.items()},
         )
+
+
+def _nodes(path: Path) -> dict[str, Any]:
+    """Return the arrays and groups of a store by name."""
+    import zarr
+
+    try:
+        node: Any = zarr.open(path, mode="r")
+    except zarr.errors.NodeNotFoundError:  # a folder of arrays, without a group above them
+        folders = [each for each in sorted(path.iterdir()) if each.is_dir()]
+        if not folders:
+            raise
+        return {each.name: zarr.open(each, mode="r") for each in folders}
+    return {"": node} if isinstance(node, zarr.Array) else dict(node.members(max_depth=2))
 
 
 def _axes(array: Any) -> str:
