@@ -85,22 +85,39 @@ def is_temporary(path: Path) -> bool:
 def _stage(folder: Path, final: Path) -> Iterator[Path]:
     """Make a hidden folder to write to, with a lock that tells others that it is in use."""
     remove_leftovers(folder)
-    stage, lock = folder / f".cassi-{secrets.token_hex(8)}", None
     try:
-        stage.mkdir()
-        # A file, since a network file system locks no folder.
-        lock = os.open(stage / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
-        with contextlib.suppress(OSError):  # without locks here, nobody removes it
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        (stage / "new").mkdir()  # from now on it is taken for dead where it has no lock
-        yield stage / "new"
+        stage, lock = _make_stage(folder)
+        try:
+            yield stage / "new"
+        finally:
+            _remove_stage(stage)
+            os.close(lock)
     except OSError as error:
         _explain(error, final)
         raise
-    finally:
-        shutil.rmtree(stage, ignore_errors=True)
-        if lock is not None:
-            os.close(lock)
+
+
+def _make_stage(folder: Path) -> tuple[Path, int]:
+    """Return a new stage and its lock, the first file in it."""
+    while True:
+        stage = folder / f".cassi-{secrets.token_hex(8)}"
+        stage.mkdir()
+        lock: int | None = None
+        try:
+            # NFS locks only what is opened to be written.
+            lock = os.open(stage / "lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            with contextlib.suppress(OSError):  # without locks here, nobody removes it
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            (stage / "new").mkdir()
+        except BaseException as error:
+            _remove_stage(stage)
+            if lock is not None:
+                os.close(lock)
+            # Another process took it for that of a dead one, before it was locked.
+            if not isinstance(error, FileNotFoundError) or not folder.is_dir():
+                raise
+        else:
+            return stage, lock
 
 
 @functools.cache
@@ -113,13 +130,26 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def _remove_dead(stage: Path) -> None:
-    lock = os.open(stage / "lock", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    """Remove a stage; OSError where its writer lives, or where it is a link."""
+    if stage.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(stage))
+    try:
+        lock = os.open(stage / "lock", os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        stage.rmdir()  # it is empty: the lock comes first and goes last
+        return
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if (stage / "new").exists():
-            shutil.rmtree(stage)
+        _remove_stage(stage)
     finally:
         os.close(lock)
+
+
+def _remove_stage(stage: Path) -> None:
+    for name in ("new", "old", "lock"):
+        _remove(stage / name)
+    with contextlib.suppress(OSError):
+        stage.rmdir()
 
 
 def _publish(temporaries: Sequence[Path], finals: Sequence[Path]) -> None:

@@ -206,6 +206,16 @@ def test_nobody_takes_the_living_for_dead(tmp_path):
     assert len(list(tmp_path.iterdir())) == 400
 
 
+@pytest.mark.parametrize("made", [(), ("lock",)])
+def test_what_was_killed_while_it_began_is_removed(tmp_path, made):
+    left = tmp_path / f".cassi-{'0' * 16}"
+    left.mkdir()
+    for name in made:
+        (left / name).touch()
+    write_next(tmp_path)
+    assert set(tmp_path.iterdir()) == {tmp_path / "c.txt"}
+
+
 def test_without_locks_nothing_is_removed(tmp_path, monkeypatch):
     def refuse(*_):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
@@ -213,6 +223,7 @@ def test_without_locks_nothing_is_removed(tmp_path, monkeypatch):
     monkeypatch.setattr("fcntl.flock", refuse)
     left = tmp_path / f".cassi-{'0' * 16}"
     (left / "new").mkdir(parents=True)
+    (left / "lock").touch()
     write_next(tmp_path)
     assert set(tmp_path.iterdir()) == {left, tmp_path / "c.txt"}
 
