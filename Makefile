@@ -95,6 +95,7 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m scripts.checks.names
 	$(BIN)/python -m scripts.checks.syntax
 	git ls-files 'csrc/*.h' 'csrc/*.cpp' 'csrc/*.cu' 'csrc/*.cuh' | xargs -r $(BIN)/clang-format --dry-run -Werror
 

@@ -1,0 +1,148 @@
+"""Refuse names that do not say what a thing is, and a few constructions that hide what happens.
+
+    python -m scripts.checks.names [FOLDER ...]      # cassi and scripts without one
+
+A local, parameter, field, constant, function or class must not be called by a participle, an adjective, a
+pronoun or an adverb alone: `found` does not say what was found. `peak_ratio` and `padded_mask` do.
+CONTRIBUTING.md has the terms of the field. Participles stay for functions that return a changed
+copy, as Python's `sorted` does. A text is not multiplied by a truth value, and no function inside
+another one calls itself.
+"""
+
+import argparse
+import ast
+import configparser
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+WORDS = configparser.ConfigParser(allow_no_value=True, delimiters=("=",))
+WORDS.read(Path(__file__).with_name("vague_names.txt"), encoding="utf-8")
+PARTICIPLES, VAGUE, NOUNS, TERMS = (
+    frozenset(" ".join(WORDS[section]).split()) for section in WORDS.sections()
+)
+PUBLIC = frozenset(
+    (name.rpartition(".")[2], parameter)
+    for name, parameters in re.findall(
+        r"^cassi\.(\S+?)\((.*)\)$", (ROOT / "docs/reference/public.txt").read_text(), re.MULTILINE
+    )
+    for parameter in re.findall(r"(\w+)=?(?:,|$)", parameters)
+)
+"""Function or class, and a parameter that users may name: it stays, or keeps an alias."""
+
+
+def is_vague(name: str) -> bool:
+    """Tell whether a name is one word that says nothing of what the thing is."""
+    word = name.strip("_").lower()
+    if word in TERMS or word in NOUNS:
+        return False
+    return word in VAGUE or is_participle(word)
+
+
+def is_participle(word: str) -> bool:
+    """Tell whether a word is a participle: `found`, `shifted`."""
+    return word in PARTICIPLES or (len(word) > 3 and word.endswith("ed") and word.isalpha())
+
+
+def stored_names(function: ast.AST) -> Iterator[ast.Name]:
+    """Yield the names that a function assigns to, once each, without those of functions in it."""
+    nodes, names = list(ast.iter_child_nodes(function)), set()
+    while nodes:
+        node = nodes.pop(0)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id not in names:
+            names.add(node.id)
+            yield node
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+            nodes += ast.iter_child_nodes(node)
+
+
+def vague_names(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
+    """Yield line, kind and name of what is called by a vague word."""
+    for statement in tree.body:
+        targets = getattr(statement, "targets", [getattr(statement, "target", None)])
+        for target in targets:
+            if isinstance(target, ast.Name) and target.id.isupper() and is_vague(target.id):
+                yield statement.lineno, "constant", target.id
+    owners: dict[ast.AST, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            if is_vague(node.name):
+                yield node.lineno, "class", node.name
+            for member in node.body:
+                owners[member] = node.name
+                if isinstance(member, ast.AnnAssign) and isinstance(member.target, ast.Name):
+                    field = member.target.id
+                    if is_vague(field) and (node.name, field) not in PUBLIC:
+                        yield member.lineno, "field", field
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if not isinstance(node, ast.Lambda):
+            word = node.name.strip("_").lower()
+            if word in VAGUE or word in PARTICIPLES:
+                yield node.lineno, "function", node.name
+            for name in stored_names(node):
+                if is_vague(name.id):
+                    yield name.lineno, "local", name.id
+        arguments = node.args
+        owner = owners.get(node) or ("" if isinstance(node, ast.Lambda) else node.name)
+        for argument in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]:
+            if is_vague(argument.arg) and (owner, argument.arg) not in PUBLIC:
+                yield argument.lineno, "parameter", argument.arg
+
+
+def hidden_branches(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
+    """Yield texts times a truth value, and inner functions that call themselves."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+            for text, factor in ((node.left, node.right), (node.right, node.left)):
+                is_text = isinstance(text, ast.JoinedStr) or (
+                    isinstance(text, ast.Constant) and isinstance(text.value, str)
+                )
+                if is_text and is_truth(factor):
+                    yield node.lineno, "text times bool", ast.unparse(node)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            for inner in ast.walk(node):
+                if inner is not node and isinstance(inner, ast.FunctionDef) and calls(inner):
+                    yield inner.lineno, "inner function that calls itself", inner.name
+
+
+def is_truth(factor: ast.expr) -> bool:
+    """Tell whether an expression is a truth value, as far as its form tells."""
+    if isinstance(factor, ast.Call):
+        return isinstance(factor.func, ast.Name) and factor.func.id in ("bool", "isinstance")
+    return isinstance(factor, ast.Compare | ast.BoolOp | ast.Name) or (
+        isinstance(factor, ast.UnaryOp) and isinstance(factor.op, ast.Not)
+    )
+
+
+def calls(function: ast.FunctionDef) -> bool:
+    """Tell whether a function names itself."""
+    nodes = (node for statement in function.body for node in ast.walk(statement))
+    return any(isinstance(node, ast.Name) and node.id == function.name for node in nodes)
+
+
+def main() -> int:
+    """Print each place, and how many there are of each kind."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("folders", nargs="*", default=["cassi", "scripts"], metavar="FOLDER")
+    options = parser.parse_args()
+    counts: Counter[str] = Counter()
+    for folder in options.folders:
+        path = ROOT / folder
+        for file in [path] if path.is_file() else sorted(path.rglob("*.py")):
+            tree = ast.parse(file.read_text(encoding="utf-8"))
+            places = [*vague_names(tree), *hidden_branches(tree)]
+            for line, kind, name in sorted(places):
+                counts[kind] += 1
+                print(f"{file.relative_to(ROOT)}:{line}: {kind} {name}")
+    summary = ", ".join(f"{kind} {count}" for kind, count in sorted(counts.items()))
+    print(f"names: {summary or 'none to change'}")
+    return 1 if counts else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
