@@ -2,11 +2,11 @@
 
     python -m scripts.checks.names [FOLDER ...]      # cassi and scripts without one
 
-A local, parameter, field, constant, function or class must not be called by a participle, an adjective, a
-pronoun or an adverb alone: `found` does not say what was found. `peak_ratio` and `padded_mask` do.
-CONTRIBUTING.md has the terms of the field. Participles stay for functions that return a changed
-copy, as Python's `sorted` does. A text is not multiplied by a truth value, and no function inside
-another one calls itself.
+A local, parameter, field, constant, function or class must not be called by a participle, an
+adjective, a pronoun or an adverb alone: `found` does not say what was found; `peak_ratio` and
+`padded_mask` do. CONTRIBUTING.md has the terms of the field. Participles stay for functions that
+return a changed copy, as Python's `sorted` does. Parameters of public names stay, too.
+A text is not multiplied by a truth value, and no function inside another one calls itself.
 """
 
 import argparse
