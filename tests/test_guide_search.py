@@ -10,7 +10,7 @@ from cassi.guide_search import find_motion, place_guide, takes_guide
 from cassi.methods import auto, self_supervised
 from cassi.solvers import ADMM, GAP, Solver
 from cassi.systems import Guide, Guided, SDCassi, Stacked
-from cassi.systems.motion import Movable, max_corner_shift, describe_motion, inverse, step_towards
+from cassi.systems.motion import Movable, describe_motion, inverse, max_corner_shift, step_towards
 
 
 def _scene(size=96, bands=8, seed=0):

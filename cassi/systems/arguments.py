@@ -21,7 +21,7 @@ _SHAPES = {"x": "(B, C, H, W)", "y": "(B, K, H', W')"}
 
 @runtime_checkable
 class _HasMeasurementShape(Protocol):
-    """The attributes of `cassi.systems.System` that the checks read; importing it is a circle."""
+    """The attributes of `cassi.systems.System` that checks read. Its module imports this one."""
 
     plain: nn.Module
     measurement_shape: tuple[int, int, int]
@@ -166,7 +166,7 @@ def detector_pixels(shifts: Tensor, width: int, detector: int | None) -> int:
 
 
 def refuse_shape(name: str, value: Tensor, shape: tuple[int, int, int]) -> NoReturn:
-    """Raise ValueError: a cube x or measurement y is not of a camera's shape."""
+    """Raise ValueError for a cube x or measurement y that does not have a camera's shape."""
     raise ValueError(
         f"{name}: expected {_SHAPES[name]} = (B, {', '.join(map(str, shape))}), "
         f"got shape {tuple(value.shape)}"
@@ -180,7 +180,7 @@ def refuse_gradient(name: str, value: object, advice: str) -> None:
 
 
 def check_shape(name: str, value: Tensor, shape: tuple[int, int, int]) -> None:
-    """Raise unless a cube x or measurement y has a batch and then a camera's shape."""
+    """Raise ValueError unless the shape is a batch of a camera's cubes x or measurements y."""
     if value.ndim != 4 or tuple(value.shape[1:]) != shape:
         refuse_shape(name, value, shape)
 

@@ -31,7 +31,7 @@ class System(nn.Module, ABC):
         conjugate: tolerance and number of iterations of conjugate gradients.
         last_solve: report of the last solve by conjugate gradients; None before the first. It has
             no influence on any result.
-        axis: of the dispersion, -1 along columns, -2 along rows.
+        axis: axis of the dispersion, -1 along columns, -2 along rows.
         part_axis: axis along which a cube may be cut, -2 or -1, because the camera mixes nothing
             along it; None if there is no such axis.
         unit: unit of its cubes, a `cassi.calibration.response.Unit`; None where the camera's file
@@ -197,8 +197,7 @@ class System(nn.Module, ABC):
 
     def _with_tensors(self, tensors: dict[str, Tensor]) -> AbstractContextManager[None]:
         """Return a context in which these tensors are the camera's parameters and buffers."""
-        # Replacing them costs time and breaks compiled graphs, so it is left out where they are
-        # the camera's own already.
+        # Outside of transforms they are the camera's own already, and nothing is replaced.
         current = self._tracked_tensors()
         if len(current) == len(tensors) and all(
             current.get(name) is tensors[name] for name in tensors
@@ -264,7 +263,7 @@ class System(nn.Module, ABC):
         return v + self(self.adjoint(y))
 
 
-class Around(System):
+class SystemWrapper(System):
     """A wrapper around a camera: attributes that it does not define are those of the camera."""
 
     system: System
@@ -320,7 +319,7 @@ class Around(System):
             return getattr(self.system, name)
 
 
-class Relay(Around):
+class DelegatingWrapper(SystemWrapper):
     """A wrapper around a camera that passes measuring and solving on to it.
 
     Subclasses change the measurement in `_prepare_measurement` and ρ in `damping`.
@@ -390,7 +389,7 @@ class Relay(Around):
         return self.system.data_step(v, self._prepare_measurement(y), self.damping(rho))
 
 
-class WarmStart(Relay):
+class WarmStart(DelegatingWrapper):
     """A camera within one run of a solver. Each solve starts from the result of the last one.
 
     Data steps of one run differ little. So conjugate gradients need a third to a tenth of the
@@ -421,7 +420,7 @@ class WarmStart(Relay):
         return z
 
 
-class Weighted(Relay):
+class Weighted(DelegatingWrapper):
     r"""A camera with bad pixels, and a noise variance for every pixel of its detector.
 
     Measurements keep their unit. The data step is weighted:
@@ -586,7 +585,7 @@ class _ZeroedMeasurements(Weighted):
     """
 
     def __init__(self, camera: Weighted) -> None:
-        Relay.__init__(self, camera.system.begin())
+        DelegatingWrapper.__init__(self, camera.system.begin())
         self._weigh(camera.good, camera.variance)
         self.damping = lru_cache(1)(super().damping)  # type: ignore[method-assign]
 
@@ -607,7 +606,7 @@ def dot_test(
     Args:
         system: the camera to test, on any device and in any dtype.
         batch: number of random cubes.
-        seed: of the random numbers.
+        seed: seed of the random numbers.
         verbose: print both inner products and their relative difference.
 
     Returns:

@@ -174,9 +174,9 @@ class BlurredCassi(CoupledCassi):
         line_spread: None, a standard deviation, a list of one per band, or kernels: an array
             `(n,)` or `(C, n)` of odd length. A list of numbers counts as one per band.
         detector_spread: None, a standard deviation, or a kernel `(h, w)` of odd sides.
-        tolerance: of conjugate gradients, relative; see `ConjugateGradients`.
-        iterations: of conjugate gradients, at most.
-        further: what else `SDCassi` takes, such as `offsets`.
+        tolerance: relative tolerance of conjugate gradients; see `ConjugateGradients`.
+        iterations: most iterations of conjugate gradients.
+        further: further arguments of `SDCassi`, such as `offsets`.
 
     Raises:
         TypeError: as `SDCassi`, or a kernel is not numeric.
@@ -213,16 +213,20 @@ class BlurredCassi(CoupledCassi):
     ) -> None:
         disperser = SDCassi(mask, bands, step, axis, **further)
         super().__init__(disperser, tolerance, iterations)
-        rows = columns = line = None
+        rows = columns = line = detector_rows = detector_columns = None
         if point_spread is not None:
             rows, columns = point_kernels(point_spread, bands)
         if line_spread is not None:
             line = line_kernels(line_spread, bands)
-        kernels = {"point_rows": rows, "point_columns": columns, "line": line}
-        detector_kernels: tuple[Tensor | None, Tensor | None] = (None, None)
         if detector_spread is not None:
-            detector_kernels = point_kernels(detector_spread, 1, "detector_spread")
-        kernels |= dict(zip(("detector_rows", "detector_columns"), detector_kernels, strict=True))
+            detector_rows, detector_columns = point_kernels(detector_spread, 1, "detector_spread")
+        kernels = {
+            "point_rows": rows,
+            "point_columns": columns,
+            "line": line,
+            "detector_rows": detector_rows,
+            "detector_columns": detector_columns,
+        }
         for name, kernel in kernels.items():
             self.register_buffer(name, None if kernel is None else kernel.to(disperser.mask.dtype))
         self._reach = 0 if line is None else line.shape[-1] // 2

@@ -22,7 +22,7 @@ class CodedSystem(System):
         mask: `([B,] K, 1|C, H, W)`.
         bands: number of bands C.
         step: pixels per band, whole; where the camera has offsets, their mean distance, rounded.
-        axis: of the dispersion, -1 along columns, -2 along rows.
+        axis: axis of the dispersion, -1 along columns, -2 along rows.
         detector: pixels of the detector along the axis.
     """
 
@@ -32,12 +32,12 @@ class CodedSystem(System):
     axis: int
     detector: int
     _offsets: tuple[float, ...]
+    # Names of buffers and parameters that stay float64 whatever the camera is converted to.
     _float64_tensors: Sequence[str] = ()
-    """Names of buffers and parameters that stay float64 whatever the camera is converted to."""
+    # Copies of the sources from which the derived tensors were computed last.
     _noted_sources: Sequence[Tensor | None] = ()
-    """Copies of the sources from which the derived tensors were computed last."""
+    # Whether the camera belongs to one run, in which its sources do not change.
     _is_fixed = False
-    """Whether the camera belongs to one run, in which its sources do not change."""
 
     @property
     def offsets(self) -> tuple[float, ...]:
@@ -102,6 +102,8 @@ class CodedSystem(System):
         self.register_load_state_dict_post_hook(_refresh)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        # torch converts all tensors of a module. Positions go back to float64: float16 would round
+        # an offset of 60 pixels to 1/32 pixel.
         float64_tensors = {name: getattr(self, name) for name in self._float64_tensors}
         super()._apply(fn, recurse)
         for name, value in float64_tensors.items():
@@ -127,6 +129,7 @@ class CodedSystem(System):
         return [f"step={self.step}", f"axis={self.axis}"]
 
     def _note_sources(self) -> None:
+        """Remember the sources that the derived tensors were computed from."""
         sources = self._sources()
         copies = [None if value is None else value.detach().clone() for value in sources]
         self._noted_sources = () if any(map(_is_transient, sources)) else copies

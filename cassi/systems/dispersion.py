@@ -71,8 +71,8 @@ def off_a_prism(
     has entered the curve already.
 
     Args:
-        offsets: of the bands, pixels.
-        wavelengths: of the bands, nm, 300 to 2500; None if they are unknown.
+        offsets: offsets of the bands, pixels.
+        wavelengths: wavelengths of the bands, nm, 300 to 2500; None if they are unknown.
 
     Returns:
         A difference >= 0 for each band, nm. None if wavelengths are unknown, bands are not even,
@@ -309,7 +309,7 @@ class Prism(Dispersion):
         glass: name of the glass, or one per prism, see `SELLMEIER`.
         apex: angle α between the faces, degrees, or one per prism with its sign.
         focal_length: f of the lens, mm.
-        pitch: of the detector's pixels, µm.
+        pitch: distance of the detector's pixels, µm.
         reference: wavelength at position 0, nm.
         incidence: angle θ₁ between ray and normal of the first face, degrees. None takes minimum
             deviation at the reference for one prism. For several it takes a ray along the axis of

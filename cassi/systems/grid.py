@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.systems.base import Around, System
+from cassi.systems.base import System, SystemWrapper
 from cassi.systems.sd_cassi import SDCassi
 
 # A pitch of one pixel is changed until it divides the distance of the outermost bands. For a
@@ -52,8 +52,8 @@ class Grid:
         their distance.
 
         Args:
-            band_offsets: of the camera's bands, pixels, in the order of increasing wavelength.
-            pitch: of the grid, pixels.
+            band_offsets: offsets of the camera's bands, pixels, by increasing wavelength.
+            pitch: distance of two bands of the grid, pixels, about.
             margin: pixels by which light reaches beyond the outermost bands, on both sides.
 
         >>> Grid.over([0.0, 3.2, 5.0], 1.0, 1.0).offsets
@@ -162,7 +162,7 @@ class Grid:
         return system.around(camera.like(bands=bands, offsets=self.offsets, band_width=width))
 
 
-class InAllLight(Around):
+class InAllLight(SystemWrapper):
     """A camera in broadband light: it measures the light between its bands as well.
 
     A cube at the bands is spread over a grid, and measured by the camera of the grid.
@@ -204,7 +204,7 @@ def measuring(system: System, reconstructor: object) -> System:
 
 
 def as_wide(camera: SDCassi) -> SDCassi:
-    """Return the camera with bands as wide as their mean distance, cut to 1 to 100 pixels."""
+    """Return the camera with bands as wide as their mean distance, limited to 1 to 100 pixels."""
     offsets = camera.offsets
     span = abs(offsets[-1] - offsets[0]) / max(len(offsets) - 1, 1)
     return camera.like(band_width=min(max(span, 1.0), 100.0))

@@ -13,7 +13,7 @@ from cassi import ops
 from cassi.prior_protocols import Basis, ComponentPrior, has_components
 from cassi.pulled_prior import PulledPrior
 from cassi.systems.arguments import Array, check_shape
-from cassi.systems.base import Relay, System
+from cassi.systems.base import DelegatingWrapper, System
 from cassi.systems.motion import Movable, max_corner_shift, step_towards
 
 DAMPING = 0.5
@@ -111,7 +111,7 @@ class Guide(System):
         return f"channels={channels}, bands={bands}, size={self.size}"
 
 
-class Guided(Relay):
+class Guided(DelegatingWrapper):
     """A camera together with a guide's picture of the scene.
 
     It measures as the camera alone. Solvers that work on spectral components pull these towards the

@@ -13,7 +13,7 @@ from cassi.ops._recording import FunctionContext, VmapInfo, is_forward
 
 
 @dataclass(frozen=True)
-class Grid:
+class Geometry:
     """Sizes of a scene and a detector, and the offsets of the bands without a warp, pixels."""
 
     scene: tuple[int, int]
@@ -25,7 +25,9 @@ class Grid:
     axis: int
 
 
-def scene_coordinates(grid: Grid, band: int, parameters: Mapping[str, Tensor | None]) -> Tensor:
+def scene_coordinates(
+    geometry: Geometry, band: int, parameters: Mapping[str, Tensor | None]
+) -> Tensor:
     """Return the scene row and column that each detector pixel images in one band.
 
     See `cassi.systems.WarpedCassi` for the equation. `parameters` are those of its map, float64,
@@ -39,12 +41,12 @@ def scene_coordinates(grid: Grid, band: int, parameters: Mapping[str, Tensor | N
 
     magnification = of_band("magnification")
     options = {"dtype": torch.float64, "device": magnification.device}
-    middle = [(side - 1) / 2 for side in grid.scene]
+    middle = [(side - 1) / 2 for side in geometry.scene]
     offset = [0.0, 0.0]
-    offset[grid.axis] = grid.offsets[band]
+    offset[geometry.axis] = geometry.offsets[band]
     down, right = (
         torch.arange(side, **options) - o - m  # type: ignore[call-overload]
-        for side, o, m in zip(grid.detector, offset, middle, strict=True)
+        for side, o, m in zip(geometry.detector, offset, middle, strict=True)
     )
     down, right = torch.meshgrid(down, right, indexing="ij")
     angle = of_band("rotation") * (math.pi / 180)
@@ -54,8 +56,8 @@ def scene_coordinates(grid: Grid, band: int, parameters: Mapping[str, Tensor | N
     ]
     # r̂ and ŝ, in units of half a side. A side of one pixel would divide by zero.
     unit = [down / max(middle[0], 0.5), right / max(middle[1], 0.5)]
-    along_axis, across_axis = (1, 0) if grid.axis == -1 else (0, 1)
-    count = len(grid.offsets)
+    along_axis, across_axis = (1, 0) if geometry.axis == -1 else (0, 1)
+    count = len(geometry.offsets)
     band_position = 2 * band / (count - 1) - 1 if count > 1 else 0.0
     position[along_axis] = position[along_axis] + of_band("smile") * unit[across_axis] ** 2
     position[across_axis] = (
@@ -115,13 +117,15 @@ class Taps(NamedTuple):
 
 
 @torch.no_grad()
-def make_taps(grid: Grid, parameters: Mapping[str, Tensor | None], dtype: torch.dtype) -> Taps:
-    """Interpolate at the `scene_coordinates` of every band; weights have the dtype asked for."""
-    scene_pixels, detector_pixels = (
-        grid.scene[0] * grid.scene[1],
-        grid.detector[0] * grid.detector[1],
-    )
-    bands = len(grid.offsets)
+def make_taps(
+    geometry: Geometry, parameters: Mapping[str, Tensor | None], dtype: torch.dtype
+) -> Taps:
+    """Compute the matrix and its transpose from the `scene_coordinates` of every band.
+
+    `dtype` is that of the weights.
+    """
+    scene_pixels, detector_pixels = math.prod(geometry.scene), math.prod(geometry.detector)
+    bands = len(geometry.offsets)
     device = next(value.device for value in parameters.values() if value is not None)
     # Filled in place, so that never more than one band exists twice. `back_source` is as long as
     # it can become; the system takes no memory for its end, which is not written to.
@@ -132,16 +136,19 @@ def make_taps(grid: Grid, parameters: Mapping[str, Tensor | None], dtype: torch.
     back_start = torch.zeros(bands, scene_pixels + 1, dtype=torch.int32, device=device)
     entry_counts: list[int] = []
     for band in range(bands):
-        source[band], band_weights = corners(scene_coordinates(grid, band, parameters), grid.scene)
+        source[band], band_weights = corners(
+            scene_coordinates(geometry, band, parameters), geometry.scene
+        )
         weight[band] = band_weights
         band_source, band_weights = source[band].flatten(), weight[band].flatten()
         nonzero = torch.nonzero(band_weights)[:, 0]
+        # The transpose sums over the entries of one pixel of the scene, so they are sorted by it. A
+        # stable sort keeps the order of the sums, and with it the bits.
         order = nonzero[band_source[nonzero].argsort(stable=True)]
         entries = slice(sum(entry_counts), sum(entry_counts) + len(order))
         back_source[entries], back_weight[entries] = order // 4, band_weights[order]
-        back_start[band, 1:] = torch.bincount(band_source[nonzero], minlength=scene_pixels).cumsum(
-            0
-        )
+        pixel_counts = torch.bincount(band_source[nonzero], minlength=scene_pixels)
+        back_start[band, 1:] = pixel_counts.cumsum(0)
         entry_counts.append(len(order))
     total = sum(entry_counts)
     back = (back_source[:total], back_weight[:total], back_start)
@@ -158,7 +165,7 @@ def spread(table: Tensor, taps: Taps) -> Tensor:
     return _interpolate(table, True, *taps)
 
 
-def resample_along(table: Tensor, source: list[Tensor], weight: list[Tensor]) -> Tensor:
+def resample_differentiably(table: Tensor, source: list[Tensor], weight: list[Tensor]) -> Tensor:
     """Do what `resample` does, with gradients with respect to the weights.
 
     `source` and `weight` have `(H'·W', 4)` for every band.
@@ -271,13 +278,15 @@ def _sum_rows(source: Tensor, table: Tensor, start: Tensor, weight: Tensor) -> T
 
 
 @torch.no_grad()
-def mean_offset(grid: Grid, band: int, parameters: Mapping[str, Tensor | None]) -> float:
+def mean_offset(geometry: Geometry, band: int, parameters: Mapping[str, Tensor | None]) -> float:
     """Return the mean detector column (or row) of the first column of a band, pixels."""
-    coordinates = scene_coordinates(grid, band, parameters)
+    coordinates = scene_coordinates(geometry, band, parameters)
     is_inside = torch.ones_like(coordinates[0], dtype=torch.bool)
-    for coordinate, side in zip(coordinates, grid.scene, strict=True):
+    for coordinate, side in zip(coordinates, geometry.scene, strict=True):
         is_inside &= (coordinate >= 0) & (coordinate <= side - 1)
-    position = coordinates[grid.axis]
-    pixel = torch.arange(position.shape[grid.axis], dtype=position.dtype, device=position.device)
-    offsets = (pixel if grid.axis == -1 else pixel[:, None]) - position
-    return float(offsets[is_inside].mean()) if bool(is_inside.any()) else grid.offsets[band]
+    position = coordinates[geometry.axis]
+    pixel = torch.arange(
+        position.shape[geometry.axis], dtype=position.dtype, device=position.device
+    )
+    offsets = (pixel if geometry.axis == -1 else pixel[:, None]) - position
+    return float(offsets[is_inside].mean()) if bool(is_inside.any()) else geometry.offsets[band]

@@ -77,7 +77,7 @@ class RandomMask(MaskPattern):
         shots: number K of masks.
         kind: "binary", of zeros and ones, or "grey", u^(1/d − 1) with u uniform in [0, 1].
         per_band: a mask of its own for each band.
-        seed: of all random numbers.
+        seed: seed of all random numbers.
         feature: side of a square, pixels: the least that the mask maker can etch.
 
     Raises:
@@ -119,7 +119,7 @@ class BlueNoiseMask(MaskPattern):
         density: share of ones, met to within a pixel.
         shots: number K of masks.
         per_band: a mask of its own for each band.
-        seed: of all random numbers.
+        seed: seed of all random numbers.
 
     Raises:
         ValueError: numbers out of range.
@@ -199,7 +199,7 @@ class HoleMask(MaskPattern):
 
     @property
     def density(self) -> float:  # type: ignore[override]
-        """Mean transmission; 0 where the bands decide."""
+        """Mean transmission; 0 if it depends on the number of bands."""
         return 0.0 if self.columns is None else 1 / (self.columns * self.rows)
 
     def draw(self, height: int, width: int, bands: int = 1) -> Tensor:
@@ -222,7 +222,7 @@ class ColourMask(MaskPattern):
         filters: number of filters, Gaussians evenly spaced over the bands; see `filter_curves`.
         width: full width of a filter at half maximum over the distance of their middles.
         shots: number K of masks.
-        seed: of all random numbers.
+        seed: seed of all random numbers.
 
     Raises:
         ValueError: numbers out of range.
@@ -290,7 +290,7 @@ class Complementary(MaskPattern):
 
     @property
     def per_band(self) -> bool:  # type: ignore[override]
-        """As the pattern."""
+        """Whether the pattern has a mask for each band."""
         return self.of.per_band
 
     def draw(self, height: int, width: int, bands: int = 1) -> Tensor:

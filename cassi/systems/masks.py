@@ -225,8 +225,7 @@ def unshift_masks(
         raise ValueError(
             f"masks: expected (C, H, W') or (K, C, H, W'), got shape {tuple(masks.shape)}"
         )
-    masks = masks[(None,) * (4 - masks.ndim)]
-    masks = masks if axis == -1 else masks.mT
+    masks = (masks if axis == -1 else masks.mT)[(None,) * (4 - masks.ndim)]
     shifts = [int(offset) for offset in offsets]
     if shifts != list(offsets) or len(shifts) != masks.shape[1] or min(shifts) != 0:
         raise ValueError(
@@ -240,8 +239,7 @@ def unshift_masks(
         )
     windows = torch.stack([masks[:, c, :, o : o + width] for c, o in enumerate(shifts)], 1)
     n_dark, n_dark_inside = (int((tensor.abs() <= tolerance).sum()) for tensor in (masks, windows))
-    # If all pixels outside of the windows are dark, no light from other columns than these W
-    # reaches the detector.
+    # Dark outside of the windows: no light from columns beside these W reaches the detector.
     if n_dark - n_dark_inside == masks.numel() - windows.numel():
         is_equal = bool(((windows - windows[:, :1]).abs() <= tolerance).all())
         mask = windows[:, :1] if is_equal else windows

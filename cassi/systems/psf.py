@@ -88,7 +88,7 @@ class PsfCassi(BlurredCassi):
         step: dispersion in pixels per band; 0 for a lens alone.
         axis: -1 disperses along columns, -2 along rows.
         kernels: p, `(C, h, w)` of odd sides, or a `TurningPsf` that draws them.
-        further: what else `BlurredCassi` takes, such as `detector_spread`.
+        further: further arguments of `BlurredCassi`, such as `detector_spread`.
 
     Raises:
         TypeError: as `BlurredCassi`.
@@ -100,7 +100,7 @@ class PsfCassi(BlurredCassi):
     """
 
     kernels: Tensor
-    _transfer: Tensor  # (C, P, Q), of the kernels, padded
+    _transfer: Tensor  # (C, P, Q), Fourier transforms of the padded kernels
 
     def __init__(
         self,
@@ -115,17 +115,19 @@ class PsfCassi(BlurredCassi):
         if further.get("point_spread") is not None:
             raise ValueError("point_spread: expected None: the kernels are the spread")
         super().__init__(mask, bands, step, axis, **further)
-        kernel_stack = kernels.draw(bands) if isinstance(kernels, TurningPsf) else kernels
-        stack = band_kernels("kernels", kernel_stack, bands)
+        if isinstance(kernels, TurningPsf):
+            kernels = kernels.draw(bands)
+        stack = band_kernels("kernels", kernels, bands)
         self.register_buffer("kernels", stack.expand(bands, -1, -1).to(self.mask).contiguous())
-        other_kernels = (self.line, self.detector_rows)
         # Where one mask codes all bands, none moves and no blur follows, the bands can be summed
         # as spectra. One inverse transform of the sum then replaces one per band.
-        self._sums_before_mask = self.mask.shape[-3] == 1 and not any(self.offsets)
-        self._sums_before_mask = self._sums_before_mask and all(
-            kernel is None for kernel in other_kernels
+        self._sums_before_mask = (
+            self.mask.shape[-3] == 1
+            and not any(self.offsets)
+            and self.line is None
+            and self.detector_rows is None
+            and self.detector == self.mask.shape[axis]
         )
-        self._sums_before_mask = self._sums_before_mask and self.detector == self.mask.shape[axis]
         self._start_deriving()
 
     @torch.no_grad()
@@ -134,12 +136,10 @@ class PsfCassi(BlurredCassi):
         sides = zip(self.mask.shape[-2:], self.kernels.shape[-2:], strict=True)
         self._sides = [fast_length(a + b - 1) for a, b in sides]
         values = self.kernels.to(torch.promote_types(self.kernels.dtype, torch.float32))
-        padded = pad(
-            values, (0, self._sides[1] - values.shape[-1], 0, self._sides[0] - values.shape[-2])
-        )
-        # The middle of a kernel becomes its first pixel.
-        centred_kernels = padded.roll([-(side // 2) for side in values.shape[-2:]], (-2, -1))
-        self._transfer = torch.fft.rfft2(centred_kernels)
+        rows, columns = values.shape[-2:]
+        padded = pad(values, (0, self._sides[1] - columns, 0, self._sides[0] - rows))
+        # The middle of a kernel becomes its first pixel, so that it does not shift the image.
+        self._transfer = torch.fft.rfft2(padded.roll((-(rows // 2), -(columns // 2)), (-2, -1)))
         self._note_sources()
 
     def _sources(self) -> tuple[Tensor]:
@@ -183,12 +183,9 @@ class PsfCassi(BlurredCassi):
         power = power * mask.mean().to(power.dtype).square()
         damping = rho.detach().view(-1, 1, 1, 1) if rho.ndim == 1 else rho.detach()
         is_present = damping != torch.inf
-        min_damping = (
-            damping.flatten(1)
-            .amin(1)
-            .view(-1, 1, 1, 1)
-            .clamp_min(_MIN_DENOMINATOR_FRACTION * power.amax())
-        )
+        # A Fourier transform knows no pixels, so the smallest ρ of a sample stands for all.
+        min_damping = damping.flatten(1).amin(1).view(-1, 1, 1, 1)
+        min_damping = min_damping.clamp_min(_MIN_DENOMINATOR_FRACTION * power.amax())
 
         def apply(r: Tensor) -> Tensor:
             spectrum = torch.fft.rfft2(r * is_present, self._sides) / (power + min_damping)

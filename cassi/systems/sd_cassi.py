@@ -27,6 +27,7 @@ from cassi.systems.coded import CodedSystem
 from cassi.systems.lines import add_lines, solve_lines
 from cassi.systems.taps import band_taps, sharp_codes
 
+# A wider triangle has more taps than any camera needs, and A Aᵀ as many diagonals.
 _MAX_BAND_WIDTH_PIXELS = 100
 
 
@@ -83,7 +84,7 @@ class SDCassi(CodedSystem):
     Attributes:
         offsets: o(c), a tuple of numbers, pixels.
         shifts: o(c) as a tensor, float64; None where the camera has a step.
-        step: of a camera with offsets, their mean distance, rounded.
+        step: pixels per band; with offsets their mean distance, rounded.
 
     Raises:
         TypeError: the mask is not numeric, `bands` is not an integer or `step` not a number.
@@ -108,12 +109,11 @@ class SDCassi(CodedSystem):
     _float64_tensors = ("shifts",)
     _gram: Tensor
     _codes: Tensor | None = None
-    _fixed_gram: Tensor | None = None
-    """The gram of one run; see `begin`."""
+    _fixed_gram: Tensor | None = None  # the gram of one run; see `begin`
     _taps: Tensor
     _starts: Tensor
+    # Whether bands are spread over pixels first, and then coded by a measured mask.
     _codes_after_spread: bool = False
-    """Whether bands are spread over pixels first and coded by the mask then."""
 
     def __init__(
         self,

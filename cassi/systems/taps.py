@@ -70,7 +70,7 @@ def sharp_codes(mask: Tensor, offsets: Tensor, detector: int) -> tuple[Tensor, T
 
     Args:
         mask: measured mask `(1|B, K, 1|C, H, W)`, with dispersion along columns.
-        offsets: of the bands, `(C,)`, pixels, float64.
+        offsets: offsets of the bands, `(C,)`, pixels, float64.
         detector: pixels of the detector along the dispersion.
 
     Returns:

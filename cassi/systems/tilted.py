@@ -50,9 +50,9 @@ class TiltedCassi(CoupledCassi):
         step: dispersion in pixels per band, whole or not; the sign is the direction.
         axis: -1 disperses along columns, -2 along rows.
         across: p(c), pixels, one per band, or one for all: down for `axis=-1`, right for `axis=-2`.
-        tolerance: of conjugate gradients, relative; see `ConjugateGradients`.
-        iterations: of conjugate gradients, at most.
-        further: what else `SDCassi` takes, such as `offsets`.
+        tolerance: relative tolerance of conjugate gradients; see `ConjugateGradients`.
+        iterations: most iterations of conjugate gradients.
+        further: further arguments of `SDCassi`, such as `offsets`.
 
     Raises:
         TypeError: as `SDCassi`.

@@ -11,13 +11,13 @@ from cassi.ops._recording import is_recorded, is_tracked, is_wrapped
 from cassi.systems.arguments import Array, check_shape, refuse_gradient
 from cassi.systems.coupled import CoupledCassi
 from cassi.systems.interpolation import (
-    Grid,
+    Geometry,
     Taps,
     corners,
     make_taps,
     mean_offset,
     resample,
-    resample_along,
+    resample_differentiably,
     scene_coordinates,
     spread,
 )
@@ -82,9 +82,9 @@ class WarpedCassi(CoupledCassi):
         keystone: κ, pixels across the dispersion at the ends of a slit in the outermost bands.
         polynomial: a, pixels, `(2, P, P)` or `(C, 2, P, P)`.
         displacement: d, pixels, `(2, H', W')` or `(C, 2, H', W')`.
-        tolerance: of conjugate gradients, relative; see `ConjugateGradients`.
-        iterations: of conjugate gradients, at most.
-        further: what else `SDCassi` takes, such as `offsets`.
+        tolerance: relative tolerance of conjugate gradients; see `ConjugateGradients`.
+        iterations: most iterations of conjugate gradients.
+        further: further arguments of `SDCassi`, such as `offsets`.
 
     Raises:
         TypeError: as `SDCassi`, or a parameter is not numeric.
@@ -128,7 +128,7 @@ class WarpedCassi(CoupledCassi):
         disperser = SDCassi(mask, bands, step, axis, **further)
         super().__init__(disperser, tolerance, iterations)
         detector = self.measurement_shape[1:]
-        self._grid = Grid(self.cube_shape[1:], detector, disperser.offsets, axis)
+        self._geometry = Geometry(self.cube_shape[1:], detector, disperser.offsets, axis)
         per_band_values = (rotation, magnification, smile, keystone)
         parameters: dict[str, Tensor | None] = {
             name: per_band(name, value, bands)
@@ -152,7 +152,7 @@ class WarpedCassi(CoupledCassi):
         if self._mean_offsets is None:
             parameters = self._map_parameters()
             self._mean_offsets = tuple(
-                mean_offset(self._grid, c, parameters) for c in range(self.bands)
+                mean_offset(self._geometry, c, parameters) for c in range(self.bands)
             )
         return self._mean_offsets
 
@@ -163,7 +163,7 @@ class WarpedCassi(CoupledCassi):
         image = x.to(dtype)[:, None] * self.mask  # (B, K, C, H, W)
         table = image.permute(2, 3, 4, 0, 1).reshape(self.bands, -1, len(x) * self.shots)
         if self._needs_map_gradient():
-            y = resample_along(table, *self._differentiable_corners(dtype))
+            y = resample_differentiably(table, *self._differentiable_corners(dtype))
         else:
             y = resample(table, self._current(dtype))
         return y.to(x.dtype).mT.reshape(len(x), *self.measurement_shape)
@@ -176,10 +176,12 @@ class WarpedCassi(CoupledCassi):
         if self._needs_map_gradient():
             # The operator is linear in the scenes, so its transpose is the derivative at any
             # scene. Taken this way it has gradients with respect to the map as well.
-            size = self._grid.scene[0] * self._grid.scene[1]
+            size = self._geometry.scene[0] * self._geometry.scene[1]
             dark = table.new_zeros(self.bands, size, table.shape[1])
             corners = self._differentiable_corners(dtype)
-            transpose = torch.func.vjp(lambda scenes: resample_along(scenes, *corners), dark)[1]
+            transpose = torch.func.vjp(
+                lambda scenes: resample_differentiably(scenes, *corners), dark
+            )[1]
             (image,) = transpose(table)
         else:
             image = spread(table, self._current(dtype))
@@ -189,7 +191,9 @@ class WarpedCassi(CoupledCassi):
     @torch.no_grad()
     def refresh(self) -> None:
         """Compute the interpolation from the present map."""
-        self._taps = make_taps(self._grid, self._map_parameters(), self._working_dtype(self.mask))
+        self._taps = make_taps(
+            self._geometry, self._map_parameters(), self._working_dtype(self.mask)
+        )
         self._mean_offsets = None
         self._note_sources()
 
@@ -231,9 +235,9 @@ class WarpedCassi(CoupledCassi):
         return taps._replace(weight=weight, back_weight=back_weight)
 
     def _differentiable_corners(self, dtype: torch.dtype) -> tuple[list[Tensor], list[Tensor]]:
-        parameters, scene = self._map_parameters(), self._grid.scene
+        parameters, scene = self._map_parameters(), self._geometry.scene
         pairs = [
-            corners(scene_coordinates(self._grid, band, parameters), scene)
+            corners(scene_coordinates(self._geometry, band, parameters), scene)
             for band in range(self.bands)
         ]
         return [source for source, _ in pairs], [weight.to(dtype) for _, weight in pairs]
