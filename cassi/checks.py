@@ -241,7 +241,7 @@ def check_cube(
     is_list = isinstance(x, list | tuple)
     stages = "; stages are for a method outputs(y, system) and loss=multi_stage" if is_list else ""
     raise ValueError(
-        f"{describe_place(network)}: expected the network to return a tensor {tuple(shape)}, "
+        f"{describe_location(network)}: expected the network to return a tensor {tuple(shape)}, "
         f"(B, C, H, W), got {description}{stages}"
     )
 
@@ -253,9 +253,9 @@ def check_loss(loss: Callable[..., object], value: object, trained: bool = True)
     """
     if (description := _describe_wrong_tensor(value, (), trained)) is not None:
         mean = "; return its mean()" if getattr(value, "ndim", 0) else ""
-        place = describe_place(loss)
+        location = describe_location(loss)
         raise ValueError(
-            f"{place}: expected the loss to be one number, a tensor, got {description}{mean}"
+            f"{location}: expected the loss to be one number, a tensor, got {description}{mean}"
         )
 
 
@@ -277,14 +277,14 @@ def code_of(function: Callable[..., object]) -> CodeType | None:
     return getattr(inspect.unwrap(function), "__code__", None)
 
 
-def describe_place(function: Callable[..., object]) -> str:
+def describe_location(function: Callable[..., object]) -> str:
     """Return the name of a function, or of a module's `forward`, with its file and line."""
     function = function.func if isinstance(function, functools.partial) else function
     if not hasattr(function, "__qualname__"):
         function = getattr(type(function), "forward", type(function).__call__)
     code = code_of(function)
-    place = f" ({Path(code.co_filename).name}, line {code.co_firstlineno})" if code else ""
-    return f"{function.__qualname__}{place}"
+    location = f" ({Path(code.co_filename).name}, line {code.co_firstlineno})" if code else ""
+    return f"{function.__qualname__}{location}"
 
 
 def clipped_level(values: Tensor) -> float | None:

@@ -172,10 +172,10 @@ def _register_part(
     return enter
 
 
-def check_name(place: str, name: object) -> None:
+def check_name(prefix: str, name: object) -> None:
     """Raise ValueError unless this is a Python name."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII):
-        raise ValueError(f"{place}: expected a name of letters, digits and _, got {name!r}")
+        raise ValueError(f"{prefix}: expected a name of letters, digits and _, got {name!r}")
 
 
 def same_thing(a: object, b: object) -> bool:
@@ -282,14 +282,15 @@ def _load_plugin(name: str) -> Plugin:
 
 def _check_free(module: str, file: Path) -> None:
     """Refuse a file whose module would replace another one of the same name."""
-    place: str | None = None
+    other_file: str | None = None
     if module in sys.modules:
-        place = _file_of(sys.modules[module]) or "Python"
+        other_file = _file_of(sys.modules[module]) or "Python"
     elif (spec := importlib.util.find_spec(module)) is not None:
-        place = spec.origin or "a folder"
-    if place is not None and Path(place).resolve() != file:
+        other_file = spec.origin or "a folder"
+    if other_file is not None and Path(other_file).resolve() != file:
         raise ValueError(
-            f"plugins: the name of {file.name} is that of another module, {place}; rename the file"
+            f"plugins: the name of {file.name} is that of another module, {other_file}; "
+            "rename the file"
         )
 
 
@@ -321,13 +322,13 @@ def _run_loading(name: str, module: str, file: Path | None, load: Callable[[], o
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [f.lineno for f in frames if file is not None and f.filename == str(file)]
-        place = f" (line {lines[-1]})" if lines else ""
+        location = f" (line {lines[-1]})" if lines else ""
         message = " ".join(str(error).split())
         hint = ""
         if isinstance(error, ModuleNotFoundError):
             hint = "; is its folder in PYTHONPATH?"
         raise ValueError(
-            f"plugins: {name}{place}: {type(error).__name__}: {message}{hint}"
+            f"plugins: {name}{location}: {type(error).__name__}: {message}{hint}"
         ) from error
     finally:
         _LOADING_STACK.pop()

@@ -70,8 +70,8 @@ def describe_loss(places: list[Place], axis: int) -> str | None:
     if len(lossy_bands) > 1:
         subject = f"{len(lossy_bands)} bands, {lossy_bands[0]} to {lossy_bands[-1]}, fall"
     max_beside = max(place.beside for place in places)
-    share = sum(place.lost for place in places) / len(places)
+    mean_loss = sum(place.lost for place in places) / len(places)
     return (
         f"{subject} up to {max_beside:.4g} {SIDES[axis]} beside the detector, "
-        f"{100 * share:.3g} % of all light"
+        f"{100 * mean_loss:.3g} % of all light"
     )

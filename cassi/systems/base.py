@@ -618,9 +618,13 @@ def dot_test(
     x = torch.randn((batch, *system.cube_shape), generator=generator, dtype=torch.float64)
     y = torch.randn((batch, *system.measurement_shape), generator=generator, dtype=torch.float64)
     x, y = (value.to(device=reference.device, dtype=reference.dtype) for value in (x, y))
-    left = (system(x).double() * y.double()).sum().item()
-    right = (x.double() * system.adjoint(y).double()).sum().item()
+    forward_product = (system(x).double() * y.double()).sum().item()
+    adjoint_product = (x.double() * system.adjoint(y).double()).sum().item()
     if verbose:
-        gap = abs(left - right) / max(abs(left), abs(right), 1e-300)
-        print(f"<Ax, y> = {left:.12g}, <x, A'y> = {right:.12g}, relative difference {gap:.2e}")
-    return left, right
+        largest = max(abs(forward_product), abs(adjoint_product), 1e-300)
+        gap = abs(forward_product - adjoint_product) / largest
+        print(
+            f"<Ax, y> = {forward_product:.12g}, <x, A'y> = {adjoint_product:.12g}, "
+            f"relative difference {gap:.2e}"
+        )
+    return forward_product, adjoint_product

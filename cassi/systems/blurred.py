@@ -287,11 +287,11 @@ class BlurredCassi(CoupledCassi):
         cube_image = (
             (cube_image * self.mask).sum(1, keepdim=True).to(image.dtype)
         )  # (B, 1, C, H, W)
-        return self._blur_scene(cube_image, back=True)[:, 0].to(y.dtype)
+        return self._blur_scene(cube_image, is_transposed=True)[:, 0].to(y.dtype)
 
-    def _blur_scene(self, image: Tensor, back: bool = False) -> Tensor:
+    def _blur_scene(self, image: Tensor, is_transposed: bool = False) -> Tensor:
         """Blur images `(B, 1, C, H, W)` as the objective does, or apply the transpose."""
-        blur = _blur_transposed if back else _blur_image
+        blur = _blur_transposed if is_transposed else _blur_image
         return blur(image, self.point_rows, self.point_columns)
 
 

@@ -75,8 +75,8 @@ class DDCassi(SDCassi):
         # The bands' masks overlap and lose the mask's own size, so it is stored whole as well: as
         # a buffer that is no part of the state dict, since it follows from the arguments.
         reach = max(length, band_masks.shape[axis] + math.ceil(max(offsets)))
-        places = torch.arange(reach, device=whole_mask.device) % length
-        coding = whole_mask.detach().index_select(axis, places)
+        indices = torch.arange(reach, device=whole_mask.device) % length
+        coding = whole_mask.detach().index_select(axis, indices)
         self.register_buffer("coding", coding, persistent=False)
         self.mask_step = step
         self.mask_offsets = tuple(offsets)
@@ -108,15 +108,15 @@ def code_bands(
     if len(shifts) != bands or not all(0 <= shift < math.inf for shift in shifts):
         raise ValueError(f"offsets: expected {bands} numbers >= 0, one per band, got {shifts}")
     length = mask.shape[axis]
-    places = torch.arange(length if width is None else width, device=mask.device)
+    indices = torch.arange(length if width is None else width, device=mask.device)
     band_masks = []
     for band, shift in enumerate(shifts):
         plane = mask[..., min(band, mask.shape[-3] - 1), :, :]
         whole_shift, fraction = math.floor(shift), shift - math.floor(shift)
-        coded_plane = plane.index_select(axis, (places + whole_shift) % length)
+        coded_plane = plane.index_select(axis, (indices + whole_shift) % length)
         if fraction:
             coded_plane = (1 - fraction) * coded_plane + fraction * plane.index_select(
-                axis, (places + whole_shift + 1) % length
+                axis, (indices + whole_shift + 1) % length
             )
         band_masks.append(coded_plane)
     return torch.stack(band_masks, -3)

@@ -103,7 +103,9 @@ class Guide(System):
     def part_along(self, axis: int, start: int, stop: int) -> Guide:
         """Return the camera of the rows (columns for the axis -1) start to stop."""
         height, width = self._require_size()
-        return self.sized(*((stop - start, width) if axis == -2 else (height, stop - start)))
+        if axis == -2:
+            return self.sized(stop - start, width)
+        return self.sized(height, stop - start)
 
     def extra_repr(self) -> str:
         """Return the sizes in one line."""
@@ -123,9 +125,9 @@ class Guided(DelegatingWrapper):
             balance. NaN where the guide does not show the scene.
         response: R, `(G, C)`; see `Guide`.
         noise: standard deviation of g relative to its root mean square, > 0.
-        motion: from the cube to the picture, `(4,)`: down and right in pixels, angle in radians,
-            logarithm of the scale, about the centre. None: the picture lies on the cube.
-        follow: every run refines the motion, starting from the last one.
+        motion: motion from the cube to the picture, `(4,)`, about the centre: down and right in
+            pixels, angle in radians, logarithm of the scale. None: the picture lies on the cube.
+        follow: every run of a solver refines the motion, starting from `motion`.
 
     Raises:
         ValueError: the sizes do not fit, or the picture is dark.

@@ -151,8 +151,9 @@ def make_taps(
         back_start[band, 1:] = pixel_counts.cumsum(0)
         entry_counts.append(len(order))
     total = sum(entry_counts)
-    back = (back_source[:total], back_weight[:total], back_start)
-    return Taps(source, weight, *back, tuple(entry_counts))
+    return Taps(
+        source, weight, back_source[:total], back_weight[:total], back_start, tuple(entry_counts)
+    )
 
 
 def resample(table: Tensor, taps: Taps) -> Tensor:
@@ -208,7 +209,7 @@ class _Interpolate(torch.autograd.Function):
     @staticmethod
     def forward(
         table: Tensor,
-        back: bool,
+        is_transposed: bool,
         source: Tensor,
         weight: Tensor,
         back_source: Tensor,
@@ -216,20 +217,20 @@ class _Interpolate(torch.autograd.Function):
         back_start: Tensor,
         parts: tuple[int, ...],
     ) -> Tensor:
-        if back:
+        if is_transposed:
             return _spread(table, back_source, back_weight, back_start, parts)
         return _resample(table, source, weight)
 
     @staticmethod
     def setup_context(ctx: FunctionContext, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, back, *tensors, parts = inputs
-        ctx.constants = back, parts
+        _, is_transposed, *tensors, parts = inputs
+        ctx.constants = is_transposed, parts
         ctx.save_for_backward(*tensors)
 
     @staticmethod
     def backward(ctx: FunctionContext, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        back, parts = ctx.constants
-        image = _interpolate(gradients[0], not back, *ctx.saved_tensors, parts)
+        is_transposed, parts = ctx.constants
+        image = _interpolate(gradients[0], not is_transposed, *ctx.saved_tensors, parts)
         return (image, None, *(None for _ in Taps._fields))
 
     @staticmethod
@@ -255,13 +256,13 @@ class _InterpolateWithTangents(_Interpolate):
 
     @staticmethod
     def jvp(ctx: FunctionContext, tangent: Tensor, *_: None) -> Tensor:
-        back, parts = ctx.constants
-        return _interpolate(tangent, back, *ctx.saved_tensors, parts)
+        is_transposed, parts = ctx.constants
+        return _interpolate(tangent, is_transposed, *ctx.saved_tensors, parts)
 
 
-def _interpolate(table: Tensor, back: bool, *taps: Tensor | tuple[int, ...]) -> Tensor:
+def _interpolate(table: Tensor, is_transposed: bool, *taps: Tensor | tuple[int, ...]) -> Tensor:
     function = _InterpolateWithTangents if is_forward() else _Interpolate
-    return function.apply(table, back, *taps)
+    return function.apply(table, is_transposed, *taps)
 
 
 def _sum_rows(source: Tensor, table: Tensor, start: Tensor, weight: Tensor) -> Tensor:

@@ -167,8 +167,10 @@ class PsfCassi(BlurredCassi):
         image = (values * self.mask[..., 0, :, :]).sum(1, keepdim=True).to(values.dtype)
         return _FourierBlur.apply(image, self._current(), self._sides, True, True).to(y.dtype)
 
-    def _blur_scene(self, image: Tensor, back: bool = False) -> Tensor:
-        return _FourierBlur.apply(image[:, 0], self._current(), self._sides, back, False)[:, None]
+    def _blur_scene(self, image: Tensor, is_transposed: bool = False) -> Tensor:
+        transfer = self._current()
+        image = _FourierBlur.apply(image[:, 0], transfer, self._sides, is_transposed, False)
+        return image[:, None]
 
     def _precondition(self, rho: Tensor) -> Apply | None:
         """Divide by Σ_c |p̂[c]|² + ρ: for an open mask AAᵀ + ρ is that, except near the rim."""
@@ -200,7 +202,7 @@ class PsfCassi(BlurredCassi):
 
 
 class _FourierBlur(torch.autograd.Function):
-    """Convolve `(B, C, H, W)` with a kernel per band, or apply the transpose (`back`).
+    """Convolve `(B, C, H, W)` with a kernel per band, or apply the transpose (`is_transposed`).
 
     With `sum_bands` the convolution also sums over bands, to `(B, 1, H, W)`. Each of the two is
     computed as the gradient of the other, with the same bits.
@@ -210,10 +212,10 @@ class _FourierBlur(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        image: Tensor, transfer: Tensor, sides: list[int], back: bool, sum_bands: bool
+        image: Tensor, transfer: Tensor, sides: list[int], is_transposed: bool, sum_bands: bool
     ) -> Tensor:
-        spectrum = torch.fft.rfft2(image, sides) * (transfer.conj() if back else transfer)
-        if sum_bands and not back:
+        spectrum = torch.fft.rfft2(image, sides) * (transfer.conj() if is_transposed else transfer)
+        if sum_bands and not is_transposed:
             spectrum = spectrum.sum(1, keepdim=True)
         padded = torch.fft.irfft2(spectrum, sides)
         return padded[..., : image.shape[-2], : image.shape[-1]].to(image.dtype).contiguous()
@@ -226,8 +228,10 @@ class _FourierBlur(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: FunctionContext, gradient: Tensor) -> Gradients:
-        sides, back, sum_bands = ctx.constants
-        image = _FourierBlur.apply(gradient, *ctx.saved_tensors, sides, not back, sum_bands)
+        sides, is_transposed, sum_bands = ctx.constants
+        image = _FourierBlur.apply(
+            gradient, *ctx.saved_tensors, sides, not is_transposed, sum_bands
+        )
         return image, None, None, None, None
 
     @staticmethod

@@ -27,7 +27,7 @@ from cassi.systems.coded import CodedSystem
 from cassi.systems.lines import add_lines, solve_lines
 from cassi.systems.taps import band_taps, sharp_codes
 
-# A wider triangle has more taps than any camera needs, and A Aᵀ as many diagonals.
+# A triangle of b pixels has about 2 b taps, and the gram as many diagonals: memory limits b.
 _MAX_BAND_WIDTH_PIXELS = 100
 
 
