@@ -11,7 +11,14 @@ _load_name, _, _stub_names = lazy_loader.attach_stub(__name__, __file__)
 # Subpackages are loaded at first use, as in `cassi.viz.save_bands`. `from cassi import *` leaves
 # them out: their names would hide a user's own `data` or `systems`.
 _PARTS = (
-    *("calibration", "data", "evaluation", "methods", "priors", "solvers", "systems", "training"),
+    "calibration",
+    "data",
+    "evaluation",
+    "methods",
+    "priors",
+    "solvers",
+    "systems",
+    "training",
     "viz",
 )
 __all__ = [name for name in _stub_names if name not in _PARTS]

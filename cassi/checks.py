@@ -28,7 +28,7 @@ MIN_CLIPPED_PIXELS = 16
 MIN_LEVELS_BELOW_CLIP = 8
 """As many pixels below the maximum of a clipped frame have at least this many different values."""
 
-# What `reading_only` asks for, for the whole process: readers in other threads must be checked too.
+# Set by `reading_only`. It is global, since readers in other threads must be checked too.
 _path_check: Callable[[Path], object] | None = None
 
 

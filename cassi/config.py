@@ -11,31 +11,44 @@ from cassi.plugins import plugin_modules
 Node = dict[str, Any]
 """A node of a config: values by name."""
 ALLOWED_PACKAGES = (
-    *("cassi.systems", "cassi.solvers", "cassi.priors", "cassi.models"),
-    *("cassi.training", "cassi.data.augment", "cassi.data.mst"),
-    *("cassi.data.simulation", "cassi.data.sensor", "cassi.data.synthetic"),
-    *("torch.nn", "torch.optim"),
+    "cassi.systems",
+    "cassi.solvers",
+    "cassi.priors",
+    "cassi.models",
+    "cassi.training",
+    "cassi.data.augment",
+    "cassi.data.mst",
+    "cassi.data.simulation",
+    "cassi.data.sensor",
+    "cassi.data.synthetic",
+    "torch.nn",
+    "torch.optim",
 )
+"""Packages and modules whose classes a config node may name."""
 ALLOWED_CLASSES = (
     "lightning.pytorch.Trainer",
-    *(
-        f"lightning.pytorch.callbacks.{name}"
-        for name in (
-            *("DeviceStatsMonitor", "EarlyStopping", "LearningRateMonitor", "ModelCheckpoint"),
-            *("RichProgressBar", "ThroughputMonitor", "TQDMProgressBar"),
-        )
-    ),
-    *(
-        f"lightning.pytorch.loggers.{name}"
-        for name in ("CSVLogger", "MLFlowLogger", "TensorBoardLogger", "WandbLogger")
-    ),
+    "lightning.pytorch.callbacks.DeviceStatsMonitor",
+    "lightning.pytorch.callbacks.EarlyStopping",
+    "lightning.pytorch.callbacks.LearningRateMonitor",
+    "lightning.pytorch.callbacks.ModelCheckpoint",
+    "lightning.pytorch.callbacks.RichProgressBar",
+    "lightning.pytorch.callbacks.ThroughputMonitor",
+    "lightning.pytorch.callbacks.TQDMProgressBar",
+    "lightning.pytorch.loggers.CSVLogger",
+    "lightning.pytorch.loggers.MLFlowLogger",
+    "lightning.pytorch.loggers.TensorBoardLogger",
+    "lightning.pytorch.loggers.WandbLogger",
 )
+"""Single classes that a config node may name."""
 METHODS = (
-    *(f"cassi.methods.{name}" for name in ("auto", "self_supervised", "untrained", "video")),
-    "cassi.plugins.make",  # by name, what a plugin has registered
+    "cassi.methods.auto",
+    "cassi.methods.self_supervised",
+    "cassi.methods.untrained",
+    "cassi.methods.video",
+    "cassi.plugins.make",  # makes what a plugin has registered, by its name
 )
-"""A config node may name a class of `ALLOWED_PACKAGES`, one of `ALLOWED_CLASSES`, one of these
-functions, or a class that the user's plugin defines. Nothing else is ever imported or called."""
+"""Functions that a config node may name. Beside all these it may name classes that the user's own
+plugin defines, and nothing else."""
 _HYDRA_KEYS = {"_target_", "_partial_", "_args_", "_convert_", "_recursive_"}
 
 

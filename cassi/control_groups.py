@@ -23,6 +23,7 @@ def read_limits(
     # A container may see its own group as the root, so the roots of both versions are read too.
     groups = ["0::/", f"0:{controller}:/", *read_text(root / "proc/self/cgroup").splitlines()]
     for group in groups:
+        # A line is NUMBER:CONTROLLERS:PATH, without controllers in version 2. Missing parts are "".
         _, controllers, group_path = (*group.split(":", 2), "", "")[:3]
         if controllers and controller not in controllers.split(","):
             continue

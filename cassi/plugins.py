@@ -27,8 +27,21 @@ METRICS = ("psnr", "ssim", "sam", "rmse", "ergas")
 """Names of the package's own metrics; their functions are in `cassi.metrics.METRICS`."""
 # Columns of the package's tables. A metric of the same name would stand in place of one.
 _COLUMN_NAMES = (
-    *(*METRICS, "residual", "std", "uncertainty_warnings", "width", "nll", "ause", "method"),
-    *("scene", "error", "seconds", "least_seconds", "peak_memory_bytes", "parameters", "flops"),
+    *METRICS,
+    "residual",
+    "std",
+    "uncertainty_warnings",
+    "width",
+    "nll",
+    "ause",
+    "method",
+    "scene",
+    "error",
+    "seconds",
+    "least_seconds",
+    "peak_memory_bytes",
+    "parameters",
+    "flops",
 )
 
 

@@ -112,11 +112,10 @@ def _is_fast_on_cpu(dtype: torch.dtype) -> bool:
         return False
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return _is_faster_in_trial(dtype)
-    capability = torch.backends.cpu.get_cpu_capability()
-    isa = next((os.environ[name] for name in _ISA_VARIABLES if name in os.environ), "ALL")
-    if not capability.startswith(_MIN_CAPABILITY) or not any(
-        word in isa.upper() for word in _ISA_WORDS[dtype]
-    ):
+    if not torch.backends.cpu.get_cpu_capability().startswith(_MIN_CAPABILITY):
+        return False
+    isa = next((os.environ[name] for name in _ISA_VARIABLES if name in os.environ), "ALL").upper()
+    if not any(word in isa for word in _ISA_WORDS[dtype]):
         return False
     instructions = _read_instructions()
     return any(instructions.get(name, False) for name in _INSTRUCTIONS[dtype])

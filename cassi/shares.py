@@ -57,7 +57,7 @@ def find_share(setting: str | None, environment: Mapping[str, str] = os.environ)
         if match is None or not 1 <= int(match[1]) <= int(match[2]):
             raise ValueError(f"share: expected such as 3/16, the third of sixteen, got {setting!r}")
         return Share(int(match[1]) - 1, int(match[2]))
-    # SLURM sets the numbers of a process in the batch script too, which is none of srun's.
+    # SLURM sets the numbers of a process in the batch script too, although srun did not start it.
     is_batch_script = "SLURM_JOB_ID" in environment and "SLURM_STEP_ID" not in environment
     variables = {name: int(text) for name, text in environment.items() if text.isdecimal()}
     index, count, sources = 0, 1, []

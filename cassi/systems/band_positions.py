@@ -43,12 +43,12 @@ def find_places(system: System) -> list[Place]:
 
 
 def _place_band(offset: float, width: int, detector: int) -> Place:
-    pixels_beside = min(width, max(0.0, -offset)) + min(width, max(0.0, offset + width - detector))
-    pixels_beside = min(float(width), pixels_beside)
-    first, last = math.floor(offset), math.ceil(offset + width) - 1
-    return Place(
-        offset, max(first, 0), min(last, detector - 1), pixels_beside, pixels_beside / width
-    )
+    beside_start = min(width, max(0.0, -offset))
+    beside_end = min(width, max(0.0, offset + width - detector))
+    pixels_beside = min(float(width), beside_start + beside_end)
+    first = max(math.floor(offset), 0)
+    last = min(math.ceil(offset + width) - 1, detector - 1)
+    return Place(offset, first, last, pixels_beside, pixels_beside / width)
 
 
 def check_places(places: list[Place]) -> None:

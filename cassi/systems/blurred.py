@@ -268,10 +268,9 @@ class BlurredCassi(CoupledCassi):
             image = convolve(image, self.line, self.axis, keep_tails=True)
         y = self.inner(image.flatten(0, 1)).unflatten(0, (len(x), -1)).squeeze(2)
         y = y.narrow(self.axis, self._reach, self.detector)
-        image = _blur_image(
-            y.flatten(0, 1)[:, None, None], self.detector_rows, self.detector_columns
-        )
-        return image[:, 0, 0].unflatten(0, y.shape[:2]).to(x.dtype)
+        frames = y.flatten(0, 1)[:, None, None]  # (B·K, 1, 1, H', W')
+        frames = _blur_image(frames, self.detector_rows, self.detector_columns)
+        return frames[:, 0, 0].unflatten(0, y.shape[:2]).to(x.dtype)
 
     def adjoint(self, y: Tensor) -> Tensor:
         """Apply the transpose: `(B, K, H', W')` → `(B, C, H, W)`."""

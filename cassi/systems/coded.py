@@ -152,13 +152,9 @@ class CodedSystem(System):
         compared. Operators read the mask itself there; dispersion, kernels and maps are constants.
         """
         sources = [value for value in self._sources() if value is not None]
-        if (
-            self._is_fixed
-            or torch.compiler.is_compiling()
-            or (
-                any(value.is_cuda for value in sources) and torch.cuda.is_current_stream_capturing()
-            )
-        ):
+        if self._is_fixed or torch.compiler.is_compiling():
+            return
+        if any(value.is_cuda for value in sources) and torch.cuda.is_current_stream_capturing():
             return
         if any(map(is_wrapped, sources)):
             self.refresh()

@@ -113,10 +113,9 @@ def code_bands(
     for band, shift in enumerate(shifts):
         plane = mask[..., min(band, mask.shape[-3] - 1), :, :]
         whole_shift, fraction = math.floor(shift), shift - math.floor(shift)
-        coded_plane = plane.index_select(axis, (indices + whole_shift) % length)
+        moved_plane = plane.index_select(axis, (indices + whole_shift) % length)
         if fraction:
-            coded_plane = (1 - fraction) * coded_plane + fraction * plane.index_select(
-                axis, (indices + whole_shift + 1) % length
-            )
-        band_masks.append(coded_plane)
+            next_plane = plane.index_select(axis, (indices + whole_shift + 1) % length)
+            moved_plane = (1 - fraction) * moved_plane + fraction * next_plane
+        band_masks.append(moved_plane)
     return torch.stack(band_masks, -3)

@@ -134,9 +134,8 @@ class Grid:
         offsets, band_offsets = sign * np.asarray(self.offsets), sign * np.asarray(self.named)
         wavelengths = np.interp(offsets, band_offsets, band_wavelengths)
         for end, neighbour in ((0, 1), (-1, -2)):
-            slope = (band_wavelengths[end] - band_wavelengths[neighbour]) / (
-                band_offsets[end] - band_offsets[neighbour]
-            )
+            rise = band_wavelengths[end] - band_wavelengths[neighbour]
+            slope = rise / (band_offsets[end] - band_offsets[neighbour])
             line = band_wavelengths[end] + slope * (offsets - band_offsets[end])
             is_outside = offsets < band_offsets[0] if end == 0 else offsets > band_offsets[-1]
             wavelengths = np.where(is_outside, line, wavelengths)

@@ -86,12 +86,11 @@ def corners(coordinates: Tensor, scene: tuple[int, int]) -> tuple[Tensor, Tensor
         for right in (0, 1):
             row, column = first[0] + down, first[1] + right
             is_inside = (row >= 0) & (row < scene[0]) & (column >= 0) & (column < scene[1])
-            weight = (fraction[0] if down else 1 - fraction[0]) * (
-                fraction[1] if right else 1 - fraction[1]
-            )
+            row_weight = fraction[0] if down else 1 - fraction[0]
+            column_weight = fraction[1] if right else 1 - fraction[1]
             # Not a product with `is_inside`: infinite coordinates times 0 would be NaN.
             indices.append(torch.where(is_inside, row * scene[1] + column, 0).int())
-            weights.append(torch.where(is_inside, weight, 0))
+            weights.append(torch.where(is_inside, row_weight * column_weight, 0))
     return torch.stack(indices, -1).flatten(0, 1), torch.stack(weights, -1).flatten(0, 1)
 
 

@@ -33,27 +33,17 @@ def _map_points(
     """Map points of the cube to points of the picture."""
     down, right, angle, log_scale = motion.to(rows)
     i, j = rows - (height - 1) / 2, columns - (width - 1) / 2
-    scaled_cos, scaled_sin = torch.cos(angle) * log_scale.exp(), torch.sin(angle) * log_scale.exp()
-    return scaled_cos * i - scaled_sin * j + (
-        height - 1
-    ) / 2 + down, scaled_sin * i + scaled_cos * j + (width - 1) / 2 + right
+    cos, sin = torch.cos(angle) * log_scale.exp(), torch.sin(angle) * log_scale.exp()
+    picture_rows = cos * i - sin * j + (height - 1) / 2 + down
+    picture_columns = sin * i + cos * j + (width - 1) / 2 + right
+    return picture_rows, picture_columns
 
 
 def inverse(motion: Tensor) -> Tensor:
     """Return the motion from the picture to the cube."""
     down, right, angle, log_scale = motion
-    scaled_cos, scaled_sin = (
-        torch.cos(angle) * (-log_scale).exp(),
-        torch.sin(angle) * (-log_scale).exp(),
-    )
-    return torch.stack(
-        (
-            -scaled_cos * down - scaled_sin * right,
-            scaled_sin * down - scaled_cos * right,
-            -angle,
-            -log_scale,
-        )
-    )
+    cos, sin = torch.cos(angle) * (-log_scale).exp(), torch.sin(angle) * (-log_scale).exp()
+    return torch.stack((-cos * down - sin * right, sin * down - cos * right, -angle, -log_scale))
 
 
 class Movable(nn.Module):
@@ -115,9 +105,8 @@ class Movable(nn.Module):
         if not bool(motion.any()):
             return self.picture
         moved_prediction = Movable(prediction)(inverse(motion))
-        residual, _ = fit_exposure(
-            torch.where(moved_prediction.isfinite(), self.picture, torch.nan), moved_prediction
-        )
+        visible_picture = torch.where(moved_prediction.isfinite(), self.picture, torch.nan)
+        residual, _ = fit_exposure(visible_picture, moved_prediction)
         moved_residual = Movable(torch.where(self.is_visible > 0, residual, torch.nan))(motion)
         return prediction + moved_residual
 
@@ -166,9 +155,8 @@ def fit_exposure(g: Tensor, prediction: Tensor) -> tuple[Tensor, Tensor]:
     """
     is_finite = g.isfinite()
     g, p = torch.where(is_finite, g, 0), torch.where(is_finite, prediction, 0)
-    exposure = (g * p).sum((2, 3), keepdim=True) / (g * g).sum((2, 3), keepdim=True).clamp_min(
-        1e-30
-    )
+    power = (g * g).sum((2, 3), keepdim=True).clamp_min(1e-30)
+    exposure = (g * p).sum((2, 3), keepdim=True) / power
     return exposure * g - p, exposure
 
 

@@ -229,9 +229,8 @@ class _FourierBlur(torch.autograd.Function):
     @staticmethod
     def backward(ctx: FunctionContext, gradient: Tensor) -> Gradients:
         sides, is_transposed, sum_bands = ctx.constants
-        image = _FourierBlur.apply(
-            gradient, *ctx.saved_tensors, sides, not is_transposed, sum_bands
-        )
+        (transfer,) = ctx.saved_tensors
+        image = _FourierBlur.apply(gradient, transfer, sides, not is_transposed, sum_bands)
         return image, None, None, None, None
 
     @staticmethod

@@ -200,11 +200,9 @@ class SDCassi(CodedSystem):
         x = self.turn(x)
         if self.shifts is None:
             return self.turn(ops.forward(x, self.turn(self.mask), self.step))
-        return self.turn(
-            ops.forward_taps(
-                x, *self._current_spread(), self.detector, after=self._codes_after_spread
-            )
-        )
+        codes, taps, starts = self._current_spread()
+        y = ops.forward_taps(x, codes, taps, starts, self.detector, after=self._codes_after_spread)
+        return self.turn(y)
 
     def adjoint(self, y: Tensor) -> Tensor:
         """Apply the transpose: `(B, K, H', W')` → `(B, C, H, W)`."""
@@ -213,9 +211,8 @@ class SDCassi(CodedSystem):
             return self.turn(ops.adjoint(y, self.turn(self.mask), self.bands, self.step))
         if y.shape[-1] != self.detector:
             refuse_shape("y", self.turn(y), self.measurement_shape)
-        return self.turn(
-            ops.adjoint_taps(y, *self._current_spread(), after=self._codes_after_spread)
-        )
+        x = ops.adjoint_taps(y, *self._current_spread(), after=self._codes_after_spread)
+        return self.turn(x)
 
     def add_adjoint(self, v: Tensor, y: Tensor) -> Tensor:
         """Return v + Aᵀy: `(B, C, H, W)` and `(B, K, H', W')` → `(B, C, H, W)`."""
@@ -224,9 +221,8 @@ class SDCassi(CodedSystem):
             return self.turn(ops.add_adjoint(v, y, self.turn(self.mask), self.step))
         if y.shape[-1] != self.detector:
             refuse_shape("y", self.turn(y), self.measurement_shape)
-        return self.turn(
-            ops.add_adjoint_taps(v, y, *self._current_spread(), after=self._codes_after_spread)
-        )
+        x = ops.add_adjoint_taps(v, y, *self._current_spread(), after=self._codes_after_spread)
+        return self.turn(x)
 
     def forward_subspace(self, components: Tensor, basis: Tensor) -> Tensor:
         """Simulate the measurement of the cube E a: `(B, R, H, W)` → `(B, K, H', W')`."""
