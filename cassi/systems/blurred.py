@@ -246,7 +246,7 @@ class BlurredCassi(CoupledCassi):
         """Detector position of the first column of each band, pixels."""
         return self.inner.offsets
 
-    def _description(self) -> list[str]:
+    def _describe_arguments(self) -> list[str]:
         def shape_text(*kernels: Tensor | None) -> str:
             return "x".join("none" if k is None else str(k.shape[-1]) for k in kernels)
 
@@ -256,7 +256,7 @@ class BlurredCassi(CoupledCassi):
         texts = [f"point_spread={point_text}", f"line_spread={shape_text(self.line)}"]
         if self.detector_rows is not None:
             texts.append(f"detector_spread={shape_text(self.detector_rows, self.detector_columns)}")
-        return [*super()._description(), *texts]
+        return [*super()._describe_arguments(), *texts]
 
     def forward(self, x: Tensor) -> Tensor:
         """Simulate the measurement: `(B, C, H, W)` → `(B, K, H', W')`."""

@@ -73,7 +73,7 @@ class CodedSystem(System):
         sources any more. Under transforms, with gradients and in a compiled graph it is the camera
         itself. Without a closed form it is a `WarmStart`.
         """
-        sources = self._sources()
+        sources = self._list_sources()
         if torch.compiler.is_compiling() or is_transformed() or is_tracked(*sources):
             return super().begin()
         if not self.is_closed:
@@ -90,9 +90,9 @@ class CodedSystem(System):
         self._is_fixed = True
 
     def refresh(self) -> None:
-        """Compute the tensors that are derived from `_sources`."""
+        """Compute the tensors that are derived from `_list_sources`."""
 
-    def _sources(self) -> Sequence[Tensor | None]:
+    def _list_sources(self) -> Sequence[Tensor | None]:
         """Return the tensors that others are derived from."""
         return ()
 
@@ -122,15 +122,15 @@ class CodedSystem(System):
         """Describe the camera in one line."""
         height, width = self.mask.shape[-2:]
         sizes = f"mask={height}x{width}, shots={self.shots}, bands={self.bands}"
-        return ", ".join([sizes, *self._description()])
+        return ", ".join([sizes, *self._describe_arguments()])
 
-    def _description(self) -> list[str]:
+    def _describe_arguments(self) -> list[str]:
         """Return the parts of `extra_repr` after the sizes."""
         return [f"step={self.step}", f"axis={self.axis}"]
 
     def _note_sources(self) -> None:
         """Remember the sources that the derived tensors were computed from."""
-        sources = self._sources()
+        sources = self._list_sources()
         copies = [None if value is None else value.detach().clone() for value in sources]
         self._noted_sources = () if any(map(_is_transient, sources)) else copies
 
@@ -140,7 +140,7 @@ class CodedSystem(System):
         Values are compared, not version counters: `mask.data.copy_` and inference mode do not
         count up.
         """
-        sources = self._sources()
+        sources = self._list_sources()
         if len(sources) != len(self._noted_sources) or any(map(_is_transient, sources)):
             return False
         return all(map(_is_same, self._noted_sources, sources))
@@ -151,7 +151,7 @@ class CodedSystem(System):
         In a compiled graph and in a recorded CUDA graph no value can be read, so nothing is
         compared. Operators read the mask itself there; dispersion, kernels and maps are constants.
         """
-        sources = [value for value in self._sources() if value is not None]
+        sources = [value for value in self._list_sources() if value is not None]
         if self._is_fixed or torch.compiler.is_compiling():
             return
         if any(value.is_cuda for value in sources) and torch.cuda.is_current_stream_capturing():

@@ -349,12 +349,12 @@ class SDCassi(CodedSystem):
         self._refresh_if_changed()
         return self._gram
 
-    def _sources(self) -> tuple[Tensor, Tensor | None]:
+    def _list_sources(self) -> tuple[Tensor, Tensor | None]:
         return self.mask, self.shifts
 
-    def _description(self) -> list[str]:
+    def _describe_arguments(self) -> list[str]:
         if self.shifts is None:
-            return super()._description()
+            return super()._describe_arguments()
         first, last = (f"{self.offsets[i]:.4g}" for i in (0, -1))
         band_width = [f"band_width={self.band_width:.4g}"] if self.band_width > 1 else []
         mask_kind = ["photographed"] if self._codes_after_spread else []

@@ -64,7 +64,7 @@ def sharp_taps(offsets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def sharp_codes(mask: Tensor, offsets: Tensor, detector: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the codes of a photographed mask on the detector, and taps and starts of bands.
+    """Return the codes of a measured mask on the detector, and taps and starts of the bands.
 
     Codes are 0 at pixels that get less than a thousandth of the median light.
 
@@ -85,6 +85,7 @@ def sharp_codes(mask: Tensor, offsets: Tensor, detector: int) -> tuple[Tensor, T
         tap[:, None, None] * padded_mask[..., 3 - k : 3 - k + columns]
         for k, tap in enumerate(sharp_weights.to(dtype).unbind(-1))
     ]
+    # Outer taps are negative, so a code could fall below zero next to an edge.
     code, taps = sum(shifted_masks[1:], shifted_masks[0]).clamp_min(0), taps.to(dtype)
     is_lit = _lit_codes(code.detach(), taps.detach(), starts, detector)
     return (code * is_lit).to(mask.dtype).contiguous(), taps, starts
@@ -94,19 +95,15 @@ def _lit_codes(code: Tensor, taps: Tensor, starts: Tensor, detector: int) -> Ten
     """Return 1 where a code falls on a pixel with enough light, else 0, shaped like the code."""
     samples, shots, bands, height, columns = code.shape
     white = code.new_ones(samples, bands, height, columns - 1)
-    # The diagonal of AAᵀ.
     gram_diagonal = ops.forward_taps(
         white, code.square(), taps.square(), starts, detector, after=True
     )
-    is_lit_pixel = (
-        (gram_diagonal > _MIN_LIGHT_FRACTION * gram_diagonal.median())
-        .to(code.dtype)
-        .flatten(0, 1)
-        .unsqueeze(1)
-    )
+    is_lit = gram_diagonal > _MIN_LIGHT_FRACTION * gram_diagonal.median()
+    # The adjoint of a camera with an open mask and one tap cuts the pixels of every band out.
+    pixels = is_lit.to(code.dtype).flatten(0, 1).unsqueeze(1)  # (B·K, 1, H, W')
     open_mask = code.new_ones(1, 1, height, columns)
-    is_lit_code = ops.adjoint_taps(is_lit_pixel, open_mask, taps.new_ones(bands, 1), starts)
-    return is_lit_code.unflatten(0, (samples, shots))
+    lit_codes = ops.adjoint_taps(pixels, open_mask, taps.new_ones(bands, 1), starts)
+    return lit_codes.unflatten(0, (samples, shots))
 
 
 def _pad_border(mask: Tensor) -> Tensor:

@@ -98,7 +98,7 @@ class TiltedCassi(CoupledCassi):
         """Simulate the measurement: `(B, C, H, W)` → `(B, K, H', W')`."""
         check_shape("x", x, self.cube_shape)
         x, mask, width = self.turn(x), self.turn(self.mask), self.detector
-        return self.turn(forward_parts(x, mask, self._current(), width))
+        return self.turn(forward_parts(x, mask, self._current_parts(), width))
 
     def adjoint(self, y: Tensor) -> Tensor:
         """Apply the transpose: `(B, K, H', W')` → `(B, C, H, W)`."""
@@ -109,13 +109,12 @@ class TiltedCassi(CoupledCassi):
             # Where vmap maps the mask, x must be mapped too: a change in place cannot make it so.
             x = x + mask.new_zeros(()).to(x.dtype)
         # Autograd sums the gradients of `forward` in this order, so the bits are the same.
-        for part in reversed(self._current()):
-            x[:, part.bands] += ops.adjoint_taps(
-                moved_lines(y, -part.down), _select_bands(mask, part.bands), part.taps, part.starts
-            )
+        for part in reversed(self._current_parts()):
+            image, band_mask = shift_lines(y, -part.down), _select_bands(mask, part.bands)
+            x[:, part.bands] += ops.adjoint_taps(image, band_mask, part.taps, part.starts)
         return self.turn(x)
 
-    def _description(self) -> list[str]:
+    def _describe_arguments(self) -> list[str]:
         first, last = (f"{self.across[i].item():.4g}" for i in (0, -1))
         return [f"step={self.step}", f"across={first} to {last}", f"axis={self.axis}"]
 
@@ -128,10 +127,10 @@ class TiltedCassi(CoupledCassi):
         self._gram: Tensor | None = None  # computed by the first solve
         self._note_sources()
 
-    def _sources(self) -> tuple[Tensor, Tensor]:
+    def _list_sources(self) -> tuple[Tensor, Tensor]:
         return self.mask, self.across
 
-    def _current(self) -> list[LinePart]:
+    def _current_parts(self) -> list[LinePart]:
         self._refresh_if_changed()
         return self._parts
 
@@ -139,24 +138,22 @@ class TiltedCassi(CoupledCassi):
         damping = rho if rho.ndim < 2 else self.turn(rho)
 
         def within_lines(z: Tensor) -> Tensor:
-            solution = solve_lines(self.turn(z), self._line_gram(), damping, self.offsets)
+            solution = solve_lines(self.turn(z), self._compute_line_gram(), damping, self.offsets)
             return self.turn(solution).contiguous()
 
         return within_lines
 
     @torch.no_grad()
-    def _line_gram(self) -> Tensor:
+    def _compute_line_gram(self) -> Tensor:
         """Return AAᵀ within each line, as `cassi.ops.gram_taps` returns it."""
-        parts = self._current()
+        parts = self._current_parts()
         if self._gram is None:
             mask, width = self.turn(self.mask), self.detector
-            grams = [
-                moved_lines(
-                    ops.gram_taps(_select_bands(mask, part.bands), part.taps, part.starts, width),
-                    part.down,
-                )
-                for part in parts
-            ]
+            grams = []
+            for part in parts:
+                band_mask = _select_bands(mask, part.bands)
+                gram = ops.gram_taps(band_mask, part.taps, part.starts, width)
+                grams.append(shift_lines(gram, part.down))
             self._gram = sum(grams[1:], grams[0])
         return self._gram
 
@@ -191,19 +188,15 @@ def line_parts(
 
 def forward_parts(x: Tensor, mask: Tensor, parts: Sequence[LinePart], width: int) -> Tensor:
     """Measure cubes `(B, C, H, W)` that disperse along columns: `(B, K, H, width)`."""
-    images = [
-        moved_lines(
-            ops.forward_taps(
-                x[:, part.bands], _select_bands(mask, part.bands), part.taps, part.starts, width
-            ),
-            part.down,
-        )
-        for part in parts
-    ]
+    images = []
+    for part in parts:
+        band_mask = _select_bands(mask, part.bands)
+        image = ops.forward_taps(x[:, part.bands], band_mask, part.taps, part.starts, width)
+        images.append(shift_lines(image, part.down))
     return sum(images[1:], images[0])
 
 
-def moved_lines(image: Tensor, down: int) -> Tensor:
+def shift_lines(image: Tensor, down: int) -> Tensor:
     """Move an image by whole lines, with zeros beside it."""
     if down == 0:
         return image

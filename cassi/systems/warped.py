@@ -165,7 +165,7 @@ class WarpedCassi(CoupledCassi):
         if self._needs_map_gradient():
             y = resample_differentiably(table, *self._differentiable_corners(dtype))
         else:
-            y = resample(table, self._current(dtype))
+            y = resample(table, self._current_taps(dtype))
         return y.to(x.dtype).mT.reshape(len(x), *self.measurement_shape)
 
     def adjoint(self, y: Tensor) -> Tensor:
@@ -184,7 +184,7 @@ class WarpedCassi(CoupledCassi):
             )[1]
             (image,) = transpose(table)
         else:
-            image = spread(table, self._current(dtype))
+            image = spread(table, self._current_taps(dtype))
         image = image.reshape(*self.cube_shape, len(y), self.shots).permute(3, 4, 0, 1, 2)
         return (image * self.mask).sum(1).to(y.dtype)
 
@@ -197,8 +197,8 @@ class WarpedCassi(CoupledCassi):
         self._mean_offsets = None
         self._note_sources()
 
-    def _description(self) -> list[str]:
-        texts = super()._description()
+    def _describe_arguments(self) -> list[str]:
+        texts = super()._describe_arguments()
         for name, value in self._map_parameters().items():
             if value is None or bool((value == (1 if name == "magnification" else 0)).all()):
                 continue
@@ -212,7 +212,7 @@ class WarpedCassi(CoupledCassi):
             zip(_MAP_PARAMETERS, (*values, self.polynomial, self.displacement), strict=True)
         )
 
-    def _sources(self) -> list[Tensor | None]:
+    def _list_sources(self) -> list[Tensor | None]:
         # The interpolation depends on the mask's dtype and device, not on its values. An empty
         # tensor stands for both: at full size the interpolation takes seconds to compute again.
         dtype_and_device = self.mask.new_empty(0, dtype=self._working_dtype(self.mask))
@@ -226,7 +226,7 @@ class WarpedCassi(CoupledCassi):
         dtype = torch.promote_types(value.dtype, self.mask.dtype)
         return torch.promote_types(dtype, torch.float32)
 
-    def _current(self, dtype: torch.dtype) -> Taps:
+    def _current_taps(self, dtype: torch.dtype) -> Taps:
         self._refresh_if_changed()
         taps = cast("Taps", self._taps)
         if taps.weight.dtype == dtype:
