@@ -32,7 +32,7 @@ def point_kernels(spread: Array, bands: int, name: str = "point_spread") -> tupl
     Returns:
         Kernels `(R, 1|C, h)` down the columns and `(R, 1|C, w)` along the rows, float64.
     """
-    if _is_width_list(spread):
+    if _gives_widths(spread):
         gauss = _gaussians(name, spread, bands)[None]
         return gauss, gauss
     kernels = band_kernels(name, spread, bands)
@@ -59,7 +59,7 @@ def line_kernels(spread: Array, bands: int) -> Tensor:
     It is given as a standard deviation in pixels, a list of one per band, or an array `(n,)` or
     `(C, n)`.
     """
-    if _is_width_list(spread):
+    if _gives_widths(spread):
         return _gaussians("line_spread", spread, bands)
     kernels = _as_array("line_spread", spread)
     kernels = kernels[None] if kernels.ndim == 1 else kernels
@@ -97,7 +97,7 @@ def correlate(image: Tensor, kernel: Tensor, axis: int, has_tails: bool = False)
     return correlation if axis == -1 else correlation.mT
 
 
-def _is_width_list(spread: Array) -> TypeGuard[float | Sequence[float]]:
+def _gives_widths(spread: Array) -> TypeGuard[float | Sequence[float]]:
     # A config gives one width per band as a list of numbers. So an array or a nested list is a
     # kernel, and a flat list is not.
     if isinstance(spread, list | tuple):
