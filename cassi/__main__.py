@@ -1,4 +1,4 @@
-"""`cassi COMMAND …`: all commands behind one name; `python -m cassi` is the same."""
+"""The command `cassi COMMAND …`, which runs all commands; `python -m cassi` is the same."""
 
 import importlib
 import sys
@@ -7,35 +7,37 @@ from cassi.apps.start import print_version
 from cassi.checks import did_you_mean
 
 COMMANDS = {
-    "reconstruct": ("cassi.apps.reconstruct", "a cube from a measurement and a mask"),
-    "train": ("cassi.apps.train", "a network, on scenes of yours"),
-    "evaluate": ("cassi.apps.evaluate", "methods on a data set, in one table"),
-    "calibrate": ("cassi.apps.calibrate", "where mask and bands really fall"),
-    "export": ("cassi.apps.export", "a method as a file that runs without cassi"),
-    "live": ("cassi.apps.live.command", "frames as they come, in the browser"),
-    "camera": ("cassi.apps.camera.command", "what a camera's file comes to"),
-    "view": ("cassi.apps.view.command", "snapshots and results in the browser"),
+    "reconstruct": ("cassi.apps.reconstruct", "reconstruct cubes from measurements and a mask"),
+    "train": ("cassi.apps.train", "train a network on your own scenes"),
+    "evaluate": ("cassi.apps.evaluate", "compare methods on a data set, in one table"),
+    "calibrate": ("cassi.apps.calibrate", "estimate mask and dispersion from frames"),
+    "export": ("cassi.apps.export", "write a method to a file that runs without cassi"),
+    "live": ("cassi.apps.live.command", "reconstruct frames as they come, in the browser"),
+    "camera": ("cassi.apps.camera.command", "show where a camera's bands fall on the detector"),
+    "view": ("cassi.apps.view.command", "reconstruct and look at results in the browser"),
 }
-"""Each with its module, whose `main` is the command, and what it makes."""
+"""For each command its module, whose `main` runs it, and what it does."""
 _USAGE_ERROR = 2
 
 
 def main() -> None:
-    """Run the command that the first argument names, with the others, as `cassi-COMMAND` does."""
-    name, *rest = sys.argv[1:] or ["--help"]
+    """Run the command that the first argument names, with the other arguments."""
+    name, *arguments = sys.argv[1:] or ["--help"]
     if name in ("--version", "-V"):
         print_version()
     if name in ("--help", "-h", "help"):
         width = max(map(len, COMMANDS))
         print("Usage: cassi COMMAND [KEY=VALUE …], or cassi-COMMAND; cassi --version\n")
-        print(*(f"  {key:{width}}  {about}" for key, (_, about) in COMMANDS.items()), sep="\n")
-        print("\ncassi COMMAND --help says what it takes.")
+        for command, (_, description) in COMMANDS.items():
+            print(f"  {command:{width}}  {description}")
+        print("\ncassi COMMAND --help lists the options of a command.")
         return
     if name not in COMMANDS:
         hint = did_you_mean(name, COMMANDS) or f"; there is {', '.join(COMMANDS)}"
         print(f"cassi: error: no command {name!r}{hint}", file=sys.stderr)
         sys.exit(_USAGE_ERROR)
-    sys.argv = [f"cassi-{name}", *rest]
+    # The command's own `main` reads sys.argv, and messages name the program by it.
+    sys.argv = [f"cassi-{name}", *arguments]
     importlib.import_module(COMMANDS[name][0]).main()
 
 

@@ -1,4 +1,7 @@
-"""Checks that several parts need; imports nothing of the package."""
+"""Checks of arguments, files and returned values that several parts of the package need.
+
+This module imports nothing of the package, so that every part may import it.
+"""
 
 from __future__ import annotations
 
@@ -20,82 +23,101 @@ from typing import TYPE_CHECKING, TypeGuard
 if TYPE_CHECKING:
     from torch import Tensor
 
-LEAST_CLIPPED = 16
-"""Pixels that share a frame's maximum exactly, where it is clipped."""
-CLEAR_LEVELS = 8
-"""Different values, over which as many pixels below a clipped maximum are spread."""
+MIN_CLIPPED_PIXELS = 16
+"""A frame counts as clipped only if at least this many pixels have its maximum exactly."""
+MIN_LEVELS_BELOW_CLIP = 8
+"""As many pixels below the maximum of a clipped frame have at least this many different values."""
 
-
-_gate: Callable[[Path], object] | None = None
+# Set by `reading_only`. It is global, since readers in other threads must be checked too.
+_path_check: Callable[[Path], object] | None = None
 
 
 @contextlib.contextmanager
 def reading_only(check: Callable[[Path], object]) -> Iterator[None]:
-    """Have every file that comes from outside checked where it is opened, in all threads.
+    """Check every file of the user where it is opened, in all threads, within this context.
 
     `check` raises PermissionError for a path that may not be read.
     """
-    global _gate
-    before, _gate = _gate, check
+    global _path_check
+    outer_check, _path_check = _path_check, check
     try:
         yield
     finally:
-        _gate = before
+        _path_check = outer_check
 
 
 def check_readable(path: Path) -> None:
-    """Raise PermissionError for a file that may not be read, see `reading_only`."""
-    if _gate is not None:
-        _gate(path)
+    """Raise PermissionError for a file that may not be read; see `reading_only`."""
+    if _path_check is not None:
+        _path_check(path)
 
 
-LARGEST_TEXT = 1 << 26
-"""Bytes of a file that describes others: records, manifests, lists of checksums."""
+MAX_TEXT_BYTES = 1 << 26
+"""Most bytes of a text file that describes others: a record, manifest or list of checksums."""
 
 
 def check_fetched(path: Path, head: bytes) -> None:
-    """Raise ValueError where Git LFS has left a pointer in place of a file, of its first bytes."""
+    """Raise ValueError if the first bytes of a file are a pointer of Git LFS, not the file."""
     if head.startswith(b"version https://git-lfs"):
         raise ValueError(f"{path}: expected the file, got a pointer of Git LFS; run git lfs pull")
 
 
-def read_regular(path: Path, most: int = LARGEST_TEXT, *, follow: bool = True) -> bytes:
-    """Return the content of a regular file; no pipe is waited for, no device read.
+def read_regular(path: Path, max_bytes: int = MAX_TEXT_BYTES, *, follow: bool = True) -> bytes:
+    """Return the content of a regular file, never of a pipe or a device.
 
-    `most` is in bytes. Without `follow` the path may be no link.
+    Args:
+        path: the file.
+        max_bytes: most bytes that the file may have.
+        follow: whether the path may be a link.
+
+    Raises:
+        PermissionError: the path may not be read; see `reading_only`.
+        ValueError: it is no regular file, too large, or a pointer of Git LFS.
     """
     check_readable(path)
+    # Opening a pipe would wait for a writer without O_NONBLOCK. The kind and size are those of the
+    # open file: a path could be exchanged between a test and the opening.
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     with open(os.open(path, flags), "rb") as stream:  # noqa: PTH123
-        found = os.fstat(stream.fileno())
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(stream.fileno())
+        if not stat.S_ISREG(status.st_mode):
             raise ValueError(f"{path}: expected a regular file")
-        content = b"" if found.st_size > most else stream.read(most + 1)
-    if max(found.st_size, len(content)) > most:
-        raise ValueError(f"{path}: expected at most {most} bytes, got more")
+        content = b"" if status.st_size > max_bytes else stream.read(max_bytes + 1)
+    if max(status.st_size, len(content)) > max_bytes:
+        raise ValueError(f"{path}: expected at most {max_bytes} bytes, got more")
     check_fetched(path, content)
     return content
 
 
+# Separators of columns, the surest first: a comma may also be a decimal comma.
 _SEPARATORS = ";\t,"
-"""Of columns, the surest first: a comma may also be that of a decimal number."""
 
 
-def read_numbers(path: Path, most: int = LARGEST_TEXT) -> list[list[float]]:
-    """Read the lines of numbers of a text file: CSV as spreadsheets of any language save it.
+def read_numbers(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> list[list[float]]:
+    """Read the lines of numbers of a text file, CSV as spreadsheets of any language save it.
 
-    Columns are separated by semicolons, tabs, commas or blanks. Between the first two kinds a
-    number may have a decimal comma. Lines that begin with # and those of names before the first
-    number are left out. A mark of the byte order may come first.
+    Columns are separated by semicolons, tabs, commas or blanks. With semicolons or tabs a number
+    may have a decimal comma. Lines that begin with # are skipped, and so are lines of names before
+    the first number. The file may begin with a byte order mark.
+
+    Raises:
+        ValueError: a line has no numbers, or another count of them, or there is none.
     """
-    content = read_regular(path, most)
-    wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    lines = content.decode("utf-16" if wide else "utf-8-sig", "replace").splitlines()
-    text = {n: line for n, line in enumerate(lines, 1) if line.strip() and line.lstrip()[0] != "#"}
-    numeric = [line for line in text.values() if line.lstrip(' "+-.')[:1].isdecimal()]
-    separator = next((s for s in _SEPARATORS if any(s in line for line in numeric)), None)
+    content = read_regular(path, max_bytes)
+    is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    lines = content.decode("utf-16" if is_utf16 else "utf-8-sig", "replace").splitlines()
+    numbered_lines = {
+        number: line
+        for number, line in enumerate(lines, 1)
+        if line.strip() and line.lstrip()[0] != "#"
+    }
+    # Names of columns may hold any separator, so only lines that begin with a number are asked.
+    number_lines = [
+        line for line in numbered_lines.values() if line.lstrip(' "+-.')[:1].isdecimal()
+    ]
+    separator = next((s for s in _SEPARATORS if any(s in line for line in number_lines)), None)
     rows: list[list[float]] = []
-    for number, line in text.items():
+    for number, line in numbered_lines.items():
         cells = line.split(separator)
         if separator in (";", "\t"):
             cells = [cell.replace(",", ".") for cell in cells]
@@ -106,15 +128,17 @@ def read_numbers(path: Path, most: int = LARGEST_TEXT) -> list[list[float]]:
         if row and all(map(math.isfinite, row)) and len(row) == len(rows[0] if rows else row):
             rows.append(row)
         elif rows or any(cell.strip()[:1].isdecimal() for cell in cells):
-            alike = f"{len(rows[0])} numbers" if rows else "numbers"
-            raise ValueError(f"{path}, line {number}: expected {alike}, got {line.strip()[:80]!r}")
+            expectation = f"{len(rows[0])} numbers" if rows else "numbers"
+            raise ValueError(
+                f"{path}, line {number}: expected {expectation}, got {line.strip()[:80]!r}"
+            )
     if not rows:
         raise ValueError(f"{path}: expected lines of numbers, got none")
     return rows
 
 
 def whole_number(name: str, value: object, minimum: int, maximum: int | None = None) -> int:
-    """Return a whole number in a range; a boolean is none."""
+    """Return a whole number in a range; raise ValueError otherwise. A boolean is no number."""
     number = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
     if number is None or number < minimum or (maximum is not None and number > maximum):
         span = f"of at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
@@ -123,33 +147,33 @@ def whole_number(name: str, value: object, minimum: int, maximum: int | None = N
 
 
 def not_negative(name: str, value: object) -> float:
-    """Return a number >= 0; a boolean is none."""
+    """Return a number >= 0; raise ValueError otherwise. A boolean is no number."""
     if isinstance(value, bool) or not isinstance(value, Real) or not float(value) >= 0:
         raise ValueError(f"{name}: expected a number >= 0, got {value!r}")
     return float(value)
 
 
-def one_of(name: str, value: object, known: Sequence[str], *, null: bool = False) -> None:
-    """Raise ValueError unless a value is one of some names, or None where that may be."""
-    if value not in known and not (null and value is None):
-        near = did_you_mean(value, known) or f"; there is {', '.join(known)}"
-        raise ValueError(f"{name}: there is no {value!r}{near}")
+def one_of(name: str, value: object, names: Sequence[str], *, null: bool = False) -> None:
+    """Raise ValueError unless a value is one of some names, or None if `null` is set."""
+    if value not in names and not (null and value is None):
+        hint = did_you_mean(value, names) or f"; there is {', '.join(names)}"
+        raise ValueError(f"{name}: there is no {value!r}{hint}")
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Tell whether this is a finite number; a boolean is none."""
+    """Tell whether this is a finite number; a boolean is no number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def is_list(value: object, length: int) -> TypeGuard[Sequence[int]]:
-    """Tell whether these are so many whole numbers of at least 0."""
+    """Tell whether this is a list of `length` whole numbers, all at least 0."""
     if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != length:
         return False
     return all(type(item) is int and item >= 0 for item in value)
 
 
 Rules = Mapping[str, tuple[str, Callable[[object], bool]]]
-"""What each value must be, in words and as a test."""
+"""For each name of a value: what it must be, in words and as a test."""
 
 
 def check_values(values: object, rules: Rules, place: str = "") -> None:
@@ -157,26 +181,26 @@ def check_values(values: object, rules: Rules, place: str = "") -> None:
 
     `place` stands before each name in the message.
     """
-    for name, (wanted, fits) in rules.items():
-        if not fits(value := getattr(values, name)):
-            raise ValueError(f"{place}{name}: expected {wanted}, got {value!r}")
+    for name, (expectation, is_valid) in rules.items():
+        if not is_valid(value := getattr(values, name)):
+            raise ValueError(f"{place}{name}: expected {expectation}, got {value!r}")
 
 
 def did_you_mean(
-    name: object, known: Iterable[str], n: int = 3, *, cutoff: float = 0.5, place: str = ""
+    name: object, names: Iterable[str], n: int = 3, *, cutoff: float = 0.5, place: str = ""
 ) -> str:
-    """Return "; did you mean A or B?", the end of a message; "" where nothing is near.
+    """Return "; did you mean A or B?", the end of a message; "" if no name is similar.
 
-    Upper and lower case are the same. `place` stands before each name in the message.
+    Upper and lower case count as equal. `place` stands before each name in the message.
     """
-    by_lower = {entry.lower(): entry for entry in known}
-    found = difflib.get_close_matches(str(name).lower(), by_lower, n=n, cutoff=cutoff)
-    near = " or ".join(place + by_lower[entry] for entry in found)
-    return f"; did you mean {near}?" if near else ""
+    by_lower = {entry.lower(): entry for entry in names}
+    close_names = difflib.get_close_matches(str(name).lower(), by_lower, n=n, cutoff=cutoff)
+    suggestions = " or ".join(place + by_lower[entry] for entry in close_names)
+    return f"; did you mean {suggestions}?" if suggestions else ""
 
 
 def printable(text: str) -> str:
-    r"""Return a text in which characters that steer a terminal are written out.
+    r"""Return a text with escape sequences in place of characters that control a terminal.
 
     >>> printable("a\x1b[2J.npy")
     'a\\x1b[2J.npy'
@@ -190,82 +214,94 @@ _RAISE = opcode.opmap["RAISE_VARARGS"]
 
 
 def raised_here(error: BaseException) -> bool:
-    """Tell whether a `raise` statement of this package made an error.
+    """Tell whether an error was raised by a `raise` statement of this package.
 
-    Such an error is meant for the user; one that Python or a library raised at a line of this
+    Such an error is meant for the user. An error that Python or a library raised at a line of this
     package is a defect.
     """
-    place = error.__traceback__
-    while place is not None and place.tb_next is not None:
-        place = place.tb_next
-    if place is None:  # made, and never raised
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:  # the error object was never raised, so this package made it
         return True
-    code = place.tb_frame.f_code
-    return code.co_filename.startswith(PACKAGE) and code.co_code[place.tb_lasti] == _RAISE
+    # The last instruction that ran in the innermost frame tells `raise` from any other line.
+    code = trace.tb_frame.f_code
+    return code.co_filename.startswith(PACKAGE) and code.co_code[trace.tb_lasti] == _RAISE
 
 
 def check_cube(
     network: Callable[..., object], x: object, shape: tuple[int, ...], trained: bool = False
 ) -> None:
-    """Refuse what a network, perhaps the user's own, returns in place of a cube.
+    """Raise ValueError unless a network, perhaps the user's own, returned a cube.
 
-    `trained`: gradients are to pass.
+    `trained`: the cube must have a gradient.
     """
-    if (got := _misfit(x, shape, trained)) is None:
+    if (description := _describe_wrong_tensor(x, shape, trained)) is None:
         return
-    listed = isinstance(x, list | tuple)
-    stages = "; stages are for a method outputs(y, system) and loss=multi_stage" if listed else ""
+    is_list = isinstance(x, list | tuple)
+    stages = "; stages are for a method outputs(y, system) and loss=multi_stage" if is_list else ""
     raise ValueError(
-        f"{describe_place(network)}: expected the network to return a tensor {tuple(shape)}, "
-        f"(B, C, H, W), got {got}{stages}"
+        f"{describe_location(network)}: expected the network to return a tensor {tuple(shape)}, "
+        f"(B, C, H, W), got {description}{stages}"
     )
 
 
 def check_loss(loss: Callable[..., object], value: object, trained: bool = True) -> None:
-    """Refuse what a loss, perhaps the user's own, returns in place of one number."""
-    if (got := _misfit(value, (), trained)) is not None:
+    """Raise ValueError unless a loss, perhaps the user's own, returned one number.
+
+    `trained`: the number must have a gradient.
+    """
+    if (description := _describe_wrong_tensor(value, (), trained)) is not None:
         mean = "; return its mean()" if getattr(value, "ndim", 0) else ""
-        place = describe_place(loss)
-        raise ValueError(f"{place}: expected the loss to be one number, a tensor, got {got}{mean}")
+        location = describe_location(loss)
+        raise ValueError(
+            f"{location}: expected the loss to be one number, a tensor, got {description}{mean}"
+        )
 
 
-def _misfit(x: object, shape: tuple[int, ...], trained: bool) -> str | None:
+def _describe_wrong_tensor(x: object, shape: tuple[int, ...], needs_gradient: bool) -> str | None:
+    """Say what a value is if it is no tensor as expected, else return None."""
     import torch
 
     if not isinstance(x, torch.Tensor):
         return f"{type(x).__module__}.{type(x).__name__}".removeprefix("builtins.")
     if x.shape != shape:
         return str(tuple(x.shape))
-    if trained and torch.is_grad_enabled() and not x.requires_grad:
+    if needs_gradient and torch.is_grad_enabled() and not x.requires_grad:
         return "a detached one, through which no gradient passes"
     return None
 
 
-def code_of(made: Callable[..., object]) -> CodeType | None:
-    """Return the code of a function, of one that is wrapped its own; None where it has none."""
-    return getattr(inspect.unwrap(made), "__code__", None)
+def code_of(function: Callable[..., object]) -> CodeType | None:
+    """Return the code object of a function, under its decorators; None if it has none."""
+    return getattr(inspect.unwrap(function), "__code__", None)
 
 
-def describe_place(made: Callable[..., object]) -> str:
-    """Return the name of a function, or of what a module computes, with its file and line."""
-    made = made.func if isinstance(made, functools.partial) else made
-    if not hasattr(made, "__qualname__"):
-        made = getattr(type(made), "forward", type(made).__call__)
-    code = code_of(made)
-    place = f" ({Path(code.co_filename).name}, line {code.co_firstlineno})" if code else ""
-    return f"{made.__qualname__}{place}"
+def describe_location(function: Callable[..., object]) -> str:
+    """Return the name of a function, or of a module's `forward`, with its file and line."""
+    function = function.func if isinstance(function, functools.partial) else function
+    if not hasattr(function, "__qualname__"):
+        function = getattr(type(function), "forward", type(function).__call__)
+    code = code_of(function)
+    location = f" ({Path(code.co_filename).name}, line {code.co_firstlineno})" if code else ""
+    return f"{function.__qualname__}{location}"
 
 
 def clipped_level(values: Tensor) -> float | None:
-    """Find the level at which a frame is clipped, in the frame itself.
+    """Estimate the level at which a frame is clipped, from the frame itself.
 
-    That is its maximum, where at least 16 pixels have exactly this value and as many pixels below
-    it are spread over at least 8 values: the numbers of an unclipped frame grow rarer upwards.
-    `values` are those of good pixels, `(N,)`. None where the frame is not clearly clipped.
+    It is the maximum if at least 16 pixels have exactly this value, and as many pixels below it
+    have at least 8 different values. In an unclipped frame values grow rarer towards the maximum.
+
+    Args:
+        values: values of the frame's good pixels, `(N,)`.
+
+    Returns:
+        The level; None if the frame is not clearly clipped.
     """
-    top = values.max()
-    number = int((values == top).sum())
-    if number < LEAST_CLIPPED:
+    maximum = values.max()
+    n_clipped = int((values == maximum).sum())
+    if n_clipped < MIN_CLIPPED_PIXELS:
         return None
-    highest = values.topk(min(2 * number, len(values))).values[number:]
-    return top.item() if len(highest.unique()) >= CLEAR_LEVELS else None
+    next_values = values.topk(min(2 * n_clipped, len(values))).values[n_clipped:]
+    return maximum.item() if len(next_values.unique()) >= MIN_LEVELS_BELOW_CLIP else None

@@ -1,4 +1,4 @@
-"""From config nodes to objects, of allowed packages only."""
+"""Build objects from config nodes, of classes in allowed packages only."""
 
 import inspect
 import re
@@ -11,32 +11,45 @@ from cassi.plugins import plugin_modules
 Node = dict[str, Any]
 """A node of a config: values by name."""
 ALLOWED_PACKAGES = (
-    *("cassi.systems", "cassi.solvers", "cassi.priors", "cassi.models"),
-    *("cassi.training", "cassi.data.augment", "cassi.data.mst"),
-    *("cassi.data.simulation", "cassi.data.sensor", "cassi.data.synthetic"),
-    *("torch.nn", "torch.optim"),
+    "cassi.systems",
+    "cassi.solvers",
+    "cassi.priors",
+    "cassi.models",
+    "cassi.training",
+    "cassi.data.augment",
+    "cassi.data.mst",
+    "cassi.data.simulation",
+    "cassi.data.sensor",
+    "cassi.data.synthetic",
+    "torch.nn",
+    "torch.optim",
 )
+"""Packages and modules whose classes a config node may name."""
 ALLOWED_CLASSES = (
     "lightning.pytorch.Trainer",
-    *(
-        f"lightning.pytorch.callbacks.{name}"
-        for name in (
-            *("DeviceStatsMonitor", "EarlyStopping", "LearningRateMonitor", "ModelCheckpoint"),
-            *("RichProgressBar", "ThroughputMonitor", "TQDMProgressBar"),
-        )
-    ),
-    *(
-        f"lightning.pytorch.loggers.{name}"
-        for name in ("CSVLogger", "MLFlowLogger", "TensorBoardLogger", "WandbLogger")
-    ),
+    "lightning.pytorch.callbacks.DeviceStatsMonitor",
+    "lightning.pytorch.callbacks.EarlyStopping",
+    "lightning.pytorch.callbacks.LearningRateMonitor",
+    "lightning.pytorch.callbacks.ModelCheckpoint",
+    "lightning.pytorch.callbacks.RichProgressBar",
+    "lightning.pytorch.callbacks.ThroughputMonitor",
+    "lightning.pytorch.callbacks.TQDMProgressBar",
+    "lightning.pytorch.loggers.CSVLogger",
+    "lightning.pytorch.loggers.MLFlowLogger",
+    "lightning.pytorch.loggers.TensorBoardLogger",
+    "lightning.pytorch.loggers.WandbLogger",
 )
+"""Single classes that a config node may name."""
 METHODS = (
-    *(f"cassi.methods.{name}" for name in ("auto", "self_supervised", "untrained", "video")),
-    "cassi.plugins.make",  # by name, what a plugin has registered
+    "cassi.methods.auto",
+    "cassi.methods.self_supervised",
+    "cassi.methods.untrained",
+    "cassi.methods.video",
+    "cassi.plugins.make",  # makes what a plugin has registered, by its name
 )
-"""Config nodes may build objects of classes in these packages, of these classes, and by these
-functions; and of classes that a plugin of the user's defines. Of no other."""
-_HYDRA = {"_target_", "_partial_", "_args_", "_convert_", "_recursive_"}
+"""Functions that a config node may name. Beside all these it may name classes that the user's own
+plugin defines, and nothing else."""
+_HYDRA_KEYS = {"_target_", "_partial_", "_args_", "_convert_", "_recursive_"}
 
 
 def build(node: Any, *args: Any, **kwargs: Any) -> Any:
@@ -46,11 +59,17 @@ def build(node: Any, *args: Any, **kwargs: Any) -> Any:
         node: dict with ``_target_`` and the arguments of the target.
         args: further positional arguments.
         kwargs: further named arguments, which win over the node's.
+
+    Returns:
+        The object.
+
+    Raises:
+        ValueError: the node has no target, the target is not allowed, or it refuses the arguments.
     """
     from hydra.errors import InstantiationException
     from hydra.utils import instantiate
 
-    node = plain(node)
+    node = to_containers(node)
     if not isinstance(node, dict) or "_target_" not in node:
         raise ValueError(f"config: expected a node with _target_, got {node!r}")
     check_node(node, complete=True)
@@ -61,14 +80,16 @@ def build(node: Any, *args: Any, **kwargs: Any) -> Any:
     except InstantiationException as error:
         # Hydra wraps what an inner constructor raised; the user needs that, not the wrapping.
         cause = error.__cause__ or str(error).splitlines()[0]
-        raise ValueError(f"config: {node['_target_']}: {cause}{_texts(node, cause)}") from error
+        hint = _describe_texts(node, cause)
+        raise ValueError(f"config: {node['_target_']}: {cause}{hint}") from error
     except (ValueError, TypeError) as error:
-        raise ValueError(f"config: {node['_target_']}: {error}{_texts(node, error)}") from error
+        hint = _describe_texts(node, error)
+        raise ValueError(f"config: {node['_target_']}: {error}{hint}") from error
 
 
-def _texts(node: Node, error: Any) -> str:
-    """Name the texts in a node that a library's TypeError may be about, as in `lr=fast`."""
-    texts = [f"{k}={v}" for k, v in node.items() if isinstance(v, str) and k not in _HYDRA]
+def _describe_texts(node: Node, error: Any) -> str:
+    """Name the texts in a node that a TypeError of a library may be about, as in `lr=fast`."""
+    texts = [f"{k}={v}" for k, v in node.items() if isinstance(v, str) and k not in _HYDRA_KEYS]
     return f"; got {', '.join(texts)}" if texts and isinstance(error, TypeError) else ""
 
 
@@ -77,29 +98,30 @@ def check_node(node: Any, name: str = "", *, complete: bool = False) -> None:
 
     With `complete`, values that are missing (`???`) are refused.
     """
-    for path, inner in _nodes(plain(node), name):
-        target = _find_class(inner["_target_"])
-        known = inspect.signature(target).parameters
-        if any(entry.kind is entry.VAR_KEYWORD for entry in known.values()):
+    for path, inner_node in _nodes(to_containers(node), name):
+        target = _find_class(inner_node["_target_"])
+        parameters = inspect.signature(target).parameters
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
             continue
-        for key in map(str, inner):
-            if key not in known and key not in _HYDRA:
-                full = f"{path}.{key}" if path else key
-                hint = did_you_mean(key, known)
-                hint = hint or f"; there is {', '.join(known)}; leave it out, '~{full}'"
-                raise ValueError(f"no config value {full!r} of {inner['_target_']}{hint}")
-    leaves = _leaves(plain(node), f"{name}." if name else "") if complete else ()
+        for key in map(str, inner_node):
+            if key not in parameters and key not in _HYDRA_KEYS:
+                full_key = f"{path}.{key}" if path else key
+                hint = did_you_mean(key, parameters)
+                hint = hint or f"; there is {', '.join(parameters)}; leave it out, '~{full_key}'"
+                raise ValueError(f"no config value {full_key!r} of {inner_node['_target_']}{hint}")
+    leaves = _leaves(to_containers(node), f"{name}." if name else "") if complete else ()
     if missing := [path for path, value in leaves if value == "???"]:
         raise ValueError(f"config: {missing[0]} has no value; give it one, {missing[0]}=…")
 
 
 def homes(node: Any) -> Iterator[str]:
-    """Yield the module of every class that a node and those inside it name."""
-    for _, inner in _nodes(plain(node), ""):
-        yield _find_class(inner["_target_"]).__module__
+    """Yield the module of every class that a node, or a node inside it, names."""
+    for _, inner_node in _nodes(to_containers(node), ""):
+        yield _find_class(inner_node["_target_"]).__module__
 
 
 def _nodes(node: Any, path: str) -> Iterator[tuple[str, Node]]:
+    """Yield path and content of a node with a target, and of all such nodes inside it."""
     if isinstance(node, dict) and "_target_" in node:
         yield path, node
     for key, value in _items(node):
@@ -107,6 +129,7 @@ def _nodes(node: Any, path: str) -> Iterator[tuple[str, Node]]:
 
 
 def _leaves(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield path and value of everything inside a node."""
     for key, value in _items(node):
         yield f"{path}{key}", value
         yield from _leaves(value, f"{path}{key}.")
@@ -119,10 +142,10 @@ def _items(node: Any) -> Any:
 
 
 def _find_class(target: Any) -> Any:
-    listed = target in ALLOWED_CLASSES or target in METHODS
-    own = target.rpartition(".")[0] if isinstance(target, str) else ""
-    own = own if own in plugin_modules() else ""
-    if not isinstance(target, str) or not (listed or own or _is_inside(target)):
+    is_listed = target in ALLOWED_CLASSES or target in METHODS
+    plugin_module = target.rpartition(".")[0] if isinstance(target, str) else ""
+    plugin_module = plugin_module if plugin_module in plugin_modules() else ""
+    if not isinstance(target, str) or not (is_listed or plugin_module or _is_inside(target)):
         raise ValueError(
             f"config: _target_ {target!r} is not allowed; targets come from "
             + ", ".join(ALLOWED_PACKAGES)
@@ -131,23 +154,27 @@ def _find_class(target: Any) -> Any:
     from hydra.utils import get_object
 
     try:
-        found = get_object(target)
+        target_class = get_object(target)
     except Exception as error:
         raise ValueError(f"config: _target_ {target!r} does not exist") from error
-    # A dotted path can walk through an allowed module into one that it imports (`….io.os.system`).
-    home = getattr(found, "__module__", None) or ""
-    # A function would be called with whatever arguments the config holds: classes only.
-    at_home = home == own if own else listed or _is_inside(home)
-    if not (inspect.isclass(found) or target in METHODS) or not at_home:
+    # A dotted path can lead through an allowed module into one that it imports, as in
+    # `….io.os.system`. So the module that defines the class is checked, not the path.
+    defining_module = getattr(target_class, "__module__", None) or ""
+    # A function would be called with any arguments of the config, so only classes are allowed.
+    if plugin_module:
+        is_at_home = defining_module == plugin_module
+    else:
+        is_at_home = is_listed or _is_inside(defining_module)
+    if not (inspect.isclass(target_class) or target in METHODS) or not is_at_home:
         raise ValueError(f"config: _target_ {target!r} is not a class of its package")
-    return found
+    return target_class
 
 
 def _is_inside(name: str) -> bool:
     return any(name == package or name.startswith(f"{package}.") for package in ALLOWED_PACKAGES)
 
 
-def plain(node: Any) -> Any:
+def to_containers(node: Any) -> Any:
     """Return a config node as dicts, lists and scalars, with references resolved."""
     from omegaconf import OmegaConf
 
@@ -157,7 +184,7 @@ def plain(node: Any) -> Any:
 
 
 def verbatim(value: Any) -> Any:
-    """Return a value whose texts OmegaConf takes as they are: names of files may hold `${`."""
+    """Escape the texts in a value so that OmegaConf keeps them: names of files may hold `${`."""
     if isinstance(value, dict):
         return {key: verbatim(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,32 +1,37 @@
-"""What Linux's control groups leave a process, of all groups above it."""
+"""Read the limits that Linux's control groups set a process, in all groups above it."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 
 def read_limits(
-    root: Path, controller: str, unified: Sequence[str], own: Sequence[str]
+    root: Path, controller: str, v2_files: Sequence[str], v1_files: Sequence[str]
 ) -> Iterator[list[str]]:
     """Read the limits of every group above this process, one list of words for each.
 
     Args:
-        root: of the file system, where Linux tells this.
+        root: root of the file system, "/" except in tests.
         controller: "cpu" or "memory".
-        unified: names of the files of version 2, which has one hierarchy.
-        own: those of version 1, where the controller has a hierarchy of its own.
+        v2_files: names of the files of version 2, which has one hierarchy for all controllers.
+        v1_files: names of the files of version 1, where each controller has its own hierarchy.
+
+    Yields:
+        The words in the files of one group. Within a hierarchy the process's group comes first, and
+        the root last.
     """
     mount = root / "sys/fs/cgroup"
-    # A container may see its own group as the root.
+    # A container may see its own group as the root, so the roots of both versions are read too.
     groups = ["0::/", f"0:{controller}:/", *read_text(root / "proc/self/cgroup").splitlines()]
     for group in groups:
-        _, controllers, place = (*group.split(":", 2), "", "")[:3]
+        # A line is NUMBER:CONTROLLERS:PATH, without controllers in version 2. Missing parts are "".
+        _, controllers, group_path = (*group.split(":", 2), "", "")[:3]
         if controllers and controller not in controllers.split(","):
             continue
-        base, names = (mount / controller, own) if controllers else (mount, unified)
-        inner = base / place.lstrip("/")
-        for folder in (inner, *inner.parents):
-            yield " ".join(read_text(folder / name) for name in names).split()
-            if folder == base:
+        hierarchy, file_names = (mount / controller, v1_files) if controllers else (mount, v2_files)
+        group_folder = hierarchy / group_path.lstrip("/")
+        for folder in (group_folder, *group_folder.parents):
+            yield " ".join(read_text(folder / name) for name in file_names).split()
+            if folder == hierarchy:
                 break
 
 

@@ -1,4 +1,4 @@
-"""Place a guide: about where its picture lies, and whether it is of this scene at all."""
+"""Register a guide's picture coarsely, and refuse it where it shows another scene."""
 
 from dataclasses import dataclass
 
@@ -15,36 +15,41 @@ from cassi.priors import Subspace
 from cassi.solvers import ADMM, Reconstructor, Solver
 from cassi.solvers.linear_system import seen
 from cassi.systems import Guided, System
-from cassi.systems.guide import MOST
-from cassi.systems.motion import Movable, corners, misfit, step_towards
+from cassi.systems.guide import MAX_MOTION_FRACTION
+from cassi.systems.motion import Movable, max_corner_shift, misfit, step_towards
 
-QUICK = 8
+QUICK_ITERATIONS = 8
 """Iterations of the reconstruction that predicts the picture."""
-FINE = (2, 9)
-"""Pooling of the pictures of which details are compared, and the side of their squares."""
-BELIEVED = 0.32
-"""Correlation of details. On training scenes the right guide had at least 0.37, with 5 % of noise
-in the snapshot too, one of another scene at most 0.28."""
-ENOUGH = 0.1
-"""Pixels: a step that moves the corners less is the last one; every run comes closer."""
-LEVELS = ((8, 8, 0), (4, 8, 17), (2, 6, 17), (1, 2, 17))
-"""Pooling of the pictures, steps of Gauss–Newton with it, and the side of the square whose mean is
-taken off every pixel: the predicted picture is wrong in large, where its edges are right."""
-PROVEN = 0.98
-"""Of the misfit where the picture lies: a motion that leaves more is not believed. On training
-scenes a picture in its place left at least 0.986, one 7 pixels off at a corner at most 0.967."""
+DETAIL_SCALE = (2, 9)
+"""Details are compared in pictures pooled by the first number. They are the differences from the
+mean of a square with the second number as its side, pixels."""
+MIN_CORRELATION = 0.32
+"""Least correlation of the details of picture and prediction. On training scenes the right guide
+had at least 0.37, also with 5 % of noise in the snapshot. A guide of another scene had at most
+0.28."""
+MIN_STEP_PIXELS = 0.1
+"""A step of Gauss–Newton that moves the corners by fewer pixels is the last one of its level. Every
+run of a solver refines the motion, so more steps here are not needed."""
+PYRAMID = ((8, 8, 0), (4, 8, 17), (2, 6, 17), (1, 2, 17))
+"""For each level, coarse to fine: pooling of the pictures, steps of Gauss–Newton at most, and the
+side of the square whose mean is subtracted from every pixel (0: none). The predicted picture has
+errors of low frequency, while its edges are right."""
+MAX_MISFIT_RATIO = 0.98
+"""A motion is refused unless it reduces the misfit to this fraction. On training scenes it stayed
+at 0.986 or more for a picture that lay on the cube already. For one that was 7 pixels off at a
+corner it fell to 0.967 or less."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """What was found of a guide.
+    """The result of registering a guide.
 
     Attributes:
-        system: the camera with the guide, near its place; the camera alone, where it was refused.
+        system: the camera with the guide, coarsely registered; the camera alone if it was refused.
         taken: whether the guide is used.
-        misfit: ‖D g − R x‖/‖R x‖ between the picture there and what a quick reconstruction without
-            the guide predicts for it.
-        correlation: of their details.
+        misfit: ‖D g − R x‖/‖R x‖, g the moved picture and x a quick reconstruction without the
+            guide.
+        correlation: correlation of the details of g and R x.
     """
 
     system: System
@@ -53,12 +58,12 @@ class Placement:
     correlation: float
 
     def __str__(self) -> str:
-        """Say it for people."""
+        """Describe the result for users."""
         if self.taken:
             return f"used; correlation {self.correlation:.2f} with what the snapshot shows"
         return (
             f"refused: correlation {self.correlation:.2f} with what the snapshot shows, at least "
-            f"{BELIEVED} expected; is it of this scene, and its response right?"
+            f"{MIN_CORRELATION} expected; is it of this scene, and its response right?"
         )
 
 
@@ -71,96 +76,112 @@ def place_guide(
     noise: float = 0.01,
     register: bool = True,
 ) -> Placement:
-    """Find about where a guide's picture lies, and use it if it shows the scene of the snapshot.
+    """Register a guide's picture, and use it if it shows the scene of the snapshot.
 
     A quick reconstruction without the guide predicts the picture, R x. Shift, rotation and scale
-    minimise ‖D g − R x‖ by Gauss–Newton, from coarse to fine, to a pixel or two. Every run comes
-    closer; see `cassi.systems.guide.Following`. The guide is refused where its details correlate
-    little with the predicted ones: those of two scenes do not.
+    minimise ‖D g − R x‖ by Gauss–Newton, from coarse to fine, to a pixel or two. Every run of a
+    solver then refines them; see `cassi.systems.guide.GuidedPrior`. The guide is refused if its
+    details correlate little with the predicted ones, as those of different scenes do.
 
     Args:
         y: measurement `(B, K, H', W')`.
         system: the camera.
         picture: g, `(G, H, W)` or `(1|B, G, H, W)`; see `cassi.systems.Guided`.
         response: R, `(G, C)`.
-        noise: of the picture, relative to its root mean square, > 0.
-        register: False: the picture fits the cube pixel by pixel.
+        noise: standard deviation of the picture's noise relative to its root mean square, > 0.
+        register: False: the picture lies on the cube, pixel by pixel, and is not moved.
 
     Raises:
         ValueError: picture, response and camera do not fit.
     """
     y = seen(y, system)
-    guided = Guided(system, picture, response, noise)
-    x = auto(iterations=QUICK, heldout=0.0).run(y, system).x
-    predicted = guided.guide.to(x.dtype)(x)
+    guided_camera = Guided(system, picture, response, noise)
+    x = auto(iterations=QUICK_ITERATIONS, heldout=0.0).run(y, system).x
+    prediction = guided_camera.guide.to(x.dtype)(x)
     if register:
-        guided = guided.moved(find_motion(guided.movable.picture, predicted))
-    shown = torch.where(guided.seen > 0, guided.picture, torch.nan)
-    found = correlation(shown, predicted)
-    taken = found > BELIEVED
-    return Placement(guided if taken else system, taken, misfit(shown, predicted), found)
+        guided_camera = guided_camera.moved(find_motion(guided_camera.movable.picture, prediction))
+    moved_picture = torch.where(guided_camera.is_visible > 0, guided_camera.picture, torch.nan)
+    detail_correlation = correlation(moved_picture, prediction)
+    is_used = detail_correlation > MIN_CORRELATION
+    return Placement(
+        guided_camera if is_used else system,
+        is_used,
+        misfit(moved_picture, prediction),
+        detail_correlation,
+    )
 
 
 def takes_guide(method: Reconstructor) -> bool:
-    """Return whether a method follows a guide: ADMM on spectral components, in it or as a whole."""
+    """Tell whether a method uses a guide: it is, or contains, ADMM on spectral components."""
     if isinstance(method, Solver):
         return isinstance(method.algorithm, ADMM) and isinstance(method.prior, Subspace)
-    inside = list(method.passes) if isinstance(method, Restarts) else []
-    inside += [method.method] if isinstance(method, Wrapper | Following) else []
-    inside += [method.start] if isinstance(method, Started) else []
-    return any(map(takes_guide, inside))
+    parts = list(method.passes) if isinstance(method, Restarts) else []
+    parts += [method.method] if isinstance(method, Wrapper | Following) else []
+    parts += [method.start] if isinstance(method, Started) else []
+    return any(map(takes_guide, parts))
 
 
-def find_motion(picture: Tensor, predicted: Tensor) -> Tensor:
-    """Find the motion of a picture by Gauss–Newton, from coarse to fine.
+def find_motion(picture: Tensor, prediction: Tensor) -> Tensor:
+    """Estimate the motion of a picture by Gauss–Newton, from coarse to fine.
 
     Args:
-        picture: g, `(1|B, G, H, W)`; NaN where it saw nothing.
-        predicted: p, `(B, G, H, W)`.
+        picture: g, `(1|B, G, H, W)`; NaN where it does not show the scene.
+        prediction: p, `(B, G, H, W)`.
 
     Returns:
         `(4,)`, float64: down and right in pixels, angle in radians, logarithm of the scale. Zero
-        where it does not fit clearly better than the picture as it is.
+        unless the moved picture fits clearly better.
     """
-    motion = torch.zeros(4, dtype=torch.float64)
-    size = predicted.square().mean((0, 2, 3), keepdim=True).sqrt().clamp_min(1e-30)
-    for pool, steps, width in LEVELS:
-        p, g = (details(avg_pool2d(v, pool), width) for v in (predicted / size, picture))
+    motion, size = torch.zeros(4, dtype=torch.float64), prediction.shape[2:]
+    # Channels count alike, however bright they are.
+    rms = prediction.square().mean((0, 2, 3), keepdim=True).sqrt().clamp_min(1e-30)
+    for pooling, steps, square_side in PYRAMID:
+        p, g = (
+            subtract_local_mean(avg_pool2d(v, pooling), square_side)
+            for v in (prediction / rms, picture)
+        )
         movable = Movable(g)
-        scale = torch.tensor([1 / pool, 1 / pool, 1, 1], dtype=torch.float64)
+        # Shifts are in pixels of the full picture; angle and scale are the same at every level.
+        level_scale = torch.tensor([1 / pooling, 1 / pooling, 1, 1], dtype=torch.float64)
         for _ in range(steps):
-            step = step_towards(movable(motion * scale), p) / scale
+            step = step_towards(movable(motion * level_scale), p) / level_scale
             motion = motion - step
-            if float(corners(step, *predicted.shape[2:])) < ENOUGH:
+            if float(max_corner_shift(step, *size)) < MIN_STEP_PIXELS:
                 break
-        if not float(corners(motion, *predicted.shape[2:])) < MOST * max(predicted.shape[2:]):
+        # NaN compares as false, so a motion that is not finite is refused too.
+        if not float(max_corner_shift(motion, *size)) < MAX_MOTION_FRACTION * max(size):
             return torch.zeros_like(motion)
-    proven = misfit(Movable(picture)(motion), predicted) < PROVEN * misfit(picture, predicted)
-    return motion if proven else torch.zeros_like(motion)
+    moved_picture = Movable(picture)(motion)
+    is_better = misfit(moved_picture, prediction) < MAX_MISFIT_RATIO * misfit(picture, prediction)
+    return motion if is_better else torch.zeros_like(motion)
 
 
-def details(g: Tensor, width: int) -> Tensor:
-    """Take the mean of a square around it off every pixel: `(B, G, H, W)`, NaN where g is."""
-    if not width:
+def subtract_local_mean(g: Tensor, square_side: int) -> Tensor:
+    """Subtract from every pixel the mean of a square around it: `(B, G, H, W)`, NaN where g is.
+
+    A side of 0 subtracts nothing.
+    """
+    if not square_side:
         return g
-    there = g.isfinite()
+    is_finite = g.isfinite()
 
-    def around(v: Tensor) -> Tensor:
-        rows = avg_pool2d(v, (width, 1), 1, (width // 2, 0))
-        return avg_pool2d(rows, (1, width), 1, (0, width // 2))
+    # The mean is over finite pixels: sum and number of them are pooled alike.
+    def square_mean(values: Tensor) -> Tensor:
+        rows = avg_pool2d(values, (square_side, 1), 1, (square_side // 2, 0))
+        return avg_pool2d(rows, (1, square_side), 1, (0, square_side // 2))
 
-    return g - around(torch.where(there, g, 0)) / around(there[:, :1].to(g.dtype))
+    return g - square_mean(torch.where(is_finite, g, 0)) / square_mean(is_finite[:, :1].to(g.dtype))
 
 
-def correlation(g: Tensor, predicted: Tensor) -> float:
-    """Return the correlation of the details of two pictures, the mean of the channels.
+def correlation(g: Tensor, prediction: Tensor) -> float:
+    """Return the correlation of the details of two pictures, averaged over channels.
 
     Args:
-        g: picture in its place, `(1|B, G, H, W)`; NaN where it shows nothing.
-        predicted: p, `(B, G, H, W)`.
+        g: moved picture, `(1|B, G, H, W)`; NaN where it does not show the scene.
+        prediction: p, `(B, G, H, W)`.
     """
-    pool, width = FINE
-    p, g = (details(avg_pool2d(v, pool), width) for v in (predicted, g))
-    there = g.isfinite()
-    a, b = (torch.where(there, v, 0).flatten(2) for v in (g, p))
-    return float(torch.cosine_similarity(a, b, dim=2).mean())
+    pooling, square_side = DETAIL_SCALE
+    p, g = (subtract_local_mean(avg_pool2d(v, pooling), square_side) for v in (prediction, g))
+    is_finite = g.isfinite()
+    picture_details, predicted_details = (torch.where(is_finite, v, 0).flatten(2) for v in (g, p))
+    return float(torch.cosine_similarity(picture_details, predicted_details, dim=2).mean())

@@ -1,4 +1,4 @@
-"""Folders below which nothing is written through a link."""
+"""Protect folders of results: nothing below them is written through a link."""
 
 import os
 import stat
@@ -8,60 +8,77 @@ from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 
-_guarded: set[str] = set()
-_THROUGH = frozenset({"open", "os.truncate", "os.chmod", "os.chown", "os.utime"})
-"""What follows a link that the path itself ends in; all else follows those before its end."""
-_EVENTS = _THROUGH | {"os.mkdir", "os.remove", "os.rmdir", "os.rename", "os.link", "os.symlink"}
-_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+_guarded_folders: set[str] = set()
+# Audit events of calls that follow a link even if it is the last part of the path. The other calls
+# follow only links among the parent folders.
+_EVENTS_AT_LINK_TARGET = frozenset({"open", "os.truncate", "os.chmod", "os.chown", "os.utime"})
+_EVENTS = _EVENTS_AT_LINK_TARGET | {
+    "os.mkdir",
+    "os.remove",
+    "os.rmdir",
+    "os.rename",
+    "os.link",
+    "os.symlink",
+}
+_WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
 def guard(*folders: str | os.PathLike[str]) -> None:
-    """Have this process write through no link below folders, whatever library writes.
+    """Let this process write through no link below folders, whatever library writes.
 
-    A folder may itself be a link: the user has named it. What came with it could lead to any file
-    of the machine.
+    A folder may itself be a link, since the user has named it. A link inside it may come from
+    others, and could lead to any file of the machine.
     """
-    _listen()
+    _install_audit_hook()
     for folder in folders:
-        _guarded.update((os.path.abspath(folder), os.path.realpath(folder)))  # noqa: PTH100
+        _guarded_folders.update((os.path.abspath(folder), os.path.realpath(folder)))  # noqa: PTH100
 
 
 def guarded() -> tuple[str, ...]:
-    """Return the folders of `guard`, for another process."""
-    return tuple(sorted(_guarded))
+    """Return the folders of `guard`, so that another process can guard them too."""
+    return tuple(sorted(_guarded_folders))
 
 
 def release() -> None:
     """Forget the folders of `guard`."""
-    _guarded.clear()
+    _guarded_folders.clear()
 
 
 def check_names(folder: Path, names: Iterable[str]) -> None:
-    """Refuse links among what a command is going to write, before it writes anything.
+    """Refuse links among the files that a command is going to write, before it writes anything.
 
-    A pipe or a device is refused too: whoever opens it could wait forever.
+    A pipe or a device is refused too: a process that opens it could wait forever.
+
+    Args:
+        folder: the folder of results; it need not exist.
+        names: patterns of file names, such as `*.png`.
+
+    Raises:
+        PermissionError: a name, or something below a folder of that name, is a link or special.
     """
     patterns = tuple(names)
     if folder.is_dir():
         for entry in list(os.scandir(folder)):
             if any(fnmatch(entry.name, pattern) for pattern in patterns):
-                _refuse(entry.path)
-                for inner, folders, files in os.walk(entry.path):
+                _refuse_link(entry.path)
+                for subfolder, folders, files in os.walk(entry.path):
                     for name in (*folders, *files):
-                        _refuse(os.path.join(inner, name))  # noqa: PTH118
+                        _refuse_link(os.path.join(subfolder, name))  # noqa: PTH118
 
 
 def check_parents(path: str) -> bool:
-    """Refuse a path through a link below a guarded folder; tell whether it is below one."""
-    inside = [root for root in _guarded if path.startswith(f"{root}{os.sep}")]
-    for root in inside:
-        for place, sign in enumerate(path):
-            if sign == os.sep and place > len(root):
-                _refuse(path[:place])
-    return bool(inside)
+    """Refuse a path with a link among its parents; tell whether it is below a guarded folder."""
+    roots = [root for root in _guarded_folders if path.startswith(f"{root}{os.sep}")]
+    # Every folder between the guarded one and the end of the path may be a link.
+    for root in roots:
+        for index, character in enumerate(path):
+            if character == os.sep and index > len(root):
+                _refuse_link(path[:index])
+    return bool(roots)
 
 
-def _refuse(path: str) -> None:
+def _refuse_link(path: str) -> None:
+    """Raise PermissionError for a link, a pipe or a device; pass files, folders and free names."""
     try:
         mode = os.lstat(path).st_mode
     except OSError:  # nothing is there
@@ -75,17 +92,20 @@ def _refuse(path: str) -> None:
 
 
 @cache
-def _listen() -> None:
-    sys.addaudithook(_audit)  # it stays; without a guarded folder it does nothing
+def _install_audit_hook() -> None:
+    # A hook sees the calls of all libraries in this process. Python cannot remove it again.
+    # Without a guarded folder it does nothing.
+    sys.addaudithook(_check_event)
 
 
-def _audit(event: str, given: tuple[object, ...]) -> None:
-    if not _guarded or event not in _EVENTS:
+def _check_event(event: str, arguments: tuple[object, ...]) -> None:
+    if not _guarded_folders or event not in _EVENTS:
         return
-    if event == "open" and not (isinstance(given[2], int) and given[2] & _WRITING):
+    if event == "open" and not (isinstance(arguments[2], int) and arguments[2] & _WRITE_FLAGS):
         return
-    for name in given[:2] if event in ("os.rename", "os.link") else given[:1]:
+    # Renaming and hard links have two paths, and both must lie where the caller thinks.
+    for name in arguments[:2] if event in ("os.rename", "os.link") else arguments[:1]:
         if isinstance(name, str | bytes | os.PathLike):
             path = os.path.abspath(os.fsdecode(name))  # noqa: PTH100
-            if check_parents(path) and event in _THROUGH:
-                _refuse(path)
+            if check_parents(path) and event in _EVENTS_AT_LINK_TARGET:
+                _refuse_link(path)

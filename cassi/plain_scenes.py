@@ -1,7 +1,7 @@
-"""Plain scenes in windows of a detector: smooth spectra that vary linearly over rows and columns.
+"""Fit smooth windows of a measurement: scenes of smooth spectra and linear brightness.
 
-A camera makes a few known images of them. What a window holds beside these images is noise, edges
-or texture (`cassi.solvers.noise_level`).
+A camera makes a few images of such scenes. Fitted to a small window of a measurement, they leave
+noise, edges and texture. `cassi.solvers.noise_level` estimates the noise from these residuals.
 """
 
 import math
@@ -11,22 +11,26 @@ import torch
 from torch import Tensor
 
 SIDE = 16
-"""Pixels of a window: enough for its unknowns, few enough for a scene to be plain in it."""
+"""Side of a window, pixels: large enough for the unknowns, small enough for a smooth scene."""
 WINDOWS = 600
-"""More do not make an estimate better, for camera and noise are the same everywhere."""
-_USABLE = 0.7  # of a window's pixels: with fewer, little is left to see noise in
-_LEAST = 32  # pixels of a window beyond the unknowns
-_RIDGE = 1e-12  # of a sum of squares, for images that depend on one another and perfect fits
+"""Most windows that are fitted. Camera and noise are the same everywhere, so more add nothing."""
+# A window needs this fraction of good pixels, and this many pixels more than unknowns. Otherwise
+# its residual is too short to estimate noise from.
+_MIN_GOOD_FRACTION = 0.7
+_MIN_FREEDOM = 32
+# Added to the diagonal of a Gram matrix, relative to it. It keeps the Cholesky factor finite where
+# images depend on one another, or fit perfectly.
+_RIDGE = 1e-12
 
 
 @dataclass(frozen=True)
 class Residual:
-    """What combinations of images leave of windows.
+    """Residuals of a least-squares fit of images to windows.
 
     Attributes:
-        variance: `(P, B)`, the sum of squares over `freedom`.
-        freedom: pixels less unknowns, `(P, B)`, or a number where all windows are whole.
-        mean: of the window, `(P, B)`.
+        variance: sum of the squared residual over `freedom`, `(P, B)`.
+        freedom: pixels less unknowns, `(P, B)`; one number if all pixels are good.
+        mean: mean of the window, `(P, B)`.
     """
 
     variance: Tensor
@@ -34,76 +38,87 @@ class Residual:
     mean: Tensor
 
 
-def smooth_spectra(bands: int, count: int, like: Tensor) -> Tensor:
-    """Return cosines over the bands, at most `count` of them, `(S, bands)`, made like a tensor."""
-    at = (torch.arange(bands, dtype=like.dtype, device=like.device) + 0.5) / bands
-    return torch.stack([torch.cos(math.pi * k * at) for k in range(min(count, bands))])
+def smooth_spectra(bands: int, count: int, reference: Tensor) -> Tensor:
+    """Return cosines over the bands, at most `count` of them, `(S, bands)`.
+
+    `reference` gives dtype and device.
+    """
+    band_positions = (
+        torch.arange(bands, dtype=reference.dtype, device=reference.device) + 0.5
+    ) / bands
+    return torch.stack([torch.cos(math.pi * k * band_positions) for k in range(min(count, bands))])
 
 
-def linear_maps(height: int, width: int, like: Tensor) -> Tensor:
-    """Return 1, and what rises from −1 to 1 down the rows and along the columns, `(3, H, W)`."""
+def linear_maps(height: int, width: int, reference: Tensor) -> Tensor:
+    """Return three maps `(3, H, W)`: ones, and ramps from −1 to 1 down and to the right."""
     down, right = (
-        torch.linspace(-1, 1, length, dtype=like.dtype, device=like.device)
+        torch.linspace(-1, 1, length, dtype=reference.dtype, device=reference.device)
         for length in (height, width)
     )
-    one = torch.ones_like(down[:, None] + right)
-    return torch.stack([one, down[:, None] * one, right * one])
+    ones = torch.ones_like(down[:, None] + right)
+    return torch.stack([ones, down[:, None] * ones, right * ones])
 
 
 def cut_windows(image: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Cut windows out of images: `(N, K, H, W)` → `(P, N, K·256)`.
 
     Args:
-        image: of which what is left over beside whole windows is not looked at.
-        rows: of each window, counted in windows, `(P,)`.
-        columns: of each, alike.
+        image: the images; pixels beyond the last whole window are not used.
+        rows: row of each window, counted in windows, `(P,)`.
+        columns: column of each window, counted in windows, `(P,)`.
     """
-    many, shots, height, width = image.shape
-    down, across = height // SIDE, width // SIDE
-    image = image[..., : down * SIDE, : across * SIDE]
-    cut = image.reshape(many, shots, down, SIDE, across, SIDE).permute(2, 4, 0, 1, 3, 5)
-    return cut[rows, columns].reshape(-1, many, shots * SIDE**2)
+    n_images, shots, height, width = image.shape
+    n_rows, n_columns = height // SIDE, width // SIDE
+    image = image[..., : n_rows * SIDE, : n_columns * SIDE]
+    windows = image.reshape(n_images, shots, n_rows, SIDE, n_columns, SIDE).permute(
+        2, 4, 0, 1, 3, 5
+    )
+    return windows[rows, columns].reshape(-1, n_images, shots * SIDE**2)
 
 
 def fit_windows(
-    y: Tensor, images: list[Tensor], at: Tensor, good: Tensor | None = None
+    y: Tensor, images: list[Tensor], positions: Tensor, is_good: Tensor | None = None
 ) -> Residual | None:
     """Fit images to windows of a measurement by least squares.
 
     Args:
         y: measurement `(B, K, H', W')`.
-        images: of plain scenes, each shaped like y: a camera may have a mask for every sample.
-        at: row and column of each window, counted in windows, `(P, 2)`.
-        good: bool, `(1|B, K, H', W')`, the pixels that count; None for all. At the others y and
-            images are 0. Windows with too few of them are left out.
+        images: images of smooth scenes, each shaped like y, since every sample may have its mask.
+        positions: row and column of each window, counted in windows, `(P, 2)`.
+        is_good: bool, `(1|B, K, H', W')`, the good pixels; None: all are good. At bad ones y and
+            images must be 0. Windows with too few good pixels are left out.
 
     Returns:
-        None where windows have hardly more pixels than unknowns.
+        The residuals; None if windows have hardly more pixels than unknowns.
     """
 
     def cut(image: Tensor) -> Tensor:
         image = image.to(torch.promote_types(image.dtype, torch.float32))
-        return cut_windows(image, *at.unbind(1))
+        return cut_windows(image, *positions.unbind(1))
 
     data = cut(y)  # (P, B, pixels)
     columns = cut(torch.cat(images)).unflatten(1, (len(images), len(y))).movedim(1, 2)
     # (P, B, images, pixels)
     unknowns, pixels = columns.shape[2:]
     freedom: Tensor | float = pixels - unknowns
-    if pixels - unknowns < _LEAST:
+    if pixels - unknowns < _MIN_FREEDOM:
         return None
-    share: Tensor | float = 1.0
-    if good is not None:
-        shares = cut(good.to(y).expand(len(y), -1, -1, -1)).mean(2)
-        usable = shares.amin(1) > _USABLE
-        data, columns, share = data[usable], columns[usable], shares[usable]
-        freedom = share * pixels - unknowns
-    # The last diagonal element of the Cholesky factor of the Gram matrix of images and window is
-    # the length of what they leave of it. A GPU factors thousands of small matrices at once, and
-    # takes QR decompositions one by one.
-    both = torch.cat((columns, data[..., None, :]), 2).double()
-    gram = both @ both.mT
+    good_fraction: Tensor | float = 1.0
+    if is_good is not None:
+        good_fractions = cut(is_good.to(y).expand(len(y), -1, -1, -1)).mean(2)
+        is_usable = good_fractions.amin(1) > _MIN_GOOD_FRACTION
+        data, columns, good_fraction = (
+            data[is_usable],
+            columns[is_usable],
+            good_fractions[is_usable],
+        )
+        freedom = good_fraction * pixels - unknowns
+    # The residual's norm is the last diagonal element of the Cholesky factor of the Gram matrix of
+    # images and data. A GPU factors thousands of small matrices at once, while it would take QR
+    # decompositions one by one. float64 makes up for the squared condition number.
+    images_and_data = torch.cat((columns, data[..., None, :]), 2).double()
+    gram = images_and_data @ images_and_data.mT
     squares = gram.diagonal(dim1=2, dim2=3)
     squares += _RIDGE * squares + torch.finfo(gram.dtype).tiny
-    rest = torch.linalg.cholesky_ex(gram).L[..., -1, -1].square().to(data)
-    return Residual(rest / freedom, freedom, data.mean(2) / share)
+    squared_residual = torch.linalg.cholesky_ex(gram).L[..., -1, -1].square().to(data)
+    return Residual(squared_residual / freedom, freedom, data.mean(2) / good_fraction)

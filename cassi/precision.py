@@ -1,7 +1,7 @@
-"""In which floating types a device convolves and multiplies fast, and what a precision stands for.
+"""Choose the precision of networks: in which floating types a device is fast, and what "auto" is.
 
 Precisions have the names that Lightning's Trainer gives them. "auto" is bfloat16 where that is
-fast, else float32, and so depends on the device alone.
+fast, else float32. It depends on the device only.
 """
 
 import os
@@ -15,45 +15,48 @@ import torch
 import torch.nn.functional as F
 
 PRECISIONS = {"32-true": None, "bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
-"""What autocast computes in."""
+"""For each precision the type that autocast computes in; None: no autocast."""
 
-_AVX512 = "AVX512"
-_VARIABLES = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
-_ARITHMETIC = {
+# An x86 processor needs at least this capability, as torch names it, for fast convolutions in
+# 16 bits.
+_MIN_CAPABILITY = "AVX512"
+# The user limits oneDNN's instructions by one of these variables; the first is the newer name.
+_ISA_VARIABLES = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
+# A processor's instructions, by torch's names, that multiply numbers of each type.
+_INSTRUCTIONS = {
     torch.bfloat16: ("avx512_bf16", "amx_bf16"),
     torch.float16: ("avx512_fp16", "amx_fp16"),
 }
-"""The instructions of a processor that multiply numbers of each type."""
-_WITHIN = {
+# oneDNN may use these instructions if the value of its variable contains one of these words.
+_ISA_WORDS = {
     torch.bfloat16: ("BF16", "FP16", "AMX", "AVX10", "ALL", "DEFAULT"),
     torch.float16: ("FP16", "AVX10", "ALL", "DEFAULT"),
 }
-"""Parts of the values of `ONEDNN_MAX_CPU_ISA` that leave those instructions to oneDNN."""
 
 
 def fast_types(device: torch.device | str = "cpu") -> tuple[torch.dtype, ...]:
-    """Return in which of float32, bfloat16 and float16 a device convolves and multiplies fast.
+    """Return which of float32, bfloat16 and float16 a device convolves and multiplies fast in.
 
-    float32 is always among them. A GPU's compute capability tells: float16 from 7.0 on, bfloat16
-    from 8.0 on. An x86 processor needs AVX-512 with instructions for the type, which
-    `ATEN_CPU_CAPABILITY` and `ONEDNN_MAX_CPU_ISA` can take from torch and from oneDNN: without
-    them torch convolves in a plain loop, which is slow. Of another processor for which
-    oneDNN has such convolutions a trial of some milliseconds decides, once per process.
+    float32 is always among them. A GPU is fast in float16 from compute capability 7.0 on, in
+    bfloat16 from 8.0 on. An x86 processor needs AVX-512 with instructions for the type. Without
+    them torch convolves in a plain loop, which is slow. `ATEN_CPU_CAPABILITY` and
+    `ONEDNN_MAX_CPU_ISA` can forbid them to torch and oneDNN. For other processors a trial of some
+    milliseconds decides, once per process, if oneDNN has convolutions of the type.
     """
     device = torch.device(device)
     if device.type == "cuda":
         major, _ = torch.cuda.get_device_capability(device)
-        least = {torch.bfloat16: 8, torch.float16: 7}
-        fast = [dtype for dtype, capability in least.items() if major >= capability]
+        min_capability = {torch.bfloat16: 8, torch.float16: 7}
+        fast = [dtype for dtype, capability in min_capability.items() if major >= capability]
     elif device.type == "cpu":
-        fast = [dtype for dtype in _ARITHMETIC if _is_fast_on_cpu(dtype)]
+        fast = [dtype for dtype in _INSTRUCTIONS if _is_fast_on_cpu(dtype)]
     else:
         fast = []
     return torch.float32, *fast
 
 
 def resolve(precision: str, device: torch.device | str = "cpu") -> str:
-    """Return the precision that one stands for on a device: of "auto" 32-true or bf16-mixed.
+    """Return the precision itself, or for "auto" 32-true or bf16-mixed, by the device.
 
     >>> resolve("32-true")
     '32-true'
@@ -65,7 +68,7 @@ def resolve(precision: str, device: torch.device | str = "cpu") -> str:
 
 
 def check_precision(precision: str) -> None:
-    """Refuse a precision that is neither "auto" nor one of `PRECISIONS`; ValueError."""
+    """Raise ValueError unless a precision is "auto" or one of `PRECISIONS`."""
     if precision != "auto" and precision not in PRECISIONS:
         raise ValueError(
             f"precision: expected {', '.join(PRECISIONS)} or auto, got {precision!r}; a network's "
@@ -74,13 +77,16 @@ def check_precision(precision: str) -> None:
 
 
 def autocast(precision: str, device: torch.device | str) -> torch.autocast:
-    """Return the context in which a network computes in a precision; of float32 it does nothing."""
+    """Return the context in which a network computes in a precision; float32 changes nothing."""
     dtype = PRECISIONS[resolve(precision, device)]
     return torch.autocast(torch.device(device).type, dtype, enabled=dtype is not None)
 
 
 def doubt(precision: str, device: torch.device | str) -> str | None:
-    """Say in one line that a device is slow in a precision that was asked for, and what to set."""
+    """Say in one line that a device is slow in a precision, and what to set; None if it is fast.
+
+    "auto" and float32 are never slow.
+    """
     dtype = PRECISIONS.get(precision)
     if dtype is None or dtype in fast_types(device):
         return None
@@ -92,29 +98,31 @@ def doubt(precision: str, device: torch.device | str) -> str | None:
 
 
 def warn_if_slow(precision: str, device: torch.device | str) -> None:
-    """Warn where `doubt` has something to say."""
-    if (said := doubt(precision, device)) is not None:
-        warnings.warn(said, stacklevel=3)
+    """Warn if a device is slow in a precision; see `doubt`."""
+    if (message := doubt(precision, device)) is not None:
+        warnings.warn(message, stacklevel=3)
 
 
 def _is_fast_on_cpu(dtype: torch.dtype) -> bool:
     """Tell whether the CPU has instructions for a type, and torch and oneDNN use them."""
-    if not _convolves(dtype):
+    # oneDNN emulates bfloat16 where the processor has AVX-512 but no instructions for it. Such
+    # convolutions exist and are slow, so three questions are asked: does oneDNN have them, may it
+    # use the instructions, does the processor have these.
+    if not _has_convolutions(dtype):
         return False
     if platform.machine().lower() not in ("x86_64", "amd64"):
-        return _wins(dtype)
-    capability = torch.backends.cpu.get_cpu_capability()
-    allowed = next((os.environ[name] for name in _VARIABLES if name in os.environ), "ALL")
-    if not capability.startswith(_AVX512) or not any(
-        part in allowed.upper() for part in _WITHIN[dtype]
-    ):
+        return _is_faster_in_trial(dtype)
+    if not torch.backends.cpu.get_cpu_capability().startswith(_MIN_CAPABILITY):
         return False
-    found = _instructions()
-    return any(found.get(name, False) for name in _ARITHMETIC[dtype])
+    isa = next((os.environ[name] for name in _ISA_VARIABLES if name in os.environ), "ALL").upper()
+    if not any(word in isa for word in _ISA_WORDS[dtype]):
+        return False
+    instructions = _read_instructions()
+    return any(instructions.get(name, False) for name in _INSTRUCTIONS[dtype])
 
 
-def _convolves(dtype: torch.dtype) -> bool:
-    """Tell whether oneDNN has convolutions of a type; without, torch takes its plain loop."""
+def _has_convolutions(dtype: torch.dtype) -> bool:
+    """Tell whether oneDNN has convolutions of a type; torch's own are a slow plain loop."""
     if not torch.backends.mkldnn.is_available():
         return False
     if dtype == torch.bfloat16:
@@ -122,25 +130,31 @@ def _convolves(dtype: torch.dtype) -> bool:
     return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
 
 
-def _instructions() -> Mapping[str, object]:
-    """Return which instructions the processor has, by torch's names of them."""
+def _read_instructions() -> Mapping[str, object]:
+    """Return the instructions of the processor, by torch's names: True for those it has."""
+    # Older versions of torch have no such function, and tell of bfloat16 alone.
     if hasattr(torch.cpu, "get_capabilities"):
         return torch.cpu.get_capabilities()
     return {"avx512_bf16": torch.cpu._is_avx512_bf16_supported()}
 
 
 @cache
-def _wins(dtype: torch.dtype) -> bool:
-    """Try one convolution: whether it takes less time in a type than in float32."""
-    x = torch.ones(1, 32, 64, 64).contiguous(memory_format=torch.channels_last)
-    weight = torch.ones(32, 32, 3, 3)
+def _is_faster_in_trial(dtype: torch.dtype) -> bool:
+    """Try one convolution, and tell whether it takes less time in a type than in float32."""
+    # The layout of an image network's tensors. The shortest of four runs is least disturbed by
+    # other processes, and the first one also prepares oneDNN's kernel.
+    float32_image = torch.ones(1, 32, 64, 64).contiguous(memory_format=torch.channels_last)
+    float32_kernel = torch.ones(32, 32, 3, 3)
     seconds = []
     with torch.no_grad():
-        for a, b in ((x, weight), (x.to(dtype), weight.to(dtype))):
+        for image, kernel in (
+            (float32_image, float32_kernel),
+            (float32_image.to(dtype), float32_kernel.to(dtype)),
+        ):
             runs = []
             for _ in range(4):
                 start = time.perf_counter()
-                F.conv2d(a, b, padding=1)
+                F.conv2d(image, kernel, padding=1)
                 runs.append(time.perf_counter() - start)
             seconds.append(min(runs))
     return seconds[1] < seconds[0]

@@ -1,6 +1,7 @@
-"""What a prior may have beside its call: a memory within one run, a penalty, components.
+"""Protocols of priors: beside its call a prior may have a memory, a penalty or components.
 
-Solvers, cameras and priors know each other's priors by these protocols alone.
+Solvers, cameras and priors use each other's priors through these protocols only, so none of them
+imports another.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,26 +23,26 @@ class Remembering(Protocol):
 
 @runtime_checkable
 class Keeping(Protocol):
-    """Keeps tensors from call to call."""
+    """A prior that keeps tensors from call to call."""
 
     memory: Sequence[Tensor] | None
-    """None where it keeps more than tensors."""
+    """The tensors; None if it keeps other things as well, so that no CUDA graph can record it."""
 
 
 @runtime_checkable
 class Turning(Protocol):
-    """Has a memory with bands."""
+    """A prior whose memory has bands, which a change of basis turns."""
 
     def turn(self, rotation: Tensor) -> None:
-        """Change the memory before the bands change to Rᵀx, with R `(B, C, C')`."""
+        """Change the memory as the bands are about to change, to Rᵀx, with R `(B, C, C')`."""
 
 
 @runtime_checkable
 class Counting(Protocol):
-    """Counts its calls, and can be applied without."""
+    """A prior that counts its calls, and can be applied without counting."""
 
     def apply(self, x: Tensor, sigma: float | Tensor) -> Tensor:
-        """Return what a call returns, and count none."""
+        """Return what a call returns, without counting it."""
 
     def count(self) -> None:
         """Count a call."""
@@ -60,10 +61,11 @@ def is_proximal(prior: Prior) -> TypeGuard[Proximal]:
 
 
 class Basis(Protocol):
-    """Directions E of spectra with a scale S: F = E S⁻¹ makes a cube of components, F c.
+    """A spectral basis: directions E of spectra, with a scale S for each component.
 
-    G = E S takes the components of a cube: Gᵀ F = I. The columns of F are orthogonal. In another
-    basis F' the components c of a cube F c are Pᵀ c, P = Fᵀ G'.
+    F = E S⁻¹ makes a cube F c of components c. G = E S takes the components Gᵀx of a cube, so
+    Gᵀ F = I. The columns of F are orthogonal. The components of a cube F c in another basis F' are
+    Pᵀ c, P = Fᵀ G'.
     """
 
     synthesis: Tensor
@@ -71,67 +73,70 @@ class Basis(Protocol):
     analysis: Tensor
     """G, `(B, C, R)`."""
     lengths: Tensor
-    """Of the columns of F, `(B, R)`."""
+    """Lengths of the columns of F, `(B, R)`."""
     tensors: tuple[Tensor, ...]
-    """These and what else the next basis is found from."""
+    """The three above, and the other tensors that the next basis is computed from."""
 
 
 class ComponentPrior(Protocol):
-    """A prior, in one run, whose cubes are F c of few components c; see `cassi.priors.Subspace`."""
+    """The prior of one run, on cubes F c with few components c; see `cassi.priors.Subspace`."""
 
     basis: Basis
-    """That of the last `find`."""
+    """The present basis."""
 
     @property
     def is_due(self) -> bool:
-        """Whether the basis is to be found anew before the next call."""
+        """Whether the next call needs a new basis."""
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         """Apply the prior to a cube."""
 
     def keep(self, share: float, rank: int = 1) -> None:
-        """Give up components below 1/share of the energy, and start with at least so many."""
+        """Drop components below 1/share of the energy, and start with at least `rank` of them."""
 
     def means(self, x: Tensor) -> Tensor:
-        """Return what the basis is found from, `(B, C, h, w)`, linear in the cube."""
+        """Return the block means of a cube, which the basis is computed from, `(B, C, h, w)`.
+
+        They are linear in the cube.
+        """
 
     def start(self, x: Tensor) -> bool:
-        """Find the first basis, of a cube; False where it is not finite."""
+        """Compute the first basis from a cube; return False if the cube is not finite."""
 
     def follow(self, means: Tensor, basis: Basis, *last: Tensor) -> Basis:
-        """Return the next basis from the `means` of a cube; the prior keeps nothing of it."""
+        """Return the next basis from the `means` of a cube, without changing the prior."""
 
     def take(self, basis: Basis) -> None:
-        """Go on with a basis that `follow` found."""
+        """Use a basis that `follow` returned from now on."""
 
     @property
     def last(self) -> Sequence[Tensor]:
-        """What `follow` needs besides, from the call before."""
+        """The tensors of the call before, which `follow` needs as well."""
 
     def narrow(self) -> int | None:
-        """Leave out components that are 0; return how many stay, None for all."""
+        """Drop components that are 0; return how many remain, or None if all do."""
 
     def turn(self, rotation: Tensor) -> None:
-        """Let the memory of its prior follow a change of the basis to Pᵀ c; see `Basis`."""
+        """Turn the memory of the inner prior as the components become Pᵀ c; see `Basis`."""
 
     @property
     def memory(self) -> Sequence[Tensor] | None:
-        """What its prior keeps from call to call; None where that is more than tensors."""
+        """Tensors that the inner prior keeps from call to call; None if it keeps other things."""
 
     @memory.setter
     def memory(self, values: Sequence[Tensor]) -> None:
-        """Take the place of what is kept."""
+        """Replace the tensors that the inner prior keeps."""
 
     def apply(self, components: Tensor, sigma: float | Tensor) -> Tensor:
-        """Apply the prior to components `(B, R, H, W)`: of itself only its memory changes."""
+        """Apply the prior to components `(B, R, H, W)`. Only its memory changes."""
 
     def count(self, components: Tensor, sigma: float | Tensor) -> None:
-        """Note that the prior was applied, and what it returned."""
+        """Count a call that returned these components."""
 
     def penalty_of(self, components: Tensor, sigma: float | Tensor) -> Tensor | None:
         """Return R(x) of the cubes of components; see `Proximal`."""
 
 
 def has_components(prior: Prior) -> TypeGuard[ComponentPrior]:
-    """Tell whether a prior, in one run, is one on components."""
+    """Tell whether the prior of a run works on spectral components."""
     return hasattr(prior, "follow")

@@ -1,7 +1,7 @@
-"""A prior around the prior of one run, which pulls spectral components after it.
+"""The base class of priors that pull spectral components towards further knowledge of a scene.
 
-A camera that knows more of its scene than a measurement pulls them towards that, and so does a
-sequence towards the cube that it expects (`cassi.systems.guide`, `cassi.methods.sequence`).
+A camera with a guide pulls towards the guide's picture (`cassi.systems.guide`). A sequence of
+snapshots pulls towards the cube that it predicts (`cassi.methods.sequence`).
 """
 
 from abc import ABC, abstractmethod
@@ -13,53 +13,58 @@ from cassi.prior_protocols import ComponentPrior
 
 
 class PulledPrior(ABC):
-    """The prior of one run on spectral components, with a pull; see `cassi.solvers.components`.
+    """A wrapper around the prior of one run on spectral components, which adds a pull.
+
+    See `cassi.solvers.components`. Attributes that are not defined here are those of the prior.
 
     Args:
-        prior: of the run, on components; what is not defined here is its own.
-        kept: weak components are kept down to 1/kept of the energy.
-        rank: number of components at the start, at least.
+        prior: the prior of the run.
+        energy_ratio: weak components are kept down to 1/energy_ratio of the energy.
+        min_rank: least number of components at the start.
     """
 
-    smooth: Tensor
+    prior_result: Tensor
+    """The last result of the prior, before the pull."""
 
-    def __init__(self, prior: ComponentPrior, kept: float, rank: int) -> None:
+    def __init__(self, prior: ComponentPrior, energy_ratio: float, min_rank: int) -> None:
         self.prior = prior
-        prior.keep(kept, rank)
+        prior.keep(energy_ratio, min_rank)
 
     @abstractmethod
     def pull(self, components: Tensor, sigma: float | Tensor) -> Tensor:
-        """Return components `(B, R, H, W)`, which the prior was applied to, pulled."""
+        """Return the prior's components `(B, R, H, W)` after the pull."""
 
     @property
     def basis(self) -> Any:
-        """Of the prior."""
+        """The prior's present basis."""
         return self.prior.basis
 
     def keep(self, share: float, rank: int = 1) -> None:
-        """Let the prior keep weak components."""
+        """Set which components the prior keeps; see `ComponentPrior.keep`."""
         self.prior.keep(share, rank)
 
     def __getattr__(self, name: str) -> Any:
         """Return the prior's attribute: penalty, turn, …."""
-        if name == "prior":  # not there yet
+        # While an object is built or unpickled, `prior` is not set yet. Without this test the next
+        # line would ask for it again, without end.
+        if name == "prior":
             raise AttributeError(name)
         return getattr(self.prior, name)
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
-        """Apply the prior to a cube, for an algorithm that works on no components: no pull."""
+        """Apply the prior to a cube without a pull, for algorithms that use no components."""
         return self.prior(x, sigma)
 
     @property
     def memory(self) -> None:
-        """None: a pull looks at values on the host, so no call is recorded as a graph."""
+        """None: a pull reads values on the host, so no CUDA graph can record a call."""
         return
 
     def apply(self, components: Tensor, sigma: float | Tensor) -> Tensor:
         """Apply the prior to components, and pull them."""
-        self.smooth = self.prior.apply(components, sigma)
-        return self.pull(self.smooth, sigma)
+        self.prior_result = self.prior.apply(components, sigma)
+        return self.pull(self.prior_result, sigma)
 
     def count(self, result: Tensor, sigma: float | Tensor) -> None:
-        """Let the prior note its call; it sees what it returned, and not what was pulled."""
-        self.prior.count(self.smooth, sigma)
+        """Let the prior count its call, with the components that it returned before the pull."""
+        self.prior.count(self.prior_result, sigma)

@@ -1,4 +1,4 @@
-"""The commands as functions of tensors: reconstruct, calibrate, simulate."""
+"""The commands as functions of tensors: `reconstruct`, `calibrate`, `read_camera`, `simulate`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         str | Mapping[str, object] | Reconstructor | nn.Module | Callable[[Tensor, System], Tensor]
     )
 
-_FRAMES = (
+_VIDEO_WARNING = (
     'method: "video" in place of "auto", as each band has its own mask and none is moved, as for '
     "the frames of a video; for bands give cassi.methods.auto()"
 )
@@ -50,12 +50,13 @@ class Reconstruction:
 
     Attributes:
         x: cube `(B, C, H, W)`, in the unit in which A x = y.
-        std: σ of every value, `(B, C, H, W)`: the truth is within ±1.645 σ in 90 % of them.
+        std: σ of every value, `(B, C, H, W)`. The truth is within ±1.645 σ for 90 % of the values.
         pattern: an error of the method in units of σ, `(B, C, H, W)`, with the correlation of
             errors; for `cassi.uncertainty.region`.
-        sources: of each sample, root mean squares of the parts of σ: `noise`, `model` (of the
+        sources: for each sample, root mean squares of the parts of σ: `noise`, `model` (of the
             camera), and `unseen`, the part that the camera does not measure.
-        warnings: of each sample, how it differs from the scenes and cameras of the calibration.
+        warnings: for each sample, how it differs from the scenes and cameras on which σ was
+            calibrated.
     """
 
     x: Tensor
@@ -65,7 +66,7 @@ class Reconstruction:
     warnings: list[tuple[str, ...]]
 
     def __repr__(self) -> str:
-        """Name shapes in place of values."""
+        """Describe the result by shapes in place of values."""
         shapes = f"x={tuple(self.x.shape)}, std={tuple(self.std.shape)}"
         return f"Reconstruction({shapes}, sources={self.sources}, warnings={self.warnings})"
 
@@ -122,26 +123,26 @@ def reconstruct(
             …. Or a file of weights of cassi-train; a mapping such as `{"method": "gap_tv",
             "overrides": {"solver.iterations": 20}}`; a network; a `cassi.solvers.Reconstructor`
             such as a `Solver`; any function `(y, system) -> x`.
-        seed: of the method's random numbers.
+        seed: seed of the method's random numbers.
         bad_pixels: not zero at pixels to leave out, `(H', W')` or as `cassi.systems.Weighted`
-            takes them. The values of y there have no influence.
+            takes them. Values of y there have no influence.
         uncertainty: return a `Reconstruction`, with the σ of every value; up to three times slower.
         align: move the mask to its position in the measurement, where that is certain; see
             `cassi.calibration.align`. For `SDCassi` cameras with one mask for all samples.
-        guide: `(picture, response)` of an ordinary camera: `(G, H, W)`, linear in light, and what
-            it sees of the bands, `(G, C)`; or a panchromatic picture `(H, W)`. It is registered,
-            and refused with a warning where it does not help, see `cassi.guide_search.place_guide`.
-            For "auto" and "self_supervised". A `cassi.Stacked` has it in its measurement.
+        guide: `(picture, response)` of an ordinary camera: `(G, H, W)`, linear in light, and its
+            sensitivity to the bands, `(G, C)`; or a panchromatic picture `(H, W)`. It is
+            registered, or refused with a warning, see `cassi.guide_search.place_guide`. For "auto"
+            and "self_supervised". A `cassi.Stacked` has the picture in its measurement.
         unit: "reflectance" or "radiance" of the scene, as `output.unit=`, with a camera of
             `cassi.read_camera` whose file has `response:`. Its white frame corrects y in any case.
 
     Returns:
-        Cube `(B, C, H, W)` on the device of y, in the unit in which A x = y, or that of `unit`.
-        With `uncertainty` a `Reconstruction` with that cube as `x`.
+        Cube `(B, C, H, W)` on the device of y, in the unit in which A x = y, or in `unit`; with
+        `uncertainty` a `Reconstruction` that has this cube as `x`.
 
     Raises:
         OSError: a file of weights is missing.
-        TypeError: measurement and camera are in the wrong order, or are none.
+        TypeError: measurement and camera are in the wrong order, or of other types.
         ValueError: the method is unknown or does not fit, or no response gives the unit.
 
     >>> from cassi.systems import SDCassi
@@ -149,30 +150,32 @@ def reconstruct(
     >>> reconstruct(system(torch.rand(1, 3, 16, 20)), system, method="gap_tv").shape
     torch.Size([1, 3, 16, 20])
     """
-    y = _measured("reconstruct", y, system)
+    y = _as_checked_measurement("reconstruct", y, system)
     if guide is None and isinstance(system, System):
         y, system, guide = system.without_guide(y)
     system = system if bad_pixels is None else system.weighted(bad_pixels=bad_pixels)
-    snapshot = Snapshot(seen(y, system), Camera(system, unit=_unit(system, unit)))
-    with _own_random_numbers(y):
-        snapshot, made = _fitted(snapshot, method, align, guide, uncertainty)
+    snapshot = Snapshot(seen(y, system), Camera(system, unit=_find_unit(system, unit)))
+    with _keep_random_state(y):
+        snapshot, reconstructor = _fit_method(snapshot, method, align, guide, uncertainty)
         torch.manual_seed(seed)
         if uncertainty:
-            return _with_uncertainty(snapshot, made, seed)
-        return _in_unit(made.run(snapshot.y, snapshot.camera.system).checked().x, snapshot.camera)
+            return _with_uncertainty(snapshot, reconstructor, seed)
+        return _run(snapshot, reconstructor)
 
 
-def _fitted(
+def _fit_method(
     snapshot: Snapshot, method: Method, align: bool, guide: Picture | None, uncertainty: bool
 ) -> tuple[Snapshot, Reconstructor]:
-    """Find the camera, and fit the method to it."""
-    recipe, place = _recipe(method, snapshot.y), None
+    """Estimate the camera from the snapshot, and fit the method to it."""
+    recipe, guide_step = _recipe(method, snapshot.y), None
     if guide is not None:
-        place = partial(_guided, recipe=recipe, guide=guide, uncertainty=uncertainty)
-    snapshot, made = fit(find_camera(snapshot, aligned if align else None, place), recipe)
+        guide_step = partial(_add_guide, recipe=recipe, guide=guide, uncertainty=uncertainty)
+    snapshot, reconstructor = fit(
+        find_camera(snapshot, aligned if align else None, guide_step), recipe
+    )
     if any(note.startswith("method: ") for note in snapshot.notes):
-        warnings.warn(_FRAMES, stacklevel=3)
-    return snapshot, made
+        warnings.warn(_VIDEO_WARNING, stacklevel=3)
+    return snapshot, reconstructor
 
 
 def _is_reconstructor(method: Method) -> TypeGuard[Reconstructor]:
@@ -180,12 +183,11 @@ def _is_reconstructor(method: Method) -> TypeGuard[Reconstructor]:
 
 
 def _recipe(method: Method, y: Tensor) -> Recipe:
-    """Return what makes the reconstructor that a name, a network, a function or itself stands for.
-
-    The default needs no settings.
-    """
+    """Return the recipe that makes the reconstructor of any kind of method."""
     if _is_reconstructor(method):
         return Given(method)
+    # The default needs no settings, so Hydra is not imported. It may become "video" where the
+    # camera codes frames.
     if method == "auto":
         return Given(auto(), may_change=True)
     if isinstance(method, nn.Module):
@@ -199,8 +201,8 @@ def _recipe(method: Method, y: Tensor) -> Recipe:
     return reconstructors.Recipe(reconstructors.settings_named(method), y.device)
 
 
-def _unit(system: System, name: str | None) -> Unit | None:
-    """Return the unit of a camera of a file that has a response, under another name."""
+def _find_unit(system: System, name: str | None) -> Unit | None:
+    """Return the unit of the camera's file, with the name that was asked for; None without one."""
     if name not in (None, "reflectance", "radiance"):
         raise ValueError(f"unit: expected None, reflectance or radiance, got {name!r}")
     unit: Unit | None = system.unit if isinstance(system, System) else None
@@ -212,17 +214,17 @@ def _unit(system: System, name: str | None) -> Unit | None:
     return None if unit is None else replace(unit, name=name)
 
 
-def _in_unit(x: Tensor, camera: Camera) -> Tensor:
-    """Return cubes in the unit that was asked for, sample by sample."""
+def _convert_unit(x: Tensor, camera: Camera) -> Tensor:
+    """Convert cubes into the camera's unit, sample by sample; without one they stay."""
     unit = camera.unit
     if unit is None or unit.name is None:
         return x
     unit = replace(unit, wavelengths=camera.wavelengths or unit.wavelengths)
-    return torch.cat([unit.scene(each, unit.response(each)) for each in x.split(1)])
+    return torch.cat([unit.scene(sample, unit.response(sample)) for sample in x.split(1)])
 
 
-def _guided(snapshot: Snapshot, recipe: Recipe, guide: Picture, uncertainty: bool) -> Snapshot:
-    """Return a snapshot with the picture of a guide beside its camera."""
+def _add_guide(snapshot: Snapshot, recipe: Recipe, guide: Picture, uncertainty: bool) -> Snapshot:
+    """Return the snapshot with a guide around its camera, or as it is if the guide is refused."""
     from cassi.guide_search import place_guide, takes_guide
 
     system = snapshot.camera.system
@@ -234,46 +236,55 @@ def _guided(snapshot: Snapshot, recipe: Recipe, guide: Picture, uncertainty: boo
         picture, response = guide
     else:
         picture, response = guide, torch.ones(1, system.cube_shape[0])
-    found = place_guide(snapshot.y, system, torch.as_tensor(picture), torch.as_tensor(response))
-    if not found.taken:
-        warnings.warn(f"guide: {found}", stacklevel=5)
-    return snapshot.by(system=found.system, guide={"taken": found.taken})
+    placement = place_guide(snapshot.y, system, torch.as_tensor(picture), torch.as_tensor(response))
+    if not placement.taken:
+        warnings.warn(f"guide: {placement}", stacklevel=5)
+    return snapshot.by(system=placement.system, guide={"taken": placement.taken})
+
+
+def _run(snapshot: Snapshot, reconstructor: Reconstructor) -> Tensor:
+    """Reconstruct, in the unit that was asked for."""
+    camera = snapshot.camera
+    return _convert_unit(reconstructor.run(snapshot.y, camera.system).checked().x, camera)
 
 
 def _with_uncertainty(snapshot: Snapshot, method: Reconstructor, seed: int) -> Reconstruction:
-    """Reconstruct, and ask of each sample how sure it is, in the unit that was asked for."""
+    """Reconstruct, and estimate the standard deviations of each sample by itself."""
     from cassi.pipeline.judge import assess
     from cassi.pipeline.reconstruct import in_unit, responding
 
     y, system = snapshot.y, snapshot.camera.system
-    good = system.good_pixels
-    if getattr(system, "mask", y).ndim > 4 or (good is not None and len(good) > 1):
+    good_pixels = system.good_pixels
+    if getattr(system, "mask", y).ndim > 4 or (good_pixels is not None and len(good_pixels) > 1):
         raise ValueError(
             "uncertainty: expected one camera for all samples, got a mask or bad pixels for each; "
             "reconstruct them one by one"
         )
-    parts = [replace(snapshot, y=each) for each in y.split(1)]
-    told = [Statistics(lambda part=part: [(part.y, system)]) for part in parts]  # type: ignore[misc]
-    # Alone, a sample's statistics serve for its error bars too.
-    whole: Options = {"statistics": told[0]} if len(parts) == 1 else {}
-    solution = method.run(y, system, **whole).checked()
+    samples = [replace(snapshot, y=y_sample) for y_sample in y.split(1)]
+    # The default argument binds each sample, where the loop's variable would be the last one.
+    statistics = [
+        Statistics(lambda sample=sample: [(sample.y, system)])  # type: ignore[misc]
+        for sample in samples
+    ]
+    # The run of a single sample shares its statistics with the error bars: they are computed once.
+    options: Options = {"statistics": statistics[0]} if len(samples) == 1 else {}
+    solution = method.run(y, system, **options).checked()
     results = []
-    for at, part in enumerate(parts):
-        along = solution.along
-        alone = replace(
-            solution,
-            x=solution.x[at : at + 1],
-            along=None if along is None else along._replace(x=along.x[at : at + 1]),
-        )
-        made = responding(Result(part, method, alone, told[at]))
-        results.append(in_unit(assess(made, seed)))
-    errors = [each.errors for each in results if each.errors is not None]
+    for index, sample in enumerate(samples):
+        part = slice(index, index + 1)
+        on_grid = solution.along
+        if on_grid is not None:
+            on_grid = on_grid._replace(x=on_grid.x[part])
+        sample_solution = replace(solution, x=solution.x[part], along=on_grid)
+        result = responding(Result(sample, method, sample_solution, statistics[index]))
+        results.append(in_unit(assess(result, seed)))
+    errors = [result.errors for result in results if result.errors is not None]
     return Reconstruction(
-        torch.cat([each.cube for each in results]),
-        torch.cat([each.std for each in errors]),
-        torch.cat([each.pattern for each in errors]),
-        [each.sources for each in errors],
-        [each.warnings for each in errors],
+        torch.cat([result.cube for result in results]),
+        torch.cat([error.std for error in errors]),
+        torch.cat([error.pattern for error in errors]),
+        [error.sources for error in errors],
+        [error.warnings for error in errors],
     )
 
 
@@ -286,15 +297,15 @@ def calibrate(
     seed: int = 0,
     bad_pixels: Array | None = None,
 ) -> SDCassi | TiltedCassi | DDCassi:
-    """Find the camera that took some snapshots, as `cassi-calibrate` does.
+    """Estimate the camera that took some snapshots, as `cassi-calibrate` does.
 
     Args:
         y: snapshots `(B, 1, H', W')` of any scenes, by one camera.
-        system: the nominal camera, a `cassi.SDCassi`, or a `cassi.DDCassi`, of which shift and
-            rotation of the mask and the step across it are found.
+        system: the nominal camera, a `cassi.SDCassi` or a `cassi.DDCassi`. For the latter only
+            shift and rotation of the mask and the step across it are estimated.
         white: frame `(1, 1, H', W')` of a white, evenly lit scene; gives the mask pixel by pixel.
         radius: search range of the mask's shift, whole pixels, 0 to 20.
-        seed: of the solver's random numbers, and of the withheld pixels.
+        seed: seed of the solver's random numbers and of the held-out pixels.
         bad_pixels: not zero at pixels of the snapshots to leave out, as for `reconstruct`. Bad
             pixels of a `cassi.systems.Weighted` camera are left out too.
 
@@ -307,30 +318,30 @@ def calibrate(
         ValueError: the camera is of another kind, the frames do not fit it or are too dark or
             small, or a number is out of range.
     """
-    y = _measured("calibrate", y, system)
+    y = _as_checked_measurement("calibrate", y, system)
     if bad_pixels is not None:
         system = system.weighted(bad_pixels=bad_pixels)
     from cassi.calibration.frame import Frame
     from cassi.pipeline.calibrate import calibrate_on
 
-    known = [] if white is None else [Frame.snapshot(white, system.cube_shape[0])]
-    with _own_random_numbers(y):
-        return calibrate_on(y, system, known=known, radius=radius, seed=seed).system
+    known_frames = [] if white is None else [Frame.snapshot(white, system.cube_shape[0])]
+    with _keep_random_state(y):
+        return calibrate_on(y, system, known=known_frames, radius=radius, seed=seed).system
 
 
 def read_camera(path: str | os.PathLike[str]) -> CameraFile:
-    """Read the file of a camera, the one of `camera=FILE` in all commands.
+    """Read a camera's file, as `camera=FILE` does in all commands.
 
-    `camera.system` is the camera A, and `camera.wavelengths` are its bands in nm.
-    `y, system = camera.read("frame.tif")` makes a measurement of a raw frame. Then
+    `camera.system` is the camera A, and `camera.wavelengths` are those of its bands, nm.
+    `y, system = camera.read("frame.tif")` converts a raw frame into a measurement. Then
     `cassi.reconstruct(y, system)` computes what `cassi-reconstruct camera=FILE` does, and
     `cassi.reconstruct(y, system, unit="reflectance")` what `output.unit=reflectance` does.
 
     Args:
-        path: a YAML file, as cassi-calibrate writes one: `mask`, `system`, `wavelengths`, what raw
-            frames go through (`dark`, `flat`, `saturation`, `bad_pixels`, `window`, `scale`), the
-            sensor's `noise`, the `response`, and `keys`, `axes` of mask and measurement. Paths in
-            it are relative to the file, else to the current folder.
+        path: a YAML file, as cassi-calibrate writes one: `mask`, `system`, `wavelengths`, the
+            corrections of raw frames (`dark`, `flat`, `saturation`, `bad_pixels`, `window`,
+            `scale`), the sensor's `noise`, the `response`, and `keys`, `axes` of mask and
+            measurement. Paths in it are relative to the file, else to the current folder.
 
     Returns:
         A `cassi.apps.camera.camera.Camera` with `system`, `wavelengths`, `preprocessing`, `noise`.
@@ -362,8 +373,8 @@ def simulate(
         noise: None for y = A x; "sensor", "shot" or "white", with the defaults of `noise=`; a
             mapping with other settings, `{"name": "white", "snr_db": 20}`; or a function
             `(y, bands, generator) -> y`, such as `cassi.data.sensor.Sensor(…)`.
-        seed: of the noise.
-        scene: name of the scene: each name has noise of its own. The commands take the name of the
+        seed: seed of the noise.
+        scene: name of the scene: each name has its own noise. The commands take the name of the
             truth's file.
 
     Returns:
@@ -389,16 +400,16 @@ def simulate(
         from cassi.apps.reconstructors import compose_settings
         from cassi.config import build
 
-        more = {"name": noise} if isinstance(noise, str) else dict(noise)
-        options = [f"noise={more.pop('name', None)}"]
-        options += [f"noise.{key}={value}" for key, value in more.items()]
-        named: Noise = build(compose_settings(options).noise)
+        noise_settings = {"name": noise} if isinstance(noise, str) else dict(noise)
+        options = [f"noise={noise_settings.pop('name', None)}"]
+        options += [f"noise.{key}={value}" for key, value in noise_settings.items()]
+        noise_model: Noise = build(compose_settings(options).noise)
     else:
-        named = noise
-    return named(y.cpu(), x.shape[1], scene_generator(seed, scene)).to(y)
+        noise_model = noise
+    return noise_model(y.cpu(), x.shape[1], scene_generator(seed, scene)).to(y)
 
 
-def _measured(function: str, y: Array, system: System) -> Tensor:
+def _as_checked_measurement(function: str, y: Array, system: System) -> Tensor:
     _check_order(function, y, system)
     return as_measurement(y, system)
 
@@ -406,13 +417,15 @@ def _measured(function: str, y: Array, system: System) -> Tensor:
 def _check_order(function: str, value: object, system: object, role: str = "y") -> None:
     check_order(function, value, system)
     if not hasattr(system, "adjoint") or not isinstance(value, Sized) or isinstance(value, str):
-        got = f"({type(value).__name__}, {type(system).__name__})"
-        read = "; read a file with cassi.read_measurement" * isinstance(value, str | os.PathLike)
+        types = f"({type(value).__name__}, {type(system).__name__})"
+        hint = ""
+        if isinstance(value, str | os.PathLike):
+            hint = "; read a file with cassi.read_measurement"
         raise TypeError(
-            f"{function}: expected ({role}, system), a tensor and a camera, got {got}{read}"
+            f"{function}: expected ({role}, system), a tensor and a camera, got {types}{hint}"
         )
 
 
-def _own_random_numbers(y: Tensor) -> AbstractContextManager[None]:
-    """Keep the state of the caller's random numbers."""
+def _keep_random_state(y: Tensor) -> AbstractContextManager[None]:
+    """Return a context after which the caller's random numbers go on as if nothing was drawn."""
     return torch.random.fork_rng(devices=[y.device] if y.is_cuda else [])

@@ -1,4 +1,4 @@
-"""Which part of the jobs a command does that shares them with others: of a job array, of srun."""
+"""Split the jobs of a command among several commands: by a setting, a job array or srun."""
 
 import os
 import re
@@ -11,55 +11,69 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Share:
-    """Number `index`, from 0 on, of `count` shares, and where that is said."""
+    """One of `count` shares of the jobs.
+
+    Attributes:
+        index: number of the share, from 0 on.
+        count: number of shares.
+        source: where the numbers come from, for messages.
+    """
 
     index: int
     count: int
     source: str = "share"
 
     def __str__(self) -> str:
-        """As a user writes it, from 1 on."""
+        """Return the share as a user writes it, counted from 1."""
         return f"{self.index + 1}/{self.count}"
 
     @property
     def writer(self) -> str:
-        """A name for files of this share."""
+        """A name for the files that this share writes."""
         return f"share-{self.index + 1}-of-{self.count}"
 
     def take(self, jobs: Sequence[T]) -> Sequence[T]:
-        """Return the jobs of this share: every `count`-th."""
+        """Return the jobs of this share: every `count`-th one, so that shares are about equal."""
         return jobs[self.index :: self.count]
 
 
 ALL = Share(0, 1)
 
 
-def find_share(told: str | None, environment: Mapping[str, str] = os.environ) -> Share:
-    """Return the share of this command: `told`, such as "3/16", or what SLURM says.
+def find_share(setting: str | None, environment: Mapping[str, str] = os.environ) -> Share:
+    """Return the share of this command, from the setting or else from SLURM.
 
-    That is the task of an array, and in it the process of srun. An array with gaps is refused.
+    SLURM numbers the tasks of a job array, and in each task the processes of srun.
+
+    Args:
+        setting: `share=`, such as "3/16"; None: not set.
+        environment: environment variables.
+
+    Raises:
+        ValueError: the setting is no share, or the job array has gaps, whose jobs nobody would do.
     """
-    if told is not None:
-        found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", told)
-        if found is None or not 1 <= int(found[1]) <= int(found[2]):
-            raise ValueError(f"share: expected such as 3/16, the third of sixteen, got {told!r}")
-        return Share(int(found[1]) - 1, int(found[2]))
-    # The script of a job has the numbers of a task too, and is none.
-    script = "SLURM_JOB_ID" in environment and "SLURM_STEP_ID" not in environment
-    said = {name: int(text) for name, text in environment.items() if text.isdecimal()}
+    if setting is not None:
+        match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", setting)
+        if match is None or not 1 <= int(match[1]) <= int(match[2]):
+            raise ValueError(f"share: expected such as 3/16, the third of sixteen, got {setting!r}")
+        return Share(int(match[1]) - 1, int(match[2]))
+    # SLURM sets the numbers of a process in the batch script too, although srun did not start it.
+    is_batch_script = "SLURM_JOB_ID" in environment and "SLURM_STEP_ID" not in environment
+    variables = {name: int(text) for name, text in environment.items() if text.isdecimal()}
     index, count, sources = 0, 1, []
-    number = said.get("SLURM_ARRAY_TASK_ID")
-    if number is not None and (count := said.get("SLURM_ARRAY_TASK_COUNT", 1)) > 1:
-        first, step = (said.get(f"SLURM_ARRAY_TASK_{name}", 0) for name in ("MIN", "STEP"))
-        index, rest = divmod(number - first, step or 1)
-        if rest or not 0 <= index < count:
+    array_task = variables.get("SLURM_ARRAY_TASK_ID")
+    if array_task is not None and (count := variables.get("SLURM_ARRAY_TASK_COUNT", 1)) > 1:
+        first, step = (variables.get(f"SLURM_ARRAY_TASK_{name}", 0) for name in ("MIN", "STEP"))
+        index, remainder = divmod(array_task - first, step or 1)
+        if remainder or not 0 <= index < count:
             raise ValueError(
-                f"share: task {number} of the job array is none of {count} in a row; give "
+                f"share: task {array_task} of the job array is none of {count} in a row; give "
                 "share=I/N, or share=1/1 for all"
             )
         sources.append("the job array")
-    task, tasks = said.get("SLURM_PROCID", 0), said.get("SLURM_NTASKS", 1)
-    if task < tasks > 1 and "SLURM_PROCID" in said and not script:
-        index, count = index * tasks + task, count * tasks
+    process, n_processes = variables.get("SLURM_PROCID", 0), variables.get("SLURM_NTASKS", 1)
+    # Each task of the array may run several processes, which share its jobs again.
+    if process < n_processes > 1 and "SLURM_PROCID" in variables and not is_batch_script:
+        index, count = index * n_processes + process, count * n_processes
         sources.append("srun")
     return Share(index, count, " and ".join(sources)) if sources else ALL

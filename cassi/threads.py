@@ -1,8 +1,8 @@
-"""How torch's threads wait for each other, decided before torch is loaded, and how many there are.
+"""Set how torch's threads wait for each other, before torch is loaded, and count free cores.
 
-The GNU OpenMP library lets a thread that has nothing to do turn in a loop for milliseconds. Where
-other processes want the cores, the threads it waits for do not run meanwhile: the default method
-then takes several times as long. A short turn costs a tenth on an idle machine.
+The GNU OpenMP library lets an idle thread spin in a loop for milliseconds. If other processes need
+the cores, the threads that it waits for cannot run meanwhile. The default method then takes several
+times as long. With a short spin it takes a tenth longer on an idle machine.
 """
 
 import os
@@ -12,9 +12,11 @@ from pathlib import Path
 
 from cassi.control_groups import read_limits, read_text
 
-_LOOKS = 5
-"""At the running threads, 2 ms apart; the fewest count."""
+# The running threads are counted this many times, 2 ms apart. The smallest count is taken, since
+# short tasks of the system come and go.
+_N_SAMPLES = 5
 
+# Set at import, because the library reads it when torch is loaded. A user's own choice stays.
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
@@ -23,27 +25,31 @@ def free_cores(root: Path = Path("/")) -> int:
     """Return how many processors this process can use without waiting for others, at least 1.
 
     The affinity, the limits of all control groups above this process (version 1 and 2) and
-    `SLURM_CPUS_PER_TASK` say how many it may use. The threads of others that run at the same time
-    take theirs: a thread that shares its processor holds up all threads that wait for it.
+    `SLURM_CPUS_PER_TASK` limit how many it may use. Processors with running threads of other
+    processes do not count: a thread that shares its processor delays all that wait for it.
+
+    Args:
+        root: root of the file system, "/" except in tests.
     """
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    allowed = min(allowed or 1, _cgroup_cores(root))
-    if (given := os.environ.get("SLURM_CPUS_PER_TASK", "")).isdigit():
-        allowed = min(allowed, int(given))
-    others = []
-    for _ in range(_LOOKS):
+    n_usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    n_usable = min(n_usable or 1, _cgroup_cores(root))
+    if (slurm_cpus := os.environ.get("SLURM_CPUS_PER_TASK", "")).isdigit():
+        n_usable = min(n_usable, int(slurm_cpus))
+    other_threads = []
+    for _ in range(_N_SAMPLES):
         running = re.search(r"^procs_running (\d+)", read_text(root / "proc/stat"), re.MULTILINE)
-        others.append(int(running[1]) - 1 if running else 0)  # this one runs too
+        other_threads.append(int(running[1]) - 1 if running else 0)  # without this process
         time.sleep(0.002)
-    return max(1, min(allowed, (os.cpu_count() or 1) - max(0, min(others))))
+    return max(1, min(n_usable, (os.cpu_count() or 1) - max(0, min(other_threads))))
 
 
 def _cgroup_cores(root: Path) -> int:
-    """Return the processors that the strictest control group leaves, 1 at least."""
-    least = float("inf")
-    own = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-    for words in read_limits(root, "cpu", ["cpu.max"], own):
-        share, period = (*words, "", "")[:2]
-        if share.isdigit() and period.isdigit() and int(period):
-            least = min(least, int(share) / int(period))
-    return max(1, int(least)) if least < float("inf") else 1 << 16
+    """Return the processors that the strictest control group allows, at least 1."""
+    fewest = float("inf")
+    v1_files = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+    for words in read_limits(root, "cpu", ["cpu.max"], v1_files):
+        quota, period = (*words, "", "")[:2]
+        if quota.isdigit() and period.isdigit() and int(period):
+            fewest = min(fewest, int(quota) / int(period))
+    # 65536 stands for no limit.
+    return max(1, int(fewest)) if fewest < float("inf") else 1 << 16

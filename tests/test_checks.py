@@ -54,9 +54,9 @@ def test_a_file_is_read_only_where_it_is_regular_and_short(tmp_path):
         (Path("/proc/self/environ"), "at most 1 bytes"),  # has a size of 0
         (tmp_path, "Is a directory"),
     ):
-        most = {"most": 1} if "proc" in str(path) else {}
+        limit = {"max_bytes": 1} if "proc" in str(path) else {}
         with pytest.raises((ValueError, OSError), match=said):
-            read_regular(path, **most)
+            read_regular(path, **limit)
 
 
 def test_what_is_opened_is_checked_in_a_block(tmp_path):

@@ -10,7 +10,7 @@ from cassi.guide_search import find_motion, place_guide, takes_guide
 from cassi.methods import auto, self_supervised
 from cassi.solvers import ADMM, GAP, Solver
 from cassi.systems import Guide, Guided, SDCassi, Stacked
-from cassi.systems.motion import Movable, corners, describe_motion, inverse, step_towards
+from cassi.systems.motion import Movable, describe_motion, inverse, max_corner_shift, step_towards
 
 
 def _scene(size=96, bands=8, seed=0):
@@ -67,7 +67,7 @@ def test_a_run_finds_a_picture_out_of_place_and_leaves_one_in_its_place():
         shown = Movable(picture)(inverse(motion))
         guided = Guided(camera, shown, RESPONSE).moved(0.7 * motion)
         auto().run(camera(x), guided)
-        assert float(corners(guided.found.motion - motion, 96, 96)) <= most
+        assert float(max_corner_shift(guided.found.motion - motion, 96, 96)) <= most
         assert torch.equal(guided.motion, 0.7 * motion)
 
 

@@ -32,11 +32,11 @@ def cpu(monkeypatch):
         if isa is not None:
             monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", isa)
         known = {torch.bfloat16: lambda: bf16, torch.float16: lambda: fp16}
-        monkeypatch.setattr(precision, "_convolves", lambda dtype: known[dtype]())
+        monkeypatch.setattr(precision, "_has_convolutions", lambda dtype: known[dtype]())
         monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-        monkeypatch.setattr(precision, "_instructions", lambda: instructions)
+        monkeypatch.setattr(precision, "_read_instructions", lambda: instructions)
         monkeypatch.setattr(precision.platform, "machine", lambda: machine)
-        monkeypatch.setattr(precision, "_wins", lambda dtype: wins)
+        monkeypatch.setattr(precision, "_is_faster_in_trial", lambda dtype: wins)
 
     return look
 
@@ -58,7 +58,7 @@ def cpu(monkeypatch):
     ],
 )
 def test_a_cpu_is_fast_in_what_torch_and_onednn_have_instructions_for(cpu, described, types):
-    assert isinstance(precision._wins(torch.bfloat16), bool)
+    assert isinstance(precision._is_faster_in_trial(torch.bfloat16), bool)
     cpu(**described)
     assert fast_types("mps") == (torch.float32,)
     assert fast_types("cpu") == (torch.float32, *types)

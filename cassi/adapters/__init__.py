@@ -1,4 +1,4 @@
-"""The camera for SciPy, PyLops and deepinv, and denoisers of deepinv for our solvers.
+"""Adapters: cameras for SciPy, PyLops and deepinv, and denoisers of deepinv for this package.
 
 A library is imported when its function is called.
 """
@@ -23,7 +23,7 @@ def as_linear_operator(system: System) -> scipy.CameraOperator:
     """Return a camera as a `scipy.sparse.linalg.LinearOperator` of flat arrays.
 
     `A @ x.ravel()` is A x of one cube `(C, H, W)`, `A.H @ y.ravel()` is Aᵀy; the columns of a
-    matrix are a batch. Arrays are NumPy's; the camera may be on any device, in any dtype.
+    matrix are a batch. Arrays are NumPy's. The camera may be on any device, in any dtype.
 
     Args:
         system: the camera.
@@ -32,7 +32,7 @@ def as_linear_operator(system: System) -> scipy.CameraOperator:
         The operator, `(K·H'·W', C·H·W)`, in the camera's dtype.
 
     Raises:
-        TypeError: it is no camera.
+        TypeError: `system` is no camera.
 
     >>> import torch, cassi
     >>> A = as_linear_operator(cassi.SDCassi(torch.ones(4, 6), bands=3, step=1))
@@ -55,49 +55,51 @@ def as_pylops(system: System) -> pylops.LinearOperator:
 
     Raises:
         ImportError: PyLops is not installed: `pip install pylops`.
-        TypeError: it is no camera.
+        TypeError: `system` is no camera.
     """
-    _need("pylops")
+    _require_package("pylops")
     import pylops
 
     operator = as_linear_operator(system)
-    shapes = tuple(system.cube_shape), tuple(system.measurement_shape)
-    return pylops.LinearOperator(operator, dims=shapes[0], dimsd=shapes[1])
+    cube_shape, measurement_shape = tuple(system.cube_shape), tuple(system.measurement_shape)
+    return pylops.LinearOperator(operator, dims=cube_shape, dimsd=measurement_shape)
 
 
 def as_physics(system: System, **options: Any) -> deepinv.CameraPhysics:
-    """Return a camera as a `LinearPhysics` of deepinv, with our closed forms behind its names.
+    """Return a camera as a `LinearPhysics` of deepinv, which solves by the camera's methods.
 
     `A` is the camera, `A_adjoint` its transpose, and `A_dagger` the minimum-norm solution.
 
         prox_l2(z, y, γ)  =  argmin_x γ/2 ‖Ax − y‖² + ½ ‖x − z‖²  =  data_step(z, y, ρ = 1/γ)
 
-    This is exact, where deepinv's own operators run conjugate gradients. All are differentiable.
+    A camera with a closed form gives the exact solution, where deepinv's own operators run
+    conjugate gradients. All methods are differentiable.
 
     Args:
         system: the camera; it becomes a submodule, so that `.to(device)` moves it.
-        options: of `LinearPhysics`, such as `noise_model=deepinv.physics.GaussianNoise(0.01)`.
+        options: arguments of `LinearPhysics`, such as
+            `noise_model=deepinv.physics.GaussianNoise(0.01)`.
 
     Returns:
         The `deepinv.physics.LinearPhysics`.
 
     Raises:
         ImportError: deepinv is not installed: `pip install deepinv`.
-        TypeError: it is no camera.
+        TypeError: `system` is no camera.
     """
-    _need("deepinv")
+    _require_package("deepinv")
     from cassi.adapters.deepinv import CameraPhysics
 
     return CameraPhysics(system, **options)
 
 
 def as_prior(denoiser: Network, **options: Any) -> Denoiser:
-    """Return a denoiser of deepinv, or any `net(images, σ)`, as a prior of our solvers.
+    """Return a denoiser of deepinv, or any `net(images, σ)`, as a prior of `cassi.solvers`.
 
     Args:
         denoiser: a `deepinv.models.Denoiser`, or anything else that `cassi.priors.Denoiser` takes.
-        options: of `cassi.priors.Denoiser`, such as `domain` (band, subspace, window or cube) and
-            `sigma_range`.
+        options: arguments of `cassi.priors.Denoiser`, such as `domain` (band, subspace, window or
+            cube) and `sigma_range`.
 
     Raises:
         TypeError: the denoiser is not callable.
@@ -106,6 +108,6 @@ def as_prior(denoiser: Network, **options: Any) -> Denoiser:
     return Denoiser(denoiser, **options)
 
 
-def _need(package: str) -> None:
+def _require_package(package: str) -> None:
     if importlib.util.find_spec(package) is None:
         raise ImportError(f"expected the package {package}; pip install 'cassi[{package}]'")

@@ -10,7 +10,11 @@ from cassi.systems import System
 
 
 class CameraPhysics(LinearPhysics):
-    """See `cassi.adapters.as_physics`."""
+    """A `LinearPhysics` around a camera; see `cassi.adapters.as_physics`.
+
+    deepinv passes further keyword arguments to every method, such as parameters of the physics. A
+    camera has none, so they are ignored.
+    """
 
     def __init__(self, system: System, **options: Any) -> None:
         if not isinstance(system, System):
@@ -29,13 +33,13 @@ class CameraPhysics(LinearPhysics):
         return self.system.adjoint(y)
 
     def A_dagger(self, y: Tensor, **_: object) -> Tensor:
-        """Apply the Moore–Penrose inverse Aᵀ(AAᵀ)⁺; what would set an iteration is ignored."""
+        """Apply the Moore–Penrose inverse Aᵀ(AAᵀ)⁺. Options of an iteration are ignored."""
         return self.system.pinv(y)
 
     def prox_l2(
         self, z: Tensor | float | None, y: Tensor, gamma: Tensor | float, **_: object
     ) -> Tensor:
-        """Solve argmin_x γ/2 ‖Ax − y‖² + ½ ‖x − z‖²; what would set an iteration is ignored.
+        """Solve argmin_x γ/2 ‖Ax − y‖² + ½ ‖x − z‖². Options of an iteration are ignored.
 
         A number z is a constant cube, None is 0. γ > 0 is one number, or has B elements.
         """

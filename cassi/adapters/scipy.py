@@ -11,7 +11,7 @@ from cassi.systems import System
 
 
 class CameraOperator(LinearOperator):
-    """See `cassi.adapters.as_linear_operator`."""
+    """A `LinearOperator` around a camera; see `cassi.adapters.as_linear_operator`."""
 
     def __init__(self, system: System) -> None:
         if not isinstance(system, System):
@@ -19,10 +19,11 @@ class CameraOperator(LinearOperator):
                 f"expected a camera, such as cassi.SDCassi, got {type(system).__name__}"
             )
         self.system = system
+        # The first floating-point tensor gives dtype and device; a camera has integer ones too.
         values = [*system.parameters(), *system.buffers()]
-        self.like = next(value for value in values if value.is_floating_point())
+        self.reference = next(value for value in values if value.is_floating_point())
         shape = math.prod(system.measurement_shape), math.prod(system.cube_shape)
-        super().__init__(np.dtype(str(self.like.dtype).removeprefix("torch.")), shape)
+        super().__init__(np.dtype(str(self.reference.dtype).removeprefix("torch.")), shape)
 
     def _matvec(self, x: np.ndarray) -> np.ndarray:
         return self._matmat(x.reshape(-1, 1))[:, 0]
@@ -37,11 +38,13 @@ class CameraOperator(LinearOperator):
         return _columns(self.system.adjoint(self._batch(y, self.system.measurement_shape)))
 
     def _batch(self, columns: np.ndarray, shape: tuple[int, ...]) -> Tensor:
+        """Return the columns of a matrix as a batch of cubes or measurements of this shape."""
         if np.iscomplexobj(columns):
             raise TypeError("expected real numbers, got complex ones; apply it to both parts")
+        # SciPy has vectors as columns; torch needs each sample in one piece.
         rows = np.ascontiguousarray(columns.T.reshape(-1, *shape), dtype=self.dtype)
-        return torch.from_numpy(rows).to(self.like.device)
+        return torch.from_numpy(rows).to(self.reference.device)
 
 
-def _columns(batch: Tensor) -> np.ndarray:
+def _columns(batch: Tensor) -> np.ndarray:  # the inverse of `_batch`
     return batch.detach().cpu().numpy().reshape(len(batch), -1).T

@@ -1,4 +1,4 @@
-"""Checks of the arguments of cameras, and their common form."""
+"""Check the arguments of cameras, and bring masks, cubes and measurements into one form."""
 
 import math
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ from cassi.ops._recording import is_recorded, is_tracked, unwrapped
 
 Array = Tensor | ArrayLike
 """A tensor, or anything that NumPy makes an array of."""
-_LETTERS = {"x": "(B, C, H, W)", "y": "(B, K, H', W')"}
+_SHAPES = {"x": "(B, C, H, W)", "y": "(B, K, H', W')"}
 
 
 @runtime_checkable
-class _Camera(Protocol):
-    """What is read of a `cassi.systems.System`."""
+class _HasMeasurementShape(Protocol):
+    """The attributes of `cassi.systems.System` that checks read. Its module imports this one."""
 
     plain: nn.Module
     measurement_shape: tuple[int, int, int]
@@ -35,7 +35,7 @@ def as_real(name: str, value: Array) -> Tensor:
             raise TypeError(f"{name}: expected numbers, got dtype {array.dtype}")
         native = array.dtype.newbyteorder("=")
         array = np.ascontiguousarray(array, dtype=native)
-        # Of memory that may not be written to, such as a mapped file, torch warns.
+        # torch warns of memory that may not be written to, such as a mapped file.
         value = torch.from_numpy(array if array.flags.writeable else array.copy())
     if value.is_complex():
         raise TypeError(f"{name}: expected real numbers, got {value.dtype}")
@@ -45,52 +45,51 @@ def as_real(name: str, value: Array) -> Tensor:
 def as_measurement(y: Array, system: object) -> Tensor:
     """Return a measurement of any accepted kind as `(B, K, H', W')` in a camera's precision.
 
-    Arrays come to the camera's device; tensors stay on theirs.
-
-    `(H', W')` and `(K, H', W')` are one sample. Of a camera that is no `cassi.systems.System` the
-    shape is not checked.
+    Arrays are moved to the camera's device; tensors stay on theirs. `(H', W')` and `(K, H', W')`
+    are one sample. The shape is checked only if the camera is a `cassi.systems.System`.
     """
-    given, y = y, as_real("y", y)
-    if not isinstance(system, _Camera):
+    original, y = y, as_real("y", y)
+    if not isinstance(system, _HasMeasurementShape):
         return y
     y = y[(None,) * max(4 - y.ndim, 0)]
     shape = tuple(system.measurement_shape)
     if y.ndim != 4 or tuple(y.shape[1:]) != shape:
-        turned = "; y.mT would fit" if tuple(y.mT.shape[1:]) == shape else ""
+        # The two likeliest mistakes: a transposed frame, and a batch whose axis was not added.
+        hint = "; y.mT would fit" if tuple(y.mT.shape[1:]) == shape else ""
         if y.ndim == 4 and len(y) == 1 < y.shape[1] and tuple(y[0, 0][None].shape) == shape:
-            turned = f"; a batch of {y.shape[1]} is y[:, None]"
+            hint = f"; a batch of {y.shape[1]} is y[:, None]"
         raise ValueError(
             f"y: expected (B, K, H', W') = (B, {', '.join(map(str, shape))}) as of {system.plain}, "
-            f"got shape {tuple(y.shape)}{turned}"
+            f"got shape {tuple(y.shape)}{hint}"
         )
-    like = _values_of(system.plain, y)
-    return y.to(like.dtype) if isinstance(given, Tensor) else y.to(like)
+    reference = _values_of(system.plain, y)
+    return y.to(reference.dtype) if isinstance(original, Tensor) else y.to(reference)
 
 
 def as_cube(x: Array, system: object) -> Tensor:
-    """Return a cube as a tensor; an array in a camera's precision, on its device.
+    """Return a cube as a tensor; `(C, H, W)` is one sample.
 
-    `(C, H, W)` is one sample.
+    An array gets the camera's precision and device.
     """
-    given, x = x, as_real("x", x)
+    original, x = x, as_real("x", x)
     x = x[None] if x.ndim == 3 else x
-    plain = system.plain if isinstance(system, _Camera) else system
-    if isinstance(given, Tensor) or not isinstance(plain, nn.Module):
+    camera = system.plain if isinstance(system, _HasMeasurementShape) else system
+    if isinstance(original, Tensor) or not isinstance(camera, nn.Module):
         return x
-    return x.to(_values_of(plain, x))
+    return x.to(_values_of(camera, x))
 
 
-def _values_of(plain: nn.Module, other: Tensor) -> Tensor:
+def _values_of(camera: nn.Module, fallback: Tensor) -> Tensor:
     """Return the first floating-point tensor of a camera, or another tensor if it has none."""
-    values = (*plain.parameters(), *plain.buffers(), other)
-    return next(each for each in values if each.is_floating_point() or each is other)
+    tensors = (*camera.parameters(), *camera.buffers(), fallback)
+    return next(tensor for tensor in tensors if tensor.is_floating_point() or tensor is fallback)
 
 
 def as_mask(mask: Array) -> Tensor:  # ([B,] K, 1|C, H, W)
     """Copy a mask of any accepted kind into `([B,] K, 1|C, H, W)`, floating.
 
-    Gradients reach the mask through the copy. A parameter is copied without them: the camera makes
-    one of its own.
+    Gradients reach a tensor through the copy. A parameter is copied without them, because the
+    camera registers a parameter of its own.
     """
     mask = as_real("mask", mask)
     if not mask.is_floating_point():
@@ -115,7 +114,9 @@ def as_step(step: float) -> int | float:
 
 
 def spaced_offsets(bands: int, step: float) -> tuple[float, ...]:
-    """Return the offset of each band, pixels, for a step that is whole or not; the least is 0.
+    """Return the offset of each band, pixels, for a step that is whole or not.
+
+    The smallest offset is 0.
 
     Args:
         bands: number of bands C.
@@ -130,7 +131,7 @@ def spaced_offsets(bands: int, step: float) -> tuple[float, ...]:
     step = as_step(step)
     if isinstance(step, int):
         return ops.step_offsets(bands, step)
-    # Without the last digits a length of 54.000000000000007 pixels would need a 55th.
+    # Rounding drops the last digits: a length of 54.000000000000007 pixels would need a 55th one.
     return tuple(round(n * abs(step), 9) for n in ops.step_offsets(bands, 1 if step > 0 else -1))
 
 
@@ -152,46 +153,46 @@ def as_shifts(offsets: Sequence[float] | Tensor, bands: int) -> Tensor:  # (C,)
 
 
 def detector_pixels(shifts: Tensor, width: int, detector: int | None) -> int:
-    """Return the number of detector pixels along the dispersion: as given, or as needed."""
+    """Return the detector's pixels along the dispersion: `detector`, or as many as bands need."""
     if detector is not None:
         return whole_number("detector", detector, 1)
-    least = shifts.min().item()
-    if least < 0:
+    smallest = shifts.min().item()
+    if smallest < 0:
         raise ValueError(
-            f"offsets: expected at least 0, got {least:g}; or give detector=, the number of its "
+            f"offsets: expected at least 0, got {smallest:g}; or give detector=, the number of its "
             "pixels along the axis: offsets then count from its first pixel"
         )
     return ops.detector_columns(shifts.tolist(), width)
 
 
 def refuse_shape(name: str, value: Tensor, shape: tuple[int, int, int]) -> NoReturn:
-    """Raise ValueError: a cube x or measurement y is not of a camera's shape."""
+    """Raise ValueError for a cube x or measurement y that does not have a camera's shape."""
     raise ValueError(
-        f"{name}: expected {_LETTERS[name]} = (B, {', '.join(map(str, shape))}), "
+        f"{name}: expected {_SHAPES[name]} = (B, {', '.join(map(str, shape))}), "
         f"got shape {tuple(value.shape)}"
     )
 
 
-def refuse_gradient(name: str, value: object, instead: str) -> None:
-    """Raise ValueError where a gradient is asked for that would not come."""
+def refuse_gradient(name: str, value: object, advice: str) -> None:
+    """Raise ValueError where a tensor asks for a gradient that this argument cannot have."""
     if isinstance(value, Tensor) and is_recorded() and is_tracked(value):
-        raise ValueError(f"{name}: expected a tensor without gradient, got one with; {instead}")
+        raise ValueError(f"{name}: expected a tensor without gradient, got one with; {advice}")
 
 
 def check_shape(name: str, value: Tensor, shape: tuple[int, int, int]) -> None:
-    """Raise unless a cube x or measurement y has a batch and then a camera's shape."""
+    """Raise ValueError unless the shape is a batch of a camera's cubes x or measurements y."""
     if value.ndim != 4 or tuple(value.shape[1:]) != shape:
         refuse_shape(name, value, shape)
 
 
 def check_axis(axis: int) -> None:
-    """Raise unless it is -1 or -2."""
+    """Raise ValueError unless the axis is -1 or -2."""
     if axis not in (-1, -2):
         raise ValueError(f"axis: expected -1 (columns) or -2 (rows), got {axis!r}")
 
 
 def even_step(shifts: Tensor) -> int | None:
-    """Return the step whose offsets these are, if there is one."""
+    """Return the whole step that gives these offsets; None if there is none."""
     values = shifts.tolist()
     step = int(values[1] - values[0]) if len(values) > 1 else 0
     return step if tuple(values) == ops.step_offsets(len(values), step) else None

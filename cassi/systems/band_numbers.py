@@ -1,9 +1,11 @@
-"""How many bands the sizes of a mask and a measurement leave room for."""
+"""Infer the number of bands from the sizes of mask and measurement and the step."""
 
 import math
 
-_NEAR = 3
-"""Pixels by which a detector is taken to end elsewhere, and the camera to be right."""
+# Where the detector ends less than this far from the end of the bands, the camera is taken to be
+# right, and the first advice is to set the detector's length. Farther off, another number of bands
+# or another step is likelier, and comes first.
+_MAX_END_ERROR_PIXELS = 3
 
 
 def fitting_dispersions(mask_length: int, detector_length: int) -> list[tuple[int, int]]:
@@ -19,8 +21,8 @@ def fitting_dispersions(mask_length: int, detector_length: int) -> list[tuple[in
     >>> fitting_dispersions(256, 260)
     [(5, 1), (3, 2), (2, 4)]
     """
-    extra = detector_length - mask_length
-    return [(extra // step + 1, step) for step in range(1, extra + 1) if extra % step == 0]
+    span = detector_length - mask_length
+    return [(span // step + 1, step) for step in range(1, span + 1) if span % step == 0]
 
 
 def infer_bands(
@@ -45,74 +47,81 @@ def infer_bands(
     """
     if bands is not None and bands < 1:
         raise ValueError(f"system.bands: expected at least 1, got {bands}")
-    extra = detector_length - mask_length
+    span = detector_length - mask_length
     fits = fitting_dispersions(mask_length, detector_length)
-    found = {float(size): count for count, size in fits}.get(abs(step))
+    fitting_bands = {float(size): count for count, size in fits}.get(abs(step))
     if not float(step).is_integer():
-        found = _fractional_fit(extra, step, bands)
-    if step == 0 and extra == 0:
+        fitting_bands = _fractional_fit(span, step, bands)
+    if step == 0 and span == 0:
         if bands is None:
             raise ValueError(
                 "system.bands: expected the number of bands, got none; with system.step=0 no size "
                 "shows it"
             )
         return bands
-    if extra == 0 and bands in (None, 1):
+    if span == 0 and bands in (None, 1):
         return 1
-    if found is not None and bands in (None, found):
-        return found
-    wanted = f"{bands} bands and step {step:g}" if bands is not None else f"step {step:g}"
-    if extra < 0:
+    if fitting_bands is not None and bands in (None, fitting_bands):
+        return fitting_bands
+    expectation = f"{bands} bands and step {step:g}" if bands is not None else f"step {step:g}"
+    if span < 0:
         hint = "the measurement is smaller than the mask"
-    elif extra == 0:
+    elif span == 0:
         hint = "equal sizes leave no room for dispersion (only 1 band, or step 0)"
     else:
-        near = sorted(fits, key=lambda fit: abs(fit[1] - abs(step)))
-        options = ", ".join(f"{count} bands x step {size}" for count, size in near[:4])
+        nearest_fits = sorted(fits, key=lambda fit: abs(fit[1] - abs(step)))
+        options = ", ".join(f"{count} bands x step {size}" for count, size in nearest_fits[:4])
         hint = f"what would fit: {options} (either sign)"
-        hint = _with_detector(hint, detector_length, extra, step, bands)
-        if bands is not None and bands > 1 and extra % (bands - 1) and hint.startswith("what"):
-            least = math.floor(1000 * (extra - 1) / (bands - 1)) + 1  # thousandths of a pixel
-            most = math.floor(1000 * extra / (bands - 1))
-            own = f"what would fit: {bands} bands x step {least / 1000:g} to {most / 1000:g},"
-            hint = hint.replace("what would fit:", own, 1)
+        hint = _with_detector(hint, detector_length, span, step, bands)
+        if bands is not None and bands > 1 and span % (bands - 1) and hint.startswith("what"):
+            # No whole step gives this number of bands, but a fractional one does: the last band
+            # may end anywhere in the last pixel. Steps are rounded inwards to a thousandth.
+            min_step = (math.floor(1000 * (span - 1) / (bands - 1)) + 1) / 1000
+            max_step = math.floor(1000 * span / (bands - 1)) / 1000
+            steps = f"what would fit: {bands} bands x step {min_step:g} to {max_step:g},"
+            hint = hint.replace("what would fit:", steps, 1)
     raise ValueError(
         f"measurement: {detector_length} pixels along the dispersion do not fit a mask of "
-        f"{mask_length}, {wanted}; {hint}"
+        f"{mask_length}, {expectation}; {hint}"
     )
 
 
-def _with_detector(hint: str, detector: int, extra: int, step: float, bands: int | None) -> str:
-    """Return a hint with the detector's end before it, where that is likelier, or behind it."""
-    count = bands or (math.floor(extra / abs(step) + 1e-9) + 1 if step else 1)
+def _with_detector(hint: str, detector: int, span: int, step: float, bands: int | None) -> str:
+    """Add the advice to set the detector's length: first where that is likelier, else last."""
+    count = bands or (math.floor(span / abs(step) + 1e-9) + 1 if step else 1)
     if step == 0 or count == 1:
         return hint
-    beyond = extra - (count - 1) * abs(step)
-    longer = f"set system.detector={detector}"
+    overhang = span - (count - 1) * abs(step)
+    advice = f"set system.detector={detector}"
     if bands is None:
-        longer = f"set system.bands={count} system.detector={detector}"
-    if abs(beyond) < _NEAR:  # no other camera, a detector that ends a little further on
-        return f"{longer}, which {say_end(beyond)}; {hint}"
-    return f"{hint}; or {longer} if it reaches beyond the bands" if 0 <= beyond < extra else hint
+        advice = f"set system.bands={count} system.detector={detector}"
+    if abs(overhang) < _MAX_END_ERROR_PIXELS:
+        return f"{advice}, which {say_end(overhang)}; {hint}"
+    if 0 <= overhang < span:
+        return f"{hint}; or {advice} if it reaches beyond the bands"
+    return hint
 
 
-def say_end(beyond: float) -> str:
+def say_end(overhang: float) -> str:
     """Say by how many pixels a detector ends beyond the bands, or before them."""
-    size = f"{abs(beyond):.3g}"
+    size = f"{abs(overhang):.3g}"
     size += " pixel" if size == "1" else " pixels"
-    return f"reaches {size} beyond the bands" if beyond >= 0 else f"ends {size} before the bands do"
+    return (
+        f"reaches {size} beyond the bands" if overhang >= 0 else f"ends {size} before the bands do"
+    )
 
 
-def _fractional_fit(extra: int, step: float, bands: int | None) -> int | None:
-    """Return how many bands a fractional step spreads over `extra` pixels; None if none fits."""
-    # The last digits are those that `Dispersion.offsets` drops.
-    least = math.floor((extra - 1) / abs(step) + 1e-9) + 2 if extra > 0 else 1
-    most = math.floor(extra / abs(step) + 1e-9) + 1
-    if bands is None and least < most:
+def _fractional_fit(span: int, step: float, bands: int | None) -> int | None:
+    """Return how many bands a fractional step spreads over `span` pixels; None if none fits."""
+    # ⌈(bands − 1)·|step|⌉ = span, solved for the bands. `Dispersion.offsets` rounds to 1e-9 pixels,
+    # so the same margin keeps a product like 53.99999999 from losing a band.
+    min_bands = math.floor((span - 1) / abs(step) + 1e-9) + 2 if span > 0 else 1
+    max_bands = math.floor(span / abs(step) + 1e-9) + 1
+    if bands is None and min_bands < max_bands:
         raise ValueError(
-            f"system.bands: expected the number of bands, got none; {least} to {most} bands fit "
-            f"system.step={step:g}"
+            f"system.bands: expected the number of bands, got none; {min_bands} to {max_bands} "
+            f"bands fit system.step={step:g}"
         )
-    if least > most or (bands is not None and not least <= bands <= most):
+    if min_bands > max_bands or (bands is not None and not min_bands <= bands <= max_bands):
         return None
-    return most if bands is None else bands
+    return max_bands if bands is None else bands

@@ -1,4 +1,4 @@
-"""Where the bands of a camera fall on its detector."""
+"""Find where the bands of a camera fall on its detector, and how much light falls beside it."""
 
 import math
 from dataclasses import dataclass
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from cassi.systems.base import System
 from cassi.systems.coded import CodedSystem
 
-MOST_BESIDE = 2.0
-"""Pixels of a band beside the detector that a calibrated camera may well have."""
+MAX_PIXELS_BESIDE = 2.0
+"""Pixels of a band beside the detector that need no message: a calibration may give as many."""
 SIDES = {-1: "columns", -2: "rows"}
 
 
@@ -16,11 +16,11 @@ class Place:
     """Where one band falls along the dispersion.
 
     Attributes:
-        offset: of its first pixel, from the detector's first.
-        first: detector pixel that its first light falls on, from 0.
-        last: the one that its last light falls on; below `first` where none falls on the detector.
+        offset: distance of its first pixel from the detector's first pixel, pixels.
+        first: first detector pixel that its light falls on, from 0.
+        last: last detector pixel that its light falls on; below `first` where none does.
         beside: pixels of the band that fall beside the detector, whole or not.
-        lost: their share of the band, 0 to 1.
+        lost: share of the band that falls beside the detector, 0 to 1.
     """
 
     offset: float
@@ -31,19 +31,24 @@ class Place:
 
 
 def find_places(system: System) -> list[Place]:
-    """Return the place of each band, in order of increasing wavelength; none without offsets."""
+    """Return the place of each band, in order of increasing wavelength.
+
+    The list is empty if the camera has no offsets.
+    """
     if not isinstance(system, CodedSystem):
         return []
     width = system.cube_shape[system.axis]
     detector = system.measurement_shape[system.axis]
-    return [_place(float(offset), width, detector) for offset in system.offsets]
+    return [_place_band(float(offset), width, detector) for offset in system.offsets]
 
 
-def _place(offset: float, width: int, detector: int) -> Place:
-    beside = min(width, max(0.0, -offset)) + min(width, max(0.0, offset + width - detector))
-    beside = min(float(width), beside)
-    first, last = math.floor(offset), math.ceil(offset + width) - 1
-    return Place(offset, max(first, 0), min(last, detector - 1), beside, beside / width)
+def _place_band(offset: float, width: int, detector: int) -> Place:
+    beside_start = min(width, max(0.0, -offset))
+    beside_end = min(width, max(0.0, offset + width - detector))
+    pixels_beside = min(float(width), beside_start + beside_end)
+    first = max(math.floor(offset), 0)
+    last = min(math.ceil(offset + width) - 1, detector - 1)
+    return Place(offset, first, last, pixels_beside, pixels_beside / width)
 
 
 def check_places(places: list[Place]) -> None:
@@ -57,15 +62,16 @@ def check_places(places: list[Place]) -> None:
 
 
 def describe_loss(places: list[Place], axis: int) -> str | None:
-    """Say in one line what falls beside the detector; None where that is 2 pixels at most."""
-    off = [band for band, place in enumerate(places, 1) if place.beside > MOST_BESIDE]
-    if not off:
+    """Say in one line which bands fall beside the detector; None if by at most 2 pixels."""
+    lossy_bands = [band for band, place in enumerate(places, 1) if place.beside > MAX_PIXELS_BESIDE]
+    if not lossy_bands:
         return None
-    which = f"band {off[0]}" if len(off) == 1 else f"{len(off)} bands, {off[0]} to {off[-1]},"
-    falls = "falls" if len(off) == 1 else "fall"
-    farthest = max(place.beside for place in places)
-    share = sum(place.lost for place in places) / len(places)
+    subject = f"band {lossy_bands[0]} falls"
+    if len(lossy_bands) > 1:
+        subject = f"{len(lossy_bands)} bands, {lossy_bands[0]} to {lossy_bands[-1]}, fall"
+    max_beside = max(place.beside for place in places)
+    mean_loss = sum(place.lost for place in places) / len(places)
     return (
-        f"{which} {falls} up to {farthest:.4g} {SIDES[axis]} beside the detector, "
-        f"{100 * share:.3g} % of all light"
+        f"{subject} up to {max_beside:.4g} {SIDES[axis]} beside the detector, "
+        f"{100 * mean_loss:.3g} % of all light"
     )

@@ -1,4 +1,4 @@
-"""The base of all cameras: a few methods, and all that follows from them."""
+"""The base class of all cameras, their inverses and data steps, and wrappers around a camera."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class System(nn.Module, ABC):
         conjugate: tolerance and number of iterations of conjugate gradients.
         last_solve: report of the last solve by conjugate gradients; None before the first. It has
             no influence on any result.
-        axis: of the dispersion, -1 along columns, -2 along rows.
+        axis: axis of the dispersion, -1 along columns, -2 along rows.
         part_axis: axis along which a cube may be cut, -2 or -1, because the camera mixes nothing
             along it; None if there is no such axis.
-        unit: of its cubes, where a camera's file says what the camera makes of white, a
-            `cassi.calibration.response.Unit`. Operators do not look at it.
-        all_light: its measurement is a sensor's, in light of all wavelengths. What finds the camera
-            looks at it, operators do not.
-        is_guided: it knows more of the scene than its measurement; see `around_prior`.
+        unit: unit of its cubes, a `cassi.calibration.response.Unit`; None where the camera's file
+            has no response. Operators ignore it.
+        all_light: whether its measurements are those of a sensor in light of all wavelengths.
+            Estimation of the camera depends on it; operators ignore it.
+        is_guided: whether it has a second picture of the scene; see `around_prior`.
     """
 
     unit: Any = None
@@ -51,12 +51,12 @@ class System(nn.Module, ABC):
 
     @property
     def plain(self) -> System:
-        """The camera as it is calibrated and checked, with all its pixels; mostly itself."""
+        """The camera without wrappers, as calibrations and checks take it; mostly itself."""
         return self
 
     @property
     def unweighted(self) -> System:
-        """The camera with all its pixels, of equal noise: itself, but of `Weighted`."""
+        """The camera with all its pixels, of equal noise: itself, unless it is `Weighted`."""
         return self
 
     @property
@@ -66,7 +66,7 @@ class System(nn.Module, ABC):
 
     @property
     def good_pixels(self) -> Tensor | None:
-        """Bool, `(1|B, K, H', W')`, of the detector; None where all are good."""
+        """Bool, `(1|B, K, H', W')`, True at good detector pixels; None where all are good."""
         return None
 
     @property
@@ -106,14 +106,14 @@ class System(nn.Module, ABC):
     def begin(self) -> System:
         """Return the camera for one run of a solver.
 
-        With conjugate gradients it is a `WarmStart`, which starts every data step where the last
-        one ended. Otherwise it is the camera itself, or a copy that has its gram of this moment.
+        With conjugate gradients it is a `WarmStart`, which starts every data step at the result of
+        the last one. With a closed form it is the camera itself, or a copy with a fixed gram.
         """
         return self if self.is_closed else WarmStart(self)
 
     @property
     def is_closed(self) -> bool:
-        """Whether `gram_solve` has a closed form: no value is read on the way."""
+        """Whether `gram_solve` has a closed form, which reads no value on the host."""
         return type(self).gram_solve is not System.gram_solve
 
     def part(self, start: int, stop: int) -> System:
@@ -136,16 +136,19 @@ class System(nn.Module, ABC):
         return self.tell(Weighted(self, variance, bad_pixels))
 
     def tell(self, camera: S) -> S:
-        """Return another camera after it was told light and unit of this one."""
+        """Copy `unit` and `all_light` of this camera to another one, and return that."""
         camera.unit, camera.all_light = self.unit, self.all_light
         return camera
 
     def around(self, camera: System) -> System:
-        """Return another camera with what this one knows of its sensor, such as bad pixels."""
+        """Return another camera with the sensor's properties of this one, such as bad pixels."""
         return camera
 
     def without_guide(self, y: Tensor) -> tuple[Tensor, System, tuple[Tensor, Tensor] | None]:
-        """Return snapshot and camera without a guide, and its picture and response, if any."""
+        """Return measurement and camera without a guide, and the guide's picture and response.
+
+        The last is None where there is no guide.
+        """
         return y, self, None
 
     def without_bad_pixels(self, y: Tensor) -> Tensor:
@@ -153,22 +156,24 @@ class System(nn.Module, ABC):
         return y
 
     def around_prior(self, prior: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """Return the prior of a run with what the camera knows of the scene around it."""
+        """Return the prior of a run, or a wrapper around it that adds what the camera knows."""
         return prior
 
     def _solve(self, r: Tensor, rho: float | Tensor, start: Tensor | None) -> Tensor:
         check_shape("y", r, self.measurement_shape)
-        z, self.last_solve = self._solved(r, damping(rho, r, r), start)
+        z, self.last_solve = self._solve_with_report(r, damping(rho, r, r), start)
         return z
 
-    def _solved(
+    def _solve_with_report(
         self, r: Tensor, weight: Tensor, start: Tensor | None = None
     ) -> tuple[Tensor, SolveReport]:
-        given = self._differentiated()
+        by_name = self._tracked_tensors()
 
-        def again(g: Tensor, weight: Tensor, *tensors: Tensor) -> Tensor:
-            with self._holding(dict(zip(given, tensors, strict=True))):
-                return self._solved(g, weight)[0]
+        # A gradient is one more solve. Under transforms of `torch.func` it must use the tensors
+        # that the transform passes to it, so they take the place of the camera's own meanwhile.
+        def solve_again(g: Tensor, weight: Tensor, *tensors: Tensor) -> Tensor:
+            with self._with_tensors(dict(zip(by_name, tensors, strict=True))):
+                return self._solve_with_report(g, weight)[0]
 
         return self.conjugate.solve(
             lambda z: self(self.adjoint(z)),
@@ -176,24 +181,29 @@ class System(nn.Module, ABC):
             weight,
             start,
             self._precondition(weight),
-            tuple(given.values()),
-            again,
+            tuple(by_name.values()),
+            solve_again,
         )
 
-    def _differentiated(self) -> dict[str, Tensor]:
-        """Return the parameters and buffers that derivatives are taken of, or that are mapped."""
-        named = [
+    def _tracked_tensors(self) -> dict[str, Tensor]:
+        """Return the parameters and buffers that need derivatives or are mapped by vmap."""
+        named_tensors = [
             *self.named_parameters(remove_duplicate=False),
             *self.named_buffers(remove_duplicate=False),
         ]
-        return {name: value for name, value in named if is_tracked(value) or is_wrapped(value)}
+        return {
+            name: value for name, value in named_tensors if is_tracked(value) or is_wrapped(value)
+        }
 
-    def _holding(self, given: dict[str, Tensor]) -> AbstractContextManager[None]:
-        """Return a context in which these are the camera's parameters and buffers."""
-        now = self._differentiated()
-        if len(now) == len(given) and all(now.get(name) is given[name] for name in given):
+    def _with_tensors(self, tensors: dict[str, Tensor]) -> AbstractContextManager[None]:
+        """Return a context in which these tensors are the camera's parameters and buffers."""
+        # Outside of transforms they are the camera's own already, and nothing is replaced.
+        current = self._tracked_tensors()
+        if len(current) == len(tensors) and all(
+            current.get(name) is tensors[name] for name in tensors
+        ):
             return nullcontext()
-        return _reparametrize_module(self, given)
+        return _reparametrize_module(self, tensors)
 
     def _precondition(self, rho: Tensor) -> Apply | None:
         """Return a preconditioner, z ↦ M⁻¹z with M ≈ AAᵀ + diag ρ, or None; see `solve`."""
@@ -253,8 +263,8 @@ class System(nn.Module, ABC):
         return v + self(self.adjoint(y))
 
 
-class Around(System):
-    """A camera around a camera, which gives it the attributes that it does not define itself."""
+class SystemWrapper(System):
+    """A wrapper around a camera: attributes that it does not define are those of the camera."""
 
     system: System
 
@@ -280,21 +290,21 @@ class Around(System):
 
     @property
     def good_pixels(self) -> Tensor | None:
-        """Of the camera."""
+        """Good pixels of the wrapped camera; None where all are good."""
         return self.system.good_pixels
 
     @property
     def axis(self) -> int:  # type: ignore[override]
-        """As of the camera."""
+        """Axis of the wrapped camera's dispersion, -1 or -2."""
         return self.system.axis
 
     @property
     def is_guided(self) -> bool:  # type: ignore[override]
-        """As of the camera."""
+        """Whether the wrapped camera has a second picture of the scene."""
         return self.system.is_guided
 
     def around_prior(self, prior: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """Return what the camera returns."""
+        """Return the prior of a run, as the wrapped camera changes it."""
         return self.system.around_prior(prior)
 
     def __getattr__(self, name: str) -> Any:
@@ -302,39 +312,44 @@ class Around(System):
         try:
             return super().__getattr__(name)
         except AttributeError:
-            if name == "system":  # not there yet
+            # While an object is built or unpickled, `system` is not set yet. Without this test
+            # the next line would ask for it again, without end.
+            if name == "system":
                 raise
             return getattr(self.system, name)
 
 
-class Relay(Around):
-    """A camera around a camera that also measures and solves by it."""
+class DelegatingWrapper(SystemWrapper):
+    """A wrapper around a camera that passes measuring and solving on to it.
+
+    Subclasses change the measurement in `_prepare_measurement` and ρ in `damping`.
+    """
 
     @property
     def plain(self) -> System:
-        """That of the camera."""
+        """The wrapped camera without wrappers."""
         return self.system.plain
 
     @property
     def unweighted(self) -> System:
-        """That of the camera."""
+        """The wrapped camera with all its pixels, of equal noise."""
         return self.system.unweighted
 
     @property
     def is_closed(self) -> bool:
-        """As of the camera."""
+        """Whether the wrapped camera solves in closed form."""
         return self.system.is_closed
 
     def without_bad_pixels(self, y: Tensor) -> Tensor:
         """Return the measurement with zeros for the camera's bad pixels."""
         return self.system.without_bad_pixels(y)
 
-    def _inner(self, y: Tensor) -> Tensor:
-        """Return what the camera is given of a measurement."""
+    def _prepare_measurement(self, y: Tensor) -> Tensor:
+        """Return a measurement as the wrapped camera gets it."""
         return y
 
     def damping(self, rho: float | Tensor) -> float | Tensor:
-        """Return the ρ that the camera is given."""
+        """Return the ρ that the wrapped camera gets."""
         return rho
 
     def forward(self, x: Tensor) -> Tensor:
@@ -343,11 +358,11 @@ class Relay(Around):
 
     def adjoint(self, y: Tensor) -> Tensor:
         """Apply the transpose: `(B, K, H', W')` → `(B, C, H, W)`."""
-        return self.system.adjoint(self._inner(y))
+        return self.system.adjoint(self._prepare_measurement(y))
 
     def add_adjoint(self, v: Tensor, y: Tensor) -> Tensor:
         """Return v + Aᵀy."""
-        return self.system.add_adjoint(v, self._inner(y))
+        return self.system.add_adjoint(v, self._prepare_measurement(y))
 
     def forward_subspace(self, components: Tensor, basis: Tensor) -> Tensor:
         """Simulate the measurement of the cube E a."""
@@ -355,7 +370,7 @@ class Relay(Around):
 
     def adjoint_subspace(self, y: Tensor, basis: Tensor) -> Tensor:
         """Return the components Eᵀ Aᵀ y."""
-        return self.system.adjoint_subspace(self._inner(y), basis)
+        return self.system.adjoint_subspace(self._prepare_measurement(y), basis)
 
     def residual_subspace(self, y: Tensor, components: Tensor, basis: Tensor) -> Tensor:
         """Return y − A E a."""
@@ -363,34 +378,34 @@ class Relay(Around):
 
     def add_gram_product(self, v: Tensor, y: Tensor) -> Tensor:
         """Return v + A Aᵀ y."""
-        return self.system.add_gram_product(v, self._inner(y))
+        return self.system.add_gram_product(v, self._prepare_measurement(y))
 
     def gram_solve(self, r: Tensor, rho: float | Tensor = 0.0) -> Tensor:
         """Solve (AAᵀ + diag ρ) z = r, as the camera does."""
-        return self.system.gram_solve(self._inner(r), self.damping(rho))
+        return self.system.gram_solve(self._prepare_measurement(r), self.damping(rho))
 
     def data_step(self, v: Tensor, y: Tensor, rho: float | Tensor = 0.0) -> Tensor:
         """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖², as the camera does."""
-        return self.system.data_step(v, self._inner(y), self.damping(rho))
+        return self.system.data_step(v, self._prepare_measurement(y), self.damping(rho))
 
 
-class WarmStart(Relay):
+class WarmStart(DelegatingWrapper):
     """A camera within one run of a solver. Each solve starts from the result of the last one.
 
     Data steps of one run differ little. So conjugate gradients need a third to a tenth of the
-    iterations, with the results of the camera itself up to their tolerance. Every run has its own,
-    so that no run depends on an earlier one.
+    iterations. Results agree with those of the camera itself to the tolerance. Every run has its
+    own object, so that no run depends on an earlier one.
     """
 
     is_closed = False
     _last: Tensor | None = None
 
     def begin(self) -> System:
-        """Return the camera itself: it is of one run."""
+        """Return the object itself, which belongs to one run already."""
         return self
 
     def pinv(self, y: Tensor) -> Tensor:
-        """Apply the Moore–Penrose inverse, from zero."""
+        """Apply the Moore–Penrose inverse; its solve starts from zero."""
         return self.system.pinv(y)
 
     def data_step(self, v: Tensor, y: Tensor, rho: float | Tensor = 0.0) -> Tensor:
@@ -405,7 +420,7 @@ class WarmStart(Relay):
         return z
 
 
-class Weighted(Relay):
+class Weighted(DelegatingWrapper):
     r"""A camera with bad pixels, and a noise variance for every pixel of its detector.
 
     Measurements keep their unit. The data step is weighted:
@@ -420,7 +435,7 @@ class Weighted(Relay):
         variance: d > 0, `(K, H', W')` or `(1|B, K, H', W')`, relative. Its mean over the detector
             should be 1, so that ρ keeps its meaning. None is 1 everywhere.
         bad_pixels: not zero at bad pixels, `(H', W')`, `(K, H', W')` or `(1|B, K, H', W')`; a
-            tensor, or anything that NumPy makes an array of.
+            tensor, or anything that NumPy makes an array of. None: all are good.
 
     Attributes:
         good: bool, `(1|B, K, H', W')`, False at bad pixels.
@@ -441,40 +456,40 @@ class Weighted(Relay):
     system: System
     good: Tensor
     variance: Tensor
-    _excluded: Tensor  # infinite at bad pixels, else 0
-    _share: Tensor  # 0 at bad pixels, else 1
+    _bad_damping: Tensor  # infinite at bad pixels, else 0
+    _is_good: Tensor  # 0 at bad pixels, else 1
 
     def __init__(
         self, system: System, variance: Array | None = None, bad_pixels: Array | None = None
     ) -> None:
         if not isinstance(system, System):
             raise TypeError(f"Weighted: expected a camera, got {type(system).__name__}")
-        like = next(iter([*system.parameters(), *system.buffers()]))
-        shape, device = system.measurement_shape, like.device
-        good = torch.ones(1, *shape, dtype=torch.bool, device=device)
+        reference = next(iter([*system.parameters(), *system.buffers()]))
+        shape, device = system.measurement_shape, reference.device
+        is_good = torch.ones(1, *shape, dtype=torch.bool, device=device)
         d = torch.ones(1, *shape, dtype=torch.float32, device=device)
         if bad_pixels is not None:
-            good = ~_fit("bad_pixels", bad_pixels, shape, device).to(torch.bool)
+            is_good = ~_as_pixel_map("bad_pixels", bad_pixels, shape, device).to(torch.bool)
         if variance is not None:
-            d = _fit("variance", variance, shape, device)
+            d = _as_pixel_map("variance", variance, shape, device)
             d = d.detach().to(torch.promote_types(d.dtype, torch.float32))
             if not bool(((d > 0) & d.isfinite()).all()):
                 raise ValueError(
                     f"variance: expected finite numbers > 0, the least is {float(d.min()):g}"
                 )
         if isinstance(system, Weighted):
-            good, d, system = good & system.good, d * system.variance, system.system
-        if not bool(good.flatten(1).any(1).all()):
+            is_good, d, system = is_good & system.good, d * system.variance, system.system
+        if not bool(is_good.flatten(1).any(1).all()):
             raise ValueError("bad_pixels: expected some good pixels, which are zero, got none")
         super().__init__(system)
-        self._weigh(good, d)
+        self._weigh(is_good, d)
 
-    def _weigh(self, good: Tensor, variance: Tensor) -> None:
-        self.register_buffer("good", good)
+    def _weigh(self, is_good: Tensor, variance: Tensor) -> None:
+        self.register_buffer("good", is_good)
         self.register_buffer("variance", variance)
-        excluded = torch.where(good, 0.0, torch.inf).to(variance.dtype)
-        self.register_buffer("_excluded", excluded, persistent=False)
-        self.register_buffer("_share", good.to(variance.dtype), persistent=False)
+        bad_damping = torch.where(is_good, 0.0, torch.inf).to(variance.dtype)
+        self.register_buffer("_bad_damping", bad_damping, persistent=False)
+        self.register_buffer("_is_good", is_good.to(variance.dtype), persistent=False)
 
     @property
     def unweighted(self) -> System:
@@ -482,29 +497,29 @@ class Weighted(Relay):
         return self.system
 
     def around(self, camera: System) -> System:
-        """Return another camera without these pixels, of this noise."""
+        """Return another camera with the bad pixels and the noise variance of this one."""
         return self.system.around(camera).weighted(self.variance, ~self.good)
 
     @property
     def good_pixels(self) -> Tensor:
-        """As `good`."""
+        """Bool, `(1|B, K, H', W')`, False at bad pixels; the same as `good`."""
         return self.good
 
     def without_bad_pixels(self, y: Tensor) -> Tensor:
         """Return the measurement with zeros for the bad pixels."""
         return torch.where(self.good, y, 0)
 
-    def _inner(self, y: Tensor) -> Tensor:
+    def _prepare_measurement(self, y: Tensor) -> Tensor:
         return self.without_bad_pixels(y)
 
     def damping(self, rho: float | Tensor) -> Tensor:
         """Return ρ·d, infinite at bad pixels: `(1|B, K, H', W')`; ρ a number, or `(1|B,)`."""
         if not isinstance(rho, Tensor):
-            return torch.add(self._excluded, self.variance, alpha=rho)
+            return torch.add(self._bad_damping, self.variance, alpha=rho)
         weight = rho.to(self.variance)
         if weight.ndim < 3:
             weight = weight.reshape(-1, 1, 1, 1)
-        return torch.addcmul(self._excluded, weight, self.variance)
+        return torch.addcmul(self._bad_damping, weight, self.variance)
 
     def forward(self, x: Tensor) -> Tensor:
         """Simulate the measurement, zero at bad pixels: `(B, C, H, W)` → `(B, K, H', W')`."""
@@ -513,42 +528,46 @@ class Weighted(Relay):
     def forward_subspace(self, components: Tensor, basis: Tensor) -> Tensor:
         """Simulate the measurement of the cube E a, as the camera does, zero at bad pixels."""
         image = self.system.forward_subspace(components, basis)
-        # What a camera makes is finite, and a product takes a tenth of the time of torch.where.
-        return image * self._share.to(image.dtype)
+        # A camera's output is finite, so a product does, in a tenth of the time of torch.where.
+        return image * self._is_good.to(image.dtype)
 
     def residual_subspace(self, y: Tensor, components: Tensor, basis: Tensor) -> Tensor:
         """Return y − A E a: y itself at bad pixels."""
         image = self.system.forward_subspace(components, basis)
-        return torch.addcmul(y, self._share.to(image.dtype), image, value=-1)
+        return torch.addcmul(y, self._is_good.to(image.dtype), image, value=-1)
 
     def add_gram_product(self, v: Tensor, y: Tensor) -> Tensor:
         """Return v + A Aᵀ y: v itself at bad pixels."""
         return torch.where(self.good, super().add_gram_product(v, y), v)
 
     def begin(self) -> System:
-        """Return what a run uses in this camera's place: measurements are zero at bad pixels."""
-        return _Zeroed(self) if self.is_closed else WarmStart(self)
+        """Return the camera for one run of a solver, which sets y to zero at bad pixels."""
+        return _ZeroedMeasurements(self) if self.is_closed else WarmStart(self)
 
     def _solve(self, r: Tensor, rho: float | Tensor, start: Tensor | None) -> Tensor:
         return self.system._solve(self.without_bad_pixels(r), self.damping(rho), start)
 
     def part(self, start: int, stop: int) -> Weighted:
         """Return the camera of a part of the scene; see `System.part`."""
-        inner = self.system.part(start, stop)
+        camera = self.system.part(start, stop)
         axis = self.part_axis
         assert axis is not None
-        good, d = (value.narrow(axis, start, stop - start) for value in (self.good, self.variance))
-        # A part of a frame may have no good pixel.
-        part = Weighted(inner, d)
-        part._weigh(good, d)
-        return self.tell(part)
+        is_good, d = (
+            value.narrow(axis, start, stop - start) for value in (self.good, self.variance)
+        )
+        # A part of a frame may have no good pixel, which the constructor refuses.
+        weighted_part = Weighted(camera, d)
+        weighted_part._weigh(is_good, d)
+        return self.tell(weighted_part)
 
     def extra_repr(self) -> str:
         """Return the number of bad pixels in one line."""
         return f"bad pixels={int((~self.good).sum())}"
 
 
-def _fit(name: str, value: Array, shape: tuple[int, int, int], device: torch.device) -> Tensor:
+def _as_pixel_map(
+    name: str, value: Array, shape: tuple[int, int, int], device: torch.device
+) -> Tensor:
     tensor = torch.as_tensor(value, device=device)
     tensor = tensor[(None,) * (4 - tensor.ndim)] if tensor.ndim in (2, 3) else tensor
     if tensor.ndim != 4 or tuple(tensor.shape[1:]) not in (shape, (1, *shape[1:])):
@@ -559,20 +578,23 @@ def _fit(name: str, value: Array, shape: tuple[int, int, int], device: torch.dev
     return tensor.expand(-1, *shape)
 
 
-class _Zeroed(Weighted):
-    """A camera within one run: measurements are zero at its bad pixels, and ρ seldom changes."""
+class _ZeroedMeasurements(Weighted):
+    """A camera within one run of a solver, whose measurement is zero at bad pixels already.
+
+    So it need not be masked again. ρ seldom changes within a run, so the damping is kept.
+    """
 
     def __init__(self, camera: Weighted) -> None:
-        Relay.__init__(self, camera.system.begin())
+        DelegatingWrapper.__init__(self, camera.system.begin())
         self._weigh(camera.good, camera.variance)
         self.damping = lru_cache(1)(super().damping)  # type: ignore[method-assign]
 
     def add_gram_product(self, v: Tensor, y: Tensor) -> Tensor:
-        """Return v + A Aᵀ y, anything finite at bad pixels: no solution depends on it."""
+        """Return v + A Aᵀ y. Values at bad pixels are any finite numbers; no result uses them."""
         return self.system.add_gram_product(v, y)
 
     def without_bad_pixels(self, y: Tensor) -> Tensor:
-        """Return y."""
+        """Return y, which is zero at bad pixels already."""
         return y
 
 
@@ -584,21 +606,25 @@ def dot_test(
     Args:
         system: the camera to test, on any device and in any dtype.
         batch: number of random cubes.
-        seed: of the random numbers.
+        seed: seed of the random numbers.
         verbose: print both inner products and their relative difference.
 
     Returns:
         Both inner products. They agree to about 1e-6 of ‖Ax‖‖y‖ in float32, 1e-14 in float64.
     """
     values = [*system.parameters(), *system.buffers()]
-    like = next(value for value in values if value.is_floating_point())
+    reference = next(value for value in values if value.is_floating_point())
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn((batch, *system.cube_shape), generator=generator, dtype=torch.float64)
     y = torch.randn((batch, *system.measurement_shape), generator=generator, dtype=torch.float64)
-    x, y = (value.to(device=like.device, dtype=like.dtype) for value in (x, y))
-    left = (system(x).double() * y.double()).sum().item()
-    right = (x.double() * system.adjoint(y).double()).sum().item()
+    x, y = (value.to(device=reference.device, dtype=reference.dtype) for value in (x, y))
+    forward_product = (system(x).double() * y.double()).sum().item()
+    adjoint_product = (x.double() * system.adjoint(y).double()).sum().item()
     if verbose:
-        gap = abs(left - right) / max(abs(left), abs(right), 1e-300)
-        print(f"<Ax, y> = {left:.12g}, <x, A'y> = {right:.12g}, relative difference {gap:.2e}")
-    return left, right
+        largest = max(abs(forward_product), abs(adjoint_product), 1e-300)
+        gap = abs(forward_product - adjoint_product) / largest
+        print(
+            f"<Ax, y> = {forward_product:.12g}, <x, A'y> = {adjoint_product:.12g}, "
+            f"relative difference {gap:.2e}"
+        )
+    return forward_product, adjoint_product

@@ -1,4 +1,4 @@
-"""A single-disperser camera whose lens and disperser blur."""
+"""A single-disperser camera with blur: of the objective, the disperser and the relay lens."""
 
 import math
 from collections.abc import Sequence
@@ -14,24 +14,29 @@ from typing_extensions import Unpack
 from cassi import ops
 from cassi.systems.arguments import Array, check_shape, refuse_gradient
 from cassi.systems.coupled import CoupledCassi
-from cassi.systems.sd_cassi import Further, SDCassi
+from cassi.systems.sd_cassi import SDCassi, SDCassiOptions
 
-_REACH = 4  # standard deviations: 1 - 6e-5 of the light
+# A Gaussian kernel ends this many standard deviations from its middle. It has all but 6e-5 of the
+# light; farther pixels would only cost time.
+_KERNEL_SIGMAS = 4
 
 
 def point_kernels(spread: Array, bands: int, name: str = "point_spread") -> tuple[Tensor, Tensor]:
     """Return a point-spread function as a sum of R products of a row and a column kernel.
 
-    A Gaussian is one such product. An array is split by its singular values into as many as make it
-    exact.
+        p[c, i, j] = Σ_r rows[r, c, i]·columns[r, c, j]
 
-    They are `(R, 1|C, h)` along the rows and `(R, 1|C, w)` along the columns, float64: the
-    point-spread function is Σ_r rows[r, c, i]·columns[r, c, j].
+    A Gaussian is one such product. An array is split by its singular values into as many products
+    as make it exact.
+
+    Returns:
+        Kernels `(R, 1|C, h)` down the columns and `(R, 1|C, w)` along the rows, float64.
     """
-    if _is_widths(spread):
+    if _gives_widths(spread):
         gauss = _gaussians(name, spread, bands)[None]
         return gauss, gauss
     kernels = band_kernels(name, spread, bands)
+    # Singular values below rounding are zero: each would cost two more convolutions.
     u, s, v = torch.linalg.svd(kernels, full_matrices=False)
     limit = torch.finfo(s.dtype).eps * max(kernels.shape[-2:]) * s.amax()
     rank = max(int((s > limit).sum(1).amax()), 1)
@@ -41,7 +46,7 @@ def point_kernels(spread: Array, bands: int, name: str = "point_spread") -> tupl
 
 
 def band_kernels(name: str, spread: Array, bands: int) -> Tensor:
-    """Return kernels `(1|C, h, w)`, float64, of an array `(h, w)` or `(C, h, w)` of odd sides."""
+    """Convert an array `(h, w)` or `(C, h, w)` of odd sides into kernels `(1|C, h, w)`, float64."""
     kernels = _as_array(name, spread)
     kernels = kernels[None] if kernels.ndim == 2 else kernels
     _check_kernels(name, kernels, bands, "(h, w) or (C, h, w)", 3)
@@ -54,7 +59,7 @@ def line_kernels(spread: Array, bands: int) -> Tensor:
     It is given as a standard deviation in pixels, a list of one per band, or an array `(n,)` or
     `(C, n)`.
     """
-    if _is_widths(spread):
+    if _gives_widths(spread):
         return _gaussians("line_spread", spread, bands)
     kernels = _as_array("line_spread", spread)
     kernels = kernels[None] if kernels.ndim == 1 else kernels
@@ -62,50 +67,56 @@ def line_kernels(spread: Array, bands: int) -> Tensor:
     return kernels
 
 
-def convolve(image: Tensor, kernel: Tensor, axis: int, full: bool = False) -> Tensor:
+def convolve(image: Tensor, kernel: Tensor, axis: int, keep_tails: bool = False) -> Tensor:
     """Convolve images with centred kernels along one axis, with zeros beside the image.
 
-    Images are `(B, K, C, H, W)`, kernels `(1|C, n)`, or `(R, 1|C, n)` where K is 1 or R. In full, n
-    − 1 more pixels along the axis are kept.
+    Images are `(B, K, C, H, W)`, kernels `(1|C, n)`, or `(R, 1|C, n)` where K is 1 or R. With
+    `keep_tails` the result has n − 1 more pixels along the axis: light that leaves the image.
     """
-    turned = image if axis == -1 else image.mT
-    out = ops.convolve1d(turned, kernel[..., None, :])
-    if not full:
-        out = out.narrow(-1, kernel.shape[-1] // 2, turned.shape[-1])
-    return out if axis == -1 else out.mT
+    along_columns = image if axis == -1 else image.mT
+    convolution = ops.convolve1d(along_columns, kernel[..., None, :])
+    if not keep_tails:
+        convolution = convolution.narrow(-1, kernel.shape[-1] // 2, along_columns.shape[-1])
+    return convolution if axis == -1 else convolution.mT
 
 
-def correlate(image: Tensor, kernel: Tensor, axis: int, full: bool = False) -> Tensor:
-    """Apply the transpose of `convolve`, with the same bits as its gradient."""
-    turned = image if axis == -1 else image.mT
-    if not full:
+def correlate(image: Tensor, kernel: Tensor, axis: int, has_tails: bool = False) -> Tensor:
+    """Apply the transpose of `convolve`, with the same bits as its gradient.
+
+    `has_tails`: the image is a result of `convolve` with `keep_tails`.
+    """
+    along_columns = image if axis == -1 else image.mT
+    if not has_tails:
         reach = kernel.shape[-1] // 2
-        turned = pad(turned, (reach, reach))
-    rows = turned.shape[:-1]
-    out = torch.ops.cassi.correlate1d(
-        turned.reshape(-1, turned.shape[-1]),
+        along_columns = pad(along_columns, (reach, reach))
+    rows = along_columns.shape[:-1]
+    correlation = torch.ops.cassi.correlate1d(
+        along_columns.reshape(-1, along_columns.shape[-1]),
         kernel[..., None, :].expand(*rows, -1).reshape(-1, kernel.shape[-1]),
     ).unflatten(0, rows)
-    return out if axis == -1 else out.mT
+    return correlation if axis == -1 else correlation.mT
 
 
-def _is_widths(spread: Array) -> TypeGuard[float | Sequence[float]]:
-    # A list is what a config gives: one number per band. An array or nested list is a kernel.
+def _gives_widths(spread: Array) -> TypeGuard[float | Sequence[float]]:
+    # A config gives one width per band as a list of numbers. So an array or a nested list is a
+    # kernel, and a flat list is not.
     if isinstance(spread, list | tuple):
         return bool(spread) and all(isinstance(value, Real) for value in spread)
     return isinstance(spread, Real)
 
 
 def _gaussians(name: str, widths: float | Sequence[float], bands: int) -> Tensor:  # (1|C, n)
-    each = torch.tensor(widths, dtype=torch.float64).reshape(-1)
-    if len(each) not in (1, bands):
-        raise ValueError(f"{name}: expected one width or {bands}, one per band, got {len(each)}")
-    if not bool(((each >= 0) & each.isfinite()).all()):
+    sigmas = torch.tensor(widths, dtype=torch.float64).reshape(-1)
+    if len(sigmas) not in (1, bands):
+        raise ValueError(f"{name}: expected one width or {bands}, one per band, got {len(sigmas)}")
+    if not bool(((sigmas >= 0) & sigmas.isfinite()).all()):
         raise ValueError(f"{name}: expected widths >= 0, got {widths}")
-    reach = math.ceil(_REACH * each.amax())
-    t = torch.arange(-reach, reach + 1, dtype=torch.float64)
-    narrow = each.clamp_min(1e-3)[:, None]  # 0 is a single pixel
-    kernels = torch.exp(-0.5 * (t / narrow) ** 2)
+    reach = math.ceil(_KERNEL_SIGMAS * sigmas.amax())
+    pixels = torch.arange(-reach, reach + 1, dtype=torch.float64)
+    # A width of 0 is no blur. At 1e-3 pixels the neighbours of the middle underflow to 0, and no
+    # division by zero arises.
+    positive_sigmas = sigmas.clamp_min(1e-3)[:, None]
+    kernels = torch.exp(-0.5 * (pixels / positive_sigmas) ** 2)
     return kernels / kernels.sum(1, keepdim=True)
 
 
@@ -163,9 +174,9 @@ class BlurredCassi(CoupledCassi):
         line_spread: None, a standard deviation, a list of one per band, or kernels: an array
             `(n,)` or `(C, n)` of odd length. A list of numbers counts as one per band.
         detector_spread: None, a standard deviation, or a kernel `(h, w)` of odd sides.
-        tolerance: of conjugate gradients, relative; see `ConjugateGradients`.
-        iterations: of conjugate gradients, at most.
-        further: what else `SDCassi` takes, such as `offsets`.
+        tolerance: relative tolerance of conjugate gradients; see `ConjugateGradients`.
+        iterations: most iterations of conjugate gradients.
+        further: further arguments of `SDCassi`, such as `offsets`.
 
     Raises:
         TypeError: as `SDCassi`, or a kernel is not numeric.
@@ -198,30 +209,36 @@ class BlurredCassi(CoupledCassi):
         detector_spread: Array | None = None,
         tolerance: float | None = None,
         iterations: int = 200,
-        **further: Unpack[Further],
+        **further: Unpack[SDCassiOptions],
     ) -> None:
-        plain = SDCassi(mask, bands, step, axis, **further)
-        super().__init__(plain, tolerance, iterations)
-        rows = columns = line = None
+        disperser = SDCassi(mask, bands, step, axis, **further)
+        super().__init__(disperser, tolerance, iterations)
+        rows = columns = line = detector_rows = detector_columns = None
         if point_spread is not None:
             rows, columns = point_kernels(point_spread, bands)
         if line_spread is not None:
             line = line_kernels(line_spread, bands)
-        kernels = {"point_rows": rows, "point_columns": columns, "line": line}
-        across: tuple[Tensor | None, Tensor | None] = (None, None)
         if detector_spread is not None:
-            across = point_kernels(detector_spread, 1, "detector_spread")
-        kernels |= dict(zip(("detector_rows", "detector_columns"), across, strict=True))
+            detector_rows, detector_columns = point_kernels(detector_spread, 1, "detector_spread")
+        kernels = {
+            "point_rows": rows,
+            "point_columns": columns,
+            "line": line,
+            "detector_rows": detector_rows,
+            "detector_columns": detector_columns,
+        }
         for name, kernel in kernels.items():
-            self.register_buffer(name, None if kernel is None else kernel.to(plain.mask.dtype))
+            self.register_buffer(name, None if kernel is None else kernel.to(disperser.mask.dtype))
         self._reach = 0 if line is None else line.shape[-1] // 2
-        # It shifts and sums what came through the mask, a reach wider on either side.
-        sides = list(plain.cube_shape[1:])
+        # A camera with an open mask shifts and sums the coded bands. They are wider than the scene
+        # by the tails of the line spread, so this camera has as many pixels more on either side.
+        sides = list(disperser.cube_shape[1:])
         sides[axis] += 2 * self._reach
         if (detector := further.get("detector")) is not None:
             further["detector"] = detector + 2 * self._reach
-        ones = torch.ones(sides, dtype=plain.mask.dtype, device=plain.mask.device)
+        ones = torch.ones(sides, dtype=disperser.mask.dtype, device=disperser.mask.device)
         self.inner = SDCassi(ones, bands, step, axis, **further)
+        # Its mask of ones is no calibration, so it is left out of state dicts.
         self.inner.register_buffer("mask", self.inner.mask, persistent=False)
 
     @property
@@ -229,58 +246,63 @@ class BlurredCassi(CoupledCassi):
         """Detector position of the first column of each band, pixels."""
         return self.inner.offsets
 
-    def _described(self) -> list[str]:
-        def sides(*kernels: Tensor | None) -> str:
+    def _describe_arguments(self) -> list[str]:
+        def shape_text(*kernels: Tensor | None) -> str:
             return "x".join("none" if k is None else str(k.shape[-1]) for k in kernels)
 
-        point = "none" if self.point_rows is None else sides(self.point_rows, self.point_columns)
-        parts = [f"point_spread={point}", f"line_spread={sides(self.line)}"]
+        point_text = (
+            "none" if self.point_rows is None else shape_text(self.point_rows, self.point_columns)
+        )
+        texts = [f"point_spread={point_text}", f"line_spread={shape_text(self.line)}"]
         if self.detector_rows is not None:
-            parts.append(f"detector_spread={sides(self.detector_rows, self.detector_columns)}")
-        return [*super()._described(), *parts]
+            texts.append(f"detector_spread={shape_text(self.detector_rows, self.detector_columns)}")
+        return [*super()._describe_arguments(), *texts]
 
     def forward(self, x: Tensor) -> Tensor:
         """Simulate the measurement: `(B, C, H, W)` → `(B, K, H', W')`."""
         check_shape("x", x, self.cube_shape)
         image = x.to(torch.promote_types(x.dtype, torch.float32))[:, None]  # (B, 1, C, H, W)
-        image = self._before_mask(image)
+        image = self._blur_scene(image)
         image = (image * self.mask).to(image.dtype)  # (B, K, C, H, W)
         if self.line is not None:
-            image = convolve(image, self.line, self.axis, full=True)
+            image = convolve(image, self.line, self.axis, keep_tails=True)
         y = self.inner(image.flatten(0, 1)).unflatten(0, (len(x), -1)).squeeze(2)
         y = y.narrow(self.axis, self._reach, self.detector)
-        image = _blur(y.flatten(0, 1)[:, None, None], self.detector_rows, self.detector_columns)
-        return image[:, 0, 0].unflatten(0, y.shape[:2]).to(x.dtype)
+        frames = y.flatten(0, 1)[:, None, None]  # (B·K, 1, 1, H', W')
+        frames = _blur_image(frames, self.detector_rows, self.detector_columns)
+        return frames[:, 0, 0].unflatten(0, y.shape[:2]).to(x.dtype)
 
     def adjoint(self, y: Tensor) -> Tensor:
         """Apply the transpose: `(B, K, H', W')` → `(B, C, H, W)`."""
         check_shape("y", y, self.measurement_shape)
         sides = (self._reach, self._reach)
-        wide = y.to(torch.promote_types(y.dtype, torch.float32))
-        wide = wide.flatten(0, 1)[:, None, None]
-        wide = _blur_back(wide, self.detector_rows, self.detector_columns)[:, 0]
-        wide = pad(wide, sides if self.axis == -1 else (0, 0, *sides))
-        image = self.inner.adjoint(wide).unflatten(0, y.shape[:2])
+        image = y.to(torch.promote_types(y.dtype, torch.float32))
+        image = image.flatten(0, 1)[:, None, None]
+        image = _blur_transposed(image, self.detector_rows, self.detector_columns)[:, 0]
+        image = pad(image, sides if self.axis == -1 else (0, 0, *sides))
+        cube_image = self.inner.adjoint(image).unflatten(0, y.shape[:2])
         if self.line is not None:
-            image = correlate(image, self.line, self.axis, full=True)
-        image = (image * self.mask).sum(1, keepdim=True).to(wide.dtype)  # (B, 1, C, H, W)
-        return self._before_mask(image, back=True)[:, 0].to(y.dtype)
+            cube_image = correlate(cube_image, self.line, self.axis, has_tails=True)
+        cube_image = (
+            (cube_image * self.mask).sum(1, keepdim=True).to(image.dtype)
+        )  # (B, 1, C, H, W)
+        return self._blur_scene(cube_image, is_transposed=True)[:, 0].to(y.dtype)
 
-    def _before_mask(self, image: Tensor, back: bool = False) -> Tensor:
+    def _blur_scene(self, image: Tensor, is_transposed: bool = False) -> Tensor:
         """Blur images `(B, 1, C, H, W)` as the objective does, or apply the transpose."""
-        blur = _blur_back if back else _blur
+        blur = _blur_transposed if is_transposed else _blur_image
         return blur(image, self.point_rows, self.point_columns)
 
 
-def _blur(image: Tensor, rows: Tensor | None, columns: Tensor | None) -> Tensor:
+def _blur_image(image: Tensor, rows: Tensor | None, columns: Tensor | None) -> Tensor:
     """Blur images `(N, 1, C, H, W)` by the kernels of `point_kernels`, if there are any."""
     if rows is None or columns is None:
         return image
     return convolve(convolve(image, rows, -2), columns, -1).sum(1, keepdim=True)
 
 
-def _blur_back(image: Tensor, rows: Tensor | None, columns: Tensor | None) -> Tensor:
-    """Apply the transpose of `_blur`."""
+def _blur_transposed(image: Tensor, rows: Tensor | None, columns: Tensor | None) -> Tensor:
+    """Apply the transpose of `_blur_image`."""
     if rows is None or columns is None:
         return image
     image = correlate(image.expand(-1, len(rows), -1, -1, -1), columns, -1)

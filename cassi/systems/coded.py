@@ -1,4 +1,4 @@
-"""What cameras with a mask and a dispersion have in common."""
+"""The base class of cameras with a mask and a dispersion, and how they follow changed values."""
 
 from collections.abc import Callable, Sequence
 from typing import Self, cast
@@ -15,11 +15,14 @@ from cassi.systems.base import System
 class CodedSystem(System):
     """A camera that codes the scene by a mask and moves its bands along an axis.
 
+    Tensors such as a gram are derived from others, the sources: mask, offsets, kernels. They are
+    derived again when a source has changed, see `_refresh_if_changed`.
+
     Attributes:
         mask: `([B,] K, 1|C, H, W)`.
         bands: number of bands C.
         step: pixels per band, whole; where the camera has offsets, their mean distance, rounded.
-        axis: of the dispersion, -1 along columns, -2 along rows.
+        axis: axis of the dispersion, -1 along columns, -2 along rows.
         detector: pixels of the detector along the axis.
     """
 
@@ -29,10 +32,12 @@ class CodedSystem(System):
     axis: int
     detector: int
     _offsets: tuple[float, ...]
-    _exact: Sequence[str] = ()
-    """Buffers and parameters that stay float64 whatever the camera is converted to."""
-    _made_of: Sequence[Tensor | None] = ()
-    _is_begun = False
+    # Names of buffers and parameters that stay float64 whatever the camera is converted to.
+    _float64_tensors: Sequence[str] = ()
+    # Copies of the sources from which the derived tensors were computed last.
+    _noted_sources: Sequence[Tensor | None] = ()
+    # Whether the camera belongs to one run, in which its sources do not change.
+    _is_fixed = False
 
     @property
     def offsets(self) -> tuple[float, ...]:
@@ -58,54 +63,57 @@ class CodedSystem(System):
         return self.shots, height, self.detector
 
     def turn(self, value: Tensor) -> Tensor:
-        """Turn an image, a view, so that the dispersion is along its last axis, or back."""
+        """Return a view of an image with the dispersion along its last axis, or turn it back."""
         return value if self.axis == -1 else value.mT
 
     def begin(self) -> System:
         """Return the camera for one run of a solver.
 
-        With a closed form it is a copy, which keeps what it derives from the sources as they are
-        now, and looks at them no more. Under transforms, with gradients and in a compiled graph it
-        is the camera itself. Without a closed form it is a `WarmStart`.
+        With a closed form it is a copy, which keeps the derived tensors and does not compare the
+        sources any more. Under transforms, with gradients and in a compiled graph it is the camera
+        itself. Without a closed form it is a `WarmStart`.
         """
-        sources = self._sources()
+        sources = self._list_sources()
         if torch.compiler.is_compiling() or is_transformed() or is_tracked(*sources):
             return super().begin()
         if not self.is_closed:
             return super().begin()
+        # A shallow copy without `__init__`: it shares mask and buffers, and only flags differ.
         run = object.__new__(type(self))
         vars(run).update(vars(self))
-        run._hold()
+        run._fix_derived()
         return run
 
-    def _hold(self) -> None:
-        """Derive what a run needs; see `begin`."""
-        self._notice()
-        self._is_begun = True
+    def _fix_derived(self) -> None:
+        """Derive what a run needs, and keep it; see `begin`."""
+        self._refresh_if_changed()
+        self._is_fixed = True
 
     def refresh(self) -> None:
-        """Derive from `_sources` again what depends on them."""
+        """Compute the tensors that are derived from `_list_sources`."""
 
-    def _sources(self) -> Sequence[Tensor | None]:
+    def _list_sources(self) -> Sequence[Tensor | None]:
         """Return the tensors that others are derived from."""
         return ()
 
-    def _derive(self) -> None:
-        """Derive for the first time, and after every state dict."""
+    def _start_deriving(self) -> None:
+        """Derive now, and again whenever a state dict is loaded."""
         self.refresh()
         self.register_load_state_dict_post_hook(_refresh)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        exact = {name: getattr(self, name) for name in self._exact}
+        # torch converts all tensors of a module. Positions go back to float64: float16 would round
+        # an offset of 60 pixels to 1/32 pixel.
+        float64_tensors = {name: getattr(self, name) for name in self._float64_tensors}
         super()._apply(fn, recurse)
-        for name, value in exact.items():
+        for name, value in float64_tensors.items():
             if value is None:
                 continue
-            moved = value.detach().to(self.mask.device)
+            on_device = value.detach().to(self.mask.device)
             if name in self._buffers:
-                self._buffers[name] = moved.requires_grad_(value.requires_grad)
+                self._buffers[name] = on_device.requires_grad_(value.requires_grad)
             else:
-                getattr(self, name).data = moved
+                getattr(self, name).data = on_device
         if not self._is_current():
             self.refresh()
         return self
@@ -114,52 +122,52 @@ class CodedSystem(System):
         """Describe the camera in one line."""
         height, width = self.mask.shape[-2:]
         sizes = f"mask={height}x{width}, shots={self.shots}, bands={self.bands}"
-        return ", ".join([sizes, *self._described()])
+        return ", ".join([sizes, *self._describe_arguments()])
 
-    def _described(self) -> list[str]:
-        """Return what `extra_repr` says beside the sizes."""
+    def _describe_arguments(self) -> list[str]:
+        """Return the parts of `extra_repr` after the sizes."""
         return [f"step={self.step}", f"axis={self.axis}"]
 
     def _note_sources(self) -> None:
-        sources = self._sources()
+        """Remember the sources that the derived tensors were computed from."""
+        sources = self._list_sources()
         copies = [None if value is None else value.detach().clone() for value in sources]
-        self._made_of = () if any(map(_is_passing, sources)) else copies
+        self._noted_sources = () if any(map(_is_transient, sources)) else copies
 
     def _is_current(self) -> bool:
         """Tell whether the sources have the values that were noted last.
 
-        Values are compared, not versions: `mask.data.copy_` and inference mode count none.
+        Values are compared, not version counters: `mask.data.copy_` and inference mode do not
+        count up.
         """
-        now = self._sources()
-        if len(now) != len(self._made_of) or any(map(_is_passing, now)):
+        sources = self._list_sources()
+        if len(sources) != len(self._noted_sources) or any(map(_is_transient, sources)):
             return False
-        return all(map(_is_same, self._made_of, now))
+        return all(map(_is_same, self._noted_sources, sources))
 
-    def _notice(self) -> None:
+    def _refresh_if_changed(self) -> None:
         """Derive again where a source was changed in place, or replaced.
 
-        Except in a compiled graph and in a recorded one, where no value can be read. There the mask
-        is followed all the same, and dispersion, kernels and maps are constants.
+        In a compiled graph and in a recorded CUDA graph no value can be read, so nothing is
+        compared. Operators read the mask itself there; dispersion, kernels and maps are constants.
         """
-        sources = [value for value in self._sources() if value is not None]
-        if (
-            self._is_begun
-            or torch.compiler.is_compiling()
-            or (
-                any(value.is_cuda for value in sources) and torch.cuda.is_current_stream_capturing()
-            )
-        ):
+        sources = [value for value in self._list_sources() if value is not None]
+        if self._is_fixed or torch.compiler.is_compiling():
+            return
+        if any(value.is_cuda for value in sources) and torch.cuda.is_current_stream_capturing():
             return
         if any(map(is_wrapped, sources)):
             self.refresh()
             return
-        with temporarily_clear_interpreter_stack():  # what is kept belongs to no transform
+        # Derived tensors are kept, so they must not belong to a transform of `torch.func` that is
+        # active in this call.
+        with temporarily_clear_interpreter_stack():
             if not self._is_current():
                 self.refresh()
 
 
-def _is_passing(value: Tensor | None) -> bool:
-    """Tell whether a value is of one call alone: mapped, or with a tangent."""
+def _is_transient(value: Tensor | None) -> bool:
+    """Tell whether a value belongs to one call alone: it is mapped, or has a tangent."""
     if value is None or is_wrapped(value):
         return value is not None
     return is_forward() and unpack_dual(value).tangent is not None

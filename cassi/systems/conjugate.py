@@ -16,6 +16,7 @@ from cassi.ops._signal import sum_in_order
 Apply = Callable[[Tensor], Tensor]
 """z ↦ AAᵀz, measurement-shaped `(B, K, H', W')`."""
 
+# Keeps a quotient of norms finite where the residual is zero.
 _TINY = 1e-300
 
 
@@ -24,11 +25,11 @@ class SolveReport:
     """Iterations and residual of a solve, for each sample `(B,)`."""
 
     iterations: Tensor
-    """Applications of AAᵀ, without the first."""
+    """Number of applications of AAᵀ, without the first one."""
     residual: Tensor
-    """‖r − (AAᵀ + D)z‖/‖r‖, by the recurrence."""
+    """‖r − (AAᵀ + D)z‖/‖r‖, as the recurrence of the iteration has it."""
     converged: Tensor
-    """Whether a tolerance was met: that of the residual, or of a least-squares solution."""
+    """Whether the residual, or that of the least-squares problem, met the tolerance."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,8 @@ class ConjugateGradients:
         rho: Tensor,
         start: Tensor | None = None,
         precondition: Apply | None = None,
-        given: Sequence[Tensor] = (),
-        again: Callable[..., Tensor] | None = None,
+        tensors: Sequence[Tensor] = (),
+        solve_again: Callable[..., Tensor] | None = None,
     ) -> tuple[Tensor, SolveReport]:
         """Solve, with gradients of the exact solution, by implicit differentiation.
 
@@ -94,35 +95,40 @@ class ConjugateGradients:
             precondition: applies a symmetric M⁻¹ ≈ (AAᵀ + D)⁻¹, zero where ρ is infinite. The norm
                 of the residual that never rises, and that a least-squares solution minimises, is
                 then √(rᵀM⁻¹r). It is called without gradients.
-            given: the tensors that A consists of.
-            again: `again(g, ρ, *given)` solves for a gradient where A consists of these tensors.
-                Nested transforms of `torch.func` need both, where A is differentiated itself.
+            tensors: the tensors of A that need derivatives.
+            solve_again: `solve_again(g, ρ, *tensors)` solves for a gradient with these tensors in
+                A. Nested transforms of `torch.func` need both, where A is differentiated itself.
 
         Returns:
             z, shaped like r, and the report.
         """
-        wide = torch.promote_types(r.dtype, torch.float32)
-        damping = rho.to(wide)
+        dtype = torch.promote_types(r.dtype, torch.float32)
+        damping = rho.to(dtype)
         damping = damping.view(-1, 1, 1, 1) if damping.ndim == 1 else damping
-        absent = damping == torch.inf
-        there = ~absent
+        is_excluded = damping == torch.inf
+        is_present = ~is_excluded
 
-        def present(value: Tensor) -> Tensor:
-            return torch.where(absent, 0, value.to(wide))
+        def zero_excluded(value: Tensor) -> Tensor:
+            return torch.where(is_excluded, 0, value.to(dtype))
 
-        def seen(z: Tensor) -> Tensor:
-            return gram(z) * there  # a product has the layout of its first factor
+        def masked_gram(z: Tensor) -> Tensor:
+            # A product keeps the layout of its first factor, which `torch.where` need not.
+            return gram(z) * is_present
 
-        def same(g: Tensor, rho: Tensor) -> Tensor:
+        def solve_plain(g: Tensor, rho: Tensor) -> Tensor:
             return self.solve(gram, g, rho, precondition=precondition)[0]
 
-        right, weight = present(r), present(damping)
+        right_side, weight = zero_excluded(r), zero_excluded(damping)
+        first = None if start is None else zero_excluded(start)
+        # The iterations are not differentiated. A correction below has the exact derivative, for
+        # one more solve, and does not keep every iteration in memory.
         with torch.no_grad(), forward_ad._set_fwd_grad_enabled(False):
-            first = None if start is None else present(start)
-            z, report = self._iterate(seen, right, weight, first, precondition or _same)
+            z, report = self._iterate(
+                masked_gram, right_side, weight, first, precondition or _identity
+            )
         if is_recorded():
-            correct = partial(_correct, again or same, damping, *given)
-            z = self._attach(seen, right, weight, z, correct) * there
+            correct = partial(_correct, solve_again or solve_plain, damping, *tensors)
+            z = self._attach(masked_gram, right_side, weight, z, correct) * is_present
         return z.to(r.dtype), report
 
     def _attach(
@@ -132,7 +138,8 @@ class ConjugateGradients:
         # z: the bracket is recorded, S is applied to gradients alone. One such correction gives
         # first derivatives, the second one, a Newton step on the first, those of second order.
         q = gram(z) + weight * z
-        if not is_tracked(q):  # linear in r, and nothing else to be differentiated
+        if not is_tracked(q):
+            # z is linear in r, and A has no derivative: the correction is of r alone.
             return correct(r, z) if is_tracked(r) else z
         limit = 10 * self._limit(r.dtype)
         value, z = _Branch.apply(correct(r - q, z), limit)
@@ -147,80 +154,90 @@ class ConjugateGradients:
         self, gram: Apply, r: Tensor, weight: Tensor, start: Tensor | None, precondition: Apply
     ) -> tuple[Tensor, SolveReport]:
         tolerance = self._limit(r.dtype)
-        norm = _inner(r, r).sqrt()
+        norm = _inner_product(r, r).sqrt()
         z = torch.zeros_like(r)
         if start is not None:
             z = start
             r = r - gram(z) - weight * z
         s = precondition(r)  # M⁻¹ r
         p, image = s, gram(s) + weight * s  # image = (AAᵀ + D) s
-        turned = precondition(image)
-        q, w = image, turned  # (AAᵀ + D) p, M⁻¹ q
-        size = _inner(r, r).sqrt()
-        product = _inner(s, image)
-        largest = torch.zeros_like(norm)
-        # How much of what AAᵀ does not see, which stays in r, has come into p and z.
-        unseen_p, unseen_z = torch.ones_like(norm), torch.zeros_like(norm)
-        count = torch.zeros_like(norm, dtype=torch.int64)
-        solved, least = size <= tolerance * norm, torch.zeros_like(norm, dtype=torch.bool)
-        active = ~solved
+        conditioned_image = precondition(image)
+        q, w = image, conditioned_image  # (AAᵀ + D) p, M⁻¹ q
+        residual_norm = _inner_product(r, r).sqrt()
+        curvature = _inner_product(s, image)
+        max_ratio = torch.zeros_like(norm)
+        # Where AAᵀ is singular, the part of r in its null space stays in r, and every iteration
+        # adds a multiple of it to p and z. Of a least-squares solution that multiple is taken off
+        # at the end, which leaves the minimum-norm solution (Liu, Milzarek, Roosta, 2023).
+        null_factor_p, null_factor_z = torch.ones_like(norm), torch.zeros_like(norm)
+        iterations = torch.zeros_like(norm, dtype=torch.int64)
+        is_solved = residual_norm <= tolerance * norm
+        is_least_squares = torch.zeros_like(norm, dtype=torch.bool)
+        is_active = ~is_solved
         for _ in range(self.iterations):
-            slope, left = (_inner(a, b).clamp_min(0).sqrt() for a, b in ((image, turned), (r, s)))
-            largest = torch.maximum(largest, slope / left.clamp_min(_TINY))
-            least = least | (active & (slope <= tolerance * largest * left))
-            active = active & ~least & (product > 0)
-            if not bool(unwrapped(active).any()):
+            # A least-squares solution leaves a residual on which AAᵀ acts (almost) as zero. How
+            # large its action can be is known from the largest ratio so far.
+            image_norm = _inner_product(image, conditioned_image).clamp_min(0).sqrt()
+            conditioned_norm = _inner_product(r, s).clamp_min(0).sqrt()
+            max_ratio = torch.maximum(max_ratio, image_norm / conditioned_norm.clamp_min(_TINY))
+            is_small = image_norm <= tolerance * max_ratio * conditioned_norm
+            is_least_squares = is_least_squares | (is_active & is_small)
+            is_active = is_active & ~is_least_squares & (curvature > 0)
+            if not bool(unwrapped(is_active).any()):
                 break
-            alpha = torch.where(active, product / _inner(q, w), 0)
-            z, r = z + _expand(alpha, r) * p, r - _expand(alpha, r) * q
-            s = precondition(r) if precondition is _same else s - _expand(alpha, r) * w
-            unseen_z = unseen_z + alpha * unseen_p
-            count = count + active
-            size = torch.where(active, _inner(r, r).sqrt(), size)
-            solved = solved | (active & (size <= tolerance * norm))
-            active = active & ~solved
+            alpha = torch.where(is_active, curvature / _inner_product(q, w), 0)
+            z, r = z + _as_column(alpha, r) * p, r - _as_column(alpha, r) * q
+            s = precondition(r) if precondition is _identity else s - _as_column(alpha, r) * w
+            null_factor_z = null_factor_z + alpha * null_factor_p
+            iterations = iterations + is_active
+            residual_norm = torch.where(is_active, _inner_product(r, r).sqrt(), residual_norm)
+            is_solved = is_solved | (is_active & (residual_norm <= tolerance * norm))
+            is_active = is_active & ~is_solved
             image = gram(s) + weight * s
-            turned = precondition(image)
-            following = _inner(s, image)
-            beta = torch.where(active, following / product, 0)
-            p, q = s + _expand(beta, r) * p, image + _expand(beta, r) * q
-            w = turned + _expand(beta, r) * w
-            unseen_p = 1 + beta * unseen_p
-            product = torch.where(active, following, product)
-        z = z - _expand(torch.where(least, unseen_z, 0), r) * s
-        residual = torch.where(norm > 0, size / norm, 0)
-        return z, SolveReport(*map(unwrapped, (count, residual, solved | least)))
+            conditioned_image = precondition(image)
+            next_curvature = _inner_product(s, image)
+            beta = torch.where(is_active, next_curvature / curvature, 0)
+            p, q = s + _as_column(beta, r) * p, image + _as_column(beta, r) * q
+            w = conditioned_image + _as_column(beta, r) * w
+            null_factor_p = 1 + beta * null_factor_p
+            curvature = torch.where(is_active, next_curvature, curvature)
+        z = z - _as_column(torch.where(is_least_squares, null_factor_z, 0), r) * s
+        residual = torch.where(norm > 0, residual_norm / norm, 0)
+        return z, SolveReport(*map(unwrapped, (iterations, residual, is_solved | is_least_squares)))
 
 
-def _same(z: Tensor) -> Tensor:
+def _identity(z: Tensor) -> Tensor:
     return z
 
 
-def _correct(solve: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-    *given, residual, z = tensors
-    return _Correct.apply(solve, residual, z, *given)
+def _correct(solve: Callable[..., Tensor], *arguments: Tensor) -> Tensor:
+    *tensors, residual, z = arguments
+    return _Correct.apply(solve, residual, z, *tensors)
 
 
 class _Correct(torch.autograd.Function):
-    """z + S·residual, where the residual is zero but for its derivative."""
+    """z + S·residual for a residual whose value is zero and whose derivative is not.
+
+    The value is z itself, so S = (AAᵀ + D)⁻¹ is applied to gradients and tangents alone.
+    """
 
     @staticmethod
     def forward(
-        solve: Callable[..., Tensor], residual: Tensor, z: Tensor, *given: Tensor
+        solve: Callable[..., Tensor], residual: Tensor, z: Tensor, *tensors: Tensor
     ) -> Tensor:
         return z.clone()
 
     @staticmethod
     def setup_context(ctx: FunctionContext, inputs: tuple[Any, ...], output: Tensor) -> None:
-        solve, _, _, *given = inputs
+        solve, _, _, *tensors = inputs
         ctx.constants = (solve,)
-        ctx.save_for_backward(*given)
-        ctx.save_for_forward(*given)
+        ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
 
     @staticmethod
     def backward(ctx: FunctionContext, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (solve,), given = ctx.constants, ctx.saved_tensors
-        return (None, solve(gradients[0], *given), gradients[0], *(None for _ in given))
+        (solve,), tensors = ctx.constants, ctx.saved_tensors
+        return (None, solve(gradients[0], *tensors), gradients[0], *(None for _ in tensors))
 
     @staticmethod
     def jvp(
@@ -231,24 +248,24 @@ class _Correct(torch.autograd.Function):
 
     @staticmethod
     def vmap(
-        info: VmapInfo, in_dims: Dims, solve: Callable[..., Tensor], *tensors: Tensor
+        info: VmapInfo, in_dims: Dims, solve: Callable[..., Tensor], *arguments: Tensor
     ) -> tuple[Tensor, int]:
-        def mapped(g: Tensor, *given: Tensor) -> Tensor:
-            return torch.vmap(solve, in_dims=(0, *in_dims[3:]))(g, *given)
+        def mapped(g: Tensor, *tensors: Tensor) -> Tensor:
+            return torch.vmap(solve, in_dims=(0, *in_dims[3:]))(g, *tensors)
 
         residual, z = (
             value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
-            for value, dim in zip(tensors[:2], in_dims[1:3], strict=True)
+            for value, dim in zip(arguments[:2], in_dims[1:3], strict=True)
         )
-        return _Correct.apply(mapped, residual, z, *tensors[2:]), 0
+        return _Correct.apply(mapped, residual, z, *arguments[2:]), 0
 
 
 class _Branch(torch.autograd.Function):
-    """z and z, as the value to be corrected and as what the residual is made of.
+    """Two copies of z: one is corrected, the residual is computed from the other.
 
-    A gradient that reaches the value reaches the residual with the opposite sign. Where nothing
-    else came along, as happens for a second derivative, the rest is an error of the solve, and is
-    not worth another one.
+    A gradient that reaches the first copy reaches the second with the opposite sign. Their sum is
+    zero up to the error of the solve if no other gradient arrives, as happens for second
+    derivatives. Then no further solve is spent on it.
     """
 
     @staticmethod
@@ -265,13 +282,13 @@ class _Branch(torch.autograd.Function):
         value, residual = gradients
         if value is None or residual is None:
             return (residual if value is None else value), None
-        rest = value + residual
+        correction = value + residual
         if not is_recorded():
             (limit,) = ctx.constants
-            small = unwrapped(rest.norm() <= limit * value.norm())
-            if bool(small.all()):
+            is_rounding_error = unwrapped(correction.norm() <= limit * value.norm())
+            if bool(is_rounding_error.all()):
                 return None, None
-        return rest, None
+        return correction, None
 
     @staticmethod
     def jvp(ctx: FunctionContext, z: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
@@ -284,9 +301,9 @@ class _Branch(torch.autograd.Function):
         return _Branch.apply(z, limit), (in_dims[0], in_dims[0])
 
 
-def _inner(a: Tensor, b: Tensor) -> Tensor:  # (B,), float64
+def _inner_product(a: Tensor, b: Tensor) -> Tensor:  # (B,), float64
     return sum_in_order((a.double() * b.double()).flatten(1))
 
 
-def _expand(value: Tensor, like: Tensor) -> Tensor:
-    return value.to(like.dtype).view(-1, 1, 1, 1)
+def _as_column(value: Tensor, reference: Tensor) -> Tensor:
+    return value.to(reference.dtype).view(-1, 1, 1, 1)

@@ -1,4 +1,4 @@
-"""What single dispersers have in common whose optics couple pixels in both directions."""
+"""The base class of single dispersers whose optics couple pixels along and across the bands."""
 
 from torch import nn
 
@@ -10,15 +10,15 @@ from cassi.systems.sd_cassi import SDCassi
 class CoupledCassi(CodedSystem):
     """A single disperser whose optics couple pixels: AAᵀ is inverted by conjugate gradients.
 
-    The plain camera is the same without those optics, and gives mask and sizes.
+    `disperser` is the camera without those optics. Mask and sizes are taken from it.
     """
 
-    def __init__(self, plain: SDCassi, tolerance: float | None, iterations: int) -> None:
+    def __init__(self, disperser: SDCassi, tolerance: float | None, iterations: int) -> None:
         super().__init__()
-        self.bands, self.step, self.axis = plain.bands, plain.step, plain.axis
-        self.detector, self._offsets = plain.detector, plain.offsets
+        self.bands, self.step, self.axis = disperser.bands, disperser.step, disperser.axis
+        self.detector, self._offsets = disperser.detector, disperser.offsets
         self.conjugate = ConjugateGradients(tolerance, iterations)
-        if isinstance(plain.mask, nn.Parameter):
-            self.mask = plain.mask
+        if isinstance(disperser.mask, nn.Parameter):
+            self.mask = disperser.mask
         else:
-            self.register_buffer("mask", plain.mask)
+            self.register_buffer("mask", disperser.mask)

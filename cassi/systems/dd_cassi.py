@@ -33,7 +33,7 @@ class DDCassi(SDCassi):
             is interpolated linearly.
 
     Attributes:
-        coding: the mask itself, repeated as far as a band reaches, `(K, 1|C, H, Wm)`.
+        coding: the whole mask, repeated as far as a band reaches, `(K, 1|C, H, Wm)`.
 
     Raises:
         TypeError: the mask is not numeric, `bands` is not an integer or `step` not a number.
@@ -68,13 +68,15 @@ class DDCassi(SDCassi):
             raise ValueError(f"bands, width: expected at least 1, got {bands} and {width}")
         if offsets is None:
             offsets = spaced_offsets(bands, step)
-        given = as_mask(mask)
-        coded = code_bands(given, bands, offsets, axis, width)
-        super().__init__(coded, bands, step=0, axis=axis)
-        length = given.shape[axis]
-        reach = max(length, coded.shape[axis] + math.ceil(max(offsets)))
-        places = torch.arange(reach, device=given.device) % length
-        coding = given.detach().index_select(axis, places)
+        whole_mask = as_mask(mask)
+        band_masks = code_bands(whole_mask, bands, offsets, axis, width)
+        super().__init__(band_masks, bands, step=0, axis=axis)
+        length = whole_mask.shape[axis]
+        # The bands' masks overlap and lose the mask's own size, so it is stored whole as well: as
+        # a buffer that is no part of the state dict, since it follows from the arguments.
+        reach = max(length, band_masks.shape[axis] + math.ceil(max(offsets)))
+        indices = torch.arange(reach, device=whole_mask.device) % length
+        coding = whole_mask.detach().index_select(axis, indices)
         self.register_buffer("coding", coding, persistent=False)
         self.mask_step = step
         self.mask_offsets = tuple(offsets)
@@ -82,11 +84,11 @@ class DDCassi(SDCassi):
     def extra_repr(self) -> str:
         """Describe the camera in one line."""
         height, width = self.mask.shape[-2:]
-        regular = self.mask_offsets == spaced_offsets(self.bands, self.mask_step)
-        how = f"step={self.mask_step}" if regular else f"offsets={list(self.mask_offsets)}"
+        has_step = self.mask_offsets == spaced_offsets(self.bands, self.mask_step)
+        dispersion = f"step={self.mask_step}" if has_step else f"offsets={list(self.mask_offsets)}"
         return (
             f"cube={height}x{width}, shots={self.shots}, bands={self.bands}, "
-            f"{how} across the mask, axis={self.axis}"
+            f"{dispersion} across the mask, axis={self.axis}"
         )
 
 
@@ -106,15 +108,14 @@ def code_bands(
     if len(shifts) != bands or not all(0 <= shift < math.inf for shift in shifts):
         raise ValueError(f"offsets: expected {bands} numbers >= 0, one per band, got {shifts}")
     length = mask.shape[axis]
-    places = torch.arange(length if width is None else width, device=mask.device)
-    coded = []
+    indices = torch.arange(length if width is None else width, device=mask.device)
+    band_masks = []
     for band, shift in enumerate(shifts):
         plane = mask[..., min(band, mask.shape[-3] - 1), :, :]
-        left, share = math.floor(shift), shift - math.floor(shift)
-        part = plane.index_select(axis, (places + left) % length)
-        if share:
-            part = (1 - share) * part + share * plane.index_select(
-                axis, (places + left + 1) % length
-            )
-        coded.append(part)
-    return torch.stack(coded, -3)
+        whole_shift, fraction = math.floor(shift), shift - math.floor(shift)
+        moved_plane = plane.index_select(axis, (indices + whole_shift) % length)
+        if fraction:
+            next_plane = plane.index_select(axis, (indices + whole_shift + 1) % length)
+            moved_plane = (1 - fraction) * moved_plane + fraction * next_plane
+        band_masks.append(moved_plane)
+    return torch.stack(band_masks, -3)

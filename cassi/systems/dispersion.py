@@ -1,4 +1,4 @@
-"""Positions of bands on a detector: dispersion curves and glasses."""
+"""Dispersion curves: the position of each wavelength on a detector, and indices of glasses."""
 
 import math
 import os
@@ -34,6 +34,13 @@ SELLMEIER: dict[str, tuple[float, float, float, float, float, float]] = {
 }
 # fmt: on
 
+# Bands count as evenly spaced if their distances differ by at most this fraction of the mean one.
+_MAX_UNEVENNESS = 0.01
+_MAX_TABLE_BYTES = 1 << 20
+# A table may be extrapolated by this fraction of its length, in a straight line and with a warning.
+# Farther out a straight line says little of a prism's curve, so a wavelength there is an error.
+_MAX_EXTRAPOLATION = 0.2
+
 
 def refractive_index(glass: str, wavelength: float) -> float:
     """Return the index of a glass, relative to air, n² = 1 + Σ_i B_i λ² / (λ² − C_i).
@@ -57,12 +64,19 @@ def refractive_index(glass: str, wavelength: float) -> float:
 def off_a_prism(
     offsets: Sequence[float], wavelengths: Sequence[float] | None
 ) -> tuple[float, ...] | None:
-    """Return by how many nm even bands are others behind a prism with the same outermost ones.
+    """Return how far even bands would be off, in nm, if the disperser were a prism.
 
-    Its bands lie about as the index of its glass, here N-BK7. Where wavelengths or offsets are not
-    even a curve is known.
+    Behind a prism, positions of wavelengths are about linear in the index of its glass, here N-BK7.
+    The outermost bands are taken to be right. Where wavelengths or offsets are not even, somebody
+    has entered the curve already.
 
-    Wavelengths are in nm, 300 to 2500. None where a curve is known, or no wavelength.
+    Args:
+        offsets: offsets of the bands, pixels.
+        wavelengths: wavelengths of the bands, nm, 300 to 2500; None if they are unknown.
+
+    Returns:
+        A difference >= 0 for each band, nm. None if wavelengths are unknown, bands are not even,
+        or nothing is dispersed.
 
     >>> round(max(off_a_prism([2.0 * band for band in range(20)], range(450, 650, 10))), 1)
     24.0
@@ -72,35 +86,29 @@ def off_a_prism(
     span = offsets[-1] - offsets[0]
     if span == 0:  # nothing is dispersed
         return None
-    places = prism_places(wavelengths)
-    there = np.interp([(each - offsets[0]) / span for each in offsets], places, wavelengths)
-    return tuple(np.abs(there - np.asarray(wavelengths)).tolist())
+    prism_positions = _normalised_prism_positions(wavelengths)
+    positions = [(offset - offsets[0]) / span for offset in offsets]
+    prism_wavelengths = np.interp(positions, prism_positions, wavelengths)
+    return tuple(np.abs(prism_wavelengths - np.asarray(wavelengths)).tolist())
 
 
 def is_even(values: Sequence[float]) -> bool:
-    """Tell whether two values or more are evenly spaced, to 1 % of their distance."""
-    gaps = [after - before for before, after in pairwise(values)]
-    return bool(gaps) and max(gaps) - min(gaps) <= _EVEN * abs(sum(gaps)) / len(gaps)
+    """Tell whether at least two values are evenly spaced, to 1 % of their mean distance."""
+    gaps = [upper - lower for lower, upper in pairwise(values)]
+    return bool(gaps) and max(gaps) - min(gaps) <= _MAX_UNEVENNESS * abs(sum(gaps)) / len(gaps)
 
 
-def prism_places(wavelengths: Sequence[float]) -> list[float]:
-    """Return where a prism of N-BK7 has wavelengths, the first at 0, the last at 1."""
-    index = [refractive_index("N-BK7", value) for value in wavelengths]
-    return [(each - index[0]) / (index[-1] - index[0]) for each in index]
-
-
-_EVEN = 0.01
-"""Of the distance of bands, by which even ones may differ."""
-_LARGEST_TABLE = 1 << 20  # bytes
-_BEYOND = 0.2
-"""Of a table's length, by which it may be extrapolated."""
+def _normalised_prism_positions(wavelengths: Sequence[float]) -> list[float]:
+    """Return positions of wavelengths behind a prism of N-BK7, the first at 0, the last at 1."""
+    indices = [refractive_index("N-BK7", wavelength) for wavelength in wavelengths]
+    return [(value - indices[0]) / (indices[-1] - indices[0]) for value in indices]
 
 
 class Dispersion(ABC):
     """A curve of dispersion: the position of each wavelength, pixels."""
 
     absolute: bool = False
-    """Whether `offsets` are the positions themselves; otherwise the least is moved to 0."""
+    """Whether `offsets` are the positions themselves; otherwise the smallest is moved to 0."""
 
     @abstractmethod
     def positions(self, wavelengths: Sequence[float]) -> tuple[float, ...]:
@@ -111,9 +119,9 @@ class Dispersion(ABC):
         """
 
     def offsets(self, wavelengths: Sequence[float]) -> tuple[float, ...]:
-        """Return the offset of each band, pixels; the least is 0 (unless `absolute`).
+        """Return the offset of each band, pixels; the smallest is 0 unless `absolute`.
 
-        It warns where the positions do not rise or fall throughout: bands then overlap.
+        It warns where positions both rise and fall: bands then overlap.
 
         Args:
             wavelengths: nm, one per band, increasing.
@@ -124,31 +132,31 @@ class Dispersion(ABC):
         values = tuple(float(value) for value in wavelengths)
         if not values or not all(b > a > 0 for a, b in pairwise((*values, math.inf))):
             raise ValueError(f"wavelengths: expected increasing values in nm, got {list(values)}")
-        places = self.positions(values)
-        if not all(map(math.isfinite, places)):
-            raise ValueError(f"{type(self).__name__}: expected finite positions, got {places}")
-        moves = [b - a for a, b in pairwise(places)]
-        if moves and not (min(moves) > 0 or max(moves) < 0):
+        positions = self.positions(values)
+        if not all(map(math.isfinite, positions)):
+            raise ValueError(f"{type(self).__name__}: expected finite positions, got {positions}")
+        gaps = [b - a for a, b in pairwise(positions)]
+        if gaps and not (min(gaps) > 0 or max(gaps) < 0):
             warnings.warn(
                 f"{type(self).__name__}: the positions rise and fall between {values[0]:g} and "
                 f"{values[-1]:g} nm, so that bands overlap; expected one direction",
                 stacklevel=2,
             )
-        start = 0.0 if self.absolute else min(places)
-        # Without the last digits a length of 54.000000000000007 pixels would need a 55th.
-        return tuple(round(place - start, 9) for place in places)
+        origin = 0.0 if self.absolute else min(positions)
+        # Rounding drops the last digits: a length of 54.000000000000007 pixels would need a 55th.
+        return tuple(round(position - origin, 9) for position in positions)
 
 
 @runtime_checkable
-class _Dispersing(Protocol):
+class _HasOffsets(Protocol):
     @property
     def offsets(self) -> tuple[float, ...]:
-        """Of each band, pixels."""
+        """Offset of each band, pixels."""
 
 
 def offsets_of(system: object) -> tuple[float, ...]:
     """Return the offset of each band of a camera, pixels; () where it has none."""
-    return system.offsets if isinstance(system, _Dispersing) else ()
+    return system.offsets if isinstance(system, _HasOffsets) else ()
 
 
 @dataclass(frozen=True)
@@ -231,20 +239,21 @@ class Curve(Dispersion):
     def __post_init__(self) -> None:
         """Read the file and check the points."""
         if (self.points is None) == (self.file is None):
-            got = "neither" if self.file is None else "both"
-            raise ValueError(f"Curve: expected points or a file, got {got}")
+            count = "neither" if self.file is None else "both"
+            raise ValueError(f"Curve: expected points or a file, got {count}")
         rows = _read_pairs(Path(self.file)) if self.file is not None else self.points or ()
         if any(len(row) != 2 for row in rows):
             raise ValueError("Curve: expected pairs (wavelength in nm, position in pixels)")
         points = tuple((float(a), float(b)) for a, b in rows)
-        rising = all(b[0] > a[0] for a, b in pairwise(points))
-        if len(points) < 2 or not rising or not all(math.isfinite(v) for p in points for v in p):
+        is_rising = all(b[0] > a[0] for a, b in pairwise(points))
+        if len(points) < 2 or not is_rising or not all(math.isfinite(v) for p in points for v in p):
             raise ValueError(
                 "Curve: expected at least two finite points of increasing wavelength, got "
                 f"{[list(point) for point in points[:4]]}"
             )
         object.__setattr__(self, "points", points)
-        object.__setattr__(self, "file", None)  # equal tables are equal, wherever they come from
+        # A table read from a file equals one with the same points: dataclasses compare fields.
+        object.__setattr__(self, "file", None)
 
     def positions(self, wavelengths: Sequence[float]) -> tuple[float, ...]:
         """Interpolate between the points, and extrapolate a little with a warning.
@@ -258,7 +267,7 @@ class Curve(Dispersion):
         points = self.points or ()
         low, high = points[0][0], points[-1][0]
         first, last = wavelengths[0], wavelengths[-1]
-        if max(low - first, last - high) > _BEYOND * (high - low):
+        if max(low - first, last - high) > _MAX_EXTRAPOLATION * (high - low):
             raise ValueError(
                 f"Curve: expected wavelengths from {low:g} to {high:g} nm, as the table has them, "
                 f"got {first:g} to {last:g}"
@@ -269,14 +278,17 @@ class Curve(Dispersion):
                 f"{first:g} to {last:g} nm; a point measured there is more certain",
                 stacklevel=3,
             )
-        return tuple(self._at(value) for value in wavelengths)
+        return tuple(self._interpolate(value) for value in wavelengths)
 
-    def _at(self, value: float) -> float:
+    def _interpolate(self, wavelength: float) -> float:
         points = self.points or ()
-        k = next((k for k in range(1, len(points) - 1) if value <= points[k][0]), len(points) - 1)
-        (left, below), (right, above) = points[k - 1], points[k]
-        share = (value - left) / (right - left)
-        return (1 - share) * below + share * above
+        # The end of the segment. The outermost segments continue beyond the table.
+        end = 1
+        while end < len(points) - 1 and wavelength > points[end][0]:
+            end += 1
+        (left, left_position), (right, right_position) = points[end - 1], points[end]
+        fraction = (wavelength - left) / (right - left)
+        return (1 - fraction) * left_position + fraction * right_position
 
 
 @dataclass(frozen=True)
@@ -297,7 +309,7 @@ class Prism(Dispersion):
         glass: name of the glass, or one per prism, see `SELLMEIER`.
         apex: angle α between the faces, degrees, or one per prism with its sign.
         focal_length: f of the lens, mm.
-        pitch: of the detector's pixels, µm.
+        pitch: distance of the detector's pixels, µm.
         reference: wavelength at position 0, nm.
         incidence: angle θ₁ between ray and normal of the first face, degrees. None takes minimum
             deviation at the reference for one prism. For several it takes a ray along the axis of
@@ -346,31 +358,33 @@ class Prism(Dispersion):
                 f"apex: expected one angle for each of {len(glasses)} prisms, got {len(angles)}"
             )
         indices = [refractive_index(glass, wavelength) for glass in glasses] + [1.0]
-        start = direction = self._incidence(glasses, angles)
+        start = direction = self._incidence_angle(glasses, angles)
+        # Snell's law at each face: normals turn by the apex angles, the last medium is air.
         normal, index = 0.0, 1.0
-        for apex, following in zip([*angles, 0.0], indices, strict=True):
-            sine = index / following * math.sin(direction - normal)
+        for apex, next_index in zip([*angles, 0.0], indices, strict=True):
+            sine = index / next_index * math.sin(direction - normal)
             if abs(sine) >= 1:
                 raise ValueError(
                     f"apex: light of {wavelength:g} nm does not pass {self.glass} with "
                     f"{self.apex}°: total reflection; take a smaller angle or another incidence"
                 )
             direction = normal + math.asin(sine)
-            normal, index = normal + math.radians(apex), following
+            normal, index = normal + math.radians(apex), next_index
         return math.degrees(start - direction)
 
     def positions(self, wavelengths: Sequence[float]) -> tuple[float, ...]:
         """Return f / pitch · tan(δ(λ) − δ(λ_reference))."""
         zero = self.deviation(self.reference)
         scale = (-1000 if self.flip else 1000) * self.focal_length / self.pitch
-        turned = [math.radians(self.deviation(value) - zero) for value in wavelengths]
-        return tuple(scale * math.tan(angle) for angle in turned)
+        angles = [math.radians(self.deviation(value) - zero) for value in wavelengths]
+        return tuple(scale * math.tan(angle) for angle in angles)
 
-    def _incidence(self, glasses: list[str], angles: list[float]) -> float:
+    def _incidence_angle(self, glasses: list[str], angles: list[float]) -> float:  # radians
         if self.incidence is not None:
             return math.radians(self.incidence)
         if len(angles) > 1:
             return math.radians(sum(angles) / 2)
+        # Minimum deviation: the ray inside is symmetric, at α/2 to both normals.
         sine = refractive_index(glasses[0], self.reference) * math.sin(math.radians(angles[0] / 2))
         if abs(sine) >= 1:
             raise ValueError(
@@ -383,7 +397,7 @@ def _read_pairs(path: Path) -> list[tuple[float, float]]:
     path = path.expanduser()
     if not path.is_file():
         raise FileNotFoundError(f"Curve: no file {path}")
-    rows = read_numbers(path, _LARGEST_TABLE)
+    rows = read_numbers(path, _MAX_TABLE_BYTES)
     if len(rows[0]) != 2:
         raise ValueError(f"{path}: expected lines of 'wavelength,pixel', got {rows[0]}")
     return [(wavelength, position) for wavelength, position in rows]

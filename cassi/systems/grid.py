@@ -1,11 +1,12 @@
-r"""Bands that are even along the dispersion, and the wavelengths that name them.
+r"""The spectral grid: even bands along the dispersion, on which broadband cubes are computed.
 
 In light of all wavelengths a measurement is an integral along the dispersion,
 
     y(p) = ∫ m(p − o) x(p − o, o) do,
 
-o the offset in pixels. The curve o(λ) is not in it: it says what each offset is called. So a cube
-is computed on a grid of even offsets, and read at the bands of the camera afterwards.
+with the offset o in pixels. The dispersion curve o(λ) is not in it: the curve only tells which
+wavelength belongs to an offset. So a cube is computed on a grid of even offsets. The bands of the
+camera are read from it afterwards.
 """
 
 from __future__ import annotations
@@ -19,141 +20,155 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.systems.base import Around, System
+from cassi.systems.base import System, SystemWrapper
 from cassi.systems.sd_cassi import SDCassi
 
-_ABOUT_ONE = 1.1
-"""Pixels from band to band that a pitch of one becomes at most, to divide a span of 5 or more."""
+# A pitch of one pixel is changed until it divides the distance of the outermost bands. For a
+# distance of 5 pixels or more it becomes at most this, pixels, and counts as one pixel still: such
+# bands are interpolated linearly. Bands of a larger pitch are triangles as wide as the pitch.
+_MAX_UNIT_PITCH = 1.1
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Even offsets along the dispersion, and the bands of a camera among them.
+    """Even offsets along the dispersion, and the offsets of a camera's bands.
 
-    A band of a camera reaches half way to its neighbours. Of the outermost ones the outer half is
-    as wide as the inner one. A band of the grid is as wide as the pitch.
+    A band of the camera reaches half way to its neighbours. An outermost band reaches as far
+    outwards as inwards. A band of the grid is as wide as the pitch.
 
     Attributes:
-        offsets: of the grid, pixels, in the order of increasing wavelength.
-        named: of the bands of the camera, pixels, in the same direction.
+        offsets: offsets of the grid's bands, pixels, in the order of increasing wavelength.
+        named: offsets of the camera's bands, pixels, in the same direction.
     """
 
     offsets: tuple[float, ...]
     named: tuple[float, ...]
 
     @staticmethod
-    def over(named: Sequence[float], pitch: float = 1.0, beyond: float = 0.0) -> Grid:
+    def over(band_offsets: Sequence[float], pitch: float = 1.0, margin: float = 0.0) -> Grid:
         """Return the grid from the first to the last band of a camera.
 
-        The outermost bands lie on it, so the pitch is the nearest that divides their distance.
+        The outermost bands lie on the grid. So its pitch is the one nearest to `pitch` that divides
+        their distance.
 
-        The pitch is in pixels, and so is `beyond`, the light beyond the outermost bands on both
-        sides.
+        Args:
+            band_offsets: offsets of the camera's bands, pixels, by increasing wavelength.
+            pitch: distance of two bands of the grid, pixels, about.
+            margin: pixels by which light reaches beyond the outermost bands, on both sides.
 
         >>> Grid.over([0.0, 3.2, 5.0], 1.0, 1.0).offsets
         (-1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
         """
-        first, last = named[0], named[-1]
-        parts = max(1, round(abs(last - first) / pitch))
-        width = (last - first) / parts
-        more = round(beyond / pitch)
-        places = range(-more, parts + more + 1)
-        return Grid(tuple(first + width * place for place in places), tuple(named))
+        first, last = band_offsets[0], band_offsets[-1]
+        n_gaps = max(1, round(abs(last - first) / pitch))
+        signed_pitch = (last - first) / n_gaps
+        n_extra = round(margin / pitch)
+        indices = range(-n_extra, n_gaps + n_extra + 1)
+        return Grid(tuple(first + signed_pitch * index for index in indices), tuple(band_offsets))
 
     @property
     def pitch(self) -> float:
         """Distance of two bands of the grid, pixels."""
         return abs(self.offsets[-1] - self.offsets[0]) / (len(self.offsets) - 1)
 
-    def coarser(self, most: int) -> Grid:
-        """Return a grid over the same light of so many bands at most; itself if it has no more."""
-        if len(self.offsets) <= most:
+    def coarser(self, max_bands: int) -> Grid:
+        """Return a grid over the same light with at most so many bands, perhaps itself."""
+        if len(self.offsets) <= max_bands:
             return self
-        beyond = abs(self.offsets[0] - self.named[0])
+        margin = abs(self.offsets[0] - self.named[0])
         span = abs(self.named[-1] - self.named[0])
-        pitch = (span + 2 * beyond) / (most - 1)
-        made = Grid.over(self.named, pitch, beyond)
-        while len(made.offsets) > most:
+        pitch = (span + 2 * margin) / (max_bands - 1)
+        grid = Grid.over(self.named, pitch, margin)
+        # Pitch and margin are rounded to whole numbers of bands, which can give some bands more.
+        while len(grid.offsets) > max_bands:
             pitch *= 1.02
-            made = Grid.over(self.named, pitch, beyond)
-        return made
+            grid = Grid.over(self.named, pitch, margin)
+        return grid
 
     @cached_property
     def edges(self) -> np.ndarray:
-        """Offsets between the bands of the camera, and beyond the outermost, `(C + 1,)`."""
-        return _edges(np.asarray(self.named))
+        """Offsets of the edges between the camera's bands, and of both ends, `(C + 1,)`."""
+        return _band_edges(np.asarray(self.named))
 
     @cached_property
     def reading(self) -> np.ndarray:
-        """Shares of the bands of the grid in the light of each band of the camera, `(C, G)`.
+        """Matrix that reads the bands of the camera from a cube on the grid, `(C, G)`.
 
-        The light up to an offset is a cubic spline through that at the edges of the grid. A band of
-        the camera has what it rises by from edge to edge. So a camera whose bands are those of the
-        grid is read as it is, and no light is lost between bands.
+        The light up to an offset is a cubic spline through its values at the edges of the grid's
+        bands. A band of the camera gets the difference of the spline at its two edges. So no light
+        is lost between bands, and a camera with the bands of the grid gets the cube unchanged.
         """
         from scipy.interpolate import CubicSpline
 
+        # The spline needs increasing offsets. Row n of the table is the light up to edge n, one
+        # column for each band of the grid.
         sign = np.sign(self.offsets[-1] - self.offsets[0])
-        edges = sign * _edges(np.asarray(self.offsets))
-        sums = np.vstack([np.zeros(len(self.offsets)), np.tril(np.ones([len(self.offsets)] * 2))])
-        at = np.clip(sign * self.edges, edges[0], edges[-1])
-        return np.diff(CubicSpline(edges, sums, bc_type="natural")(at), axis=0)
+        edges = sign * _band_edges(np.asarray(self.offsets))
+        cumulative_light = np.vstack(
+            [np.zeros(len(self.offsets)), np.tril(np.ones([len(self.offsets)] * 2))]
+        )
+        band_edges = np.clip(sign * self.edges, edges[0], edges[-1])
+        return np.diff(CubicSpline(edges, cumulative_light, bc_type="natural")(band_edges), axis=0)
 
     @cached_property
     def spreading(self) -> np.ndarray:
-        """Light of each band of the grid from the bands of the camera, `(G, C)`.
+        """Matrix that spreads the light of the camera's bands over the grid, `(G, C)`.
 
-        The density of light is linear between the middles of bands, and ends with the outermost.
+        The density of light is linear between the middles of bands, and zero beyond the ends of the
+        outermost bands.
         """
         sign = np.sign(self.offsets[-1] - self.offsets[0])
-        offsets, named = sign * np.asarray(self.offsets), sign * np.asarray(self.named)
+        offsets, band_offsets = sign * np.asarray(self.offsets), sign * np.asarray(self.named)
         edges = sign * self.edges
-        at = [np.interp(offsets, named, each) for each in np.diag(1 / np.diff(edges))]
-        inside = (offsets >= edges[0]) & (offsets <= edges[-1])
-        return self.pitch * inside[:, None] * np.stack(at, 1)
+        unit_densities = np.diag(1 / np.diff(edges))
+        densities = [np.interp(offsets, band_offsets, values) for values in unit_densities]
+        is_inside = (offsets >= edges[0]) & (offsets <= edges[-1])
+        return self.pitch * is_inside[:, None] * np.stack(densities, 1)
 
-    def wavelengths(self, named: Sequence[float]) -> tuple[float, ...]:
+    def wavelengths(self, band_wavelengths: Sequence[float]) -> tuple[float, ...]:
         """Return the wavelengths of the grid, nm, linear between those of the camera's bands.
 
-        Beyond the outermost bands they go on as before them.
+        Beyond the outermost bands the line through the last two bands is continued.
         """
         sign = np.sign(self.offsets[-1] - self.offsets[0])
-        at, places = sign * np.asarray(self.offsets), sign * np.asarray(self.named)
-        found = np.interp(at, places, named)
-        for end, inner in ((0, 1), (-1, -2)):
-            slope = (named[end] - named[inner]) / (places[end] - places[inner])
-            outside = at < places[0] if end == 0 else at > places[-1]
-            found = np.where(outside, named[end] + slope * (at - places[end]), found)
-        return tuple(found.tolist())
+        offsets, band_offsets = sign * np.asarray(self.offsets), sign * np.asarray(self.named)
+        wavelengths = np.interp(offsets, band_offsets, band_wavelengths)
+        for end, neighbour in ((0, 1), (-1, -2)):
+            rise = band_wavelengths[end] - band_wavelengths[neighbour]
+            slope = rise / (band_offsets[end] - band_offsets[neighbour])
+            line = band_wavelengths[end] + slope * (offsets - band_offsets[end])
+            is_outside = offsets < band_offsets[0] if end == 0 else offsets > band_offsets[-1]
+            wavelengths = np.where(is_outside, line, wavelengths)
+        return tuple(wavelengths.tolist())
 
     def read(self, x: Tensor) -> Tensor:
-        """Return the bands of the camera of a cube on the grid: `(B, G, H, W)` → `(B, C, H, W)`."""
-        return _times(self.reading, x)
+        """Read the camera's bands from a cube on the grid: `(B, G, H, W)` → `(B, C, H, W)`."""
+        return _apply_matrix(self.reading, x)
 
     def spread(self, x: Tensor) -> Tensor:
-        """Return a cube on the grid of one at the bands: `(B, C, H, W)` → `(B, G, H, W)`."""
-        return _times(self.spreading, x)
+        """Spread a cube at the camera's bands over the grid: `(B, C, H, W)` → `(B, G, H, W)`."""
+        return _apply_matrix(self.spreading, x)
 
     def camera(self, system: System) -> System:
-        """Return a camera with the bands of the grid in place of its own, and all else as it is.
+        """Return the camera with the bands of the grid in place of its own.
 
-        Bands a pixel apart are interpolated as others are, wider ones are triangles.
+        Bands a pixel apart are interpolated linearly, wider ones are triangles.
         """
-        plain = system.plain
-        assert isinstance(plain, SDCassi)
-        width = self.pitch if self.pitch > _ABOUT_ONE else 1.0
+        camera = system.plain
+        assert isinstance(camera, SDCassi)
+        width = self.pitch if self.pitch > _MAX_UNIT_PITCH else 1.0
         bands = len(self.offsets)
-        return system.around(plain.like(bands=bands, offsets=self.offsets, band_width=width))
+        return system.around(camera.like(bands=bands, offsets=self.offsets, band_width=width))
 
 
-class InAllLight(Around):
-    """A camera of the bands of another, whose light lies between the bands too.
+class InAllLight(SystemWrapper):
+    """A camera in broadband light: it measures the light between its bands as well.
 
-    A cube at the bands is spread over a grid, and measured by the camera of that.
+    A cube at the bands is spread over a grid, and measured by the camera of the grid.
 
     Args:
         system: the camera, see `has_grid`.
-        grid: of it.
+        grid: its grid.
     """
 
     def __init__(self, system: System, grid: Grid) -> None:
@@ -172,49 +187,51 @@ class InAllLight(Around):
 
     def adjoint(self, y: Tensor) -> Tensor:
         """Apply the transpose: `(B, K, H', W')` → `(B, C, H, W)`."""
-        return _times(self.grid.spreading.T, self.system.adjoint(y))
+        return _apply_matrix(self.grid.spreading.T, self.system.adjoint(y))
 
 
 @runtime_checkable
-class _OnGrid(Protocol):
-    """A method along the dispersion."""
+class _HasGrid(Protocol):
+    """A method that computes cubes on a grid."""
 
     grid: Grid
 
 
 def measuring(system: System, reconstructor: object) -> System:
-    """Return the camera that measures cubes of a method, in all light where it has a grid."""
-    return InAllLight(system, reconstructor.grid) if isinstance(reconstructor, _OnGrid) else system
+    """Return the camera that measures a method's cubes: in broadband light if it has a grid."""
+    return InAllLight(system, reconstructor.grid) if isinstance(reconstructor, _HasGrid) else system
 
 
 def as_wide(camera: SDCassi) -> SDCassi:
-    """Return a camera whose bands are as wide as their mean distance, of 1 to 100 pixels."""
+    """Return the camera with bands as wide as their mean distance, limited to 1 to 100 pixels."""
     offsets = camera.offsets
     span = abs(offsets[-1] - offsets[0]) / max(len(offsets) - 1, 1)
     return camera.like(band_width=min(max(span, 1.0), 100.0))
 
 
 def has_grid(system: System) -> bool:
-    """Tell whether a camera's measurements are computed along the dispersion.
+    """Tell whether cubes of a camera are computed on a grid: in light of all wavelengths.
 
-    They are in light of all wavelengths. Bands a pixel apart are a grid already, and wide bands
-    stay as they were chosen. A mask for each band is known at the bands alone.
+    Cameras without one: bands a pixel apart are a grid already, a `band_width` is the user's
+    choice, and a mask per band is known at the bands only.
     """
-    plain = system.plain
-    if not isinstance(plain, SDCassi) or type(plain) is not SDCassi:
+    camera = system.plain
+    if not isinstance(camera, SDCassi) or type(camera) is not SDCassi:
         return False
-    if not system.all_light or plain.bands < 2 or plain.band_width > 1:
+    if not system.all_light or camera.bands < 2 or camera.band_width > 1:
         return False
-    gaps = np.diff(plain.offsets)
-    one = bool(np.all(gaps > 0) or np.all(gaps < 0))
-    return one and plain.mask.shape[-3] == 1 and not bool(np.all(np.abs(gaps) == 1))
+    gaps = np.diff(camera.offsets)
+    is_monotonic = bool(np.all(gaps > 0) or np.all(gaps < 0))
+    return is_monotonic and camera.mask.shape[-3] == 1 and not bool(np.all(np.abs(gaps) == 1))
 
 
-def _edges(places: np.ndarray) -> np.ndarray:
-    """Return the middles between places, and beyond the outermost as far as before them."""
-    inner = (places[1:] + places[:-1]) / 2
-    return np.concatenate(([2 * places[0] - inner[0]], inner, [2 * places[-1] - inner[-1]]))
+def _band_edges(positions: np.ndarray) -> np.ndarray:
+    """Return the edges of bands: half way to neighbours, and as far beyond the outermost."""
+    middles = (positions[1:] + positions[:-1]) / 2
+    return np.concatenate(
+        ([2 * positions[0] - middles[0]], middles, [2 * positions[-1] - middles[-1]])
+    )
 
 
-def _times(matrix: np.ndarray, x: Tensor) -> Tensor:
+def _apply_matrix(matrix: np.ndarray, x: Tensor) -> Tensor:
     return torch.einsum("cg,bghw->bchw", torch.from_numpy(matrix).to(x), x)

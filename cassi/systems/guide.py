@@ -1,4 +1,4 @@
-"""A guide: a picture of the scene by an ordinary camera, beside the coded snapshot."""
+"""Guides: pictures of the scene by an ordinary camera, which solvers use beside the snapshot."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from cassi import ops
 from cassi.prior_protocols import Basis, ComponentPrior, has_components
 from cassi.pulled_prior import PulledPrior
 from cassi.systems.arguments import Array, check_shape
-from cassi.systems.base import Relay, System
-from cassi.systems.motion import Movable, corners, step_towards
+from cassi.systems.base import DelegatingWrapper, System
+from cassi.systems.motion import Movable, max_corner_shift, step_towards
 
 DAMPING = 0.5
-"""ν of `Following` for a picture with 1 % of noise, from training scenes."""
-KEPT, RANK = 50.0, 6
-"""With a guide weak components are kept down to 1/50 of the energy, and 6 at the start."""
-EVERY, LAST = 5, 80
-"""Every fifth call of a run may move the picture, up to call 80."""
-FILLED = 3
-"""From call 80 on every third call fills in what the moved picture cannot show."""
-SURE, AT_ONCE = 0.2, 3
-"""A run whose first σ is not above 0.2 starts from a good cube: its first call moves thrice, and
-fills in, as every third call does from then on."""
-LEAST = 0.15
-"""Pixels: a picture whose corners are less far off is left as it is."""
-MOST = 0.12
-"""Of the longer side: a motion of the corners beyond it is not believed."""
+"""ν of `GuidedPrior` for a picture with 1 % of noise, chosen on training scenes."""
+KEPT_ENERGY_RATIO, MIN_START_RANK = 50.0, 6
+"""With a guide a run keeps components down to 1/50 of the energy, and starts with at least 6."""
+MOVE_INTERVAL_CALLS, LAST_MOVE_CALL = 5, 80
+"""Every fifth call of a run moves the picture by one step, up to call 80."""
+FILL_INTERVAL_CALLS = 3
+"""From call 80 on every third call computes the details that the moved picture has lost."""
+MAX_WARM_SIGMA, N_WARM_MOVES = 0.2, 3
+"""A run whose first σ is at most 0.2 starts from a good cube. Its first call moves the picture
+three times and computes the lost details, as every third call does from then on."""
+MIN_MOTION_PIXELS = 0.15
+"""A motion that moves the corners by fewer pixels is taken as none: g is not sampled anew."""
+MAX_MOTION_FRACTION = 0.12
+"""A motion that moves the corners by more than this fraction of the longer side is refused."""
 
 
 class Guide(System):
@@ -41,11 +41,11 @@ class Guide(System):
     Args:
         response: R, `(G, C)` or `(C,)`, finite: sensitivity of every channel to every band. A
             panchromatic camera has one row.
-        size: (H, W); None: `Stacked` sets that of the systems beside it.
+        size: (H, W). None: `Stacked` sets the size of its other systems.
 
     Raises:
-        ValueError: the response has another shape, holds NaN or infinity, or a channel sees no
-            band.
+        ValueError: the response has another shape, holds NaN or infinity, or a channel's row is
+            zero.
 
     >>> Guide([1.0, 1.0, 1.0], size=(1, 2))(torch.ones(1, 3, 1, 2))
     tensor([[[[3., 3.]]]])
@@ -67,14 +67,14 @@ class Guide(System):
     @property
     def cube_shape(self) -> tuple[int, int, int]:
         """(C, H, W)."""
-        return self.response.shape[1], *self._known_size()
+        return self.response.shape[1], *self._require_size()
 
     @property
     def measurement_shape(self) -> tuple[int, int, int]:
         """(G, H, W)."""
-        return self.response.shape[0], *self._known_size()
+        return self.response.shape[0], *self._require_size()
 
-    def _known_size(self) -> tuple[int, int]:
+    def _require_size(self) -> tuple[int, int]:
         if self.size is None:
             raise ValueError("Guide: expected a size=(H, W), or a place in cassi.Stacked")
         return self.size
@@ -92,8 +92,8 @@ class Guide(System):
     def gram_solve(self, r: Tensor, rho: float | Tensor = 0.0) -> Tensor:
         """Solve (RRᵀ + diag ρ) z = r at every pixel, as `cassi.ops.gram_solve`."""
         check_shape("y", r, self.measurement_shape)
-        wide = self.response.to(torch.promote_types(self.response.dtype, torch.float32))
-        gram = (wide @ wide.mT)[:, :, None, None].expand(-1, -1, *r.shape[2:])
+        response = self.response.to(torch.promote_types(self.response.dtype, torch.float32))
+        gram = (response @ response.mT)[:, :, None, None].expand(-1, -1, *r.shape[2:])
         return ops.gram_solve(r, gram.contiguous(), rho)
 
     def part(self, start: int, stop: int) -> Guide:
@@ -102,8 +102,10 @@ class Guide(System):
 
     def part_along(self, axis: int, start: int, stop: int) -> Guide:
         """Return the camera of the rows (columns for the axis -1) start to stop."""
-        height, width = self._known_size()
-        return self.sized(*((stop - start, width) if axis == -2 else (height, stop - start)))
+        height, width = self._require_size()
+        if axis == -2:
+            return self.sized(stop - start, width)
+        return self.sized(height, stop - start)
 
     def extra_repr(self) -> str:
         """Return the sizes in one line."""
@@ -111,21 +113,21 @@ class Guide(System):
         return f"channels={channels}, bands={bands}, size={self.size}"
 
 
-class Guided(Relay):
-    """A camera with a picture of its scene from a guide beside it.
+class Guided(DelegatingWrapper):
+    """A camera together with a guide's picture of the scene.
 
     It measures as the camera alone. Solvers that work on spectral components pull these towards the
-    picture in every iteration; see `Following`.
+    picture in every iteration; see `GuidedPrior`.
 
     Args:
-        system: the camera, its bad pixels left out or not.
+        system: the camera, with or without bad pixels.
         picture: g, `(G, H, W)` or `(1|B, G, H, W)`, linear in light, of any exposure and white
-            balance. NaN where the guide saw nothing of the scene.
+            balance. NaN where the guide does not show the scene.
         response: R, `(G, C)`; see `Guide`.
         noise: standard deviation of g relative to its root mean square, > 0.
-        motion: from the cube to the picture, `(4,)`: down and right in pixels, angle in radians,
-            logarithm of the scale, about the centre. None: the picture lies on the cube.
-        follow: every run finds the motion more closely, from this one on.
+        motion: motion from the cube to the picture, `(4,)`, about the centre: down and right in
+            pixels, angle in radians, logarithm of the scale. None: the picture lies on the cube.
+        follow: every run of a solver refines the motion, starting from `motion`.
 
     Raises:
         ValueError: the sizes do not fit, or the picture is dark.
@@ -135,7 +137,7 @@ class Guided(Relay):
     guide: Guide
     movable: Movable
     picture: Tensor
-    seen: Tensor
+    is_visible: Tensor
     is_guided = True
 
     def __init__(
@@ -164,56 +166,59 @@ class Guided(Relay):
             )
         if not noise > 0:
             raise ValueError(f"guide: expected a noise > 0, got {noise}")
-        like = next(iter([*system.parameters(), *system.buffers()]))
-        g = g.to(like.device, torch.promote_types(like.dtype, torch.float32))
-        self.guide, self.noise, self.follow = guide.to(like.device), noise, follow
+        reference = next(iter([*system.parameters(), *system.buffers()]))
+        g = g.to(reference.device, torch.promote_types(reference.dtype, torch.float32))
+        self.guide, self.noise, self.follow = guide.to(reference.device), noise, follow
         self.movable = Movable(g)
-        self._place(torch.zeros(4, dtype=torch.float64) if motion is None else motion)
+        self._set_motion(torch.zeros(4, dtype=torch.float64) if motion is None else motion)
         if not bool((self.picture.square().sum((2, 3)) > 0).all()):
             raise ValueError("guide: expected light in every channel, got a dark one")
 
-    def _place(self, motion: Tensor) -> None:
-        """Show the picture where a motion has it."""
-        self.motion, self.found = motion, Found(motion)
+    def _set_motion(self, motion: Tensor) -> None:
+        """Sample the picture with a motion."""
+        self.motion, self.found = motion, LastMotion(motion)
         g = self.movable(motion)
         self.register_buffer("picture", torch.nan_to_num(g))
-        self.register_buffer("seen", g.isfinite().all(1, keepdim=True).to(g.dtype))
+        self.register_buffer("is_visible", g.isfinite().all(1, keepdim=True).to(g.dtype))
 
-    def _around(self, system: System) -> Guided:
-        """Return another camera with the same guide."""
-        other = copy.copy(self)
-        other._buffers, other._modules = dict(self._buffers), dict(self._modules)
-        other.system = system
-        return other
+    def _wrap(self, system: System) -> Guided:
+        """Return the guide around another camera."""
+        # A shallow copy shares picture and motion: a run stores the motion that it estimates in
+        # `self.found`, and the user's camera has it then too.
+        guided_camera = copy.copy(self)
+        guided_camera._buffers, guided_camera._modules = dict(self._buffers), dict(self._modules)
+        guided_camera.system = system
+        return guided_camera
 
     def moved(self, motion: Tensor) -> Guided:
-        """Return the camera with the picture elsewhere, which every run is to find more closely."""
-        other = self._around(self.system)
-        other.follow = True
-        other._place(motion)
-        return other
+        """Return the camera with another motion of the picture, which every run refines."""
+        moved_camera = self._wrap(self.system)
+        moved_camera.follow = True
+        moved_camera._set_motion(motion)
+        return moved_camera
 
     def around_prior(self, prior: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """Return the prior of a run, pulled towards the picture if it has spectral components."""
-        return Following(prior, self) if has_components(prior) else prior
+        return GuidedPrior(prior, self) if has_components(prior) else prior
 
     def weighted(self, variance: Array | None = None, bad_pixels: Array | None = None) -> Guided:
         """Return the weighted camera with the same guide."""
-        return self._around(self.system.weighted(variance, bad_pixels))
+        return self._wrap(self.system.weighted(variance, bad_pixels))
 
     def part(self, start: int, stop: int) -> Guided:
-        """Return the camera of a part of the scene, with that part of the picture in its place."""
+        """Return the camera of a part of the scene, with the same part of the moved picture."""
         axis = self.part_axis
         assert axis is not None
-        g = torch.where(self.seen > 0, self.picture, torch.nan).narrow(axis, start, stop - start)
-        other = self._around(self.system.part(start, stop))
-        other.movable = Movable(g)
-        other._place(torch.zeros_like(self.motion))
-        return other
+        g = torch.where(self.is_visible > 0, self.picture, torch.nan)
+        g = g.narrow(axis, start, stop - start)
+        part_camera = self._wrap(self.system.part(start, stop))
+        part_camera.movable = Movable(g)
+        part_camera._set_motion(torch.zeros_like(self.motion))
+        return part_camera
 
     def begin(self) -> Guided:
-        """Return what a run of a solver uses in this camera's place."""
-        return self._around(self.system.begin())
+        """Return the camera for one run of a solver; see `System.begin`."""
+        return self._wrap(self.system.begin())
 
     def extra_repr(self) -> str:
         """Return the noise in one line."""
@@ -221,91 +226,100 @@ class Guided(Relay):
 
 
 @dataclass
-class Found:
-    """Where the last run of a whole scene found the picture: `(4,)`, see `Guided`."""
+class LastMotion:
+    """The motion that the last run of a whole scene estimated, `(4,)`; see `Guided`."""
 
     motion: Tensor
 
 
-class Following(PulledPrior):
+class GuidedPrior(PulledPrior):
     """The prior of one run on spectral components, with a pull towards a guide's picture.
 
         c ← c + GᵀRᵀ (R F GᵀRᵀ + ν m I)⁻¹ (D g − R F c)
 
-    c are the prior's components, F makes the cube of them, G takes components of a cube, and F Gᵀ
-    projects onto the subspace. m is the mean of the diagonal of the first term. It is the proximal
-    map of a penalty on ‖D g − R F c‖², in the metric of the cube. D = diag(d) is the exposure of
-    each channel: it fits the picture to the present cube.
+    c are the prior's components. F c is the cube of them, Gᵀ x are the components of a cube, and
+    F Gᵀ projects onto the subspace. m is the mean of the diagonal of the first term. The pull is
+    the proximal map of a penalty on ‖D g − R F c‖², in the metric of the cube. D = diag(d) is the
+    exposure of each channel, fitted to the present cube.
 
-    Where the camera follows, some calls first move the picture towards R F c by a step of
-    Gauss–Newton. The measurement holds the components where they belong, so these steps end where
-    the picture lies. A picture that is sampled anew has lost what lies between its pixels. So late
-    calls follow p + V (D g − W p), p = R F c, in its place: the difference is taken in the
-    picture's pixels (W moves there, V back), and the cube keeps what the picture cannot show.
+    Where the camera has `follow`, some calls first move the picture towards R F c by a step of
+    Gauss–Newton. The measurement fixes the position of the cube, so these steps converge to the
+    motion of the picture. A picture that is sampled anew has lost details finer than its pixels.
+    So late calls use p + V (D g − W p), p = R F c, in its place. W moves the prediction to the
+    picture's pixels, where the difference is taken, and V moves the difference back. Then the cube
+    keeps the details that the picture cannot show.
     """
 
     def __init__(self, prior: ComponentPrior, camera: Guided) -> None:
-        super().__init__(prior, KEPT, RANK)
-        self.camera, self.calls, self.sure = camera, 0, False
+        super().__init__(prior, KEPT_ENERGY_RATIO, MIN_START_RANK)
+        self.camera, self.calls, self.is_warm = camera, 0, False
         self.motion = camera.motion
-        self.known: Basis | None = None
-        self._show(torch.where(camera.seen > 0, camera.picture, torch.nan))
+        self.matrices_basis: Basis | None = None
+        self._set_picture(torch.where(camera.is_visible > 0, camera.picture, torch.nan))
 
     def pull(self, components: Tensor, sigma: float | Tensor) -> Tensor:
-        """Move the picture where that is due, and pull components `(B, R, H, W)` to it."""
-        through, back = self._matrices()
-        c, channels = components.flatten(2), through.shape[1]
+        """Move the picture if this call has to, and pull components `(B, R, H, W)` towards it."""
+        projection, pull_matrix = self._matrices()
+        c, channels = components.flatten(2), projection.shape[1]
         self.calls += 1
-        p = (through @ c).view(-1, channels, *components.shape[2:])
+        p = (projection @ c).view(-1, channels, *components.shape[2:])
+        # The first σ tells how far the start is from the solution: a schedule of a cold start
+        # begins higher.
         if self.calls == 1:
-            self.sure = float(torch.as_tensor(sigma).max()) <= SURE
-        moves = self._moves() if self.camera.follow else 0
+            self.is_warm = float(torch.as_tensor(sigma).max()) <= MAX_WARM_SIGMA
+        moves = self._count_moves() if self.camera.follow else 0
         for _ in range(moves):
-            self._move(p)
-        late = self.sure or self.calls >= LAST
-        if late and (moves or self.calls % FILLED == 0):
-            self._show(self.camera.movable.filled(self.motion, p))
+            self._move_picture(p)
+        fills_in = self.is_warm or self.calls >= LAST_MOVE_CALL
+        if fills_in and (moves or self.calls % FILL_INTERVAL_CALLS == 0):
+            self._set_picture(self.camera.movable.filled(self.motion, p))
         g, p = self.picture.flatten(2), p.flatten(2)
-        if not self.whole:
-            p = p * self.seen.flatten(2)  # both 0 where g saw nothing
-        gain = (torch.linalg.vecdot(g, p) / self.power).clamp_min(0)[..., None]
-        left = torch.addcmul(-p, gain, g)
-        return torch.baddbmm(c, back.expand(len(c), -1, -1), left).view_as(components)
+        if not self.is_whole:
+            p = p * self.is_visible.flatten(2)  # g is 0 there as well: no pull
+        exposure = (torch.linalg.vecdot(g, p) / self.power).clamp_min(0)[..., None]
+        residual = torch.addcmul(-p, exposure, g)
+        return torch.baddbmm(c, pull_matrix.expand(len(c), -1, -1), residual).view_as(components)
 
     def _matrices(self) -> tuple[Tensor, Tensor]:
-        """Return R F, `(B, G, R)`, and what is added per unit of D g − R F c, `(B, R, G)`."""
+        """Return R F, `(B, G, R)`, and the matrix that multiplies D g − R F c, `(B, R, G)`.
+
+        They are kept until the basis changes.
+        """
         basis = self.prior.basis
-        if basis is not self.known:
+        if basis is not self.matrices_basis:
             r = self.camera.guide.response.to(basis.synthesis.dtype)
-            through, back = r @ basis.synthesis, basis.analysis.mT @ r.mT
-            gram = through @ back  # symmetric
-            size = gram.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
-            eye = torch.eye(len(r), dtype=gram.dtype, device=gram.device)
-            damped = gram + DAMPING * max(1.0, self.camera.noise / 0.01) * size * eye
-            self.known = basis
-            self.matrices = through, torch.linalg.solve(damped, back.mT).mT.contiguous()
+            projection, transpose = r @ basis.synthesis, basis.analysis.mT @ r.mT
+            gram = projection @ transpose  # symmetric
+            mean_diagonal = gram.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
+            identity = torch.eye(len(r), dtype=gram.dtype, device=gram.device)
+            # A noisier picture pulls less. Below 1 % of noise the pull stays the same.
+            damping = DAMPING * max(1.0, self.camera.noise / 0.01)
+            damped_gram = gram + damping * mean_diagonal * identity
+            pull_matrix = torch.linalg.solve(damped_gram, transpose.mT).mT.contiguous()
+            self.matrices, self.matrices_basis = (projection, pull_matrix), basis
         return self.matrices
 
-    def _moves(self) -> int:
+    def _count_moves(self) -> int:
         if self.calls == 1:
-            return AT_ONCE if self.sure else 0
-        return int(self.calls % EVERY == 0 and self.calls <= LAST)
+            return N_WARM_MOVES if self.is_warm else 0
+        return int(self.calls % MOVE_INTERVAL_CALLS == 0 and self.calls <= LAST_MOVE_CALL)
 
-    def _move(self, predicted: Tensor) -> None:
-        here = torch.where(self.seen > 0, self.picture, torch.nan)
-        motion = self.motion - step_towards(here, predicted)
-        size = predicted.shape[2:]
-        if not float(corners(motion, *size)) < MOST * max(size):
-            return  # also where it is not finite
-        if float(corners(motion, *size)) < LEAST:
+    def _move_picture(self, prediction: Tensor) -> None:
+        visible_picture = torch.where(self.is_visible > 0, self.picture, torch.nan)
+        motion = self.motion - step_towards(visible_picture, prediction)
+        size = prediction.shape[2:]
+        if not float(max_corner_shift(motion, *size)) < MAX_MOTION_FRACTION * max(size):
+            return  # NaN compares as false, so a motion that is not finite is refused too
+        if float(max_corner_shift(motion, *size)) < MIN_MOTION_PIXELS:
             motion = torch.zeros_like(motion)
-        self._show(self.camera.movable(motion))
+        self._set_picture(self.camera.movable(motion))
         self.motion = self.camera.found.motion = motion
 
-    def _show(self, g: Tensor) -> None:
-        seen = g.isfinite().all(1, True)
-        self.whole = bool(seen.all())
-        self.picture, self.seen = g if self.whole else torch.nan_to_num(g), seen.to(g.dtype)
+    def _set_picture(self, g: Tensor) -> None:
+        is_finite = g.isfinite().all(1, True)
+        self.is_whole = bool(is_finite.all())
+        self.picture = g if self.is_whole else torch.nan_to_num(g)
+        self.is_visible = is_finite.to(g.dtype)
         self.power = torch.linalg.vecdot(self.picture.flatten(2), self.picture.flatten(2))
 
 

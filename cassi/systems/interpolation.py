@@ -1,4 +1,4 @@
-"""Bilinear interpolation of a scene at the points that a map gives detector pixels."""
+"""Bilinear interpolation of a scene at the points that the detector's pixels image."""
 
 import math
 from collections.abc import Mapping
@@ -9,16 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding, embedding_bag
 
-from cassi.ops._recording import (
-    FunctionContext,
-    VmapInfo,
-    is_forward,
-)
+from cassi.ops._recording import FunctionContext, VmapInfo, is_forward
 
 
 @dataclass(frozen=True)
-class Grid:
-    """Sizes of a scene and a detector, and the offsets of the bands without a warp."""
+class Geometry:
+    """Sizes of a scene and a detector, and the offsets of the bands without a warp, pixels."""
 
     scene: tuple[int, int]
     """(H, W)"""
@@ -29,74 +25,80 @@ class Grid:
     axis: int
 
 
-def scene_coordinates(grid: Grid, band: int, shape: Mapping[str, Tensor | None]) -> Tensor:
+def scene_coordinates(
+    geometry: Geometry, band: int, parameters: Mapping[str, Tensor | None]
+) -> Tensor:
     """Return the scene row and column that each detector pixel images in one band.
 
-    See `cassi.systems.WarpedCassi` for the equation; `shape` are its parameters for all bands,
-    float64. The result is `(2, H', W')`, float64, differentiable with respect to them.
+    See `cassi.systems.WarpedCassi` for the equation. `parameters` are those of its map, float64,
+    by name. The result is `(2, H', W')`, float64, differentiable with respect to them.
     """
 
-    def own(name: str) -> Tensor:  # of this band
-        value = shape[name]
+    def of_band(name: str) -> Tensor:
+        value = parameters[name]
         assert value is not None
         return value[min(band, len(value) - 1)]
 
-    magnification = own("magnification")
-    ruler = {"dtype": torch.float64, "device": magnification.device}
-    middle = [(side - 1) / 2 for side in grid.scene]
-    shift = [0.0, 0.0]
-    shift[grid.axis] = grid.offsets[band]
+    magnification = of_band("magnification")
+    options = {"dtype": torch.float64, "device": magnification.device}
+    middle = [(side - 1) / 2 for side in geometry.scene]
+    offset = [0.0, 0.0]
+    offset[geometry.axis] = geometry.offsets[band]
     down, right = (
-        torch.arange(side, **ruler) - o - m  # type: ignore[call-overload]
-        for side, o, m in zip(grid.detector, shift, middle, strict=True)
+        torch.arange(side, **options) - o - m  # type: ignore[call-overload]
+        for side, o, m in zip(geometry.detector, offset, middle, strict=True)
     )
     down, right = torch.meshgrid(down, right, indexing="ij")
-    angle = own("rotation") * (math.pi / 180)
-    place = [
+    angle = of_band("rotation") * (math.pi / 180)
+    position = [
         middle[0] + (angle.cos() * down - angle.sin() * right) / magnification,
         middle[1] + (angle.sin() * down + angle.cos() * right) / magnification,
     ]
-    # Half a side is 1.
+    # r̂ and ŝ, in units of half a side. A side of one pixel would divide by zero.
     unit = [down / max(middle[0], 0.5), right / max(middle[1], 0.5)]
-    along, across = (1, 0) if grid.axis == -1 else (0, 1)
-    count = len(grid.offsets)
-    colour = 2 * band / (count - 1) - 1 if count > 1 else 0.0
-    place[along] = place[along] + own("smile") * unit[across] ** 2
-    place[across] = place[across] + own("keystone") * colour * unit[across]
-    coordinates = torch.stack(place)
-    if shape["polynomial"] is not None:
-        powers = [torch.stack([u**n for n in range(own("polynomial").shape[-1])]) for u in unit]
-        terms = torch.einsum("dpq,phw,qhw->dhw", own("polynomial"), *powers)
-        coordinates = coordinates + terms
-    if shape["displacement"] is not None:
-        coordinates = coordinates + own("displacement")
+    along_axis, across_axis = (1, 0) if geometry.axis == -1 else (0, 1)
+    count = len(geometry.offsets)
+    band_position = 2 * band / (count - 1) - 1 if count > 1 else 0.0
+    position[along_axis] = position[along_axis] + of_band("smile") * unit[across_axis] ** 2
+    position[across_axis] = (
+        position[across_axis] + of_band("keystone") * band_position * unit[across_axis]
+    )
+    coordinates = torch.stack(position)
+    if parameters["polynomial"] is not None:
+        powers = [torch.stack([u**n for n in range(of_band("polynomial").shape[-1])]) for u in unit]
+        polynomial_shift = torch.einsum("dpq,phw,qhw->dhw", of_band("polynomial"), *powers)
+        coordinates = coordinates + polynomial_shift
+    if parameters["displacement"] is not None:
+        coordinates = coordinates + of_band("displacement")
     return coordinates
 
 
 def corners(coordinates: Tensor, scene: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """Return the four scene pixels around each point, and their bilinear weights.
 
-    Coordinates are `(2, H', W')`. The indices into the flattened scene are `(H'·W', 4)`, int32, and
-    so are the weights. Points beside the scene have weight 0 and index 0.
+    Coordinates are `(2, H', W')`. Indices into the flattened scene, int32, and weights are
+    `(H'·W', 4)`. Points beside the scene have weight 0 and index 0.
     """
     first = coordinates.detach().floor()
-    share = coordinates - first
+    fraction = coordinates - first
     indices, weights = [], []
     for down in (0, 1):
         for right in (0, 1):
             row, column = first[0] + down, first[1] + right
-            inside = (row >= 0) & (row < scene[0]) & (column >= 0) & (column < scene[1])
-            weight = (share[0] if down else 1 - share[0]) * (share[1] if right else 1 - share[1])
-            # Not a product with `inside`: a coordinate may be infinite.
-            indices.append(torch.where(inside, row * scene[1] + column, 0).int())
-            weights.append(torch.where(inside, weight, 0))
+            is_inside = (row >= 0) & (row < scene[0]) & (column >= 0) & (column < scene[1])
+            row_weight = fraction[0] if down else 1 - fraction[0]
+            column_weight = fraction[1] if right else 1 - fraction[1]
+            # Not a product with `is_inside`: infinite coordinates times 0 would be NaN.
+            indices.append(torch.where(is_inside, row * scene[1] + column, 0).int())
+            weights.append(torch.where(is_inside, row_weight * column_weight, 0))
     return torch.stack(indices, -1).flatten(0, 1), torch.stack(weights, -1).flatten(0, 1)
 
 
 class Taps(NamedTuple):
     """A sparse matrix from each band's scene to the detector, and its transpose.
 
-    Both are stored by the rows that they are summed over, so that every sum has a fixed order.
+    Each is stored in the order of its results, so that every sum has a fixed order and operators
+    give the same bits for any number of threads.
     """
 
     source: Tensor
@@ -104,41 +106,53 @@ class Taps(NamedTuple):
     weight: Tensor
     """`(C, H'·W', 4)`"""
     back_source: Tensor
-    """Into the flattened detector, int32: by band, then by the scene's pixel it contributes to."""
+    """Indices into the flattened detector, int32, sorted by band and by pixel of the scene."""
     back_weight: Tensor
+    """Weights of `back_source`."""
     back_start: Tensor
-    """`(C, H·W + 1)`, int32: first entry of each pixel of the scene in its band's part."""
+    """`(C, H·W + 1)`, int32: first entry of each pixel of the scene among those of its band."""
     parts: tuple[int, ...]
     """Number of entries of every band."""
 
 
 @torch.no_grad()
-def make_taps(grid: Grid, shape: Mapping[str, Tensor | None], dtype: torch.dtype) -> Taps:
-    """Interpolate at the `scene_coordinates` of every band; weights have the dtype asked for."""
-    size, pixels = grid.scene[0] * grid.scene[1], grid.detector[0] * grid.detector[1]
-    bands = len(grid.offsets)
-    device = next(value.device for value in shape.values() if value is not None)
-    # Made in place: beside the result there is never more than one band. Memory that is not
-    # written to is not taken.
-    source = torch.empty(bands, pixels, 4, dtype=torch.int32, device=device)
-    weight = torch.empty(bands, pixels, 4, dtype=dtype, device=device)
+def make_taps(
+    geometry: Geometry, parameters: Mapping[str, Tensor | None], dtype: torch.dtype
+) -> Taps:
+    """Compute the matrix and its transpose from the `scene_coordinates` of every band.
+
+    `dtype` is that of the weights.
+    """
+    scene_pixels, detector_pixels = math.prod(geometry.scene), math.prod(geometry.detector)
+    bands = len(geometry.offsets)
+    device = next(value.device for value in parameters.values() if value is not None)
+    # Filled in place, so that never more than one band exists twice. `back_source` is as long as
+    # it can become; the system takes no memory for its end, which is not written to.
+    source = torch.empty(bands, detector_pixels, 4, dtype=torch.int32, device=device)
+    weight = torch.empty(bands, detector_pixels, 4, dtype=dtype, device=device)
     back_source = torch.empty(source.numel(), dtype=torch.int32, device=device)
     back_weight = torch.empty(source.numel(), dtype=dtype, device=device)
-    back_start = torch.zeros(bands, size + 1, dtype=torch.int32, device=device)
-    parts: list[int] = []
+    back_start = torch.zeros(bands, scene_pixels + 1, dtype=torch.int32, device=device)
+    entry_counts: list[int] = []
     for band in range(bands):
-        source[band], shares = corners(scene_coordinates(grid, band, shape), grid.scene)
-        weight[band] = shares
-        here, shares = source[band].flatten(), weight[band].flatten()
-        seen = torch.nonzero(shares)[:, 0]
-        order = seen[here[seen].argsort(stable=True)]
-        place = slice(sum(parts), sum(parts) + len(order))
-        back_source[place], back_weight[place] = order // 4, shares[order]
-        back_start[band, 1:] = torch.bincount(here[seen], minlength=size).cumsum(0)
-        parts.append(len(order))
-    total = sum(parts)
-    back = (back_source[:total], back_weight[:total], back_start)
-    return Taps(source, weight, *back, tuple(parts))
+        source[band], band_weights = corners(
+            scene_coordinates(geometry, band, parameters), geometry.scene
+        )
+        weight[band] = band_weights
+        band_source, band_weights = source[band].flatten(), weight[band].flatten()
+        nonzero = torch.nonzero(band_weights)[:, 0]
+        # The transpose sums over the entries of one pixel of the scene, so they are sorted by it. A
+        # stable sort keeps the order of the sums, and with it the bits.
+        order = nonzero[band_source[nonzero].argsort(stable=True)]
+        entries = slice(sum(entry_counts), sum(entry_counts) + len(order))
+        back_source[entries], back_weight[entries] = order // 4, band_weights[order]
+        pixel_counts = torch.bincount(band_source[nonzero], minlength=scene_pixels)
+        back_start[band, 1:] = pixel_counts.cumsum(0)
+        entry_counts.append(len(order))
+    total = sum(entry_counts)
+    return Taps(
+        source, weight, back_source[:total], back_weight[:total], back_start, tuple(entry_counts)
+    )
 
 
 def resample(table: Tensor, taps: Taps) -> Tensor:
@@ -151,45 +165,50 @@ def spread(table: Tensor, taps: Taps) -> Tensor:
     return _interpolate(table, True, *taps)
 
 
-def resample_along(table: Tensor, source: list[Tensor], weight: list[Tensor]) -> Tensor:
-    """Do what `resample` does, with gradients with respect to the weights `(H'·W', 4)`."""
+def resample_differentiably(table: Tensor, source: list[Tensor], weight: list[Tensor]) -> Tensor:
+    """Do what `resample` does, with gradients with respect to the weights.
+
+    `source` and `weight` have `(H'·W', 4)` for every band.
+    """
     return torch.stack(
         [
-            (embedding(here, scene) * share[..., None]).sum(1)
-            for scene, here, share in zip(table.unbind(0), source, weight, strict=True)
+            (embedding(indices, scene) * weights[..., None]).sum(1)
+            for scene, indices, weights in zip(table.unbind(0), source, weight, strict=True)
         ]
     ).sum(0)
 
 
 def _resample(table: Tensor, source: Tensor, weight: Tensor) -> Tensor:
+    # Band by band: a scene then stays in the cache, and memory need not hold a value for every
+    # pixel and band at once.
     start = torch.arange(0, weight[0].numel() + 1, 4, dtype=source.dtype, device=table.device)
-    out = table.new_zeros(len(start) - 1, table.shape[2])
-    for band, scene in enumerate(table):
-        out += _sum_bags(source[band].flatten(), scene, start, weight[band].flatten())
-    return out
+    image = table.new_zeros(len(start) - 1, table.shape[2])
+    for band, band_scene in enumerate(table):
+        image += _sum_rows(source[band].flatten(), band_scene, start, weight[band].flatten())
+    return image
 
 
 def _spread(
     table: Tensor, source: Tensor, weight: Tensor, start: Tensor, parts: tuple[int, ...]
 ) -> Tensor:
     table = table.contiguous()
-    out = table.new_empty(len(start), start.shape[1] - 1, table.shape[1])
-    first = 0
+    scenes = table.new_empty(len(start), start.shape[1] - 1, table.shape[1])
+    begin = 0
     for band, count in enumerate(parts):
-        part = slice(first, first + count)
-        out[band] = _sum_bags(source[part], table, start[band], weight[part])
-        first += count
-    return out
+        entries = slice(begin, begin + count)
+        scenes[band] = _sum_rows(source[entries], table, start[band], weight[entries])
+        begin += count
+    return scenes
 
 
 class _Interpolate(torch.autograd.Function):
     """Multiply a table by the matrix of the taps, or by its transpose."""
 
-    # One by one: `torch.compile` counts what `forward` takes.
+    # `torch.compile` counts the arguments of `forward`, so they are listed one by one.
     @staticmethod
     def forward(
         table: Tensor,
-        back: bool,
+        is_transposed: bool,
         source: Tensor,
         weight: Tensor,
         back_source: Tensor,
@@ -197,34 +216,37 @@ class _Interpolate(torch.autograd.Function):
         back_start: Tensor,
         parts: tuple[int, ...],
     ) -> Tensor:
-        if back:
+        if is_transposed:
             return _spread(table, back_source, back_weight, back_start, parts)
         return _resample(table, source, weight)
 
     @staticmethod
     def setup_context(ctx: FunctionContext, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, back, *tensors, parts = inputs
-        ctx.constants = back, parts
+        _, is_transposed, *tensors, parts = inputs
+        ctx.constants = is_transposed, parts
         ctx.save_for_backward(*tensors)
 
     @staticmethod
     def backward(ctx: FunctionContext, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        back, parts = ctx.constants
-        image = _interpolate(gradients[0], not back, *ctx.saved_tensors, parts)
+        is_transposed, parts = ctx.constants
+        image = _interpolate(gradients[0], not is_transposed, *ctx.saved_tensors, parts)
         return (image, None, *(None for _ in Taps._fields))
 
     @staticmethod
     def vmap(
-        info: VmapInfo, in_dims: tuple[int, *tuple[None, ...]], table: Tensor, *rest: Any
+        info: VmapInfo, in_dims: tuple[int, *tuple[None, ...]], table: Tensor, *arguments: Any
     ) -> tuple[Tensor, int]:
-        # The mapped entries are further columns of the table.
+        # Entries that vmap maps are further columns of the table: one call serves all.
         columns = table.movedim(in_dims[0], -1)
-        image = _interpolate(columns.flatten(-2), *rest)
+        image = _interpolate(columns.flatten(-2), *arguments)
         return image.unflatten(-1, (-1, info.batch_size)), image.ndim
 
 
-class _InterpolateForwards(_Interpolate):
-    """The same with tangents, of which `torch.compile` takes no class."""
+class _InterpolateWithTangents(_Interpolate):
+    """`_Interpolate` with forward-mode derivatives.
+
+    It is a class of its own because `torch.compile` accepts no function with a `jvp`.
+    """
 
     @staticmethod
     def setup_context(ctx: FunctionContext, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -233,17 +255,18 @@ class _InterpolateForwards(_Interpolate):
 
     @staticmethod
     def jvp(ctx: FunctionContext, tangent: Tensor, *_: None) -> Tensor:
-        back, parts = ctx.constants
-        return _interpolate(tangent, back, *ctx.saved_tensors, parts)
+        is_transposed, parts = ctx.constants
+        return _interpolate(tangent, is_transposed, *ctx.saved_tensors, parts)
 
 
-def _interpolate(table: Tensor, back: bool, *taps: Tensor | tuple[int, ...]) -> Tensor:
-    function = _InterpolateForwards if is_forward() else _Interpolate
-    return function.apply(table, back, *taps)
+def _interpolate(table: Tensor, is_transposed: bool, *taps: Tensor | tuple[int, ...]) -> Tensor:
+    function = _InterpolateWithTangents if is_forward() else _Interpolate
+    return function.apply(table, is_transposed, *taps)
 
 
-def _sum_bags(source: Tensor, table: Tensor, start: Tensor, weight: Tensor) -> Tensor:
-    # Each row of the result is summed by one thread, in the order of its entries.
+def _sum_rows(source: Tensor, table: Tensor, start: Tensor, weight: Tensor) -> Tensor:
+    # `embedding_bag` sums each row of the result in one thread, in the order of its entries: the
+    # bits do not depend on the number of threads.
     return embedding_bag(
         source,
         table.contiguous(),
@@ -255,13 +278,15 @@ def _sum_bags(source: Tensor, table: Tensor, start: Tensor, weight: Tensor) -> T
 
 
 @torch.no_grad()
-def mean_offset(grid: Grid, band: int, shape: Mapping[str, Tensor | None]) -> float:
+def mean_offset(geometry: Geometry, band: int, parameters: Mapping[str, Tensor | None]) -> float:
     """Return the mean detector column (or row) of the first column of a band, pixels."""
-    place = scene_coordinates(grid, band, shape)
-    inside = torch.ones_like(place[0], dtype=torch.bool)
-    for coordinate, side in zip(place, grid.scene, strict=True):
-        inside &= (coordinate >= 0) & (coordinate <= side - 1)
-    along = place[grid.axis]
-    pixel = torch.arange(along.shape[grid.axis], dtype=along.dtype, device=along.device)
-    moved = (pixel if grid.axis == -1 else pixel[:, None]) - along
-    return float(moved[inside].mean()) if bool(inside.any()) else grid.offsets[band]
+    coordinates = scene_coordinates(geometry, band, parameters)
+    is_inside = torch.ones_like(coordinates[0], dtype=torch.bool)
+    for coordinate, side in zip(coordinates, geometry.scene, strict=True):
+        is_inside &= (coordinate >= 0) & (coordinate <= side - 1)
+    position = coordinates[geometry.axis]
+    pixel = torch.arange(
+        position.shape[geometry.axis], dtype=position.dtype, device=position.device
+    )
+    offsets = (pixel if geometry.axis == -1 else pixel[:, None]) - position
+    return float(offsets[is_inside].mean()) if bool(is_inside.any()) else geometry.offsets[band]

@@ -1,4 +1,4 @@
-"""Masks that are drawn by a rule."""
+"""Patterns that draw masks: random, blue noise, holes, colour filters and complements."""
 
 import math
 from abc import ABC, abstractmethod
@@ -12,16 +12,19 @@ from cassi.checks import whole_number
 
 
 def filter_curves(count: int, bands: int, width: float = 1.2) -> Tensor:
-    """Return Gaussian filters with evenly spaced middles: R, `(G, C)`, float32, at most 1.
+    """Return Gaussian filters with evenly spaced middles: R, `(G, C)`, float32, in [0, 1].
 
-    What is below 1 % is 0: filters block the light far from their middle.
+    Values below 1 % are 0, since filters block the light far from their middle.
 
-    The width is the full width at half maximum over the distance of the middles.
+    Args:
+        count: number G of filters.
+        bands: number C of bands.
+        width: full width at half maximum, over the distance of two middles.
     """
-    apart = bands / count
-    middles = (torch.arange(count) + 0.5) * apart - 0.5
-    away = (torch.arange(bands) - middles[:, None]) / (width * apart)
-    curves = torch.exp(-4 * math.log(2) * away.square())
+    spacing = bands / count
+    middles = (torch.arange(count) + 0.5) * spacing - 0.5
+    distances = (torch.arange(bands) - middles[:, None]) / (width * spacing)
+    curves = torch.exp(-4 * math.log(2) * distances.square())
     return torch.where(curves < 0.01, 0, curves)
 
 
@@ -31,8 +34,8 @@ class MaskPattern(ABC):
     Attributes:
         density: mean transmission, in (0, 1).
         shots: number K of masks.
-        per_band: a mask of its own for each band, as for the frames of a video snapshot.
-        seed: of all random numbers; equal seeds give equal masks.
+        per_band: whether each band has its own mask, as for the frames of a video snapshot.
+        seed: seed of all random numbers; equal seeds give equal masks.
     """
 
     density: float
@@ -46,21 +49,21 @@ class MaskPattern(ABC):
         Args:
             height: rows H.
             width: columns W.
-            bands: C, of masks per band.
+            bands: number C of bands; it matters only for a mask per band.
         """
         shape = (self.shots, bands if self.per_band else 1)
         planes = [
-            self._plane(height, width, self.seed + 7919 * number)
+            self._draw_plane(height, width, self.seed + 7919 * number)
             for number in range(shape[0] * shape[1])
         ]
         return torch.stack(planes).reshape(*shape, height, width)
 
     @abstractmethod
-    def _plane(self, height: int, width: int, seed: int) -> Tensor: ...  # (H, W)
+    def _draw_plane(self, height: int, width: int, seed: int) -> Tensor: ...  # (H, W)
 
     def _check(self) -> None:
-        for name, value, least in (("shots", self.shots, 1), ("seed", self.seed, 0)):
-            whole_number(name, value, least)
+        for name, value, minimum in (("shots", self.shots, 1), ("seed", self.seed, 0)):
+            whole_number(name, value, minimum)
         if not 0 < self.density < 1:
             raise ValueError(f"density: expected a number in (0, 1), got {self.density!r}")
 
@@ -74,7 +77,7 @@ class RandomMask(MaskPattern):
         shots: number K of masks.
         kind: "binary", of zeros and ones, or "grey", u^(1/d − 1) with u uniform in [0, 1].
         per_band: a mask of its own for each band.
-        seed: of all random numbers.
+        seed: seed of all random numbers.
         feature: side of a square, pixels: the least that the mask maker can etch.
 
     Raises:
@@ -97,7 +100,7 @@ class RandomMask(MaskPattern):
         if self.kind not in ("binary", "grey"):
             raise ValueError(f"kind: expected 'binary' or 'grey', got {self.kind!r}")
 
-    def _plane(self, height: int, width: int, seed: int) -> Tensor:
+    def _draw_plane(self, height: int, width: int, seed: int) -> Tensor:
         squares = [math.ceil(length / self.feature) for length in (height, width)]
         uniform = torch.rand(squares, generator=torch.Generator().manual_seed(seed))
         for axis in (0, 1) if self.feature > 1 else ():
@@ -116,7 +119,7 @@ class BlueNoiseMask(MaskPattern):
         density: share of ones, met to within a pixel.
         shots: number K of masks.
         per_band: a mask of its own for each band.
-        seed: of all random numbers.
+        seed: seed of all random numbers.
 
     Raises:
         ValueError: numbers out of range.
@@ -135,7 +138,7 @@ class BlueNoiseMask(MaskPattern):
     def __post_init__(self) -> None:
         self._check()
 
-    def _plane(self, height: int, width: int, seed: int) -> Tensor:
+    def _draw_plane(self, height: int, width: int, seed: int) -> Tensor:
         return torch.from_numpy(blue_noise(height, width, self.density, seed)).float()
 
 
@@ -151,7 +154,7 @@ class OpenMask(MaskPattern):
     shots = 1
     per_band = False
 
-    def _plane(self, height: int, width: int, seed: int) -> Tensor:
+    def _draw_plane(self, height: int, width: int, seed: int) -> Tensor:
         return torch.ones(height, width)
 
     seed = 0
@@ -196,7 +199,7 @@ class HoleMask(MaskPattern):
 
     @property
     def density(self) -> float:  # type: ignore[override]
-        """Mean transmission; 0 where the bands decide."""
+        """Mean transmission; 0 if it depends on the number of bands."""
         return 0.0 if self.columns is None else 1 / (self.columns * self.rows)
 
     def draw(self, height: int, width: int, bands: int = 1) -> Tensor:
@@ -204,10 +207,10 @@ class HoleMask(MaskPattern):
         columns = self.columns or bands + 1
         stagger = round(0.382 * columns) if self.stagger is None else self.stagger
         row = torch.arange(height)[:, None]
-        moved = (torch.arange(width) - row // self.rows * stagger) % columns
-        return ((moved == 0) & (row % self.rows == 0)).float()[None, None]
+        phase = (torch.arange(width) - row // self.rows * stagger) % columns
+        return ((phase == 0) & (row % self.rows == 0)).float()[None, None]
 
-    def _plane(self, height: int, width: int, seed: int) -> Tensor:
+    def _draw_plane(self, height: int, width: int, seed: int) -> Tensor:
         return self.draw(height, width)[0, 0]
 
 
@@ -219,7 +222,7 @@ class ColourMask(MaskPattern):
         filters: number of filters, Gaussians evenly spaced over the bands; see `filter_curves`.
         width: full width of a filter at half maximum over the distance of their middles.
         shots: number K of masks.
-        seed: of all random numbers.
+        seed: seed of all random numbers.
 
     Raises:
         ValueError: numbers out of range.
@@ -237,7 +240,7 @@ class ColourMask(MaskPattern):
     seed: int = 0
 
     per_band = True
-    density = 0.0  # what the bands make of it
+    density = 0.0  # unknown until the number of bands is
 
     def __post_init__(self) -> None:
         whole_number("filters", self.filters, 1)
@@ -249,10 +252,10 @@ class ColourMask(MaskPattern):
     def draw(self, height: int, width: int, bands: int = 1) -> Tensor:
         """Draw the mask `(K, C, H, W)`, float32; see `MaskPattern.draw`."""
         curves = filter_curves(self.filters, bands, self.width)
-        planes = [self._plane(height, width, self.seed + 7919 * k) for k in range(self.shots)]
+        planes = [self._draw_plane(height, width, self.seed + 7919 * k) for k in range(self.shots)]
         return torch.stack([curves.mT[:, plane] for plane in planes])
 
-    def _plane(self, height: int, width: int, seed: int) -> Tensor:  # numbers of filters
+    def _draw_plane(self, height: int, width: int, seed: int) -> Tensor:  # numbers of filters
         generator = torch.Generator().manual_seed(seed)
         return torch.randint(self.filters, (height, width), generator=generator)
 
@@ -287,7 +290,7 @@ class Complementary(MaskPattern):
 
     @property
     def per_band(self) -> bool:  # type: ignore[override]
-        """As the pattern."""
+        """Whether the pattern has a mask for each band."""
         return self.of.per_band
 
     def draw(self, height: int, width: int, bands: int = 1) -> Tensor:
@@ -295,14 +298,13 @@ class Complementary(MaskPattern):
         masks = self.of.draw(height, width, bands)
         return torch.cat((masks, 1 - masks))
 
-    def _plane(self, height: int, width: int, seed: int) -> Tensor:
-        return self.of._plane(height, width, seed)
+    def _draw_plane(self, height: int, width: int, seed: int) -> Tensor:
+        return self.of._draw_plane(height, width, seed)
 
 
-_SIGMA = 1.5  # pixels: Ulichney's choice
-
-
-_START = 0.1  # share of the pixels that are placed at random and then moved
+_BLUR_SIGMA_PIXELS = 1.5  # Ulichney's choice
+# This fraction of the pixels is placed at random, and then moved until nothing changes.
+_START_FRACTION = 0.1
 
 
 def blue_noise(height: int, width: int, density: float, seed: int) -> np.ndarray:
@@ -320,38 +322,40 @@ def blue_noise(height: int, width: int, density: float, seed: int) -> np.ndarray
     """
     if density > 0.5:
         return ~blue_noise(height, width, 1 - density, seed)
-    count = max(1, round(density * height * width))
-    start = min(count, max(1, round(_START * height * width)))
-    random = np.random.default_rng(seed)
+    n_ones = max(1, round(density * height * width))
+    n_random = min(n_ones, max(1, round(_START_FRACTION * height * width)))
+    generator = np.random.default_rng(seed)
     ones = np.zeros((height, width), bool)
-    ones.flat[random.choice(height * width, start, replace=False)] = True
+    ones.flat[generator.choice(height * width, n_random, replace=False)] = True
 
-    around = _periodic_gaussian(height, width)
-    seen = np.fft.ifft2(np.fft.fft2(ones) * np.fft.fft2(around[:height, :width])).real
-    # Ones are lifted above all zeros: the largest value is then the tightest cluster, and the
-    # least one the largest void.
-    lift = 2 * around[:height, :width].sum()
-    seen += lift * ones
+    kernel_table = _periodic_gaussian(height, width)
+    density_map = np.fft.ifft2(np.fft.fft2(ones) * np.fft.fft2(kernel_table[:height, :width])).real
+    # Ones are lifted above all zeros. So one array serves both searches: the largest value is the
+    # tightest cluster among ones, the smallest is the largest void among zeros.
+    lift = 2 * kernel_table[:height, :width].sum()
+    density_map += lift * ones
 
-    def change(place: int, sign: int) -> None:
-        row, column = divmod(place, width)
-        kernel = around[height - row : 2 * height - row, width - column : 2 * width - column]
-        np.add(seen, kernel, out=seen) if sign > 0 else np.subtract(seen, kernel, out=seen)
-        seen[row, column] += sign * lift
+    # A blur is linear: a changed pixel adds its kernel. No Fourier transform is taken again.
+    def change(index: int, sign: int) -> None:
+        row, column = divmod(index, width)
+        kernel = kernel_table[height - row : 2 * height - row, width - column : 2 * width - column]
+        update = np.add if sign > 0 else np.subtract
+        update(density_map, kernel, out=density_map)
+        density_map[row, column] += sign * lift
 
     for _ in range(height * width):
-        cluster = int(seen.argmax())
+        cluster = int(density_map.argmax())
         change(cluster, -1)
-        void = int(seen.argmin())
+        void = int(density_map.argmin())
         change(void, 1)
         if void == cluster:
             break
-    for _ in range(count - start):
-        change(int(seen.argmin()), 1)
-    return seen > lift / 2
+    for _ in range(n_ones - n_random):
+        change(int(density_map.argmin()), 1)
+    return density_map > lift / 2
 
 
 def _periodic_gaussian(height: int, width: int) -> np.ndarray:  # (2 H, 2 W): 2 × 2 periods
     rows, columns = (np.minimum(np.arange(n), n - np.arange(n)) for n in (height, width))
-    vertical, horizontal = (np.exp(-0.5 * (d / _SIGMA) ** 2) for d in (rows, columns))
+    vertical, horizontal = (np.exp(-0.5 * (d / _BLUR_SIGMA_PIXELS) ** 2) for d in (rows, columns))
     return np.tile(np.outer(vertical, horizontal), (2, 2))

@@ -1,4 +1,4 @@
-"""Masks: checked, learned, moved, and shifted back from the detector's grid."""
+"""Operations on masks: checks, a learnable mask, motion, and shifts back to the scene's grid."""
 
 import math
 from collections.abc import Sequence
@@ -17,35 +17,36 @@ def check_mask(mask: Tensor) -> None:
         mask: transmission `(…, H, W)`.
 
     Raises:
-        ValueError: NaN, values outside of [0, 1] by more than 1e-3, or a row or column that is dark
-            in all shots: nothing there can be recovered, mostly because of a wrong crop. Dark rows
-            or columns of a grid of holes, which recur with a period, are in order.
+        ValueError: the mask has NaN, values outside of [0, 1] by more than 1e-3, or a row or column
+            that is dark in all shots. Nothing there can be recovered; mostly the crop is wrong.
+            Dark rows or columns that recur with a period, as in a grid of holes, are accepted.
     """
     if not torch.isfinite(mask).all():
         raise ValueError("mask: expected finite transmissions, got NaN or infinity")
-    low, high = mask.min().item(), mask.max().item()
-    if low < -1e-3 or high > 1 + 1e-3:
+    lowest, highest = mask.min().item(), mask.max().item()
+    if lowest < -1e-3 or highest > 1 + 1e-3:
         raise ValueError(
-            f"mask: expected transmissions in [0, 1], got {low:.4g} to {high:.4g}; "
+            f"mask: expected transmissions in [0, 1], got {lowest:.4g} to {highest:.4g}; "
             "divide it by its flat field or maximum; or is this the measurement?"
         )
-    light = (mask > 0).reshape(-1, *mask.shape[-2:]).any(0)  # (H, W)
+    is_open = (mask > 0).reshape(-1, *mask.shape[-2:]).any(0)  # (H, W)
     for name, dim in (("column", 0), ("row", 1)):
-        lit = light.any(dim)
-        dark = torch.nonzero(~lit).flatten().tolist()
-        if dark and not _recurs(lit):
-            listed = ", ".join(map(str, dark[:5])) + (", …" if len(dark) > 5 else "")
+        has_light = is_open.any(dim)
+        dark_lines = torch.nonzero(~has_light).flatten().tolist()
+        if dark_lines and not _is_periodic(has_light):
+            line_list = ", ".join(map(str, dark_lines[:5])) + (", …" if len(dark_lines) > 5 else "")
             raise ValueError(
-                f"mask: {len(dark)} all-dark {name}{'s' if len(dark) > 1 else ''} ({listed}); "
-                "crop the mask and the measurement to the coded area"
+                f"mask: {len(dark_lines)} all-dark {name}{'s' if len(dark_lines) > 1 else ''} "
+                f"({line_list}); crop the mask and the measurement to the coded area"
             )
 
 
-def _recurs(lit: Tensor) -> bool:
-    """Tell whether lines are lit with a period, which is seen at least twice."""
-    return bool(lit.any()) and any(
-        bool((lit[period:] == lit[:-period]).all()) for period in range(2, len(lit) // 2 + 1)
-    )
+def _is_periodic(has_light: Tensor) -> bool:
+    """Tell whether lit and dark lines repeat with a period, at least twice."""
+    if not bool(has_light.any()):
+        return False
+    periods = range(2, len(has_light) // 2 + 1)
+    return any(bool((has_light[n:] == has_light[:-n]).all()) for n in periods)
 
 
 S = TypeVar("S", bound=nn.Module)
@@ -88,44 +89,47 @@ class LearnableMask(nn.Module):
         """Return the mask in [0, 1], of the shape of its first value."""
         if self.constraint == "sigmoid":
             return self.values.sigmoid()
-        cut = self.values.clamp(0, 1)
-        outside = (self.values - cut).detach()  # its sign is the side
-        mask = self.values - outside
+        clamped_values = self.values.clamp(0, 1)
+        # Not the clamped values: clamp has no gradient outside of [0, 1], so a parameter there
+        # could never come back. The hook stops only gradients that lead farther out.
+        excess = (self.values - clamped_values).detach()
+        mask = self.values - excess
         if mask.requires_grad:
-            mask.register_hook(lambda gradient: gradient * (outside * gradient >= 0))
+            mask.register_hook(lambda gradient: gradient * (excess * gradient >= 0))
         return mask
 
     def place_in(self, system: S) -> S:
         """Make this the mask of a camera, and its parameters those of the camera.
 
         Args:
-            system: a camera with a buffer `mask`, changed in place. Several cameras may share one.
+            system: a camera with a buffer `mask`, changed in place. Several cameras may share one
+                learnable mask.
 
         Returns:
             The same camera.
 
         Raises:
-            ValueError: its mask has another number of elements.
+            ValueError: the camera's mask has another number of elements.
         """
-        given = system.get_buffer("mask")
-        if given.numel() != self.values.numel():
+        camera_mask = system.get_buffer("mask")
+        if camera_mask.numel() != self.values.numel():
             raise ValueError(
-                f"mask: expected the camera's shape {tuple(given.shape)}, got "
+                f"mask: expected the camera's shape {tuple(camera_mask.shape)}, got "
                 f"{tuple(self.values.shape)}"
             )
-        parametrize.register_parametrization(system, "mask", _Taken(self))
+        parametrize.register_parametrization(system, "mask", _MaskFrom(self))
         return system
 
 
-class _Taken(nn.Module):
-    """Gives a camera the present mask in place of its own."""
+class _MaskFrom(nn.Module):
+    """A parametrization that replaces a camera's mask by the present value of a learnable one."""
 
     def __init__(self, source: LearnableMask) -> None:
         super().__init__()
         self.source = source
 
-    def forward(self, own: Tensor) -> Tensor:
-        mask = self.source().to(own).view_as(own)
+    def forward(self, camera_mask: Tensor) -> Tensor:
+        mask = self.source().to(camera_mask).view_as(camera_mask)
         if not torch.is_grad_enabled():
             # A camera derives its gram afresh only for a mask that asks for gradients; this one
             # changes with every step of the optimizer.
@@ -141,9 +145,13 @@ def move_mask(
 ) -> Tensor:
     """Magnify and turn a mask about its middle, then shift it.
 
-    The mask is `(K, 1|C, H, W)`, the shift (down, right) in pixels, the rotation in degrees,
-    counterclockwise as displayed with row 0 on top. It is interpolated bilinearly, and continued by
-    its border.
+    The mask is interpolated bilinearly, and continued by its border.
+
+    Args:
+        mask: `(K, 1|C, H, W)`.
+        shift: (down, right), pixels.
+        rotation: degrees, counterclockwise as displayed with row 0 on top.
+        magnification: > 0; 1 keeps the size.
     """
     height, width = mask.shape[-2:]
     angle = math.radians(rotation)
@@ -155,27 +163,30 @@ def move_mask(
     source_columns = (cos * columns - sin * rows) / magnification
     source_rows = (sin * columns + cos * rows) / magnification
     grid = torch.stack([source_columns * 2 / width, source_rows * 2 / height], -1)
-    moved = F.grid_sample(
+    moved_mask = F.grid_sample(
         mask.double(),
         grid.to(mask.device).expand(len(mask), -1, -1, -1),
         padding_mode="border",
         align_corners=False,
     )
-    return moved.to(mask.dtype)
+    return moved_mask.to(mask.dtype)
 
 
 def likeness_of_bands(mask: Tensor, step: int, axis: int) -> float:
-    """Return the mean correlation of each band's mask with the next one, moved back by a step."""
+    """Return the mean correlation of each band's mask with the next one, moved back by a step.
+
+    It is near 1 for masks on the detector's grid, which are one mask moved from band to band.
+    """
     length = mask.shape[axis] - abs(step)
     if length < 1:
         return 0.0
     first = mask[:, :-1].narrow(axis, max(-step, 0), length).flatten(2)
     second = mask[:, 1:].narrow(axis, max(step, 0), length).flatten(2)
-    first, second = (each - each.mean(-1, keepdim=True) for each in (first, second))
-    sizes = first.norm(dim=-1) * second.norm(dim=-1)
-    if not bool((sizes > 0).all()):  # an open mask is like any other
+    first, second = (masks - masks.mean(-1, keepdim=True) for masks in (first, second))
+    norms = first.norm(dim=-1) * second.norm(dim=-1)
+    if not bool((norms > 0).all()):  # an open mask is like any other
         return 1.0
-    return float(((first * second).sum(-1) / sizes).mean())
+    return float(((first * second).sum(-1) / norms).mean())
 
 
 def unshift_masks(
@@ -214,27 +225,27 @@ def unshift_masks(
         raise ValueError(
             f"masks: expected (C, H, W') or (K, C, H, W'), got shape {tuple(masks.shape)}"
         )
-    masks = masks[(None,) * (4 - masks.ndim)]
-    masks = masks if axis == -1 else masks.mT
+    masks = (masks if axis == -1 else masks.mT)[(None,) * (4 - masks.ndim)]
     shifts = [int(offset) for offset in offsets]
     if shifts != list(offsets) or len(shifts) != masks.shape[1] or min(shifts) != 0:
         raise ValueError(
             f"offsets: expected {masks.shape[1]} whole numbers, the least 0, got {list(offsets)}"
         )
-    detector, extra = masks.shape[-1], max(shifts)
-    width = detector - extra
+    detector, max_shift = masks.shape[-1], max(shifts)
+    width = detector - max_shift
     if width < 1:
         raise ValueError(
-            f"masks: expected more than {extra} pixels along the dispersion, got {detector}"
+            f"masks: expected more than {max_shift} pixels along the dispersion, got {detector}"
         )
-    inside = torch.stack([masks[:, c, :, o : o + width] for c, o in enumerate(shifts)], 1)
-    dark, dark_inside = (int((each.abs() <= tolerance).sum()) for each in (masks, inside))
-    if dark - dark_inside == masks.numel() - inside.numel():  # all that is outside
-        equal = bool(((inside - inside[:, :1]).abs() <= tolerance).all())
-        mask = inside[:, :1] if equal else inside
+    windows = torch.stack([masks[:, c, :, o : o + width] for c, o in enumerate(shifts)], 1)
+    n_dark, n_dark_inside = (int((tensor.abs() <= tolerance).sum()) for tensor in (masks, windows))
+    # Dark outside of the windows: no light from columns beside these W reaches the detector.
+    if n_dark - n_dark_inside == masks.numel() - windows.numel():
+        is_equal = bool(((windows - windows[:, :1]).abs() <= tolerance).all())
+        mask = windows[:, :1] if is_equal else windows
     else:
-        mask = masks.new_zeros((*masks.shape[:-1], detector + extra))
+        mask = masks.new_zeros((*masks.shape[:-1], detector + max_shift))
         for c, o in enumerate(shifts):
-            mask[:, c, :, extra - o : extra - o + detector] = masks[:, c]
-        shifts = [o - extra for o in shifts]
+            mask[:, c, :, max_shift - o : max_shift - o + detector] = masks[:, c]
+        shifts = [o - max_shift for o in shifts]
     return (mask if axis == -1 else mask.mT).contiguous(), tuple(shifts), detector

@@ -21,8 +21,8 @@ class MosaicCassi(SDCassi):
 
     g is the number of the filter on a detector pixel, a tile that is repeated. With a step and
     "RGGB" it is a single disperser with a Bayer sensor. With step 0 and a mask of ones it is a
-    snapshot mosaic (MSFA). Every band moves by whole pixels, so the filters are part of the mask of
-    their band: it is an `SDCassi` with `mask` `(K, C, H, W)`, and all that follows from that.
+    snapshot mosaic (MSFA). Every band moves by whole pixels, so filters can be multiplied into the
+    mask of their band: the camera is an `SDCassi` with a `mask` `(K, C, H, W)`.
 
     Args:
         mask: transmission in [0, 1], as for `SDCassi`; ones where there is no mask.
@@ -72,21 +72,21 @@ class MosaicCassi(SDCassi):
         whole_number("bands", bands, 1)
         tile, letters = as_pattern(pattern)
         curves = _as_response(response, count_filters(pattern), letters, bands)
-        places = spaced_offsets(bands, as_step(step)) if offsets is None else list(offsets)
-        if len(places) != bands or not all(float(place).is_integer() for place in places):
+        shifts = spaced_offsets(bands, as_step(step)) if offsets is None else list(offsets)
+        if len(shifts) != bands or not all(float(shift).is_integer() for shift in shifts):
             raise ValueError(
                 f"step, offsets: expected {bands} whole numbers of pixels, one per band, for a "
-                f"sensor with filters, got {list(places)}; round them, system.offsets=[…]"
+                f"sensor with filters, got {list(shifts)}; round them, system.offsets=[…]"
             )
-        plain = as_mask(mask)
-        if plain.shape[-3] not in (1, bands):
-            raise ValueError(f"mask: expected 1 or {bands} bands, got {plain.shape[-3]}")
-        seen = [
-            curve[_tiled(tile, plain.shape[-2:], axis, int(place))]
-            for curve, place in zip(curves.mT, places, strict=True)
+        mask_tensor = as_mask(mask)
+        if mask_tensor.shape[-3] not in (1, bands):
+            raise ValueError(f"mask: expected 1 or {bands} bands, got {mask_tensor.shape[-3]}")
+        filter_masks = [
+            curve[_tile_filters(tile, mask_tensor.shape[-2:], axis, int(shift))]
+            for curve, shift in zip(curves.mT, shifts, strict=True)
         ]
-        coded = plain * torch.stack(seen).to(plain)
-        super().__init__(coded, bands, step, axis, offsets, detector)
+        coded_mask = mask_tensor * torch.stack(filter_masks).to(mask_tensor)
+        super().__init__(coded_mask, bands, step, axis, offsets, detector)
         self.pattern, self.response = tile, curves
 
     def extra_repr(self) -> str:
@@ -96,7 +96,10 @@ class MosaicCassi(SDCassi):
 
 
 def as_pattern(pattern: Array) -> tuple[Tensor, str]:
-    """Return the numbers of the filters `(h, w)`, and the letters that they stand for."""
+    """Return the numbers of the filters `(h, w)`, and the letters that they index.
+
+    The letters are "RGB" for a pattern of letters, else "".
+    """
     if isinstance(pattern, str):
         side = round(len(pattern) ** 0.5)
         if side**2 != len(pattern) or not pattern or not set(pattern) <= set(LETTERS):
@@ -119,17 +122,23 @@ def as_pattern(pattern: Array) -> tuple[Tensor, str]:
 
 
 def count_filters(pattern: Array) -> int:
-    """Return the number G of filters that a pattern tells apart; ValueError where it is none."""
+    """Return the number G of different filters of a pattern.
+
+    Raises:
+        ValueError: it is no pattern.
+    """
     tile, letters = as_pattern(pattern)
     return len(letters) or int(tile.max()) + 1
 
 
-def _as_response(response: Array | None, count: int, letters: str, bands: int) -> Tensor:  # (G, C)
+def _as_response(response: Array | None, count: int, letters: str, bands: int) -> Tensor:
+    """Check a response `(G, C)`, or draw Gaussian filters."""
     if response is None:
         if count > 4096:
             raise ValueError(f"pattern: expected at most 4096 filters, got {count}")
         curves = filter_curves(count, bands, width=1.5 if letters else 1.2)
-        return curves.flip(0) if letters else curves  # red is the longest
+        # Bands go from blue to red, letters from R to B.
+        return curves.flip(0) if letters else curves
     curves = torch.as_tensor(response).detach().clone()
     curves = curves if curves.is_floating_point() else curves.to(torch.get_default_dtype())
     if curves.ndim != 2 or len(curves) < count or curves.shape[1] != bands:
@@ -142,7 +151,7 @@ def _as_response(response: Array | None, count: int, letters: str, bands: int) -
     return curves
 
 
-def _tiled(tile: Tensor, size: Sequence[int], axis: int, start: int) -> Tensor:
+def _tile_filters(tile: Tensor, size: Sequence[int], axis: int, start: int) -> Tensor:
     """Return the filters before a band that falls on the detector from `start` on: `(H, W)`."""
     rows, columns = (torch.arange(side) for side in size)
     if axis == -1:

@@ -1,4 +1,4 @@
-"""The motion of a picture over a cube: shift, rotation and scale, and how they are found."""
+"""The motion of a guide's picture over a cube: shift, rotation and scale, and their estimation."""
 
 import math
 
@@ -8,61 +8,66 @@ from torch.nn.functional import grid_sample, pad
 
 from cassi import ops
 
-REACH = 12
-"""Pixels: what lies farther has no influence on a coefficient, but 1e-7."""
+# A spline coefficient depends on pixels by (√3 − 2)^distance. Beyond 12 pixels that is below 1e-7,
+# the rounding of float32.
+_KERNEL_REACH_PIXELS = 12
 
 
-def corners(motion: Tensor, height: int, width: int) -> Tensor:
-    """Return how far a motion moves the corners, pixels, at most."""
+def max_corner_shift(motion: Tensor, height: int, width: int) -> Tensor:
+    """Return the largest distance by which a motion moves a corner of the picture, pixels."""
     rows = torch.tensor([0.0, 0.0, height - 1, height - 1], dtype=torch.float64)
     columns = torch.tensor([0.0, width - 1, 0.0, width - 1], dtype=torch.float64)
-    there = _moved(motion, rows, columns, height, width)
-    return torch.hypot(there[0] - rows, there[1] - columns).max()
+    moved_points = _map_points(motion, rows, columns, height, width)
+    return torch.hypot(moved_points[0] - rows, moved_points[1] - columns).max()
 
 
 def describe_motion(motion: Tensor) -> dict[str, float | list[float]]:
     """Return shift (down, right) in pixels, rotation in degrees and scale of a motion, by name."""
-    down, right, angle, size = motion.tolist()
-    return {"shift": [down, right], "rotation": math.degrees(angle), "scale": math.exp(size)}
+    down, right, angle, log_scale = motion.tolist()
+    return {"shift": [down, right], "rotation": math.degrees(angle), "scale": math.exp(log_scale)}
 
 
-def _moved(
+def _map_points(
     motion: Tensor, rows: Tensor, columns: Tensor, height: int, width: int
 ) -> tuple[Tensor, Tensor]:
-    # From a point of the cube to that of the picture.
-    down, right, angle, size = motion.to(rows)
+    """Map points of the cube to points of the picture."""
+    down, right, angle, log_scale = motion.to(rows)
     i, j = rows - (height - 1) / 2, columns - (width - 1) / 2
-    c, s = torch.cos(angle) * size.exp(), torch.sin(angle) * size.exp()
-    return c * i - s * j + (height - 1) / 2 + down, s * i + c * j + (width - 1) / 2 + right
+    cos, sin = torch.cos(angle) * log_scale.exp(), torch.sin(angle) * log_scale.exp()
+    picture_rows = cos * i - sin * j + (height - 1) / 2 + down
+    picture_columns = sin * i + cos * j + (width - 1) / 2 + right
+    return picture_rows, picture_columns
 
 
 def inverse(motion: Tensor) -> Tensor:
     """Return the motion from the picture to the cube."""
-    down, right, angle, size = motion
-    c, s = torch.cos(angle) * (-size).exp(), torch.sin(angle) * (-size).exp()
-    return torch.stack((-c * down - s * right, s * down - c * right, -angle, -size))
+    down, right, angle, log_scale = motion
+    cos, sin = torch.cos(angle) * (-log_scale).exp(), torch.sin(angle) * (-log_scale).exp()
+    return torch.stack((-cos * down - sin * right, sin * down - cos * right, -angle, -log_scale))
 
 
 class Movable(nn.Module):
-    """A picture that is sampled at any place, by cubic B-splines.
+    """A picture that can be sampled between pixels, by cubic B-splines.
 
-    The picture is `(B, G, H, W)`; NaN where it saw nothing.
+    The picture is `(B, G, H, W)`; NaN where it does not show the scene.
     """
 
     picture: Tensor
     splines: Tensor
-    there: Tensor
+    is_visible: Tensor
 
     def __init__(self, g: Tensor) -> None:
         super().__init__()
-        there = g.isfinite().all(1, keepdim=True)
-        splines = torch.where(there, g, 0)
+        is_visible = g.isfinite().all(1, keepdim=True)
+        splines = torch.where(is_visible, g, 0)
         for _ in range(2):
-            splines = _coefficients(splines).mT
-        self.whole = bool(there.all())
-        self.register_buffer("picture", g if self.whole else torch.where(there, g, torch.nan))
+            splines = _spline_coefficients(splines).mT
+        self.is_whole = bool(is_visible.all())
+        self.register_buffer(
+            "picture", g if self.is_whole else torch.where(is_visible, g, torch.nan)
+        )
         self.register_buffer("splines", splines)
-        self.register_buffer("there", there.to(g.dtype))
+        self.register_buffer("is_visible", is_visible.to(g.dtype))
 
     def forward(self, motion: Tensor) -> Tensor:
         """Sample the picture where the points of the cube lie in it; NaN outside.
@@ -72,99 +77,113 @@ class Movable(nn.Module):
         if not bool(motion.any()):
             return self.picture
         height, width = self.picture.shape[2:]
-        like = self.splines
-        rows = torch.arange(height, dtype=like.dtype, device=like.device)[:, None]
-        columns = torch.arange(width, dtype=like.dtype, device=like.device)[None]
-        i, j = _moved(motion, rows, columns, height, width)
-        inside = (i >= 0) & (i <= height - 1) & (j >= 0) & (j <= width - 1)
-        if not self.whole:
-            places = (_place(at, n) for at, n in ((i, height), (j, width)))
-            inside = inside & (_sample(self.there, *places) > 0.999)
-        # All four weights of a cubic B-spline are positive: two linear samples along an axis.
-        down, right = (_pairs(at, n + 2) for at, n in ((i, height), (j, width)))
-        found = torch.zeros_like(self.picture)
+        splines = self.splines
+        rows = torch.arange(height, dtype=splines.dtype, device=splines.device)[:, None]
+        columns = torch.arange(width, dtype=splines.dtype, device=splines.device)[None]
+        i, j = _map_points(motion, rows, columns, height, width)
+        is_inside = (i >= 0) & (i <= height - 1) & (j >= 0) & (j <= width - 1)
+        if not self.is_whole:
+            positions = (
+                _to_grid_units(coordinate, n) for coordinate, n in ((i, height), (j, width))
+            )
+            is_inside = is_inside & (_sample_linearly(self.is_visible, *positions) > 0.999)
+        down, right = (
+            _spline_samples(coordinate, n + 2) for coordinate, n in ((i, height), (j, width))
+        )
+        samples = torch.zeros_like(self.picture)
         for down_weight, row in down:
             for right_weight, column in right:
-                found.addcmul_(_sample(like, row, column), down_weight * right_weight)
-        return found.masked_fill_(~inside, torch.nan)
+                samples.addcmul_(_sample_linearly(splines, row, column), down_weight * right_weight)
+        return samples.masked_fill_(~is_inside, torch.nan)
 
-    def filled(self, motion: Tensor, predicted: Tensor) -> Tensor:
-        """Return p + V (D g − W p): W moves to the picture, V back, both as `forward`; NaN outside.
+    def filled(self, motion: Tensor, prediction: Tensor) -> Tensor:
+        """Return p + V (D g − W p): the moved picture, with details of p that g cannot show.
 
-        It predicts the pixels of the picture, and keeps what these cannot show of p. D are the
-        exposures that fit best.
+        W moves the prediction p to the picture, V moves back, both as `forward`; NaN outside. D are
+        the exposures that fit best. See `cassi.systems.guide.GuidedPrior`.
         """
         if not bool(motion.any()):
             return self.picture
-        shown = Movable(predicted)(inverse(motion))
-        left, _ = exposed(torch.where(shown.isfinite(), self.picture, torch.nan), shown)
-        back = Movable(torch.where(self.there > 0, left, torch.nan))(motion)
-        return predicted + back
+        moved_prediction = Movable(prediction)(inverse(motion))
+        visible_picture = torch.where(moved_prediction.isfinite(), self.picture, torch.nan)
+        residual, _ = fit_exposure(visible_picture, moved_prediction)
+        moved_residual = Movable(torch.where(self.is_visible > 0, residual, torch.nan))(motion)
+        return prediction + moved_residual
 
 
-def _coefficients(g: Tensor) -> Tensor:
-    # Of the cubic B-splines through the pixels along the last axis, one more on either side.
-    at = torch.arange(-REACH, REACH + 1, dtype=torch.float64).abs()
-    kernel = (math.sqrt(3) * (math.sqrt(3) - 2) ** at).to(g)
-    wide = pad(g, (REACH + 1, REACH + 1, 0, 0), mode="replicate")
-    return ops.convolve1d(wide, kernel).narrow(-1, 2 * REACH, g.shape[-1] + 2)
+def _spline_coefficients(g: Tensor) -> Tensor:
+    """Return coefficients of cubic B-splines along the last axis, with one more on either side."""
+    # The splines go through the pixels. Their coefficients are the pixels convolved with
+    # √3 (√3 − 2)^|distance|, the inverse of the kernel (1, 4, 1)/6.
+    distances = torch.arange(
+        -_KERNEL_REACH_PIXELS, _KERNEL_REACH_PIXELS + 1, dtype=torch.float64
+    ).abs()
+    kernel = (math.sqrt(3) * (math.sqrt(3) - 2) ** distances).to(g)
+    padded = pad(g, (_KERNEL_REACH_PIXELS + 1, _KERNEL_REACH_PIXELS + 1, 0, 0), mode="replicate")
+    return ops.convolve1d(padded, kernel).narrow(-1, 2 * _KERNEL_REACH_PIXELS, g.shape[-1] + 2)
 
 
-def _pairs(at: Tensor, size: int) -> list[tuple[Tensor, Tensor]]:
-    # Weights and places, in the array of coefficients, of the linear samples that make a spline.
-    start = at.floor()
-    f = at - start
-    square = f * f
-    cube = square * f
-    outer = 4 - 6 * square + 3 * cube  # of the second coefficient, times 6
-    first = outer + (1 - f) ** 3
+def _spline_samples(positions: Tensor, size: int) -> list[tuple[Tensor, Tensor]]:
+    """Return weights and positions of the two linear samples whose sum is a spline's value."""
+    # A cubic B-spline has four weights, all positive. Two neighbouring coefficients in the right
+    # proportion are one linear sample between them, which `grid_sample` takes in one go.
+    start = positions.floor()
+    f = positions - start
+    f2 = f * f
+    f3 = f2 * f
+    second_of_first_pair = 4 - 6 * f2 + 3 * f3  # times 6
+    first_pair = second_of_first_pair + (1 - f) ** 3
     return [
-        (first / 6, _place(start + outer / first, size)),
-        (1 - first / 6, _place(start + 2 + cube / (6 - first), size)),
+        (first_pair / 6, _to_grid_units(start + second_of_first_pair / first_pair, size)),
+        (1 - first_pair / 6, _to_grid_units(start + 2 + f3 / (6 - first_pair), size)),
     ]
 
 
-def _place(at: Tensor, size: int) -> Tensor:
-    return at * (2 / (size - 1)) - 1  # as `grid_sample` counts
+def _to_grid_units(positions: Tensor, size: int) -> Tensor:
+    return positions * (2 / (size - 1)) - 1  # `grid_sample` counts from -1 to 1
 
 
-def _sample(value: Tensor, row: Tensor, column: Tensor) -> Tensor:
+def _sample_linearly(value: Tensor, row: Tensor, column: Tensor) -> Tensor:
     points = torch.stack((column, row), -1).expand(len(value), -1, -1, -1)
     return grid_sample(value, points, padding_mode="border", align_corners=True)
 
 
-def exposed(g: Tensor, predicted: Tensor) -> tuple[Tensor, Tensor]:
-    """Return D g − p with the exposures D that fit best, 0 where g is NaN, and D, `(B, G, 1, 1)`.
+def fit_exposure(g: Tensor, prediction: Tensor) -> tuple[Tensor, Tensor]:
+    """Return D g − p with the exposures D that fit best, and D, `(B, G, 1, 1)`.
 
-    Both are `(B, G, H, W)`.
+    Both pictures are `(B, G, H, W)`. The difference is 0 where g is NaN.
     """
-    there = g.isfinite()
-    g, p = torch.where(there, g, 0), torch.where(there, predicted, 0)
-    gain = (g * p).sum((2, 3), keepdim=True) / (g * g).sum((2, 3), keepdim=True).clamp_min(1e-30)
-    return gain * g - p, gain
+    is_finite = g.isfinite()
+    g, p = torch.where(is_finite, g, 0), torch.where(is_finite, prediction, 0)
+    power = (g * g).sum((2, 3), keepdim=True).clamp_min(1e-30)
+    exposure = (g * p).sum((2, 3), keepdim=True) / power
+    return exposure * g - p, exposure
 
 
-def misfit(g: Tensor, predicted: Tensor) -> float:
-    """Return ‖D g − p‖/‖p‖ of a picture in its place, where it has values."""
-    return float(exposed(g, predicted)[0].norm() / predicted.norm())
+def misfit(g: Tensor, prediction: Tensor) -> float:
+    """Return ‖D g − p‖/‖p‖ of a moved picture, over the pixels where it is not NaN."""
+    return float(fit_exposure(g, prediction)[0].norm() / prediction.norm())
 
 
-def step_towards(moved: Tensor, predicted: Tensor) -> Tensor:
-    """Return one step of Gauss–Newton for min ‖Σ_g (D g − p)‖, to be taken from the motion.
+def step_towards(picture: Tensor, prediction: Tensor) -> Tensor:
+    """Return one step of Gauss–Newton for min ‖Σ_g (D g − p)‖, to be subtracted from the motion.
 
-    Both pictures are `(B, G, H, W)`, the moved one NaN where it shows nothing. The step is `(4,)`,
-    float64, on the CPU.
+    Both pictures are `(B, G, H, W)`. The moved picture is NaN where it does not show the scene. The
+    step is `(4,)`, float64, on the CPU.
     """
-    height, width = predicted.shape[2:]
-    left, gain = exposed(moved, predicted)
-    image, left = (moved * gain).sum(1), left.sum(1)
+    height, width = prediction.shape[2:]
+    residual, exposure = fit_exposure(picture, prediction)
+    image, residual = (picture * exposure).sum(1), residual.sum(1)
     down, right = torch.gradient(image, dim=(1, 2))
     i = torch.arange(height, dtype=image.dtype, device=image.device)[:, None] - (height - 1) / 2
     j = torch.arange(width, dtype=image.dtype, device=image.device)[None] - (width - 1) / 2
-    # Of the position in the picture, with its axes taken as those of the cube.
-    parts = torch.stack((down, right, right * i - down * j, down * i + right * j))
-    there = down.isfinite() & right.isfinite()
-    rows = torch.where(there, parts, 0).flatten(1)
-    matrix, side = (rows @ rows.T).double().cpu(), (rows @ left.flatten()).double().cpu()
+    # Derivatives with respect to shift down, shift right, angle and logarithm of the scale. The
+    # axes of the picture are taken as those of the cube: motions are small.
+    derivatives = torch.stack((down, right, right * i - down * j, down * i + right * j))
+    is_finite = down.isfinite() & right.isfinite()
+    rows = torch.where(is_finite, derivatives, 0).flatten(1)
+    matrix, right_side = (rows @ rows.T).double().cpu(), (rows @ residual.flatten()).double().cpu()
+    # A picture without structure in one direction makes the matrix singular. A little damping then
+    # gives a small step instead of an error.
     matrix = matrix + 1e-9 * matrix.diagonal().diag_embed() + 1e-30 * torch.eye(4).to(matrix)
-    return torch.linalg.solve(matrix, side)
+    return torch.linalg.solve(matrix, right_side)

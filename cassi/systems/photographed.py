@@ -1,37 +1,43 @@
-"""Whether a mask is a photograph by a sensor, or known from its design."""
+"""Tell design masks, which have two values, from masks that a sensor measured."""
 
 import torch
 from torch import Tensor
 
-_ROUNDED = 1 / 255
-"""Of the contrast: values of a design that differ by less are one."""
+# Values of a design that differ by at most this fraction of the contrast are one value. It is one
+# step of an 8-bit image.
+_MAX_ROUNDING = 1 / 255
 
-_PEAKED = 2.5
-"""Times as many values of a Gaussian lie within its standard deviation as in the next one."""
+# Noise, blur and vignetting spread a sensor's values around a level at least like a Gaussian. On
+# one side of its mean a Gaussian has 2.5 times as many values within one standard deviation as in
+# the next interval of the same width. The levels of a design are narrower.
+_MIN_PEAK_RATIO = 2.5
 
-_CLIPPED = 0.01
-"""Share of the pixels: users clip the brightest of a photograph, usually half as many."""
+# A measured mask may have this fraction of its pixels at one exact level: users clip the brightest
+# pixels, usually half as many.
+_MAX_CLIPPED_FRACTION = 0.01
 
 
 def is_design(mask: Tensor) -> bool:
-    """Tell whether a mask is a design: it has two values. A sensor's blur makes grey ones.
+    """Tell whether a mask is a design mask, with two values only. A sensor's blur adds grey ones.
 
-    Each image of a mask `(…, H, W)` may have two values of its own, rounded to 8 bits.
+    Each image of a mask `(…, H, W)` may have its own two values, rounded to 8 bits.
     """
-    low, high = mask.amin((-2, -1), keepdim=True), mask.amax((-2, -1), keepdim=True)
-    away = torch.minimum(mask - low, high - mask)
-    return bool((away <= _ROUNDED * (high - low)).all())
+    lowest, highest = mask.amin((-2, -1), keepdim=True), mask.amax((-2, -1), keepdim=True)
+    distances = torch.minimum(mask - lowest, highest - mask)
+    return bool((distances <= _MAX_ROUNDING * (highest - lowest)).all())
 
 
 def has_two_levels(mask: Tensor) -> bool:
-    """Tell whether a grey mask has two values that repeat, as a design averaged over pixels has.
+    """Tell whether many pixels of a grey mask have one of two values, as in an averaged design.
 
-    A pixel within one element has one of two values, to the rounding of 8 bits. Noise, blur and
-    vignetting spread those of a photograph over more than that. So at both levels more values must
-    lie within the rounding than of a Gaussian as wide, against the next interval, and more than are
-    clipped.
+    A design that is averaged over pixels is grey where an element ends within a pixel. Pixels
+    within one element still have one of two values, to the rounding of 8 bits. A measured mask has
+    its values spread over more than the rounding. So the function compares the number of values
+    within the rounding of each level with that of the next interval, and with the number of pixels
+    that may be clipped.
     """
-    low, high = mask.amin((-2, -1), keepdim=True), mask.amax((-2, -1), keepdim=True)
-    away = torch.stack((mask - low, high - mask)) / (high - low)
-    at, near = ((away <= k * _ROUNDED).float().mean((-2, -1)) for k in (1, 2))
-    return bool(((at > _CLIPPED) & (at > _PEAKED * (near - at))).all())
+    lowest, highest = mask.amin((-2, -1), keepdim=True), mask.amax((-2, -1), keepdim=True)
+    distances = torch.stack((mask - lowest, highest - mask)) / (highest - lowest)
+    at_level, within_two = ((distances <= k * _MAX_ROUNDING).float().mean((-2, -1)) for k in (1, 2))
+    is_peak = at_level > _MIN_PEAK_RATIO * (within_two - at_level)
+    return bool(((at_level > _MAX_CLIPPED_FRACTION) & is_peak).all())

@@ -1,4 +1,4 @@
-"""A camera whose lens, a diffractive one, has another point-spread function at every wavelength."""
+"""A camera whose diffractive lens has its own point-spread function at every wavelength."""
 
 import math
 from dataclasses import dataclass
@@ -13,20 +13,25 @@ from cassi.systems.arguments import Array, check_shape
 from cassi.systems.blurred import BlurredCassi, band_kernels
 from cassi.systems.conjugate import Apply
 
-_OPEN = 0.5  # of the largest transmission: a mask above it everywhere lets all through
-_LEAST = 1e-4  # of the largest value of the preconditioner's denominator
+# A mask whose smallest transmission is at least this fraction of the largest is nearly open. Only
+# then is AAᵀ nearly a convolution, which the preconditioner inverts in the Fourier domain.
+_MIN_OPEN_TRANSMISSION = 0.5
+
+# The preconditioner's denominator is at least this fraction of its largest value. With ρ = 0 it is
+# zero at frequencies that no kernel passes.
+_MIN_DENOMINATOR_FRACTION = 1e-4
 
 
 @dataclass(frozen=True)
 class TurningPsf:
-    """A point-spread function of some blades that turn with wavelength.
+    """A point-spread function of a few blades that turn with wavelength.
 
-    Diffractive lenses are made to have such functions: the direction of the blades tells the
+    Diffractive lenses are designed to have such functions: the direction of the blades encodes the
     wavelength.
 
     Attributes:
-        length: of a blade, pixels.
-        blades: number n; between the first band and the end of the last one they turn by 360°/n.
+        length: length of a blade, pixels.
+        blades: number n. From the first band to the end of the last one they turn by 360°/n.
         width: standard deviation across a blade, pixels.
 
     Raises:
@@ -54,27 +59,27 @@ class TurningPsf:
     def draw(self, bands: int) -> Tensor:
         """Return the kernels `(C, n, n)`, float64, each of the sum 1."""
         reach = math.ceil(self.length + 3 * self.width)
-        t = torch.arange(-reach, reach + 1, dtype=torch.float64)
-        down, right = t[:, None], t[None]
+        pixels = torch.arange(-reach, reach + 1, dtype=torch.float64)
+        down, right = pixels[:, None], pixels[None]
         turn = torch.arange(bands, dtype=torch.float64) / bands
-        kernels = torch.zeros(bands, len(t), len(t), dtype=torch.float64)
+        kernels = torch.zeros(bands, len(pixels), len(pixels), dtype=torch.float64)
         for blade in range(self.blades):
             angle = (2 * math.pi * (turn + blade) / self.blades)[:, None, None]
-            along = right * angle.cos() - down * angle.sin()
-            across = right * angle.sin() + down * angle.cos()
-            beyond = along - along.clamp(0, self.length)
-            kernels += torch.exp(-0.5 * (across.square() + beyond.square()) / self.width**2)
+            along_blade = right * angle.cos() - down * angle.sin()
+            across_blade = right * angle.sin() + down * angle.cos()
+            past_end = along_blade - along_blade.clamp(0, self.length)
+            kernels += torch.exp(-0.5 * (across_blade.square() + past_end.square()) / self.width**2)
         return kernels / kernels.sum((1, 2), keepdim=True)
 
 
 class PsfCassi(BlurredCassi):
-    r"""A camera with a point-spread function of any size per wavelength, behind it a mask or none.
+    r"""A camera with a point-spread function of any size per wavelength, with or without a mask.
 
         y[k, h, w'] = Σ_c (m[k, c] · (p[c] * x[c]))[h, w' − o(c)]
 
-    It is `BlurredCassi` with p as a stack of kernels that need not be separable: convolutions are
-    products of Fourier transforms. Their time does not depend on the size of a kernel. The scene
-    outside of the field of view counts as dark.
+    It is `BlurredCassi` with kernels p that need not be separable. Convolutions are products of
+    Fourier transforms, so their time hardly depends on the size of a kernel. The scene outside of
+    the field of view counts as dark.
 
     Args:
         mask: transmission in [0, 1], as for `SDCassi`: a coded aperture, or filters on the sensor,
@@ -82,8 +87,8 @@ class PsfCassi(BlurredCassi):
         bands: number of bands C.
         step: dispersion in pixels per band; 0 for a lens alone.
         axis: -1 disperses along columns, -2 along rows.
-        kernels: p, `(C, h, w)` of odd sides, or what draws them, such as `TurningPsf`.
-        further: what else `BlurredCassi` takes, such as `detector_spread`.
+        kernels: p, `(C, h, w)` of odd sides, or a `TurningPsf` that draws them.
+        further: further arguments of `BlurredCassi`, such as `detector_spread`.
 
     Raises:
         TypeError: as `BlurredCassi`.
@@ -95,7 +100,7 @@ class PsfCassi(BlurredCassi):
     """
 
     kernels: Tensor
-    _transfer: Tensor  # (C, P, Q), of the kernels, padded
+    _transfer: Tensor  # (C, P, Q), Fourier transforms of the padded kernels
 
     def __init__(
         self,
@@ -110,97 +115,112 @@ class PsfCassi(BlurredCassi):
         if further.get("point_spread") is not None:
             raise ValueError("point_spread: expected None: the kernels are the spread")
         super().__init__(mask, bands, step, axis, **further)
-        drawn = kernels.draw(bands) if isinstance(kernels, TurningPsf) else kernels
-        stack = band_kernels("kernels", drawn, bands)
+        if isinstance(kernels, TurningPsf):
+            kernels = kernels.draw(bands)
+        stack = band_kernels("kernels", kernels, bands)
         self.register_buffer("kernels", stack.expand(bands, -1, -1).to(self.mask).contiguous())
-        others = (self.line, self.detector_rows)
-        # All bands are summed before the mask: half of the transforms are of the sum.
-        self._summed = self.mask.shape[-3] == 1 and not any(self.offsets)
-        self._summed = self._summed and all(kernel is None for kernel in others)
-        self._summed = self._summed and self.detector == self.mask.shape[axis]
-        self._derive()
+        # Where one mask codes all bands, none moves and no blur follows, the bands can be summed
+        # as spectra. One inverse transform of the sum then replaces one per band.
+        self._sums_before_mask = (
+            self.mask.shape[-3] == 1
+            and not any(self.offsets)
+            and self.line is None
+            and self.detector_rows is None
+            and self.detector == self.mask.shape[axis]
+        )
+        self._start_deriving()
 
     @torch.no_grad()
     def refresh(self) -> None:
         """Transform the present kernels."""
         sides = zip(self.mask.shape[-2:], self.kernels.shape[-2:], strict=True)
         self._sides = [fast_length(a + b - 1) for a, b in sides]
-        wide = self.kernels.to(torch.promote_types(self.kernels.dtype, torch.float32))
-        padded = pad(wide, (0, self._sides[1] - wide.shape[-1], 0, self._sides[0] - wide.shape[-2]))
-        # The middle of a kernel becomes its first pixel.
-        turned = padded.roll([-(side // 2) for side in wide.shape[-2:]], (-2, -1))
-        self._transfer = torch.fft.rfft2(turned)
+        values = self.kernels.to(torch.promote_types(self.kernels.dtype, torch.float32))
+        rows, columns = values.shape[-2:]
+        padded = pad(values, (0, self._sides[1] - columns, 0, self._sides[0] - rows))
+        # The middle of a kernel becomes its first pixel, so that it does not shift the image.
+        self._transfer = torch.fft.rfft2(padded.roll((-(rows // 2), -(columns // 2)), (-2, -1)))
         self._note_sources()
 
-    def _sources(self) -> tuple[Tensor]:
+    def _list_sources(self) -> tuple[Tensor]:
         return (self.kernels,)
 
-    def _current(self) -> Tensor:
-        self._notice()
+    def _current_transfer(self) -> Tensor:
+        self._refresh_if_changed()
         return self._transfer
 
     def forward(self, x: Tensor) -> Tensor:
         """Simulate the measurement: `(B, C, H, W)` → `(B, K, H', W')`."""
-        if not self._summed:
+        if not self._sums_before_mask:
             return super().forward(x)
         check_shape("x", x, self.cube_shape)
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        image = _Blur.apply(wide, self._current(), self._sides, False, True)
+        values = x.to(torch.promote_types(x.dtype, torch.float32))
+        image = _FourierBlur.apply(values, self._current_transfer(), self._sides, False, True)
         return (image * self.mask[..., 0, :, :]).to(x.dtype)
 
     def adjoint(self, y: Tensor) -> Tensor:
         """Apply the transpose: `(B, K, H', W')` → `(B, C, H, W)`."""
-        if not self._summed:
+        if not self._sums_before_mask:
             return super().adjoint(y)
         check_shape("y", y, self.measurement_shape)
-        wide = y.to(torch.promote_types(y.dtype, torch.float32))
-        image = (wide * self.mask[..., 0, :, :]).sum(1, keepdim=True).to(wide.dtype)
-        return _Blur.apply(image, self._current(), self._sides, True, True).to(y.dtype)
+        values = y.to(torch.promote_types(y.dtype, torch.float32))
+        image = (values * self.mask[..., 0, :, :]).sum(1, keepdim=True).to(values.dtype)
+        return _FourierBlur.apply(image, self._current_transfer(), self._sides, True, True).to(
+            y.dtype
+        )
 
-    def _before_mask(self, image: Tensor, back: bool = False) -> Tensor:
-        return _Blur.apply(image[:, 0], self._current(), self._sides, back, False)[:, None]
+    def _blur_scene(self, image: Tensor, is_transposed: bool = False) -> Tensor:
+        transfer = self._current_transfer()
+        image = _FourierBlur.apply(image[:, 0], transfer, self._sides, is_transposed, False)
+        return image[:, None]
 
     def _precondition(self, rho: Tensor) -> Apply | None:
-        """Divide by Σ_c |p̂[c]|² + ρ, what AAᵀ + ρ is away from the rim of an open mask."""
-        mask, whole = self.mask.detach(), unwrapped(self.mask)
-        if not self._summed or self.shots > 1 or float(whole.amin()) < _OPEN * float(whole.amax()):
+        """Divide by Σ_c |p̂[c]|² + ρ: for an open mask AAᵀ + ρ is that, except near the rim."""
+        mask, plain_mask = self.mask.detach(), unwrapped(self.mask)
+        if (
+            not self._sums_before_mask
+            or self.shots > 1
+            or float(plain_mask.amin()) < _MIN_OPEN_TRANSMISSION * float(plain_mask.amax())
+        ):
             return None
-        power = self._current().abs().square().sum(0)
+        power = self._current_transfer().abs().square().sum(0)
         power = power * mask.mean().to(power.dtype).square()
         damping = rho.detach().view(-1, 1, 1, 1) if rho.ndim == 1 else rho.detach()
-        there = damping != torch.inf
-        least = damping.flatten(1).amin(1).view(-1, 1, 1, 1).clamp_min(_LEAST * power.amax())
+        is_present = damping != torch.inf
+        # A Fourier transform knows no pixels, so the smallest ρ of a sample stands for all.
+        min_damping = damping.flatten(1).amin(1).view(-1, 1, 1, 1)
+        min_damping = min_damping.clamp_min(_MIN_DENOMINATOR_FRACTION * power.amax())
 
         def apply(r: Tensor) -> Tensor:
-            seen = torch.fft.rfft2(r * there, self._sides) / (power + least)
-            image = torch.fft.irfft2(seen, self._sides)
-            return (image[..., : r.shape[-2], : r.shape[-1]] * there).to(r.dtype)
+            spectrum = torch.fft.rfft2(r * is_present, self._sides) / (power + min_damping)
+            image = torch.fft.irfft2(spectrum, self._sides)
+            return (image[..., : r.shape[-2], : r.shape[-1]] * is_present).to(r.dtype)
 
         return apply
 
-    def _described(self) -> list[str]:
+    def _describe_arguments(self) -> list[str]:
         sides = "x".join(map(str, self.kernels.shape[1:]))
         return [f"step={self.step}", f"axis={self.axis}", f"kernels={sides}"]
 
 
-class _Blur(torch.autograd.Function):
-    """Convolve `(B, C, H, W)` with a kernel per band, or apply the transpose.
+class _FourierBlur(torch.autograd.Function):
+    """Convolve `(B, C, H, W)` with a kernel per band, or apply the transpose (`is_transposed`).
 
-    With `summed` over the bands as well, `(B, 1, H, W)`. Each is the gradient of the other, with
-    its bits.
+    With `sum_bands` the convolution also sums over bands, to `(B, 1, H, W)`. Each of the two is
+    computed as the gradient of the other, with the same bits.
     """
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(
-        image: Tensor, transfer: Tensor, sides: list[int], back: bool, summed: bool
+        image: Tensor, transfer: Tensor, sides: list[int], is_transposed: bool, sum_bands: bool
     ) -> Tensor:
-        seen = torch.fft.rfft2(image, sides) * (transfer.conj() if back else transfer)
-        if summed and not back:
-            seen = seen.sum(1, keepdim=True)
-        full = torch.fft.irfft2(seen, sides)
-        return full[..., : image.shape[-2], : image.shape[-1]].to(image.dtype).contiguous()
+        spectrum = torch.fft.rfft2(image, sides) * (transfer.conj() if is_transposed else transfer)
+        if sum_bands and not is_transposed:
+            spectrum = spectrum.sum(1, keepdim=True)
+        padded = torch.fft.irfft2(spectrum, sides)
+        return padded[..., : image.shape[-2], : image.shape[-1]].to(image.dtype).contiguous()
 
     @staticmethod
     def setup_context(ctx: FunctionContext, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -210,22 +230,26 @@ class _Blur(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: FunctionContext, gradient: Tensor) -> Gradients:
-        sides, back, summed = ctx.constants
-        image = _Blur.apply(gradient, *ctx.saved_tensors, sides, not back, summed)
+        sides, is_transposed, sum_bands = ctx.constants
+        (transfer,) = ctx.saved_tensors
+        image = _FourierBlur.apply(gradient, transfer, sides, not is_transposed, sum_bands)
         return image, None, None, None, None
 
     @staticmethod
     def jvp(ctx: FunctionContext, tangent: Tensor, *_: None) -> Tensor:
-        return _Blur.apply(tangent, *ctx.saved_tensors, *ctx.constants)
+        return _FourierBlur.apply(tangent, *ctx.saved_tensors, *ctx.constants)
 
 
 def fast_length(length: int) -> int:
-    """Return the least length, no less than this one, of factors 2, 3 and 5."""
+    """Return the smallest length that is at least this one and has no factors but 2, 3 and 5.
+
+    Fourier transforms of such lengths are fast.
+    """
     while True:
-        rest = length
+        remainder = length
         for factor in (2, 3, 5):
-            while rest % factor == 0:
-                rest //= factor
-        if rest == 1:
+            while remainder % factor == 0:
+                remainder //= factor
+        if remainder == 1:
             return length
         length += 1

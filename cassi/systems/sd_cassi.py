@@ -27,10 +27,11 @@ from cassi.systems.coded import CodedSystem
 from cassi.systems.lines import add_lines, solve_lines
 from cassi.systems.taps import band_taps, sharp_codes
 
-_WIDEST = 100
+# A triangle of b pixels has about 2 b taps, and the gram as many diagonals: memory limits b.
+_MAX_BAND_WIDTH_PIXELS = 100
 
 
-class Further(TypedDict, total=False):
+class SDCassiOptions(TypedDict, total=False):
     """Arguments of `SDCassi` that cameras around it take too."""
 
     offsets: Sequence[float] | Tensor | None
@@ -57,9 +58,9 @@ class SDCassi(CodedSystem):
     light of a continuous spectrum that is known b pixels apart and linear between. It is sampled at
     pixels and has the sum 1.
 
-    A mask that the sensor photographed is averaged over pixels already. Interpolated linearly it is
-    averaged once more, and has too little contrast. So it codes bands after they are spread, and is
-    moved with sharper taps, see `cassi.systems.taps.sharp_codes`:
+    A mask that the sensor photographed is averaged over pixels already. Linear interpolation would
+    average it once more, with too little contrast. So such a mask codes bands after they are
+    spread, and is moved with sharper taps, see `cassi.systems.taps.sharp_codes`:
 
         y[k, h, w'] = Σ_c m_c[k, h, w'] · Σ_t a[c, t] x[c, h, w' − s(c) − t]
 
@@ -77,19 +78,19 @@ class SDCassi(CodedSystem):
         detector: pixels of the detector along the axis; W' = W + ⌈max o(c)⌉ by default. Offsets
             count from its first pixel, and light beside it is lost.
         band_width: b, pixels, 1 to 100.
-        photographed: the mask is a photograph by the sensor that takes the snapshots, else known
-            from its design. It makes a difference for bands of one pixel that fall between pixels.
+        photographed: True: the sensor that takes the snapshots measured the mask. False: it is a
+            design mask. The two differ for bands of one pixel width that fall between pixels.
 
     Attributes:
         offsets: o(c), a tuple of numbers, pixels.
         shifts: o(c) as a tensor, float64; None where the camera has a step.
-        step: of a camera with offsets, their mean distance, rounded.
+        step: pixels per band; with offsets their mean distance, rounded.
 
     Raises:
         TypeError: the mask is not numeric, `bands` is not an integer or `step` not a number.
         ValueError: the mask's shape or bands do not fit, it holds NaN or infinity, `axis` is
-            unknown, there is not one offset per band, one is negative without a `detector`, or the
-            width of a band is none.
+            unknown, there is not one offset per band, one is negative without a `detector`, or
+            `band_width` is out of range.
 
     Source: Wagadarikar et al., "Single disperser design for coded aperture snapshot spectral
     imaging", Applied Optics 47(10), 2008.
@@ -105,15 +106,14 @@ class SDCassi(CodedSystem):
     """
 
     shifts: Tensor | None
-    _exact = ("shifts",)
+    _float64_tensors = ("shifts",)
     _gram: Tensor
     _codes: Tensor | None = None
-    _held: Tensor | None = None
-    """The gram of a run; see `begin`."""
+    _fixed_gram: Tensor | None = None  # the gram of one run; see `begin`
     _taps: Tensor
     _starts: Tensor
-    _after: bool = False
-    """Whether bands are spread before they are coded."""
+    # Whether bands are spread over pixels first, and then coded by a measured mask.
+    _codes_after_spread: bool = False
 
     def __init__(
         self,
@@ -129,8 +129,10 @@ class SDCassi(CodedSystem):
     ) -> None:
         super().__init__()
         check_axis(axis)
-        if not (is_number(band_width) and 1 <= band_width <= _WIDEST):
-            raise ValueError(f"band_width: expected 1 to {_WIDEST} pixels, got {band_width!r}")
+        if not (is_number(band_width) and 1 <= band_width <= _MAX_BAND_WIDTH_PIXELS):
+            raise ValueError(
+                f"band_width: expected 1 to {_MAX_BAND_WIDTH_PIXELS} pixels, got {band_width!r}"
+            )
         if isinstance(bands, bool) or not isinstance(bands, int):
             raise TypeError(f"bands: expected an integer, got {bands!r}")
         step = as_step(step)
@@ -147,24 +149,26 @@ class SDCassi(CodedSystem):
         else:
             shifts = as_shifts(offsets, bands)
             self.detector = detector_pixels(shifts, width, detector)
-            whole = not (is_wide or isinstance(offsets, nn.Parameter))
-            even = even_step(shifts) if whole else None
-            if even is not None and self.detector == width + (bands - 1) * abs(even):
-                self.step = even
+            # Evenly spaced whole offsets count as a step: `ratio_inverse` and the operators on
+            # spectral components need one. A parameter may move off the pixels, so it stays.
+            may_be_step = not (is_wide or isinstance(offsets, nn.Parameter))
+            whole_step = even_step(shifts) if may_be_step else None
+            if whole_step is not None and self.detector == width + (bands - 1) * abs(whole_step):
+                self.step = whole_step
                 self.register_buffer("shifts", None)
             else:
                 self.step = round((shifts[-1] - shifts[0]).item() / max(bands - 1, 1))
                 _register(self, "shifts", shifts, offsets)
-        self._derive()
+        self._start_deriving()
 
     @property
     def part_axis(self) -> int:  # type: ignore[override]
-        """The axis across the dispersion, -2 or -1; the camera mixes nothing along it."""
+        """The axis across the dispersion, -2 or -1. The camera mixes no pixels along it."""
         return -3 - self.axis
 
     @property
     def codes_frames(self) -> bool:
-        """Whether the bands may be frames of a video: each has its own mask, none is moved."""
+        """Whether the bands may be frames of a video: each has its own mask, and none moves."""
         return self.mask.shape[-3] > 1 and not any(self.offsets) and self.band_width == 1
 
     def part(self, start: int, stop: int) -> SDCassi:
@@ -175,19 +179,19 @@ class SDCassi(CodedSystem):
         return self.like(mask=self.mask.narrow(self.part_axis, start, stop - start))
 
     def like(self, **changes: Any) -> SDCassi:
-        """Return a camera with other values of some arguments, and the light and unit of this one.
+        """Return a camera with some arguments changed, and `all_light` and `unit` of this one.
 
         Args:
-            changes: of the arguments of the camera. With a step the detector follows the mask.
+            changes: arguments of the camera by name. With a step the detector follows the mask.
         """
-        kept: dict[str, Any] = {"mask": self.mask, "bands": self.bands, "axis": self.axis}
-        kept |= {"band_width": self.band_width, "photographed": self.photographed}
+        arguments: dict[str, Any] = {"mask": self.mask, "bands": self.bands, "axis": self.axis}
+        arguments |= {"band_width": self.band_width, "photographed": self.photographed}
         if self.shifts is None and not changes.keys() & {"offsets", "detector"}:
-            kept["step"] = self.step
+            arguments["step"] = self.step
         else:
-            where = list(self.offsets) if self.shifts is None else self.shifts
-            kept |= {"offsets": where, "detector": self.detector}
-        return self.tell(SDCassi(**kept | changes))
+            offsets = list(self.offsets) if self.shifts is None else self.shifts
+            arguments |= {"offsets": offsets, "detector": self.detector}
+        return self.tell(SDCassi(**arguments | changes))
 
     def forward(self, x: Tensor) -> Tensor:
         """Simulate the measurement: `(B, C, H, W)` → `(B, K, H', W')`."""
@@ -196,7 +200,9 @@ class SDCassi(CodedSystem):
         x = self.turn(x)
         if self.shifts is None:
             return self.turn(ops.forward(x, self.turn(self.mask), self.step))
-        return self.turn(ops.forward_taps(x, *self._spread(), self.detector, after=self._after))
+        codes, taps, starts = self._current_spread()
+        y = ops.forward_taps(x, codes, taps, starts, self.detector, after=self._codes_after_spread)
+        return self.turn(y)
 
     def adjoint(self, y: Tensor) -> Tensor:
         """Apply the transpose: `(B, K, H', W')` → `(B, C, H, W)`."""
@@ -205,7 +211,8 @@ class SDCassi(CodedSystem):
             return self.turn(ops.adjoint(y, self.turn(self.mask), self.bands, self.step))
         if y.shape[-1] != self.detector:
             refuse_shape("y", self.turn(y), self.measurement_shape)
-        return self.turn(ops.adjoint_taps(y, *self._spread(), after=self._after))
+        x = ops.adjoint_taps(y, *self._current_spread(), after=self._codes_after_spread)
+        return self.turn(x)
 
     def add_adjoint(self, v: Tensor, y: Tensor) -> Tensor:
         """Return v + Aᵀy: `(B, C, H, W)` and `(B, K, H', W')` → `(B, C, H, W)`."""
@@ -214,7 +221,8 @@ class SDCassi(CodedSystem):
             return self.turn(ops.add_adjoint(v, y, self.turn(self.mask), self.step))
         if y.shape[-1] != self.detector:
             refuse_shape("y", self.turn(y), self.measurement_shape)
-        return self.turn(ops.add_adjoint_taps(v, y, *self._spread(), after=self._after))
+        x = ops.add_adjoint_taps(v, y, *self._current_spread(), after=self._codes_after_spread)
+        return self.turn(x)
 
     def forward_subspace(self, components: Tensor, basis: Tensor) -> Tensor:
         """Simulate the measurement of the cube E a: `(B, R, H, W)` → `(B, K, H', W')`."""
@@ -240,37 +248,41 @@ class SDCassi(CodedSystem):
         if is_tracked(self.mask, self.shifts) or is_wrapped(self.mask):
             return super().add_gram_product(v, y)
         gram = self._current_gram()
+        # A gram (T·K, K, H, W') with T > 1 taps couples pixels of a line: a band matrix. With
+        # T = 1 it couples the K shots of a pixel alone.
         if gram.shape[-4] != gram.shape[-3]:
             return self.turn(add_lines(self.turn(v), self.turn(y), gram))
-        gram, turned = gram.to(y.dtype), self.turn(y)
+        gram, y_turned = gram.to(y.dtype), self.turn(y)
         if gram.shape[-4] == 1:
             return torch.addcmul(v, self.turn(gram.squeeze(-3)), y)
-        image = (gram.expand(len(y), -1, -1, -1, -1) * turned[:, None]).sum(2)
+        image = (gram.expand(len(y), -1, -1, -1, -1) * y_turned[:, None]).sum(2)
         return v + self.turn(image)
 
     def gram_solve(self, r: Tensor, rho: float | Tensor = 0.0) -> Tensor:
         """Solve (AAᵀ + diag ρ) z = r in closed form, r and ρ as for `System.gram_solve`.
 
-        At every detector pixel by itself, in the Moore–Penrose sense, where bands move by whole
-        pixels. Along every detector row otherwise, see `cassi.ops.band_solve`.
+        Where bands move by whole pixels, every detector pixel is solved by itself, in the
+        Moore–Penrose sense. Otherwise it is every detector row, see `cassi.ops.band_solve`.
         """
         if tuple(r.shape[-3:]) != self.measurement_shape:
             refuse_shape("y", r, self.measurement_shape)
-        gram, turned, rho = self._current_gram(), self.turn(r), self._turn_damping(rho)
+        gram, r_turned, rho = self._current_gram(), self.turn(r), self._turn_damping(rho)
         if gram.shape[-4] != gram.shape[-3]:
-            return self.turn(solve_lines(turned, gram, rho, self.offsets))
-        return self.turn(ops.gram_solve(turned, gram, rho))
+            return self.turn(solve_lines(r_turned, gram, rho, self.offsets))
+        return self.turn(ops.gram_solve(r_turned, gram, rho))
 
     def data_step(self, v: Tensor, y: Tensor, rho: float | Tensor = 0.0) -> Tensor:
         """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖² in closed form, see `System.data_step`."""
         if self.shifts is not None:
             return super().data_step(v, y, rho)
         v, y, mask = self.turn(v), self.turn(y), self.turn(self.mask)
-        return self.turn(ops.data_step(v, y, mask, self.step, self._turn_damping(rho), self._held))
+        return self.turn(
+            ops.data_step(v, y, mask, self.step, self._turn_damping(rho), self._fixed_gram)
+        )
 
-    def _hold(self) -> None:
-        super()._hold()
-        self._held = self._current_gram()
+    def _fix_derived(self) -> None:
+        super()._fix_derived()
+        self._fixed_gram = self._current_gram()
 
     def ratio_inverse(self, y: Tensor) -> Tensor:
         """Divide y by band count and mask, see `cassi.ops.ratio_inverse`.
@@ -285,79 +297,82 @@ class SDCassi(CodedSystem):
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Compute taps, and gram where bands fall between pixels, of present mask and shifts."""
+        """Compute taps, codes and gram from the present mask and shifts; nothing for a step."""
         if self.shifts is None:
             check_bands(canonical_mask(self.mask), self.bands)
             self._offsets = ops.step_offsets(self.bands, self.step)
             return
         self._offsets = tuple(self.shifts.tolist())
         is_whole = all(offset == int(offset) for offset in self._offsets)
-        self._after = self.photographed and self.band_width == 1 and not is_whole
-        codes, self._taps, self._starts = self._make_spread()
-        self._codes = codes if self._after else None
-        self._gram = self._spread_gram(codes, self._taps, self._starts)
+        self._codes_after_spread = self.photographed and self.band_width == 1 and not is_whole
+        codes, self._taps, self._starts = self._compute_spread()
+        self._codes = codes if self._codes_after_spread else None
+        self._gram = self._compute_gram(codes, self._taps, self._starts)
         self._note_sources()
 
-    def _spread(self) -> tuple[Tensor, Tensor, Tensor]:
+    def _current_spread(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return mask or codes, taps and starts, as `cassi.ops.forward_taps` takes them."""
-        is_passing = is_tracked(self.shifts)  # they have a gradient of their own
-        if self._after:
-            is_passing |= is_tracked(self.mask) or is_wrapped(self.mask)
-            is_passing |= torch.compiler.is_compiling()
-        if is_passing:
-            return self._make_spread()
-        self._notice()
+        # Stored tensors carry no gradient, so they are computed anew where a gradient passes
+        # through them: with respect to the shifts, and for codes with respect to the mask.
+        is_transient = is_tracked(self.shifts)
+        if self._codes_after_spread:
+            is_transient |= is_tracked(self.mask) or is_wrapped(self.mask)
+            is_transient |= torch.compiler.is_compiling()
+        if is_transient:
+            return self._compute_spread()
+        self._refresh_if_changed()
         codes = self.turn(self.mask) if self._codes is None else self._codes
         return codes, self._taps, self._starts
 
-    def _make_spread(self) -> tuple[Tensor, Tensor, Tensor]:
+    def _compute_spread(self) -> tuple[Tensor, Tensor, Tensor]:
         assert self.shifts is not None
-        if self._after:
+        if self._codes_after_spread:
             mask = canonical_mask(self.turn(self.mask))
             return sharp_codes(mask, self.shifts, self.detector)
         taps, starts = band_taps(self.shifts, self.band_width)
-        wide = torch.promote_types(self.mask.dtype, torch.float32)
-        return self.turn(self.mask), taps.to(wide), starts
+        dtype = torch.promote_types(self.mask.dtype, torch.float32)
+        return self.turn(self.mask), taps.to(dtype), starts
 
     def _current_gram(self) -> Tensor:
-        """Return the gram of the present mask, with a gradient where that has one.
+        """Return the gram of the present mask, with a gradient where the mask has one.
 
-        At whole pixels it takes a tenth of a data step, and is kept for one run alone, see `begin`.
-        Between pixels it takes twenty times as long as the solution, and is derived again where the
-        mask has changed.
+        At whole pixels it takes a tenth of a data step, and is kept for one run only, see `begin`.
+        Between pixels it takes twenty times as long as the solve, so it is kept until the mask
+        changes.
         """
-        if self._held is not None:
-            return self._held
+        if self._fixed_gram is not None:
+            return self._fixed_gram
         if self.shifts is None:
             return ops.gram(self.turn(self.mask), self.bands, self.step)
         if is_tracked(self.mask, self.shifts) or torch.compiler.is_compiling():
-            return self._spread_gram(*self._spread())
-        self._notice()
+            return self._compute_gram(*self._current_spread())
+        self._refresh_if_changed()
         return self._gram
 
-    def _sources(self) -> tuple[Tensor, Tensor | None]:
+    def _list_sources(self) -> tuple[Tensor, Tensor | None]:
         return self.mask, self.shifts
 
-    def _described(self) -> list[str]:
+    def _describe_arguments(self) -> list[str]:
         if self.shifts is None:
-            return super()._described()
+            return super()._describe_arguments()
         first, last = (f"{self.offsets[i]:.4g}" for i in (0, -1))
-        wide = [f"band_width={self.band_width:.4g}"] if self.band_width > 1 else []
-        photographed = ["photographed"] if self._after else []
-        where = [f"offsets={first} to {last}", f"detector={self.detector}"]
-        return [*where, *wide, *photographed, f"axis={self.axis}"]
+        band_width = [f"band_width={self.band_width:.4g}"] if self.band_width > 1 else []
+        mask_kind = ["photographed"] if self._codes_after_spread else []
+        sizes = [f"offsets={first} to {last}", f"detector={self.detector}"]
+        return [*sizes, *band_width, *mask_kind, f"axis={self.axis}"]
 
-    def _spread_gram(self, codes: Tensor, taps: Tensor, starts: Tensor) -> Tensor:
-        gram = ops.gram_taps(codes, taps, starts, self.detector, after=self._after)
+    def _compute_gram(self, codes: Tensor, taps: Tensor, starts: Tensor) -> Tensor:
+        gram = ops.gram_taps(codes, taps, starts, self.detector, after=self._codes_after_spread)
         return gram.to(taps) if gram.shape[1] == gram.shape[2] else gram
 
     def _turn_damping(self, rho: float | Tensor) -> float | Tensor:
-        # One value per sample is the same both ways, of any shape.
+        # Only one value per pixel has rows and columns to exchange.
         return self.turn(rho) if isinstance(rho, Tensor) and rho.ndim > 2 else rho
 
 
-def _register(module: nn.Module, name: str, value: Tensor, given: object) -> None:
-    if isinstance(given, nn.Parameter):
-        module.register_parameter(name, nn.Parameter(value, requires_grad=given.requires_grad))
+def _register(module: nn.Module, name: str, value: Tensor, original: object) -> None:
+    """Register a copy as what the user's original is: a parameter, or else a buffer."""
+    if isinstance(original, nn.Parameter):
+        module.register_parameter(name, nn.Parameter(value, requires_grad=original.requires_grad))
     else:
         module.register_buffer(name, value)

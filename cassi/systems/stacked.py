@@ -1,4 +1,4 @@
-"""Several systems that see one scene, as one system."""
+"""Several cameras that measure one scene, as one system."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Stacked(System):
     inverses of all A_i A_iᵀ + ρ/w_i I where these have closed forms.
 
     Args:
-        systems: at least one, of cubes of one shape. A `Guide` without a size takes that of the
-            others.
+        systems: at least one, all with the same cube shape. A `Guide` without a size takes that of
+            the others.
         weights: w_i > 0, one per system: the inverse variance of its noise, relative. None: 1.
 
     Raises:
-        TypeError: a part is no system.
-        ValueError: there is none, or their cubes or numbers do not fit.
+        TypeError: an entry is no system.
+        ValueError: the list is empty, cube shapes differ, or the number of weights does.
 
     >>> from cassi.systems import SDCassi
     >>> both = Stacked([SDCassi(torch.ones(4, 6), bands=3, step=1), Guide(torch.ones(1, 3))])
@@ -50,26 +50,30 @@ class Stacked(System):
         for system in systems:
             if not isinstance(system, System):
                 raise TypeError(f"Stacked: expected systems, got {type(system).__name__}")
-        sized = [s for s in systems if not (isinstance(s, Guide) and s.size is None)]
-        if not sized:
+        sized_systems = [s for s in systems if not (isinstance(s, Guide) and s.size is None)]
+        if not sized_systems:
             raise ValueError("Stacked: expected a system with a height and width, got none")
-        shape = sized[0].cube_shape
+        shape = sized_systems[0].cube_shape
         systems = [
             s.sized(*shape[1:]) if isinstance(s, Guide) and s.size is None else s for s in systems
         ]
         shapes = [system.cube_shape for system in systems]
-        if any(other != shape for other in shapes):
-            listed = " and ".join(map(str, dict.fromkeys(shapes)))
-            raise ValueError(f"Stacked: expected systems of one cube (C, H, W), got {listed}")
+        if any(cube_shape != shape for cube_shape in shapes):
+            shape_list = " and ".join(map(str, dict.fromkeys(shapes)))
+            raise ValueError(f"Stacked: expected systems of one cube (C, H, W), got {shape_list}")
         self.weights = [1.0] * len(systems) if weights is None else [float(w) for w in weights]
         if len(self.weights) != len(systems) or not all(0 < w < torch.inf for w in self.weights):
             raise ValueError(
                 f"Stacked weights: expected {len(systems)} finite numbers > 0, got {weights}"
             )
         self.systems = nn.ModuleList(systems)
-        self.conjugate = sized[0].conjugate
+        self.conjugate = sized_systems[0].conjugate
+        # A guide can be cut along either axis, so the other systems decide.
         axes = {s.part_axis for s in systems if not isinstance(s, Guide)}
-        self.part_axis = axes.pop() if len(axes) == 1 else (None if axes else -2)
+        if not axes:
+            self.part_axis = -2
+        else:
+            self.part_axis = axes.pop() if len(axes) == 1 else None
 
     @property
     def parts(self) -> list[System]:
@@ -78,7 +82,7 @@ class Stacked(System):
 
     @property
     def axis(self) -> int:  # type: ignore[override]
-        """Of the dispersion of the first system."""
+        """Axis of the first system's dispersion, -1 or -2."""
         return self.parts[0].axis
 
     @property
@@ -97,22 +101,22 @@ class Stacked(System):
         check_shape("y", y, self.measurement_shape)
         shapes = [system.measurement_shape for system in self.parts]
         pieces = y.split([shots for shots, _, _ in shapes], 1)
-        return [each[..., :h, :w] for each, (_, h, w) in zip(pieces, shapes, strict=True)]
+        return [piece[..., :h, :w] for piece, (_, h, w) in zip(pieces, shapes, strict=True)]
 
     def without_guide(self, y: Tensor) -> tuple[Tensor, System, tuple[Tensor, Tensor] | None]:
-        """Return snapshot and camera of a camera with a guide, and picture and response of that.
+        """Separate a camera and its guide: return y, camera, and the guide's picture and response.
 
-        Another stack is returned as it is.
+        A stack that is not one camera and one guide is returned as it is, with None.
         """
         guides = [n for n, part in enumerate(self.parts) if isinstance(part, Guide)]
         if len(self.parts) != 2 or len(guides) != 1:
             return y, self, None
-        measured, guide = self.split(y), self.parts[guides[0]]
+        measurements, guide = self.split(y), self.parts[guides[0]]
         assert isinstance(guide, Guide)
-        other = 1 - guides[0]
-        camera = self.parts[other]
+        coded_index = 1 - guides[0]
+        camera = self.parts[coded_index]
         assert isinstance(camera, System)
-        return measured[other], camera, (measured[guides[0]], guide.response)
+        return measurements[coded_index], camera, (measurements[guides[0]], guide.response)
 
     def pack(self, measurements: Sequence[Tensor]) -> Tensor:
         """Return one tensor of the measurements of all systems, in their order.
@@ -136,10 +140,10 @@ class Stacked(System):
 
     def adjoint(self, y: Tensor) -> Tensor:
         """Apply the transpose, Σ_i A_iᵀ y_i: `(B, ΣK, H', W')` → `(B, C, H, W)`."""
-        first, *others = zip(self.parts, self.split(y), strict=True)
-        x = first[0].adjoint(first[1])
-        for system, each in others:
-            x = x + system.adjoint(each)
+        first_pair, *pairs = zip(self.parts, self.split(y), strict=True)
+        x = first_pair[0].adjoint(first_pair[1])
+        for system, piece in pairs:
+            x = x + system.adjoint(piece)
         return x
 
     def forward_subspace(self, components: Tensor, basis: Tensor) -> Tensor:
@@ -149,7 +153,7 @@ class Stacked(System):
     def adjoint_subspace(self, y: Tensor, basis: Tensor) -> Tensor:
         """Return the components Eᵀ Aᵀ y, as the systems do."""
         pieces = zip(self.parts, self.split(y), strict=True)
-        return torch.stack([s.adjoint_subspace(each, basis) for s, each in pieces]).sum(0)
+        return torch.stack([s.adjoint_subspace(piece, basis) for s, piece in pieces]).sum(0)
 
     def part(self, start: int, stop: int) -> Stacked:
         """Return the systems of a part of the scene; see `System.part`."""
@@ -168,11 +172,12 @@ class Stacked(System):
         if any(weight != 1 for weight in self.weights):
             check_shape("y", r, self.measurement_shape)
             shots = [system.measurement_shape[0] for system in self.parts]
-            w = torch.tensor(self.weights, dtype=torch.float64).repeat_interleave(
+            system_weights = torch.tensor(self.weights, dtype=torch.float64).repeat_interleave(
                 torch.tensor(shots)
             )
-            given = damping(rho, r, r)
-            rho = (given / w.to(given)[:, None, None]).expand(-1, *r.shape[1:])
+            rho_map = damping(rho, r, r)
+            # w‖Ax − y‖² with damping ρ is ‖Ax − y‖² with damping ρ/w at the pixels of a system.
+            rho = (rho_map / system_weights.to(rho_map)[:, None, None]).expand(-1, *r.shape[1:])
         return super()._solve(r, rho, start)
 
     def _precondition(self, rho: Tensor) -> Apply | None:
@@ -180,14 +185,14 @@ class Stacked(System):
             return None
         rho = rho.view(-1, 1, 1, 1) if rho.ndim == 1 else rho
         rho = rho.expand(-1, *self.measurement_shape).detach()
-        # Where there is no pixel AAᵀ is zero, and any factor > 0 will do for ρ = 0.
-        weight = torch.where(rho == 0, 1, rho)
-        inside = self.pack([torch.ones_like(each) for each in self.split(rho)]) > 0
+        # Beside a smaller detector AAᵀ is zero and AAᵀ + ρ is ρ. For ρ = 0 any factor > 0 will do.
+        divisor = torch.where(rho == 0, 1, rho)
+        is_inside = self.pack([torch.ones_like(piece) for piece in self.split(rho)]) > 0
 
         def apply(r: Tensor) -> Tensor:
             pairs = zip(self.parts, self.split(r), self.split(rho), strict=True)
-            solved = self.pack([s.gram_solve(each.contiguous(), d) for s, each, d in pairs])
-            return torch.where(inside, solved, r / weight)
+            solution = self.pack([s.gram_solve(piece.contiguous(), d) for s, piece, d in pairs])
+            return torch.where(is_inside, solution, r / divisor)
 
         return apply
 

@@ -1,4 +1,4 @@
-"""A single-disperser camera whose bands move across the axis of dispersion too."""
+"""A single-disperser camera whose axis of dispersion is tilted: bands move across it as well."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -14,20 +14,21 @@ from cassi.systems.arguments import Array, check_shape, refuse_gradient
 from cassi.systems.conjugate import Apply
 from cassi.systems.coupled import CoupledCassi
 from cassi.systems.lines import solve_lines
-from cassi.systems.sd_cassi import Further, SDCassi
+from cassi.systems.sd_cassi import SDCassi, SDCassiOptions
 
 Shift = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""offsets → taps and starts, as `cassi.ops.linear_taps`."""
+"""A function offsets → (taps, starts), such as `cassi.ops.linear_taps`."""
 
 
 class LinePart(NamedTuple):
-    """The bands that reach the line `down` lines below their own, with their weights."""
+    """The bands that fall on the detector line `down` lines below their own, with weights."""
 
     bands: slice
     down: int
     taps: Tensor
-    """`(C', T)`, along the dispersion, times the share."""
+    """`(C', T)`, weights along the dispersion, times the fraction of light on this line."""
     starts: Tensor
+    """`(C',)`, int64, first detector pixel of every band."""
 
 
 class TiltedCassi(CoupledCassi):
@@ -49,9 +50,9 @@ class TiltedCassi(CoupledCassi):
         step: dispersion in pixels per band, whole or not; the sign is the direction.
         axis: -1 disperses along columns, -2 along rows.
         across: p(c), pixels, one per band, or one for all: down for `axis=-1`, right for `axis=-2`.
-        tolerance: of conjugate gradients, relative; see `ConjugateGradients`.
-        iterations: of conjugate gradients, at most.
-        further: what else `SDCassi` takes, such as `offsets`.
+        tolerance: relative tolerance of conjugate gradients; see `ConjugateGradients`.
+        iterations: most iterations of conjugate gradients.
+        further: further arguments of `SDCassi`, such as `offsets`.
 
     Raises:
         TypeError: as `SDCassi`.
@@ -66,7 +67,7 @@ class TiltedCassi(CoupledCassi):
     """
 
     across: Tensor
-    _exact = ("across",)
+    _float64_tensors = ("across",)
 
     def __init__(
         self,
@@ -78,39 +79,42 @@ class TiltedCassi(CoupledCassi):
         across: Array = 0.0,
         tolerance: float | None = None,
         iterations: int = 200,
-        **further: Unpack[Further],
+        **further: Unpack[SDCassiOptions],
     ) -> None:
-        plain = SDCassi(mask, bands, step, axis, **further)
-        super().__init__(plain, tolerance, iterations)
+        disperser = SDCassi(mask, bands, step, axis, **further)
+        super().__init__(disperser, tolerance, iterations)
         refuse_gradient("across", across, "its values are fixed")
-        lines = torch.as_tensor(across, dtype=torch.float64).detach().reshape(-1)
-        if len(lines) not in (1, bands) or not bool(lines.isfinite().all()):
+        shifts_across = torch.as_tensor(across, dtype=torch.float64).detach().reshape(-1)
+        if len(shifts_across) not in (1, bands) or not bool(shifts_across.isfinite().all()):
             raise ValueError(
                 f"across: expected one finite number, or {bands}, one per band, got {across!r}"
             )
-        self.register_buffer("across", lines.expand(bands).clone().to(plain.mask.device))
-        self._derive()
+        self.register_buffer(
+            "across", shifts_across.expand(bands).clone().to(disperser.mask.device)
+        )
+        self._start_deriving()
 
     def forward(self, x: Tensor) -> Tensor:
         """Simulate the measurement: `(B, C, H, W)` → `(B, K, H', W')`."""
         check_shape("x", x, self.cube_shape)
         x, mask, width = self.turn(x), self.turn(self.mask), self.detector
-        return self.turn(forward_parts(x, mask, self._current(), width))
+        return self.turn(forward_parts(x, mask, self._current_parts(), width))
 
     def adjoint(self, y: Tensor) -> Tensor:
         """Apply the transpose: `(B, K, H', W')` → `(B, C, H, W)`."""
         check_shape("y", y, self.measurement_shape)
         y, mask = self.turn(y), self.turn(self.mask)
         x = y.new_zeros(len(y), self.bands, *mask.shape[-2:])
-        if is_wrapped(mask):  # mapped as it is, which no change in place can become
+        if is_wrapped(mask):
+            # Where vmap maps the mask, x must be mapped too: a change in place cannot make it so.
             x = x + mask.new_zeros(()).to(x.dtype)
-        for part in reversed(self._current()):  # as gradients of `forward` are summed, to the bit
-            x[:, part.bands] += ops.adjoint_taps(
-                moved_lines(y, -part.down), _of(mask, part.bands), part.taps, part.starts
-            )
+        # Autograd sums the gradients of `forward` in this order, so the bits are the same.
+        for part in reversed(self._current_parts()):
+            image, band_mask = shift_lines(y, -part.down), _select_bands(mask, part.bands)
+            x[:, part.bands] += ops.adjoint_taps(image, band_mask, part.taps, part.starts)
         return self.turn(x)
 
-    def _described(self) -> list[str]:
+    def _describe_arguments(self) -> list[str]:
         first, last = (f"{self.across[i].item():.4g}" for i in (0, -1))
         return [f"step={self.step}", f"across={first} to {last}", f"axis={self.axis}"]
 
@@ -118,89 +122,85 @@ class TiltedCassi(CoupledCassi):
     def refresh(self) -> None:
         """Compute the parts of the operator from the present mask and displacements."""
         offsets = torch.tensor(self.offsets, dtype=torch.float64, device=self.mask.device)
-        wide = torch.promote_types(self.mask.dtype, torch.float32)
-        self._parts: list[LinePart] = line_parts(offsets, self.across, wide)
-        self._gram: Tensor | None = None  # made when it is asked for
+        dtype = torch.promote_types(self.mask.dtype, torch.float32)
+        self._parts: list[LinePart] = line_parts(offsets, self.across, dtype)
+        self._gram: Tensor | None = None  # computed by the first solve
         self._note_sources()
 
-    def _sources(self) -> tuple[Tensor, Tensor]:
+    def _list_sources(self) -> tuple[Tensor, Tensor]:
         return self.mask, self.across
 
-    def _current(self) -> list[LinePart]:
-        self._notice()
+    def _current_parts(self) -> list[LinePart]:
+        self._refresh_if_changed()
         return self._parts
 
     def _precondition(self, rho: Tensor) -> Apply:
         damping = rho if rho.ndim < 2 else self.turn(rho)
 
         def within_lines(z: Tensor) -> Tensor:
-            turned = solve_lines(self.turn(z), self._lines(), damping, self.offsets)
-            return self.turn(turned).contiguous()
+            solution = solve_lines(self.turn(z), self._compute_line_gram(), damping, self.offsets)
+            return self.turn(solution).contiguous()
 
         return within_lines
 
     @torch.no_grad()
-    def _lines(self) -> Tensor:
-        """Return AAᵀ within each line, as `cassi.ops.gram_taps` has it."""
-        parts = self._current()
+    def _compute_line_gram(self) -> Tensor:
+        """Return AAᵀ within each line, as `cassi.ops.gram_taps` returns it."""
+        parts = self._current_parts()
         if self._gram is None:
             mask, width = self.turn(self.mask), self.detector
-            grams = [
-                moved_lines(
-                    ops.gram_taps(_of(mask, part.bands), part.taps, part.starts, width), part.down
-                )
-                for part in parts
-            ]
+            grams = []
+            for part in parts:
+                band_mask = _select_bands(mask, part.bands)
+                gram = ops.gram_taps(band_mask, part.taps, part.starts, width)
+                grams.append(shift_lines(gram, part.down))
             self._gram = sum(grams[1:], grams[0])
         return self._gram
 
 
-def _of(mask: Tensor, bands: slice) -> Tensor:
+def _select_bands(mask: Tensor, bands: slice) -> Tensor:
     """Return the mask of some bands, from a mask `(…, 1|C, H, W)`."""
     return mask if mask.shape[-3] == 1 else mask[..., bands, :, :]
 
 
 def line_parts(
-    offsets: Tensor, across: Tensor, dtype: torch.dtype, shift: Shift = ops.linear_taps
+    offsets: Tensor, shifts_across: Tensor, dtype: torch.dtype, shift: Shift = ops.linear_taps
 ) -> list[LinePart]:
-    """Return the bands that reach each line, in the order of the lines.
+    """Return the bands that fall on each line, in the order of the lines.
 
-    Offsets along the dispersion and across it are `(C,)`, pixels, float64; the dtype is that of the
+    Offsets along the dispersion and across it are `(C,)`, pixels, float64; `dtype` is that of the
     weights.
     """
+    # Bands that share a line are measured by one operator, in place of one call per band.
     taps, starts = shift(offsets)
-    lines, whole = ops.linear_taps(across)  # as bands are moved along, so are they across
+    fractions, first_lines = ops.linear_taps(shifts_across)  # interpolated across as along
     parts = []
-    for down in range(int(whole.min()), int(whole.max()) + 2):
-        share = torch.where(whole == down, lines[:, 0], 0)
-        share = share + torch.where(whole == down - 1, lines[:, 1], 0)
-        reached = torch.nonzero(share)[:, 0]
-        if len(reached):
-            here = slice(int(reached[0]), int(reached[-1]) + 1)
-            weights = (taps[here] * share[here, None]).to(dtype)
-            parts.append(LinePart(here, down, weights, starts[here].contiguous()))
+    for down in range(int(first_lines.min()), int(first_lines.max()) + 2):
+        fraction = torch.where(first_lines == down, fractions[:, 0], 0)
+        fraction = fraction + torch.where(first_lines == down - 1, fractions[:, 1], 0)
+        reaching = torch.nonzero(fraction)[:, 0]
+        if len(reaching):
+            band_range = slice(int(reaching[0]), int(reaching[-1]) + 1)
+            weights = (taps[band_range] * fraction[band_range, None]).to(dtype)
+            parts.append(LinePart(band_range, down, weights, starts[band_range].contiguous()))
     return parts
 
 
 def forward_parts(x: Tensor, mask: Tensor, parts: Sequence[LinePart], width: int) -> Tensor:
     """Measure cubes `(B, C, H, W)` that disperse along columns: `(B, K, H, width)`."""
-    images = [
-        moved_lines(
-            ops.forward_taps(
-                x[:, part.bands], _of(mask, part.bands), part.taps, part.starts, width
-            ),
-            part.down,
-        )
-        for part in parts
-    ]
+    images = []
+    for part in parts:
+        band_mask = _select_bands(mask, part.bands)
+        image = ops.forward_taps(x[:, part.bands], band_mask, part.taps, part.starts, width)
+        images.append(shift_lines(image, part.down))
     return sum(images[1:], images[0])
 
 
-def moved_lines(image: Tensor, down: int) -> Tensor:
+def shift_lines(image: Tensor, down: int) -> Tensor:
     """Move an image by whole lines, with zeros beside it."""
     if down == 0:
         return image
     lines = min(abs(down), image.shape[-2])
-    kept = image.shape[-2] - lines
-    image = image.narrow(-2, 0 if down > 0 else lines, kept)
+    n_kept = image.shape[-2] - lines
+    image = image.narrow(-2, 0 if down > 0 else lines, n_kept)
     return pad(image, (0, 0, lines, 0) if down > 0 else (0, 0, 0, lines))

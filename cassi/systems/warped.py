@@ -1,4 +1,4 @@
-"""A single-disperser camera that bends, turns and stretches the image of every band."""
+"""A single-disperser camera with distortion: rotation, magnification, smile, keystone per band."""
 
 from typing import Any, cast
 
@@ -7,27 +7,21 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from cassi.ops._recording import (
-    is_recorded,
-    is_tracked,
-    is_wrapped,
-)
+from cassi.ops._recording import is_recorded, is_tracked, is_wrapped
 from cassi.systems.arguments import Array, check_shape, refuse_gradient
 from cassi.systems.coupled import CoupledCassi
 from cassi.systems.interpolation import (
-    Grid,
+    Geometry,
     Taps,
     corners,
     make_taps,
     mean_offset,
     resample,
-    resample_along,
+    resample_differentiably,
     scene_coordinates,
     spread,
 )
-from cassi.systems.sd_cassi import Further, SDCassi
-
-# Band by band: a scene stays in the cache, and a bag for each pixel and band would fill memory.
+from cassi.systems.sd_cassi import SDCassi, SDCassiOptions
 
 
 def per_band(name: str, value: Array, bands: int, ndim: int = 0) -> Tensor:
@@ -51,7 +45,7 @@ def per_band(name: str, value: Array, bands: int, ndim: int = 0) -> Tensor:
     return tensor
 
 
-_MAP = ("rotation", "magnification", "smile", "keystone", "polynomial", "displacement")
+_MAP_PARAMETERS = ("rotation", "magnification", "smile", "keystone", "polynomial", "displacement")
 
 
 class WarpedCassi(CoupledCassi):
@@ -88,9 +82,9 @@ class WarpedCassi(CoupledCassi):
         keystone: κ, pixels across the dispersion at the ends of a slit in the outermost bands.
         polynomial: a, pixels, `(2, P, P)` or `(C, 2, P, P)`.
         displacement: d, pixels, `(2, H', W')` or `(C, 2, H', W')`.
-        tolerance: of conjugate gradients, relative; see `ConjugateGradients`.
-        iterations: of conjugate gradients, at most.
-        further: what else `SDCassi` takes, such as `offsets`.
+        tolerance: relative tolerance of conjugate gradients; see `ConjugateGradients`.
+        iterations: most iterations of conjugate gradients.
+        further: further arguments of `SDCassi`, such as `offsets`.
 
     Raises:
         TypeError: as `SDCassi`, or a parameter is not numeric.
@@ -112,7 +106,7 @@ class WarpedCassi(CoupledCassi):
     keystone: Tensor
     polynomial: Tensor | None
     displacement: Tensor | None
-    _exact = _MAP
+    _float64_tensors = _MAP_PARAMETERS
 
     def __init__(
         self,
@@ -129,25 +123,26 @@ class WarpedCassi(CoupledCassi):
         displacement: Array | None = None,
         tolerance: float | None = None,
         iterations: int = 200,
-        **further: Unpack[Further],
+        **further: Unpack[SDCassiOptions],
     ) -> None:
-        plain = SDCassi(mask, bands, step, axis, **further)
-        super().__init__(plain, tolerance, iterations)
+        disperser = SDCassi(mask, bands, step, axis, **further)
+        super().__init__(disperser, tolerance, iterations)
         detector = self.measurement_shape[1:]
-        self._grid = Grid(self.cube_shape[1:], detector, plain.offsets, axis)
-        values = (rotation, magnification, smile, keystone)
-        given: dict[str, Tensor | None] = {
-            name: per_band(name, value, bands) for name, value in zip(_MAP[:4], values, strict=True)
+        self._geometry = Geometry(self.cube_shape[1:], detector, disperser.offsets, axis)
+        per_band_values = (rotation, magnification, smile, keystone)
+        parameters: dict[str, Tensor | None] = {
+            name: per_band(name, value, bands)
+            for name, value in zip(_MAP_PARAMETERS[:4], per_band_values, strict=True)
         }
-        if not bool((cast("Tensor", given["magnification"]) > 0).all()):
+        if not bool((cast("Tensor", parameters["magnification"]) > 0).all()):
             raise ValueError(f"magnification: expected numbers > 0, got {magnification!r}")
-        given["polynomial"] = _field("polynomial", polynomial, bands, None)
-        given["displacement"] = _field("displacement", displacement, bands, detector)
-        for name, tensor in given.items():
-            self.register_buffer(name, None if tensor is None else tensor.to(plain.mask.device))
+        parameters["polynomial"] = _as_field("polynomial", polynomial, bands, None)
+        parameters["displacement"] = _as_field("displacement", displacement, bands, detector)
+        for name, tensor in parameters.items():
+            self.register_buffer(name, None if tensor is None else tensor.to(disperser.mask.device))
         self._taps: Taps | None = None
         self._mean_offsets: tuple[float, ...] | None = None
-        self._derive()
+        self._start_deriving()
 
     @property
     def offsets(self) -> tuple[float, ...]:
@@ -155,97 +150,111 @@ class WarpedCassi(CoupledCassi):
         if not self._is_current():
             self.refresh()
         if self._mean_offsets is None:
-            shape = self._map()
-            self._mean_offsets = tuple(mean_offset(self._grid, c, shape) for c in range(self.bands))
+            parameters = self._map_parameters()
+            self._mean_offsets = tuple(
+                mean_offset(self._geometry, c, parameters) for c in range(self.bands)
+            )
         return self._mean_offsets
 
     def forward(self, x: Tensor) -> Tensor:
         """Simulate the measurement: `(B, C, H, W)` → `(B, K, H', W')`."""
         check_shape("x", x, self.cube_shape)
-        wide = self._wide(x)
-        image = x.to(wide)[:, None] * self.mask  # (B, K, C, H, W)
+        dtype = self._working_dtype(x)
+        image = x.to(dtype)[:, None] * self.mask  # (B, K, C, H, W)
         table = image.permute(2, 3, 4, 0, 1).reshape(self.bands, -1, len(x) * self.shots)
-        if self._is_calibrated():
-            y = resample_along(table, *self._differentiable(wide))
+        if self._needs_map_gradient():
+            y = resample_differentiably(table, *self._differentiable_corners(dtype))
         else:
-            y = resample(table, self._current(wide))
+            y = resample(table, self._current_taps(dtype))
         return y.to(x.dtype).mT.reshape(len(x), *self.measurement_shape)
 
     def adjoint(self, y: Tensor) -> Tensor:
         """Apply the transpose: `(B, K, H', W')` → `(B, C, H, W)`."""
         check_shape("y", y, self.measurement_shape)
-        wide = self._wide(y)
-        table = y.to(wide).reshape(len(y) * self.shots, -1).mT
-        if self._is_calibrated():
-            size = self._grid.scene[0] * self._grid.scene[1]
+        dtype = self._working_dtype(y)
+        table = y.to(dtype).reshape(len(y) * self.shots, -1).mT
+        if self._needs_map_gradient():
+            # The operator is linear in the scenes, so its transpose is the derivative at any
+            # scene. Taken this way it has gradients with respect to the map as well.
+            size = self._geometry.scene[0] * self._geometry.scene[1]
             dark = table.new_zeros(self.bands, size, table.shape[1])
-            corners = self._differentiable(wide)
-            back = torch.func.vjp(lambda scenes: resample_along(scenes, *corners), dark)[1]
-            (image,) = back(table)
+            corners = self._differentiable_corners(dtype)
+            transpose = torch.func.vjp(
+                lambda scenes: resample_differentiably(scenes, *corners), dark
+            )[1]
+            (image,) = transpose(table)
         else:
-            image = spread(table, self._current(wide))
+            image = spread(table, self._current_taps(dtype))
         image = image.reshape(*self.cube_shape, len(y), self.shots).permute(3, 4, 0, 1, 2)
         return (image * self.mask).sum(1).to(y.dtype)
 
     @torch.no_grad()
     def refresh(self) -> None:
         """Compute the interpolation from the present map."""
-        self._taps = make_taps(self._grid, self._map(), self._wide(self.mask))
+        self._taps = make_taps(
+            self._geometry, self._map_parameters(), self._working_dtype(self.mask)
+        )
         self._mean_offsets = None
         self._note_sources()
 
-    def _described(self) -> list[str]:
-        parts = super()._described()
-        for name, value in self._map().items():
+    def _describe_arguments(self) -> list[str]:
+        texts = super()._describe_arguments()
+        for name, value in self._map_parameters().items():
             if value is None or bool((value == (1 if name == "magnification" else 0)).all()):
                 continue
-            shown = f"{value.item():g}" if value.numel() == 1 else str(tuple(value.shape))
-            parts.append(f"{name}={shown}")
-        return parts
+            value_text = f"{value.item():g}" if value.numel() == 1 else str(tuple(value.shape))
+            texts.append(f"{name}={value_text}")
+        return texts
 
-    def _map(self) -> dict[str, Tensor | None]:
+    def _map_parameters(self) -> dict[str, Tensor | None]:
         values = self.rotation, self.magnification, self.smile, self.keystone
-        return dict(zip(_MAP, (*values, self.polynomial, self.displacement), strict=True))
+        return dict(
+            zip(_MAP_PARAMETERS, (*values, self.polynomial, self.displacement), strict=True)
+        )
 
-    def _sources(self) -> list[Tensor | None]:
-        # At full size the interpolation takes seconds to derive: values of the mask do not matter.
-        kind = self.mask.new_empty(0, dtype=self._wide(self.mask))
-        return [*self._map().values(), kind]
+    def _list_sources(self) -> list[Tensor | None]:
+        # The interpolation depends on the mask's dtype and device, not on its values. An empty
+        # tensor stands for both: at full size the interpolation takes seconds to compute again.
+        dtype_and_device = self.mask.new_empty(0, dtype=self._working_dtype(self.mask))
+        return [*self._map_parameters().values(), dtype_and_device]
 
-    def _is_calibrated(self) -> bool:
-        sources = [value for value in self._map().values() if value is not None]
+    def _needs_map_gradient(self) -> bool:
+        sources = [value for value in self._map_parameters().values() if value is not None]
         return (is_recorded() and is_tracked(*sources)) or any(map(is_wrapped, sources))
 
-    def _wide(self, value: Tensor) -> torch.dtype:
+    def _working_dtype(self, value: Tensor) -> torch.dtype:
         dtype = torch.promote_types(value.dtype, self.mask.dtype)
         return torch.promote_types(dtype, torch.float32)
 
-    def _current(self, dtype: torch.dtype) -> Taps:
-        self._notice()
+    def _current_taps(self, dtype: torch.dtype) -> Taps:
+        self._refresh_if_changed()
         taps = cast("Taps", self._taps)
         if taps.weight.dtype == dtype:
             return taps
         weight, back_weight = taps.weight.to(dtype), taps.back_weight.to(dtype)
         return taps._replace(weight=weight, back_weight=back_weight)
 
-    def _differentiable(self, dtype: torch.dtype) -> tuple[list[Tensor], list[Tensor]]:
-        shape, scene = self._map(), self._grid.scene
+    def _differentiable_corners(self, dtype: torch.dtype) -> tuple[list[Tensor], list[Tensor]]:
+        parameters, scene = self._map_parameters(), self._geometry.scene
         pairs = [
-            corners(scene_coordinates(self._grid, band, shape), scene) for band in range(self.bands)
+            corners(scene_coordinates(self._geometry, band, parameters), scene)
+            for band in range(self.bands)
         ]
         return [source for source, _ in pairs], [weight.to(dtype) for _, weight in pairs]
 
+    # The interpolation is several times as large as the camera, and follows from it.
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_taps": None, "_made_of": ()}
+        return self.__dict__ | {"_taps": None, "_noted_sources": ()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self.refresh()
 
 
-def _field(
+def _as_field(
     name: str, value: Array | None, bands: int, detector: tuple[int, int] | None
 ) -> Tensor | None:
+    """Check a polynomial `(C, 2, P, P)`, or a displacement as large as the detector."""
     if value is None:
         return None
     field = per_band(name, value, bands, ndim=3)

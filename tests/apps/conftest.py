@@ -190,8 +190,8 @@ def ranks():
 @pytest.fixture
 def own_plugins(monkeypatch):
     """Let a test's plugins be its own."""
-    monkeypatch.setattr(plugins, "_PARTS", {kind: {} for kind in plugins.KINDS})
-    monkeypatch.setattr(plugins, "_LOADED", {})
+    monkeypatch.setattr(plugins, "_PARTS_BY_KIND", {kind: {} for kind in plugins.KINDS})
+    monkeypatch.setattr(plugins, "_PLUGINS", {})
     monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
     modules, repo = set(sys.modules), ConfigStore.instance().repo
     yield

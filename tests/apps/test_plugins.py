@@ -205,7 +205,7 @@ def test_what_was_trained_names_what_it_needs(mine, train, reconstruct, monkeypa
     assert "give it again" in train(*resumed).refusal
     assert "going on after step 2" in train(*resumed, told[0], "trainer.max_steps=3").ok().out
     # Under another's options the checkpoint itself says what it needs.
-    monkeypatch.setattr(plugins, "_LOADED", {})
+    monkeypatch.setattr(plugins, "_PLUGINS", {})
     monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
     registry._ENTRIES.pop("own_net")
     line = train(*TINY, f"ckpt={mine / 'run' / 'checkpoints' / 'last.ckpt'}", "hydra.run.dir=new")
@@ -379,7 +379,7 @@ def test_an_error_of_a_metric_names_its_file_and_line(mine):
     ]):  # fmt: skip
         file = mine / f"own_{number}.py"
         file.write_text(f"{start}def measure{body}\n")
-        plugins._PARTS["metric"].clear()
+        plugins._PARTS_BY_KIND["metric"].clear()
         plugins.load_plugins([str(file)])
         with pytest.raises(ValueError, match=r"^metric own_error \(") as refused:
             cassi.metrics.evaluate(cube, cube, "unit")
