@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cassi.calibration.correlation import Correlation, Peak
 from cassi.calibration.findings import CameraCheck, Finding, other_way
-from cassi.camera.evidence import UPDATES, WINDOWS, Evidence, Optics, Verdict
+from cassi.camera.evidence import EM_STEPS, MAX_WINDOWS, Evidence, Optics, LogEvidence
 from cassi.systems import BlurredCassi, SDCassi
 from cassi.systems.coded import CodedSystem
 
@@ -122,11 +122,11 @@ class _Referee:
 
     def __init__(self, y: Tensor, system: CodedSystem, good: Tensor | None) -> None:
         self.evidence, self.few = (
-            Evidence(y, system, good, None, n) for n in (WINDOWS, WINDOWS // 2)
+            Evidence(y, system, good, None, n) for n in (MAX_WINDOWS, MAX_WINDOWS // 2)
         )
         offsets = torch.tensor(system.offsets, dtype=torch.float64)
         self.given = Optics(system.turn(_mask_of(system)).float().cpu(), offsets)
-        self._known: dict[tuple[object, ...], Verdict] = {}
+        self._known: dict[tuple[object, ...], LogEvidence] = {}
         self._rough: dict[tuple[object, ...], float] = {}
 
     def prefers(self, others: Sequence[Optics], beside: Sequence[Optics]) -> bool:
@@ -134,12 +134,12 @@ class _Referee:
 
         That is asked with the spectra of ordinary scenes, and with those that suit each camera.
         """
-        for updates in (0, UPDATES):
+        for updates in (0, EM_STEPS):
             best, least = (
                 max((self._ask(each, updates) for each in cameras), key=lambda v: v.total)
                 for cameras in (others, beside)
             )
-            nats, errors = best.over(least)
+            nats, errors = best.margin_over(least)
             if nats <= 0 or errors < SURE:
                 return False
         return True
@@ -156,7 +156,7 @@ class _Referee:
         steps = round(2 * reach)
         return [camera.moved(0.0, step / 2) for step in range(-steps, steps + 1)]
 
-    def _ask(self, camera: Optics, updates: int) -> Verdict:
+    def _ask(self, camera: Optics, updates: int) -> LogEvidence:
         key = (id(camera.masks), tuple(camera.offsets.tolist()), camera.down, updates)
         if key not in self._known:
             self._known[key] = self.evidence(camera, updates)
