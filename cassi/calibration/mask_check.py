@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from cassi.calibration.correlation import Correlation, Peak
-from cassi.calibration.findings import CameraCheck, Finding, other_way
-from cassi.camera.evidence import EM_STEPS, MAX_WINDOWS, Evidence, Optics, LogEvidence
+from cassi.calibration.findings import CameraCheck, Finding, reversal_advice
+from cassi.camera.evidence import EM_STEPS, MAX_WINDOWS, Evidence, LogEvidence, Optics
 from cassi.systems import BlurredCassi, SDCassi
 from cassi.systems.coded import CodedSystem
 
@@ -74,7 +74,7 @@ def check_mask(y: Tensor, system: CodedSystem, good: Tensor | None) -> CameraChe
         return CameraCheck()  # no window has light and good pixels
     search = _MaskSearch(system, y, good)
     given, others = search.find(), search.find_turned()
-    reverse, remedy = None, other_way(search.offsets)
+    reverse, remedy = None, reversal_advice(search.offsets)
     if mask.shape[1] > 1 and remedy is not None:
         reverse = search.find(offsets=[max(search.offsets) - each for each in search.offsets])
     # Where the mask is not, its score is chance: everywhere but in one pose.

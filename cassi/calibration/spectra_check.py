@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from cassi.calibration.findings import CameraCheck, Finding, other_way
+from cassi.calibration.findings import CameraCheck, Finding, reversal_advice
 from cassi.calibration.response import Response
 from cassi.calibration.spectra import Statistics, comb, strangeness
 from cassi.systems import DDCassi, System
@@ -117,7 +117,7 @@ def prefer(
 def _reverse(system: System) -> str | None:
     """Return what reverses the bands; None where a frame tells, or nothing is dispersed."""
     if isinstance(system, DDCassi):
-        return other_way(system.mask_offsets)
+        return reversal_advice(system.mask_offsets)
     if not isinstance(system, CodedSystem) or system.mask.shape[-3] > 1:
         return None
-    return other_way(system.offsets)
+    return reversal_advice(system.offsets)
