@@ -49,16 +49,16 @@ class Peak:
 
     Attributes:
         score: its mean correlation over the bands.
-        down: shift of the mask down, whole pixels.
+        row_shift: shift of the mask down, whole pixels.
         column_shift: shift of the mask along the dispersion, roughly, whole pixels.
-        fraction: fraction of a pixel to be added to `down`.
+        row_fraction: fraction of a pixel to be added to `row_shift`.
         chance: the highest score in rows that are too far away for the mask.
     """
 
     score: float
-    down: int
+    row_shift: int
     column_shift: int
-    fraction: float
+    row_fraction: float
     chance: float
 
 

@@ -44,9 +44,9 @@ def check_light(y: Tensor, good_pixels: Tensor | None) -> CameraCheck:
     is_clipped = n_clipped > MAX_CLIPPED * values.numel() and n_clipped > n_below / 4
     if is_clipped and clipped_level(values) is not None:
         message = (
-            f"{n_clipped} pixels ({n_clipped / values.numel():.2g} of them) have the largest value: "
-            "the sensor is saturated there; set saturation= to that level of the raw frame, which "
-            "leaves them out"
+            f"{n_clipped} pixels ({n_clipped / values.numel():.2g} of them) have the largest "
+            "value: the sensor is saturated there; set saturation= to that level of the raw "
+            "frame, which leaves them out"
         )
         warnings.append(Finding("light", message))
     negative = float(values.clamp(max=0).abs().sum() / total)
@@ -75,9 +75,9 @@ def check_detector(y: Tensor, system: System, good_pixels: Tensor | None) -> Cam
     lost_bands = [band for band, place in enumerate(places, 1) if place.lost > MAX_LOST]
     if lost_bands:
         message = (
-            f"{len(lost_bands)} bands fall beside it (bands {lost_bands[0]} to {lost_bands[-1]}, up to "
-            f"{max(place.lost for place in places):.0%} of their light): set system.offsets or "
-            "system.detector to the camera's, or leave them out"
+            f"{len(lost_bands)} bands fall beside it (bands {lost_bands[0]} to {lost_bands[-1]}, "
+            f"up to {max(place.lost for place in places):.0%} of their light): set "
+            "system.offsets or system.detector to the camera's, or leave them out"
         )
         warnings.append(Finding("detector", message))
     # Whole lines across the dispersion are compared: a line without light shows a wrong camera, but
@@ -96,14 +96,15 @@ def check_detector(y: Tensor, system: System, good_pixels: Tensor | None) -> Cam
     )
     if dark_level > MIN_EDGE_LEVEL:
         message = (
-            f"the unlit edge of the frame is at {dark_level:.1%} of its typical light: set dark=auto or "
-            "dark=FILE; further warnings may come from it"
+            f"the unlit edge of the frame is at {dark_level:.1%} of its typical light: set "
+            "dark=auto or dark=FILE; further warnings may come from it"
         )
         warnings.insert(0, Finding("dark", message))
     elif unused_share > MAX_UNUSED and not lost_bands:
         message = (
-            f"{unused_share:.1%} of the light lies where no band falls: system.bands or system.offsets "
-            "do not reach as far as the light, or system.detector is too large; window= cuts it off"
+            f"{unused_share:.1%} of the light lies where no band falls: system.bands or "
+            "system.offsets do not reach as far as the light, or system.detector is too large; "
+            "window= cuts it off"
         )
         warnings.append(Finding("detector", message))
     numbers = {"edge": dark_level, "unused": unused_share, "lost_bands": lost_bands}
