@@ -127,10 +127,8 @@ def strangeness(
     )
     if in_lamp_light:
         lamp_spectra = black_bodies(covered_wavelengths)
-        mean, between_scenes = (
-            mean + lamp_spectra.mean(0),
-            between_scenes + lamp_spectra.mT.cov(correction=0),
-        )
+        mean = mean + lamp_spectra.mean(0)
+        between_scenes = between_scenes + lamp_spectra.mT.cov(correction=0)
     ridge = _RIDGE * torch.eye(len(covered_wavelengths), dtype=torch.float64)
     inverse_colours = torch.linalg.inv(within_scenes + ridge)
     costs = []
@@ -141,12 +139,9 @@ def strangeness(
             dark_errors = DARK_BAND_ERROR * (cube_mean.max() - cube_mean).exp()
             scene_covariance = scene_covariance + torch.diag(LOG_ERROR**2 + dark_errors.square())
         inverse_scenes, deviation = torch.linalg.inv(scene_covariance), cube_mean - mean
-        costs.append(
-            (
-                float((covariance * inverse_colours).sum()) / 2,
-                _MEAN_WEIGHT * float(deviation @ inverse_scenes @ deviation) / 2,
-            )
-        )
+        colour_cost = float((covariance * inverse_colours).sum()) / 2
+        mean_cost = _MEAN_WEIGHT * float(deviation @ inverse_scenes @ deviation) / 2
+        costs.append((colour_cost, mean_cost))
     return costs
 
 

@@ -21,7 +21,7 @@ from cassi.solvers.heldout import measure_heldout
 from cassi.solvers.solver import Solver
 from cassi.solvers.statistics import relative_noise
 from cassi.systems.dispersion import is_even, offsets_of
-from cassi.uncertainty.estimate import DARK, dark_share, estimate
+from cassi.uncertainty.estimate import MAX_DARK_SHARE, dark_share, estimate
 
 # A mask in its mount drifts by less than this, pixels. An alignment by more says that the mask's
 # file is that of another place, which is worth a warning though the mask was moved.
@@ -120,7 +120,7 @@ def _dark_warnings(snapshot: Snapshot) -> list[str]:
         f"{share:.0%} of the frame has less than a twentieth of its mean light. Stray light of 1 % "
         "is much there, and error bars do not include it: in the dark they are too small"
     )
-    return [message] if share > DARK else []
+    return [message] if share > MAX_DARK_SHARE else []
 
 
 def _check_move(snapshot: Snapshot) -> CameraCheck:
