@@ -143,7 +143,7 @@ class Correlation:
             + _MASK_PIXELS
         )
         a, b = (torch.fft.rfft(value[:, :rows], n=size) for value in (self.y, contrast))
-        cross, mask_correlation = (
+        cross, autocorrelation = (
             torch.fft.irfft(
                 (value * b.conj()).unflatten(1, (_STRIPS, -1)).sum((0, 2)), n=size
             ).double()
@@ -151,10 +151,9 @@ class Correlation:
         )
         columns = torch.arange(first, last + 1, device=cross.device) % size
         lags = torch.arange(-_MASK_PIXELS, _MASK_PIXELS + 1, device=cross.device) % size
-        energy = mask_correlation[:, :1].clamp_min(1e-30)
-        return cross[:, columns] / energy, mask_correlation[:, lags].sum(0) / mask_correlation[
-            :, 0
-        ].sum().clamp_min(1e-30)
+        energy = autocorrelation[:, :1].clamp_min(1e-30)
+        total_energy = autocorrelation[:, 0].sum().clamp_min(1e-30)
+        return cross[:, columns] / energy, autocorrelation[:, lags].sum(0) / total_energy
 
 
 def find_bright_end(
@@ -182,20 +181,18 @@ def find_bright_end(
     # Only the brighter end is taken: the dim one lay up to 22 pixels off
     # (docs/development/experiments/calibration.md). The error of an end grows as its light fades.
     first, last = outer_offsets(sorted(offsets))
-    low, high = (
-        math.floor(first) - SEARCH_PIXELS - _MASK_PIXELS,
-        math.ceil(last) + SEARCH_PIXELS + _MASK_PIXELS,
-    )
-    parts, mask_correlation = correlation.profile(mask, low, high)
+    margin = SEARCH_PIXELS + _MASK_PIXELS
+    low, high = math.floor(first) - margin, math.ceil(last) + margin
+    parts, autocorrelation = correlation.profile(mask, low, high)
     profiles = torch.cat(_jackknife_means(parts)).mT
     shifts = torch.arange(
         -reach,
         reach + _SHIFT_STEP,
         _SHIFT_STEP,
-        dtype=mask_correlation.dtype,
-        device=mask_correlation.device,
+        dtype=autocorrelation.dtype,
+        device=autocorrelation.device,
     )
-    fits = [_ProfileFit(mask_correlation, low, high, blur) for blur in _BLUR_VARIANCES]
+    fits = [_ProfileFit(autocorrelation, low, high, blur) for blur in _BLUR_VARIANCES]
     misfits = [fit.misfits(profiles, first + shifts, last + shifts) for fit in fits]
     fit, misfit = min(zip(fits, misfits, strict=True), key=lambda pair: float(pair[1][:, 0].min()))
     shift, *strip_shifts = shifts[misfit.argmin(0)].tolist()
@@ -214,30 +211,28 @@ def _jackknife_means(parts: Tensor) -> tuple[Tensor, Tensor]:
 class _ProfileFit:
     """The least-squares fit of a profile between two ends."""
 
-    def __init__(self, mask_correlation: Tensor, low: int, high: int, blur: float) -> None:
+    def __init__(self, autocorrelation: Tensor, low: int, high: int, blur: float) -> None:
         if blur:
-            lags = torch.arange(-3, 4).to(mask_correlation)
+            lags = torch.arange(-3, 4).to(autocorrelation)
             kernel = torch.softmax(-lags.square() / (2 * blur), 0)
-            mask_correlation = conv1d(
-                pad(mask_correlation[None, None], (3, 3)), kernel[None, None]
-            )[0, 0]
-        self.mask_correlation = mask_correlation
-        self.offsets = torch.arange(low, high + 1).to(mask_correlation)
+            autocorrelation = conv1d(pad(autocorrelation[None, None], (3, 3)), kernel[None, None])[
+                0, 0
+            ]
+        self.autocorrelation = autocorrelation
+        self.offsets = torch.arange(low, high + 1).to(autocorrelation)
         self.positions = (
-            torch.arange((high - low) * _SAMPLES_PER_PIXEL + 1).to(mask_correlation)
+            torch.arange((high - low) * _SAMPLES_PER_PIXEL + 1).to(autocorrelation)
             / _SAMPLES_PER_PIXEL
             + low
         )
         self.codes = self._mask_at(self.positions)
-        self.orders = torch.arange(_COSINES).to(mask_correlation)
+        self.orders = torch.arange(_COSINES).to(autocorrelation)
 
     def _mask_at(self, offsets: Tensor) -> Tensor:
         """Return the profile of a mask at each offset, by interpolation: `(…, O)` → `(…, O, D)`."""
         lags = self.offsets - offsets[..., None] + _MASK_PIXELS
         left = lags.floor().clamp(0, 2 * _MASK_PIXELS - 1).long()
-        value = torch.lerp(
-            self.mask_correlation[left], self.mask_correlation[left + 1], lags - left
-        )
+        value = torch.lerp(self.autocorrelation[left], self.autocorrelation[left + 1], lags - left)
         return torch.where((lags >= 0) & (lags <= 2 * _MASK_PIXELS), value, 0)
 
     def misfits(self, profiles: Tensor, first: Tensor, last: Tensor) -> Tensor:
@@ -247,13 +242,13 @@ class _ProfileFit:
 
     def levels(self, profile: Tensor, first: float, last: float) -> tuple[float, float]:
         """Return the brightness near both ends, relative to the mean."""
-        ends = self.mask_correlation.new_tensor([[first], [last]])
+        ends = self.autocorrelation.new_tensor([[first], [last]])
         weights = self._solve(profile, *ends)[1][0, :-1, 0]
         edge_values = torch.cos(math.pi * self.orders * _EDGE_FRACTION) * weights
         mean = float(weights[0].clamp_min(1e-30))
-        return float(edge_values.sum()) / mean, float(
-            (edge_values * (1 - 2 * (self.orders % 2))).sum()
-        ) / mean
+        # Cosines of odd order have the opposite sign at the last end.
+        last_values = edge_values * (1 - 2 * (self.orders % 2))
+        return float(edge_values.sum()) / mean, float(last_values.sum()) / mean
 
     def _solve(self, profiles: Tensor, first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
         width = (last - first)[:, None]

@@ -161,9 +161,8 @@ def find_filtered_camera(
     mask = clean_frame[rows[0] : rows[1], columns[0] : columns[1]]
     mask = (mask / mask.flatten().quantile(_OPEN_QUANTILE).clamp_min(1e-30)).clamp(0, 1)
     end_places = []
-    if ends is not None and _check_ends(
-        ends, mask.shape[1], clean_frame.shape[1], len(places) == 1
-    ):
+    is_required = len(places) == 1
+    if ends is not None and _check_ends(ends, mask.shape[1], clean_frame.shape[1], is_required):
         end_places = _place_ends(mask, rows, columns[0], ends, bands, light)
     curve, errors, curves = fit_curves([*places, *end_places], bands)
     return FilteredCamera(mask, columns[0] + curve, errors, rows, columns[0], places, curves)
@@ -181,10 +180,9 @@ def centroid(
     """
     samples = wavelength + 2 * fwhm * np.linspace(-1, 1, 801)
     density = np.asarray(light) / np.gradient(np.asarray(bands, dtype=float))
-    density_seen = np.interp(samples, bands, density) * np.exp2(
-        -4 * ((samples - wavelength) / fwhm) ** 2
-    )
-    return float((samples * density_seen).sum() / density_seen.sum())
+    transmission = np.exp2(-4 * ((samples - wavelength) / fwhm) ** 2)
+    density_behind = np.interp(samples, bands, density) * transmission
+    return float((samples * density_behind).sum() / density_behind.sum())
 
 
 def _check_places(places: Sequence[Place]) -> None:
@@ -201,10 +199,8 @@ def _check_places(places: Sequence[Place]) -> None:
     sign = 1 if places[-1].along > places[0].along else -1
     slopes, errors = [], []
     for place, next_place in pairwise(places):
-        nanometres, error = (
-            next_place.wavelength - place.wavelength,
-            math.hypot(place.error, next_place.error),
-        )
+        nanometres = next_place.wavelength - place.wavelength
+        error = math.hypot(place.error, next_place.error)
         slopes.append(sign * (next_place.along - place.along) / nanometres)
         errors.append(error / nanometres)
         if slopes[-1] <= _MIN_ERRORS_APART * errors[-1]:
@@ -215,9 +211,11 @@ def _check_places(places: Sequence[Place]) -> None:
                 f"monochromatic: expected a code that moves one way with the wavelength, got "
                 f"{positions} px; is a file named twice, or are two files exchanged?"
             )
-    if slopes and slopes[-1] - 1.1 * slopes[0] > 2 * _MIN_ERRORS_APART * math.hypot(
-        errors[0], errors[-1]
-    ):
+    if not slopes:
+        return
+    # The glass of a prism disperses blue light more than red light.
+    margin = 2 * _MIN_ERRORS_APART * math.hypot(errors[0], errors[-1])
+    if slopes[-1] - 1.1 * slopes[0] > margin:
         warnings.warn(
             f"monochromatic: red light moves more ({slopes[-1]:.3f} px per nm) than blue light "
             f"({slopes[0]:.3f}): of a prism it is the other way; are two files exchanged?",
@@ -247,14 +245,11 @@ def _place_ends(
     light: tuple[Tensor, Tensor] | None,
 ) -> list[Place]:
     """Return places of the outermost bands, and of the end of the light if there is a frame."""
+    # With a frame in broadband light the shift of both ends comes from it. Then only their distance
+    # is taken from the camera.
+    error = _END_ERROR if light is None else _END_ERROR_WITH_LIGHT
     end_places = [
-        Place(
-            nm,
-            end - first,
-            0.0,
-            _END_ERROR if light is None else _END_ERROR_WITH_LIGHT,
-            light is not None,
-        )
+        Place(nm, end - first, 0.0, error, loose=light is not None)
         for nm, end in zip((bands[0], bands[-1]), ends, strict=True)
     ]
     if light is None:
@@ -297,11 +292,8 @@ def _locate(reference: Tensor, code: Tensor, wavelength: float) -> Place:
         transforms = [
             torch.fft.rfft2(image[first:last], s=strip_size) for image in (code, reference)
         ]
-        strip_shifts.append(
-            _refine_peak(
-                transforms[0] * transforms[1].conj(), strip_size, (shift_across, shift_along)
-            )[1]
-        )
+        strip_cross = transforms[0] * transforms[1].conj()
+        strip_shifts.append(_refine_peak(strip_cross, strip_size, (shift_across, shift_along))[1])
     error = torch.tensor(strip_shifts).std() / len(strip_shifts) ** 0.5
     return Place(wavelength, shift_along, shift_across, max(float(error), _MIN_ERROR))
 
@@ -321,22 +313,8 @@ def _refine_peak(
         shifted_spectrum = cross_spectrum * torch.exp(1j * (u * position[0] + v * position[1]))
         odd_part, even_part = -shifted_spectrum.imag, shifted_spectrum.real
         gradient = torch.stack([(u * odd_part).sum(), (v * odd_part).sum()])
-        hessian = -torch.stack(
-            [
-                torch.stack(
-                    [
-                        (u * u * even_part).sum(),
-                        (u * v * even_part).sum(),
-                    ]
-                ),
-                torch.stack(
-                    [
-                        (u * v * even_part).sum(),
-                        (v * v * even_part).sum(),
-                    ]
-                ),
-            ]
-        )
+        uu, uv, vv = ((product * even_part).sum() for product in (u * u, u * v, v * v))
+        hessian = -torch.stack([torch.stack([uu, uv]), torch.stack([uv, vv])])
         step = -torch.linalg.solve(hessian, gradient)
         position = position + step.clamp(-0.5, 0.5)
         if float(step.abs().max()) < 1e-4:
@@ -390,27 +368,21 @@ Columns = Callable[[Tensor], Tensor]
 
 
 def _families(count: int) -> list[tuple[str, list[Columns], float]]:
-    """Return families of curves: name, columns of their designs, and weight."""
+    """Return families of curves: name, columns of their designs, and prior weight."""
 
     def powers(*exponents: int) -> Columns:
-        return lambda wavelengths: torch.stack(
-            [(wavelengths / 550) ** exponent for exponent in exponents]
-        )
+        return lambda nm: torch.stack([(nm / 550) ** exponent for exponent in exponents])
 
     def glass(name: str) -> Columns:
-        return lambda wavelengths: torch.stack(
+        return lambda nm: torch.stack(
             [
-                torch.ones_like(wavelengths),
-                wavelengths.new_tensor(
-                    [refractive_index(name, value) for value in wavelengths.tolist()]
-                ),
+                torch.ones_like(nm),
+                nm.new_tensor([refractive_index(name, value) for value in nm.tolist()]),
             ]
         )
 
     def hartmann(pole: float) -> Columns:
-        return lambda wavelengths: torch.stack(
-            [torch.ones_like(wavelengths), 100 / (wavelengths - pole)]
-        )
+        return lambda nm: torch.stack([torch.ones_like(nm), 100 / (nm - pole)])
 
     parabola_weight = _PARABOLA_WEIGHT if count <= 3 else 1.0
     return [
@@ -459,6 +431,8 @@ def find_field(y: Tensor, good_pixels: Tensor) -> tuple[tuple[int, int], tuple[i
     for axis in (1, 0):
         count = good_pixels.sum(axis).clamp_min(1)
         light = torch.where(good_pixels, y, 0).sum(axis) / count
+        # The darkest lines have the rest of a dark level. A field that fills the frame has no dark
+        # lines, so at most a quarter of the median is subtracted.
         light = light - light.quantile(0.01).clamp_max(float(light.median()) / 4)
         positions = (
             (light > _FIELD_LEVEL * light[light > light.max() / 4].median()).nonzero().flatten()

@@ -14,7 +14,7 @@ from cassi.solvers.statistics import Statistics
 
 
 def reconstruct(
-    snapshot: Snapshot, method: Reconstructor, seed: int = 0, **given: Unpack[Options]
+    snapshot: Snapshot, method: Reconstructor, seed: int = 0, **options: Unpack[Options]
 ) -> Result:
     """Reconstruct a snapshot with its camera.
 
@@ -22,7 +22,7 @@ def reconstruct(
         snapshot: what `cassi.pipeline.find.find_camera` returns.
         method: what `cassi.pipeline.fit.fit` returns.
         seed: of random numbers of the method.
-        given: see `cassi.solvers.Reconstructor.run`.
+        options: see `cassi.solvers.Reconstructor.run`.
 
     Raises:
         ValueError: camera and method do not fit, or the cube is not finite.
@@ -32,7 +32,7 @@ def reconstruct(
     # the same statistics, so that both runs differ in their measurement alone.
     statistics = Statistics(lambda: [(seen(y, system), system)])
     torch.manual_seed(seed)
-    solution = method.run(y, system, **{"statistics": statistics} | given).checked()
+    solution = method.run(y, system, **{"statistics": statistics} | options).checked()
     return responding(Result(snapshot, method, solution, statistics))
 
 
