@@ -99,22 +99,18 @@ def describe(
     gaps = max(nominal.bands - 1, 1)
     reach = max(abs(nominal.offsets[-1] - nominal.offsets[0]) / 2, 1.0)
     direction = 1 if nominal.offsets[-1] >= nominal.offsets[0] else -1
-    estimates = [
-        _value(across_name, f"shift {across_name} (px)", values["across"], errors["across"])
-    ]
+    estimates = [_shift(across_name, values["across"], errors["across"])]
     if names is not None:
         first, last = (names.offsets[band] - nominal.offsets[band] for band in (0, -1))
         # Both ends may have the same error, so that the error of their mean is that of one end.
         error = (names.errors[0] + names.errors[-1]) / 2
         estimates += [
-            _value(along_name, f"shift {along_name} (px)", (first + last) / 2, error),
+            _shift(along_name, (first + last) / 2, error),
             _step((last - first) / gaps, 2 * error / gaps, gaps),
         ]
     elif "along" in errors:
         shift_along = values["along"] + values["bands"]
-        estimates.append(
-            _value(along_name, f"shift {along_name} (px)", shift_along, errors["along"])
-        )
+        estimates.append(_shift(along_name, shift_along, errors["along"]))
         if "step" in errors:
             slope = 2 * direction / gaps
             estimates += [
@@ -147,6 +143,10 @@ def _value(
     key: str, name: str, value: float, error: float, nominal: float = 0.0, pixels: float = 1.0
 ) -> Value:
     return Value(key, name, nominal, value, error, value != nominal, pixels)
+
+
+def _shift(name: str, value: float, error: float) -> Value:
+    return _value(name, f"shift {name} (px)", value, error)
 
 
 def _step(value: float, error: float, gaps: int) -> Value:

@@ -87,23 +87,20 @@ def check_mask(y: Tensor, system: CodedSystem, good_pixels: Tensor | None) -> Ca
     # A frame shows the mask in one pose at most. The scores of all others are chance.
     pose = max(peaks, key=lambda name: peaks[name].score, default="")
     best_peak = peaks.pop(pose, peak)
-    chance = max(peak.chance, *(offset.score for offset in peaks.values()), 1e-12)
+    chance = max(peak.chance, *(wrong_peak.score for wrong_peak in peaks.values()), 1e-12)
     numbers: dict[str, object] = {
         "correlation": peak.score,
         "chance": chance,
         "mask_shift": [peak.row_shift + peak.row_fraction, float(peak.column_shift)],
     }
     nominal = referee.nominal
-    if pose and referee.prefers(
-        [
-            replace(nominal, masks=system.turn(POSES[pose][1](mask)).float().cpu()).moved(
-                best_peak.row_shift, 0.0
-            )
-        ],
-        [nominal, nominal.moved(peak.row_shift, 0.0)],
-    ):
-        numbers["pose"] = pose
-        return CameraCheck((_pose_finding(system, pose, best_peak, peak),), "", {"mask": numbers})
+    if pose:
+        camera = replace(nominal, masks=system.turn(POSES[pose][1](mask)).float().cpu())
+        candidate = camera.moved(best_peak.row_shift, 0.0)
+        if referee.prefers([candidate], [nominal, nominal.moved(peak.row_shift, 0.0)]):
+            numbers["pose"] = pose
+            finding = _pose_finding(system, pose, best_peak, peak)
+            return CameraCheck((finding,), "", {"mask": numbers})
     if reverse is not None and reverse.score > MIN_PEAK_RATIO * peak.score:
         message = (
             f"the frame shows the masks of the bands in reverse (correlation {reverse.score:.3f}, "
@@ -111,15 +108,19 @@ def check_mask(y: Tensor, system: CodedSystem, good_pixels: Tensor | None) -> Ca
         )
         return CameraCheck((Finding("direction", message),), "", {"mask": numbers})
     if peak.score < MIN_PEAK_RATIO * chance:
-        message = (
-            "the frame does not show it, in no orientation and nowhere within 16 pixels "
-            f"(correlation {peak.score:.3f}, by chance {chance:.3f}): is it this camera's, in "
-            "focus, and of the frame's scale?"
-        )
-        return CameraCheck((Finding("mask", message),), "", {"mask": numbers})
+        return CameraCheck((_absence_finding(peak, chance),), "", {"mask": numbers})
     place_check = _check_shift_and_step(system, search, peak, numbers, referee)
     note = f"mask pattern found ({peak.score / chance:.0f}× above chance).{place_check.note}"
     return CameraCheck(place_check.warnings, note, {"mask": numbers} | place_check.numbers)
+
+
+def _absence_finding(peak: Peak, chance: float) -> Finding:
+    return Finding(
+        "mask",
+        "the frame does not show it, in no orientation and nowhere within 16 pixels "
+        f"(correlation {peak.score:.3f}, by chance {chance:.3f}): is it this camera's, in "
+        "focus, and of the frame's scale?",
+    )
 
 
 def _mask_of(system: CodedSystem) -> Tensor:
@@ -264,37 +265,27 @@ def _check_shift_and_step(
     nominal = referee.nominal
     camera_at_peak = nominal.moved(down, 0.0)
     shift_along, _ = _likeliest(referee, camera_at_peak, lambda end, _: (end, end))
-    step, is_stretched = pitch, False
+    step, ends = pitch, None
     if not system.all_light:
-        first, last = _likeliest(referee, camera_at_peak, lambda *ends: ends)
-        stretched_camera = camera_at_peak.stretched(1 + (last - first) / span).moved(
-            0.0, (first + last) / 2
-        )
-        references = [
-            *referee.shifted_along(camera_at_peak, 2.0),
-            camera_at_peak.moved(0.0, shift_along),
-        ]
-        is_stretched = abs(last - first) > MIN_SHIFT_ALONG and referee.prefers(
-            referee.shifted_along(stretched_camera, 1.0), references
-        )
-        if is_stretched:
-            shift_along, step = (first + last) / 2, pitch * (1 + (last - first) / span)
+        ends = _find_stretch(referee, camera_at_peak, span, shift_along)
+    if ends is not None:
+        shift_along, step = (ends[0] + ends[1]) / 2, pitch * (1 + (ends[1] - ends[0]) / span)
     numbers["mask_shift"] = [down, shift_along]
     is_shifted_along = abs(shift_along) > MIN_SHIFT_ALONG and referee.prefers(
         referee.shifted_along(camera_at_peak.moved(0.0, shift_along), 0.5),
         referee.shifted_along(camera_at_peak, 0.5),
     )
     # A wrong step shifts the bands too. Its finding says so, and no second one follows.
-    if is_stretched:
+    if ends is not None:
         warnings.append(_step_finding(system, offsets, step, shift_along))
     is_shifted_across = abs(down) >= MIN_SHIFT_ACROSS and referee.prefers(
         [camera_at_peak], [nominal]
     )
-    if is_shifted_across or (is_shifted_along and not is_stretched):
+    if is_shifted_across or (is_shifted_along and ends is None):
         warnings.append(_shift_finding(system, down, shift_along if is_shifted_along else 0.0))
     if system.all_light:
         note = " Dispersion: light of all wavelengths does not show it."
-    elif is_stretched:
+    elif ends is not None:
         note = f" Dispersion: {sign * step:.2f} px per band, not {sign * pitch:.4g} as configured."
     elif all(
         referee.prefers([camera_at_peak], referee.shifted_along(camera_at_peak.stretched(w), 0.5))
@@ -304,6 +295,19 @@ def _check_shift_and_step(
     else:
         note = " Dispersion: this light does not show it."
     return CameraCheck(tuple(warnings), note, {"step": step})
+
+
+def _find_stretch(
+    referee: _Referee, camera: Optics, span: float, shift_along: float
+) -> tuple[float, float] | None:
+    """Return the shifts of the outermost bands, if another step is significantly more probable."""
+    first, last = _likeliest(referee, camera, lambda *ends: ends)
+    if abs(last - first) <= MIN_SHIFT_ALONG:
+        return None
+    stretched_camera = camera.stretched(1 + (last - first) / span).moved(0.0, (first + last) / 2)
+    references = [*referee.shifted_along(camera, 2.0), camera.moved(0.0, shift_along)]
+    is_better = referee.prefers(referee.shifted_along(stretched_camera, 1.0), references)
+    return (first, last) if is_better else None
 
 
 def _likeliest(

@@ -315,9 +315,9 @@ def find_white(
 
     by least squares, with the even scene e_c of band c, the reflectance ρ of the surface, and stray
     light b, the same on all pixels. Spectra that hardly show on the detector, such as differences
-    of bands closer than an unsharp mask resolves, are made as smooth as possible. The frame is
-    fitted in strips. Their mean is the response, and their scatter gives its standard errors. Stray
-    light counts from two standard errors on.
+    of bands closer than an unsharp mask resolves, are made as smooth as possible. The mean over
+    strips of the frame is the response, and their scatter gives its standard errors. Stray light
+    counts from two standard errors on.
 
     Where mask and bands differ a little from the camera's model, white frames and scenes have the
     same errors. The gain g = Σ_c r_c ρ_c A e_c / (y − b) removes them from the frame of a grey
@@ -329,14 +329,13 @@ def find_white(
     follow the few pixels beside the outermost band, which hardly have any light.
 
     Args:
-        y: measurement `(1, K, H', W')`, of the same exposure as the scenes. With another one the
-            shape of the spectrum is right, and the level is off by the ratio of the exposures.
+        y: measurement `(1, K, H', W')`, of the same exposure as the scenes. With another one only
+            the level of the spectrum is wrong, by the ratio of the exposures.
         system: the camera; its bad pixels have no influence.
         reflectance: of the surface, one number or one per band.
         reconstruct: (y, camera) → cube, the method for the scenes; it gets at most 128 lines.
-        grid: spectral grid on which cubes are computed. Even scenes then have the light between
-            bands too, and r is that of least squares: on a grid the cube of a white frame has light
-            of strong bands in weak ones, which cubes of scenes do not have.
+        grid: spectral grid on which cubes are computed. Then r is that of least squares: the cube
+            of a white frame has light of strong bands in weak ones, which cubes of scenes have not.
 
     Raises:
         ValueError: y does not fit the camera, or the frame shows no light in a band.
@@ -351,15 +350,13 @@ def find_white(
     even_scenes = _even_scenes(y, system if grid is None else InAllLight(system, grid))
     strips, stray_light = _fit_strips(y[0], counts, even_scenes, system.part_axis)
     white_frame = (y - stray_light) * counts
-    gain = _white_gain(
-        torch.einsum("c,c...->...", strips.mean(0).to(y), even_scenes) * counts, white_frame
-    )
+    model = torch.einsum("c,c...->...", strips.mean(0).to(y), even_scenes) * counts
+    gain = _white_gain(model, white_frame)
     strips = strips / reflectances
     if reconstruct is not None and grid is None:
         frame = white_frame if gain is None else white_frame * gain
         method_strips = _median_spectra(frame, system, reconstruct) / reflectances
-        # With the gain the frame is exactly that of the fitted spectrum. A method that returns
-        # another spectrum has failed, and its response is not used.
+        # With the gain the frame has exactly the fitted spectrum. A method with another has failed.
         difference = float((method_strips.mean(0) - strips.mean(0)).norm() / strips.mean(0).norm())
         if gain is None or difference < _MAX_METHOD_ERROR:
             strips = method_strips

@@ -179,14 +179,8 @@ def place_bands(
         for count in (MAX_WINDOWS, MAX_LINE_WINDOWS)
     )
     curve_keys = ("step", "curve") if system.bands > 2 else ()
-    coarse_fit = PlaceFit(
-        y,
-        system,
-        good_pixels,
-        wavelengths,
-        _COARSE_WINDOWS,
-        SIMULATED_LINES._replace(points=points),
-    )
+    lines = SIMULATED_LINES._replace(points=points)
+    coarse_fit = PlaceFit(y, system, good_pixels, wavelengths, _COARSE_WINDOWS, lines)
     start, best = _search_shifts(coarse_fit, radius, curve_keys)
     # The evidence has many maxima, so several starts are fitted: the mask has the fraction of a
     # pixel; the bands have it; the first band stays; the coarse search before its fit; an alignment

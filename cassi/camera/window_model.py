@@ -326,62 +326,59 @@ class WindowModel:
         )
         return gaussian, factor, spectral
 
+    def _window_gradients(
+        self, model: Gaussian, state: State, spectral: Tensor, frames: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return nats of the frame, and gradients of all frames `(W, N, Q)`.
+
+        The gradients are those by the diagonal D, `(W, Q, N)`, and by the spectral components of
+        the pixels, `(W, Q, N, R)`.
+        """
+        windows, rank = self.windows, self.factor.shape[1]
+        chol, amplitude, mean, residual, weighted_columns = model.solve(frames)
+        # dL/dS = (α αᵀ/a² − S⁻¹)/2 with α = S⁻¹ y. So the gradient by a column b of B is
+        # α (bᵀα)/a² − S⁻¹ b, and that by the diagonal D half of it for unit vectors.
+        residual = (residual / amplitude.sqrt()[:, None]).mT  # (W, Q, N)
+        mean = mean / amplitude.sqrt()[:, None]  # (W, B, Q)
+        solved_columns = torch.cholesky_solve(weighted_columns.mT, chol).mT  # S⁻¹ B
+        diagonal = 1 / model.residual_variance - (solved_columns * weighted_columns).sum(-1)
+        by_variance = (residual.square() - diagonal[:, None]) / 2 * windows.good_pixels[:, None]
+        share = state.roughness[:, None, None]
+        constant_weight, roughness_weight = (1 - share) ** 0.5, share**0.5
+        maps = windows.roughness_maps[:, self.products.spatial]
+        selection = torch.nn.functional.one_hot(self.products.spectral, rank).double()
+        products = slice(rank, rank + len(self.products.spectral))
+        # The spectral components are columns of B, factors of its further columns, and parts of D.
+        scene = constant_weight[..., None] * mean[:, :rank].mT[:, :, None]
+        scene = scene + roughness_weight[..., None] * torch.einsum(
+            "np,wpq,pk->wqnk", maps, mean[:, products], selection
+        )
+        rough_columns = roughness_weight * (solved_columns[..., products] * maps) @ selection
+        mean_field = constant_weight * solved_columns[..., :rank] + rough_columns
+        by_spectral = residual[..., None] * scene - mean_field[:, None]
+        remaining = (spectral * self.products.remaining_shares)[:, None]
+        by_spectral = by_spectral + 2 * share[..., None] * by_variance[..., None] * remaining
+        # The level of a window, which scales stray light and noise, follows from the components.
+        by_stray = residual * mean[:, -1][..., None] - solved_columns[..., -1][:, None]
+        by_stray = (by_stray * windows.good_pixels[:, None]).sum(-1)
+        by_level = by_stray * STRAY_LEVEL / (2 * model.level.sqrt())[:, None]
+        by_level = by_level + by_variance.sum(-1) * model.noise[:, None]
+        by_level = 2 * by_level / windows.good_pixels.sum(1)[:, None]
+        by_spectral = by_spectral + by_level[..., None, None] * spectral[:, None]
+        return model.nats(chol, amplitude), by_variance, by_spectral
+
     def scores(self, state: State, keys: Sequence[str]) -> tuple[Tensor, Tensor, Tensor]:
         """Return nats of each window and their gradients for the frame and for drawn frames.
 
         Returns:
             `(W,)`, `(W, T)` and `(W, Q, T)`. T counts the keys and then the offsets of the light.
         """
-        windows = self.windows
+        windows, rank = self.windows, self.factor.shape[1]
         codes, changes = self.codes(state, keys)
         model, factor, spectral = self._model(codes, state)
         draws = math.ceil(_MIN_DRAWS / len(model.residual_variance))
         frames = torch.cat([windows.y[..., None], model.draw(draws, self.random)], -1)
-        chol, amplitude, mean, residual, weighted_columns = model.solve(frames)
-        # dL/dS = (α αᵀ/a² − S⁻¹)/2 with α = S⁻¹ y. So the gradient by a column b of B is
-        # α (bᵀα)/a² − S⁻¹ b, and that by the diagonal D half of it for unit vectors.
-        scaled_residual = (residual / amplitude.sqrt()[:, None]).mT  # (W, Q, N)
-        scaled_mean = mean / amplitude.sqrt()[:, None]  # (W, B, Q)
-        solved_columns = torch.cholesky_solve(weighted_columns.mT, chol).mT  # S⁻¹ B
-        diagonal = 1 / model.residual_variance - (solved_columns * weighted_columns).sum(-1)
-        by_variance = (
-            (scaled_residual.square() - diagonal[:, None]) / 2 * windows.good_pixels[:, None]
-        )
-        rank = self.factor.shape[1]
-        share = state.roughness[:, None, None]
-        constant_weight, roughness_weight = (1 - share) ** 0.5, share**0.5
-        maps = windows.roughness_maps[:, self.products.spatial]
-        selection = torch.nn.functional.one_hot(self.products.spectral, rank).double()
-        products = slice(rank, rank + len(self.products.spectral))
-        # By the spectral components: they are columns of B, factors of columns, and parts of D.
-        scene = constant_weight[..., None] * scaled_mean[:, :rank].mT[:, :, None]
-        scene = scene + roughness_weight[..., None] * torch.einsum(
-            "np,wpq,pk->wqnk", maps, scaled_mean[:, products], selection
-        )
-        mean_field = (
-            constant_weight * solved_columns[..., :rank]
-            + roughness_weight * (solved_columns[..., products] * maps) @ selection
-        )
-        by_spectral = scaled_residual[..., None] * scene - mean_field[:, None]
-        by_spectral = (
-            by_spectral
-            + 2
-            * share[..., None]
-            * by_variance[..., None]
-            * ((spectral * self.products.remaining_shares)[:, None])
-        )
-        # The level of a window, which scales stray light and noise, follows from the components.
-        by_stray = (
-            scaled_residual * scaled_mean[:, -1][..., None] - solved_columns[..., -1][:, None]
-        )
-        by_level = (
-            (by_stray * windows.good_pixels[:, None]).sum(-1)
-            * STRAY_LEVEL
-            / (2 * model.level.sqrt())[:, None]
-        )
-        by_level = by_level + by_variance.sum(-1) * model.noise[:, None]
-        by_level = 2 * by_level / windows.good_pixels.sum(1)[:, None]
-        by_spectral = by_spectral + by_level[..., None, None] * spectral[:, None]
+        nats, by_variance, by_spectral = self._window_gradients(model, state, spectral, frames)
         # The gradient by a code is Σ_k by_spectral·factor plus that of the lines. For all codes it
         # is a tensor (W, Q, P, N). Only its products with the changes are computed.
         line_codes = codes * state.light.exp().square()[:, None]
@@ -399,7 +396,7 @@ class WindowModel:
             products_of_change = by_factor @ spread[..., None] + white @ by_line[..., None]
             by_parameter[..., k] = products_of_change[..., 0]
         gradient = torch.cat([by_parameter, by_light], -1)
-        return model.nats(chol, amplitude), gradient[:, 0], gradient[:, 1:]
+        return nats, gradient[:, 0], gradient[:, 1:]
 
     def prior_moments(self, key: str) -> tuple[float, float]:
         """Return mean and standard deviation of the prior of a parameter."""
