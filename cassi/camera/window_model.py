@@ -167,21 +167,23 @@ class WindowModel:
             One where an offset has light, else zero, `(W, P, 1)`.
         """
         points = [None] * (1 + int(self.windows.sample.max())) if not points else list(points)
-        single_points = [point for point in points if point is not None]
-        low = torch.tensor(single_points).double().floor().clamp(0, max(len(bands) - 2, 0)).long()
+        narrow_points = [point for point in points if point is not None]
+        low = torch.tensor(narrow_points).double().floor().clamp(0, max(len(bands) - 2, 0)).long()
         high = (low + 1).clamp_max(len(bands) - 1)
         point_offsets = torch.lerp(
-            bands[low], bands[high], torch.tensor(single_points).double() - low
+            bands[low], bands[high], torch.tensor(narrow_points).double() - low
         )
         n_offsets, self.offsets = len(self.offsets), torch.cat([self.offsets, point_offsets])
-        planes = torch.cat([torch.arange(n_offsets), torch.tensor(single_points).round().long()])
-        self.planes = planes  # the band whose mask applies at each offset
+        # The band whose mask applies at each offset, where every band has its own.
+        self.planes = torch.cat(
+            [torch.arange(n_offsets), torch.tensor(narrow_points).round().long()]
+        )
         has_light = torch.zeros(len(points), len(self.offsets), dtype=torch.float64)
         for sample, point in enumerate(points):
             if point is None:
                 has_light[sample, :n_offsets] = 1
             else:
-                has_light[sample, n_offsets + single_points.index(point)] = 1
+                has_light[sample, n_offsets + narrow_points.index(point)] = 1
         return has_light[self.windows.sample][..., None]
 
     def start(self, blur: float = 0.5) -> State:
@@ -198,7 +200,10 @@ class WindowModel:
         return replace(self.start(), values=state.values | values, light=state.light)
 
     def codes(self, state: State, keys: Sequence[str] = ()) -> tuple[Tensor, Iterator[Tensor]]:
-        """Return the mask at each offset on the windows' pixels, `(W, P, N)`, and derivatives."""
+        """Return the mask at each offset on the windows' pixels, `(W, P, N)`.
+
+        The second result yields its derivative by each key, `(P, W, N)`.
+        """
         windows, (height, width) = self.windows, self.size
         row = (windows.corner[:, :1] + windows.row_offsets).float()  # (W, N)
         column = (windows.corner[:, 1:] + windows.column_offsets).float()
@@ -300,7 +305,7 @@ class WindowModel:
             return state
         codes = self.codes(state)[0]
         best = self._nats(codes, state)
-        for key, limits in rounds * (("noise", NOISE_LIMITS), ("rough", ROUGHNESS_LIMITS)):
+        for key, limits in rounds * (("noise", NOISE_LIMITS), ("roughness", ROUGHNESS_LIMITS)):
             for factor in (TRIAL_FACTOR, 1 / TRIAL_FACTOR):
                 values = state.noise if key == "noise" else state.roughness
                 trial = (values * factor).clamp(*limits)

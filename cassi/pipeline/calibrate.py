@@ -8,7 +8,7 @@ from torch import Tensor
 
 from cassi.calibration import Calibration, Frame, fit_light, refine_mask
 from cassi.calibration.calibration import Watch, describe, watch_nothing
-from cassi.calibration.dual import place_dual, equivalent_single_disperser
+from cassi.calibration.dual import equivalent_single_disperser, place_dual
 from cassi.camera.displacement import NUISANCES, moved_mask
 from cassi.camera.found import (
     can_be_placed,

@@ -9,7 +9,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from cassi.calibration.camera_check import check_camera, without_calibration_advice, shows_another_mask
+from cassi.calibration.camera_check import (
+    check_camera,
+    shows_another_mask,
+    without_calibration_advice,
+)
 from cassi.calibration.findings import CameraCheck, Finding
 from cassi.calibration.response import Response
 from cassi.calibration.spectra_check import check_spectra

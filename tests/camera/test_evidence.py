@@ -53,7 +53,9 @@ def test_it_is_that_of_a_dense_gaussian(mask, monkeypatch):
     codes = evidence.codes(optics(camera)).double()
     down, along = evidence.row_offsets, evidence.column_offsets
     apart = torch.hypot(down[:, None] - down, along[:, None] - along)
-    space = (1 - module.ROUGHNESS) + module.ROUGHNESS * torch.exp(-apart / module.CORRELATION_PIXELS)
+    space = (1 - module.ROUGHNESS) + module.ROUGHNESS * torch.exp(
+        -apart / module.CORRELATION_PIXELS
+    )
     moment = spectra_moment(NM)
     for y, code, nats in zip(evidence.y, codes, found, strict=True):
         plain = code.mT @ moment @ code

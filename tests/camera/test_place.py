@@ -113,7 +113,8 @@ def test_a_sensors_frame_gives_a_camera():
 def test_a_camera_that_predicts_twice_as_badly_is_dropped(monkeypatch):
     camera, y = measure(0.7)
     monkeypatch.setattr(
-        "cassi.pipeline.calibrate.heldout_error", lambda _, __, tried, *___: 1.0 + 2 * (tried != camera)
+        "cassi.pipeline.calibrate.heldout_error",
+        lambda _, __, tried, *___: 1.0 + 2 * (tried != camera),
     )
     found = calibrate_on(y, camera, wavelengths=NM)
     assert found.system is camera
@@ -140,7 +141,9 @@ def test_what_a_frame_does_not_tell_stays():
 @pytest.mark.parametrize("lines", [False, True])
 def test_gradients_are_those_of_the_evidence(lines):
     camera, y = measure(0.3)
-    fit = PlaceFit(y, camera, wavelengths=NM, count=12, light=SIMULATED_LINES if lines else BROADBAND)
+    fit = PlaceFit(
+        y, camera, wavelengths=NM, count=12, light=SIMULATED_LINES if lines else BROADBAND
+    )
     random = torch.Generator().manual_seed(4)
     state = replace(
         fit.start(), light=0.3 * torch.randn(len(fit.offsets), generator=random).double()

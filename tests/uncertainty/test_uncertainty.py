@@ -11,9 +11,19 @@ from cassi import uncertainty
 from cassi.data.bundled import bundled_path
 from cassi.evaluation import Twin
 from cassi.uncertainty.bootstrap import Trial, _heldout_ratio, bootstrap, mirror_axes
-from cassi.uncertainty.error_model import HELDOUT_EXPONENT, HELDOUT_WITHOUT_NOISE, ErrorModel, load_error_model
+from cassi.uncertainty.error_model import (
+    HELDOUT_EXPONENT,
+    HELDOUT_WITHOUT_NOISE,
+    ErrorModel,
+    load_error_model,
+)
 from cassi.uncertainty.features import NAMES, NUMBERS, Features
-from cassi.uncertainty.mask_shift import ESTIMATED_FRACTION, MaskShift, find_mask_shift, measure_shifted
+from cassi.uncertainty.mask_shift import (
+    ESTIMATED_FRACTION,
+    MaskShift,
+    find_mask_shift,
+    measure_shifted,
+)
 
 GAP_TV = {"method": "gap_tv", "overrides": {"solver.iterations": 15}}
 
