@@ -134,9 +134,8 @@ class Response:
             largest = max_pool1d(bands.flatten(0, -2), 2 * _LEAK_BANDS + 1, 1, _LEAK_BANDS)
             std = largest.view(bands.shape).movedim(-1, -3)
         relative_error = self._per_band(self.errors / self.values, x)
-        spread = (
-            self._apply(inverse.abs(), std) + self._smoothing_error(inverse, x, wavelengths).abs()
-        )
+        smoothing_error = self._smoothing_error(inverse, x, wavelengths).abs()
+        spread = self._apply(inverse.abs(), std) + smoothing_error
         return torch.hypot(spread, scene * relative_error)
 
     def scene_pattern(
@@ -177,13 +176,11 @@ class Response:
             return torch.diag(1 / r)
         nanometres = torch.tensor([float(wavelength) for wavelength in wavelengths], dtype=r.dtype)
         distances = 3**0.5 * (nanometres[:, None] - nanometres).abs() / _COLOUR_NANOMETRES
-        covariance_times_r = (
-            _GREY_VARIANCE + _COLOUR_VARIANCE * (1 + distances) * (-distances).exp()
-        ) * r
-        error_covariance = band_error**2 * r.square().mean() * torch.eye(len(r), dtype=r.dtype)
-        return torch.linalg.solve(
-            r[:, None] * covariance_times_r + error_covariance, covariance_times_r.mT
-        ).mT
+        # Names as in the equation of `scene`: K, K R and ε² I.
+        k = _GREY_VARIANCE + _COLOUR_VARIANCE * (1 + distances) * (-distances).exp()
+        k_r = k * r
+        epsilon_squared = band_error**2 * r.square().mean() * torch.eye(len(r), dtype=r.dtype)
+        return torch.linalg.solve(r[:, None] * k_r + epsilon_squared, k_r.mT).mT
 
     @staticmethod
     def _apply(matrix: Tensor, x: Tensor) -> Tensor:
@@ -211,8 +208,9 @@ class White:
 
     def __str__(self) -> str:
         """Describe what `corrected` does to a snapshot."""
-        text = f"; stray light of {self.stray:.1%} of the mean taken out of the snapshot"
-        text = text if self.stray > 0 else ""
+        text = ""
+        if self.stray > 0:
+            text = f"; stray light of {self.stray:.1%} of the mean taken out of the snapshot"
         if self.gain is not None:
             change = float((self.gain - 1).square().mean().sqrt())
             text += f"; its pixels scaled by the white frame, by {change:.1%} in the mean"
@@ -225,11 +223,9 @@ class White:
             y: measurements; the stray light is a share of the mean of each.
             good_pixels: pixels that count; None: all.
         """
-        good_pixels = (
-            torch.ones_like(y, dtype=torch.bool)
-            if good_pixels is None
-            else good_pixels.expand_as(y)
-        )
+        if good_pixels is None:
+            good_pixels = torch.ones_like(y, dtype=torch.bool)
+        good_pixels = good_pixels.expand_as(y)
         mean = torch.stack(
             [frame[is_good].mean() for frame, is_good in zip(y, good_pixels, strict=True)]
         )

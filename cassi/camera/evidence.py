@@ -60,7 +60,7 @@ window; noise, relative to the root mean square of the frame."""
 # Columns of B for products of a spectral and a spatial component. Time rises with their square.
 # Weaker products count in the diagonal D.
 _MAX_PRODUCTS = 24
-# Energy of a window relative to the median. Darker windows have more noise than signal.
+# Least energy of a window, relative to the median. Darker windows are mostly noise.
 _MIN_ENERGY = 0.05
 
 
