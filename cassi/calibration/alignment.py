@@ -1,4 +1,4 @@
-"""A mask that was moved to where a measurement shows it."""
+"""The alignment of a mask, estimated from a measurement."""
 
 from dataclasses import dataclass
 
@@ -7,17 +7,17 @@ from cassi.systems import System
 
 @dataclass(frozen=True)
 class Alignment:
-    """Where the mask was found.
+    """Shift, rotation, magnification and blur of a mask, and the camera with the mask moved.
 
     Attributes:
         down: shift, pixels.
         right: shift, pixels.
         rotation: degrees, counterclockwise as displayed with row 0 on top.
-        magnification: of the mask.
-        blur: standard deviation, pixels.
-        system: the camera with its mask there.
-        before: held-out error through the camera as it was given.
-        after: through this one, lower.
+        magnification: size of the mask over the nominal one.
+        blur: standard deviation of the blur, pixels.
+        system: the aligned camera.
+        before: held-out error of the nominal camera.
+        after: held-out error of the aligned camera.
     """
 
     down: float
@@ -30,7 +30,7 @@ class Alignment:
     after: float
 
     def numbers(self) -> dict[str, object]:
-        """Return what metrics.json has of it."""
+        """Return the entry of metrics.json."""
         return {
             "down": self.down,
             "right": self.right,
@@ -41,7 +41,7 @@ class Alignment:
         }
 
     def __str__(self) -> str:
-        """Say it for people."""
+        """Return one line for people."""
         return (
             f"the mask moved {self.down:+.2f} px down and {self.right:+.2f} px right, turned by "
             f"{self.rotation:+.3f}°, magnified {self.magnification:.4f} times, "

@@ -1,33 +1,33 @@
-"""What a calibration found."""
+"""The result of a calibration: the camera, and every estimate with its standard error."""
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from cassi.camera.names import Names
-from cassi.camera.place import Place
+from cassi.camera.place import MaskPlacement
 from cassi.systems import DDCassi, SDCassi, TiltedCassi
 
 Watch = Callable[[str], None]
-"""Is told what is being tried, every few seconds."""
+"""A function that is called with the name of each stage of a calibration."""
 
 
-def silent(_: str) -> None:
-    """Tell nobody."""
+def watch_nothing(_: str) -> None:
+    """Ignore the stage."""
 
 
 @dataclass(frozen=True)
 class Value:
-    """One number of the result.
+    """One estimate of a calibration.
 
     Attributes:
-        key: of it.
-        name: with its unit.
-        nominal: of a camera that is as it should be.
-        value: found; the nominal one where it is not taken.
-        standard_error: of it.
-        taken: whether the camera has it.
-        pixels: by which a unit moves the border of the mask, or the outermost band.
+        key: key in files.
+        name: name in tables, with its unit.
+        nominal: value of the nominal camera.
+        value: value of the calibrated camera.
+        standard_error: standard error of the estimate.
+        taken: whether the value of the calibrated camera differs from the nominal one.
+        pixels: pixels by which one unit moves the border of the mask, or the outermost band.
     """
 
     key: str
@@ -41,21 +41,21 @@ class Value:
 
 @dataclass(frozen=True)
 class Calibration:
-    """The result.
+    """The result of a calibration.
 
     Attributes:
-        system: the calibrated camera with all its pixels, of the nominal one's kind; `TiltedCassi`
-            with a tilt.
+        system: the calibrated camera with all its pixels, of the class of the nominal one;
+            `TiltedCassi` with a tilt.
         estimates: every number that was estimated.
-        taken: values of `PARAMETERS` and `BLURS` that make the camera of the nominal one.
+        taken: values of `PARAMETERS` and `BLURS` that turn the nominal camera into this one.
         before: held-out error of the nominal camera.
-        after: of the calibrated one.
-        place: of the mask, and the light along the dispersion.
-        told: whether the frames tell the dispersion; if not, it is as it was given.
-        dropped: what was found and is not the result's, with the reason.
-        names: offsets of the bands by the ends of the light of a sensor's frame.
-        levels: mean light of each frame of known light, in its unit: what a band of value 1 gives
-            under a mask of 1.
+        after: held-out error of the calibrated camera.
+        place: estimated place of the mask, and the light along the dispersion.
+        told: whether the dispersion is identifiable; if not, it is the nominal one.
+        dropped: estimates that the camera does not use, with the reason.
+        names: offsets of the bands from the ends of the light, for a sensor's frame.
+        levels: mean light of each frame of known light, in its unit: the measurement of a band of
+            value 1 behind a mask of 1.
     """
 
     system: SDCassi | TiltedCassi | DDCassi
@@ -63,73 +63,90 @@ class Calibration:
     taken: dict[str, float]
     before: float
     after: float
-    place: Place
+    place: MaskPlacement
     told: bool = True
     dropped: tuple[str, ...] = ()
     names: Names | None = None
     levels: tuple[float, ...] = ()
 
     def refused(self, nominal: SDCassi | DDCassi, reason: str) -> "Calibration":
-        """Return the nominal camera as the result, for a reason."""
-        values = tuple(replace(each, value=each.nominal, taken=False) for each in self.estimates)
-        found = replace(self, taken=dict.fromkeys(self.taken, 0.0), estimates=values)
-        return replace(found, system=nominal, after=self.before, dropped=(reason,))
+        """Return this result with the nominal camera in place of the calibrated one."""
+        values = tuple(
+            replace(estimate, value=estimate.nominal, taken=False) for estimate in self.estimates
+        )
+        result = replace(self, taken=dict.fromkeys(self.taken, 0.0), estimates=values)
+        return replace(result, system=nominal, after=self.before, dropped=(reason,))
 
 
 def describe(
-    nominal: SDCassi, taken: dict[str, float], place: Place, names: Names | None = None
+    nominal: SDCassi, values: dict[str, float], place: MaskPlacement, names: Names | None = None
 ) -> tuple[Value, ...]:
-    """Return by how much a camera is off."""
+    """Return the estimates of a calibration in the directions of the displayed frame.
+
+    Args:
+        nominal: the nominal camera.
+        values: values of `PARAMETERS` and `BLURS` that the calibrated camera has.
+        place: the placement with the standard errors.
+        names: offsets of the bands, where they come from the ends of the light.
+    """
     errors = place.errors
-    aside, beside = ("down", "right") if nominal.axis == -1 else ("right", "down")
-    half = math.hypot(*nominal.cube_shape[1:]) / 2
-    turned = math.radians(half)
-    # Its degrees are those of the mask as displayed, and 0 has no sign.
+    across_name, along_name = ("down", "right") if nominal.axis == -1 else ("right", "down")
+    half_diagonal = math.hypot(*nominal.cube_shape[1:]) / 2
+    radians_scale = math.radians(half_diagonal)
+    # With a vertical dispersion (axis −2) the frame is transposed, and rotations change their sign.
+    # Adding 0.0 below turns −0.0 into 0.0.
     sign = 1 if nominal.axis == -1 else -1
     gaps = max(nominal.bands - 1, 1)
     reach = max(abs(nominal.offsets[-1] - nominal.offsets[0]) / 2, 1.0)
-    way = 1 if nominal.offsets[-1] >= nominal.offsets[0] else -1
-    found = [_value(aside, f"shift {aside} (px)", taken["across"], errors["across"])]
+    direction = 1 if nominal.offsets[-1] >= nominal.offsets[0] else -1
+    estimates = [_shift(across_name, values["across"], errors["across"])]
     if names is not None:
-        first, last = (names.offsets[at] - nominal.offsets[at] for at in (0, -1))
-        # Both ends may err alike, so that their mean is no surer than one of them.
+        first, last = (names.offsets[band] - nominal.offsets[band] for band in (0, -1))
+        # Both ends may have the same error, so that the error of their mean is that of one end.
         error = (names.errors[0] + names.errors[-1]) / 2
-        found += [
-            _value(beside, f"shift {beside} (px)", (first + last) / 2, error),
+        estimates += [
+            _shift(along_name, (first + last) / 2, error),
             _step((last - first) / gaps, 2 * error / gaps, gaps),
         ]
     elif "along" in errors:
-        along = taken["along"] + taken["bands"]
-        found.append(_value(beside, f"shift {beside} (px)", along, errors["along"]))
+        shift_along = values["along"] + values["bands"]
+        estimates.append(_shift(along_name, shift_along, errors["along"]))
         if "step" in errors:
-            slope = 2 * way / gaps
-            found += [
-                _step(taken["step"] * slope, errors["step"] * abs(slope), gaps),
-                _value("curve", "curve of the dispersion (px)", taken["curve"], errors["curve"]),
+            slope = 2 * direction / gaps
+            estimates += [
+                _step(values["step"] * slope, errors["step"] * abs(slope), gaps),
+                _value("curve", "curve of the dispersion (px)", values["curve"], errors["curve"]),
                 _value(
                     "tilt",
                     "tilt of the dispersion (degrees)",
-                    -sign * way * math.degrees(math.atan(taken["tilt"] / reach)) + 0.0,
+                    -sign * direction * math.degrees(math.atan(values["tilt"] / reach)) + 0.0,
                     math.degrees(errors["tilt"] / reach),
                     pixels=math.radians(reach),
                 ),
             ]
-    rotation = sign * taken["rotation"] + 0.0
-    found.append(
-        _value("rotation", "rotation (degrees)", rotation, errors["rotation"], pixels=turned)
+    rotation = sign * values["rotation"] + 0.0
+    estimates.append(
+        _value("rotation", "rotation (degrees)", rotation, errors["rotation"], pixels=radians_scale)
     )
-    size, error = 1 + taken["magnification"], errors["magnification"]
-    found.append(_value("magnification", "magnification", size, error, 1.0, half))
-    # Of the variance, for the error of a standard deviation of 0 has no linear part.
-    blur = max(taken["blur"], 0.0) ** 0.5
+    magnification, error = 1 + values["magnification"], errors["magnification"]
+    estimates.append(
+        _value("magnification", "magnification", magnification, error, 1.0, half_diagonal)
+    )
+    # The fit has the variance of the blur. Its error gives that of the standard deviation to first
+    # order; at a blur of 0 there is no first order, and the root of the error takes its place.
+    blur = max(values["blur"], 0.0) ** 0.5
     error = errors["blur"] / (2 * blur) if blur else errors["blur"] ** 0.5
-    return (*found, _value("blur", "mask blur (px)", blur, error))
+    return (*estimates, _value("blur", "mask blur (px)", blur, error))
 
 
 def _value(
     key: str, name: str, value: float, error: float, nominal: float = 0.0, pixels: float = 1.0
 ) -> Value:
     return Value(key, name, nominal, value, error, value != nominal, pixels)
+
+
+def _shift(name: str, value: float, error: float) -> Value:
+    return _value(name, f"shift {name} (px)", value, error)
 
 
 def _step(value: float, error: float, gaps: int) -> Value:

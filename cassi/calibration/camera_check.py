@@ -1,4 +1,4 @@
-"""Is the camera right? What a frame, and a cube made of it, say for and against it."""
+"""Check a camera by a measurement, and by a cube that was reconstructed from it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cassi.systems import System
 from cassi.systems.arguments import as_measurement
 from cassi.systems.coded import CodedSystem
 
-_TO_CALIBRATE = re.compile(
+_CALIBRATION_ADVICE = re.compile(
     r",? or (by )?calibrate=true( if it is 2 pixels at most)?| \(calibrate=true\)"
 )
 
@@ -30,25 +30,25 @@ def check_camera(
     x: Tensor | None = None,
     wavelengths: Sequence[float] | None = None,
 ) -> CameraCheck:
-    r"""Ask a measurement whether its camera can be right.
+    r"""Check by a measurement whether its camera can be right.
 
     The correlation of a frame with its mask is the mean spectrum along the dispersion, and chance
-    elsewhere (`Correlation`). So it proposes which way up the mask may be, where it may lie, and
-    between which offsets light may fall. What is proposed is a camera. It is warned of where the
-    frame is surely more probable under it (`cassi.camera.evidence`).
+    elsewhere (`Correlation`). Its peaks propose other cameras: other orientations and places of the
+    mask, and other ends of the light. A warning is given where the frame is significantly more
+    probable under another camera (`cassi.camera.evidence`).
 
-    **It cannot tell the sign of the step.** With one mask for all bands and the bands in reverse,
-    y = Σ_c S(o(c)) [m·x_c] is the same frame of the same cube in reverse. What then speaks is the
-    cube alone: spectra of ordinary scenes are not the same backwards.
+    **The sign of the step is not identifiable from a frame.** With one mask for all bands,
+    y = Σ_c S(o(c)) [m·x_c] is also the frame of the cube with its bands in reverse. Only the cube
+    shows the sign: spectra of ordinary scenes are not the same in reverse.
 
     Args:
         y: measurement `(B, K, H', W')` of one camera, a tensor or an array.
-        system: the camera; of one that is no `cassi.SDCassi` fewer things are asked.
+        system: the camera; one that is no `cassi.SDCassi` gets fewer checks.
         x: cube `(1, C, H, W)` that was reconstructed; its spectra are checked too.
-        wavelengths: nm, one per band, increasing; without them x does not tell the sign.
+        wavelengths: nm, one per band, increasing; without them the sign is not checked.
 
     Returns:
-        Warnings, each with the value to set; a line on what is seen; numbers.
+        Warnings, each with the value to set; a note on the frame; numbers.
 
     Raises:
         ValueError: y does not fit the camera.
@@ -61,25 +61,26 @@ def check_camera(
     ['mask']
     """
     y = as_measurement(y, system)
-    plain, good = system.plain, system.good_pixels
-    found = check_detector(y, plain, good) + check_light(y, good)
-    if isinstance(plain, CodedSystem):
-        scaled = system.without_bad_pixels(y)
-        scaled = scaled / unit_of(scaled).amax()
-        found += check_mask(scaled, plain, good)
-    if x is not None and not shows_another_mask(found):
-        found += check_spectra(x, plain, wavelengths)
-    return found
+    camera, good_pixels = system.plain, system.good_pixels
+    findings = check_detector(y, camera, good_pixels) + check_light(y, good_pixels)
+    if isinstance(camera, CodedSystem):
+        unit_y = system.without_bad_pixels(y)
+        unit_y = unit_y / unit_of(unit_y).amax()
+        findings += check_mask(unit_y, camera, good_pixels)
+    if x is not None and not shows_another_mask(findings):
+        findings += check_spectra(x, camera, wavelengths)
+    return findings
 
 
-def shows_another_mask(found: CameraCheck) -> bool:
-    """Tell whether a frame shows another mask than the camera's: then its cube has no spectra."""
-    return any(each.about == "mask" for each in found.warnings)
+def shows_another_mask(findings: CameraCheck) -> bool:
+    """Tell whether a frame shows another mask than the camera's: then its cube is meaningless."""
+    return any(finding.about == "mask" for finding in findings.warnings)
 
 
-def of_calibrated(found: CameraCheck) -> CameraCheck:
-    """Return what was found without the advice to calibrate, of a camera that was calibrated."""
+def without_calibration_advice(findings: CameraCheck) -> CameraCheck:
+    """Return the findings of a calibrated camera, without the advice to calibrate it."""
     warnings = tuple(
-        replace(each, message=_TO_CALIBRATE.sub("", each.message)) for each in found.warnings
+        replace(finding, message=_CALIBRATION_ADVICE.sub("", finding.message))
+        for finding in findings.warnings
     )
-    return replace(found, warnings=warnings)
+    return replace(findings, warnings=warnings)

@@ -1,4 +1,4 @@
-"""Where the mask shows in a frame: its correlation with the mask, along the dispersion."""
+"""Correlation of a frame with a mask: where the mask lies, and where its light ends."""
 
 import math
 from collections.abc import Sequence
@@ -11,22 +11,36 @@ from torch.nn.functional import conv1d, conv2d, pad
 from cassi.camera.window_model import outer_offsets
 from cassi.systems.psf import fast_length
 
-REACH = 16
-"""Pixels: how far the mask is looked for in both directions."""
-BANDS = 8
-"""Masks that are looked for, where every band has its own: more say the same."""
-_LOCAL = 4  # half a window: what is coarser than it is scene, not mask
-_FLOOR = 0.05  # of the mean contrast, so that plain dark parts are no louder than the others
-_ALONE = 6  # pixels across the dispersion, after which a line of the score is chance
-_OWN = 8  # pixels, after which a mask forgets itself
-_PARTS = 4
-_FINE = 4  # places of a pixel at which light may end
-_SPECTRA = 10
-_PENALTY = 0.003  # on cosine k, times 1 + k: scenes are smooth
-_NEAR = 0.05  # of the width, from an end, where light is looked at
-_SHIFT = 1 / 16  # pixels, from one to the next of these
-_END = 0.1  # pixels, standard error of where bright light ends: a spectrum is not as smooth
-_BLURS = (0.0, 0.25, 0.5, 1.0)  # pixels², of the mask in the frame beyond its own
+SEARCH_PIXELS = 16
+"""Radius of the search for a mask, pixels."""
+MAX_BANDS = 8
+"""Most masks that are correlated, where every band has its own. More give the same peak."""
+# Half the width of the window whose mean is subtracted. Coarser structures belong to the scene.
+_CONTRAST_PIXELS = 4
+# Contrast that is added before the division by it, relative to the mean. Without it the noise of
+# dark parts would count as much as the contrast of bright ones.
+_MIN_CONTRAST = 0.05
+# Rows farther than this from the peak have chance correlation only.
+_PEAK_PIXELS = 6
+# Lag beyond which a mask has no correlation with itself.
+_MASK_PIXELS = 8
+# Strips of a frame that are fitted one left out at a time, for the standard error.
+_STRIPS = 4
+# Steps per pixel at which light may end.
+_SAMPLES_PER_PIXEL = 4
+# Cosines of the spectrum between the ends. Cosine k has the penalty _SMOOTHNESS·(1 + k), because
+# spectra of scenes are smooth.
+_COSINES = 10
+_SMOOTHNESS = 0.003
+# Distance from an end at which its brightness is taken, relative to the distance of the ends.
+_EDGE_FRACTION = 0.05
+# Trial shifts of the ends are this far apart, pixels.
+_SHIFT_STEP = 1 / 16
+# Standard error of the end of bright light, pixels. The scatter of the strips misses it: real
+# spectra are not as smooth as the cosines.
+_END_ERROR = 0.1
+# Trial variances of the blur of the mask in the frame, pixels².
+_BLUR_VARIANCES = (0.0, 0.25, 0.5, 1.0)
 
 
 @dataclass(frozen=True)
@@ -34,208 +48,251 @@ class Peak:
     """The highest peak of the correlation of a frame with a mask.
 
     Attributes:
-        score: mean correlation over the bands, where it is greatest.
-        down: pixels by which the mask lies lower there.
-        along: pixels by which it lies further along the dispersion, roughly.
-        fraction: of a pixel, to be added to `down`.
-        chance: the greatest score where no mask is: more than a few pixels across the dispersion.
+        score: its mean correlation over the bands.
+        row_shift: shift of the mask down, whole pixels.
+        column_shift: shift of the mask along the dispersion, roughly, whole pixels.
+        row_fraction: fraction of a pixel to be added to `row_shift`.
+        chance: the highest score in rows that are too far away for the mask.
     """
 
     score: float
-    down: int
-    along: int
-    fraction: float
+    row_shift: int
+    column_shift: int
+    row_fraction: float
     chance: float
 
 
-def flatten(image: Tensor, good: Tensor | None = None) -> Tensor:
-    """Take away what is coarser than a mask, and make the contrast even.
+def flatten(image: Tensor, good_pixels: Tensor | None = None) -> Tensor:
+    """Return the local contrast of an image: zero mean, about unit variance in every 9×9 pixels.
 
     Pixels that are not good become 0.
-
-    Returns:
-        As many pixels, with zero mean and about unit variance over every 9×9 of them.
     """
-    if good is None:
-        mean = _smooth(image)
-        rest = image - mean
+    if good_pixels is None:
+        mean = _box_mean(image)
+        contrast = image - mean
     else:
-        share = _smooth(good.to(image)).clamp_min(1e-6)
-        rest = torch.where(good, image - _smooth(torch.where(good, image, 0)) / share, 0)
-    energy = _smooth(rest.square())
-    scale = energy + _FLOOR * energy.mean() + torch.finfo(image.dtype).tiny
-    return rest / scale.sqrt()
+        share = _box_mean(good_pixels.to(image)).clamp_min(1e-6)
+        contrast = torch.where(
+            good_pixels, image - _box_mean(torch.where(good_pixels, image, 0)) / share, 0
+        )
+    energy = _box_mean(contrast.square())
+    scale = energy + _MIN_CONTRAST * energy.mean() + torch.finfo(image.dtype).tiny
+    return contrast / scale.sqrt()
 
 
 class Correlation:
-    r"""Correlates a frame with masks.
+    r"""The correlation of a frame with masks.
 
         C(δ) = Σ_p ỹ(p + δ) m̃(p) / Σ_p m̃(p)²
 
-    of local contrast (`flatten`). A frame is a sum of masks, each moved by the offset of its band
-    and weighed by light that is nowhere negative: over a whole frame C is the mean spectrum along
-    the dispersion, blurred by what the mask resembles itself, and chance everywhere else.
+    of the local contrasts ỹ and m̃ (`flatten`). A frame is a sum of masks, each shifted by the
+    offset of its band and multiplied by light, which is not negative. So along the dispersion C is
+    the mean spectrum, convolved with the correlation of the mask with itself. Elsewhere it is
+    chance.
     """
 
-    def __init__(self, y: Tensor, good: Tensor | None = None) -> None:
+    def __init__(self, y: Tensor, good_pixels: Tensor | None = None) -> None:
         self.shape = y.shape[-2:]
-        self.y = flatten(y.float(), good).sum(0)  # (K, H, W'); the mask is the same in all samples
-        self.size = tuple(fast_length(length + REACH + _OWN) for length in self.shape)
+        self.y = flatten(y.float(), good_pixels).sum(
+            0
+        )  # (K, H, W'); the mask is the same in all samples
+        self.size = tuple(
+            fast_length(length + SEARCH_PIXELS + _MASK_PIXELS) for length in self.shape
+        )
         self.transformed = torch.fft.rfft2(self.y, s=self.size)
 
     def find(self, mask: Tensor, offsets: Sequence[float]) -> Peak:
-        """Look for a camera's mask."""
-        shared = mask.shape[1] == 1
+        """Return the highest peak near a camera's mask, `(K, 1|C, H, W)`."""
+        is_shared = mask.shape[1] == 1
         count = len(offsets)
-        chosen = range(count) if shared else _spaced(count, BANDS)
-        total = self.y.new_zeros(2 * REACH + 1, 2 * REACH + 1)
-        found = self._correlate(mask[:, 0]) if shared else None
-        for band in chosen:
-            image = self._correlate(mask[:, band]) if found is None else found
+        bands = range(count) if is_shared else _evenly_spaced(count, MAX_BANDS)
+        total = self.y.new_zeros(2 * SEARCH_PIXELS + 1, 2 * SEARCH_PIXELS + 1)
+        shared_image = self._correlate(mask[:, 0]) if is_shared else None
+        for band in bands:
+            image = self._correlate(mask[:, band]) if shared_image is None else shared_image
             start = round(offsets[band])
-            rows = torch.arange(-REACH, REACH + 1, device=image.device) % image.shape[0]
-            columns = torch.arange(start - REACH, start + REACH + 1, device=image.device)
+            rows = (
+                torch.arange(-SEARCH_PIXELS, SEARCH_PIXELS + 1, device=image.device)
+                % image.shape[0]
+            )
+            columns = torch.arange(
+                start - SEARCH_PIXELS, start + SEARCH_PIXELS + 1, device=image.device
+            )
             total += image[rows][:, columns % image.shape[1]]
-        return _peak(total / len(chosen))
+        return _peak(total / len(bands))
 
     def _correlate(self, mask: Tensor) -> Tensor:
-        flat = flatten(mask.float())
-        other = torch.fft.rfft2(flat, s=self.size).conj()
-        whole = torch.fft.irfft2((self.transformed * other).sum(0), s=self.size)
-        return whole / flat.square().sum().clamp_min(1e-30)
+        contrast = flatten(mask.float())
+        mask_spectrum = torch.fft.rfft2(contrast, s=self.size).conj()
+        correlation = torch.fft.irfft2((self.transformed * mask_spectrum).sum(0), s=self.size)
+        return correlation / contrast.square().sum().clamp_min(1e-30)
 
     def profile(self, mask: Tensor, first: int, last: int) -> tuple[Tensor, Tensor]:
-        """Correlate along the dispersion only, in parts of the frame.
+        """Correlate strips of the frame with the mask, along the dispersion only.
 
         Returns:
-            Correlation of each part at the offsets first to last `(P, last − first + 1)`, and that
+            Correlation of each strip at the offsets first to last `(P, last − first + 1)`, and that
             of the mask with itself at −8 to 8 pixels; both float64.
         """
-        flat = flatten(mask.float())
-        rows = flat.shape[-2] // _PARTS * _PARTS
+        contrast = flatten(mask.float())
+        rows = contrast.shape[-2] // _STRIPS * _STRIPS
         size = fast_length(
-            self.shape[1] + max(last - self.shape[1] + flat.shape[-1], 0) + 2 * REACH + _OWN
+            self.shape[1]
+            + max(last - self.shape[1] + contrast.shape[-1], 0)
+            + 2 * SEARCH_PIXELS
+            + _MASK_PIXELS
         )
-        a, b = (torch.fft.rfft(value[:, :rows], n=size) for value in (self.y, flat))
-        cross, own = (
+        a, b = (torch.fft.rfft(value[:, :rows], n=size) for value in (self.y, contrast))
+        cross, autocorrelation = (
             torch.fft.irfft(
-                (value * b.conj()).unflatten(1, (_PARTS, -1)).sum((0, 2)), n=size
+                (value * b.conj()).unflatten(1, (_STRIPS, -1)).sum((0, 2)), n=size
             ).double()
             for value in (a, b)
         )
-        at = torch.arange(first, last + 1, device=cross.device) % size
-        near = torch.arange(-_OWN, _OWN + 1, device=cross.device) % size
-        energy = own[:, :1].clamp_min(1e-30)
-        return cross[:, at] / energy, own[:, near].sum(0) / own[:, 0].sum().clamp_min(1e-30)
+        columns = torch.arange(first, last + 1, device=cross.device) % size
+        lags = torch.arange(-_MASK_PIXELS, _MASK_PIXELS + 1, device=cross.device) % size
+        energy = autocorrelation[:, :1].clamp_min(1e-30)
+        total_energy = autocorrelation[:, 0].sum().clamp_min(1e-30)
+        return cross[:, columns] / energy, autocorrelation[:, lags].sum(0) / total_energy
 
 
 def find_bright_end(
     correlation: Correlation, mask: Tensor, offsets: Sequence[float], reach: int = 2
 ) -> tuple[float, float]:
-    """Find where light ends at the brighter end of the bands, whose distance is known.
+    """Find the brighter end of the light along the dispersion.
 
-    Both ends are moved alike to where the profile fits best, by least squares:
+    Both ends are shifted together to the least squares of
 
         C(δ) = ∫_first^last s(o) a(δ − o) do
 
-    with the mask's own correlation a, and a spectrum s of a few cosines between the ends.
-    Where light breaks off from its mean level, that is known to a tenth of a pixel, and worse in
-    proportion where it has faded.
+    with the correlation a of the mask with itself, and a spectrum s of a few cosines between the
+    ends. The distance of the ends is that of the outermost bands.
+
+    Args:
+        correlation: of the frame.
+        mask: `(K, H, W)`.
+        offsets: nominal offsets of the bands, pixels.
+        reach: largest shift, pixels.
 
     Returns:
-        Where it ends, half a band beyond the outermost one, and its standard error, pixels.
+        The offset at which the light ends, half a band beyond the outermost one, and its standard
+        error, pixels.
     """
+    # Only the brighter end is taken: the dim one lay up to 22 pixels off
+    # (docs/development/experiments/calibration.md). The error of an end grows as its light fades.
     first, last = outer_offsets(sorted(offsets))
-    low, high = math.floor(first) - REACH - _OWN, math.ceil(last) + REACH + _OWN
-    parts, own = correlation.profile(mask, low, high)
-    profiles = torch.cat(_means(parts)).mT
-    shifts = torch.arange(-reach, reach + _SHIFT, _SHIFT, dtype=own.dtype, device=own.device)
-    fits = [_Profile(own, low, high, blur) for blur in _BLURS]
+    margin = SEARCH_PIXELS + _MASK_PIXELS
+    low, high = math.floor(first) - margin, math.ceil(last) + margin
+    parts, autocorrelation = correlation.profile(mask, low, high)
+    profiles = torch.cat(_jackknife_means(parts)).mT
+    shifts = torch.arange(
+        -reach,
+        reach + _SHIFT_STEP,
+        _SHIFT_STEP,
+        dtype=autocorrelation.dtype,
+        device=autocorrelation.device,
+    )
+    fits = [_ProfileFit(autocorrelation, low, high, blur) for blur in _BLUR_VARIANCES]
     misfits = [fit.misfits(profiles, first + shifts, last + shifts) for fit in fits]
     fit, misfit = min(zip(fits, misfits, strict=True), key=lambda pair: float(pair[1][:, 0].min()))
-    moved, *others = shifts[misfit.argmin(0)].tolist()
-    spread = float(torch.tensor(others).std(correction=0)) * (len(others) - 1) ** 0.5
-    levels = fit.levels(profiles[:, :1], first + moved, last + moved)
+    shift, *strip_shifts = shifts[misfit.argmin(0)].tolist()
+    spread = float(torch.tensor(strip_shifts).std(correction=0)) * (len(strip_shifts) - 1) ** 0.5
+    levels = fit.levels(profiles[:, :1], first + shift, last + shift)
     end = first if levels[0] > levels[1] else last
-    return end + moved, math.hypot(spread, _END) / min(max(*levels, 1e-3), 1.0)
+    return end + shift, math.hypot(spread, _END_ERROR) / min(max(*levels, 1e-3), 1.0)
 
 
-def _means(parts: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean of all parts `(1, D)`, and those without one of them `(P, D)`."""
+def _jackknife_means(parts: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean of all strips `(1, D)`, and the means without one of them `(P, D)`."""
     mean = parts.mean(0, keepdim=True)
     return mean, (len(parts) * mean - parts) / (len(parts) - 1)
 
 
-class _Profile:
+class _ProfileFit:
     """The least-squares fit of a profile between two ends."""
 
-    def __init__(self, own: Tensor, low: int, high: int, blur: float) -> None:
+    def __init__(self, autocorrelation: Tensor, low: int, high: int, blur: float) -> None:
         if blur:
-            at = torch.arange(-3, 4).to(own)
-            kernel = torch.softmax(-at.square() / (2 * blur), 0)
-            own = conv1d(pad(own[None, None], (3, 3)), kernel[None, None])[0, 0]
-        self.own = own
-        self.offsets = torch.arange(low, high + 1).to(own)
-        self.at = torch.arange((high - low) * _FINE + 1).to(own) / _FINE + low
-        self.codes = self._mask_at(self.at)
-        self.orders = torch.arange(_SPECTRA).to(own)
+            lags = torch.arange(-3, 4).to(autocorrelation)
+            kernel = torch.softmax(-lags.square() / (2 * blur), 0)
+            autocorrelation = conv1d(pad(autocorrelation[None, None], (3, 3)), kernel[None, None])[
+                0, 0
+            ]
+        self.autocorrelation = autocorrelation
+        self.offsets = torch.arange(low, high + 1).to(autocorrelation)
+        self.positions = (
+            torch.arange((high - low) * _SAMPLES_PER_PIXEL + 1).to(autocorrelation)
+            / _SAMPLES_PER_PIXEL
+            + low
+        )
+        self.codes = self._mask_at(self.positions)
+        self.orders = torch.arange(_COSINES).to(autocorrelation)
 
     def _mask_at(self, offsets: Tensor) -> Tensor:
-        """Return the correlation of a mask that lies at an offset: `(…, O)` → `(…, O, D)`."""
-        away = self.offsets - offsets[..., None] + _OWN
-        left = away.floor().clamp(0, 2 * _OWN - 1).long()
-        value = torch.lerp(self.own[left], self.own[left + 1], away - left)
-        return torch.where((away >= 0) & (away <= 2 * _OWN), value, 0)
+        """Return the profile of a mask at each offset, by interpolation: `(…, O)` → `(…, O, D)`."""
+        lags = self.offsets - offsets[..., None] + _MASK_PIXELS
+        left = lags.floor().clamp(0, 2 * _MASK_PIXELS - 1).long()
+        value = torch.lerp(self.autocorrelation[left], self.autocorrelation[left + 1], lags - left)
+        return torch.where((lags >= 0) & (lags <= 2 * _MASK_PIXELS), value, 0)
 
     def misfits(self, profiles: Tensor, first: Tensor, last: Tensor) -> Tensor:
-        """Return what is left of profiles `(D, N)` between ends `(E,)`: squares `(E, N)`."""
-        right, solved = self._solve(profiles, first, last)
-        return profiles.square().sum(0) - (right * solved).sum(1)
+        """Return the squared misfits `(E, N)` of profiles `(D, N)` with the ends `(E,)`."""
+        right_side, weights = self._solve(profiles, first, last)
+        return profiles.square().sum(0) - (right_side * weights).sum(1)
 
     def levels(self, profile: Tensor, first: float, last: float) -> tuple[float, float]:
-        """Return the light at both ends, over its mean."""
-        ends = self.own.new_tensor([[first], [last]])
+        """Return the brightness near both ends, relative to the mean."""
+        ends = self.autocorrelation.new_tensor([[first], [last]])
         weights = self._solve(profile, *ends)[1][0, :-1, 0]
-        near = torch.cos(math.pi * self.orders * _NEAR) * weights
+        edge_values = torch.cos(math.pi * self.orders * _EDGE_FRACTION) * weights
         mean = float(weights[0].clamp_min(1e-30))
-        return float(near.sum()) / mean, float((near * (1 - 2 * (self.orders % 2))).sum()) / mean
+        # Cosines of odd order have the opposite sign at the last end.
+        last_values = edge_values * (1 - 2 * (self.orders % 2))
+        return float(edge_values.sum()) / mean, float(last_values.sum()) / mean
 
     def _solve(self, profiles: Tensor, first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
         width = (last - first)[:, None]
-        inside = ((self.at - first[:, None]) * _FINE + 0.5).clamp(0, 1)
-        inside *= ((last[:, None] - self.at) * _FINE + 0.5).clamp(0, 1)
-        phase = (self.at - first[:, None]) / width
-        spectra = torch.cos(math.pi * self.orders[:, None] * phase[:, None]) * inside[:, None]
+        is_lit = ((self.positions - first[:, None]) * _SAMPLES_PER_PIXEL + 0.5).clamp(0, 1)
+        is_lit *= ((last[:, None] - self.positions) * _SAMPLES_PER_PIXEL + 0.5).clamp(0, 1)
+        phase = (self.positions - first[:, None]) / width
+        spectra = torch.cos(math.pi * self.orders[:, None] * phase[:, None]) * is_lit[:, None]
         design = spectra @ self.codes  # (E, S, D)
-        # What coarse scenes leave is level.
+        # The contrast of a coarse scene adds a constant to the profile.
         design = torch.cat([design, torch.ones_like(design[:, :1])], 1)
         size = design[:, 0].square().sum(1)[:, None]
         penalty = torch.zeros_like(design[..., 0])
-        penalty[:, :-1] = size * (_PENALTY * (1 + self.orders)).square()
+        penalty[:, :-1] = size * (_SMOOTHNESS * (1 + self.orders)).square()
         normal = design @ design.mT + torch.diag_embed(penalty + 1e-9 * size)
-        right = design @ profiles
-        return right, torch.linalg.solve(normal, right)
+        right_side = design @ profiles
+        return right_side, torch.linalg.solve(normal, right_side)
 
 
 def _peak(score: Tensor) -> Peak:
-    at = divmod(int(score.argmax()), score.shape[1])
-    far = (torch.arange(len(score), device=score.device) - at[0]).abs() > _ALONE
+    row, column = divmod(int(score.argmax()), score.shape[1])
+    is_far = (torch.arange(len(score), device=score.device) - row).abs() > _PEAK_PIXELS
     fraction = 0.0
-    if 0 < at[0] < len(score) - 1:
-        before, here, after = score[at[0] - 1 : at[0] + 2, at[1]].tolist()
-        fraction = (after - before) / (2 * max(2 * here - before - after, 1e-12))
-    chance = float(score[far].max())
-    return Peak(float(score[at]), at[0] - REACH, at[1] - REACH, fraction, chance)
+    if 0 < row < len(score) - 1:
+        value_above, value, value_below = score[row - 1 : row + 2, column].tolist()
+        fraction = (value_below - value_above) / (
+            2 * max(2 * value - value_above - value_below, 1e-12)
+        )
+    chance = float(score[is_far].max())
+    return Peak(
+        float(score[row, column]), row - SEARCH_PIXELS, column - SEARCH_PIXELS, fraction, chance
+    )
 
 
-def _smooth(image: Tensor) -> Tensor:
+def _box_mean(image: Tensor) -> Tensor:
     shape = image.shape
-    wide = pad(image.reshape(-1, 1, *shape[-2:]), (_LOCAL,) * 4, mode="replicate")
-    kernel = wide.new_full((1, 1, 2 * _LOCAL + 1, 1), 1 / (2 * _LOCAL + 1))
-    return conv2d(conv2d(wide, kernel), kernel.mT).reshape(shape)  # a fifth of avg_pool2d's time
+    padded_image = pad(image.reshape(-1, 1, *shape[-2:]), (_CONTRAST_PIXELS,) * 4, mode="replicate")
+    kernel = padded_image.new_full(
+        (1, 1, 2 * _CONTRAST_PIXELS + 1, 1), 1 / (2 * _CONTRAST_PIXELS + 1)
+    )
+    # Two convolutions take a fifth of the time of avg_pool2d.
+    return conv2d(conv2d(padded_image, kernel), kernel.mT).reshape(shape)
 
 
-def _spaced(count: int, most: int) -> list[int]:
-    if count <= most:
+def _evenly_spaced(count: int, max_count: int) -> list[int]:
+    if count <= max_count:
         return list(range(count))
-    return [round(k * (count - 1) / (most - 1)) for k in range(most)]
+    return [round(k * (count - 1) / (max_count - 1)) for k in range(max_count)]

@@ -1,4 +1,4 @@
-"""The calibration of a dual disperser: its mask and the dispersion across it."""
+"""Estimate the place of the mask of a dual disperser and its dispersion."""
 
 import math
 from collections.abc import Callable
@@ -7,22 +7,24 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from cassi.camera.displacement import MOVES_BANDS, PARAMETERS, moved_mask
+from cassi.camera.displacement import BAND_PARAMETERS, PARAMETERS, moved_mask
 from cassi.camera.found import place_bands
 from cassi.camera.moved import moved_camera
-from cassi.camera.place import Place
+from cassi.camera.place import MaskPlacement
 from cassi.systems import DDCassi, SDCassi, System
 
-_POLISHED = ("across", "along", "rotation", "step")
-_SCALES = (0.1, 0.05, 0.025)
-"""Pixels by which each is moved, one round each."""
+_REFINED_KEYS = ("across", "along", "rotation", "step")
+# Lengths of the trial steps at the border of the mask, pixels; one round over the parameters each.
+_STEP_PIXELS = (0.1, 0.05, 0.025)
 
 
-def single_twin(nominal: DDCassi) -> SDCassi:
-    """Return the single disperser that has the same frame of a plain scene.
+def equivalent_single_disperser(nominal: DDCassi) -> SDCassi:
+    """Return the single disperser that has the same frame of a scene with one spectrum everywhere.
 
-    A plain scene, whose spectrum is the same everywhere, shows what moves against what: the mask
-    against the detector, by −o(c) for band c.
+    In a frame of such a scene the mask of band c is shifted on the detector by −o(c).
+
+    Raises:
+        ValueError: the camera has a mask per sample.
     """
     if nominal.mask.ndim != 4:
         raise ValueError("calibration: expected one mask for all samples, got a mask per sample")
@@ -39,56 +41,70 @@ def single_twin(nominal: DDCassi) -> SDCassi:
 def place_dual(
     y: Tensor,
     nominal: DDCassi,
-    good: Tensor | None,
-    misses: Callable[[System], float],
+    good_pixels: Tensor | None,
+    heldout_error: Callable[[System], float],
     radius: int = 2,
-) -> tuple[Place, DDCassi]:
-    """Find how far mask and dispersion of a dual disperser are off.
+) -> tuple[MaskPlacement, DDCassi]:
+    """Estimate mask and dispersion of a dual disperser.
 
-    They are placed as those of `single_twin`. A scene that is not plain has another frame of it,
-    so parabolas lower the error of pixels held out further.
-
-    `misses` tells how badly a reconstruction through a camera predicts pixels held out.
+    Args:
+        y: snapshots `(B, 1, H', W')`.
+        nominal: the nominal camera.
+        good_pixels: pixels that count, shaped like y; None: all.
+        heldout_error: returns the held-out error of a camera.
+        radius: of the search for shifts, pixels.
 
     Returns:
-        The place of the mask of `single_twin`, and the camera.
+        The placement of the mask of the `equivalent_single_disperser`, and the camera.
     """
-    twin = single_twin(nominal)
-    place = place_bands(y, twin, good, radius=radius)
-    values = _polished(place.kept, twin, lambda each: misses(moved_dual(nominal, twin, each)))
-    return replace(place, kept=values), moved_dual(nominal, twin, values)
+    # Other scenes have another frame with the single disperser. Its placement is a start, from
+    # which the held-out error of the dual disperser is lowered.
+    disperser = equivalent_single_disperser(nominal)
+    place = place_bands(y, disperser, good_pixels, radius=radius)
+    values = _refine_by_heldout(
+        place.significant,
+        disperser,
+        lambda trial: heldout_error(moved_dual(nominal, disperser, trial)),
+    )
+    return replace(place, significant=values), moved_dual(nominal, disperser, values)
 
 
-def _polished(
-    values: dict[str, float], twin: SDCassi, misses: Callable[[dict[str, float]], float]
+def _refine_by_heldout(
+    values: dict[str, float], disperser: SDCassi, heldout_error: Callable[[dict[str, float]], float]
 ) -> dict[str, float]:
     """Lower the held-out error along one parameter after the other, by parabolas."""
-    if not any(values[key] for key in PARAMETERS):  # nothing is off
+    # A camera without significant errors stays: the held-out error falls a little beyond any value.
+    if not any(values[key] for key in PARAMETERS):
         return values
-    lowest, size = misses(values), twin.mask.shape[-2:]
-    for scale in _SCALES:
-        for key in _POLISHED:
+    lowest_error, size = heldout_error(values), disperser.mask.shape[-2:]
+    for scale in _STEP_PIXELS:
+        for key in _REFINED_KEYS:
             step = scale / max(PARAMETERS[key].scale(*size))
-            sides = [misses(values | {key: values[key] + way * step}) for way in (-1, 1)]
-            bend, slope = sides[0] + sides[1] - 2 * lowest, (sides[1] - sides[0]) / 2
-            moved = -slope / bend if bend > 0 else -math.copysign(math.inf, slope)
-            there = values | {key: values[key] + min(max(moved, -3.0), 3.0) * step}
-            if (found := misses(there)) < lowest:
-                values, lowest = there, found
+            errors_beside = [
+                heldout_error(values | {key: values[key] + sign * step}) for sign in (-1, 1)
+            ]
+            curvature, slope = (
+                errors_beside[0] + errors_beside[1] - 2 * lowest_error,
+                (errors_beside[1] - errors_beside[0]) / 2,
+            )
+            steps = -slope / curvature if curvature > 0 else -math.copysign(math.inf, slope)
+            trial = values | {key: values[key] + min(max(steps, -3.0), 3.0) * step}
+            if (error := heldout_error(trial)) < lowest_error:
+                values, lowest_error = trial, error
     return values
 
 
-def moved_dual(nominal: DDCassi, twin: SDCassi, values: dict[str, float]) -> DDCassi:
-    """Return a dual disperser whose plain scenes are those of the moved single disperser."""
-    offsets = [-offset for offset in moved_camera(twin, values | {"tilt": 0.0}).offsets]
-    # Offsets begin at 0: what they lack, the mask has.
-    least = min(offsets)
-    mask = {key: value for key, value in values.items() if key not in MOVES_BANDS}
-    mask["along"] -= least
+def moved_dual(nominal: DDCassi, disperser: SDCassi, values: dict[str, float]) -> DDCassi:
+    """Return the dual disperser that is equivalent to the displaced single disperser."""
+    offsets = [-offset for offset in moved_camera(disperser, values | {"tilt": 0.0}).offsets]
+    # The offsets of a dual disperser begin at 0. The mask gets the shift that they lose.
+    first_offset = min(offsets)
+    mask_values = {key: value for key, value in values.items() if key not in BAND_PARAMETERS}
+    mask_values["along"] -= first_offset
     return DDCassi(
-        moved_mask(twin, mask, parts=1),
+        moved_mask(disperser, mask_values, oversampling=1),
         nominal.bands,
         axis=nominal.axis,
         width=nominal.detector,
-        offsets=[offset - least for offset in offsets],
+        offsets=[offset - first_offset for offset in offsets],
     )

@@ -1,4 +1,4 @@
-"""A camera from frames of its mask in light of several wavelengths: no scene, no search."""
+"""Estimate mask, field and dispersion of a camera from frames of its mask through filters."""
 
 import math
 import warnings
@@ -14,33 +14,50 @@ from torch.nn.functional import avg_pool2d
 from cassi.calibration.correlation import Correlation, find_bright_end, flatten
 from cassi.systems.dispersion import SELLMEIER, refractive_index
 
+# Strips of a frame that are located one by one. Their errors are independent, so their scatter
+# gives the standard error.
 _STRIPS = 8
-"""Parts of a frame that are located by themselves: they err independently."""
-_LEAST = 0.02  # pixels, of an error: a filter of 10 nm has its middle elsewhere by so much
-_END = 0.5  # pixels, standard error of where the first and the last band fall
-_SPAN = 0.2  # the same, where light that ends shows by how much both are shifted
-_FITS = 4  # pixels of the detector that bands and field may leave
-_BLUR = 0.7  # pixels: finer than that, sampled codes are not what they were
-_ACROSS = 8  # pixels, by which the code may move across the dispersion
-_NEWTON = 12  # steps
-_LIT = 0.5  # of the typical light, where the field ends
-_OPEN = 0.99  # quantile of the code that is open
-_GUESS = 0.1  # weight of a curve that has no reason, where as many frames fix it
-_POLES = torch.linspace(-3000.0, 330.0, 334, dtype=torch.float64)  # nm, of Hartmann's formula
-_SURE = 2.0  # standard errors by which the codes of two filters differ at least
-_MATCH = 0.1  # least correlation of codes
+# Least standard error of a place, pixels. The middle of a filter of 10 nm is uncertain by as much,
+# which the scatter of the strips does not show.
+_MIN_ERROR = 0.02
+# Standard error of the nominal ends of the bands, pixels; and the same where the end of broadband
+# light shows the shift of both.
+_END_ERROR = 0.5
+_END_ERROR_WITH_LIGHT = 0.2
+# Most pixels of the detector that bands and field together may leave unlit. With a wider gap the
+# nominal ends of the bands are not those of this camera.
+_MAX_GAP_PIXELS = 4
+# Blur of the correlation before its maximum is refined, pixels. Finer structures of a sampled mask
+# are aliased.
+_BLUR_PIXELS = 0.7
+# Radius of the search across the dispersion, pixels.
+_MAX_SHIFT_ACROSS = 8
+_NEWTON_STEPS = 12
+# The field ends where the light falls below this share of the typical one.
+_FIELD_LEVEL = 0.5
+# Quantile of the mask that becomes a transmission of 1: a few pixels are brighter by noise.
+_OPEN_QUANTILE = 0.99
+# Prior weight of a parabola where there are only as many frames as it has parameters. It fits
+# them exactly, but has no physical reason, as glasses and gratings have.
+_PARABOLA_WEIGHT = 0.1
+# Poles λ₀ that are tried in Hartmann's formula, nm.
+_HARTMANN_POLES = torch.linspace(-3000.0, 330.0, 334, dtype=torch.float64)
+# Standard errors by which the mask must move from one filter to the next.
+_MIN_ERRORS_APART = 2.0
+# Least correlation of two frames that show the same mask.
+_MIN_CORRELATION = 0.1
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the code lies in light of one wavelength.
+    """Place of the mask in light of one wavelength.
 
     Attributes:
         wavelength: nm.
-        along: pixels along the dispersion, from the code of the reference frame.
-        across: pixels across it.
+        along: shift along the dispersion relative to the reference frame, pixels.
+        across: shift across the dispersion, pixels.
         error: standard error of `along`, pixels.
-        loose: it is known beside other loose places only, all shifted alike.
+        loose: all loose places share one unknown shift, so that only their distances count.
     """
 
     wavelength: float
@@ -55,10 +72,10 @@ class CurveFit:
     """A family of dispersion curves, fitted to places.
 
     Attributes:
-        name: of the family.
-        weight: how likely it is beside the others, 0 to 1.
+        name: name of the family.
+        weight: its probability among the families, 0 to 1.
         misfit: χ² of the places.
-        parameters: how many were fitted.
+        parameters: number of fitted parameters.
     """
 
     name: str
@@ -69,16 +86,16 @@ class CurveFit:
 
 @dataclass(frozen=True)
 class FilteredCamera:
-    """What frames through filters say of a camera; dispersion runs along the last axis.
+    """A camera as estimated from frames through filters, dispersion along the last axis.
 
     Attributes:
-        mask: `(H, W)`, transmission, the open elements 1 where it is brightest.
-        offsets: `(C,)`, of each band, pixels from the detector's first, float64.
-        errors: `(C,)`, standard errors of these.
-        rows: first and one after the last row of the field.
-        first: column of the frame of the reference where the field begins.
-        places: of each frame.
-        curves: families that were compared, the likeliest first.
+        mask: transmission `(H, W)`, 1 at open elements.
+        offsets: offset of each band from the first column of the detector, pixels, `(C,)`, float64.
+        errors: standard errors of the offsets, `(C,)`.
+        rows: first row of the field, and the one after its last row.
+        first: first column of the field in the reference frame.
+        places: place of the mask in each frame.
+        curves: families of curves that were compared, the most probable first.
     """
 
     mask: Tensor
@@ -92,35 +109,39 @@ class FilteredCamera:
 
 def find_filtered_camera(
     frames: Sequence[Tensor],
-    good: Sequence[Tensor],
+    good_pixels: Sequence[Tensor],
     wavelengths: Sequence[float],
     bands: Sequence[float],
     ends: tuple[float, float] | None = None,
     light: tuple[Tensor, Tensor] | None = None,
 ) -> FilteredCamera:
-    r"""Find mask, field and dispersion from frames of an even scene through filters.
+    r"""Estimate mask, field and dispersion from frames of an even scene through filters.
 
-    The frame of the middle wavelength is the mask. The others are the same code elsewhere: where,
-    the maximum of their correlation says, to a few hundredths of a pixel. Strips of the frame, each
-    by itself, say how sure that is. Families of curves are fitted to the places: a straight line
-    (a grating), Cauchy's λ⁻² and the indices of glasses (a prism), both together, Hartmann's
-    a + b/(λ − λ₀), and polynomials. Each counts by exp(−BIC/2); the offsets are the mean over
-    families, and their error holds what families differ by.
+    The frame of the middle wavelength is the mask. In the other frames the mask is shifted: the
+    maximum of their correlation gives the shift to some hundredths of a pixel. The scatter over
+    strips of a frame gives its standard error. Families of curves are fitted to the shifts: a
+    straight line (a grating), Cauchy's λ⁻² and the indices of glasses (a prism), Cauchy's and a
+    line together, Hartmann's a + b/(λ − λ₀), and polynomials. Each has the weight exp(−BIC/2). The
+    offsets are the weighted mean over the families, and their errors include the differences of the
+    families.
 
-    With one filter or two, the ends of the bands count as places too: of most cameras is known how
-    far apart their first and last band fall, and not the curve between. Both may be shifted by half
-    a pixel. A frame of light of all bands shows by how much: where it ends, see
+    With one filter or two, the nominal ends of the bands count as places too. Of most cameras the
+    distance of the first and last band is known, but not the curve between. Both ends may be
+    shifted by half a pixel. A frame in light of all bands shows that shift by its end, see
     `cassi.calibration.correlation.find_bright_end`.
 
     Args:
-        frames: `(H', W')` each, corrected, dispersion along the last axis.
-        good: bool, pixels that count, of the same shape.
-        wavelengths: nm, of the frames, in any order.
-        bands: nm, increasing, of the camera.
-        ends: where the field begins in light of the first and of the last band, pixels from the
-            detector's first.
-        light: `(H', W')`, a frame of all bands, of a white sheet or of any scene, and its pixels
-            that count.
+        frames: corrected frames `(H', W')`, dispersion along the last axis.
+        good_pixels: bool, pixels that count, of the same shapes.
+        wavelengths: wavelengths of the frames, nm, in any order.
+        bands: wavelengths of the camera, nm, increasing.
+        ends: first column of the field in light of the first and of the last band.
+        light: a frame in light of all bands, of a white sheet or of any scene, `(H', W')`, and its
+            good pixels.
+
+    Raises:
+        ValueError: wavelengths are named twice, frames do not show one mask, or it does not move
+            along the dispersion in one direction with the wavelength.
 
     Source: Hartmann, "A simple interpolation formula for the prismatic spectrum", Astrophysical
     Journal 8, 218 (1898).
@@ -131,61 +152,70 @@ def find_filtered_camera(
         )
     order = sorted(range(len(frames)), key=lambda k: wavelengths[k])
     middle = order[len(order) // 2]
-    codes = [flatten(y.double(), ok) for y, ok in zip(frames, good, strict=True)]
+    codes = [flatten(y.double(), is_good) for y, is_good in zip(frames, good_pixels, strict=True)]
     places = tuple(_locate(codes[middle], codes[k], wavelengths[k]) for k in order)
     _check_places(places)
-    rows, columns = find_field(frames[middle], good[middle])
-    whole = _clean_mask(frames, good, middle, wavelengths, places)
-    whole = whole - _stray(whole, rows, columns)
-    mask = whole[rows[0] : rows[1], columns[0] : columns[1]]
-    mask = (mask / mask.flatten().quantile(_OPEN).clamp_min(1e-30)).clamp(0, 1)
-    known = []
-    if ends is not None and _ends_fit(ends, mask.shape[1], whole.shape[1], len(places) == 1):
-        known = _place_ends(mask, rows, columns[0], ends, bands, light)
-    found, errors, curves = fit_curves([*places, *known], bands)
-    return FilteredCamera(mask, columns[0] + found, errors, rows, columns[0], places, curves)
+    rows, columns = find_field(frames[middle], good_pixels[middle])
+    clean_frame = _clean_mask(frames, good_pixels, middle, wavelengths, places)
+    clean_frame = clean_frame - _stray_light(clean_frame, rows, columns)
+    mask = clean_frame[rows[0] : rows[1], columns[0] : columns[1]]
+    mask = (mask / mask.flatten().quantile(_OPEN_QUANTILE).clamp_min(1e-30)).clamp(0, 1)
+    end_places = []
+    is_required = len(places) == 1
+    if ends is not None and _check_ends(ends, mask.shape[1], clean_frame.shape[1], is_required):
+        end_places = _place_ends(mask, rows, columns[0], ends, bands, light)
+    curve, errors, curves = fit_curves([*places, *end_places], bands)
+    return FilteredCamera(mask, columns[0] + curve, errors, rows, columns[0], places, curves)
 
 
 def centroid(
     wavelength: float, fwhm: float, bands: Sequence[float], light: Sequence[float]
 ) -> float:
-    r"""Return the mean wavelength of the light that a filter lets through, nm.
+    r"""Return the mean wavelength of the light behind a filter, nm.
 
         ∫ λ S T dλ / ∫ S T dλ,  T = exp(−4 ln 2 (λ − λ₀)²/w²)
 
-    Where lamp and sensor S rise steeply, that is a nanometre from the filter's middle λ₀,
-    whose width w is that at half of its maximum.
+    with the density S of the light of lamp and sensor and the filter's full width w at half of its
+    maximum. Where S is steep, the mean is a nanometre from the filter's middle λ₀.
     """
-    at = wavelength + 2 * fwhm * np.linspace(-1, 1, 801)
+    samples = wavelength + 2 * fwhm * np.linspace(-1, 1, 801)
     density = np.asarray(light) / np.gradient(np.asarray(bands, dtype=float))
-    seen = np.interp(at, bands, density) * np.exp2(-4 * ((at - wavelength) / fwhm) ** 2)
-    return float((at * seen).sum() / seen.sum())
+    transmission = np.exp2(-4 * ((samples - wavelength) / fwhm) ** 2)
+    density_behind = np.interp(samples, bands, density) * transmission
+    return float((samples * density_behind).sum() / density_behind.sum())
 
 
 def _check_places(places: Sequence[Place]) -> None:
-    """Raise ValueError unless light moves along the dispersion, one way with its wavelength.
+    """Refuse places that do not move along the dispersion in one direction with the wavelength.
 
-    A warning is given where red moves more than blue.
+    Warn where red light moves more than blue light, as it does behind no prism.
     """
-    spread = max(abs(each.along) for each in places)
-    if max(abs(each.across) for each in places) > max(1.0, spread):
+    spread = max(abs(place.along) for place in places)
+    if max(abs(place.across) for place in places) > max(1.0, spread):
         raise ValueError(
             "monochromatic: the code moves across the dispersion from filter to filter; set "
             "system.axis=-2 for dispersion along the rows, -1 along the columns"
         )
     sign = 1 if places[-1].along > places[0].along else -1
     slopes, errors = [], []
-    for one, other in pairwise(places):
-        apart, sure = other.wavelength - one.wavelength, math.hypot(one.error, other.error)
-        slopes.append(sign * (other.along - one.along) / apart)
-        errors.append(sure / apart)
-        if slopes[-1] <= _SURE * errors[-1]:
-            seen = ", ".join(f"{each.wavelength:g} nm at {each.along:.2f}" for each in places)
+    for place, next_place in pairwise(places):
+        nanometres = next_place.wavelength - place.wavelength
+        error = math.hypot(place.error, next_place.error)
+        slopes.append(sign * (next_place.along - place.along) / nanometres)
+        errors.append(error / nanometres)
+        if slopes[-1] <= _MIN_ERRORS_APART * errors[-1]:
+            positions = ", ".join(
+                f"{place.wavelength:g} nm at {place.along:.2f}" for place in places
+            )
             raise ValueError(
                 f"monochromatic: expected a code that moves one way with the wavelength, got "
-                f"{seen} px; is a file named twice, or are two files exchanged?"
+                f"{positions} px; is a file named twice, or are two files exchanged?"
             )
-    if slopes and slopes[-1] - 1.1 * slopes[0] > 2 * _SURE * math.hypot(errors[0], errors[-1]):
+    if not slopes:
+        return
+    # The glass of a prism disperses blue light more than red light.
+    margin = 2 * _MIN_ERRORS_APART * math.hypot(errors[0], errors[-1])
+    if slopes[-1] - 1.1 * slopes[0] > margin:
         warnings.warn(
             f"monochromatic: red light moves more ({slopes[-1]:.3f} px per nm) than blue light "
             f"({slopes[0]:.3f}): of a prism it is the other way; are two files exchanged?",
@@ -193,17 +223,17 @@ def _check_places(places: Sequence[Place]) -> None:
         )
 
 
-def _ends_fit(ends: tuple[float, float], field: int, detector: int, needed: bool) -> bool:
-    """Tell whether field and bands fill a detector; raise ValueError if that is needed."""
-    beyond = detector - field - max(ends)
-    if needed and not abs(beyond) < _FITS:
+def _check_ends(ends: tuple[float, float], field: int, detector: int, is_required: bool) -> bool:
+    """Tell whether field and bands fill the detector; raise ValueError if that is required."""
+    gap = detector - field - max(ends)
+    if is_required and not abs(gap) < _MAX_GAP_PIXELS:
         raise ValueError(
             f"monochromatic: with one filter, expected where the outermost bands fall; up to "
-            f"{max(ends):.3g} pixels and a field of {field} leave {beyond:.3g} of the "
+            f"{max(ends):.3g} pixels and a field of {field} leave {gap:.3g} of the "
             f"detector's {detector}; set system.step, or window= so that the "
             f"light of all bands is left, {field + max(ends):.0f} pixels along it"
         )
-    return abs(beyond) < _FITS
+    return abs(gap) < _MAX_GAP_PIXELS
 
 
 def _place_ends(
@@ -215,207 +245,236 @@ def _place_ends(
     light: tuple[Tensor, Tensor] | None,
 ) -> list[Place]:
     """Return places of the outermost bands, and of the end of the light if there is a frame."""
-    outer = [
-        Place(nm, end - first, 0.0, _END if light is None else _SPAN, light is not None)
+    # With a frame in broadband light the shift of both ends comes from it. Then only their distance
+    # is taken from the camera.
+    error = _END_ERROR if light is None else _END_ERROR_WITH_LIGHT
+    end_places = [
+        Place(nm, end - first, 0.0, error, loose=light is not None)
         for nm, end in zip((bands[0], bands[-1]), ends, strict=True)
     ]
     if light is None:
-        return outer
-    y, good = (each[None, None, rows[0] : rows[1]] for each in light)
+        return end_places
+    y, good_pixels = (image[None, None, rows[0] : rows[1]] for image in light)
     step = (ends[1] - ends[0]) / (len(bands) - 1)
     offsets = [ends[0] + step * band for band in range(len(bands))]
-    end, error = find_bright_end(Correlation(y, good), mask[None].float(), offsets, _FITS)
-    red = abs(end - ends[1]) < abs(end - ends[0])
-    last, inner = (bands[-1], bands[-2]) if red else (bands[0], bands[1])
-    return [*outer, Place(last + (last - inner) / 2, end - first, 0.0, error)]
+    end, error = find_bright_end(
+        Correlation(y, good_pixels), mask[None].float(), offsets, _MAX_GAP_PIXELS
+    )
+    is_red_end = abs(end - ends[1]) < abs(end - ends[0])
+    end_band, next_band = (bands[-1], bands[-2]) if is_red_end else (bands[0], bands[1])
+    return [*end_places, Place(end_band + (end_band - next_band) / 2, end - first, 0.0, error)]
 
 
 def _locate(reference: Tensor, code: Tensor, wavelength: float) -> Place:
-    """Return by how much a code lies further along and across than a reference's."""
+    """Return the place of a mask relative to that of a reference, both as local contrast."""
     if code is reference:
-        return Place(wavelength, 0.0, 0.0, _LEAST)
+        return Place(wavelength, 0.0, 0.0, _MIN_ERROR)
     height, width = reference.shape
-    size = (height + 2 * _ACROSS, 2 * width)
+    size = (height + 2 * _MAX_SHIFT_ACROSS, 2 * width)
     cross = torch.fft.rfft2(code, s=size) * torch.fft.rfft2(reference, s=size).conj()
     image = torch.fft.irfft2(cross, s=size)
-    rows = torch.arange(-_ACROSS, _ACROSS + 1)
-    near = image[rows % size[0]]
-    score = float(near.max()) / float(reference.norm() * code.norm())
-    if score < _MATCH:
+    rows = torch.arange(-_MAX_SHIFT_ACROSS, _MAX_SHIFT_ACROSS + 1)
+    search_window = image[rows % size[0]]
+    score = float(search_window.max()) / float(reference.norm() * code.norm())
+    if score < _MIN_CORRELATION:
         raise ValueError(
             f"monochromatic: the frame of {wavelength:g} nm does not show the code of the others "
             f"(correlation {score:.2f}): is it of the same camera, evenly lit, and dispersed along "
             "system.axis?"
         )
-    down, along = divmod(int(near.argmax()), size[1])
-    start = (float(down - _ACROSS), float(along if along < width else along - size[1]))
-    across, at = _peak(cross, size, start)
+    row, column = divmod(int(search_window.argmax()), size[1])
+    start = (float(row - _MAX_SHIFT_ACROSS), float(column if column < width else column - size[1]))
+    shift_across, shift_along = _refine_peak(cross, size, start)
     edges = torch.linspace(0, height, _STRIPS + 1).round().long().tolist()
-    parts = []
+    strip_shifts = []
     for first, last in pairwise(edges):
-        own = (last - first + 2 * _ACROSS, size[1])
-        pair = [torch.fft.rfft2(each[first:last], s=own) for each in (code, reference)]
-        parts.append(_peak(pair[0] * pair[1].conj(), own, (across, at))[1])
-    error = torch.tensor(parts).std() / len(parts) ** 0.5
-    return Place(wavelength, at, across, max(float(error), _LEAST))
+        strip_size = (last - first + 2 * _MAX_SHIFT_ACROSS, size[1])
+        transforms = [
+            torch.fft.rfft2(image[first:last], s=strip_size) for image in (code, reference)
+        ]
+        strip_cross = transforms[0] * transforms[1].conj()
+        strip_shifts.append(_refine_peak(strip_cross, strip_size, (shift_across, shift_along))[1])
+    error = torch.tensor(strip_shifts).std() / len(strip_shifts) ** 0.5
+    return Place(wavelength, shift_along, shift_across, max(float(error), _MIN_ERROR))
 
 
-def _peak(cross: Tensor, size: tuple[int, int], start: tuple[float, float]) -> tuple[float, float]:
-    """Return where a correlation is greatest near `start`, by Newton's method on its spectrum."""
-    down = 2 * math.pi * torch.fft.fftfreq(size[0], dtype=torch.float64)[:, None]
-    along = 2 * math.pi * torch.fft.rfftfreq(size[1], dtype=torch.float64)
-    twice = torch.full_like(along, 2.0)  # the other half of the spectrum
-    twice[0] = 1
-    weighted = cross * twice * torch.exp(-(_BLUR**2) * (down.square() + along.square()) / 2)
-    at = torch.tensor(start, dtype=torch.float64)
-    for _ in range(_NEWTON):
-        turned = weighted * torch.exp(1j * (down * at[0] + along * at[1]))
-        rest, value = -turned.imag, turned.real
-        slope = torch.stack([(down * rest).sum(), (along * rest).sum()])
-        bend = -torch.stack(
-            [
-                torch.stack([(down * down * value).sum(), (down * along * value).sum()]),
-                torch.stack([(down * along * value).sum(), (along * along * value).sum()]),
-            ]
-        )
-        step = -torch.linalg.solve(bend, slope)
-        at = at + step.clamp(-0.5, 0.5)
+def _refine_peak(
+    cross: Tensor, size: tuple[int, int], start: tuple[float, float]
+) -> tuple[float, float]:
+    """Return the maximum of a correlation near `start`, by Newton's method on its spectrum."""
+    u = 2 * math.pi * torch.fft.fftfreq(size[0], dtype=torch.float64)[:, None]
+    v = 2 * math.pi * torch.fft.rfftfreq(size[1], dtype=torch.float64)
+    # A real transform has half of the spectrum: columns but the first count twice.
+    weights = torch.full_like(v, 2.0)
+    weights[0] = 1
+    cross_spectrum = cross * weights * torch.exp(-(_BLUR_PIXELS**2) * (u.square() + v.square()) / 2)
+    position = torch.tensor(start, dtype=torch.float64)
+    for _ in range(_NEWTON_STEPS):
+        shifted_spectrum = cross_spectrum * torch.exp(1j * (u * position[0] + v * position[1]))
+        odd_part, even_part = -shifted_spectrum.imag, shifted_spectrum.real
+        gradient = torch.stack([(u * odd_part).sum(), (v * odd_part).sum()])
+        uu, uv, vv = ((product * even_part).sum() for product in (u * u, u * v, v * v))
+        hessian = -torch.stack([torch.stack([uu, uv]), torch.stack([uv, vv])])
+        step = -torch.linalg.solve(hessian, gradient)
+        position = position + step.clamp(-0.5, 0.5)
         if float(step.abs().max()) < 1e-4:
             break
-    return float(at[0]), float(at[1])
+    return float(position[0]), float(position[1])
 
 
 def fit_curves(
     places: Sequence[Place], bands: Sequence[float]
 ) -> tuple[Tensor, Tensor, tuple[CurveFit, ...]]:
-    """Fit families of curves to places, and return their mean at each band.
+    """Fit families of curves to places, and return their weighted mean at each band.
 
     Returns:
-        Pixels from the reference `(C,)`, standard errors `(C,)`, both float64, and the families,
-        the likeliest first.
+        Shifts relative to the reference `(C,)` and standard errors `(C,)`, pixels, both float64,
+        and the families, the most probable first.
     """
-    at = torch.tensor([each.wavelength for each in places], dtype=torch.float64)
-    y = torch.tensor([each.along for each in places], dtype=torch.float64)
-    sigma = torch.tensor([each.error for each in places], dtype=torch.float64)
-    loose = torch.tensor([each.loose for each in places])
-    count = len(places) - bool(loose.any())
-    asked = torch.tensor(list(bands), dtype=torch.float64)
-    tried: list[tuple[str, float, float, int, Tensor, Tensor]] = []
+    wavelengths = torch.tensor([place.wavelength for place in places], dtype=torch.float64)
+    y = torch.tensor([place.along for place in places], dtype=torch.float64)
+    sigma = torch.tensor([place.error for place in places], dtype=torch.float64)
+    is_loose = torch.tensor([place.loose for place in places])
+    count = len(places) - bool(is_loose.any())
+    band_wavelengths = torch.tensor(list(bands), dtype=torch.float64)
+    fits: list[tuple[str, float, float, int, Tensor, Tensor]] = []
     for name, columns, weight in _families(count):
-        fitted = [_least_squares(each, at, y, sigma, asked, loose) for each in columns]
-        # Of a family with a free pole, or of several glasses, the one that fits best.
-        misfit, values, variance = min(fitted, key=lambda each: each[0])
-        free = len(columns[0](at)) + (len(columns) > 1)
-        if free > count:
+        candidates = [
+            _least_squares(design, wavelengths, y, sigma, band_wavelengths, is_loose)
+            for design in columns
+        ]
+        # Of a family with a free pole, or of several glasses, the best fit counts.
+        misfit, values, variance = min(candidates, key=lambda candidate: candidate[0])
+        n_parameters = len(columns[0](wavelengths)) + (len(columns) > 1)
+        if n_parameters > count:
             continue
-        bic = misfit + free * math.log(count) - 2 * math.log(weight)
-        tried.append((name, bic, misfit, free, values, variance))
-    least = min(each[1] for each in tried)
-    weights = torch.tensor([math.exp(-(each[1] - least) / 2) for each in tried]).double()
+        bic = misfit + n_parameters * math.log(count) - 2 * math.log(weight)
+        fits.append((name, bic, misfit, n_parameters, values, variance))
+    names, bics, misfits, numbers, all_values, all_variances = zip(*fits, strict=True)
+    lowest_bic = min(bics)
+    weights = torch.tensor([math.exp(-(bic - lowest_bic) / 2) for bic in bics]).double()
     weights = weights / weights.sum()
-    values, variances = (torch.stack([each[k] for each in tried]) for k in (4, 5))  # type: ignore[misc]
+    values, variances = torch.stack(all_values), torch.stack(all_variances)
     mean = weights @ values
     spread = weights @ (variances + (values - mean).square())
     curves = [
-        CurveFit(each[0], float(weight), each[2], each[3])
-        for each, weight in zip(tried, weights, strict=True)
+        CurveFit(name, float(weight), misfit, number)
+        for name, weight, misfit, number in zip(names, weights, misfits, numbers, strict=True)
     ]
-    return mean, spread.sqrt(), tuple(sorted(curves, key=lambda each: -each.weight))
+    return mean, spread.sqrt(), tuple(sorted(curves, key=lambda curve: -curve.weight))
 
 
 Columns = Callable[[Tensor], Tensor]
 
 
 def _families(count: int) -> list[tuple[str, list[Columns], float]]:
-    """Return families of curves: name, columns of their designs, and weight."""
+    """Return families of curves: name, columns of their designs, and prior weight."""
 
     def powers(*exponents: int) -> Columns:
-        return lambda at: torch.stack([(at / 550) ** each for each in exponents])
+        return lambda nm: torch.stack([(nm / 550) ** exponent for exponent in exponents])
 
     def glass(name: str) -> Columns:
-        return lambda at: torch.stack(
+        return lambda nm: torch.stack(
             [
-                torch.ones_like(at),
-                at.new_tensor([refractive_index(name, value) for value in at.tolist()]),
+                torch.ones_like(nm),
+                nm.new_tensor([refractive_index(name, value) for value in nm.tolist()]),
             ]
         )
 
     def hartmann(pole: float) -> Columns:
-        return lambda at: torch.stack([torch.ones_like(at), 100 / (at - pole)])
+        return lambda nm: torch.stack([torch.ones_like(nm), 100 / (nm - pole)])
 
-    guess = _GUESS if count <= 3 else 1.0
+    parabola_weight = _PARABOLA_WEIGHT if count <= 3 else 1.0
     return [
         ("straight line", [powers(0, 1)], 1.0),
         ("Cauchy", [powers(0, -2)], 1.0),
         ("prism", [glass(name) for name in SELLMEIER], 1.0),
         ("Cauchy and a line", [powers(0, 1, -2)], 1.0),
-        ("Hartmann", [hartmann(float(pole)) for pole in _POLES], 1.0),
-        ("parabola", [powers(0, 1, 2)], guess),
+        ("Hartmann", [hartmann(float(pole)) for pole in _HARTMANN_POLES], 1.0),
+        ("parabola", [powers(0, 1, 2)], parabola_weight),
         ("third degree", [powers(0, 1, 2, 3)], 1.0),
     ]
 
 
 def _least_squares(
-    columns: Columns, at: Tensor, y: Tensor, sigma: Tensor, asked: Tensor, loose: Tensor
+    columns: Columns,
+    wavelengths: Tensor,
+    y: Tensor,
+    sigma: Tensor,
+    band_wavelengths: Tensor,
+    is_loose: Tensor,
 ) -> tuple[float, Tensor, Tensor]:
-    """Return χ², the values that are asked for, and their variances."""
-    shift = loose[None][: int(loose.any())].to(at)
-    design = (torch.cat([columns(at), shift]) / sigma).mT
-    if len(at) < design.shape[1]:
-        return math.inf, torch.zeros_like(asked), torch.zeros_like(asked)
+    """Fit a curve to places; return χ², its values at the bands, and their variances."""
+    # Loose places have one more parameter, their common shift, which no band has.
+    shift = is_loose[None][: int(is_loose.any())].to(wavelengths)
+    design = (torch.cat([columns(wavelengths), shift]) / sigma).mT
+    if len(wavelengths) < design.shape[1]:
+        return math.inf, torch.zeros_like(band_wavelengths), torch.zeros_like(band_wavelengths)
     inverse = torch.linalg.pinv(design)
-    found = inverse @ (y / sigma)
-    misfit = float((design @ found - y / sigma).square().sum())
-    wanted = torch.cat([columns(asked), torch.zeros(len(shift), len(asked)).to(asked)]).mT
-    free = len(at) - design.shape[1]
-    scale = max(misfit / free, 1.0) if free else 1.0
-    variance = scale * (wanted @ inverse).square().sum(1)
-    return misfit, wanted @ found, variance
+    coefficients = inverse @ (y / sigma)
+    misfit = float((design @ coefficients - y / sigma).square().sum())
+    band_design = torch.cat(
+        [
+            columns(band_wavelengths),
+            torch.zeros(len(shift), len(band_wavelengths)).to(band_wavelengths),
+        ]
+    ).mT
+    degrees_of_freedom = len(wavelengths) - design.shape[1]
+    scale = max(misfit / degrees_of_freedom, 1.0) if degrees_of_freedom else 1.0
+    variance = scale * (band_design @ inverse).square().sum(1)
+    return misfit, band_design @ coefficients, variance
 
 
-def find_field(y: Tensor, good: Tensor) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return the rows and columns that are lit in a frame, each first and one after the last."""
-    found = []
-    for across in (1, 0):
-        count = good.sum(across).clamp_min(1)
-        light = torch.where(good, y, 0).sum(across) / count
+def find_field(y: Tensor, good_pixels: Tensor) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return the lit rows and columns of a frame, each as the first and the one after the last."""
+    limits = []
+    for axis in (1, 0):
+        count = good_pixels.sum(axis).clamp_min(1)
+        light = torch.where(good_pixels, y, 0).sum(axis) / count
+        # The darkest lines have the rest of a dark level. A field that fills the frame has no dark
+        # lines, so at most a quarter of the median is subtracted.
         light = light - light.quantile(0.01).clamp_max(float(light.median()) / 4)
-        lit = (light > _LIT * light[light > light.max() / 4].median()).nonzero().flatten()
-        found.append((int(lit[0]), int(lit[-1]) + 1))
-    return found[0], found[1]
+        positions = (
+            (light > _FIELD_LEVEL * light[light > light.max() / 4].median()).nonzero().flatten()
+        )
+        limits.append((int(positions[0]), int(positions[-1]) + 1))
+    return limits[0], limits[1]
 
 
-def _stray(image: Tensor, rows: tuple[int, int], columns: tuple[int, int]) -> float:
-    """Return the light beside the field, where there is some of the frame beside it."""
-    beside = torch.ones_like(image, dtype=torch.bool)
-    beside[max(rows[0] - 2, 0) : rows[1] + 2, max(columns[0] - 2, 0) : columns[1] + 2] = False
-    return float(image[beside].median()) if int(beside.sum()) > 2 * len(image) else 0.0
+def _stray_light(image: Tensor, rows: tuple[int, int], columns: tuple[int, int]) -> float:
+    """Return the level of the frame outside of the field; 0 where few pixels lie outside."""
+    is_outside = torch.ones_like(image, dtype=torch.bool)
+    is_outside[max(rows[0] - 2, 0) : rows[1] + 2, max(columns[0] - 2, 0) : columns[1] + 2] = False
+    return float(image[is_outside].median()) if int(is_outside.sum()) > 2 * len(image) else 0.0
 
 
 def _clean_mask(
     frames: Sequence[Tensor],
-    good: Sequence[Tensor],
+    good_pixels: Sequence[Tensor],
     middle: int,
     wavelengths: Sequence[float],
     places: Sequence[Place],
 ) -> Tensor:
-    """Return the frame of the middle with its bad pixels as the other frames show them."""
-    image, bad = frames[middle].double(), ~good[middle]
-    if not bool(bad.any()):
+    """Return the middle frame, with its bad pixels filled from the other frames.
+
+    Pixels that are bad in all frames get the mean of their neighbours.
+    """
+    image, is_bad = frames[middle].double(), ~good_pixels[middle]
+    if not bool(is_bad.any()):
         return image
-    filled, weight = torch.zeros_like(image), torch.zeros_like(image)
-    typical = float(image[~bad].mean())
-    by_wavelength = {each.wavelength: each for each in places}
-    for k, (y, ok) in enumerate(zip(frames, good, strict=True)):
+    total, weight = torch.zeros_like(image), torch.zeros_like(image)
+    typical = float(image[~is_bad].mean())
+    by_wavelength = {place.wavelength: place for place in places}
+    for k, (y, is_good) in enumerate(zip(frames, good_pixels, strict=True)):
         if k == middle:
             continue
         place = by_wavelength[wavelengths[k]]
-        scale = typical / float(y[ok].mean().clamp_min(1e-30))
-        first, part = math.floor(place.along), place.along - math.floor(place.along)
-        for move, share in ((first, 1 - part), (first + 1, part)):
-            shown = (ok * share * torch.ones_like(image)).roll(-move, -1)
-            filled += shown * (scale * y.double()).roll(-move, -1)
-            weight += shown
-    near = avg_pool2d(torch.where(bad, 0, image)[None, None], 3, 1, 1)
-    near = near / avg_pool2d((~bad).double()[None, None], 3, 1, 1).clamp_min(1e-6)
-    return torch.where(bad, torch.where(weight > 0.5, filled / weight, near[0, 0]), image)
+        scale = typical / float(y[is_good].mean().clamp_min(1e-30))
+        first, fraction = math.floor(place.along), place.along - math.floor(place.along)
+        for shift, share in ((first, 1 - fraction), (first + 1, fraction)):
+            weight_here = (is_good * share * torch.ones_like(image)).roll(-shift, -1)
+            total += weight_here * (scale * y.double()).roll(-shift, -1)
+            weight += weight_here
+    neighbours = avg_pool2d(torch.where(is_bad, 0, image)[None, None], 3, 1, 1)
+    neighbours = neighbours / avg_pool2d((~is_bad).double()[None, None], 3, 1, 1).clamp_min(1e-6)
+    return torch.where(is_bad, torch.where(weight > 0.5, total / weight, neighbours[0, 0]), image)

@@ -1,4 +1,4 @@
-"""What speaks against a camera, and what is said of it."""
+"""Findings against a camera, with the values to set."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from itertools import pairwise
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that speaks against a camera.
+    """One finding against a camera.
 
     Attributes:
         about: dark, mask, step, shift, direction, detector, light, spectra or weights.
-        message: what is seen, and the value to set.
+        message: what the measurement shows, and the value to set.
     """
 
     about: str
@@ -22,34 +22,34 @@ class Finding:
 
 @dataclass(frozen=True)
 class CameraCheck:
-    """What was found.
+    """The result of a check of a camera.
 
     Attributes:
-        warnings: at most one of each kind.
-        note: what the frame shows of the camera, in one line.
-        numbers: behind it.
+        warnings: findings, at most one of each kind.
+        note: one line on the camera as the frame shows it.
+        numbers: numbers behind the warnings, for metrics.json.
     """
 
     warnings: tuple[Finding, ...] = ()
     note: str = ""
     numbers: dict[str, object] = field(default_factory=dict)
 
-    def __add__(self, other: CameraCheck) -> CameraCheck:
-        """Put two together."""
-        note = " ".join(part for part in (self.note, other.note) if part)
-        return CameraCheck(self.warnings + other.warnings, note, self.numbers | other.numbers)
+    def __add__(self, check: CameraCheck) -> CameraCheck:
+        """Return the findings, notes and numbers of both."""
+        note = " ".join(part for part in (self.note, check.note) if part)
+        return CameraCheck(self.warnings + check.warnings, note, self.numbers | check.numbers)
 
     def lines(self) -> list[str]:
-        """Return it as a person reads it, a line each."""
+        """Return note and warnings for people, a line each."""
         notes = [f"camera check: {self.note}"] if self.note else []
-        return notes + [f"warning: {each.about}: {each.message}" for each in self.warnings]
+        return notes + [f"warning: {finding.about}: {finding.message}" for finding in self.warnings]
 
 
-def other_way(offsets: Sequence[float]) -> str | None:
-    """Return what to set for bands in reverse; None where nothing is dispersed."""
+def reversal_advice(offsets: Sequence[float]) -> str | None:
+    """Return the setting that reverses the bands; None where nothing is dispersed."""
     if max(offsets) == min(offsets):
         return None
-    gaps = {round(after - before, 6) for before, after in pairwise(offsets)}
+    gaps = {round(next_offset - offset, 6) for offset, next_offset in pairwise(offsets)}
     if len(gaps) == 1:
         return f"set system.step={-gaps.pop():g}"
     return "reverse system.offsets (dispersion: the sign of its step, or of its coefficients)"

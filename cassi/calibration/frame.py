@@ -1,4 +1,4 @@
-"""A frame and what its scene may be."""
+"""A frame with a model of its scene: the spectra that may occur in it."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from cassi.plain_scenes import smooth_spectra
 from cassi.systems.tilted import Shift
 
 SPECTRA = 10
-"""Cosines over the bands, of which the spectrum of an even scene is made."""
+"""Number of cosines over the bands that the spectrum of an even scene is a sum of."""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """A frame and what its scene may be: combinations of spectra.
+    """Snapshots of scenes whose spectra are combinations of given ones.
 
     Args:
-        y: `(B, K, H', W')`, several snapshots by one camera.
-        points: places in the spectrum, in bands; None for all bands.
-        spectra: `(S, P)`, over the points.
-        good: bool, shaped like y: the pixels that count; None for all. y is finite everywhere.
-        shift: interpolates bands between pixels. Those that a sensor saw keep their contrast:
+        y: snapshots `(B, K, H', W')` by one camera.
+        points: places in the spectrum with light, in bands; None for all bands.
+        spectra: spectra over the points, `(S, P)`.
+        good: bool, shaped like y, pixels that count; None for all. y is finite everywhere.
+        shift: interpolates bands between pixels. In frames of a sensor bands keep their contrast:
             `cassi.systems.taps.sharp_taps`.
     """
 
@@ -43,7 +43,7 @@ class Frame:
 
     @staticmethod
     def monochromatic(y: Tensor, band: float, good: Tensor | None = None) -> Frame:
-        """Return the frame of a scene in the light of one place of the spectrum."""
+        """Return the frame of a scene in narrow-band light at one place of the spectrum."""
         return Frame(y, (band,), y.new_ones(1, 1), good)
 
     @property

@@ -1,4 +1,4 @@
-"""The mask and the gain of a camera from frames of scenes that are known."""
+"""Refine the mask of a camera, pixel by pixel, with frames of even scenes in known light."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,36 +12,38 @@ from cassi.systems.conjugate import ConjugateGradients
 from cassi.systems.tilted import forward_parts, line_parts
 
 _ITERATIONS = 40
-_PRIOR = 0.03
-"""What the mask before weighs beside the frames: they say nothing of what the bands average out."""
+# Weight of the mask before, beside the frames. Structures that the bands average out are not
+# identifiable from the frames, so they stay as in that mask.
+_PRIOR_WEIGHT = 0.03
 
 
 @dataclass(frozen=True)
 class Light:
-    """An even scene: what it shines at each place of the spectrum, `(P,)`, in frame units."""
+    """The light of an even scene: its spectrum over the points, `(P,)`, in units of the frame."""
 
     frame: Frame
     spectrum: Tensor
 
     @property
     def level(self) -> float:
-        """Mean over the spectrum: what a band of value 1 gives under a mask of 1."""
+        """Mean of the spectrum: the measurement of a band of value 1 behind a mask of 1."""
         return self.spectrum.mean().item()
 
 
 def fit_light(frame: Frame, system: SDCassi | TiltedCassi) -> Light:
-    """Find the spectrum of an even scene by least squares over the whole frame.
+    """Estimate the spectrum of an even scene by least squares over the whole frame.
 
     Args:
-        frame: of an even scene, one sample.
+        frame: frame of an even scene, one sample.
         system: the calibrated camera.
     """
     y = system.turn(frame.y)[:1]
-    images = torch.stack([_even(frame, spectrum, system) for spectrum in frame.spectra])
+    images = torch.stack([_even_frame(frame, spectrum, system) for spectrum in frame.spectra])
     keep = system.turn(frame.counts).flatten().double()
     columns = images.flatten(1).double() * keep
     normal = columns @ columns.mT
-    # Spectra that hardly differ on the detector stay small.
+    # Some combinations of spectra hardly differ on the detector. This small ridge keeps their
+    # weights small.
     normal += torch.eye(len(normal), dtype=normal.dtype, device=normal.device) * (
         1e-8 * normal.diagonal().mean()
     )
@@ -59,7 +61,7 @@ def refine_mask(lights: Sequence[Light], system: SDCassi | TiltedCassi) -> Tenso
     and A_f m = Σ_p s_p S(o(p)) m.
 
     Args:
-        lights: frames and their spectra.
+        lights: frames with their spectra.
         system: the calibrated camera, with one mask for all bands.
 
     Returns:
@@ -72,46 +74,46 @@ def refine_mask(lights: Sequence[Light], system: SDCassi | TiltedCassi) -> Tenso
         raise ValueError("calibration: expected one mask for all bands to refine, got one per band")
     start = system.turn(system.mask)
 
-    def gradient(mask: Tensor, measured: bool) -> Tensor:
+    def gradient(mask: Tensor, with_data: bool) -> Tensor:
         with torch.enable_grad():
             m = mask.detach().requires_grad_()
             total = m.new_zeros(())
             for light in lights:
-                shown = _even(light.frame, light.spectrum, system, m)
-                y = system.turn(light.frame.y)[0] if measured else torch.zeros_like(shown)
-                missed = (shown - y) * system.turn(light.frame.counts)[0]
-                total = total + missed.square().sum() / light.spectrum.square().sum() / 2
-            (found,) = torch.autograd.grad(total, m)
-        return found
+                image = _even_frame(light.frame, light.spectrum, system, m)
+                y = system.turn(light.frame.y)[0] if with_data else torch.zeros_like(image)
+                residual = (image - y) * system.turn(light.frame.counts)[0]
+                total = total + residual.square().sum() / light.spectrum.square().sum() / 2
+            (gradient_of_mask,) = torch.autograd.grad(total, m)
+        return gradient_of_mask
 
     # The misfit is quadratic, so its gradient without data applies its matrix.
     solver = ConjugateGradients(iterations=_ITERATIONS)
     x, _ = solver.solve(
         lambda m: gradient(m.transpose(0, 1), False).transpose(0, 1),
         -gradient(start, True).transpose(0, 1),
-        start.new_tensor([_PRIOR]),
+        start.new_tensor([_PRIOR_WEIGHT]),
     )
     x = x.transpose(0, 1)
-    most = max(1.0, start.amax().item())
-    return system.turn((start + x).clamp(0, most)).contiguous()
+    largest = max(1.0, start.amax().item())
+    return system.turn((start + x).clamp(0, largest)).contiguous()
 
 
-def _even(
+def _even_frame(
     frame: Frame, spectrum: Tensor, system: SDCassi | TiltedCassi, mask: Tensor | None = None
 ) -> Tensor:
-    """Return what an even scene shows, `(K, H, W')`, dispersion along the last axis."""
+    """Return the frame of an even scene, `(K, H, W')`, dispersion along the last axis."""
     mask = system.turn(system.mask) if mask is None else mask
     offsets = torch.tensor(system.offsets, dtype=torch.float64)
     tilt = system.across.cpu() if isinstance(system, TiltedCassi) else torch.zeros_like(offsets)
     places = torch.stack((offsets, tilt))
     if frame.points is not None:
-        at = torch.tensor(frame.points, dtype=torch.float64).clamp(0, len(offsets) - 1)
-        low = at.floor().long().clamp_max(max(len(offsets) - 2, 0))
+        points = torch.tensor(frame.points, dtype=torch.float64).clamp(0, len(offsets) - 1)
+        low = points.floor().long().clamp_max(max(len(offsets) - 2, 0))
         high = (low + 1).clamp_max(len(offsets) - 1)
-        places = torch.lerp(places[:, low], places[:, high], at - low)
+        places = torch.lerp(places[:, low], places[:, high], points - low)
         if mask.shape[1] > 1:
-            mask = mask[:, at.round().long()]
-    along, across = places.to(mask.device).unbind()
-    parts = line_parts(along, across, mask.dtype, frame.shift)
+            mask = mask[:, points.round().long()]
+    offsets_along, offsets_across = places.to(mask.device).unbind()
+    parts = line_parts(offsets_along, offsets_across, mask.dtype, frame.shift)
     scene = spectrum.to(mask).view(1, -1, 1, 1).expand(1, -1, *mask.shape[-2:]).contiguous()
     return forward_parts(scene, mask, parts, system.measurement_shape[system.axis])[0]

@@ -1,4 +1,4 @@
-"""Does a frame show the mask of a camera, and where?"""
+"""Check by a frame whether a camera has the right mask, in the right place, with the right step."""
 
 from __future__ import annotations
 
@@ -10,31 +10,33 @@ import torch
 from torch import Tensor
 
 from cassi.calibration.correlation import Correlation, Peak
-from cassi.calibration.findings import CameraCheck, Finding, other_way
-from cassi.camera.evidence import UPDATES, WINDOWS, Evidence, Optics, Verdict
+from cassi.calibration.findings import CameraCheck, Finding, reversal_advice
+from cassi.camera.evidence import EM_STEPS, MAX_WINDOWS, Evidence, LogEvidence, Optics
 from cassi.systems import BlurredCassi, SDCassi
 from cassi.systems.coded import CodedSystem
 
-CLEARLY = 1.6
-"""By which factor a mask must be seen better: another than the camera's, or that than chance."""
-ENDS = ((4, 1.0), (1, 0.5), (1, 0.25))
-"""Steps of the search for where the outermost bands lie: so many both ways, pixels."""
-STARTS = 2
-"""Places that each finer search begins at."""
-WHOLE = 0.05
-"""Pixels per band by which a step is a whole number of pixels."""
-SHIFT, ALONG = 0.75, 1.0
-"""Pixels by which the mask must be off across the dispersion, and bands along it: light of one
-colour lies up to half a pixel beside white light."""
-SURE = 3.0
+MIN_PEAK_RATIO = 1.6
+"""Least ratio of two correlation peaks, or of a peak and chance, that is significant."""
+SEARCH_GRIDS = ((4, 1.0), (1, 0.5), (1, 0.25))
+"""Grids of the search for the outermost bands: steps to either side, and their length, pixels."""
+MAX_STARTS = 2
+"""Places at which each finer grid is centred."""
+WHOLE_STEP_TOLERANCE = 0.05
+"""Pixels per band by which a step may differ from a whole number that is advised in its place."""
+MIN_SHIFT_ACROSS, MIN_SHIFT_ALONG = 0.75, 1.0
+"""Least shift of the mask across the dispersion, and of the bands along it, that is warned of,
+pixels. The image in light of one colour lies up to half a pixel from that in white light."""
+MIN_STANDARD_ERRORS = 3.0
 """Standard errors by which a frame must be more probable under another camera."""
-WIDER = (0.95, 1.05)
-"""Steps that must be surely less probable than the camera's, to say that the frame shows it."""
-LEAST = 48
-"""Pixels of each side of a frame, to look for a mask in it."""
-_MOST = 2**20  # pixels that are looked at
-LEAST_BANDS, LEAST_SPAN = 8, 12
-"""Bands, and pixels of dispersion, of which a frame tells the step."""
+TRIAL_FACTORS = (0.95, 1.05)
+"""Factors of the step. Where the frame is significantly less probable with both, it shows that the
+step is right."""
+MIN_SIDE = 48
+"""Least height and width of a frame in which a mask is searched, pixels."""
+# Most pixels of a frame that are correlated. Of a larger one the middle lines are enough.
+_MAX_PIXELS = 2**20
+MIN_BANDS, MIN_SPAN = 8, 12
+"""Fewest bands, and least span of their offsets in pixels, for which the step is checked."""
 
 Image = Callable[[Tensor], Tensor]
 POSES: dict[str, tuple[str, Image]] = {
@@ -49,66 +51,76 @@ POSES: dict[str, tuple[str, Image]] = {
         lambda m: m.mT.flip(-2, -1),
     ),
 }
-"""Ways in which a mask's file may lie wrong, what to do, and the mask as it then is."""
+"""Wrong orientations of a mask's file: the setting that corrects it, and the mask so corrected."""
 
 
-def check_mask(y: Tensor, system: CodedSystem, good: Tensor | None) -> CameraCheck:
-    """Compare a camera with those whose mask lies another way, elsewhere, or has other bands.
+def check_mask(y: Tensor, system: CodedSystem, good_pixels: Tensor | None) -> CameraCheck:
+    """Compare a camera with cameras of other poses, shifts and steps of the mask.
 
-    Correlation proposes poses and shifts, a grid of places where the bands are. What is proposed is
-    warned of where the frame is surely more probable under it.
+    Correlation proposes poses and shifts; a grid search proposes steps. A proposal is warned of
+    where the frame is significantly more probable under it.
 
     Args:
         y: measurement, of about unit brightness.
         system: the camera.
-        good: pixels that count; None: all.
+        good_pixels: pixels that count; None: all.
     """
+    # Thresholds on the correlation alone warned of 10 of 24 right cameras of one generator. By the
+    # log evidence none of 40 right cameras is warned of
+    # (docs/development/experiments/evidence.md).
     mask = _mask_of(system)
-    if min(y.shape[-2:]) < LEAST or min(mask.shape[-2:]) < LEAST:
+    if min(y.shape[-2:]) < MIN_SIDE or min(mask.shape[-2:]) < MIN_SIDE:
         return CameraCheck()
     if repeats(mask) or float(mask.std()) < 1e-3 * float(mask.abs().mean()) + 1e-30:
-        return CameraCheck()  # nothing that could be seen
+        # The place of such a mask is not identifiable.
+        return CameraCheck()
     try:
-        referee = _Referee(y, system, good)
+        referee = _Referee(y, system, good_pixels)
     except ValueError:
-        return CameraCheck()  # no window has light and good pixels
-    search = _MaskSearch(system, y, good)
-    given, others = search.find(), search.find_turned()
-    reverse, remedy = None, other_way(search.offsets)
+        # No window has light and good pixels.
+        return CameraCheck()
+    search = _MaskSearch(system, y, good_pixels)
+    peak, peaks = search.find(), search.find_poses()
+    reverse, remedy = None, reversal_advice(search.offsets)
     if mask.shape[1] > 1 and remedy is not None:
-        reverse = search.find(offsets=[max(search.offsets) - each for each in search.offsets])
-    # Where the mask is not, its score is chance: everywhere but in one pose.
-    pose = max(others, key=lambda name: others[name].score, default="")
-    best = others.pop(pose, given)
-    chance = max(given.chance, *(each.score for each in others.values()), 1e-12)
+        reverse = search.find(offsets=[max(search.offsets) - offset for offset in search.offsets])
+    # A frame shows the mask in one pose at most. The scores of all others are chance.
+    pose = max(peaks, key=lambda name: peaks[name].score, default="")
+    best_peak = peaks.pop(pose, peak)
+    chance = max(peak.chance, *(wrong_peak.score for wrong_peak in peaks.values()), 1e-12)
     numbers: dict[str, object] = {
-        "correlation": given.score,
+        "correlation": peak.score,
         "chance": chance,
-        "mask_shift": [given.down + given.fraction, float(given.along)],
+        "mask_shift": [peak.row_shift + peak.row_fraction, float(peak.column_shift)],
     }
-    own = referee.given
-    if pose and referee.prefers(
-        [replace(own, masks=system.turn(POSES[pose][1](mask)).float().cpu()).moved(best.down, 0.0)],
-        [own, own.moved(given.down, 0.0)],
-    ):
-        numbers["pose"] = pose
-        return CameraCheck((_turned(system, pose, best, given),), "", {"mask": numbers})
-    if reverse is not None and reverse.score > CLEARLY * given.score:
+    nominal = referee.nominal
+    if pose:
+        camera = replace(nominal, masks=system.turn(POSES[pose][1](mask)).float().cpu())
+        candidate = camera.moved(best_peak.row_shift, 0.0)
+        if referee.prefers([candidate], [nominal, nominal.moved(peak.row_shift, 0.0)]):
+            numbers["pose"] = pose
+            finding = _pose_finding(system, pose, best_peak, peak)
+            return CameraCheck((finding,), "", {"mask": numbers})
+    if reverse is not None and reverse.score > MIN_PEAK_RATIO * peak.score:
         message = (
             f"the frame shows the masks of the bands in reverse (correlation {reverse.score:.3f}, "
-            f"as given {given.score:.3f}): {remedy}"
+            f"as given {peak.score:.3f}): {remedy}"
         )
         return CameraCheck((Finding("direction", message),), "", {"mask": numbers})
-    if given.score < CLEARLY * chance:
-        message = (
-            "the frame does not show it, in no orientation and nowhere within 16 pixels "
-            f"(correlation {given.score:.3f}, by chance {chance:.3f}): is it this camera's, in "
-            "focus, and of the frame's scale?"
-        )
-        return CameraCheck((Finding("mask", message),), "", {"mask": numbers})
-    found = _check_place(system, search, given, numbers, referee)
-    note = f"mask pattern found ({given.score / chance:.0f}× above chance).{found.note}"
-    return CameraCheck(found.warnings, note, {"mask": numbers} | found.numbers)
+    if peak.score < MIN_PEAK_RATIO * chance:
+        return CameraCheck((_absence_finding(peak, chance),), "", {"mask": numbers})
+    place_check = _check_shift_and_step(system, search, peak, numbers, referee)
+    note = f"mask pattern found ({peak.score / chance:.0f}× above chance).{place_check.note}"
+    return CameraCheck(place_check.warnings, note, {"mask": numbers} | place_check.numbers)
+
+
+def _absence_finding(peak: Peak, chance: float) -> Finding:
+    return Finding(
+        "mask",
+        "the frame does not show it, in no orientation and nowhere within 16 pixels "
+        f"(correlation {peak.score:.3f}, by chance {chance:.3f}): is it this camera's, in "
+        "focus, and of the frame's scale?",
+    )
 
 
 def _mask_of(system: CodedSystem) -> Tensor:
@@ -118,228 +130,262 @@ def _mask_of(system: CodedSystem) -> Tensor:
 
 
 class _Referee:
-    """Decides between the camera and another one: by how probable the frame is under both."""
+    """Compares cameras by the log evidence of a frame."""
 
-    def __init__(self, y: Tensor, system: CodedSystem, good: Tensor | None) -> None:
-        self.evidence, self.few = (
-            Evidence(y, system, good, None, n) for n in (WINDOWS, WINDOWS // 2)
+    def __init__(self, y: Tensor, system: CodedSystem, good_pixels: Tensor | None) -> None:
+        self.evidence, self.coarse_evidence = (
+            Evidence(y, system, good_pixels, None, n) for n in (MAX_WINDOWS, MAX_WINDOWS // 2)
         )
         offsets = torch.tensor(system.offsets, dtype=torch.float64)
-        self.given = Optics(system.turn(_mask_of(system)).float().cpu(), offsets)
-        self._known: dict[tuple[object, ...], Verdict] = {}
-        self._rough: dict[tuple[object, ...], float] = {}
+        self.nominal = Optics(system.turn(_mask_of(system)).float().cpu(), offsets)
+        self._evidence_of: dict[tuple[object, ...], LogEvidence] = {}
+        self._coarse_evidence_of: dict[tuple[object, ...], float] = {}
 
-    def prefers(self, others: Sequence[Optics], beside: Sequence[Optics]) -> bool:
-        """Tell whether the frame is surely more probable under one of these than beside them.
+    def prefers(self, candidates: Sequence[Optics], references: Sequence[Optics]) -> bool:
+        """Tell whether the frame is significantly more probable under a candidate than a reference.
 
-        That is asked with the spectra of ordinary scenes, and with those that suit each camera.
+        The best of each are compared, with the spectra of ordinary scenes and with those that fit
+        each camera best. Both comparisons must agree.
         """
-        for updates in (0, UPDATES):
-            best, least = (
-                max((self._ask(each, updates) for each in cameras), key=lambda v: v.total)
-                for cameras in (others, beside)
+        for em_steps in (0, EM_STEPS):
+            best, reference = (
+                max(
+                    (self._log_evidence(camera, em_steps) for camera in cameras),
+                    key=lambda evidence: evidence.total,
+                )
+                for cameras in (candidates, references)
             )
-            nats, errors = best.over(least)
-            if nats <= 0 or errors < SURE:
+            nats, errors = best.margin_over(reference)
+            if nats <= 0 or errors < MIN_STANDARD_ERRORS:
                 return False
         return True
 
-    def rough(self, camera: Optics) -> float:
-        """Return the log evidence of half the windows, with the spectra of ordinary scenes."""
-        key = tuple(camera.offsets.tolist()), camera.down
-        if key not in self._rough:
-            self._rough[key] = self.few(camera, 0).total
-        return self._rough[key]
+    def coarse_log_evidence(self, camera: Optics) -> float:
+        """Return the log evidence of half the windows, with spectra of ordinary scenes, nats."""
+        key = tuple(camera.offsets.tolist()), camera.row_shift
+        if key not in self._coarse_evidence_of:
+            self._coarse_evidence_of[key] = self.coarse_evidence(camera, 0).total
+        return self._coarse_evidence_of[key]
 
-    def near(self, camera: Optics, reach: float) -> list[Optics]:
-        """Return a camera with its bands moved by up to so many pixels along the dispersion."""
+    def shifted_along(self, camera: Optics, reach: float) -> list[Optics]:
+        """Return cameras shifted along the dispersion by −reach to reach pixels, in half pixels."""
+        # The frame of coloured light lies elsewhere than that of white light. Without these shifts
+        # 13 of 24 right cameras of one generator were warned of
+        # (docs/development/experiments/evidence.md).
         steps = round(2 * reach)
         return [camera.moved(0.0, step / 2) for step in range(-steps, steps + 1)]
 
-    def _ask(self, camera: Optics, updates: int) -> Verdict:
-        key = (id(camera.masks), tuple(camera.offsets.tolist()), camera.down, updates)
-        if key not in self._known:
-            self._known[key] = self.evidence(camera, updates)
-        return self._known[key]
+    def _log_evidence(self, camera: Optics, em_steps: int) -> LogEvidence:
+        key = (id(camera.masks), tuple(camera.offsets.tolist()), camera.row_shift, em_steps)
+        if key not in self._evidence_of:
+            self._evidence_of[key] = self.evidence(camera, em_steps)
+        return self._evidence_of[key]
 
 
 def repeats(mask: Tensor) -> bool:
-    """Tell whether a mask repeats along its rows, as grids of holes and filters do.
+    """Tell whether a mask is periodic along its rows, as grids of holes and filters are.
 
-    No frame tells where such a mask lies. Along a row its correlation with itself falls, and rises
-    again.
+    The place of such a mask is not identifiable. Its correlation with itself falls and rises again.
     """
     rows = mask.float()
     rows = (rows - rows.mean((-2, -1), keepdim=True)).flatten(0, -2)
     width = rows.shape[-1]
     power = torch.fft.rfft(rows, 2 * width).abs().square().sum(0)
-    alike = torch.fft.irfft(power, 2 * width)[: width // 2]
-    alike = alike / alike[0].clamp_min(1e-30) * width / (width - torch.arange(len(alike)).to(alike))
-    fallen = torch.nonzero(alike < 0.5)
-    return len(fallen) > 0 and bool((alike[int(fallen[0]) :] > 0.9).any())
+    correlation = torch.fft.irfft(power, 2 * width)[: width // 2]
+    correlation = (
+        correlation
+        / correlation[0].clamp_min(1e-30)
+        * width
+        / (width - torch.arange(len(correlation)).to(correlation))
+    )
+    low_lags = torch.nonzero(correlation < 0.5)
+    return len(low_lags) > 0 and bool((correlation[int(low_lags[0]) :] > 0.9).any())
 
 
 class _MaskSearch:
-    """A frame with its camera's mask, dispersion along the last axis."""
+    """Search for the mask of a camera in a frame by correlation, dispersion along the last axis."""
 
-    def __init__(self, system: CodedSystem, y: Tensor, good: Tensor | None) -> None:
+    def __init__(self, system: CodedSystem, y: Tensor, good_pixels: Tensor | None) -> None:
         self.system, self.mask, self.offsets = system, _mask_of(system), system.offsets
         y = system.turn(y)
         length = y.shape[-2]
-        self.lines = min(length, max(128, _MOST // max(y.shape[-1], 1)))
+        self.lines = min(length, max(128, _MAX_PIXELS // max(y.shape[-1], 1)))
         self.first = (length - self.lines) // 2
-        self.correlation = Correlation(
-            y.narrow(-2, self.first, self.lines),
-            None
-            if good is None
-            else system.turn(good).narrow(-2, self.first, self.lines).expand(len(y), -1, -1, -1),
-        )
+        if good_pixels is not None:
+            good_pixels = system.turn(good_pixels).narrow(-2, self.first, self.lines)
+            good_pixels = good_pixels.expand(len(y), -1, -1, -1)
+        self.correlation = Correlation(y.narrow(-2, self.first, self.lines), good_pixels)
 
     def find(self, image: Image = lambda m: m, offsets: Sequence[float] = ()) -> Peak:
-        """Return where a frame shows an image of the mask best."""
+        """Return the highest peak of the correlation with an image of the mask."""
         mask = self.system.turn(image(self.mask)).narrow(-2, self.first, self.lines)
         return self.correlation.find(mask, offsets or self.offsets)
 
-    def find_turned(self) -> dict[str, Peak]:
-        """Return where a frame shows the mask best in those of `POSES` that look different."""
+    def find_poses(self) -> dict[str, Peak]:
+        """Return the highest peak for each of `POSES` in which the mask looks different."""
         square = self.mask.shape[-1] == self.mask.shape[-2]
-        found = {}
+        peaks = {}
         for pose, (_, image) in POSES.items():
             quarter = image(self.mask[..., :1, :2]).shape[-1] == 1
             if (square or not quarter) and not self._is_same(image):
-                found[pose] = self.find(image)
-        return found
+                peaks[pose] = self.find(image)
+        return peaks
 
     def _is_same(self, image: Image) -> bool:
-        """Tell whether a mask looks the same so, by a pixel in a few."""
+        """Tell whether an image of the mask is nearly the mask, by their correlation."""
         a, b = (value.float() - value.float().mean() for value in (self.mask, image(self.mask)))
         return float((a * b).sum()) > 0.5 * float(a.square().sum())
 
 
-def _check_place(
+def _check_shift_and_step(
     system: CodedSystem,
     search: _MaskSearch,
-    given: Peak,
+    peak: Peak,
     numbers: dict[str, object],
     referee: _Referee,
 ) -> CameraCheck:
-    """Ask where the mask lies, and how far apart the bands do.
+    """Check the shift of the mask and the step of the bands.
 
-    Of light of all wavelengths a frame shows how much falls at each offset, and not which
-    wavelength: it does not tell the step.
+    In broadband light the step is not identifiable, because a frame shows the light at each offset
+    without its wavelength. Then only the shift is checked.
     """
     warnings = []
-    down = given.down + given.fraction
+    down = peak.row_shift + peak.row_fraction
     offsets, bands = search.offsets, len(search.offsets)
     span = max(offsets) - min(offsets)
-    shared = search.mask.shape[1] == 1 and type(system) in (SDCassi, BlurredCassi)
-    if not (shared and bands >= LEAST_BANDS and span >= LEAST_SPAN):
-        # Along the dispersion, coloured light lies elsewhere than white one.
-        own = referee.given
-        if abs(down) >= SHIFT and referee.prefers([own.moved(down, 0.0)], [own]):
-            warnings.append(_shift(system, down, 0.0))
+    is_shared = search.mask.shape[1] == 1 and type(system) in (SDCassi, BlurredCassi)
+    if not (is_shared and bands >= MIN_BANDS and span >= MIN_SPAN):
+        # Along the dispersion the frame of coloured light is shifted like that of a shifted mask.
+        # So only a shift across it is checked.
+        nominal = referee.nominal
+        if abs(down) >= MIN_SHIFT_ACROSS and referee.prefers([nominal.moved(down, 0.0)], [nominal]):
+            warnings.append(_shift_finding(system, down, 0.0))
         return CameraCheck(tuple(warnings))
     pitch, sign = span / (bands - 1), -1 if offsets[0] > offsets[-1] else 1
-    own = referee.given
-    here = own.moved(down, 0.0)
-    along, _ = _likeliest(referee, here, lambda end, _: (end, end))
-    step, stretched = pitch, False
+    nominal = referee.nominal
+    camera_at_peak = nominal.moved(down, 0.0)
+    shift_along, _ = _likeliest(referee, camera_at_peak, lambda end, _: (end, end))
+    step, ends = pitch, None
     if not system.all_light:
-        first, last = _likeliest(referee, here, lambda *ends: ends)
-        there = here.stretched(1 + (last - first) / span).moved(0.0, (first + last) / 2)
-        nearby = [*referee.near(here, 2.0), here.moved(0.0, along)]
-        stretched = abs(last - first) > ALONG and referee.prefers(referee.near(there, 1.0), nearby)
-        if stretched:
-            along, step = (first + last) / 2, pitch * (1 + (last - first) / span)
-    numbers["mask_shift"] = [down, along]
-    off = abs(along) > ALONG and referee.prefers(
-        referee.near(here.moved(0.0, along), 0.5), referee.near(here, 0.5)
+        ends = _find_stretch(referee, camera_at_peak, span, shift_along)
+    if ends is not None:
+        shift_along, step = (ends[0] + ends[1]) / 2, pitch * (1 + (ends[1] - ends[0]) / span)
+    numbers["mask_shift"] = [down, shift_along]
+    is_shifted_along = abs(shift_along) > MIN_SHIFT_ALONG and referee.prefers(
+        referee.shifted_along(camera_at_peak.moved(0.0, shift_along), 0.5),
+        referee.shifted_along(camera_at_peak, 0.5),
     )
-    if stretched:
-        warnings.append(_step(system, offsets, step, along))
-    moved = abs(down) >= SHIFT and referee.prefers([here], [own])
-    if moved or (off and not stretched):
-        warnings.append(_shift(system, down, along if off else 0.0))
+    # A wrong step shifts the bands too. Its finding says so, and no second one follows.
+    if ends is not None:
+        warnings.append(_step_finding(system, offsets, step, shift_along))
+    is_shifted_across = abs(down) >= MIN_SHIFT_ACROSS and referee.prefers(
+        [camera_at_peak], [nominal]
+    )
+    if is_shifted_across or (is_shifted_along and ends is None):
+        warnings.append(_shift_finding(system, down, shift_along if is_shifted_along else 0.0))
     if system.all_light:
         note = " Dispersion: light of all wavelengths does not show it."
-    elif stretched:
+    elif ends is not None:
         note = f" Dispersion: {sign * step:.2f} px per band, not {sign * pitch:.4g} as configured."
-    elif all(referee.prefers([here], referee.near(here.stretched(w), 0.5)) for w in WIDER):
+    elif all(
+        referee.prefers([camera_at_peak], referee.shifted_along(camera_at_peak.stretched(w), 0.5))
+        for w in TRIAL_FACTORS
+    ):
         note = f" Dispersion: {sign * pitch:.4g} px per band, as configured."
     else:
         note = " Dispersion: this light does not show it."
     return CameraCheck(tuple(warnings), note, {"step": step})
 
 
-def _likeliest(
-    referee: _Referee, here: Optics, ends: Callable[..., tuple[float, float]]
-) -> tuple[float, float]:
-    """Return by how many pixels the least and the farthest offset lie elsewhere.
+def _find_stretch(
+    referee: _Referee, camera: Optics, span: float, shift_along: float
+) -> tuple[float, float] | None:
+    """Return the shifts of the outermost bands, if another step is significantly more probable."""
+    first, last = _likeliest(referee, camera, lambda *ends: ends)
+    if abs(last - first) <= MIN_SHIFT_ALONG:
+        return None
+    stretched_camera = camera.stretched(1 + (last - first) / span).moved(0.0, (first + last) / 2)
+    references = [*referee.shifted_along(camera, 2.0), camera.moved(0.0, shift_along)]
+    is_better = referee.prefers(referee.shifted_along(stretched_camera, 1.0), references)
+    return (first, last) if is_better else None
 
-    They are searched on a grid, finer and finer.
+
+def _likeliest(
+    referee: _Referee, camera: Optics, ends: Callable[..., tuple[float, float]]
+) -> tuple[float, float]:
+    """Search the shifts of the smallest and the largest offset, pixels, on ever finer grids.
+
+    `ends` limits the search: it returns the shifts that two trial shifts stand for.
     """
-    span = float(here.offsets.max() - here.offsets.min())
+    span = float(camera.offsets.max() - camera.offsets.min())
     best = [(0.0, 0.0)]
-    for reach, step in ENDS:
+    for reach, step in SEARCH_GRIDS:
         moves = list(product([k * step for k in range(-reach, reach + 1)], repeat=2))
-        tried = {ends(each[0] + a, each[1] + b) for each in best for a, b in moves}
+        trials = {ends(pair[0] + a, pair[1] + b) for pair in best for a, b in moves}
         nats = {}
-        for first, last in sorted(tried):
-            camera = here.stretched(1 + (last - first) / span).moved(0.0, (first + last) / 2)
-            nats[first, last] = referee.rough(camera)
-        best = sorted(nats, key=lambda each: -nats[each])[:STARTS]
+        for first, last in sorted(trials):
+            trial = camera.stretched(1 + (last - first) / span).moved(0.0, (first + last) / 2)
+            nats[first, last] = referee.coarse_log_evidence(trial)
+        best = sorted(nats, key=lambda pair: -nats[pair])[:MAX_STARTS]
     return best[0]
 
 
-def _turned(system: CodedSystem, pose: str, best: Peak, given: Peak) -> Finding:
-    moved = "" if abs(best.down) < 2 else f", {_moved(best.down, 0, system.axis)}"
+def _pose_finding(system: CodedSystem, pose: str, best: Peak, peak: Peak) -> Finding:
+    shift = ""
+    if abs(best.row_shift) >= 2:
+        shift = f", {_describe_shift(best.row_shift, 0, system.axis)}"
     return Finding(
         "mask",
-        f"the frame shows it {pose}{moved} (correlation {best.score:.3f}, as given "
-        f"{given.score:.3f}): {POSES[pose][0]}",
+        f"the frame shows it {pose}{shift} (correlation {best.score:.3f}, as given "
+        f"{peak.score:.3f}): {POSES[pose][0]}",
     )
 
 
-def _step(system: CodedSystem, offsets: Sequence[float], step: float, along: float) -> Finding:
+def _step_finding(
+    system: CodedSystem, offsets: Sequence[float], step: float, shift_along: float
+) -> Finding:
     sign = -1 if offsets[0] > offsets[-1] else 1
     pitch = (max(offsets) - min(offsets)) / (len(offsets) - 1)
-    whole = round(step)
-    gaps = [after - before for before, after in pairwise(offsets)]
-    if max(gaps) - min(gaps) > 1e-6 + WHOLE * pitch:  # a curve stays a curve
+    whole_step = round(step)
+    gaps = [next_offset - offset for offset, next_offset in pairwise(offsets)]
+    # The advice for a curved dispersion keeps the curve.
+    if max(gaps) - min(gaps) > 1e-6 + WHOLE_STEP_TOLERANCE * pitch:
         remedy = f"multiply the distances of system.offsets by {step / pitch:.3f}"
-    elif abs(step - whole) < WHOLE and whole != round(pitch, 6):
-        remedy = f"set system.step={sign * whole}"
+    elif abs(step - whole_step) < WHOLE_STEP_TOLERANCE and whole_step != round(pitch, 6):
+        remedy = f"set system.step={sign * whole_step}"
     else:
         remedy = (
             f"set system.step={sign * step:.2f} and "
             f"system.detector={system.measurement_shape[system.axis]}, or multiply the distances "
             f"of system.offsets by {step / pitch:.3f}"
         )
-    off = along - (step - pitch) * (len(offsets) - 1) / 2
+    lowest_shift = shift_along - (step - pitch) * (len(offsets) - 1) / 2
     lowest = "first" if sign > 0 else "last"
-    more = f", the {lowest} band {off:+.1f} pixels off" if abs(off) > 1 else ""
+    lowest_note = ""
+    if abs(lowest_shift) > 1:
+        lowest_note = f", the {lowest} band {lowest_shift:+.1f} pixels off"
     return Finding(
         "step",
         f"the frame is far more probable with a step of {sign * step:.2f} than of "
-        f"{sign * pitch:.4g}{more}: {remedy}, or calibrate=true",
+        f"{sign * pitch:.4g}{lowest_note}: {remedy}, or calibrate=true",
     )
 
 
-def _shift(system: CodedSystem, down: float, along: float) -> Finding:
+def _shift_finding(system: CodedSystem, down: float, shift_along: float) -> Finding:
     return Finding(
         "shift",
-        f"the mask lies {_moved(down, along, system.axis)} than the camera has it: move it, "
-        "with zeros where it leaves the frame, or find where it is by cassi-calibrate, or by "
-        "calibrate=true if it is 2 pixels at most",
+        f"the mask lies {_describe_shift(down, shift_along, system.axis)} than the camera has it: "
+        "move it, with zeros where it leaves the frame, or find where it is by cassi-calibrate, or "
+        "by calibrate=true if it is 2 pixels at most",
     )
 
 
-def _moved(down: float, along: float, axis: int) -> str:
-    """Say a shift across and along the dispersion in rows and columns."""
-    rows, columns = (along, down) if axis == -2 else (down, along)
-    said = []
+def _describe_shift(down: float, shift_along: float, axis: int) -> str:
+    """Describe a shift across and along the dispersion in rows and columns of the frame."""
+    rows, columns = (shift_along, down) if axis == -2 else (down, shift_along)
+    parts = []
     if abs(rows) >= 0.5:
-        said.append(f"{abs(rows):.2g} pixels {'lower' if rows > 0 else 'higher'}")
+        parts.append(f"{abs(rows):.2g} pixels {'lower' if rows > 0 else 'higher'}")
     if abs(columns) >= 0.5:
-        said.append(f"{abs(columns):.2g} pixels further {'right' if columns > 0 else 'left'}")
-    return " and ".join(said)
+        parts.append(f"{abs(columns):.2g} pixels further {'right' if columns > 0 else 'left'}")
+    return " and ".join(parts)

@@ -1,4 +1,4 @@
-"""The response of a camera: what it makes of white, band by band."""
+"""The response of a camera to white light in each band, and cubes in units of reflectance."""
 
 from __future__ import annotations
 
@@ -12,46 +12,57 @@ from torch.nn.functional import max_pool1d
 from cassi.systems import System
 from cassi.systems.grid import Grid, InAllLight
 
+# Strips of a frame that are fitted one by one. Their scatter gives the standard error.
 _STRIPS = 8
-"""Parts of a frame that are fitted by themselves: their scatter is the error."""
-_WEAK = 0.04
-"""Of the diagonal of the normal matrix: spectra that make less of a difference on the detector are
-what makes up for an unsharp mask, not the light's. Of six cameras drawn by `lab.py` (20 to 25) four
-have none, and the light of the other two is up to twice as close to the truth."""
-_LINES, _EDGE = 128, 8
-"""Lines of a white frame for a method, and pixels at the edges of its cube that do not count."""
-_WHITE = 0.1
-"""Share of a white frame that a camera may have wrong, if pixels are to be scaled. Cameras drawn by
-`lab.py` have 6 % at most; a mask of other rows has 20 to 50 %."""
-_GAINS = (0.5, 2.0)  # least and most
-_FAILED = 0.2  # of the response; cubes of 32 true cameras are 5 % off at most
-_TOGETHER = 25  # neighbouring pixels of a cube err together
-_SURE = 2.0  # standard errors
-_BESIDE = 2  # bands, into which a method puts light of a band
-_COLOUR, _REACH = 1.5, 300.0
-"""Of reflectances, relative to grey ones of the same mean square: variance of what is not grey, and
-over how many nanometres it changes. Of 838 measured surfaces (Munsell, Macbeth, Vrhel, Krinov) 0.5
-and 120 nm are likeliest. But errors of neighbouring bands go together, and look like such colours:
-smoother ones are nearer to the truth on cameras drawn by `lab.py` (20 to 31)."""
-_GREY = 1e5  # variance of grey: it is free
-_SHARPER = 1 / 3
-"""Of ε, for the scene whose smoothing the error bars hold. With 1 they held 4 % of the pixels of a
-band with strong colours. Without any ε they are twice as wide in weak light as they need be."""
-_WRONG = 0.24  # of the root mean square light of the bands: the error of one of them in a cube
+# Least eigenvalue of the normal matrix, relative to its mean diagonal. Spectra with a smaller one
+# hardly show on the detector: fitted, they correct for an unsharp mask and not for the light. Of
+# six random cameras of `lab.py` (20 to 25) four have none, and the light of the other two is up to
+# twice as close to the truth with this limit.
+_MIN_EIGENVALUE = 0.04
+# Most lines of a white frame that a method reconstructs, and pixels at the edges of its cube that
+# do not count.
+_MAX_LINES, _EDGE_PIXELS = 128, 8
+# Largest misfit of a white frame for which pixels are scaled. Random cameras of `lab.py` have 6 %
+# at most; a mask of other rows has 20 to 50 %, and a gain would hide that.
+_MAX_MODEL_ERROR = 0.1
+# Least and largest gain of a pixel.
+_GAIN_LIMITS = (0.5, 2.0)
+# Largest difference between the response of a method and that of least squares, relative to it.
+# Cubes of 32 true cameras are 5 % off at most.
+_MAX_METHOD_ERROR = 0.2
+# Pixels of a cube with one common error: neighbours are not independent.
+_CORRELATED_PIXELS = 25
+# Standard errors from which on stray light and the light of a band are significant.
+_MIN_STANDARD_ERRORS = 2.0
+# Bands to either side into which a method puts light of a band.
+_LEAK_BANDS = 2
+# Prior of reflectances, relative to grey ones of the same mean square: variance of their colour,
+# and the wavelengths over which it changes. Of 838 measured surfaces (Munsell, Macbeth, Vrhel,
+# Krinov) 0.5 and 120 nm are likeliest. But errors of neighbouring bands are correlated, and look
+# like such colours. Smoother ones are nearer to the truth on random cameras of `lab.py` (20 to 31),
+# see docs/development/experiments/calibration.md.
+_COLOUR_VARIANCE, _COLOUR_NANOMETRES = 1.5, 300.0
+# Variance of grey: so large that grey is not smoothed.
+_GREY_VARIANCE = 1e5
+# Fraction of ε for the scene whose smoothing the error bars include. With 1 they held 4 % of the
+# pixels of a band with strong colours. With ε = 0 they are twice as wide in weak light as needed.
+_SHARP_FRACTION = 1 / 3
+# Error ε of a band in a cube, relative to the root mean square light of the bands.
+_BAND_ERROR = 0.24
 
 
 @dataclass(frozen=True)
 class Response:
-    r"""What the cube of a scene is that has the value 1 in every band.
+    r"""The response r of a camera: the cube of a scene that has the value 1 in every band.
 
-    The camera counts x_c = r_c·s_c, where s is the scene in the unit that is asked for. So s = x/r,
-    and with standard errors σ of x and ε of r, that of s is √(σ²/r² + x²ε²/r⁴).
+    The cube of the camera is x_c = r_c·s_c, with the scene s in the unit of the settings. So
+    s = x/r. With the standard errors σ of x and ε of r, that of s is √(σ²/r² + x²ε²/r⁴).
 
     Args:
-        values: r, `(C,)`, above 0. Of a white surface under the lamp of the scene it holds lamp,
-            optics and sensor, and s is a reflectance. Of a source of known radiance it holds optics
-            and sensor, and s is a radiance.
-        errors: ε, `(C,)`, standard errors.
+        values: response r, `(C,)`, above 0. Measured on a white surface under the lamp of the
+            scene it includes lamp, optics and sensor, and s is a reflectance. Measured on a source
+            of known radiance it includes optics and sensor, and s is a radiance.
+        errors: standard errors ε, `(C,)`.
 
     Raises:
         ValueError: a value is not a finite number above 0, or shapes differ.
@@ -71,9 +82,9 @@ class Response:
                 f"response: expected (C,) and (C,), got {tuple(self.values.shape)} and "
                 f"{tuple(self.errors.shape)}"
             )
-        dark = ~(self.values.isfinite() & (self.values > 0) & self.errors.isfinite())
-        if bool(dark.any()):
-            band = int(dark.nonzero()[0])
+        is_dark = ~(self.values.isfinite() & (self.values > 0) & self.errors.isfinite())
+        if bool(is_dark.any()):
+            band = int(is_dark.nonzero()[0])
             raise ValueError(
                 f"response: expected numbers above 0, got {float(self.values[band]):g} in band "
                 f"{band + 1} of {len(self.values)}: there is no light in it; leave it out of the "
@@ -81,103 +92,113 @@ class Response:
             )
 
     def of(self, _: Tensor) -> Response:
-        """Return itself: it needs no cube."""
+        """Return this response: unlike that of a `Patch` it needs no cube."""
         return self
 
     def scene(self, x: Tensor, wavelengths: Sequence[float] | None = None) -> Tensor:
-        r"""Return the scene of a cube `(…, C, H, W)`: s = x/r, or the likeliest reflectance.
+        r"""Return the scene of a cube `(…, C, H, W)`: s = x/r, or the most probable reflectance.
 
             s = Hx,   H = K R (R K R + ε² I)⁻¹,   R = diag r
 
-        Lamp and sensor may be weak in a band, and then x/r is mostly the error of the method. But
-        reflectances are grey and a part that changes slowly over wavelengths. Their covariance is
-        K = g 11ᵀ + 1.5 (1 + d) e^(−d) with d = √3 Δλ/300 nm, of a Matérn process; ε is 24 % of the
-        root mean square of r. Grey is free (g = 10⁵), so white stays what it is.
+        Where lamp and sensor are weak in a band, x/r is mostly the error of the method. But
+        reflectances are the sum of a grey and of a colour that changes slowly over the wavelength.
+        Their covariance is K = g 11ᵀ + 1.5 (1 + d) e^(−d) with d = √3 Δλ/300 nm, that of a Matérn
+        process. The error ε is 24 % of the root mean square of r. With g = 10⁵ grey is not
+        smoothed, so that white stays white.
 
         Args:
             x: the cube.
-            wavelengths: nm, one per band, where s is a reflectance; None: x/r.
+            wavelengths: nm, one per band, where s is a reflectance; None: s = x/r.
         """
         return self._apply(self._inverse(wavelengths), x)
 
     def scene_std(
         self, x: Tensor, std: Tensor, wavelengths: Sequence[float] | None = None
     ) -> Tensor:
-        """Return the standard error of `scene(x)`, for that of x; both `(…, C, H, W)`.
+        """Return the standard error of `scene(x)`, given that of x; both `(…, C, H, W)`.
 
-        Methods put light into a band beside its own. Where lamp and sensor are weak, that is much
-        of what is there, and σ of x is too small. So σ is at least that of two bands either way.
-        Of reflectances H does that: errors of bands go together, so they are added, not squared.
-        So is what H smooths away of a colour: as much as it takes of the scene that is found with
-        a third of ε. Of the scene that H found it takes less, since that is smooth already.
+        Args:
+            x: the cube.
+            std: standard error σ of x.
+            wavelengths: as for `scene`.
         """
+        # Methods put light into bands beside its own. Where lamp and sensor are weak, σ of x is too
+        # small for that. So σ is at least that of the two bands to either side. For reflectances H
+        # mixes bands already. Their errors are correlated, so they are added and not squared.
+        # The error of the smoothing is added, too. The scene that H returns is smooth already, so
+        # it is estimated on a scene with a third of ε, see _SHARP_FRACTION.
         inverse = self._inverse(wavelengths)
-        found = self._apply(inverse, x)
+        scene = self._apply(inverse, x)
         if wavelengths is None:
             bands = std.movedim(-3, -1)
-            most = max_pool1d(bands.flatten(0, -2), 2 * _BESIDE + 1, 1, _BESIDE)
-            std = most.view(bands.shape).movedim(-1, -3)
-        share = self._like(self.errors / self.values, x)
-        spread = self._apply(inverse.abs(), std) + self._smoothed(inverse, x, wavelengths).abs()
-        return torch.hypot(spread, found * share)
+            largest = max_pool1d(bands.flatten(0, -2), 2 * _LEAK_BANDS + 1, 1, _LEAK_BANDS)
+            std = largest.view(bands.shape).movedim(-1, -3)
+        relative_error = self._per_band(self.errors / self.values, x)
+        smoothing_error = self._smoothing_error(inverse, x, wavelengths).abs()
+        spread = self._apply(inverse.abs(), std) + smoothing_error
+        return torch.hypot(spread, scene * relative_error)
 
     def scene_pattern(
         self,
         x: Tensor,
         pattern: Tensor,
         std: Tensor,
-        there: Tensor,
+        scene_std: Tensor,
         wavelengths: Sequence[float] | None,
     ) -> Tensor:
-        """Return an error of the scene in units of its σ, mean square 1, of such an error of x.
-
-        Where a band lies between pixels, a cube has other errors than beside it. H mixes bands.
+        """Return an error of the scene, in units of its σ and with mean square 1.
 
         Args:
             x: the cube.
-            pattern: error of x, in units of σ.
+            pattern: an error of x, in units of its σ.
             std: σ of x.
-            there: σ of the scene, `scene_std`.
+            scene_std: σ of the scene, what the method of this name returns.
             wavelengths: as for `scene`.
         """
         inverse = self._inverse(wavelengths)
         error = self._apply(inverse, pattern * std)
-        error = (error + self._smoothed(inverse, x, wavelengths)) / there
+        error = (error + self._smoothing_error(inverse, x, wavelengths)) / scene_std
         return error / error.square().mean().sqrt().clamp_min(torch.finfo(error.dtype).tiny)
 
-    def _smoothed(self, inverse: Tensor, x: Tensor, wavelengths: Sequence[float] | None) -> Tensor:
-        """Return what H changes of a scene by itself, (HR − I)s."""
-        scene = self._apply(self._inverse(wavelengths, _WRONG * _SHARPER), x)
+    def _smoothing_error(
+        self, inverse: Tensor, x: Tensor, wavelengths: Sequence[float] | None
+    ) -> Tensor:
+        """Return the error that H makes in a scene without noise, (HR − I)s."""
+        scene = self._apply(self._inverse(wavelengths, _BAND_ERROR * _SHARP_FRACTION), x)
         return self._apply(inverse * self.values.to(inverse), scene) - scene
 
-    def _inverse(self, wavelengths: Sequence[float] | None, wrong: float = _WRONG) -> Tensor:
+    def _inverse(
+        self, wavelengths: Sequence[float] | None, band_error: float = _BAND_ERROR
+    ) -> Tensor:
         """Return H `(C, C)`."""
         r = self.values.double().cpu()
         if wavelengths is None:
             return torch.diag(1 / r)
-        at = torch.tensor([float(each) for each in wavelengths], dtype=r.dtype)
-        away = 3**0.5 * (at[:, None] - at).abs() / _REACH
-        known = (_GREY + _COLOUR * (1 + away) * (-away).exp()) * r
-        unsure = wrong**2 * r.square().mean() * torch.eye(len(r), dtype=r.dtype)
-        return torch.linalg.solve(r[:, None] * known + unsure, known.mT).mT
+        nanometres = torch.tensor([float(wavelength) for wavelength in wavelengths], dtype=r.dtype)
+        distances = 3**0.5 * (nanometres[:, None] - nanometres).abs() / _COLOUR_NANOMETRES
+        # Names as in the equation of `scene`: K, K R and ε² I.
+        k = _GREY_VARIANCE + _COLOUR_VARIANCE * (1 + distances) * (-distances).exp()
+        k_r = k * r
+        epsilon_squared = band_error**2 * r.square().mean() * torch.eye(len(r), dtype=r.dtype)
+        return torch.linalg.solve(r[:, None] * k_r + epsilon_squared, k_r.mT).mT
 
     @staticmethod
     def _apply(matrix: Tensor, x: Tensor) -> Tensor:
         return torch.einsum("ij,...jhw->...ihw", matrix.to(x), x)
 
     @staticmethod
-    def _like(value: Tensor, x: Tensor) -> Tensor:
+    def _per_band(value: Tensor, x: Tensor) -> Tensor:
         return value.to(x)[:, None, None]
 
 
 @dataclass(frozen=True)
 class White:
-    """What a frame of an even white surface shows of a camera: see `find_white`.
+    """The response, stray light and gain that a white frame shows, see `find_white`.
 
     Attributes:
-        response: what the camera makes of white, band by band.
-        stray: light on every pixel of a frame, a share of the frame's mean.
-        gain: of every pixel, `(1, K, H', W')`, by which a white frame becomes that of the camera's
+        response: response of the camera in each band.
+        stray: stray light on every pixel, relative to the mean of a frame.
+        gain: gain of every pixel, `(1, K, H', W')`: a white frame times it is that of the camera's
             model; None: 1.
     """
 
@@ -186,57 +207,67 @@ class White:
     gain: Tensor | None = None
 
     def __str__(self) -> str:
-        """Say what `corrected` does to a snapshot."""
-        said = f"; stray light of {self.stray:.1%} of the mean taken out of the snapshot"
-        said = said if self.stray > 0 else ""
+        """Describe what `corrected` does to a snapshot."""
+        text = ""
+        if self.stray > 0:
+            text = f"; stray light of {self.stray:.1%} of the mean taken out of the snapshot"
         if self.gain is not None:
-            away = float((self.gain - 1).square().mean().sqrt())
-            said += f"; its pixels scaled by the white frame, by {away:.1%} in the mean"
-        return said
+            change = float((self.gain - 1).square().mean().sqrt())
+            text += f"; its pixels scaled by the white frame, by {change:.1%} in the mean"
+        return text
 
-    def corrected(self, y: Tensor, good: Tensor | None) -> Tensor:
+    def corrected(self, y: Tensor, good_pixels: Tensor | None) -> Tensor:
         """Return measurements `(B, K, H', W')` without stray light, times the gain.
 
         Args:
-            y: measurements; the mean of each says how much light is stray.
-            good: pixels that count; None: all.
+            y: measurements; the stray light is a share of the mean of each.
+            good_pixels: pixels that count; None: all.
         """
-        good = torch.ones_like(y, dtype=torch.bool) if good is None else good.expand_as(y)
-        mean = torch.stack([one[there].mean() for one, there in zip(y, good, strict=True)])
+        if good_pixels is None:
+            good_pixels = torch.ones_like(y, dtype=torch.bool)
+        good_pixels = good_pixels.expand_as(y)
+        mean = torch.stack(
+            [frame[is_good].mean() for frame, is_good in zip(y, good_pixels, strict=True)]
+        )
         y = y - self.stray * mean.view(-1, 1, 1, 1)
         return y if self.gain is None else y * self.gain
 
 
 @dataclass(frozen=True)
 class WhiteFrame:
-    """A measured frame of an even white surface; what it shows depends on the camera."""
+    """A corrected frame of an even white surface, to be fitted through a camera."""
 
     y: Tensor
-    good: Tensor
+    good_pixels: Tensor
     reflectance: float | Tensor = 1.0
 
     def fit(
         self,
-        like: Tensor,
+        template: Tensor,
         system: System,
         reconstruct: Callable[[Tensor, System], Tensor],
         grid: Grid | None = None,
     ) -> White:
-        """Return what the frame shows of a camera; see `find_white`."""
-        good, known = self.good.to(like.device), system.good_pixels
-        good = good if known is None else good & known
-        camera = system.unweighted.weighted(bad_pixels=~good)
-        y = camera.without_bad_pixels(self.y.to(like))
+        """Fit the frame through a camera, on the device and in the type of a template.
+
+        See `find_white`.
+        """
+        good_pixels, camera_good_pixels = self.good_pixels.to(template.device), system.good_pixels
+        good_pixels = (
+            good_pixels if camera_good_pixels is None else good_pixels & camera_good_pixels
+        )
+        camera = system.unweighted.weighted(bad_pixels=~good_pixels)
+        y = camera.without_bad_pixels(self.y.to(template))
         return find_white(y, camera, self.reflectance, reconstruct, grid)
 
 
 @dataclass(frozen=True)
 class Patch:
-    """A white reference within the scene: its mean spectrum in the cube is the response.
+    """A white reference within the scene. Its mean spectrum in the cube is the response.
 
     Args:
         place: top, left, height, width, pixels of the cube.
-        reflectance: of the reference, a number or one per band, in the unit that is asked for.
+        reflectance: of the reference, one number or one per band, in the unit of the settings.
     """
 
     place: tuple[int, int, int, int]
@@ -252,18 +283,18 @@ class Patch:
             )
 
     def of(self, x: Tensor) -> Response:
-        """Return the response that a cube `(1, C, H, W)` shows.
+        """Return the response from a cube `(1, C, H, W)`.
 
         Raises:
             ValueError: the patch is not within the cube, or a band has no light in it.
         """
         top, left, height, width = self.place
         self.check(*x.shape[-2:])
-        part = x[0, :, top : top + height, left : left + width].flatten(1).double().cpu()
-        free = max(part.shape[1] / _TOGETHER, 1.0)
-        spread = part.std(1, correction=0) / free**0.5
-        known = torch.as_tensor(self.reflectance, dtype=torch.float64)
-        return Response((part.mean(1) / known).float(), (spread / known).float())
+        patch = x[0, :, top : top + height, left : left + width].flatten(1).double().cpu()
+        n_independent = max(patch.shape[1] / _CORRELATED_PIXELS, 1.0)
+        spread = patch.std(1, correction=0) / n_independent**0.5
+        reflectance = torch.as_tensor(self.reflectance, dtype=torch.float64)
+        return Response((patch.mean(1) / reflectance).float(), (spread / reflectance).float())
 
 
 @torch.no_grad()
@@ -274,35 +305,33 @@ def find_white(
     reconstruct: Callable[[Tensor, System], Tensor] | None = None,
     grid: Grid | None = None,
 ) -> White:
-    r"""Find the response in a frame of an even white surface that fills the field.
+    r"""Estimate the response from a frame of an even white surface that fills the field.
 
         min_r ‖y − Σ_c r_c ρ_c A e_c − b‖²
 
     by least squares, with the even scene e_c of band c, the reflectance ρ of the surface, and stray
-    light b, the same on all pixels. The frame has some ten thousand pixels, and the light C
-    numbers. Spectra that hardly show on the detector, as differences of bands closer than an
-    unsharp mask resolves, are as smooth as they can be. Strips of the frame are fitted by
-    themselves. Their mean is the response, and their scatter gives its standard errors. Stray light
+    light b, the same on all pixels. Spectra that hardly show on the detector, such as differences
+    of bands closer than an unsharp mask resolves, are made as smooth as possible. The mean over
+    strips of the frame is the response, and their scatter gives its standard errors. Stray light
     counts from two standard errors on.
 
-    A camera whose mask and bands are not quite those of its model has errors in white as in other
-    scenes. The gain g = Σ_c r_c ρ_c A e_c / (y − b) takes them out of the frame of a grey scene,
-    and part of them out of others. Where they are more than a tenth of the frame, the camera is
+    Where mask and bands differ a little from the camera's model, white frames and scenes have the
+    same errors. The gain g = Σ_c r_c ρ_c A e_c / (y − b) removes them from the frame of a grey
+    scene, and partly from others. Where the misfit is more than a tenth of the frame, the camera is
     another one, and there is no gain.
 
-    A method has errors too. With `reconstruct` r is the median spectrum of the cube that it makes
-    of g·(y − b), over ρ: in s = x/r errors that both share cancel. A mean would follow the few
-    pixels beside the outermost band, of which next to no light says what they are.
+    A method has errors too. With `reconstruct` r is the median spectrum of the cube of g·(y − b),
+    over ρ. So errors of the method that white and scene share cancel in s = x/r. A mean would
+    follow the few pixels beside the outermost band, which hardly have any light.
 
     Args:
-        y: measurement `(1, K, H', W')`, of the same exposure as the scenes. With another one the
-            shape of the spectrum is right, and the level is off by the ratio of the exposures.
-        system: the camera; its bad pixels are left out.
-        reflectance: of the surface, a number or one per band.
-        reconstruct: (y, camera) → cube, the method for the scenes; it is given at most 128 lines.
-        grid: along the dispersion, on which cubes are computed. Even scenes are then measured in
-            the light between bands too, and r is that of least squares: a cube of a white frame on
-            a grid has light of strong bands in weak ones, which cubes of scenes have not.
+        y: measurement `(1, K, H', W')`, of the same exposure as the scenes. With another one only
+            the level of the spectrum is wrong, by the ratio of the exposures.
+        system: the camera; its bad pixels have no influence.
+        reflectance: of the surface, one number or one per band.
+        reconstruct: (y, camera) → cube, the method for the scenes; it gets at most 128 lines.
+        grid: spectral grid on which cubes are computed. Then r is that of least squares: the cube
+            of a white frame has light of strong bands in weak ones, which cubes of scenes have not.
 
     Raises:
         ValueError: y does not fit the camera, or the frame shows no light in a band.
@@ -312,108 +341,122 @@ def find_white(
             f"response: expected a frame (1, K, H', W') of {system.measurement_shape}, got "
             f"{tuple(y.shape)}"
         )
-    known = torch.as_tensor(reflectance, dtype=torch.float64).expand(system.cube_shape[0])
-    there = torch.ones_like(y[0]) if system.good_pixels is None else system.good_pixels[0].to(y)
-    even = _even_scenes(y, system if grid is None else InAllLight(system, grid))
-    each, stray = _fit_strips(y[0], there, even, system.part_axis)
-    white = (y - stray) * there
-    gain = _gain(torch.einsum("c,c...->...", each.mean(0).to(y), even) * there, white)
-    each = each / known
+    reflectances = torch.as_tensor(reflectance, dtype=torch.float64).expand(system.cube_shape[0])
+    counts = torch.ones_like(y[0]) if system.good_pixels is None else system.good_pixels[0].to(y)
+    even_scenes = _even_scenes(y, system if grid is None else InAllLight(system, grid))
+    strips, stray_light = _fit_strips(y[0], counts, even_scenes, system.part_axis)
+    white_frame = (y - stray_light) * counts
+    model = torch.einsum("c,c...->...", strips.mean(0).to(y), even_scenes) * counts
+    gain = _white_gain(model, white_frame)
+    strips = strips / reflectances
     if reconstruct is not None and grid is None:
-        made = _median_spectra(white if gain is None else white * gain, system, reconstruct) / known
-        # Scaled, the frame is that of `each`: a method that finds another spectrum has failed.
-        away = float((made.mean(0) - each.mean(0)).norm() / each.mean(0).norm())
-        if gain is None or away < _FAILED:
-            each = made
-    mean = float((y[0] * there).sum() / there.sum().clamp_min(1))
-    return White(_mean_response(each), stray / mean, gain)
+        frame = white_frame if gain is None else white_frame * gain
+        method_strips = _median_spectra(frame, system, reconstruct) / reflectances
+        # With the gain the frame has exactly the fitted spectrum. A method with another has failed.
+        difference = float((method_strips.mean(0) - strips.mean(0)).norm() / strips.mean(0).norm())
+        if gain is None or difference < _MAX_METHOD_ERROR:
+            strips = method_strips
+    mean = float((y[0] * counts).sum() / counts.sum().clamp_min(1))
+    return White(_mean_response(strips), stray_light / mean, gain)
 
 
 def _even_scenes(y: Tensor, system: System) -> Tensor:
-    """Return what the camera makes of a scene that is 1 in one band, of each, `(C, K, H', W')`."""
+    """Return the frame of a scene of 1 in one band and 0 elsewhere, for each, `(C, K, H', W')`."""
     shape = (1, *system.cube_shape)
     bands = torch.eye(shape[1], dtype=y.dtype, device=y.device)[:, None, :, None, None]
     return torch.stack([system(band.expand(shape).contiguous())[0] for band in bands])
 
 
 def _fit_strips(
-    frame: Tensor, there: Tensor, even: Tensor, part_axis: int | None
+    frame: Tensor, counts: Tensor, even_scenes: Tensor, part_axis: int | None
 ) -> tuple[Tensor, float]:
-    """Return the light of bands `(_STRIPS, C)` in strips of a frame, and stray light if it is sure.
+    """Return the light of each band in strips of a frame, `(_STRIPS, C)`, and the stray light.
 
-    The frame `(K, H', W')` is a sum of even scenes `(C, K, H', W')`, and of stray light on all
-    pixels that are `there`.
+    The frame `(K, H', W')` is a sum of even scenes `(C, K, H', W')` and of stray light on all
+    pixels that count. Stray light that is not significant is 0.
     """
-    axis, found = -2 if part_axis is None else part_axis, []
-    images = torch.cat([even, there[None]]).tensor_split(_STRIPS, axis)
-    for part, light in zip(images, (frame * there).tensor_split(_STRIPS, axis), strict=True):
-        design = part.flatten(1).double().cpu()
-        found.append(_smoothest(design @ design.mT, design @ light.flatten().double().cpu()))
-    each = torch.stack(found)
-    stray, error = float(each[:, -1].mean()), float(each[:, -1].std()) / _STRIPS**0.5
-    return each[:, :-1], stray if stray > _SURE * error else 0.0
+    axis, solutions = -2 if part_axis is None else part_axis, []
+    images = torch.cat([even_scenes, counts[None]]).tensor_split(_STRIPS, axis)
+    for strip, light in zip(images, (frame * counts).tensor_split(_STRIPS, axis), strict=True):
+        design = strip.flatten(1).double().cpu()
+        solutions.append(
+            _solve_smoothest(design @ design.mT, design @ light.flatten().double().cpu())
+        )
+    strips = torch.stack(solutions)
+    stray_light, error = float(strips[:, -1].mean()), float(strips[:, -1].std()) / _STRIPS**0.5
+    return strips[:, :-1], stray_light if stray_light > _MIN_STANDARD_ERRORS * error else 0.0
 
 
 def _median_spectra(
     y: Tensor, camera: System, reconstruct: Callable[[Tensor, System], Tensor]
 ) -> Tensor:
-    """Return the median spectra that a method finds in strips of a frame, `(_STRIPS, C)`."""
+    """Return the median spectra in strips of the cube of a frame, `(_STRIPS, C)`."""
     axis = -2
     if camera.part_axis is not None:
         axis, length = camera.part_axis, y.shape[camera.part_axis]
-        first = max(length - _LINES, 0) // 2
+        first = max(length - _MAX_LINES, 0) // 2
         y = y.narrow(axis, first, length - 2 * first)
         camera = camera.part(first, length - first)
     x = reconstruct(y, camera)[0].double().cpu()
-    inner = [slice(_EDGE, -_EDGE) if size > 4 * _EDGE else slice(None) for size in x.shape[1:]]
-    strips = x[(slice(None), *inner)].tensor_split(_STRIPS, axis)
+    inner_slices = [
+        slice(_EDGE_PIXELS, -_EDGE_PIXELS) if size > 4 * _EDGE_PIXELS else slice(None)
+        for size in x.shape[1:]
+    ]
+    strips = x[(slice(None), *inner_slices)].tensor_split(_STRIPS, axis)
     return torch.stack([strip.flatten(1).median(1).values for strip in strips])
 
 
 def _mean_response(strips: Tensor) -> Response:
-    """Return the mean of responses `(_STRIPS, C)`, 0 where it is no surer than chance."""
+    """Return the mean of responses `(_STRIPS, C)`, 0 where it is not significant."""
     errors, values = strips.std(0) / _STRIPS**0.5, strips.mean(0)
-    values = torch.where(values > _SURE * errors, values, 0)
+    values = torch.where(values > _MIN_STANDARD_ERRORS * errors, values, 0)
     return Response(values.float(), errors.float())
 
 
-def _gain(model: Tensor, white: Tensor) -> Tensor | None:
-    """Return what pixels of a white frame are to be multiplied by, if the model is nearly right."""
-    if not float((model - white).norm()) < _WHITE * float(white.norm()):
+def _white_gain(model: Tensor, white_frame: Tensor) -> Tensor | None:
+    """Return the gain of the pixels of a white frame; None where the model is wrong."""
+    if not float((model - white_frame).norm()) < _MAX_MODEL_ERROR * float(white_frame.norm()):
         return None
-    lit = (white > 0) & (model > 0)
-    return torch.where(lit, model / white.where(lit, 1), 1).clamp(*_GAINS)
+    is_lit = (white_frame > 0) & (model > 0)
+    return torch.where(is_lit, model / white_frame.where(is_lit, 1), 1).clamp(*_GAIN_LIMITS)
 
 
-def _smoothest(normal: Tensor, image: Tensor) -> Tensor:
-    """Solve normal equations `(C + 1, C + 1)`, in which `_WEAK` spectra are as smooth as can be."""
+def _solve_smoothest(normal: Tensor, image: Tensor) -> Tensor:
+    """Solve normal equations `(C + 1, C + 1)`, with weak spectra as smooth as possible.
+
+    Weak are the eigenvectors with eigenvalues below `_MIN_EIGENVALUE`. They get the coefficients
+    that minimise the second differences of the solution over the bands.
+    """
     scale = normal.diagonal().mean()
     values, vectors = torch.linalg.eigh(normal / scale)
-    weak = values < _WEAK
-    strong = vectors[:, ~weak]
-    found = strong @ (strong.mT @ (image / scale) / values[~weak])
-    if not bool(weak.any()):
-        return found
-    bands = torch.eye(len(found) - 1, len(found), dtype=found.dtype)  # without b, the last
-    bent = bands.diff(n=2, dim=0)
-    free = vectors[:, weak]
-    return found - free @ (torch.linalg.pinv(bent @ free) @ (bent @ found))
+    is_weak = values < _MIN_EIGENVALUE
+    strong_vectors = vectors[:, ~is_weak]
+    solution = strong_vectors @ (strong_vectors.mT @ (image / scale) / values[~is_weak])
+    if not bool(is_weak.any()):
+        return solution
+    # The last unknown is the stray light b, which is no band.
+    bands = torch.eye(len(solution) - 1, len(solution), dtype=solution.dtype)
+    second_differences = bands.diff(n=2, dim=0)
+    weak_vectors = vectors[:, is_weak]
+    return solution - weak_vectors @ (
+        torch.linalg.pinv(second_differences @ weak_vectors) @ (second_differences @ solution)
+    )
 
 
 Source = Response | Patch
-"""Where a response comes from: known before there is a cube, or found in it."""
+"""A response that is known before there is a cube, or a patch of the cube that shows it."""
 
 
 @dataclass(frozen=True)
 class Unit:
-    """In which unit a cube is written.
+    """The unit in which a cube is written.
 
     Attributes:
-        name: reflectance, radiance, or None for what the camera counts.
-        source: the response.
+        name: reflectance, radiance, or None for the unit of the camera.
+        source: the source of the response.
         wavelengths: nm, one per band, if known.
-        white: what a white frame showed, once `measured` has fitted it.
-        note: how the response was understood.
+        white: result of the white frame, after `measured` has fitted it.
+        note: one line on the file or setting of the response.
     """
 
     name: str | None
@@ -429,10 +472,10 @@ class Unit:
         reconstruct: Callable[[Tensor, System], Tensor],
         grid: Grid | None = None,
     ) -> tuple[Tensor, Unit, str]:
-        """Fit a white frame through the camera that a snapshot is reconstructed with.
+        """Fit a white frame through the camera with which a snapshot is reconstructed.
 
         Returns:
-            The snapshot as the frame corrects it, the unit with its response, and what was done.
+            The snapshot corrected by the white frame, the unit with its response, and a note.
         """
         if not isinstance(self.source, WhiteFrame):
             return y, self, ""
@@ -447,8 +490,9 @@ class Unit:
         return system.without_bad_pixels(self.white.corrected(y, system.good_pixels))
 
     def response(self, x: Tensor) -> Response:
-        """Return the response, of a cube `(1, C, H, W)` where a patch of it is white."""
-        assert not isinstance(self.source, WhiteFrame)  # `measured` comes first
+        """Return the response, from a cube `(1, C, H, W)` where a patch of it is white."""
+        # `measured` replaces a white frame by the response that it shows.
+        assert not isinstance(self.source, WhiteFrame)
         return self.source.of(x)
 
     def scene(self, x: Tensor, response: Response) -> Tensor:
@@ -459,8 +503,8 @@ class Unit:
         self, x: Tensor, std: Tensor, pattern: Tensor, response: Response
     ) -> tuple[Tensor, Tensor]:
         """Return standard errors of a cube in the unit, and their pattern."""
-        scaled = response.scene_std(x, std, self._surfaces)
-        return scaled, response.scene_pattern(x, pattern, std, scaled, self._surfaces)
+        std_in_unit = response.scene_std(x, std, self._surfaces)
+        return std_in_unit, response.scene_pattern(x, pattern, std, std_in_unit, self._surfaces)
 
     @property
     def _surfaces(self) -> Sequence[float] | None:
@@ -468,5 +512,5 @@ class Unit:
 
 
 def describe(response: Response) -> dict[str, list[float]]:
-    """Return a response as metrics.json has it."""
+    """Return the entry of a response in metrics.json."""
     return {"values": response.values.tolist(), "standard_errors": response.errors.tolist()}

@@ -1,4 +1,4 @@
-"""Which way round spectra are, by what spectra of ordinary scenes are like."""
+"""Compare the spectra of a cube, as they are and in reverse, with those of ordinary scenes."""
 
 import json
 from collections.abc import Sequence
@@ -12,28 +12,35 @@ from torch.nn.functional import avg_pool2d
 from cassi.solvers.statistics import root_mean_square
 
 FILE = Path(__file__).with_name("spectra.json")
-"""Made by scripts/data/spectra.py of CAVE's training scenes."""
-LEAST = 8
-"""Wavelengths of the statistics that a camera must cover."""
-_RIDGE = 0.01  # of a logarithm, squared: what a reconstruction adds to a spectrum
-_MEANS = 0.3  # what scenes' mean spectra weigh: light and optics change them, more than colours
-_POOLED = 4  # pixels
-_LIT = 0.2  # of the mean light
-ROUGH, DARK = 0.1, 0.02
-"""Errors of a cube's mean spectrum: of its logarithm, and of the brightest band, where a method
-puts light that belongs to others, and stray light falls."""
+"""Statistics of spectra. scripts/data/spectra.py computes them from CAVE's training scenes."""
+MIN_WAVELENGTHS = 8
+"""Fewest wavelengths of the statistics that a camera must cover."""
+# Variance of the logarithm of a spectrum that a reconstruction adds.
+_RIDGE = 0.01
+# Weight of the mean spectrum beside the covariance: illuminant and optics change the mean more
+# than the colours.
+_MEAN_WEIGHT = 0.3
+# Pixels are averaged in squares of this side, which lowers the noise of their spectra.
+_POOLING_PIXELS = 4
+# Pixels darker than this, relative to the mean, are left out: their logarithms are mostly noise.
+_MIN_BRIGHTNESS = 0.2
+LOG_ERROR, DARK_BAND_ERROR = 0.1, 0.02
+"""Errors of a cube's mean spectrum: of its logarithm, and relative to the brightest band. The
+second one counts where a lamp leaves bands dark: methods put light of other bands there, and stray
+light falls there. Without them one right cube had the score −0.35, with them 0.06
+(docs/development/experiments/camera-check.md)."""
 
 
 class Statistics(NamedTuple):
-    """Of logarithms of spectra, each over its mean.
+    """Statistics of the logarithms of spectra, each relative to its mean.
 
     Attributes:
-        wavelengths: `(G,)`, nm.
-        mean: `(G,)`.
-        within: `(G, G)`, covariance within a scene.
-        between: `(G, G)`, covariance of the scenes' means.
-        light: `(G,)`, mean logarithm of the scenes' mean spectra.
-        light_spread: `(G, G)`, covariance of these.
+        wavelengths: nm, `(G,)`.
+        mean: mean over the scenes, `(G,)`.
+        within: covariance within a scene, `(G, G)`.
+        between: covariance of the means of the scenes, `(G, G)`.
+        light: mean logarithm of the mean spectra of the scenes, `(G,)`.
+        light_spread: covariance of these logarithms, `(G, G)`.
     """
 
     wavelengths: Tensor
@@ -53,95 +60,122 @@ def read_statistics(path: Path = FILE) -> Statistics:
 
 
 def moments(x: Tensor, wavelengths: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and covariance of the logarithms of a cube's spectra."""
-    side = min(_POOLED, *x.shape[-2:])
+    """Return mean and covariance of the logarithms of a cube's spectra.
+
+    Args:
+        x: cube `(C, H, W)`.
+        wavelengths: of the cube, nm, increasing, `(C,)`.
+        at: wavelengths to which the spectra are interpolated, nm, `(G,)`.
+    """
+    side = min(_POOLING_PIXELS, *x.shape[-2:])
     spectra = avg_pool2d(x.detach().double().cpu()[None], side)[0].flatten(1)
     right = torch.searchsorted(wavelengths, at).clamp(1, len(wavelengths) - 1)
-    part = (at - wavelengths[right - 1]) / (wavelengths[right] - wavelengths[right - 1])
-    spectra = torch.lerp(spectra[right - 1], spectra[right], part[:, None])
-    light = spectra.mean(0)
-    chosen = light > _LIT * light.mean().clamp_min(torch.finfo(light.dtype).tiny)
-    if not bool(chosen.any()):
+    fraction = (at - wavelengths[right - 1]) / (wavelengths[right] - wavelengths[right - 1])
+    spectra = torch.lerp(spectra[right - 1], spectra[right], fraction[:, None])
+    mean_spectrum = spectra.mean(0)
+    is_bright = mean_spectrum > _MIN_BRIGHTNESS * mean_spectrum.mean().clamp_min(
+        torch.finfo(mean_spectrum.dtype).tiny
+    )
+    if not bool(is_bright.any()):
         return at.new_zeros(len(at)), at.new_zeros(len(at), len(at))
-    # A tenth: dark bands are uncertain, and no less likely than half-dark ones.
-    logs = (spectra[:, chosen].clamp_min(0) / light[chosen] + 0.1).log()
+    # Values are uncertain by about a tenth of the mean. Without it the logarithms of dark bands
+    # would differ by far more than they mean.
+    logs = (spectra[:, is_bright].clamp_min(0) / mean_spectrum[is_bright] + 0.1).log()
     logs = logs - logs.mean(0)
     mean = logs.mean(1)
-    rest = logs - mean[:, None]
-    return mean, rest @ rest.mT / rest.shape[1]
+    deviations = logs - mean[:, None]
+    return mean, deviations @ deviations.mT / deviations.shape[1]
 
 
 def strangeness(
-    x: Tensor, wavelengths: Sequence[float], known: Statistics | None = None, lit: bool = False
+    x: Tensor,
+    wavelengths: Sequence[float],
+    statistics: Statistics | None = None,
+    in_lamp_light: bool = False,
 ) -> list[tuple[float, float]] | None:
-    r"""Return how unlike ordinary scenes a cube's spectra are, as they are and in reverse.
+    r"""Return the distance of a cube's spectra from ordinary scenes, as they are and in reverse.
 
         ½ tr(W⁻¹S)  and  0.3·½ (μ − m)ᵀ B⁻¹(μ − m)
 
-    with the covariance S and the mean μ of the logarithms of its spectra, and those of ordinary
-    scenes: m, W within and B between scenes. The second is at most 1.5 in 19 of CAVE's 20 training
-    scenes, each by the statistics of the others, and at least 3.4 both ways in the light of a lamp,
-    as a sensor sees it (docs/development/experiments/camera-check.md).
+    S and μ are covariance and mean of the logarithms of its spectra. Those of ordinary scenes are
+    W within a scene, B between scenes, and m. The second number is at most 1.5 in 19 of CAVE's 20
+    training scenes, each by the statistics of the others. In the light of a lamp, as a sensor
+    measures it, it is at least 3.4 both ways (docs/development/experiments/camera-check.md).
 
-    Where x is `lit`, lamp and sensor are in it: mean and covariance of their logarithms are added
-    to m and B, and to B the errors of x, which are large where a lamp leaves bands dark.
+    Args:
+        x: cube `(C, H, W)`.
+        wavelengths: nm, one per band, increasing.
+        statistics: of ordinary scenes; None: those of the package.
+        in_lamp_light: x includes lamp and sensor. Mean and covariance of the logarithms of lamps
+            are added to m and B, and to B the errors of x.
 
     Returns:
-        Both numbers of both; None where fewer than 8 wavelengths of the statistics are covered.
+        Both numbers, as the spectra are and in reverse; None where fewer than 8 wavelengths of the
+        statistics are covered.
     """
-    known = read_statistics() if known is None else known
-    given = torch.tensor([float(value) for value in wavelengths], dtype=torch.float64)
-    kept = (known.wavelengths >= given[0] - 1) & (known.wavelengths <= given[-1] + 1)
-    if len(given) < LEAST or int(kept.sum()) < LEAST:
+    statistics = read_statistics() if statistics is None else statistics
+    cube_wavelengths = torch.tensor([float(value) for value in wavelengths], dtype=torch.float64)
+    is_covered = (statistics.wavelengths >= cube_wavelengths[0] - 1) & (
+        statistics.wavelengths <= cube_wavelengths[-1] + 1
+    )
+    if len(cube_wavelengths) < MIN_WAVELENGTHS or int(is_covered.sum()) < MIN_WAVELENGTHS:
         return None
-    at = known.wavelengths[kept]
-    mean = known.mean[kept] - known.mean[kept].mean()
-    within, between = (value[kept][:, kept] for value in (known.within, known.between))
-    if lit:
-        lights = black_bodies(at)
-        mean, between = mean + lights.mean(0), between + lights.mT.cov(correction=0)
-    ridge = _RIDGE * torch.eye(len(at), dtype=torch.float64)
-    colours = torch.linalg.inv(within + ridge)
+    covered_wavelengths = statistics.wavelengths[is_covered]
+    mean = statistics.mean[is_covered] - statistics.mean[is_covered].mean()
+    within_scenes, between_scenes = (
+        value[is_covered][:, is_covered] for value in (statistics.within, statistics.between)
+    )
+    if in_lamp_light:
+        lamp_spectra = black_bodies(covered_wavelengths)
+        mean = mean + lamp_spectra.mean(0)
+        between_scenes = between_scenes + lamp_spectra.mT.cov(correction=0)
+    ridge = _RIDGE * torch.eye(len(covered_wavelengths), dtype=torch.float64)
+    inverse_colours = torch.linalg.inv(within_scenes + ridge)
     costs = []
     for cube in (x, x.flip(0)):
-        centre, spread = moments(cube, given, at)
-        spreads = between + within / 50 + ridge
-        if lit:
-            dark = DARK * (centre.max() - centre).exp()
-            spreads = spreads + torch.diag(ROUGH**2 + dark.square())
-        scenes, away = torch.linalg.inv(spreads), centre - mean
-        costs.append(
-            (float((spread * colours).sum()) / 2, _MEANS * float(away @ scenes @ away) / 2)
-        )
+        cube_mean, covariance = moments(cube, cube_wavelengths, covered_wavelengths)
+        scene_covariance = between_scenes + within_scenes / 50 + ridge
+        if in_lamp_light:
+            dark_errors = DARK_BAND_ERROR * (cube_mean.max() - cube_mean).exp()
+            scene_covariance = scene_covariance + torch.diag(LOG_ERROR**2 + dark_errors.square())
+        inverse_scenes, deviation = torch.linalg.inv(scene_covariance), cube_mean - mean
+        colour_cost = float((covariance * inverse_colours).sum()) / 2
+        mean_cost = _MEAN_WEIGHT * float(deviation @ inverse_scenes @ deviation) / 2
+        costs.append((colour_cost, mean_cost))
     return costs
 
 
-def black_bodies(at: Tensor) -> Tensor:
-    """Return logarithms, over their mean, of black bodies as sensors see them, `(L, G)`.
+def black_bodies(wavelengths: Tensor) -> Tensor:
+    """Return logarithms of spectra of black bodies as sensors measure them, `(L, G)`.
 
-    Of 2400 to 6500 K; responses are Gaussians exp(−((λ − b)/w)²), b 550 to 700 nm, w 120 to 300.
+    Each is relative to its mean. The bodies have 2400 to 6500 K. The responses of the sensors are
+    Gaussians exp(−((λ − b)/w)²), with b from 550 to 700 nm and w from 120 to 300 nm.
     """
-    kelvin, best, width = torch.cartesian_prod(
+    kelvin, peak_wavelength, width = torch.cartesian_prod(
         *(
-            torch.linspace(*ends, 5, dtype=at.dtype)
+            torch.linspace(*ends, 5, dtype=wavelengths.dtype)
             for ends in ((2400, 6500), (550, 700), (120, 300))
         )
     ).T[..., None]
-    logs = -4 * at.log() - (1.4388e7 / (at * kelvin)).expm1().log() - ((at - best) / width).square()
+    logs = (
+        -4 * wavelengths.log()
+        - (1.4388e7 / (wavelengths * kelvin)).expm1().log()
+        - ((wavelengths - peak_wavelength) / width).square()
+    )
     return logs - logs.mean(1, keepdim=True)
 
 
-def comb(x: Tensor) -> float:
-    r"""Return how far spectra alternate from band to band, over the cube's root mean square.
+def alternation(x: Tensor) -> float:
+    r"""Return by how much spectra alternate from band to band, over the cube's root mean square.
 
         a(p) = ½ mean_c (−1)^c (x_c − (x_{c−1} + x_{c+1})/2)
 
-    at every pixel p; scenes have next to none (below 0.4 % in CAVE).
+    at every pixel p. In scenes it is below 0.4 % (CAVE).
     """
     if len(x) < 5:
         return 0.0
-    bends = x[1:-1] - (x[:-2] + x[2:]) / 2
-    signs = torch.ones(len(bends), 1, 1, dtype=x.dtype, device=x.device)
+    second_differences = x[1:-1] - (x[:-2] + x[2:]) / 2
+    signs = torch.ones(len(second_differences), 1, 1, dtype=x.dtype, device=x.device)
     signs[1::2] = -1
-    alternating = (bends * signs).mean(0) / 2
+    alternating = (second_differences * signs).mean(0) / 2
     return float(root_mean_square(alternating[None]) / root_mean_square(x[None]))

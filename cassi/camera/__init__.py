@@ -1,1 +1,1 @@
-"""Questions to the camera: how probable is a frame under it?"""
+"""The camera as a frame shows it: log evidence, place of the mask, bands, and spectral grid."""

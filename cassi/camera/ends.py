@@ -1,4 +1,4 @@
-"""Where the light of a frame ends along the dispersion, by the log evidence of the frame."""
+"""Choose the spectral grid of a frame: how far its light reaches, by the log evidence."""
 
 from __future__ import annotations
 
@@ -14,37 +14,40 @@ from cassi.systems import SDCassi
 from cassi.systems.base import System
 from cassi.systems.grid import Grid, has_grid
 
-BEYOND = (0, 1, 2, 4, 6)
-"""Pixels of light beyond the outermost bands, that are compared."""
-PITCH = 1.0
-"""Pixels from band to band of a grid. With 1.3 `auto` loses .5 dB in the mean of 38 cameras of two
-generators, with .75 it loses .2 dB."""
+MARGINS_PIXELS = (0, 1, 2, 4, 6)
+"""Widths of light beyond the outermost bands that are compared, pixels."""
+PITCH_PIXELS = 1.0
+"""Pixels from band to band of a grid. In the mean of 38 cameras of two generators `auto` loses
+0.5 dB with 1.3 pixels, and 0.2 dB with 0.75 (docs/development/experiments/dispersion.md)."""
 
 
 @torch.no_grad()
 def find_grid(y: Tensor, system: System) -> Grid | None:
-    """Return the grid along the dispersion on which a measurement is computed.
+    """Return the spectral grid on which the cube of a measurement is computed.
 
-    It reaches from the first to the last band, and as far beyond as the frame is most probable:
-    lamps, filters and errors of the outermost wavelengths leave light there, or none.
+    It reaches from the first to the last band, and beyond them by the margin under which the frame
+    is most probable. Whether there is light depends on lamp, filters and errors of the outermost
+    wavelengths.
 
     Returns:
-        None where the bands of the camera are a grid or light comes in lines, see `has_grid`.
+        The grid; None where the camera needs none, see `has_grid`.
     """
     if not has_grid(system):
         return None
-    plain = system.plain
-    assert isinstance(plain, SDCassi)
-    grids = [Grid.over(plain.offsets, PITCH, beyond) for beyond in BEYOND]
+    camera = system.plain
+    assert isinstance(camera, SDCassi)
+    grids = [Grid.over(camera.offsets, PITCH_PIXELS, margin) for margin in MARGINS_PIXELS]
     try:
-        evidence = Evidence(y, plain, system.good_pixels)
-    except ValueError:  # no window is lit
+        evidence = Evidence(y, camera, system.good_pixels)
+    except ValueError:
+        # No window is lit: nothing in the frame asks for a wider grid.
         return grids[0]
-    mask = plain.mask.detach()
-    optics = Optics(plain.turn(mask[0] if mask.ndim == 5 else mask).float().cpu(), torch.zeros(0))
+    mask = camera.mask.detach()
+    optics = Optics(camera.turn(mask[0] if mask.ndim == 5 else mask).float().cpu(), torch.zeros(0))
     return max(grids, key=lambda grid: _log_evidence(evidence, optics, grid.offsets))
 
 
 def _log_evidence(evidence: Evidence, optics: Optics, offsets: Sequence[float]) -> float:
+    # The wavelengths of the offsets are unknown. Those of visible light at even distances do.
     evidence.moment = spectra_moment(np.linspace(450, 650, len(offsets)).tolist())
     return evidence(replace(optics, offsets=torch.tensor(offsets, dtype=torch.float64))).total

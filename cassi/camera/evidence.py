@@ -1,21 +1,21 @@
-r"""How probable is a frame under a camera? The log evidence of small windows of the detector.
+r"""Log evidence of a frame under a camera, by small windows of the detector.
 
 In a window of N pixels, band c of the scene is x_c(p) = a·b_c(p), a Gaussian process over bands and
 pixels with the covariance
 
     ⟨b_c(p) b_d(q)⟩ = K_cd [(1 − r) + r·exp(−|p − q|/ℓ)]
 
-So the window's pixels y = Σ_c T_c b_c + noise are N(0, a² S), with T_c the mask of band c where it
+So the window's pixels y = Σ_c T_c b_c + noise are N(0, a² S). T_c is the mask of band c where it
 falls on the detector. S = B Bᵀ + D: the columns of B are the strongest products of a spectral and a
 spatial component, and stray light; the diagonal D has noise and all weaker products. The amplitude
-a of each window is profiled:
+a of each window is the likeliest one, a² = yᵀ S⁻¹ y / N:
 
     log p(y) = −N/2 · log(yᵀ S⁻¹ y / N) − ½ log det S
 
-The second moment K of the spectra is that of ordinary scenes, K₀, to begin with. Light, sensor and
-scene differ, so K is estimated from the frame under each camera by expectation maximisation, with
-an inverse Wishart prior that weighs K₀ like `TRUST` windows. A camera is so compared with
-another one beside the spectra that suit it, and pays for spectra that no scene has.
+The second moment K of the spectra starts as that of ordinary scenes, K₀. Illuminant, sensor and
+scene differ. So K is estimated from the frame under each camera, by expectation maximisation with
+an inverse Wishart prior. The prior weighs K₀ like `PRIOR_WINDOWS` windows. So two cameras are
+compared each with the spectra that fit it best. Spectra that no scene has cost evidence.
 
 Source: O'Hagan and Kingman, "Curve fitting and optimal design for prediction", Journal of the Royal
 Statistical Society B 40 (1978), for Gaussian processes; Dempster, Laird and Rubin, "Maximum
@@ -39,58 +39,63 @@ from torch.nn.functional import grid_sample
 from cassi.systems.coded import CodedSystem
 
 MOMENT = Path(__file__).with_name("moment.json")
-"""Second moment of spectra, made by scripts/data/spectra.py of CAVE's training scenes."""
-WINDOW = (8, 32)
-"""Pixels across and along the dispersion. Shorter ones tell spectra and code apart worse."""
-LEAST = 8
-"""Windows that errors are estimated from: fewer do not show how much they scatter."""
-WINDOWS = 24
-"""Windows that a frame is judged by: time rises with them, and standard errors fall."""
-ROUGH, LENGTH = 0.15, 30.0
-"""Share r of the variance within a window, and its length ℓ, pixels."""
-TRUST = 30.0
-"""Windows that K₀ weighs."""
-UPDATES = 3
+"""Second moment of spectra. scripts/data/spectra.py computes it from CAVE's training scenes."""
+WINDOW_SHAPE = (8, 32)
+"""Pixels across and along the dispersion. Shorter windows separate spectra from the mask worse."""
+MIN_WINDOWS = 8
+"""Fewest windows of a fit: the scatter of fewer windows gives no standard errors."""
+MAX_WINDOWS = 24
+"""Windows that a frame is judged by: time rises with their number, and standard errors fall."""
+ROUGHNESS, CORRELATION_PIXELS = 0.15, 30.0
+"""Share r of the variance within a window, and its correlation length ℓ, pixels."""
+PRIOR_WINDOWS = 30.0
+"""Weight of K₀, as a number of windows."""
+EM_STEPS = 3
 """Steps of expectation maximisation."""
-WHITE = 0.05
-"""Share of K₀ without any relation between bands: light in lines."""
-STRAY, TEXTURE, NOISE = 0.03, 1 / 300, 0.005
-"""Light without code and variance that no smooth scene explains, of a window's; noise, of the
-frame's root mean square."""
-_PAIRS = 24  # products of components beyond the constant ones
-_LIT = 0.05  # of the median energy, in a window that is looked at
+LINE_FRACTION = 0.05
+"""Share of K₀ in which bands are independent: light in spectral lines."""
+STRAY_LEVEL, TEXTURE_VARIANCE, NOISE_LEVEL = 0.03, 1 / 300, 0.005
+"""Stray light, relative to the light of a window; variance of texture, relative to that of a
+window; noise, relative to the root mean square of the frame."""
+# Columns of B for products of a spectral and a spatial component. Time rises with their square.
+# Weaker products count in the diagonal D.
+_MAX_PRODUCTS = 24
+# Least energy of a window, relative to the median. Darker windows are mostly noise.
+_MIN_ENERGY = 0.05
 
 
 @dataclass(frozen=True)
 class Optics:
-    """What falls where, dispersion along the last axis.
+    """Masks and offsets of the bands of a camera with the dispersion along the last axis.
 
     Attributes:
         masks: transmission, `(K, 1|C, H, W)` on the CPU; interpolated linearly between pixels.
-        offsets: of the bands, pixels `(C,)`, float64.
-        down: pixels by which the masks lie lower than their files.
+        offsets: offsets of the bands, pixels `(C,)`, float64.
+        row_shift: pixels by which the masks lie lower than in their files.
     """
 
     masks: Tensor
     offsets: Tensor
-    down: float = 0.0
+    row_shift: float = 0.0
 
-    def moved(self, down: float, right: float) -> Optics:
-        """Return the same with the mask lower, and mask and bands farther along the dispersion."""
-        return replace(self, down=self.down + down, offsets=self.offsets + right)
+    def moved(self, row_shift: float, column_shift: float) -> Optics:
+        """Return optics with the mask lower, and with mask and bands farther to the right."""
+        return replace(
+            self, row_shift=self.row_shift + row_shift, offsets=self.offsets + column_shift
+        )
 
     def stretched(self, factor: float) -> Optics:
-        """Return the same with the bands so many times as far from the middle of the dispersion."""
+        """Return optics whose bands are `factor` times as far from the middle of the dispersion."""
         middle = self.offsets[[0, -1]].mean()
         return replace(self, offsets=middle + factor * (self.offsets - middle))
 
 
-class Verdict(NamedTuple):
-    """Log evidence.
+class LogEvidence(NamedTuple):
+    """Log evidence of a frame under a camera.
 
     Attributes:
-        windows: of each window, nats `(W,)`.
-        prior: of the second moment of the spectra, nats.
+        windows: log evidence of each window, nats `(W,)`.
+        prior: log prior of the second moment of the spectra, nats.
     """
 
     windows: Tensor
@@ -98,20 +103,21 @@ class Verdict(NamedTuple):
 
     @property
     def total(self) -> float:
-        """Sum, nats."""
+        """Log evidence of all windows with the prior, nats."""
         return float(self.windows.sum()) + self.prior
 
-    def over(self, other: Verdict) -> tuple[float, float]:
-        """Return by how many nats this is more, and that over its standard error.
+    def margin_over(self, reference: LogEvidence) -> tuple[float, float]:
+        """Return by how many nats this is more, and by how many standard errors.
 
-        The standard error is that of a sum of differences between windows. It holds what the model
-        misses: a difference that a few windows make is not sure.
+        The standard error is that of a sum of differences of windows. It includes errors of the
+        model: where few windows make the difference, it is not significant.
         """
-        apart = self.windows - other.windows
-        total = float(apart.sum()) + self.prior - other.prior
-        if len(apart) < 2:  # nothing tells how sure one window is
+        differences = self.windows - reference.windows
+        total = float(differences.sum()) + self.prior - reference.prior
+        # The scatter of a single window is unknown, so its difference is never significant.
+        if len(differences) < 2:
             return total, 0.0
-        error = float(apart.std()) * len(apart) ** 0.5
+        error = float(differences.std()) * len(differences) ** 0.5
         return total, total / max(error, 1e-9)
 
 
@@ -124,113 +130,141 @@ def ordinary_spectra(wavelengths: tuple[float, ...]) -> Tensor:
 def ordinary_moment(wavelengths: Sequence[float]) -> Tensor:
     """Return the second moment of ordinary spectra of root mean square 1, `(C, C)` float64.
 
-    Beyond the wavelengths of the statistics spectra stay as they are.
+    Beyond the wavelengths of the statistics spectra are constant.
     """
     values = json.loads(MOMENT.read_text())
-    at, factor = values["wavelengths"], np.asarray(values["factor"])
-    rows = np.stack([np.interp(wavelengths, at, row) for row in factor])
+    wavelengths_of_factor, factor = values["wavelengths"], np.asarray(values["factor"])
+    rows = np.stack([np.interp(wavelengths, wavelengths_of_factor, row) for row in factor])
     moment = torch.from_numpy(rows.T @ rows)
     return moment / moment.diagonal().mean()
 
 
 def spectra_moment(wavelengths: Sequence[float]) -> Tensor:
-    """Return K₀: the second moment of ordinary spectra, and light in lines."""
+    """Return K₀: the second moment of ordinary spectra, mixed with that of light in lines."""
     moment = ordinary_moment(wavelengths)
-    white = torch.eye(len(moment), dtype=moment.dtype)
-    return ((1 - WHITE) * moment + WHITE * white).contiguous()
+    lines = torch.eye(len(moment), dtype=moment.dtype)
+    return ((1 - LINE_FRACTION) * moment + LINE_FRACTION * lines).contiguous()
 
 
 class Windows:
-    """Windows of frames, on the CPU: small matrices in float64.
+    """Windows of frames, as small float64 matrices on the CPU.
 
-    `wanted` tells of corners `(W, 2)` and the shape of windows which of them may be chosen. Where
-    the bands of the camera fall is not looked at.
+    The choice of the windows does not depend on the bands of the camera, so cameras can be
+    compared by them.
+
+    Args:
+        y: frames `(B, K, H', W')`.
+        system: a camera for the direction of the dispersion.
+        good_pixels: pixels that count, shaped like one frame or all; None: all.
+        count: most windows to take.
+        select: tells which windows may be taken, given their corners `(W, 2)` and their shape.
 
     Raises:
-        ValueError: no window is lit, or fewer than `LEAST` of those that are wanted.
+        ValueError: no window is lit, or `select` leaves fewer than `MIN_WINDOWS`.
     """
 
     def __init__(
         self,
         y: Tensor,
         system: CodedSystem,
-        good: Tensor | None = None,
-        count: int = WINDOWS,
-        wanted: Callable[[Tensor, tuple[int, int]], Tensor] | None = None,
+        good_pixels: Tensor | None = None,
+        count: int = MAX_WINDOWS,
+        select: Callable[[Tensor, tuple[int, int]], Tensor] | None = None,
     ) -> None:
-        turned = system.turn(y).double().cpu()
-        lit = torch.ones_like(turned, dtype=torch.bool)
-        if good is not None:
-            lit = system.turn(good).cpu().expand_as(turned)
-        rows, columns = (min(n, have) for n, have in zip(WINDOW, turned.shape[-2:], strict=True))
+        frame = system.turn(y).double().cpu()
+        is_good = torch.ones_like(frame, dtype=torch.bool)
+        if good_pixels is not None:
+            is_good = system.turn(good_pixels).cpu().expand_as(frame)
+        rows, columns = (
+            min(n, length) for n, length in zip(WINDOW_SHAPE, frame.shape[-2:], strict=True)
+        )
         self.shape = rows, columns
-        cut = torch.where(lit, turned, 0).unfold(2, rows, rows).unfold(3, columns, columns)
-        kept = lit.unfold(2, rows, rows).unfold(3, columns, columns).flatten(-2)
-        energy = cut.square().mean((-2, -1))  # (B, K, R, Q)
-        usable = (energy > _LIT * energy.median()) & (kept.double().mean(-1) > 0.5)
-        at = torch.nonzero(usable)
-        if not len(at):
+        windows = torch.where(is_good, frame, 0).unfold(2, rows, rows).unfold(3, columns, columns)
+        good_windows = is_good.unfold(2, rows, rows).unfold(3, columns, columns).flatten(-2)
+        energy = windows.square().mean((-2, -1))  # (B, K, R, Q)
+        is_lit = (energy > _MIN_ENERGY * energy.median()) & (good_windows.double().mean(-1) > 0.5)
+        positions = torch.nonzero(is_lit)
+        if not len(positions):
             raise ValueError("evidence: expected a frame with light, no window has any")
-        corner = at[:, 2:] * torch.tensor([rows, columns])
-        if wanted is not None:
-            of_use = wanted(corner, self.shape)
-            at, corner = at[of_use], corner[of_use]
-            if len(at) < LEAST:
+        corners = positions[:, 2:] * torch.tensor([rows, columns])
+        if select is not None:
+            is_selected = select(corners, self.shape)
+            positions, corners = positions[is_selected], corners[is_selected]
+            if len(positions) < MIN_WINDOWS:
                 raise ValueError(
-                    f"calibration: expected at least {LEAST} lit windows of {rows}×{columns} "
-                    f"pixels that all light reaches through the mask, got {len(at)}; take a larger "
-                    "or brighter frame"
+                    f"calibration: expected at least {MIN_WINDOWS} lit windows of {rows}×{columns} "
+                    "pixels that all light reaches through the mask, "
+                    f"got {len(positions)}; take a larger or brighter frame"
                 )
-        chosen = _spread(len(at), count)
-        at = at[chosen]
-        self.y = cut[tuple(at.T)].flatten(1)  # (W, N)
-        self.good = kept[tuple(at.T)]
-        self.sample, self.shot = at[:, 0], at[:, 1]
-        self.corner = corner[chosen]
-        self.power = float(energy[usable].mean())
-        self.down, self.along = (each.flatten() for each in _grid(rows, columns))
-        self.share, self.maps = _roughness(rows, columns)
+        indices = _spread_indices(len(positions), count)
+        positions = positions[indices]
+        self.y = windows[tuple(positions.T)].flatten(1)  # (W, N)
+        self.good_pixels = good_windows[tuple(positions.T)]
+        self.sample, self.shot = positions[:, 0], positions[:, 1]
+        self.corner = corners[indices]
+        self.power = float(energy[is_lit].mean())
+        self.row_offsets, self.column_offsets = (
+            coordinate.flatten() for coordinate in _pixel_grid(rows, columns)
+        )
+        self.roughness_shares, self.roughness_maps = _roughness(rows, columns)
 
     def products(self, factor: Tensor, count: int) -> Products:
-        """Return the strongest products of spatial components and the spectral ones of a factor."""
+        """Return the strongest products of a spatial component and a column of a factor."""
         strength = factor.square().sum(0)
-        product = (self.share[:, None] * strength).flatten()
-        top = product.argsort(descending=True)[:count]
-        kept = torch.zeros_like(product).index_fill(0, top, 1.0).unflatten(0, (-1, len(strength)))
-        rest = (1 - self.maps.square() @ kept).clamp_min(0)
-        return Products(top // len(strength), top % len(strength), rest)
+        variance = (self.roughness_shares[:, None] * strength).flatten()
+        order = variance.argsort(descending=True)[:count]
+        is_column = (
+            torch.zeros_like(variance).index_fill(0, order, 1.0).unflatten(0, (-1, len(strength)))
+        )
+        remaining_shares = (1 - self.roughness_maps.square() @ is_column).clamp_min(0)
+        return Products(
+            order // len(strength),
+            order % len(strength),
+            remaining_shares,
+        )
 
     def gaussian(
         self,
         spectral: Tensor,
         products: Products,
-        rough: Tensor,
+        roughness: Tensor,
         noise: float | Tensor,
-        white: float | Tensor = 0.0,
+        white_variance: float | Tensor = 0.0,
     ) -> Gaussian:
         """Return the Gaussian of each window.
 
-        `spectral` has the spectral components of its pixels `(W, N, R)`, `rough` its share of
-        roughness `(W,)`, `noise` that over what is usual, and `white` further variance `(W, N)`.
+        Args:
+            spectral: spectral components of its pixels, `(W, N, R)`.
+            products: products that are columns of B.
+            roughness: share r of the variance within each window, `(W,)`.
+            noise: variance of its noise over the nominal one, `(W,)`.
+            white_variance: further variance, without correlation, `(W, N)`.
         """
+        # A window without light has level 0. The floors below keep its matrices regular.
         power = spectral.square()
-        pixels = self.good.sum(1)
+        pixels = self.good_pixels.sum(1)
         level = power.sum((1, 2)) / pixels
         level = level.clamp_min(1e-9 * level.amax().clamp_min(1e-30))
-        seen = (self.y.square().sum(1) / pixels).clamp_min(1e-9 * self.power)
-        noise = noise * (TEXTURE + NOISE**2 * self.power / seen)
-        share = rough[:, None, None]
+        mean_power = (self.y.square().sum(1) / pixels).clamp_min(1e-9 * self.power)
+        noise = noise * (TEXTURE_VARIANCE + NOISE_LEVEL**2 * self.power / mean_power)
+        share = roughness[:, None, None]
         columns = torch.cat(
             [
                 (1 - share) ** 0.5 * spectral,
-                share**0.5 * spectral[..., products.spectral] * self.maps[:, products.spatial],
-                STRAY * level.sqrt()[:, None, None] * self.good[..., None],
+                share**0.5
+                * spectral[..., products.spectral]
+                * self.roughness_maps[:, products.spatial],
+                STRAY_LEVEL * level.sqrt()[:, None, None] * self.good_pixels[..., None],
             ],
             -1,
         )
-        rest = rough[:, None] * (power * products.rest).sum(-1) + (level * noise)[:, None] + white
-        rest = torch.where(self.good, rest, 1.0)
-        return Gaussian(columns, rest, level, noise, self.good)
+        residual_variance = (
+            roughness[:, None] * (power * products.remaining_shares).sum(-1)
+            + (level * noise)[:, None]
+            + white_variance
+        )
+        residual_variance = torch.where(self.good_pixels, residual_variance, 1.0)
+        return Gaussian(columns, residual_variance, level, noise, self.good_pixels)
 
 
 class Products(NamedTuple):
@@ -238,65 +272,72 @@ class Products(NamedTuple):
 
     spatial: Tensor
     spectral: Tensor
-    rest: Tensor  # (N, R), share of the variance that no column has
+    remaining_shares: Tensor  # (N, R), share of the variance that is in no column
 
 
 class Gaussian(NamedTuple):
     """The Gaussian of each window: S = B Bᵀ + D."""
 
     columns: Tensor  # B, (W, N, ·)
-    rest: Tensor  # D, (W, N)
+    residual_variance: Tensor  # D, (W, N)
     level: Tensor  # (W,), mean variance
     noise: Tensor  # (W,), share of it
-    good: Tensor
+    good_pixels: Tensor
 
     def solve(self, y: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Return the factor of I + BᵀD⁻¹B, a² `(W, Q)`, BᵀS⁻¹y, S⁻¹y and D⁻¹B."""
-        over = self.columns / self.rest[..., None]
-        inner = over.mT @ self.columns
-        inner.diagonal(dim1=1, dim2=2).add_(1.0)
-        chol = torch.linalg.cholesky_ex(inner).L
-        mean = torch.cholesky_solve(over.mT @ y, chol)
-        residual = (y - self.columns @ mean) / self.rest[..., None]
-        amplitude = (y * residual).sum(1) / self.good.sum(1)[:, None]
-        return chol, amplitude.clamp_min(1e-30), mean, residual, over
+        weighted_columns = self.columns / self.residual_variance[..., None]
+        # By Woodbury's identity only matrices of the size of B's columns are factorized.
+        inner_products = weighted_columns.mT @ self.columns
+        inner_products.diagonal(dim1=1, dim2=2).add_(1.0)
+        chol = torch.linalg.cholesky_ex(inner_products).L
+        mean = torch.cholesky_solve(weighted_columns.mT @ y, chol)
+        residual = (y - self.columns @ mean) / self.residual_variance[..., None]
+        amplitude = (y * residual).sum(1) / self.good_pixels.sum(1)[:, None]
+        return chol, amplitude.clamp_min(1e-30), mean, residual, weighted_columns
 
     def draw(self, count: int, random: torch.Generator) -> Tensor:
-        """Return windows that are drawn from it, `(W, N, count)`."""
-        within = torch.randn(len(self.rest), self.columns.shape[2], count, generator=random)
-        noise = torch.randn(*self.rest.shape, count, generator=random).double()
-        noise = noise * self.rest.sqrt()[..., None]
-        return (self.columns @ within.double() + noise) * self.good[..., None]
+        """Draw `count` frames of each window from its Gaussian, `(W, N, count)`."""
+        amplitudes = torch.randn(
+            len(self.residual_variance), self.columns.shape[2], count, generator=random
+        )
+        noise = torch.randn(*self.residual_variance.shape, count, generator=random).double()
+        noise = noise * self.residual_variance.sqrt()[..., None]
+        return (self.columns @ amplitudes.double() + noise) * self.good_pixels[..., None]
 
     def nats(self, chol: Tensor, amplitude: Tensor) -> Tensor:
-        """Return −N/2·log a² − ½·log det S of the frame that was seen."""
-        logs = torch.where(self.good, self.rest.log(), 0).sum(1) / 2
+        """Return the log evidence −N/2·log a² − ½·log det S of each window, of column 0 of a²."""
+        logs = torch.where(self.good_pixels, self.residual_variance.log(), 0).sum(1) / 2
         logs = logs + chol.diagonal(dim1=1, dim2=2).log().sum(1)
-        return -self.good.sum(1) / 2 * amplitude[:, 0].log() - logs
+        return -self.good_pixels.sum(1) / 2 * amplitude[:, 0].log() - logs
 
 
-def _grid(rows: int, columns: int) -> tuple[Tensor, Tensor]:
+def _pixel_grid(rows: int, columns: int) -> tuple[Tensor, Tensor]:
     """Return the rows and columns of the pixels of a window, `(rows, columns)` each."""
-    down, along = (torch.arange(n, dtype=torch.float64) for n in (rows, columns))
-    return down[:, None].expand(-1, columns), along.expand(rows, -1)
+    row_numbers, column_numbers = (torch.arange(n, dtype=torch.float64) for n in (rows, columns))
+    return row_numbers[:, None].expand(-1, columns), column_numbers.expand(rows, -1)
 
 
 @cache
 def _roughness(rows: int, columns: int) -> tuple[Tensor, Tensor]:
-    """Return the components of what is rough within a window of this shape.
+    """Return the principal components of the roughness exp(−|p − q|/ℓ) in a window.
 
     Returns:
         Shares of the variance `(N,)`, the largest first, and maps `(N, N)`, a column each.
     """
-    down, along = (each.flatten() for each in _grid(rows, columns))
-    apart = torch.hypot(down[:, None] - down, along[:, None] - along)
-    share, maps = torch.linalg.eigh(torch.exp(-apart / LENGTH))
-    share = share.flip(0).clamp_min(0)
-    return share / len(share), maps.flip(1) * share.sqrt()
+    row_numbers, column_numbers = (
+        coordinate.flatten() for coordinate in _pixel_grid(rows, columns)
+    )
+    distances = torch.hypot(
+        row_numbers[:, None] - row_numbers, column_numbers[:, None] - column_numbers
+    )
+    shares, maps = torch.linalg.eigh(torch.exp(-distances / CORRELATION_PIXELS))
+    shares = shares.flip(0).clamp_min(0)
+    return shares / len(shares), maps.flip(1) * shares.sqrt()
 
 
 class Evidence(Windows):
-    """Windows of a frame, ready to be asked how probable they are under a camera.
+    """Windows of a frame and a function of cameras: the log evidence of the frame under each.
 
     Raises:
         ValueError: no window is lit.
@@ -306,84 +347,93 @@ class Evidence(Windows):
         self,
         y: Tensor,
         system: CodedSystem,
-        good: Tensor | None = None,
+        good_pixels: Tensor | None = None,
         wavelengths: Sequence[float] | None = None,
-        count: int = WINDOWS,
+        count: int = MAX_WINDOWS,
     ) -> None:
-        super().__init__(y, system, good, count)
+        super().__init__(y, system, good_pixels, count)
         bands = system.bands
         self.moment = spectra_moment(wavelengths or np.linspace(450, 650, bands).tolist())
 
     def codes(self, optics: Optics) -> Tensor:
         """Return the mask of each band on the windows' pixels, `(W, C, N)`.
 
-        A mask pixel at (r, c) falls at (r + down, c + offset).
+        A mask pixel at (r, c) falls at (r + row_shift, c + offset).
         """
         masks = optics.masks
         height, width = (length - 1 for length in masks.shape[-2:])
-        down = (self.corner[:, :1] + self.down)[:, None] - optics.down
-        along = (self.corner[:, 1:] + self.along)[:, None] - optics.offsets[:, None]  # (W, C, N)
-        place = torch.stack((along * 2 / width - 1, (down * 2 / height - 1).expand_as(along)), -1)
-        place = place.transpose(0, 1).to(masks.dtype)  # (C, W, N, 2)
-        bands = len(place)
-        found = masks.new_zeros(place.shape[:3])
+        mask_rows = (self.corner[:, :1] + self.row_offsets)[:, None] - optics.row_shift
+        mask_columns = (self.corner[:, 1:] + self.column_offsets)[:, None]
+        mask_columns = mask_columns - optics.offsets[:, None]  # (W, C, N)
+        positions = torch.stack(
+            (mask_columns * 2 / width - 1, (mask_rows * 2 / height - 1).expand_as(mask_columns)), -1
+        )
+        positions = positions.transpose(0, 1).to(masks.dtype)  # (C, W, N, 2)
+        bands = len(positions)
+        codes = masks.new_zeros(positions.shape[:3])
         for shot in self.shot.unique().tolist():
-            chosen = self.shot == shot
+            windows = self.shot == shot
             image = masks[shot][:, None].expand(bands, -1, -1, -1)
-            found[:, chosen] = grid_sample(image, place[:, chosen], align_corners=True)[:, 0]
-        return found.transpose(0, 1) * self.good[:, None]
+            codes[:, windows] = grid_sample(image, positions[:, windows], align_corners=True)[:, 0]
+        return codes.transpose(0, 1) * self.good_pixels[:, None]
 
     @torch.no_grad()
-    def __call__(self, optics: Optics, updates: int = UPDATES) -> Verdict:
+    def __call__(self, optics: Optics, em_steps: int = EM_STEPS) -> LogEvidence:
         """Return the log evidence of a camera.
 
-        Without updates the second moment of the spectra is that of ordinary scenes.
+        With 0 steps of expectation maximisation the spectra are those of ordinary scenes.
         """
         codes = self.codes(optics).double()
-        first = strongest(self.moment)
-        factor, light = first, torch.ones_like(first[:, :1])
-        for _ in range(updates):
-            factor, light = self._learn(codes, factor, first)
+        ordinary_factor = strongest(self.moment)
+        factor, illuminant = ordinary_factor, torch.ones_like(ordinary_factor[:, :1])
+        for _ in range(em_steps):
+            factor, illuminant = self._update_spectra(codes, factor, ordinary_factor)
         windows, *_ = self._evaluate(codes, factor)
-        return Verdict(windows, _prior(factor @ factor.mT, light * first))
+        return LogEvidence(windows, _log_prior(factor @ factor.mT, illuminant * ordinary_factor))
 
     def _evaluate(self, codes: Tensor, factor: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return nats of each window, amplitude², inverse and mean of the constant components."""
+        """Return nats, a², the factor of I + BᵀD⁻¹B and the mean of the components."""
         spectral = codes.mT @ factor  # (W, N, C)
-        rough = self.y.new_full((len(self.y),), ROUGH)
-        gaussian = self.gaussian(spectral, self.products(factor, _PAIRS), rough, 1.0)
+        roughness = self.y.new_full((len(self.y),), ROUGHNESS)
+        gaussian = self.gaussian(spectral, self.products(factor, _MAX_PRODUCTS), roughness, 1.0)
         chol, amplitude, mean, *_ = gaussian.solve(self.y[..., None])
-        dark = gaussian.level <= 1e-9 * gaussian.level.amax()
-        nats = torch.where(dark, 0.0, gaussian.nats(chol, amplitude))
+        # No light of this camera reaches such a window: it says nothing for or against the camera.
+        is_dark = gaussian.level <= 1e-9 * gaussian.level.amax()
+        nats = torch.where(is_dark, 0.0, gaussian.nats(chol, amplitude))
         return nats, amplitude[:, 0], chol, mean[..., 0]
 
-    def _learn(self, codes: Tensor, factor: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+    def _update_spectra(
+        self, codes: Tensor, factor: Tensor, ordinary_factor: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Take one step of expectation maximisation.
 
-        The light is free: λ_c² = S_cc/K₀_cc, with the mean S of the windows' second moments. Then
-        K = (TRUST·λK₀λ + W·S)/(TRUST + W).
+        The illuminant has no prior: λ_c² = S_cc/K₀_cc, with the mean S of the windows' second
+        moments. Then K = (P·λK₀λ + W·S)/(P + W), with P = `PRIOR_WINDOWS`.
 
         Returns:
             A factor of the second moment of the spectra, and λ `(C, 1)`.
         """
         bands = factor.shape[1]
         _, amplitude, chol, mean = self._evaluate(codes, factor)
-        spread = torch.cholesky_inverse(chol)[:, :bands, :bands].sum(0)
+        covariance = torch.cholesky_inverse(chol)[:, :bands, :bands].sum(0)
         mean = mean[:, :bands] / amplitude.sqrt()[:, None]
-        seen = factor @ (spread + mean.mT @ mean) @ factor.mT
-        light = (seen.diagonal() / len(codes) / self.moment.diagonal()).sqrt()[:, None]
-        known = light * first
-        found = (TRUST * known @ known.mT + seen) / (TRUST + len(codes))
-        return strongest(found), light
+        scatter = factor @ (covariance + mean.mT @ mean) @ factor.mT
+        illuminant = (scatter.diagonal() / len(codes) / self.moment.diagonal()).sqrt()[:, None]
+        prior_factor = illuminant * ordinary_factor
+        weights = PRIOR_WINDOWS + len(codes)
+        moment = (PRIOR_WINDOWS * prior_factor @ prior_factor.mT + scatter) / weights
+        return strongest(moment), illuminant
 
 
-def _spread(many: int, count: int) -> Tensor:
-    """Return `count` of `many` numbers, evenly spread and not in step with any period."""
-    if many <= count:
-        return torch.arange(many)
-    gap = many / count
+def _spread_indices(total: int, count: int) -> Tensor:
+    """Return `count` of the numbers 0 to `total` − 1, spread evenly."""
+    if total <= count:
+        return torch.arange(total)
+    # Steps of equal length would take every window from one column of the frame where they are a
+    # multiple of the windows in a row. The golden ratio shifts each step by another fraction.
+    gap = total / count
     golden = (torch.arange(count) * 0.618034) % 1
-    return ((torch.arange(count) + golden) * gap).long().clamp_max(many - 1)
+    return ((torch.arange(count) + golden) * gap).long().clamp_max(total - 1)
 
 
 def strongest(moment: Tensor) -> Tensor:
@@ -392,10 +442,10 @@ def strongest(moment: Tensor) -> Tensor:
     return vectors.flip(1) * values.flip(0).clamp_min(0).sqrt()
 
 
-def _prior(moment: Tensor, first: Tensor) -> float:
-    """Return the log of the inverse Wishart prior, over that of its mode, nats."""
-    inverse = torch.linalg.inv(first)
+def _log_prior(moment: Tensor, prior_factor: Tensor) -> float:
+    """Return the log of the inverse Wishart prior, relative to that of its mode, nats."""
+    inverse = torch.linalg.inv(prior_factor)
     ratio = inverse @ moment @ inverse.mT
     bands = len(ratio)
     value = torch.linalg.inv(ratio).trace() + torch.logdet(ratio) - bands
-    return float(-TRUST / 2 * value)
+    return float(-PRIOR_WINDOWS / 2 * value)

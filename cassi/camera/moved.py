@@ -1,66 +1,93 @@
-"""The camera whose mask and bands lie where they were found."""
+"""Cameras with a displaced mask and displaced bands."""
 
 import torch
 from torch import Tensor
 
-from cassi.camera.displacement import ALONG, BLURS, DISPLACEMENTS, MOVES_BANDS, moved_mask
+from cassi.camera.displacement import (
+    ALONG_DISPERSION,
+    BAND_PARAMETERS,
+    BLURS,
+    DISPLACEMENTS,
+    moved_mask,
+)
 from cassi.systems import SDCassi, TiltedCassi
 
 
 def moved_camera(
     system: SDCassi, values: dict[str, float], pivot: float | None = None
 ) -> SDCassi | TiltedCassi:
-    r"""Return a camera with its mask and its bands elsewhere, on the same detector.
+    r"""Return a camera with mask and bands displaced, on the same detector.
+
+    Band c has the offset
 
         o'(c) = o(c) + bands + step·z + curve·(3z² − 1)/2,   z = (o(c) − middle)/reach
 
-    and tilt·z pixels across the dispersion; all else moves the mask, see `moved_mask`.
+    and lies tilt·z pixels across the dispersion. All other values move the mask, see `moved_mask`.
 
-    No snapshot tells a shift of the mask alone from one of mask and scene. With a pivot the scene
-    lies where the nominal camera has it at that place of the spectrum, and the mask takes the rest.
-
-    The first band stays with a `pivot` of 0, the last with 1; None leaves both where they were
-    found.
+    Args:
+        system: the nominal camera.
+        values: values of `PARAMETERS` and `BLURS`, by key.
+        pivot: band whose scene stays on its pixels, as a fraction of the spectrum: 0 is the first
+            band, 1 the last one. The mask takes its shift. None: bands move as `values` say.
     """
+    # A shift of the mask alone and one of mask and scene give the same frame. A pivot chooses one.
     offsets = torch.tensor(system.offsets, dtype=torch.float64)
     middle = float(offsets[[0, -1]].mean())
     z = (offsets - middle) / max(float((offsets[-1] - offsets[0]).abs()) / 2, 1.0)
-    along = values["bands"] + values["step"] * z
-    across = values["tilt"] * z
-    mask = {key: value for key, value in values.items() if key not in MOVES_BANDS}
+    band_shifts = values["bands"] + values["step"] * z
+    tilt_shifts = values["tilt"] * z
+    mask_values = {key: value for key, value in values.items() if key not in BAND_PARAMETERS}
     if pivot is not None:
-        beside, aside = (float(torch.lerp(each[0], each[-1], pivot)) for each in (along, across))
-        mask |= {"along": mask["along"] + beside, "across": mask["across"] + aside}
-        along, across = along - beside, across - aside
-    along = along + values["curve"] * (3 * z * z - 1) / 2
-    moves = any(mask[key] for key in (*DISPLACEMENTS, *ALONG, "blur") if key in mask)
-    found = moved_mask(system, mask, parts=1) if moves else system.mask
+        pivot_shift, pivot_tilt = (
+            float(torch.lerp(shifts[0], shifts[-1], pivot)) for shifts in (band_shifts, tilt_shifts)
+        )
+        mask_values |= {
+            "along": mask_values["along"] + pivot_shift,
+            "across": mask_values["across"] + pivot_tilt,
+        }
+        band_shifts, tilt_shifts = band_shifts - pivot_shift, tilt_shifts - pivot_tilt
+    band_shifts = band_shifts + values["curve"] * (3 * z * z - 1) / 2
+    moves = any(
+        mask_values[key]
+        for key in (*DISPLACEMENTS, *ALONG_DISPERSION, "blur")
+        if key in mask_values
+    )
+    mask = moved_mask(system, mask_values, oversampling=1) if moves else system.mask
     return placed_camera(
-        system, found, (offsets + along).tolist(), across if values["tilt"] else None
+        system, mask, (offsets + band_shifts).tolist(), tilt_shifts if values["tilt"] else None
     )
 
 
 def placed_camera(
-    system: SDCassi, mask: Tensor, offsets: list[float], across: Tensor | None = None
+    system: SDCassi, mask: Tensor, offsets: list[float], offsets_across: Tensor | None = None
 ) -> SDCassi | TiltedCassi:
-    """Return a camera with another mask and other places of the bands, on the same detector."""
-    if across is not None:
-        tilted = TiltedCassi(
+    """Return a camera with another mask and other offsets of the bands, on the same detector.
+
+    Args:
+        system: the nominal camera. It is returned where mask and offsets are its own.
+        mask: transmission, shaped like that of the camera.
+        offsets: along the dispersion, pixels, one per band.
+        offsets_across: across the dispersion, pixels, one per band; None: 0.
+    """
+    # A tilted camera has no closed form of its gram. Ten conjugate gradients to 1e-3 are exact
+    # enough for a data step.
+    if offsets_across is not None:
+        camera = TiltedCassi(
             mask,
             system.bands,
             offsets=offsets,
-            across=across,
+            across=offsets_across,
             axis=system.axis,
             detector=system.measurement_shape[system.axis],
             tolerance=1e-3,
             iterations=10,
         )
-        return system.tell(tilted)
+        return system.tell(camera)
     if mask is system.mask and tuple(offsets) == tuple(system.offsets):
         return system
     return system.like(mask=mask, offsets=offsets)
 
 
 def unmoved() -> dict[str, float]:
-    """Return the values of a camera that is as it should be."""
-    return dict.fromkeys((*DISPLACEMENTS, *ALONG), 0.0) | dict.fromkeys(BLURS, 0.0)
+    """Return the values of a camera whose mask and bands are not displaced."""
+    return dict.fromkeys((*DISPLACEMENTS, *ALONG_DISPERSION), 0.0) | dict.fromkeys(BLURS, 0.0)

@@ -1,15 +1,16 @@
-"""Which band falls at which offset, as the ends of the light along the dispersion tell.
+"""Estimate which offset each band has, from the ends of the light along the dispersion.
 
-`cassi.camera.place` finds the light λ(o) of a frame: its spectrum over offsets in pixels. Where
-that is continuous and ends abruptly, it ends half a band beyond the outermost bands. Nothing else
-of it says which wavelength falls where: offsets of bands are names, and stay as they were given.
+`cassi.camera.place` estimates the light λ(o) of a frame: its spectrum over offsets in pixels. Where
+it is continuous and ends abruptly, it ends half a band beyond the outermost band. Otherwise the
+light does not show which wavelength falls at which offset, and the bands keep their nominal
+offsets.
 
-What is seen are observations of the curve
+The ends are observations of the curve
 
     o(c) = n(c) + s + t·P₁(v) + a·(P₂(v) − 1) + b·(P₃(v) − P₁(v)),   v = 2c/(C − 1) − 1
 
 with the nominal offsets n and Legendre polynomials P. It is fitted by least squares with a Gaussian
-prior. So the standard error of what nothing tells is that of the prior.
+prior. So values that are not identifiable have the standard errors of the prior.
 """
 
 from collections.abc import Sequence
@@ -19,19 +20,28 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from cassi.camera.window_model import BEYOND, outer_offsets
+from cassi.camera.window_model import MARGIN_PIXELS, outer_offsets
 
-SHIFT, STEP, LEAST_STEP, CURVE = 1.0, 0.03, 0.3, 0.05
-"""Prior standard deviations: of the shift, pixels; of half the span, its share and at least so many
-pixels; of a curve, its share of the span. Cameras are mounted and measured as well as that."""
-END = 0.2
-"""Pixels by which an abrupt end of the light is seen beside its place."""
-_FALLEN, _GONE, _FULL = 0.08, 0.02, 0.2
-# Of the power within: where light ends, what is left 1.5 pixels beyond, and what there is before.
+SHIFT_DEVIATION, STEP_DEVIATION, MIN_DEVIATION, CURVE_DEVIATION = 1.0, 0.03, 0.3, 0.05
+"""Prior standard deviations, of the accuracy with which cameras are mounted and measured: of the
+shift, pixels; of the span, relative to it; of span and curve at least, pixels; and of the curve,
+relative to the span."""
+END_ERROR = 0.2
+"""Standard error of the position of an abrupt end of the light, pixels."""
+# An end is abrupt where the power, relative to the plateau inside, rises through _END_LEVEL, is at
+# most _MAX_OUTSIDE 1.5 pixels outside, and at least _MIN_INSIDE 1.5 pixels inside. Light that fades
+# more slowly, as that of a thermal lamp, ends somewhere else than the bands.
+_END_LEVEL, _MAX_OUTSIDE, _MIN_INSIDE = 0.08, 0.02, 0.2
 
 
 class Observation(NamedTuple):
-    """An offset that was seen: band (−½ is where the light of the first one begins), pixels."""
+    """An end of the light.
+
+    Attributes:
+        band: the end in bands: −½ is that of the first band, C − ½ that of the last one.
+        offset: where the light ends, pixels.
+        error: its standard error, pixels.
+    """
 
     band: float
     offset: float
@@ -45,7 +55,7 @@ class Names:
     Attributes:
         offsets: pixels, `(C,)`.
         errors: standard errors, pixels, `(C,)`.
-        told: by what: both "ends" of the light, "one end", or "" for nothing.
+        told: which ends of the light were visible: "ends", "one end", or "" for none.
     """
 
     offsets: tuple[float, ...]
@@ -54,61 +64,90 @@ class Names:
 
 
 def name_bands(offsets: Tensor, light: Tensor, nominal: Sequence[float]) -> Names:
-    """Return the offsets of bands by the light along the dispersion."""
-    at, power = offsets.numpy(), light.clamp_min(1e-9).numpy()
-    given = np.asarray(nominal, dtype=float)
-    seen = find_ends(at, power, given)
-    places, errors = _fitted(given, seen)
-    told = ("", "one end", "ends")[len(seen)]
-    return Names(tuple(places.tolist()), tuple(errors.tolist()), told)
+    """Estimate the offsets of the bands from the light along the dispersion.
+
+    Args:
+        offsets: even offsets of the light, pixels, `(P,)`.
+        light: its power there, `(P,)`.
+        nominal: nominal offsets of the bands, pixels.
+    """
+    positions, power = offsets.numpy(), light.clamp_min(1e-9).numpy()
+    nominal_offsets = np.asarray(nominal, dtype=float)
+    ends = find_ends(positions, power, nominal_offsets)
+    fitted_offsets, errors = _fit_offsets(nominal_offsets, ends)
+    visible_ends = ("", "one end", "ends")[len(ends)]
+    return Names(tuple(fitted_offsets.tolist()), tuple(errors.tolist()), visible_ends)
 
 
-def find_ends(at: np.ndarray, power: np.ndarray, nominal: np.ndarray) -> list[Observation]:
-    """Return the ends of light that is continuous and ends abruptly, of two at most."""
-    pitch = abs(at[1] - at[0])
-    within, beyond = (max(round(length / pitch), 1) for length in (2 * BEYOND, 1.5))
-    found = []
-    wanted = outer_offsets(nominal.tolist())
-    for flip, band, outer in ((1, -0.5, wanted[0]), (-1, len(nominal) - 0.5, wanted[1])):
-        x, p = at[::flip], power[::flip]
-        for k in range(1, min(2 * within, len(p) - within)):
-            plateau = float(np.median(p[k : k + within]))
-            if p[k] < _FALLEN * plateau or p[k - 1] >= _FALLEN * plateau:
+def find_ends(positions: np.ndarray, power: np.ndarray, nominal: np.ndarray) -> list[Observation]:
+    """Return the abrupt ends of continuous light, two at most.
+
+    Args:
+        positions: even offsets of the light, pixels, `(P,)`.
+        power: of the light there, `(P,)`.
+        nominal: nominal offsets of the bands, pixels.
+    """
+    pitch = abs(positions[1] - positions[0])
+    plateau_samples, edge_samples = (
+        max(round(length / pitch), 1) for length in (2 * MARGIN_PIXELS, 1.5)
+    )
+    ends = []
+    outer_ends = outer_offsets(nominal.tolist())
+    for flip, band, nominal_end in (
+        (1, -0.5, outer_ends[0]),
+        (-1, len(nominal) - 0.5, outer_ends[1]),
+    ):
+        x, p = positions[::flip], power[::flip]
+        for k in range(1, min(2 * plateau_samples, len(p) - plateau_samples)):
+            plateau = float(np.median(p[k : k + plateau_samples]))
+            if p[k] < _END_LEVEL * plateau or p[k - 1] >= _END_LEVEL * plateau:
                 continue
-            inner = p[k + beyond : k + 2 * beyond + 1]
-            gone = p[max(k - beyond, 0)] <= _GONE * plateau
-            if gone and len(inner) and inner.min() > _FULL * plateau and plateau > _GONE:
-                share = np.log(_FALLEN * plateau / p[k - 1]) / np.log(p[k] / p[k - 1])
-                place = x[k - 1] + share * (x[k] - x[k - 1])
-                if abs(place - outer) <= BEYOND:
-                    found.append(Observation(band, float(place), END))
+            inner_power = p[k + edge_samples : k + 2 * edge_samples + 1]
+            is_dark_outside = p[max(k - edge_samples, 0)] <= _MAX_OUTSIDE * plateau
+            if (
+                is_dark_outside
+                and len(inner_power)
+                and inner_power.min() > _MIN_INSIDE * plateau
+                and plateau > _MAX_OUTSIDE
+            ):
+                share = np.log(_END_LEVEL * plateau / p[k - 1]) / np.log(p[k] / p[k - 1])
+                # Power falls by a factor from sample to sample, so its logarithm is interpolated.
+                end = x[k - 1] + share * (x[k] - x[k - 1])
+                if abs(end - nominal_end) <= MARGIN_PIXELS:
+                    ends.append(Observation(band, float(end), END_ERROR))
                 break
-    return found
+    return ends
 
 
-def _fitted(nominal: np.ndarray, seen: Sequence[Observation]) -> tuple[np.ndarray, np.ndarray]:
-    """Return offsets and standard errors, by least squares with a prior."""
+def _fit_offsets(nominal: np.ndarray, ends: Sequence[Observation]) -> tuple[np.ndarray, np.ndarray]:
+    """Fit the curve of the offsets to ends of the light; return offsets and standard errors."""
     bands, span = len(nominal), abs(nominal[-1] - nominal[0])
-    slack = max(STEP * span / 2, LEAST_STEP)
-    curve = max(CURVE * span, LEAST_STEP)
-    deviations = np.array([SHIFT, slack, curve, curve / 2])
+    span_deviation = max(STEP_DEVIATION * span / 2, MIN_DEVIATION)
+    curve_deviation = max(CURVE_DEVIATION * span, MIN_DEVIATION)
+    deviations = np.array([SHIFT_DEVIATION, span_deviation, curve_deviation, curve_deviation / 2])
 
     def columns(band: np.ndarray) -> np.ndarray:
         v = 2 * band / max(bands - 1, 1) - 1
-        within = v.clip(-1, 1)  # no end of the light tells a curve
-        return np.stack([np.ones_like(v), v, 1.5 * (within**2 - 1), 2.5 * (within**3 - within)], -1)
+        # Ends lie outside of −1 to 1. With v clipped both curved terms are 0 there, for an end does
+        # not show a curve.
+        inner_v = v.clip(-1, 1)
+        return np.stack(
+            [np.ones_like(v), v, 1.5 * (inner_v**2 - 1), 2.5 * (inner_v**3 - inner_v)], -1
+        )
 
     if bands < 3:
         deviations = deviations[:2]
-    many = len(deviations)
-    at, where, sure = np.array(seen, dtype=float).reshape(-1, 3).T
-    rows = columns(at)[:, :many] / sure[:, None]
+    count = len(deviations)
+    end_bands, end_offsets, end_errors = np.array(ends, dtype=float).reshape(-1, 3).T
+    rows = columns(end_bands)[:, :count] / end_errors[:, None]
     normal = rows.T @ rows + np.diag(deviations**-2.0)
     slope = np.diff(nominal)[[0, -1]] if bands > 1 else np.zeros(2)
-    base = np.interp(at, np.arange(bands), nominal)
-    base = base + np.minimum(at, 0) * slope[0] + np.maximum(at - bands + 1, 0) * slope[1]
-    right = rows.T @ ((where - base) / sure)
+    base = np.interp(end_bands, np.arange(bands), nominal)
+    base = (
+        base + np.minimum(end_bands, 0) * slope[0] + np.maximum(end_bands - bands + 1, 0) * slope[1]
+    )
+    right_side = rows.T @ ((end_offsets - base) / end_errors)
     inverse = np.linalg.inv(normal)
-    every = columns(np.arange(bands))[:, :many]
-    errors = np.sqrt(np.einsum("ck,kl,cl->c", every, inverse, every))
-    return nominal + every @ (inverse @ right), errors
+    polynomials = columns(np.arange(bands))[:, :count]
+    errors = np.sqrt(np.einsum("ck,kl,cl->c", polynomials, inverse, polynomials))
+    return nominal + polynomials @ (inverse @ right_side), errors

@@ -1,17 +1,18 @@
-r"""How probable windows of a frame are under a place of its mask, and which way it should move.
+r"""Log evidence of windows of a frame, given displacement of the mask and light; its gradients.
 
-In light of all wavelengths a frame is an integral along the dispersion,
+In broadband light a frame is an integral along the dispersion,
 
     y(p) = Σ_o m(p − o − d(p, o)) x(p, o)
 
-with the light x(p, o) that is moved by o pixels and the displacement d of the mask from its file.
-Offsets o are even and fine here: which wavelength falls at which offset is not asked. In light in
-lines they are those of the bands. A small window of the detector is a Gaussian with
+with the light x(p, o) that is dispersed by o pixels and the displacement d of the mask from its
+file. In broadband light the offsets o are even, about a pixel apart; which wavelength falls at
+which offset is not part of the model. In light with one line per band they are the offsets of the
+bands. A small window of the detector is a Gaussian with
 
     S = [Σ_oo' λ(o) λ(o') K(o, o') m(p − o) m(p' − o')] [(1 − r) + r·exp(−|p − p'|/ℓ)] + noise
 
-K is the second moment of ordinary reflectances. λ(o) is the spectrum of lamp and sensor as a
-spectrograph would show it; its logarithm is a random walk whose step is estimated.
+K is the second moment of ordinary reflectances. λ(o) is the spectrum of lamp and sensor over the
+offset. Its logarithm is a random walk whose step is estimated.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from torch import Tensor
 from torch.nn.functional import grid_sample
 
 from cassi.camera.displacement import (
-    ALONG,
+    ALONG_DISPERSION,
+    BAND_PARAMETERS,
     BLURS,
     DISPLACEMENTS,
-    EDGE,
-    MOVES_BANDS,
+    EDGE_PIXELS,
     PARAMETERS,
-    PARTS,
+    SAMPLES_PER_PIXEL,
     blurred_mask,
     displacement,
     fine_mask,
@@ -41,206 +42,241 @@ from cassi.camera.displacement import (
     sample_grid,
 )
 from cassi.camera.evidence import (
-    ROUGH,
-    STRAY,
-    WHITE,
+    LINE_FRACTION,
+    ROUGHNESS,
+    STRAY_LEVEL,
     Gaussian,
     Windows,
     ordinary_spectra,
 )
 from cassi.systems import SDCassi
 
-WINDOWS = 48
-"""Windows of a fit. Errors fall with their square root, time rises with them."""
-RANK, PRODUCTS = 8, 40
-"""Components of ordinary spectra, and of products with spatial ones: those beyond are noise."""
-PITCH = 1.0
-"""Pixels between offsets: finer than what a mask resolves nothing is gained for its place."""
-BEYOND = 3.0
-"""Pixels of light beyond the outermost bands: a dispersion is known to 3 % of 100 pixels."""
-WALK, LEVEL = 0.2, 2.0
-"""Prior of the step of the random walk of log λ, and standard deviation of its level."""
-WALKS = 6
-"""Pseudo-steps that the prior of the walk weighs."""
-FACTOR, NOISES, ROUGHS = 2.5, (1e-2, 30.0), (0.005, 0.8)
-"""By which a window's noise, over what is usual, and its share of roughness change in a step, and
-their limits."""
-_DRAWS = 288  # windows that are drawn for the Fisher information
+MAX_WINDOWS = 48
+"""Windows of a fit. Time rises with their number, and errors fall with its square root."""
+SPECTRAL_COMPONENTS, MAX_PRODUCTS = 8, 40
+"""Components of ordinary spectra, and their products with spatial ones. Weaker ones are noise."""
+PITCH_PIXELS = 1.0
+"""Pixels between offsets in broadband light. A finer pitch does not place the mask better."""
+MARGIN_PIXELS = 3.0
+"""Pixels of light beyond the outermost bands: a dispersion of 100 pixels is nominal to 3 %."""
+WALK_STEP, LEVEL_DEVIATION = 0.2, 2.0
+"""Prior step of the random walk of log λ, and prior standard deviation of its mean."""
+WALK_PRIOR_STEPS = 6
+"""Weight of the prior of the step of the walk, as a number of steps."""
+TRIAL_FACTOR, NOISE_LIMITS, ROUGHNESS_LIMITS = 2.5, (1e-2, 30.0), (0.005, 0.8)
+"""Factor by which noise and roughness of a window are changed in a trial, and limits of the noise,
+relative to the nominal one, and of the share of roughness."""
+# Frames that are drawn for the Fisher information, over all windows. Its relative error falls with
+# the root of their number; time rises with it.
+_MIN_DRAWS = 288
 
 
-class Light(NamedTuple):
-    """What is known of the light of a frame.
+class LightModel(NamedTuple):
+    """Model of the light of a frame.
 
     Attributes:
-        pitch: pixels between offsets; 0: light comes in one line per band, at its offset.
-        simulated: it may end at the edges of the mask: where few windows lie inside, all will do.
-        taps: fractions of a pixel are interpolated linearly, of the mask on the pixels of the scene
-            and then of the bands, as simulations and reconstructions do; no sensor does.
-        points: of each sample, where in the spectrum all of its light is, in bands; None: anywhere.
+        pitch: pixels between offsets. 0: light comes in one line per band, at the band's offset.
+        is_simulated: the frame may be simulated, with light that ends at the edges of the mask.
+            Then windows at these edges are allowed where there are few others.
+        uses_taps: fractions of a pixel are interpolated linearly, first in the mask on the pixels
+            of the scene and then in the bands. Simulations and reconstructions do that; sensors do
+            not.
+        points: for each sample the place in the spectrum of all its light, in bands; None: light
+            anywhere in the spectrum.
     """
 
-    pitch: float = PITCH
-    simulated: bool = False
-    taps: bool = False
+    pitch: float = PITCH_PIXELS
+    is_simulated: bool = False
+    uses_taps: bool = False
     points: Sequence[float | None] = ()
 
 
-ALL_LIGHT = Light()
-LINES = Light(0.0)
-SIMULATED = Light(0.0, simulated=True)
-TAPS = Light(0.0, simulated=True, taps=True)
+BROADBAND = LightModel()
+ONE_LINE_PER_BAND = LightModel(0.0)
+SIMULATED_LINES = LightModel(0.0, is_simulated=True)
+SIMULATED_TAPS = LightModel(0.0, is_simulated=True, uses_taps=True)
 
 
 @dataclass(frozen=True)
 class State:
-    """What is fitted.
+    """Values that are fitted.
 
     Attributes:
-        values: of the parameters, and of `BLURS`, by key.
+        values: values of `PARAMETERS` and of `BLURS`, by key.
         light: log λ(o), `(P,)`.
-        noise: of each window, over what is usual, `(W,)`.
-        rough: share of the variance within each window, `(W,)`.
-        walk: step of its random walk.
-        trust: what the evidence weighs beside the prior: 1 where the model is right. Windows whose
-            gradients scatter more than the model has it say less.
+        noise: variance of the noise of each window, relative to the nominal one, `(W,)`.
+        roughness: share r of the variance within each window, `(W,)`.
+        walk: step of the random walk of log λ.
+        trust: weight of the evidence beside the prior. It is 1 where the model is right, and less
+            where the gradients of the windows scatter more than the model predicts.
     """
 
     values: dict[str, float]
     light: Tensor
     noise: Tensor
-    rough: Tensor
-    walk: float = WALK
+    roughness: Tensor
+    walk: float = WALK_STEP
     trust: float = 1.0
 
 
 class WindowModel:
-    """A frame and a camera whose mask is to be placed."""
+    """The log evidence of the windows of a frame as a function of a `State`, with gradients."""
 
     def __init__(
         self,
         y: Tensor,
         system: SDCassi,
-        good: Tensor | None = None,
+        good_pixels: Tensor | None = None,
         wavelengths: Sequence[float] | None = None,
-        count: int = WINDOWS,
-        light: Light = ALL_LIGHT,
+        count: int = MAX_WINDOWS,
+        light: LightModel = BROADBAND,
         seed: int = 0,
     ) -> None:
         mask = system.turn(system.mask.detach()).float().cpu()
         self.size = mask.shape[-2:]
         bands = torch.tensor(system.offsets, dtype=torch.float64)
-        self.lines, self.taps = light.pitch == 0, light.taps
-        self.windows = Windows(y, system, good, count, _covered(system, self.size, light))
+        self.has_lines, self.uses_taps = light.pitch == 0, light.uses_taps
+        self.windows = Windows(
+            y, system, good_pixels, count, _covered_windows(system, self.size, light)
+        )
         self.random = torch.Generator().manual_seed(seed)
-        self._last: tuple[tuple[float, float, bool], Tensor] | None = None
-        self.parts = 1 if light.taps else PARTS
-        self.fine = fine_mask(mask, self.parts)
-        self.offsets, self.pitch = (bands, 0.0) if self.lines else _even_offsets(bands, light.pitch)
-        self.keys = (*DISPLACEMENTS, *((*ALONG, "blur") if self.lines else BLURS))
+        self._blurred_masks: tuple[tuple[float, float, bool], Tensor] | None = None
+        self.oversampling = 1 if light.uses_taps else SAMPLES_PER_PIXEL
+        self.mask_samples = fine_mask(mask, self.oversampling)
+        self.offsets, self.pitch = (
+            (bands, 0.0) if self.has_lines else _even_offsets(bands, light.pitch)
+        )
+        self.keys = (*DISPLACEMENTS, *((*ALONG_DISPERSION, "blur") if self.has_lines else BLURS))
         self.middle = float(bands[[0, -1]].mean())
         self.reach = max(float((bands[-1] - bands[0]).abs()) / 2, 1.0)
-        self.shown = self._add_points(bands, light.points)
-        known = wavelengths or np.linspace(450, 650, len(bands)).tolist()
+        self.has_light = self._add_points(bands, light.points)
+        nominal_wavelengths = wavelengths or np.linspace(450, 650, len(bands)).tolist()
         order = bands.argsort().numpy()
-        nm = np.interp(self.offsets.numpy(), bands.numpy()[order], np.asarray(known)[order])
-        self.factor = ordinary_spectra(tuple(nm.tolist()))[:, :RANK]
-        # Which products are columns stays: else the evidence would jump.
-        self.products = self.windows.products(self.factor, PRODUCTS)
+        nm = np.interp(
+            self.offsets.numpy(), bands.numpy()[order], np.asarray(nominal_wavelengths)[order]
+        )
+        self.factor = ordinary_spectra(tuple(nm.tolist()))[:, :SPECTRAL_COMPONENTS]
+        # The products that are columns of B are chosen once. Chosen anew for each state they would
+        # make the evidence jump.
+        self.products = self.windows.products(self.factor, MAX_PRODUCTS)
 
     def _add_points(self, bands: Tensor, points: Sequence[float | None]) -> Tensor:
-        """Give light of single wavelengths an offset each; return which windows see which.
+        """Add an offset for each narrow-band light; return which window has light at which offset.
 
         Returns:
             One where an offset has light, else zero, `(W, P, 1)`.
         """
-        told = [None] * (1 + int(self.windows.sample.max())) if not points else list(points)
-        single = [point for point in told if point is not None]
-        low = torch.tensor(single).double().floor().clamp(0, max(len(bands) - 2, 0)).long()
+        points = [None] * (1 + int(self.windows.sample.max())) if not points else list(points)
+        narrow_points = [point for point in points if point is not None]
+        low = torch.tensor(narrow_points).double().floor().clamp(0, max(len(bands) - 2, 0)).long()
         high = (low + 1).clamp_max(len(bands) - 1)
-        at = torch.lerp(bands[low], bands[high], torch.tensor(single).double() - low)
-        many, self.offsets = len(self.offsets), torch.cat([self.offsets, at])
-        each = torch.cat([torch.arange(many), torch.tensor(single).round().long()])
-        self.planes = each  # of a mask per band
-        shown = torch.zeros(len(told), len(self.offsets), dtype=torch.float64)
-        for sample, point in enumerate(told):
+        point_offsets = torch.lerp(
+            bands[low], bands[high], torch.tensor(narrow_points).double() - low
+        )
+        n_offsets, self.offsets = len(self.offsets), torch.cat([self.offsets, point_offsets])
+        # The band whose mask applies at each offset, where every band has its own.
+        self.planes = torch.cat(
+            [torch.arange(n_offsets), torch.tensor(narrow_points).round().long()]
+        )
+        has_light = torch.zeros(len(points), len(self.offsets), dtype=torch.float64)
+        for sample, point in enumerate(points):
             if point is None:
-                shown[sample, :many] = 1
+                has_light[sample, :n_offsets] = 1
             else:
-                shown[sample, many + single.index(point)] = 1
-        return shown[self.windows.sample][..., None]
+                has_light[sample, n_offsets + narrow_points.index(point)] = 1
+        return has_light[self.windows.sample][..., None]
 
     def start(self, blur: float = 0.5) -> State:
-        """Return the mask where its file says, blurred so that wide errors are seen."""
+        """Return a state with the mask where its file has it.
+
+        The mask is blurred: then the evidence rises towards a mask that is a pixel or two away.
+        """
         values = dict.fromkeys(PARAMETERS, 0.0) | {"blur": blur, "width": 1.0}
-        usual = torch.ones(len(self.windows.y)).double()
-        return State(values, torch.zeros_like(self.offsets), usual, ROUGH * usual)
+        ones = torch.ones(len(self.windows.y)).double()
+        return State(values, torch.zeros_like(self.offsets), ones, ROUGHNESS * ones)
 
     def resume(self, state: State, **values: float) -> State:
-        """Return the state of other windows as that of these, some values changed."""
+        """Return a state of these windows with values and light of a state of other windows."""
         return replace(self.start(), values=state.values | values, light=state.light)
 
     def codes(self, state: State, keys: Sequence[str] = ()) -> tuple[Tensor, Iterator[Tensor]]:
-        """Return the mask at each offset on the windows' pixels, `(W, P, N)`, and derivatives."""
+        """Return the mask at each offset on the windows' pixels, `(W, P, N)`.
+
+        The second result yields its derivative by each key, `(P, W, N)`.
+        """
         windows, (height, width) = self.windows, self.size
-        row = (windows.corner[:, :1] + windows.down).float()  # (W, N)
-        column = (windows.corner[:, 1:] + windows.along).float()
+        row = (windows.corner[:, :1] + windows.row_offsets).float()  # (W, N)
+        column = (windows.corner[:, 1:] + windows.column_offsets).float()
         column = column - self.offsets.float()[:, None, None]  # (P, W, N)
-        shown = torch.minimum(column + 1, width - column).clamp(0, 1)
+        is_on_mask = torch.minimum(column + 1, width - column).clamp(0, 1)
         row = row.expand_as(column)
         fields = self._fields(row, column)
         images = self._images(state.values, bool(keys))
-        values, margin = state.values, EDGE
-        if self.taps:
+        values, margin = state.values, EDGE_PIXELS
+        # A simulation interpolates twice: the displaced mask on the pixels of the scene, then each
+        # band on the detector. Each blurs by its own fraction of a pixel.
+        if self.uses_taps:
             images, margin = self._on_pixels(images, values), 0
-            values = {key: values[key] for key in MOVES_BANDS}
-        off, along = displacement(values, fields, self.size, like=row)
-        at = sample_grid(row - off, column - along, self.size, margin)
-        sampled = images.new_zeros(len(at), images.shape[2], *at.shape[1:3])
+            values = {key: values[key] for key in BAND_PARAMETERS}
+        shift_across, shift_along = displacement(values, fields, self.size, template=row)
+        positions = sample_grid(row - shift_across, column - shift_along, self.size, margin)
+        samples = images.new_zeros(len(positions), images.shape[2], *positions.shape[1:3])
         for shot in windows.shot.unique().tolist():
-            chosen = windows.shot == shot
+            is_of_shot = windows.shot == shot
             image = images[shot]
-            image = image[self.planes] if len(image) > 1 else image.expand(len(at), -1, -1, -1)
-            sampled[:, :, chosen] = grid_sample(image, at[:, chosen], align_corners=True)
-        sampled = (
-            sampled * (windows.good * shown[:, None]) * self.shown.transpose(0, 1)[:, None].float()
+            image = (
+                image[self.planes] if len(image) > 1 else image.expand(len(positions), -1, -1, -1)
+            )
+            samples[:, :, is_of_shot] = grid_sample(
+                image, positions[:, is_of_shot], align_corners=True
+            )
+        samples = (
+            samples
+            * (windows.good_pixels * is_on_mask[:, None])
+            * self.has_light.transpose(0, 1)[:, None].float()
         )
-        code = sampled[:, 0].transpose(0, 1).double()
+        code = samples[:, 0].transpose(0, 1).double()
 
         def changes() -> Iterator[Tensor]:
             for key in keys:
                 if key in BLURS:
-                    change = sampled[:, 3 if key == "blur" else 4]
+                    change = samples[:, 3 if key == "blur" else 4]
                 else:
                     parameter = PARAMETERS[key]
                     scales, moves = parameter.scale(height, width), parameter.basis(*fields)
-                    parts = [
-                        sampled[:, 1 + way] * (-scale * move)
-                        for way, (scale, move) in enumerate(zip(scales, moves, strict=True))
+                    terms = [
+                        samples[:, 1 + axis] * (-scale * move)
+                        for axis, (scale, move) in enumerate(zip(scales, moves, strict=True))
                         if isinstance(move, Tensor) or move
                     ]
-                    change = parts[0] if len(parts) == 1 else parts[0] + parts[1]
+                    change = terms[0] if len(terms) == 1 else terms[0] + terms[1]
                 yield change
 
         return code, changes()
 
     def _images(self, values: dict[str, float], derivatives: bool) -> Tensor:
-        """Return the blurred mask; a search asks for the same one many times."""
+        """Return the blurred mask, the last one if it is the same."""
+        # A search evaluates many displacements with one blur.
         key = values["blur"], values["width"], derivatives
-        if self._last is None or self._last[0] != key:
-            images = blurred_mask(self.fine, values, self.pitch, derivatives, self.parts)
-            self._last = key, images
-        return self._last[1]
+        if self._blurred_masks is None or self._blurred_masks[0] != key:
+            images = blurred_mask(
+                self.mask_samples, values, self.pitch, derivatives, self.oversampling
+            )
+            self._blurred_masks = key, images
+        return self._blurred_masks[1]
 
     def _on_pixels(self, images: Tensor, values: dict[str, float]) -> Tensor:
-        """Return images of a mask, moved and interpolated on the pixels of the scene."""
+        """Return images of a mask, displaced and interpolated on the pixels of the scene."""
         row, column = torch.meshgrid(*(torch.arange(n).float() for n in self.size), indexing="ij")
         fields = (*from_middle(row, column, self.size), torch.zeros_like(row))
-        moves = {key: value for key, value in values.items() if key not in MOVES_BANDS}
-        off, along = displacement(moves, fields, self.size, like=row)
-        at = sample_grid(row - off, column - along, self.size)
-        flat = images.flatten(0, 1)
-        found = grid_sample(flat, at.expand(len(flat), -1, -1, -1), align_corners=True)
-        return found.view(*images.shape[:3], *self.size)
+        moves = {key: value for key, value in values.items() if key not in BAND_PARAMETERS}
+        shift_across, shift_along = displacement(moves, fields, self.size, template=row)
+        positions = sample_grid(row - shift_across, column - shift_along, self.size)
+        planes = images.flatten(0, 1)
+        moved_planes = grid_sample(
+            planes, positions.expand(len(planes), -1, -1, -1), align_corners=True
+        )
+        return moved_planes.view(*images.shape[:3], *self.size)
 
     def _fields(self, row: Tensor, column: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         u, v = from_middle(row, column, self.size)
@@ -255,127 +291,156 @@ class WindowModel:
         model, *_ = self._model(codes, state)
         return model.nats(*model.solve(self.windows.y[..., None])[:2])
 
-    def suited(self, state: State, rounds: int = 1) -> State:
-        """Return the state with the noise and the roughness that make each window likelier.
+    def fit_noise(self, state: State, rounds: int = 1) -> State:
+        """Return the state with noise and roughness of each window moved to likelier values.
 
-        In light of all wavelengths they stay as they are usual: there they stand for what a model
-        of the optics misses, and errors would be stated too small.
+        In broadband light the state is returned as it is.
         """
-        if not self.lines:
+        # In broadband light noise and roughness stand for errors of the model of the optics. Fitted
+        # to the frame they would make the standard errors too small. With lines the noise has to
+        # be estimated: gradients scatter by 70 to 115 times the expected variance where it is a
+        # share of the light, and by 2 to 6 times where it is estimated
+        # (docs/development/experiments/evidence.md).
+        if not self.has_lines:
             return state
         codes = self.codes(state)[0]
         best = self._nats(codes, state)
-        for key, limits in rounds * (("noise", NOISES), ("rough", ROUGHS)):
-            for factor in (FACTOR, 1 / FACTOR):
-                values = state.noise if key == "noise" else state.rough
-                tried = (values * factor).clamp(*limits)
-                nats = self._nats(codes, _with(state, key, tried))
-                state = _with(state, key, torch.where(nats > best, tried, values))
+        for key, limits in rounds * (("noise", NOISE_LIMITS), ("roughness", ROUGHNESS_LIMITS)):
+            for factor in (TRIAL_FACTOR, 1 / TRIAL_FACTOR):
+                values = state.noise if key == "noise" else state.roughness
+                trial = (values * factor).clamp(*limits)
+                nats = self._nats(codes, _with_window_value(state, key, trial))
+                state = _with_window_value(state, key, torch.where(nats > best, trial, values))
                 best = torch.maximum(nats, best)
         return state
 
     def _model(self, codes: Tensor, state: State) -> tuple[Gaussian, Tensor, Tensor]:
-        """Return the Gaussian of each window, and spectra in this light: `(P, R)`, `(W, N, R)`."""
-        shine = state.light.exp()
-        factor = self.factor * shine[:, None]
-        spectral = codes.mT @ factor
-        lines = (codes * shine[:, None]).square().sum(1)  # no band like another
-        white = WHITE * state.noise[:, None] * lines
-        made = self.windows.gaussian(spectral, self.products, state.rough, state.noise, white)
-        return made, factor, spectral
-
-    def scores(self, state: State, keys: Sequence[str]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return nats, and gradients of what was seen and of what is drawn.
+        """Return the Gaussian of each window, the spectra in the light and those on its pixels.
 
         Returns:
-            `(W,)`, `(W, T)` and `(W, Q, T)`, T the keys and then the light.
+            A Gaussian, `(P, R)` and `(W, N, R)`.
         """
-        windows = self.windows
-        codes, changes = self.codes(state, keys)
-        model, factor, spectral = self._model(codes, state)
-        draws = math.ceil(_DRAWS / len(model.rest))
-        seen = torch.cat([windows.y[..., None], model.draw(draws, self.random)], -1)
-        chol, amplitude, mean, residual, over = model.solve(seen)
+        illuminant = state.light.exp()
+        factor = self.factor * illuminant[:, None]
+        spectral = codes.mT @ factor
+        # A share of the light is independent from band to band: it is variance without correlation.
+        line_power = (codes * illuminant[:, None]).square().sum(1)
+        white = LINE_FRACTION * state.noise[:, None] * line_power
+        gaussian = self.windows.gaussian(
+            spectral, self.products, state.roughness, state.noise, white
+        )
+        return gaussian, factor, spectral
+
+    def _window_gradients(
+        self, model: Gaussian, state: State, spectral: Tensor, frames: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return nats of the frame, and gradients of all frames `(W, N, Q)`.
+
+        The gradients are those by the diagonal D, `(W, Q, N)`, and by the spectral components of
+        the pixels, `(W, Q, N, R)`.
+        """
+        windows, rank = self.windows, self.factor.shape[1]
+        chol, amplitude, mean, residual, weighted_columns = model.solve(frames)
         # dL/dS = (α αᵀ/a² − S⁻¹)/2 with α = S⁻¹ y. So the gradient by a column b of B is
         # α (bᵀα)/a² − S⁻¹ b, and that by the diagonal D half of it for unit vectors.
-        scaled = (residual / amplitude.sqrt()[:, None]).mT  # (W, Q, N)
-        inner = mean / amplitude.sqrt()[:, None]  # (W, B, Q)
-        solved = torch.cholesky_solve(over.mT, chol).mT  # S⁻¹ B
-        diagonal = 1 / model.rest - (solved * over).sum(-1)
-        by_rest = (scaled.square() - diagonal[:, None]) / 2 * windows.good[:, None]
-        rank = self.factor.shape[1]
-        share = state.rough[:, None, None]
-        smooth, rough = (1 - share) ** 0.5, share**0.5
-        maps = windows.maps[:, self.products.spatial]
-        pick = torch.nn.functional.one_hot(self.products.spectral, rank).double()
+        residual = (residual / amplitude.sqrt()[:, None]).mT  # (W, Q, N)
+        mean = mean / amplitude.sqrt()[:, None]  # (W, B, Q)
+        solved_columns = torch.cholesky_solve(weighted_columns.mT, chol).mT  # S⁻¹ B
+        diagonal = 1 / model.residual_variance - (solved_columns * weighted_columns).sum(-1)
+        by_variance = (residual.square() - diagonal[:, None]) / 2 * windows.good_pixels[:, None]
+        share = state.roughness[:, None, None]
+        constant_weight, roughness_weight = (1 - share) ** 0.5, share**0.5
+        maps = windows.roughness_maps[:, self.products.spatial]
+        selection = torch.nn.functional.one_hot(self.products.spectral, rank).double()
         products = slice(rank, rank + len(self.products.spectral))
-        scene = smooth[..., None] * inner[:, :rank].mT[:, :, None]
-        scene = scene + rough[..., None] * torch.einsum(
-            "np,wpq,pk->wqnk", maps, inner[:, products], pick
+        # The spectral components are columns of B, factors of its further columns, and parts of D.
+        scene = constant_weight[..., None] * mean[:, :rank].mT[:, :, None]
+        scene = scene + roughness_weight[..., None] * torch.einsum(
+            "np,wpq,pk->wqnk", maps, mean[:, products], selection
         )
-        mean_field = smooth * solved[..., :rank] + rough * (solved[..., products] * maps) @ pick
-        by_spectral = scaled[..., None] * scene - mean_field[:, None]
-        by_spectral = (
-            by_spectral
-            + 2 * share[..., None] * by_rest[..., None] * ((spectral * self.products.rest)[:, None])
-        )
-        stray = scaled * inner[:, -1][..., None] - solved[..., -1][:, None]
-        by_level = (
-            (stray * windows.good[:, None]).sum(-1) * STRAY / (2 * model.level.sqrt())[:, None]
-        )
-        by_level = by_level + by_rest.sum(-1) * model.noise[:, None]
-        by_level = 2 * by_level / windows.good.sum(1)[:, None]
+        rough_columns = roughness_weight * (solved_columns[..., products] * maps) @ selection
+        mean_field = constant_weight * solved_columns[..., :rank] + rough_columns
+        by_spectral = residual[..., None] * scene - mean_field[:, None]
+        remaining = (spectral * self.products.remaining_shares)[:, None]
+        by_spectral = by_spectral + 2 * share[..., None] * by_variance[..., None] * remaining
+        # The level of a window, which scales stray light and noise, follows from the components.
+        by_stray = residual * mean[:, -1][..., None] - solved_columns[..., -1][:, None]
+        by_stray = (by_stray * windows.good_pixels[:, None]).sum(-1)
+        by_level = by_stray * STRAY_LEVEL / (2 * model.level.sqrt())[:, None]
+        by_level = by_level + by_variance.sum(-1) * model.noise[:, None]
+        by_level = 2 * by_level / windows.good_pixels.sum(1)[:, None]
         by_spectral = by_spectral + by_level[..., None, None] * spectral[:, None]
-        # By a code, that is Σ_k by_spectral·factor and what the lines have: never held as a whole.
-        bright = codes * state.light.exp().square()[:, None]
-        white = 2 * WHITE * state.noise[:, None, None] * by_rest
+        return model.nats(chol, amplitude), by_variance, by_spectral
+
+    def scores(self, state: State, keys: Sequence[str]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return nats of each window and their gradients for the frame and for drawn frames.
+
+        Returns:
+            `(W,)`, `(W, T)` and `(W, Q, T)`. T counts the keys and then the offsets of the light.
+        """
+        windows, rank = self.windows, self.factor.shape[1]
+        codes, changes = self.codes(state, keys)
+        model, factor, spectral = self._model(codes, state)
+        draws = math.ceil(_MIN_DRAWS / len(model.residual_variance))
+        frames = torch.cat([windows.y[..., None], model.draw(draws, self.random)], -1)
+        nats, by_variance, by_spectral = self._window_gradients(model, state, spectral, frames)
+        # The gradient by a code is Σ_k by_spectral·factor plus that of the lines. For all codes it
+        # is a tensor (W, Q, P, N). Only its products with the changes are computed.
+        line_codes = codes * state.light.exp().square()[:, None]
+        white = 2 * LINE_FRACTION * state.noise[:, None, None] * by_variance
         flat = by_spectral.transpose(1, 2).flatten(2)  # (W, N, Q·R)
-        each = (codes @ flat).unflatten(2, (-1, rank))  # (W, P, Q, R)
-        shone = (each * factor[:, None]).sum(-1).mT + white @ (bright * codes).mT
-        moved = shone.new_zeros(*shone.shape[:2], len(keys))
+        by_code = (codes @ flat).unflatten(2, (-1, rank))  # (W, P, Q, R)
+        by_light = (by_code * factor[:, None]).sum(-1).mT + white @ (line_codes * codes).mT
+        by_parameter = by_light.new_zeros(*by_light.shape[:2], len(keys))
         by_factor = by_spectral.transpose(2, 3).flatten(2)  # (W, Q, R·N)
-        lit = bright.transpose(0, 1)
+        line_codes_by_offset = line_codes.transpose(0, 1)
         for k, change in enumerate(changes):
             spread = factor.mT.to(change) @ change.flatten(1)  # (R, W·N)
             spread = spread.double().view(rank, *change.shape[1:]).transpose(0, 1).flatten(1)
-            by_line = (change * lit).sum(0)
-            moved[..., k] = (by_factor @ spread[..., None] + white @ by_line[..., None])[..., 0]
-        gradient = torch.cat([moved, shone], -1)
-        return model.nats(chol, amplitude), gradient[:, 0], gradient[:, 1:]
+            by_line = (change * line_codes_by_offset).sum(0)
+            products_of_change = by_factor @ spread[..., None] + white @ by_line[..., None]
+            by_parameter[..., k] = products_of_change[..., 0]
+        gradient = torch.cat([by_parameter, by_light], -1)
+        return nats, gradient[:, 0], gradient[:, 1:]
 
-    def usual(self, key: str) -> tuple[float, float]:
-        """Return mean and standard deviation of a prior."""
+    def prior_moments(self, key: str) -> tuple[float, float]:
+        """Return mean and standard deviation of the prior of a parameter."""
         if key not in BLURS:
             return 0.0, PARAMETERS[key].deviation
-        return (0.0, BLURS[key][1]) if self.lines else BLURS[key]
+        return (0.0, BLURS[key][1]) if self.has_lines else BLURS[key]
 
     def prior(self, state: State, keys: Sequence[str]) -> tuple[float, Tensor, Tensor]:
-        """Return the log prior, its gradient and minus its second derivative."""
+        """Return the log prior, its gradient and its negative second derivative."""
         mean, deviation = (
-            torch.tensor(each).double() for each in zip(*map(self.usual, keys), strict=True)
+            torch.tensor(moments).double()
+            for moments in zip(*map(self.prior_moments, keys), strict=True)
         )
-        away = torch.tensor([state.values[key] for key in keys]).double() - mean
-        total = -0.5 * float((away / deviation).square().sum())
-        many, walk = len(state.light), state.walk
+        from_mean = torch.tensor([state.values[key] for key in keys]).double() - mean
+        total = -0.5 * float((from_mean / deviation).square().sum())
+        n_offsets, walk = len(state.light), state.walk
         steps = state.light.diff()
-        total -= 0.5 * float((steps / walk).square().sum()) + (many - 1 + WALKS) * math.log(walk)
-        total -= 0.5 * WALKS * (WALK / walk) ** 2
-        total -= 0.5 * many * float(state.light.mean() / LEVEL) ** 2
-        differences = torch.eye(many).double().diff(dim=0)
+        # Steps of log λ are normal with the deviation `walk`. The prior of `walk` is like
+        # WALK_PRIOR_STEPS further steps of the size WALK_STEP.
+        log_deviations = (n_offsets - 1 + WALK_PRIOR_STEPS) * math.log(walk)
+        total -= 0.5 * float((steps / walk).square().sum()) + log_deviations
+        total -= 0.5 * WALK_PRIOR_STEPS * (WALK_STEP / walk) ** 2
+        total -= 0.5 * n_offsets * float(state.light.mean() / LEVEL_DEVIATION) ** 2
+        differences = torch.eye(n_offsets).double().diff(dim=0)
         precision = torch.block_diag(
             torch.diag(deviation**-2.0),
-            differences.mT @ differences / walk**2 + torch.full((many, many), LEVEL**-2 / many),
+            differences.mT @ differences / walk**2
+            + torch.full((n_offsets, n_offsets), LEVEL_DEVIATION**-2 / n_offsets),
         )
-        gradient = -precision @ torch.cat([away, state.light])
+        gradient = -precision @ torch.cat([from_mean, state.light])
         return total, gradient, precision
 
 
-def _with(state: State, key: str, values: Tensor) -> State:
-    return replace(state, noise=values) if key == "noise" else replace(state, rough=values)
+def _with_window_value(state: State, key: str, values: Tensor) -> State:
+    return replace(state, noise=values) if key == "noise" else replace(state, roughness=values)
 
 
 def outer_offsets(offsets: Sequence[float]) -> tuple[float, float]:
-    """Return where the light of the outermost bands ends: half a band beyond their offsets."""
+    """Return the ends of the light of the outermost bands, half a band beyond their offsets."""
     if len(offsets) == 1:
         return offsets[0] - 0.5, offsets[0] + 0.5
     first, last = offsets[1] - offsets[0], offsets[-1] - offsets[-2]
@@ -383,32 +448,34 @@ def outer_offsets(offsets: Sequence[float]) -> tuple[float, float]:
 
 
 def _even_offsets(bands: Tensor, pitch: float) -> tuple[Tensor, float]:
-    """Return even offsets of light, some beyond the outermost bands, and how far apart they are."""
+    """Return even offsets of light, with a margin beyond the outermost bands, and their pitch."""
     first, last = outer_offsets(bands.tolist())
-    beyond = math.copysign(BEYOND, last - first)
-    first, last = first - beyond, last + beyond
-    many = max(round(abs(last - first) / pitch), 2)
-    at = (torch.arange(many) + 0.5).double() / many
-    return first + (last - first) * at, abs(last - first) / many
+    margin = math.copysign(MARGIN_PIXELS, last - first)
+    first, last = first - margin, last + margin
+    count = max(round(abs(last - first) / pitch), 2)
+    fractions = (torch.arange(count) + 0.5).double() / count
+    return first + (last - first) * fractions, abs(last - first) / count
 
 
-def _covered(
-    system: SDCassi, size: tuple[int, ...], light: Light
+def _covered_windows(
+    system: SDCassi, size: tuple[int, ...], light: LightModel
 ) -> Callable[[Tensor, tuple[int, int]], Tensor]:
-    """Return what tells whether all light of a window has passed the mask, away from its edges.
+    """Return a function that tells which windows get all their light through the mask.
 
-    Simulated light ends at the edges of the mask as it is given.
+    It takes corners `(W, 2)` and the shape of the windows. A window across the edge of the mask
+    has light from beside the mask's file, which the model does not know.
     """
     low, high = sorted(outer_offsets(system.offsets))
 
-    def covered(corner: Tensor, shape: tuple[int, int]) -> Tensor:
+    def is_covered(corner: Tensor, shape: tuple[int, int]) -> Tensor:
         row, column = corner.T
         height, width = size
-        inside = (row >= EDGE) & (row + shape[0] <= height - EDGE)
-        inside &= column - high - BEYOND >= 0
-        inside &= column + shape[1] - low + BEYOND <= width
-        return (
-            torch.ones_like(inside) if light.simulated and int(inside.sum()) < WINDOWS else inside
-        )
+        is_inside = (row >= EDGE_PIXELS) & (row + shape[0] <= height - EDGE_PIXELS)
+        is_inside &= column - high - MARGIN_PIXELS >= 0
+        is_inside &= column + shape[1] - low + MARGIN_PIXELS <= width
+        # Simulated light ends at the edges of the mask, so that windows there are right as well.
+        if light.is_simulated and int(is_inside.sum()) < MAX_WINDOWS:
+            return torch.ones_like(is_inside)
+        return is_inside
 
-    return covered
+    return is_covered

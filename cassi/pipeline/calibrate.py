@@ -1,4 +1,4 @@
-"""Find the camera from a measurement: with the right one, held-out pixels are predicted best."""
+"""Calibrate a camera on its own snapshots, by log evidence and by held-out pixels."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,25 +7,30 @@ import torch
 from torch import Tensor
 
 from cassi.calibration import Calibration, Frame, fit_light, refine_mask
-from cassi.calibration.calibration import Watch, describe, silent
-from cassi.calibration.dual import place_dual, single_twin
+from cassi.calibration.calibration import Watch, describe, watch_nothing
+from cassi.calibration.dual import equivalent_single_disperser, place_dual
 from cassi.camera.displacement import NUISANCES, moved_mask
 from cassi.camera.found import (
     can_be_placed,
     find_light,
     find_lines,
-    is_off,
+    find_misalignment,
     place_bands,
 )
 from cassi.camera.moved import moved_camera, placed_camera
 from cassi.camera.names import name_bands
-from cassi.camera.place import Place
+from cassi.camera.place import MaskPlacement
 from cassi.methods.automatic import auto
-from cassi.pipeline.align import CLOSE, misses, scaled
+from cassi.pipeline.align import MIN_GAIN, heldout_error, to_unit_scale
 from cassi.solvers import Solver
 from cassi.solvers.statistics import unit_of
 from cassi.systems import DDCassi, SDCassi, System, TiltedCassi
 from cassi.systems.taps import sharp_taps
+
+# Held-out error over that of the nominal camera from which on a calibration in broadband light is
+# refused. The right mask may predict worse, for the dispersion stays as wrong as before: of 15
+# random cameras of two generators those with the right mask had a ratio of 1.4 at most.
+_MAX_ERROR_RATIO = 2.0
 
 
 def calibrate_on(
@@ -37,28 +42,31 @@ def calibrate_on(
     wavelengths: Sequence[float] | None = None,
     radius: int = 2,
     seed: int = 0,
-    watch: Watch = silent,
+    watch: Watch = watch_nothing,
 ) -> Calibration:
-    """Calibrate a camera on its own snapshots: what both commands and `cassi.calibrate` do.
+    """Calibrate a camera on its own snapshots, for both commands and for `cassi.calibrate`.
 
-    A sensor's frame, in light of all wavelengths, tells where the mask lies.
-    Other frames are sums of bands, as simulations make them: they tell the dispersion too. Both go
-    by the log evidence of the frame. A camera is refused where held-out pixels are not predicted
-    better by 2 %, of a sensor's frame where they are predicted twice as badly. Frames of known
-    light then give the mask pixel by pixel.
+    In a sensor's frame, in broadband light, the place of the mask is identifiable. In sums of
+    bands, as simulations make them, the dispersion is identifiable too. Both are estimated by the
+    log evidence of the frame. The calibrated camera is refused where it does not lower the held-out
+    error by 2 %; for a sensor's frame where it doubles the held-out error. Frames of known light
+    then refine the mask pixel by pixel.
 
     Args:
         y: snapshots `(B, 1, H', W')` of any scenes.
-        system: the nominal camera, a `SDCassi` or `DDCassi`, its bad pixels left out or not.
+        system: the nominal camera, a `SDCassi` or `DDCassi`, with or without bad pixels.
         solver: predicts the held-out pixels; None: `cassi.methods.auto`.
         known: frames of even scenes in known light; none for a `DDCassi`.
         wavelengths: nm, one per band.
-        radius: of the search for the shift of sums of bands, pixels.
-        seed: of what the solver draws, and of which pixels are held out.
-        watch: is told what is being tried.
+        radius: of the search for shifts in sums of bands, pixels.
+        seed: of random numbers of the solver, and of the choice of the held-out pixels.
+        watch: is called with the name of each stage when it begins.
 
     Returns:
-        What was found, the camera with all its pixels among it.
+        The calibration; its camera has all pixels, bad ones too.
+
+    Raises:
+        ValueError: radius, camera or frames are not as above.
     """
     if not 0 <= radius <= 20:
         raise ValueError(f"radius: expected 0 to 20 pixels, got {radius}")
@@ -66,25 +74,26 @@ def calibrate_on(
     torch.manual_seed(seed)
     if type(nominal) not in (SDCassi, DDCassi):
         raise ValueError(f"calibrate: expected SDCassi or DDCassi, got {type(nominal).__name__}")
-    task = _Task(scaled(y, system), system, solver or auto(), wavelengths, watch)
+    task = _CalibrationTask(to_unit_scale(y, system), system, solver or auto(), wavelengths, watch)
     if isinstance(nominal, DDCassi):
         return _calibrate_dual(task, nominal, known, radius)
     assert isinstance(nominal, SDCassi)
     _check_frames(known, nominal)
     all_light = system.all_light
     if all_light and not any(frame.points for frame in known) and can_be_placed(nominal):
-        found = _place_in_all_light(task, nominal)
-        all_light = not found.told  # else it comes in lines
+        calibration = _place_in_broadband(task, nominal)
+        # The dispersion is identifiable only in light with one line per band.
+        all_light = not calibration.told
     else:
-        found = _place_sums(task, nominal, known, radius)
-    found = _in_known_light(found, nominal, known)
-    found.system.all_light = all_light
-    return found
+        calibration = _place_mask_and_bands(task, nominal, known, radius)
+    calibration = _refine_by_known_light(calibration, nominal, known)
+    calibration.system.all_light = all_light
+    return calibration
 
 
 @dataclass(frozen=True)
-class _Task:
-    """Snapshots in one unit, the camera as it was given, and what predicts held-out pixels."""
+class _CalibrationTask:
+    """What the steps of a calibration share: snapshots of one scale, nominal camera and solver."""
 
     y: Tensor
     system: System
@@ -93,67 +102,88 @@ class _Task:
     watch: Watch
 
     @property
-    def good(self) -> Tensor | None:
-        """The pixels that count, shaped like y; None for all."""
-        good = self.system.good_pixels
-        return None if good is None else good.expand_as(self.y)
+    def good_pixels(self) -> Tensor | None:
+        """The good pixels, shaped like y; None for all."""
+        good_pixels = self.system.good_pixels
+        return None if good_pixels is None else good_pixels.expand_as(self.y)
 
-    def misses(self, camera: System) -> float:
-        """Return the held-out error through a camera."""
-        return misses(self.y, self.system, camera, self.solver)
+    def heldout_error(self, camera: System) -> float:
+        """Return the held-out error of a camera."""
+        return heldout_error(self.y, self.system, camera, self.solver)
 
-    def judged(
+    def best_calibration(
         self,
         nominal: SDCassi | DDCassi,
-        single: SDCassi,
-        made: Sequence[tuple[Place, SDCassi | TiltedCassi | DDCassi]],
+        base: SDCassi,
+        candidates: Sequence[tuple[MaskPlacement, SDCassi | TiltedCassi | DDCassi]],
     ) -> Calibration:
-        """Return the first camera that no later one is better than, or the nominal one."""
-        before = self.misses(nominal)
-        errors = [before if camera is nominal else self.misses(camera) for _, camera in made]
-        at = 0
-        for later, error in enumerate(errors):
-            at = later if error < (1 - CLOSE) * errors[at] else at
-        (place, camera), after = made[at], errors[at]
-        values = describe(single, place.kept, place)
-        found = Calibration(camera, values, place.kept, before, after, place)
-        if camera is nominal or after <= (1 - CLOSE) * before:
-            return found
-        return found.refused(nominal, "mask and bands: held-out pixels are not predicted better")
+        """Return the candidate with the lowest held-out error, or the nominal camera.
+
+        A later candidate must be better than an earlier one by `MIN_GAIN`, and the best one better
+        than the nominal camera.
+
+        Args:
+            nominal: the nominal camera.
+            base: the camera whose mask and bands the placements displace.
+            candidates: placements and the cameras that follow from them.
+        """
+        nominal_error = self.heldout_error(nominal)
+        errors = [
+            nominal_error if camera is nominal else self.heldout_error(camera)
+            for _, camera in candidates
+        ]
+        best = 0
+        for candidate, error in enumerate(errors):
+            best = candidate if error < (1 - MIN_GAIN) * errors[best] else best
+        (place, camera), error = candidates[best], errors[best]
+        values = describe(base, place.significant, place)
+        calibration = Calibration(camera, values, place.significant, nominal_error, error, place)
+        if camera is nominal or error <= (1 - MIN_GAIN) * nominal_error:
+            return calibration
+        return calibration.refused(
+            nominal, "mask and bands: held-out pixels are not predicted better"
+        )
 
 
-def _in_known_light(found: Calibration, nominal: SDCassi, known: Sequence[Frame]) -> Calibration:
-    """Return a calibration with the mask pixel by pixel that frames of known light show."""
-    if not known:
-        return found
-    camera = found.system
+def _refine_by_known_light(
+    calibration: Calibration, nominal: SDCassi, light_frames: Sequence[Frame]
+) -> Calibration:
+    """Return a calibration with the mask refined pixel by pixel by frames of known light."""
+    if not light_frames:
+        return calibration
+    camera = calibration.system
     assert isinstance(camera, SDCassi | TiltedCassi)
-    units = [unit_of(frame.y) for frame in known]
+    units = [unit_of(frame.y) for frame in light_frames]
     shift = sharp_taps if nominal.photographed else Frame.shift
-    frames = [replace(f, y=f.y / u, shift=shift) for f, u in zip(known, units, strict=True)]
+    frames = [
+        replace(frame, y=frame.y / unit, shift=shift)
+        for frame, unit in zip(light_frames, units, strict=True)
+    ]
     lights = [fit_light(frame, camera) for frame in frames]
-    across = camera.across if isinstance(camera, TiltedCassi) else None
-    refined = placed_camera(nominal, refine_mask(lights, camera), list(camera.offsets), across)
-    levels = tuple(each.level * float(u) for each, u in zip(lights, units, strict=True))
-    return replace(found, system=refined, levels=levels)
+    offsets_across = camera.across if isinstance(camera, TiltedCassi) else None
+    refined_camera = placed_camera(
+        nominal, refine_mask(lights, camera), list(camera.offsets), offsets_across
+    )
+    levels = tuple(light.level * float(unit) for light, unit in zip(lights, units, strict=True))
+    return replace(calibration, system=refined_camera, levels=levels)
 
 
 def _calibrate_dual(
-    task: _Task, nominal: DDCassi, known: Sequence[Frame], radius: int
+    task: _CalibrationTask, nominal: DDCassi, light_frames: Sequence[Frame], radius: int
 ) -> Calibration:
-    if known:
+    if light_frames:
         raise ValueError(
             "calibrate: expected no frame of known light for a DDCassi; leave white out"
         )
     task.watch("mask and dispersion")
-    made = place_dual(task.y, nominal, task.good, task.misses, radius)
-    return task.judged(nominal, single_twin(nominal), [made])
+    candidate = place_dual(task.y, nominal, task.good_pixels, task.heldout_error, radius)
+    return task.best_calibration(nominal, equivalent_single_disperser(nominal), [candidate])
 
 
-def _check_frames(known: Sequence[Frame], nominal: SDCassi) -> None:
+def _check_frames(light_frames: Sequence[Frame], nominal: SDCassi) -> None:
     if nominal.mask.ndim != 4:
         raise ValueError("calibration: expected one mask for all samples, got a mask per sample")
-    for frame in known:
+    for frame in light_frames:
         if tuple(frame.y.shape[1:]) != nominal.measurement_shape:
             raise ValueError(
                 f"calibration: expected frames (B, K, H', W') = (B, "
@@ -161,82 +191,95 @@ def _check_frames(known: Sequence[Frame], nominal: SDCassi) -> None:
             )
 
 
-def _place_sums(task: _Task, nominal: SDCassi, known: Sequence[Frame], radius: int) -> Calibration:
+def _place_mask_and_bands(
+    task: _CalibrationTask, nominal: SDCassi, light_frames: Sequence[Frame], radius: int
+) -> Calibration:
     """Place mask and bands by frames that are sums of bands, and by frames of known light."""
     task.watch("mask and bands")
-    frames = [Frame.snapshot(task.y, nominal.bands, task.good)]
-    frames += [replace(frame, y=frame.y / unit_of(frame.y)) for frame in known]
+    frames = [Frame.snapshot(task.y, nominal.bands, task.good_pixels)]
+    frames += [replace(frame, y=frame.y / unit_of(frame.y)) for frame in light_frames]
     places = [_place_frames(frames, nominal, task.wavelengths, radius)]
     task.watch("pixels held out")
-    off = is_off(task.y, nominal, task.system.good_pixels) if can_be_placed(nominal) else None
-    if off is not None:  # the evidence has many peaks, where bands move too
-        places.append(replace(places[0], kept=off))
-    made = [(each, moved_camera(nominal, each.kept)) for each in places]
-    return task.judged(nominal, nominal, made)
+    alignment = None
+    if can_be_placed(nominal):
+        alignment = find_misalignment(task.y, nominal, task.system.good_pixels)
+    # Where bands move too, the evidence has many maxima. The alignment, which moves the mask alone,
+    # is one more candidate.
+    if alignment is not None:
+        places.append(replace(places[0], significant=alignment))
+    candidates = [(place, moved_camera(nominal, place.significant)) for place in places]
+    return task.best_calibration(nominal, nominal, candidates)
 
 
 def _place_frames(
     frames: Sequence[Frame], system: SDCassi, wavelengths: Sequence[float] | None, radius: int
-) -> Place:
-    """Place mask and bands by frames of any light, each sample by itself."""
+) -> MaskPlacement:
+    """Place mask and bands by frames of any light."""
     y = torch.cat([frame.y for frame in frames])
     points = [frame.points[0] if frame.points else None for frame in frames for _ in frame.y]
-    good = None
+    good_pixels = None
     if any(frame.good is not None for frame in frames):
-        whole = [
-            torch.ones_like(f.y, dtype=torch.bool) if f.good is None else f.good for f in frames
+        masks = [
+            torch.ones_like(frame.y, dtype=torch.bool) if frame.good is None else frame.good
+            for frame in frames
         ]
-        good = torch.cat([each.expand_as(f.y) for each, f in zip(whole, frames, strict=True)])
-    return place_bands(y, system, good, wavelengths, points, radius)
+        good_pixels = torch.cat(
+            [mask.expand_as(frame.y) for mask, frame in zip(masks, frames, strict=True)]
+        )
+    return place_bands(y, system, good_pixels, wavelengths, points, radius)
 
 
-_WORSE = 2.0
-"""Times the held-out error of the nominal camera: of 15 cameras that were drawn by two generators
-those with the right mask had 1.4 at most, for their dispersion was wrong as before."""
+def _place_in_broadband(task: _CalibrationTask, nominal: SDCassi) -> Calibration:
+    """Place mask and bands by frames in broadband light.
 
-
-def _place_in_all_light(task: _Task, nominal: SDCassi) -> Calibration:
-    """Place mask and bands by frames in light of all wavelengths.
-
-    In that light a frame is an integral along the dispersion. It tells where the mask lies, and how
-    much light there is at each offset, and not which wavelength falls there. Where the light ends
-    abruptly, and held-out pixels are then predicted better, the outermost bands end there. A frame
-    that is more probable with one line of light per band tells where each lies: they are taken if
-    held-out pixels are predicted better.
+    A frame in this light is an integral along the dispersion. The place of the mask and the light
+    at each offset are identifiable, but not the wavelength at an offset. Where the light ends
+    abruptly, the outermost bands are moved to end there, if held-out pixels are then predicted
+    better. A frame may be more probable with one line of light per band. Then the offset of each
+    band is identifiable, and is taken if held-out pixels are predicted better.
     """
     task.watch("mask and light")
     place = find_light(task.y, nominal, task.system.good_pixels, task.wavelengths)
-    values, mask = place.kept, nominal.mask
+    values, mask = place.significant, nominal.mask
     if any(value for key, value in values.items() if key not in NUISANCES):
         mask = moved_mask(nominal, values)
     task.watch("pixels held out")
-    before = task.misses(nominal)
-    camera = placed = placed_camera(nominal, mask, list(nominal.offsets))
-    after = task.misses(placed)
+    nominal_error = task.heldout_error(nominal)
+    camera = camera_with_mask = placed_camera(nominal, mask, list(nominal.offsets))
+    error = task.heldout_error(camera_with_mask)
     names = name_bands(place.offsets, place.light, nominal.offsets)
     if names.told:
-        named = placed_camera(nominal, mask, list(names.offsets))
-        if (lower := task.misses(named)) < after:
-            camera, after = named, lower
-    estimates = describe(nominal, values, place, None if camera is placed else names)
-    found = Calibration(camera, estimates, values, before, after, place, False, names=names)
+        camera_with_bands = placed_camera(nominal, mask, list(names.offsets))
+        if (error_with_bands := task.heldout_error(camera_with_bands)) < error:
+            camera, error = camera_with_bands, error_with_bands
+    estimates = describe(nominal, values, place, None if camera is camera_with_mask else names)
+    calibration = Calibration(
+        camera, estimates, values, nominal_error, error, place, False, names=names
+    )
     task.watch("lines")
-    found = _with_lines(task, nominal, found)
-    if found.after < _WORSE * before:
-        return found
-    return found.refused(nominal, "mask and bands: held-out pixels are predicted twice as badly")
+    calibration = _try_lines(task, nominal, calibration)
+    if calibration.after < _MAX_ERROR_RATIO * nominal_error:
+        return calibration
+    return calibration.refused(
+        nominal, "mask and bands: held-out pixels are predicted twice as badly"
+    )
 
 
-def _with_lines(task: _Task, nominal: SDCassi, found: Calibration) -> Calibration:
-    """Return what a frame tells in which light comes in lines, or what was found without."""
-    place = find_lines(task.y, nominal, found.place, task.system.good_pixels, task.wavelengths)
+def _try_lines(task: _CalibrationTask, nominal: SDCassi, calibration: Calibration) -> Calibration:
+    """Return the calibration with one line of light per band, if it is the better one."""
+    place = find_lines(
+        task.y, nominal, calibration.place, task.system.good_pixels, task.wavelengths
+    )
     if place is None:
-        return found
-    # The mask takes what is sure. A band is moved at no cost, so it lies where it is likeliest.
-    values = place.kept | {key: place.values[key] for key in ("step", "curve")}
+        return calibration
+    # An interpolated mask costs contrast, so it is moved by significant values only. To move a band
+    # costs nothing, so bands get their likeliest offsets.
+    values = place.significant | {key: place.values[key] for key in ("step", "curve")}
     values |= {"along": 0.0, "bands": place.values["along"], "tilt": 0.0}
     camera = moved_camera(nominal, values)
-    after = task.misses(camera)
-    if after > (1 - CLOSE) * min(found.before, found.after):
-        return found
-    return Calibration(camera, describe(nominal, values, place), values, found.before, after, place)
+    error = task.heldout_error(camera)
+    if error > (1 - MIN_GAIN) * min(calibration.before, calibration.after):
+        return calibration
+    return Calibration(
+        camera, describe(nominal, values, place), values, calibration.before, error, place
+    )

@@ -1,4 +1,7 @@
-"""Find the camera of a snapshot: the only place that changes it."""
+"""Find the camera of a snapshot: align or calibrate it, add a guide or a spectral grid.
+
+No other module changes the camera of a snapshot.
+"""
 
 from __future__ import annotations
 
@@ -25,60 +28,69 @@ Step = Callable[[Snapshot], Snapshot]
 def find_camera(
     snapshot: Snapshot, calibrate: Step | None = None, guide: Step | None = None
 ) -> Snapshot:
-    """Return a snapshot by the camera that reconstructs it.
+    """Return a snapshot with the camera that reconstructs it.
 
-    The mask is calibrated or aligned, or stays. Then a guide's picture comes beside it, or the grid
-    along the dispersion is found that suits the frame. A white frame is fitted through that camera.
+    First the mask is aligned, or the camera calibrated. Then a guide is added, or a spectral grid
+    is chosen for the frame. Last a white frame is fitted through that camera.
 
-    `calibrate` returns the snapshot with the mask where it is found: `aligned`, or `calibrated`
-    with what that is told; None leaves the mask. `guide` returns it with a guide beside the camera.
+    Args:
+        snapshot: a measurement with its nominal camera.
+        calibrate: `aligned`, `calibrated`, or a function like them; None leaves the mask.
+        guide: returns the snapshot with a guide added to its camera; None: no guide.
     """
-    found = snapshot if calibrate is None else calibrate(snapshot)
-    found = on_grid(found) if guide is None else guide(found)
-    return by_white_frame(found)
+    snapshot = snapshot if calibrate is None else calibrate(snapshot)
+    snapshot = on_grid(snapshot) if guide is None else guide(snapshot)
+    return by_white_frame(snapshot)
 
 
 def aligned(snapshot: Snapshot) -> Snapshot:
-    """Return a snapshot with the mask where the measurement is sure that it lies."""
-    found = align(snapshot.y, snapshot.camera.system)
-    if found is None:
+    """Return a snapshot with its mask aligned, where its frame shows a misalignment."""
+    alignment = align(snapshot.y, snapshot.camera.system)
+    if alignment is None:
         return snapshot
-    note = f"camera: {found}; align=false leaves it where it was"
-    return snapshot.by(note, system=found.system, alignment=found)
+    note = f"camera: {alignment}; align=false leaves it where it was"
+    return snapshot.by(note, system=alignment.system, alignment=alignment)
 
 
 def calibrated(
-    snapshot: Snapshot, solver: Solver | None = None, known: Sequence[Frame] = (), **asked: Any
+    snapshot: Snapshot, solver: Solver | None = None, known: Sequence[Frame] = (), **options: Any
 ) -> Snapshot:
-    """Return a snapshot by the camera that is calibrated on it."""
+    """Return a snapshot with its camera calibrated on it.
+
+    Args:
+        snapshot: a measurement with its nominal camera.
+        solver: see `calibrate_on`.
+        known: see `calibrate_on`.
+        options: further arguments of `calibrate_on`.
+    """
     from cassi.pipeline.calibrate import calibrate_on
 
     start, camera = time.perf_counter(), snapshot.camera
-    told: dict[str, Any] = {"known": known, "wavelengths": camera.wavelengths}
-    found = calibrate_on(snapshot.y, camera.system, solver, **told, **asked)
-    made = Calibrated(found, camera.system.plain, time.perf_counter() - start)
+    arguments: dict[str, Any] = {"known": known, "wavelengths": camera.wavelengths}
+    calibration = calibrate_on(snapshot.y, camera.system, solver, **arguments, **options)
+    record = Calibrated(calibration, camera.system.plain, time.perf_counter() - start)
     return snapshot.by(
         "camera: calibrated on the measurement",
-        system=camera.system.around(found.system),
-        calibration=made,
-        wavelengths_error=None if found.told else camera.wavelengths_error,
+        system=camera.system.around(calibration.system),
+        calibration=record,
+        wavelengths_error=None if calibration.told else camera.wavelengths_error,
     )
 
 
 def on_grid(snapshot: Snapshot) -> Snapshot:
-    """Return a snapshot with the grid along the dispersion that suits the frame, if any."""
+    """Return a snapshot with the spectral grid for its frame, if it needs one."""
     return snapshot.by(grid=find_grid(snapshot.y, snapshot.camera.system))
 
 
 def by_white_frame(snapshot: Snapshot) -> Snapshot:
-    """Return a snapshot that a white frame corrects, if there is one, and the response it shows."""
+    """Return a snapshot corrected by its white frame, with the response; the same without one."""
     camera = snapshot.camera
     if camera.unit is None:
         return snapshot
-    y, unit, done = camera.unit.measured(snapshot.y, camera.system, by_auto, camera.grid)
-    return replace(snapshot.by(f"response: {unit.note}{done}", unit=unit), y=y)
+    y, unit, correction = camera.unit.measured(snapshot.y, camera.system, by_auto, camera.grid)
+    return replace(snapshot.by(f"response: {unit.note}{correction}", unit=unit), y=y)
 
 
 def by_auto(y: Tensor, system: System) -> Tensor:
-    """Return the cube that `auto` makes of a measurement."""
+    """Reconstruct a measurement with `auto` and return the cube."""
     return auto().run(y, system).checked().x

@@ -15,49 +15,63 @@ from cassi.systems.grid import Grid
 
 
 class Card(Protocol):
-    """What a network says of itself."""
+    """Name and wavelengths of a network."""
 
     @property
     def name(self) -> str:
-        """Of the network."""
+        """The name of the network."""
 
     @property
     def wavelengths(self) -> Sequence[float] | None:
-        """nm, that it was trained for, if known."""
+        """The wavelengths it was trained for, nm; None where they are unknown."""
 
 
 class Recipe(Protocol):
-    """What makes a reconstructor for a number of bands."""
+    """A factory of reconstructors, given a number of bands."""
 
     @property
     def may_change(self) -> bool:
-        """Whether another method may take its place, where that suits the camera."""
+        """Whether another method may replace it, where that suits the camera better."""
 
     def grid(self, grid: Grid | None) -> Grid | None:
-        """Return the grid along the dispersion that suits it, of one that suits the frame."""
+        """Return the spectral grid to use, given that of the frame; None: the camera's bands."""
 
     def make(self, bands: int) -> tuple[Reconstructor, Card | None]:
-        """Return the reconstructor for C bands, and what a network says of itself."""
+        """Return the reconstructor for C bands, and the card of its network, if it is one."""
 
 
 @dataclass(frozen=True)
 class Given:
-    """A recipe of one reconstructor, for any number of bands if it is a solver."""
+    """A recipe that returns one reconstructor, whatever the number of bands."""
 
     method: Reconstructor
     may_change: bool = False
 
     def grid(self, grid: Grid | None) -> Grid | None:
-        """Return the grid; None for a network or a function, which may be for its own bands."""
+        """Return the grid for a solver; None for a network or a function of the user's.
+
+        These may work with the bands of the camera only.
+        """
         return grid if isinstance(self.method, Solver | Wrapper) else None
 
     def make(self, bands: int) -> tuple[Reconstructor, None]:
-        """Return the reconstructor."""
+        """Return the reconstructor, without a card."""
         return self.method, None
 
 
 def fit(snapshot: Snapshot, recipe: Recipe) -> tuple[Snapshot, Reconstructor]:
-    """Return a snapshot with what a network knows of it, and the reconstructor for it."""
+    """Return the reconstructor for a snapshot, and the snapshot with a network's wavelengths.
+
+    Args:
+        snapshot: what `cassi.pipeline.find.find_camera` returns.
+        recipe: makes the reconstructor.
+
+    Returns:
+        The snapshot, with notes on network and grid, and the reconstructor.
+
+    Raises:
+        ValueError: the camera has a guide, and the method takes none.
+    """
     camera = snapshot.camera
     grid = recipe.grid(camera.grid)
     bands = camera.system.cube_shape[0] if grid is None else len(grid.offsets)
@@ -68,21 +82,21 @@ def fit(snapshot: Snapshot, recipe: Recipe) -> tuple[Snapshot, Reconstructor]:
         note = f"network: {card.name}"
         if card.wavelengths is not None:
             note += f", trained for {card.wavelengths[0]:g} to {card.wavelengths[-1]:g} nm"
-        known = camera.wavelengths or card.wavelengths
-        snapshot = snapshot.by(note, wavelengths=known)
-    fitted = method
+        wavelengths = camera.wavelengths or card.wavelengths
+        snapshot = snapshot.by(note, wavelengths=wavelengths)
+    fitted_method = method
     if recipe.may_change and camera.guide is None and snapshot.camera.shows_frames:
         from cassi.methods.frames import for_frames
 
-        fitted = for_frames(method)
-    if fitted is not method:
+        fitted_method = for_frames(method)
+    if fitted_method is not method:
         snapshot = snapshot.by(
             "method: method=video in place of auto, as each band has its own mask and none is "
             "moved, as for the frames of a video; else set wavelengths="
         )
     if grid is not None:
-        return snapshot.by(describe(grid)), AlongDispersion(fitted, grid)
-    return snapshot, fitted
+        return snapshot.by(describe(grid)), AlongDispersion(fitted_method, grid)
+    return snapshot, fitted_method
 
 
 def _check_guide(method: Reconstructor) -> None:
@@ -96,9 +110,9 @@ def _check_guide(method: Reconstructor) -> None:
 
 
 def describe(grid: Grid) -> str:
-    """Say on which bands a cube is computed."""
-    beyond = abs(grid.offsets[0] - grid.named[0])
+    """Return a note on the bands on which a cube is computed."""
+    margin = abs(grid.offsets[0] - grid.named[0])
     return (
-        f"dispersion: {len(grid.offsets)} bands of {grid.pitch:.3g} pixels, to {beyond:.2g} beyond "
+        f"dispersion: {len(grid.offsets)} bands of {grid.pitch:.3g} pixels, to {margin:.2g} beyond "
         f"the outermost, read at {len(grid.named)}; light=lines for one line per band"
     )

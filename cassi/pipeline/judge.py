@@ -1,4 +1,4 @@
-"""Judge a result: whether its camera can be right, and how sure its values are."""
+"""Judge a result: check its camera, measure its held-out error, and estimate its error bars."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from cassi.calibration.camera_check import check_camera, of_calibrated, shows_another_mask
+from cassi.calibration.camera_check import (
+    check_camera,
+    shows_another_mask,
+    without_calibration_advice,
+)
 from cassi.calibration.findings import CameraCheck, Finding
 from cassi.calibration.response import Response
 from cassi.calibration.spectra_check import check_spectra
@@ -21,28 +25,34 @@ from cassi.solvers.heldout import measure_heldout
 from cassi.solvers.solver import Solver
 from cassi.solvers.statistics import relative_noise
 from cassi.systems.dispersion import is_even, offsets_of
-from cassi.uncertainty.estimate import DARK, dark_share, estimate
+from cassi.uncertainty.estimate import MAX_DARK_SHARE, dark_share, estimate
 
-_FAR_MOVED = 1.5
-"""Pixels from which on a mask was not drifting, but lay elsewhere in its file."""
-_FAR_NAMES = 5.0
-"""nm by which a band may be another, from which on it is said: half of the width of a filter."""
-FRAMES = "each band has its own mask and none is moved, as for the frames of a video"
+# A mask in its mount drifts by less than this, pixels. An alignment by more says that the mask's
+# file is that of another place, which is worth a warning though the mask was moved.
+_MAX_DRIFT_PIXELS = 1.5
+# Error of a wavelength, two standard errors, from which on it is warned of, nm: half of the width
+# of a filter, with which the error could be removed.
+_MAX_WAVELENGTH_ERROR_NM = 5.0
+FRAMES_REASON = "each band has its own mask and none is moved, as for the frames of a video"
 
 
 def judge(
     result: Result, seed: int = 0, heldout: float | None = None, uncertainty: bool = False
 ) -> Result:
-    """Return a result with all that is asked of it, in the unit that was asked for.
+    """Return a result with findings, held-out error and error bars, in the unit of the settings.
 
-    `heldout` is the share of the pixels to predict in one more reconstruction; None: none.
+    Args:
+        result: a reconstruction.
+        seed: of the choice of held-out pixels, and of what the method draws.
+        heldout: share of the pixels to predict in one more reconstruction; None: no held-out error.
+        uncertainty: whether to estimate error bars.
     """
     result = replace(result, findings=check(result))
     if heldout is not None:
         torch.manual_seed(seed)
         snapshot = result.snapshot
-        found = measure_heldout(snapshot.y, snapshot.camera.system, result.method, heldout)
-        result = replace(result, heldout=found)
+        heldout_error = measure_heldout(snapshot.y, snapshot.camera.system, result.method, heldout)
+        result = replace(result, heldout=heldout_error)
     return in_unit(assess(result, seed) if uncertainty else result)
 
 
@@ -50,92 +60,102 @@ def assess(result: Result, seed: int = 0) -> Result:
     """Return a result with the standard deviation of every value, in the unit of the camera."""
     snapshot, x, start = result.snapshot, result.solution.x, time.perf_counter()
     camera = snapshot.camera
-    found = estimate(
+    error_bars = estimate(
         snapshot.y,
         camera.system,
         result.method,
         x,
         statistics=result.statistics,
         seed=seed,
-        wide=snapshot.is_raw,  # bands are wider than a camera has them
+        # In a sensor's frame bands are as wide as their distance, not points as in the camera.
+        wide=snapshot.is_raw,
         along=result.solution.along,
     )
     if camera.wavelengths_error is not None and camera.wavelengths is not None:
-        found = found.with_names(x, camera.wavelengths, camera.wavelengths_error)
-    doubts = (*found.warnings, *_doubt_the_dark(snapshot))
+        error_bars = error_bars.with_names(x, camera.wavelengths, camera.wavelengths_error)
+    doubts = (*error_bars.warnings, *_dark_warnings(snapshot))
     warnings = tuple(Finding("uncertainty", message) for message in doubts)
     seconds = time.perf_counter() - start
     return replace(
         result,
-        uncertainty=replace(found, seconds=seconds),
+        uncertainty=replace(error_bars, seconds=seconds),
         findings=result.findings + CameraCheck(warnings),
     )
 
 
 def check(result: Result) -> CameraCheck:
-    """Return what speaks for and against the camera of a result."""
+    """Return the findings for and against the camera of a result."""
     return check_snapshot(result.snapshot, result.solution.x, result.method, result.response)
 
 
 def check_snapshot(
     snapshot: Snapshot, x: Tensor, method: Reconstructor, response: Response | None = None
 ) -> CameraCheck:
-    """Return what speaks for and against the camera of a snapshot, with the seconds it takes.
+    """Return the findings for and against the camera of a snapshot, with the seconds it took.
 
-    Of a large cube every few pixels will do. Where a response is known spectra are judged as
-    reflectances.
+    Args:
+        snapshot: a measurement and its camera.
+        x: the cube `(1, C, H, W)`; of a large one every few pixels are enough.
+        method: that made the cube.
+        response: of the camera. With it spectra are judged as reflectances.
     """
     start, camera = time.perf_counter(), snapshot.camera
     y, system = snapshot.y, camera.system
-    found = check_camera(y, system)
-    white = response is not None and camera.unit is not None and camera.unit.name != "radiance"
-    if not shows_another_mask(found):
-        found += check_spectra(x, system.plain, camera.wavelengths, response if white else None)
-    found = found if camera.calibration is None else of_calibrated(found)
-    if not shows_another_mask(found):
-        found += _check_move(snapshot)
-    found += check_names(snapshot)
-    found += _check_axis(snapshot, method)
-    found += _check_weights(snapshot, method)
-    return found + CameraCheck(numbers={"seconds": time.perf_counter() - start})
+    findings = check_camera(y, system)
+    # A cube in units of radiance keeps the colours of the illuminant, so its spectra are not judged
+    # as reflectances.
+    is_reflectance = camera.unit is not None and camera.unit.name != "radiance"
+    if not shows_another_mask(findings):
+        white = response if is_reflectance else None
+        findings += check_spectra(x, system.plain, camera.wavelengths, white)
+    findings = findings if camera.calibration is None else without_calibration_advice(findings)
+    if not shows_another_mask(findings):
+        findings += _check_move(snapshot)
+    findings += check_names(snapshot)
+    findings += _check_frames(snapshot, method)
+    findings += _check_training(snapshot, method)
+    return findings + CameraCheck(numbers={"seconds": time.perf_counter() - start})
 
 
-def _doubt_the_dark(snapshot: Snapshot) -> list[str]:
-    """Say where stray light, which no camera has, makes error bars too small."""
+def _dark_warnings(snapshot: Snapshot) -> list[str]:
+    """Return a warning where dark parts make error bars too small: stray light is not modelled."""
     share = dark_share(snapshot.y, snapshot.camera.system) if snapshot.is_raw else 0.0
     message = (
         f"{share:.0%} of the frame has less than a twentieth of its mean light. Stray light of 1 % "
         "is much there, and error bars do not include it: in the dark they are too small"
     )
-    return [message] if share > DARK else []
+    return [message] if share > MAX_DARK_SHARE else []
 
 
 def _check_move(snapshot: Snapshot) -> CameraCheck:
-    """Warn of a mask that was moved by more than a mask drifts."""
-    moved = snapshot.camera.alignment
-    if moved is None or math.hypot(moved.down, moved.right) < _FAR_MOVED:
+    """Warn of an alignment by more than a mask drifts."""
+    alignment = snapshot.camera.alignment
+    if alignment is None or math.hypot(alignment.down, alignment.right) < _MAX_DRIFT_PIXELS:
         return CameraCheck()
     message = (
-        f"the mask was {moved.down:+.1f} px down and {moved.right:+.1f} px right of its file, and "
-        "was moved there: move it in its file, or keep the camera that cassi-calibrate finds, if "
-        "this is the camera's mask"
+        f"the mask was {alignment.down:+.1f} px down and {alignment.right:+.1f} px right of its "
+        "file, and was moved there: move it in its file, or keep the camera that cassi-calibrate "
+        "finds, if this is the camera's mask"
     )
     return CameraCheck((Finding("shift", message),))
 
 
 def check_names(snapshot: Snapshot) -> CameraCheck:
-    """Warn of wavelengths that nobody gave places, where a frame of all light cannot show them."""
+    """Warn of a sensor's frame whose bands have even offsets because nobody gave others.
+
+    In broadband light the offsets of the bands are not identifiable.
+    """
     camera = snapshot.camera
     offsets = offsets_of(camera.system.plain)
-    off = 2 * max(camera.wavelengths_error or (0.0,))
-    if not snapshot.is_raw or off < _FAR_NAMES or not is_even(offsets):
+    error = 2 * max(camera.wavelengths_error or (0.0,))
+    if not snapshot.is_raw or error < _MAX_WAVELENGTH_ERROR_NM or not is_even(offsets):
         return CameraCheck()
     wavelengths = camera.wavelengths or (0.0,)
     step = (offsets[-1] - offsets[0]) / max(len(offsets) - 1, 1)
     middle = round(wavelengths[len(wavelengths) // 2], -1)
     message = (
         "nobody gave the places of the bands, and this light does not show them: even distances "
-        f"are assumed. Behind a prism names are up to {off:.0f} nm off; the cube "
+        f"are assumed. Behind a prism names are up to {error:.0f} nm off; the cube "
         "along the dispersion is not. Take a frame of the mask through a filter of a middle "
         "wavelength: cassi-calibrate with this camera and measurement, and "
         f"'monochromatic=[{{file: FILE, wavelength: {middle:g}}}]'. Behind a grating distances are "
@@ -144,24 +164,26 @@ def check_names(snapshot: Snapshot) -> CameraCheck:
     return CameraCheck((Finding("wavelengths", message),))
 
 
-def _check_axis(snapshot: Snapshot, method: Reconstructor) -> CameraCheck:
+def _check_frames(snapshot: Snapshot, method: Reconstructor) -> CameraCheck:
+    """Warn of a method with a spectral prior where the bands seem to be frames of a video."""
     components = isinstance(method, Solver) and isinstance(method.prior, Subspace)
     spectral = components or method.network is not None
     if not (snapshot.camera.shows_frames and spectral):
         return CameraCheck()
     message = (
-        f"set method=video, or wavelengths= where the bands are bands: {FRAMES}, and this "
+        f"set method=video, or wavelengths= where the bands are bands: {FRAMES_REASON}, and this "
         "method is made for spectra"
     )
     return CameraCheck((Finding("frames", message),))
 
 
 @torch.no_grad()
-def _check_weights(snapshot: Snapshot, method: Reconstructor) -> CameraCheck:
-    system, shipped = snapshot.camera.system, getattr(method.network, "shipped", None)
-    if shipped is None or shipped.doubts is None:
+def _check_training(snapshot: Snapshot, method: Reconstructor) -> CameraCheck:
+    """Warn of a camera unlike those that a network was trained with."""
+    system, card = snapshot.camera.system, getattr(method.network, "shipped", None)
+    if card is None or card.doubts is None:
         return CameraCheck()
-    doubts = shipped.doubts(system, float(relative_noise(snapshot.y, system).max()))
+    doubts = card.doubts(system, float(relative_noise(snapshot.y, system).max()))
     if not doubts:
         return CameraCheck()
     message = (

@@ -1,4 +1,4 @@
-"""Reconstruct a snapshot, and put the cube into the unit that was asked for."""
+"""Reconstruct a snapshot, and convert the cube to the unit of the settings."""
 
 from __future__ import annotations
 
@@ -14,45 +14,46 @@ from cassi.solvers.statistics import Statistics
 
 
 def reconstruct(
-    snapshot: Snapshot, method: Reconstructor, seed: int = 0, **given: Unpack[Options]
+    snapshot: Snapshot, method: Reconstructor, seed: int = 0, **options: Unpack[Options]
 ) -> Result:
-    """Reconstruct a snapshot by the camera that was found.
+    """Reconstruct a snapshot with its camera.
 
     Args:
-        snapshot: see `cassi.pipeline.find_camera`.
-        method: as `cassi.pipeline.fit` gives it.
-        seed: of what it draws.
-        given: see `cassi.solvers.Reconstructor.run`.
+        snapshot: what `cassi.pipeline.find.find_camera` returns.
+        method: what `cassi.pipeline.fit.fit` returns.
+        seed: of random numbers of the method.
+        options: see `cassi.solvers.Reconstructor.run`.
 
     Raises:
-        ValueError: camera and method do not fit, or nothing finite comes out.
+        ValueError: camera and method do not fit, or the cube is not finite.
     """
     y, system = snapshot.y, snapshot.camera.system
-    # What is estimated from the measurement serves for its error bars too.
+    # Noise and signal level are estimated once. The second reconstruction of the error bars gets
+    # the same statistics, so that both runs differ in their measurement alone.
     statistics = Statistics(lambda: [(seen(y, system), system)])
     torch.manual_seed(seed)
-    solution = method.run(y, system, **{"statistics": statistics} | given).checked()
+    solution = method.run(y, system, **{"statistics": statistics} | options).checked()
     return responding(Result(snapshot, method, solution, statistics))
 
 
 def responding(result: Result) -> Result:
-    """Return a result with the response of its camera, if there is one."""
+    """Return a result with the response of its camera, if that has one."""
     unit = result.snapshot.camera.unit
     return result if unit is None else replace(result, response=unit.response(result.solution.x))
 
 
 def in_unit(result: Result) -> Result:
-    """Return a result in the unit that was asked for: cube and error bars over the response.
+    """Return a result with cube and error bars in the unit of the settings, over the response.
 
-    What compares the cube with its measurement or its truth stays as it was.
+    The solution stays in the unit of the camera, in which it is compared with its measurement.
     """
     camera, response = result.snapshot.camera, result.response
     if camera.unit is None or camera.unit.name is None or response is None:
         return result
-    known = camera.wavelengths or camera.unit.wavelengths  # a network may know them
-    unit = replace(camera.unit, wavelengths=known)
-    x, found = result.solution.x, result.uncertainty
-    if found is not None:
-        std, pattern = unit.errors(x, found.std, found.pattern, response)
-        found = replace(found, std=std, pattern=pattern)
-    return replace(result, scene=unit.scene(x, response), scene_uncertainty=found)
+    wavelengths = camera.wavelengths or camera.unit.wavelengths  # a network may know them
+    unit = replace(camera.unit, wavelengths=wavelengths)
+    x, uncertainty = result.solution.x, result.uncertainty
+    if uncertainty is not None:
+        std, pattern = unit.errors(x, uncertainty.std, uncertainty.pattern, response)
+        uncertainty = replace(uncertainty, std=std, pattern=pattern)
+    return replace(result, scene=unit.scene(x, response), scene_uncertainty=uncertainty)

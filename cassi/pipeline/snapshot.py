@@ -1,4 +1,4 @@
-"""What goes through the pipeline: a snapshot, the camera that took it, and what comes of them."""
+"""Data of the pipeline: a snapshot, the camera that took it, and the result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Calibrated:
-    """A camera that was calibrated on its measurement: what was found, from where, how long."""
+    """A calibration of a camera on its measurement, the nominal camera, and the seconds it took."""
 
     found: Calibration
     nominal: System
@@ -33,17 +33,17 @@ class Calibrated:
 
 @dataclass(frozen=True)
 class Camera:
-    """A camera as a snapshot is reconstructed by it, and how it was found.
+    """A camera with which a snapshot is reconstructed, and how it was found.
 
     Attributes:
         system: the operator A, on the device of the snapshot.
-        wavelengths: nm, one per band; None where nobody knows them.
-        wavelengths_error: nm, one per band, standard errors; None where nobody knows them.
-        grid: bands along the dispersion on which a cube is computed; None for those of the camera.
-        unit: in which the cube is wanted; None for what the camera counts.
-        alignment: where the mask was moved.
-        calibration: where the camera was calibrated on the measurement.
-        guide: where a guide's picture lies, and what it does to the error at pixels held out.
+        wavelengths: nm, one per band; None where they are unknown.
+        wavelengths_error: standard errors of the wavelengths, nm; None where they are unknown.
+        grid: spectral grid on which the cube is computed; None: the bands of the camera.
+        unit: unit of the cube in the results; None: that of the camera.
+        alignment: the alignment of the mask, if it was moved.
+        calibration: the calibration, if the camera was calibrated on the measurement.
+        guide: position of the guide, and its effect on the held-out error.
     """
 
     system: System
@@ -57,7 +57,7 @@ class Camera:
 
     @property
     def shows_frames(self) -> bool:
-        """Whether its bands may be frames of a video, as nothing says that they are bands."""
+        """Whether its bands may be frames of a video: they have masks of their own and no names."""
         return self.wavelengths is None and self.system.plain.codes_frames
 
 
@@ -66,12 +66,13 @@ class Snapshot:
     """A measurement, and the camera that took it.
 
     Attributes:
-        y: `(1, K, H', W')`, in the unit of the camera.
-        camera: that took it.
-        truth: `(1, C, H, W)`, on the CPU; None where it is not known.
-        level: what scores take for 1, of the truth and of the cube.
-        corrections: what was done to the frame, by step; None where it was simulated without noise.
-        notes: how each file was understood and what was found, a line each.
+        y: measurement `(1, K, H', W')`, in the unit of the camera.
+        camera: the camera that took it.
+        truth: the true cube `(1, C, H, W)`, on the CPU; None where it is unknown.
+        level: brightness of truth and cube that scores take for 1.
+        corrections: corrections of the raw frame, by step; None where it was simulated without
+            noise.
+        notes: one line each on how a file was understood and what was found.
     """
 
     y: Tensor
@@ -88,38 +89,38 @@ class Snapshot:
 
     @property
     def good(self) -> Tensor | None:
-        """The pixels that count, shaped like y; None for all."""
-        good = self.camera.system.good_pixels
-        return None if good is None else good.expand_as(self.y)
+        """The good pixels, shaped like y; None for all."""
+        good_pixels = self.camera.system.good_pixels
+        return None if good_pixels is None else good_pixels.expand_as(self.y)
 
     def by(self, note: str = "", **changes: Any) -> Snapshot:
-        """Return the snapshot by a camera with other values, and a note on that."""
+        """Return the snapshot with other values of its camera, and a note on that."""
         notes = (*self.notes, note) if note else self.notes
         return replace(self, camera=replace(self.camera, **changes), notes=notes)
 
 
 def is_raw(corrections: Mapping[str, Any] | None) -> bool:
-    """Tell of what was done to a frame whether it is a sensor's: a dark level was subtracted."""
+    """Tell from its corrections whether a frame is a sensor's: a dark level was subtracted."""
     return bool((corrections or {}).get("dark", {}).get("level", 0))
 
 
 @dataclass(frozen=True)
 class Result:
-    """A cube, and what is known of it.
+    """The result of a reconstruction.
 
     Attributes:
-        snapshot: that it was made of.
-        method: that made it.
-        solution: its cube and history, in the unit of the camera.
-        statistics: of the measurement, those that the method was given.
-        findings: what speaks for and against the camera.
-        heldout: how well the method predicts pixels that it is not given, if asked for.
+        snapshot: the snapshot that was reconstructed.
+        method: the method that reconstructed it.
+        solution: cube and history, in the unit of the camera.
+        statistics: statistics of the measurement that the method got.
+        findings: findings for and against the camera.
+        heldout: the held-out error, if asked for.
         uncertainty: the error of every value, if asked for, in the unit of the camera.
-        response: of the camera, where it is known.
-        scene: the cube in the unit that was asked for; None in that of the camera.
-        scene_uncertainty: likewise.
-        rows: of the iterations.
-        batch: snapshots that were reconstructed together.
+        response: the response of the camera; None where it is unknown.
+        scene: the cube in the unit of the settings; None: it is that of the camera.
+        scene_uncertainty: the error of every value of `scene`.
+        rows: one record per iteration.
+        batch: number of snapshots that were reconstructed together.
     """
 
     snapshot: Snapshot
@@ -137,7 +138,7 @@ class Result:
 
     @property
     def cube(self) -> Tensor:
-        """The cube `(1, C, H, W)` in the unit that was asked for."""
+        """The cube `(1, C, H, W)` in the unit of the settings."""
         return self.solution.x if self.scene is None else self.scene
 
     @property
@@ -147,7 +148,7 @@ class Result:
 
     @property
     def truth(self) -> Tensor | None:
-        """The truth `(1, C, H, W)` in that unit."""
+        """The true cube `(1, C, H, W)` in the unit of `cube`."""
         truth = self.snapshot.truth
         if truth is None or self.scene is None or self.response is None:
             return truth

@@ -1,4 +1,8 @@
-"""What a method shows of its own errors: the scene it found, seen mirrored and lost again."""
+"""Estimate the errors of a method on a scene by one more reconstruction with a known truth.
+
+The cube is mirrored, measured and reconstructed once more. The truth of that reconstruction is the
+mirrored cube, so its error is known.
+"""
 
 from dataclasses import dataclass, field
 
@@ -21,24 +25,26 @@ from cassi.systems.base import System
 from cassi.systems.grid import as_wide
 from cassi.uncertainty.mask_shift import MaskShift, find_mask_shift, measure_shifted
 
-_CHANGED = 0.02  # of the measurement: less is no other code
-_AROUND = 13  # pixels, the side of the square of a local mean
-_MOST = 0.75  # of the pixels
+# Least relative change of a measurement by which a mirrored scene counts as coded by another part
+# of the mask.
+_MIN_CHANGE = 0.02
+# Side of the square of a local mean, pixels.
+_MEAN_SIDE = 13
+# Quantile of the held-out pixels for `Probe.missed`.
+_QUANTILE = 0.75
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What pixels held out, and noise drawn again, say of a method.
+    """Errors of a method at held-out pixels, and its response to noise.
 
     Attributes:
-        heldout: error of pixels that the method was not given, on the brightest lines, see
-            `cassi.solvers.heldout.Lines`.
-        missed: |residual| over the local root mean square of A·`repeated`, at pixels of the
-            mirrored scene that the method was not given: the value that three quarters of them do
-            not exceed. With noise it is large.
-        response: how much the cube changes with noise, for each unit of that: both as root mean
-            squares. 0 where there is none.
-        mask_shift: where the mask seems to lie.
+        heldout: error at held-out pixels on the brightest lines, see `cassi.solvers.heldout.Lines`.
+        missed: ratio of |residual| to the local root mean square of A·`repeated`, at held-out
+            pixels of the mirrored scene: its 75 % quantile. With noise it is large.
+        response: change of the cube with added noise, over that noise, both as root mean squares;
+            0 where there is no noise.
+        mask_shift: apparent shift of the mask.
     """
 
     heldout: float
@@ -49,16 +55,16 @@ class Probe:
 
 @dataclass(frozen=True)
 class BootstrapResult:
-    """What is known of a reconstruction without the truth.
+    """Errors of a reconstruction as far as they are known without the truth.
 
     Attributes:
         x: cube `(1, C, H, W)`.
-        repeated: what the method makes of x itself, less x, `(1, C, H, W)`: an error whose truth is
-            known. The method is given x mirrored, through the same camera, so that another part of
-            the mask codes every pixel, with the residual of x as noise, its signs redrawn. Where
-            the mask seems to lie elsewhere, that mask codes it, and the method is not told.
+        repeated: error of the repeated reconstruction, `(1, C, H, W)`: the reconstruction of x
+            minus x. x is mirrored and measured by the same camera, so that another part of the mask
+            codes every pixel. The residual of x, with random signs, is its noise. Where the mask
+            seems to be shifted, the shifted mask codes x, and the method gets the nominal one.
         residual: y − Ax, `(1, K, H', W')`.
-        probed: what the brightest lines say.
+        probed: errors at held-out pixels.
     """
 
     x: Tensor
@@ -69,18 +75,18 @@ class BootstrapResult:
 
 @dataclass(frozen=True)
 class Trial:
-    """A measurement, its camera, and the method whose cube of it is judged.
+    """A measurement, its camera, and the method whose errors are estimated.
 
     Attributes:
         y: measurement `(1, K, H', W')`.
         system: the camera.
         reconstructor: the method.
-        statistics: of the whole measurement, those that the cube was made with: what the method
-            found out about it then is not looked for again.
-        seed: of what is drawn.
-        wide: light comes in all wavelengths, so that bands of an `SDCassi` are as wide as their
-            distance. The mirrored scene is coded so, and the method is not told.
-        along: the cube along the dispersion that x was read from: then it is mirrored instead.
+        statistics: statistics of the whole measurement with which the cube was reconstructed; they
+            are not estimated again.
+        seed: of the random numbers.
+        wide: the light is broadband, so that bands of an `SDCassi` are as wide as their distance.
+            The mirrored scene is measured so, and the method gets the camera with narrow bands.
+        along: the cube on the spectral grid from which x was read. It is mirrored in place of x.
     """
 
     y: Tensor
@@ -92,86 +98,102 @@ class Trial:
     along: Along | None = None
 
     def run(self, y: Tensor, system: System) -> Solution:
-        """Return what the method makes of another measurement through another camera."""
+        """Reconstruct another measurement with the method, through another camera."""
         torch.manual_seed(self.seed)
         return self.reconstructor.run(y, system, statistics=self.statistics).checked()
 
 
 @torch.no_grad()
-def bootstrap(trial: Trial, x: Tensor, probed: Probe | None = None) -> BootstrapResult:
-    """Look at a reconstruction x: one more of the whole scene, and one or two of a third of it.
+def bootstrap(trial: Trial, x: Tensor, probe: Probe | None = None) -> BootstrapResult:
+    """Estimate the errors of a cube x by further reconstructions.
 
-    Where y is a part of a scene, `probed` is that of the whole scene.
+    One is of the whole scene, one or two are of a third of it.
+
+    Args:
+        trial: measurement, camera and method.
+        x: the cube `(1, C, H, W)`.
+        probe: errors at held-out pixels of the whole scene, where y is a part of it; None: they are
+            measured.
     """
     system, seed = trial.system, trial.seed
     y = system.without_bad_pixels(trial.y)
-    # What was measured: the cube, or that along the dispersion which it was read from.
-    lit, seen = (x, system)
+    # The cube with which the measurement is consistent is that on the grid, where there is one.
+    measured_cube, camera = (x, system)
     if trial.along is not None:
-        lit, seen = trial.along.x, trial.along.grid.camera(system)
-    residual = y - seen(lit)
-    mask_shift = find_mask_shift(y, lit, seen) if probed is None else probed.mask_shift
-    axes = mirror_axes(lit, seen)
+        measured_cube, camera = trial.along.x, trial.along.grid.camera(system)
+    residual = y - camera(measured_cube)
+    mask_shift = find_mask_shift(y, measured_cube, camera) if probe is None else probe.mask_shift
+    axes = mirror_axes(measured_cube, camera)
     random = torch.Generator().manual_seed(seed)
     signs = torch.randint(0, 2, residual.shape, generator=random).to(residual) * 2 - 1
-    plain, mirror = system.plain, lit.flip(axes)
-    again = measure_shifted(mirror, seen, mask_shift) + residual.flip(axes) * signs
-    if trial.wide and trial.along is None and type(plain) is SDCassi and plain.band_width == 1:
-        # By how much width changes any such camera.
-        narrow = plain.like(photographed=False)
-        again = again + as_wide(narrow)(mirror) - narrow(mirror)
-    held = draw_heldout(y.shape[1:], SHARE, seed + 1).to(y.device)
-    mirrored = trial.run(again, system.weighted(bad_pixels=held))
-    repeated = mirrored.x.flip(axes) - x
-    if probed is None:
+    nominal, mirrored_cube = system.plain, measured_cube.flip(axes)
+    mirrored_y = measure_shifted(mirrored_cube, camera, mask_shift) + residual.flip(axes) * signs
+    if trial.wide and trial.along is None and type(nominal) is SDCassi and nominal.band_width == 1:
+        # The width of the bands changes a measurement by this difference. It is taken without the
+        # sharp interpolation of a measured mask, which wide bands do not have.
+        point_camera = nominal.like(photographed=False)
+        mirrored_y = mirrored_y + as_wide(point_camera)(mirrored_cube) - point_camera(mirrored_cube)
+    is_heldout = draw_heldout(y.shape[1:], SHARE, seed + 1).to(y.device)
+    solution = trial.run(mirrored_y, system.weighted(bad_pixels=is_heldout))
+    repeated_error = solution.x.flip(axes) - x
+    if probe is None:
         axis = system.part_axis or -2
         count = y.shape[axis]
         first, stop = brightest_lines(y, system, max(LEAST, int(LOOKED_AT * count)))
         noise = float(root_mean_square(residual))
-        heldout, response = _probe(trial, (first, stop), noise, mask_shift)
-        left = again - mirrored.measured(system)
-        missed = _missed(left, system(repeated).flip(axes), held)
-        probed = Probe(heldout, missed, response, mask_shift)
-    return BootstrapResult(x, repeated, residual, probed)
+        heldout, response = _probe_method(trial, (first, stop), noise, mask_shift)
+        residual_of_mirrored = mirrored_y - solution.measured(system)
+        heldout_ratio = _heldout_ratio(
+            residual_of_mirrored, system(repeated_error).flip(axes), is_heldout
+        )
+        probe = Probe(heldout, heldout_ratio, response, mask_shift)
+    return BootstrapResult(x, repeated_error, residual, probe)
 
 
-def _missed(residual: Tensor, error: Tensor, held: Tensor) -> float:
-    """Return `missed` of `Probe`, from what is left of y, the error of y, and the pixels."""
+def _heldout_ratio(residual: Tensor, error: Tensor, is_heldout: Tensor) -> float:
+    """Return `Probe.missed` from the residual of y, the error of y, and the held-out pixels."""
+    # Powers of two keep the squares within single precision.
     unit = unit_of(error)
     residual, error = residual / unit, error / unit
-    usual = avg_pool2d(error.square(), _AROUND, 1, _AROUND // 2, count_include_pad=False).sqrt()
-    ratio = (residual.abs() / usual)[held & (usual > 0)]
-    return float(ratio.quantile(_MOST)) if len(ratio) else 1.0
+    local_error = avg_pool2d(
+        error.square(), _MEAN_SIDE, 1, _MEAN_SIDE // 2, count_include_pad=False
+    ).sqrt()
+    ratio = (residual.abs() / local_error)[is_heldout & (local_error > 0)]
+    return float(ratio.quantile(_QUANTILE)) if len(ratio) else 1.0
 
 
-def _probe(
+def _probe_method(
     trial: Trial, lines: tuple[int, int], noise: float, mask_shift: MaskShift
 ) -> tuple[float, float]:
-    """Reconstruct some lines without some pixels; where there is noise, twice.
+    """Reconstruct some lines without held-out pixels, and once more with added noise.
 
-    The noise is the root mean square of the residual of the method's cube, in the unit of y.
+    Args:
+        trial: measurement, camera and method.
+        lines: the first line, and the one after the last.
+        noise: root mean square of the residual of the cube, in the unit of y.
+        mask_shift: apparent shift of the mask.
 
     Returns:
         `heldout` and `response` of `Probe`.
     """
-    whole = trial.system.without_bad_pixels(trial.y)
-    size = float(root_mean_square(whole))
-    system, y = _cut(trial.system, lines, whole)
-    held = draw_heldout(y.shape[1:], SHARE, trial.seed).to(y.device)
-    camera = system.weighted(bad_pixels=held)
-    found = trial.run(y, camera)
+    frame = trial.system.without_bad_pixels(trial.y)
+    signal = float(root_mean_square(frame))
+    system, y = _cut(trial.system, lines, frame)
+    is_heldout = draw_heldout(y.shape[1:], SHARE, trial.seed).to(y.device)
+    camera = system.weighted(bad_pixels=is_heldout)
+    solution = trial.run(y, camera)
     response = 0.0
-    added = max(noise, mask_shift.change if mask_shift.is_significant else 0.0)
-    if added > UNSEEN * size:
+    noise_level = max(noise, mask_shift.change if mask_shift.is_significant else 0.0)
+    if noise_level > UNSEEN * signal:
         random = torch.Generator().manual_seed(trial.seed + 2)
-        noisy = y + added * torch.randn(y.shape, generator=random).to(y)
-        response = float(root_mean_square(trial.run(noisy, camera).x - found.x)) / added
-    error = Lines(y, system, held).misses(found.measured(system))
+        noisy = y + noise_level * torch.randn(y.shape, generator=random).to(y)
+        response = float(root_mean_square(trial.run(noisy, camera).x - solution.x)) / noise_level
+    error = Lines(y, system, is_heldout).misses(solution.measured(system))
     return float(error.square().mean().sqrt()), response
 
 
 def _cut(system: System, lines: tuple[int, int], y: Tensor) -> tuple[System, Tensor]:
-    """Return camera and measurement of some lines; of all where none can be cut."""
+    """Return camera and measurement of some lines; of all lines where the camera has no parts."""
     axis = system.part_axis
     if axis is None:
         return system, y
@@ -180,11 +202,12 @@ def _cut(system: System, lines: tuple[int, int], y: Tensor) -> tuple[System, Ten
 
 
 def mirror_axes(x: Tensor, system: System) -> tuple[int, ...]:
-    """Return along which axes a scene is mirrored: across the dispersion, if the mask changes so.
+    """Return the axes along which a scene is mirrored.
 
-    With a mask that is its own mirror image, nothing would change; then along both.
+    It is the axis across the dispersion. A mask that is its own mirror image there would code the
+    mirrored scene as before: then both axes are mirrored.
     """
-    across = system.part_axis or -2
-    y, mirrored = system(x), system(x.flip(across)).flip(across)
-    changed = float((y - mirrored).double().norm()) > _CHANGED * float(y.double().norm())
-    return (across,) if changed else (-2, -1)
+    axis_across = system.part_axis or -2
+    y, mirrored_y = system(x), system(x.flip(axis_across)).flip(axis_across)
+    is_changed = float((y - mirrored_y).double().norm()) > _MIN_CHANGE * float(y.double().norm())
+    return (axis_across,) if is_changed else (-2, -1)

@@ -1,4 +1,4 @@
-"""From features to standard deviations: a small regression, and factors that make it hold."""
+"""Predict standard deviations from features: a small regression, and calibrated factors."""
 
 import json
 import math
@@ -12,22 +12,33 @@ from torch import Tensor, nn
 from cassi.uncertainty.features import BASE, BRIGHTNESS, NAMES, NUMBERS, TEXTURE, Features
 
 FILE = Path(__file__).with_name("error_model.safetensors")
-"""The regression that comes with the package; scripts/release/uncertainty.py makes it."""
+"""Weights of the package. scripts/release/uncertainty.py fits them."""
 NORMAL = 1.6448536269514722
-"""Standard deviations that hold 90 % of a normal distribution."""
+"""Standard deviations to either side that hold 90 % of a normal distribution."""
 LEVELS = (0.5, 0.8, 0.9, 0.95)
-"""Shares of the values that intervals are to hold."""
+"""Nominal coverages of intervals."""
 ERRORS = ("heldout", "error of the scene", "noise", "motion")
-"""Numbers of a scene that grow with its error, in decades."""
-UNSEEN = NAMES.index("heldout without noise")
-EXPONENT, WORST = 0.19, -1.3
-"""Of that number, which is taken to be at most 10^WORST = 5 %."""
-_BY_HEART = [UNSEEN, *(NAMES.index(name) for name in ERRORS if name != "motion")]
-# Numbers of a scene that have too few values for a regression: it would learn them by heart.
+"""Features of a scene, in decades, that grow with its error."""
+HELDOUT_WITHOUT_NOISE = NAMES.index("heldout without noise")
+HELDOUT_EXPONENT, MAX_LOG_HELDOUT = 0.19, -1.3
+"""Exponent of this feature h/ρ, and its largest value: 10^−1.3 = 5 %.
+
+Without it the logarithm of the factor that a frame lacks has a standard deviation of 0.21 on frames
+outside of the training, with it 0.13 (docs/development/experiments/uncertainty.md)."""
+# Features of a scene that the regression does not get. They have one value per scene, and the
+# training has 20 scenes: it would learn them by heart.
+_UNUSED_FEATURES = [
+    HELDOUT_WITHOUT_NOISE,
+    *(NAMES.index(name) for name in ERRORS if name != "motion"),
+]
 GROUPS = 3
-"""Of brightness, and of texture."""
+"""Number of groups of brightness, and of texture."""
 REGIONS = (1, 3, 5, 9, 17, 33)
-"""Sides of the regions whose factors are known, pixels."""
+"""Sides of the regions whose factors are tabulated, pixels."""
+# Share of the features of a value that may lie outside of the training before it counts as unusual.
+_MAX_OUTSIDE = 0.1
+# Decades by which a feature of a scene may exceed those of the training.
+_MARGIN_DECADES = 0.05
 
 
 class ErrorModel(nn.Module):
@@ -35,10 +46,10 @@ class ErrorModel(nn.Module):
 
         σ = b · exp(f(φ)) · (h/ρ)^0.19 · k(g),
 
-    b the local error of the repeated reconstruction, f two hidden layers, h and ρ the errors
-    `heldout` and `missed` of `cassi.uncertainty.bootstrap.Probe`, and k the factor by which
-    in the group g of brightness and texture 90 % of the errors of scenes that f has not seen are
-    within ±1.645 σ (split conformal prediction).
+    b is the local error of the repeated reconstruction, and f a network of two hidden layers. h and
+    ρ are the errors `heldout` and `missed` of `cassi.uncertainty.bootstrap.Probe`. k is the factor
+    for the group g of brightness and texture: with it 90 % of the errors of scenes that are not in
+    the training are within ±1.645 σ (split conformal prediction).
     """
 
     center: Tensor
@@ -75,88 +86,88 @@ class ErrorModel(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Return log σ in units of the signal level, before its factors: `(N, F)` → `(N,)`."""
-        # Beyond what was trained on a network extrapolates to anything.
-        inside = features.clamp(self.lowest, self.highest)
-        known = (inside - self.center) / self.scale
-        known[:, _BY_HEART] = 0
-        change: Tensor = self.layers(known)[:, 0]
-        unseen = EXPONENT * features[:, UNSEEN].clamp_max(WORST)
-        return change + math.log(10) * (features[:, BASE] + unseen)
+        # A network extrapolates badly, so features outside of the training count as those at its
+        # edge. `excess` makes up for it.
+        values_in_range = features.clamp(self.lowest, self.highest)
+        inputs = (values_in_range - self.center) / self.scale
+        inputs[:, _UNUSED_FEATURES] = 0
+        change: Tensor = self.layers(inputs)[:, 0]
+        heldout_term = HELDOUT_EXPONENT * features[:, HELDOUT_WITHOUT_NOISE].clamp_max(
+            MAX_LOG_HELDOUT
+        )
+        return change + math.log(10) * (features[:, BASE] + heldout_term)
 
     def group(self, features: Tensor) -> Tensor:
         """Return the group of brightness and texture, `(N,)`, from 0 to GROUPS² − 1."""
-        found = [
-            torch.bucketize(features[:, at].contiguous(), edges)
-            for at, edges in zip((BRIGHTNESS, TEXTURE), self.edges, strict=True)
+        groups = [
+            torch.bucketize(features[:, index].contiguous(), edges)
+            for index, edges in zip((BRIGHTNESS, TEXTURE), self.edges, strict=True)
         ]
-        return GROUPS * found[0] + found[1]
+        return GROUPS * groups[0] + groups[1]
 
     @torch.no_grad()
     def predict(self, features: Features) -> tuple[Tensor, float]:
-        """Return σ `(1, C, H, W)` in units of the signal level, and the share of strange values.
+        """Return σ `(1, C, H, W)` in units of the signal level, and the share of unusual values.
 
-        A value is strange where a tenth of its features are outside of those of the training.
+        A value is unusual where more than a tenth of its features are outside of the training.
         """
         sigma = torch.empty_like(features.x)
-        strange = 0
+        n_unusual = 0
         for band in range(features.bands):
             planes = features.band(band)
             rows = planes.flatten(1).T
-            found = self(rows).exp() * self.factors.flatten()[self.group(rows)]
-            sigma[0, band] = found.view(planes.shape[1:])
-            local = rows[:, : len(NAMES) - NUMBERS]
+            std = self(rows).exp() * self.factors.flatten()[self.group(rows)]
+            sigma[0, band] = std.view(planes.shape[1:])
+            local_features = rows[:, : len(NAMES) - NUMBERS]
             low, high = (edge[: len(NAMES) - NUMBERS] for edge in (self.lowest, self.highest))
-            outside = ((local < low) | (local > high)).float().mean(1)
-            strange += int((outside > _STRANGE).sum())
-        return sigma, strange / sigma.numel()
+            outside_share = ((local_features < low) | (local_features > high)).float().mean(1)
+            n_unusual += int((outside_share > _MAX_OUTSIDE).sum())
+        return sigma, n_unusual / sigma.numel()
 
-    def unlike(self, features: Features) -> list[str]:
-        """Return which numbers of the scene are outside of those of the training."""
-        found = []
-        for at, name in enumerate(NAMES[-NUMBERS:], len(NAMES) - NUMBERS):
+    def unusual_numbers(self, features: Features) -> list[str]:
+        """Return the names of the features of the scene that are outside of the training."""
+        names = []
+        for index, name in enumerate(NAMES[-NUMBERS:], len(NAMES) - NUMBERS):
             number = features.numbers[name]
-            above = number > float(self.highest[at]) + _ROOM
-            below = number < float(self.lowest[at]) - _ROOM
-            # A scene that is predicted better than any of the training is none the worse.
+            above = number > float(self.highest[index]) + _MARGIN_DECADES
+            below = number < float(self.lowest[index]) - _MARGIN_DECADES
+            # A scene may have smaller errors than all of the training: that is no reason to doubt
+            # its error bars. Other numbers of unknowns or bands are one, whichever way they differ.
             if above or (below and name in ("unknowns", "bands")):
-                found.append(name)
-        return found
+                names.append(name)
+        return names
 
     def excess(self, features: Features) -> float:
-        """Return by which factor the errors of a scene exceed all of the training, at least 1.
+        """Return the factor by which the errors of a scene exceed all of the training, at least 1.
 
-        The regression takes features beyond the training as those at its edge. The scene may be
-        worse by as much as its errors are: those of pixels held out, of the mirrored scene, and of
-        what noise and a moved mask change of the cube.
+        The regression treats features outside of the training as those at its edge. The error may
+        be larger by the factor by which the largest of these features is: the held-out error, the
+        error of the mirrored scene, and the changes of the cube by noise and a shifted mask.
         """
-        most = 0.0
-        for at, name in enumerate(NAMES[-NUMBERS:], len(NAMES) - NUMBERS):
+        largest = 0.0
+        for index, name in enumerate(NAMES[-NUMBERS:], len(NAMES) - NUMBERS):
             if name in ERRORS:
-                most = max(most, features.numbers[name] - float(self.highest[at]))
-        return float(10**most)
+                largest = max(largest, features.numbers[name] - float(self.highest[index]))
+        return float(10**largest)
 
     def factor_of(self, pixels: float, spectra: bool = False) -> float:
-        """Return the factor of means over so many pixels, between those known by interpolation."""
+        """Return the factor of means over `pixels` pixels, interpolated between `REGIONS`."""
         table = (self.spectra if spectra else self.regions).tolist()
         sides = [math.log(side) for side in REGIONS]
-        at = min(max(0.5 * math.log(max(pixels, 1.0)), sides[0]), sides[-1])
-        above = next(i for i in range(1, len(sides)) if at <= sides[i])
-        part = (at - sides[above - 1]) / (sides[above] - sides[above - 1])
-        return table[above - 1] + part * (table[above] - table[above - 1])
-
-
-_STRANGE = 0.1  # of the features
-_ROOM = 0.05  # of a decade, beside the numbers of scenes that were trained on
+        position = min(max(0.5 * math.log(max(pixels, 1.0)), sides[0]), sides[-1])
+        above = next(i for i in range(1, len(sides)) if position <= sides[i])
+        fraction = (position - sides[above - 1]) / (sides[above] - sides[above - 1])
+        return table[above - 1] + fraction * (table[above] - table[above - 1])
 
 
 @lru_cache(maxsize=4)
 def load_error_model(path: Path = FILE) -> ErrorModel:
-    """Return the regression of a file, on the CPU."""
+    """Load the regression from a file, on the CPU."""
     from safetensors import safe_open
 
     with safe_open(path, "pt") as file:
-        about: dict[str, Any] = json.loads((file.metadata() or {}).get("about", "{}"))
+        description: dict[str, Any] = json.loads((file.metadata() or {}).get("about", "{}"))
         state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    model = ErrorModel(about.get("width", 32))
+    model = ErrorModel(description.get("width", 32))
     model.load_state_dict(state)
     return model.eval().requires_grad_(False)

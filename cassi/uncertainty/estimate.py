@@ -1,4 +1,4 @@
-"""The standard deviation of every value of a reconstruction."""
+"""Estimate the standard deviation of every value of a reconstruction."""
 
 from __future__ import annotations
 
@@ -16,31 +16,35 @@ from cassi.uncertainty.bootstrap import BootstrapResult, Probe, Trial, bootstrap
 from cassi.uncertainty.error_model import ErrorModel, load_error_model
 from cassi.uncertainty.features import Features
 
-STRANGE = 0.1
-"""Share of the values unlike those of the calibration, above which that is said."""
-ROUGH = 1.5
-"""Times the root mean square of σ, by which rough spectra raise it, above which that is said."""
-DARK = 0.07
-"""Share of a sensor's frame where stray light counts, above which that is said."""
-_SQUARE, _LITTLE = 8, 0.05
+MAX_UNUSUAL = 0.1
+"""Share of values outside of the training from which on there is a warning."""
+MAX_ROUGHNESS_FACTOR = 1.5
+"""Factor by which rough spectra raise the root mean square of σ, from which on there is a
+warning."""
+MAX_DARK_SHARE = 0.07
+"""Share of a sensor's frame in the dark from which on there is a warning. A frame with 5.7 % has
+95 % of the values within 90 % intervals, one with 8.2 % has 77 %
+(docs/development/experiments/uncertainty.md)."""
+# Side of the squares whose mean light is compared, pixels, and the share of the mean of all squares
+# below which a square is dark.
+_DARK_SQUARE_PIXELS, _DARK_LEVEL = 8, 0.05
 
 
 @dataclass(frozen=True)
 class Uncertainty:
-    """How sure a reconstruction is.
+    """Standard deviations of the values of a reconstruction.
 
     Attributes:
-        std: σ, `(1, C, H, W)`, in the unit of the cube: the truth is within ±1.645 σ in 90 % of
-            the values.
-        pattern: an error of the method on this scene, in units of σ, mean square 1,
+        std: standard deviation σ, `(1, C, H, W)`, in the unit of the cube: the truth is within
+            ±1.645 σ in 90 % of the values.
+        pattern: an error of the method on this scene, in units of σ, with mean square 1,
             `(1, C, H, W)`. It has the correlation of errors between neighbours and bands.
-        sources: root mean squares of σ, in the unit of the cube: of the noise, of the model of the
-            camera, and of the part that the camera does not measure.
-        shift: apparent error of the mask's position (down, right), pixels; texture alone gives up
-            to 0.2.
-        heldout: relative error of detector pixels that the method was not given.
-        warnings: how camera and scene differ from those of the calibration of σ.
-        seconds: that it took.
+        sources: root mean squares of the parts of σ, in the unit of the cube: noise, model of the
+            camera, and the part of the scene that the camera does not measure.
+        shift: apparent shift of the mask (down, right), pixels; texture alone gives up to 0.2.
+        heldout: relative error at held-out pixels.
+        warnings: differences of camera and scene from those of the training of σ.
+        seconds: time of the estimate.
     """
 
     std: Tensor
@@ -54,20 +58,24 @@ class Uncertainty:
     def with_names(
         self, x: Tensor, wavelengths: Sequence[float], errors: Sequence[float]
     ) -> Uncertainty:
-        """Return σ with what errors of the wavelengths make of a cube: its slope times these.
+        """Return σ with the errors that follow from those of the wavelengths.
+
+        The error of a value is the slope of its spectrum times the error of its wavelength.
 
         Args:
             x: the cube, `(1, C, H, W)`.
-            wavelengths: of its bands, nm, rising.
-            errors: standard errors of these, nm.
+            wavelengths: wavelengths of its bands, nm, increasing.
+            errors: standard errors of the wavelengths, nm.
         """
         if x.shape[1] < 2:
             return self
-        places = torch.tensor(wavelengths, dtype=torch.float64)
-        slope = torch.gradient(x.double(), spacing=(places.to(x.device),), dim=1)[0]
-        away = slope * torch.tensor(errors, dtype=torch.float64, device=x.device).view(-1, 1, 1)
-        std = torch.hypot(self.std.double(), away).to(self.std)
-        sources = self.sources | {"names": float(root_mean_square(away))}
+        band_wavelengths = torch.tensor(wavelengths, dtype=torch.float64)
+        slope = torch.gradient(x.double(), spacing=(band_wavelengths.to(x.device),), dim=1)[0]
+        name_error = slope * torch.tensor(errors, dtype=torch.float64, device=x.device).view(
+            -1, 1, 1
+        )
+        std = torch.hypot(self.std.double(), name_error).to(self.std)
+        sources = self.sources | {"names": float(root_mean_square(name_error))}
         return replace(self, std=std, pattern=self.pattern * self.std / std, sources=sources)
 
 
@@ -91,11 +99,11 @@ def estimate(
         system: the camera.
         reconstructor: the method that made the cube.
         x: the cube `(1, C, H, W)`.
-        probed: of the whole scene, where y is a part of it.
-        statistics: of the whole measurement, those that x was made with.
+        probed: errors at held-out pixels of the whole scene, where y is a part of it.
+        statistics: statistics of the whole measurement with which x was reconstructed.
         seed: of the random numbers.
-        wide: light comes in all wavelengths, see `Trial`.
-        along: what the cube was read from, of a method along the dispersion.
+        wide: the light is broadband, see `Trial`.
+        along: the cube on the spectral grid from which x was read, if it was.
 
     Raises:
         TypeError: the camera cannot leave pixels out.
@@ -112,20 +120,25 @@ def estimate(
     trial = Trial(y, system, reconstructor, statistics, seed, wide, along)
     result = bootstrap(trial, x, probed)
     level = float(signal_level(y, system, statistics).max())
-    return judge(result, system, level, load_error_model().to(x.device))
+    return uncertainty_of(result, system, level, load_error_model().to(x.device))
 
 
 @torch.no_grad()
-def judge(result: BootstrapResult, system: System, level: float, model: ErrorModel) -> Uncertainty:
-    """Turn what the bootstrap shows into standard deviations."""
+def uncertainty_of(
+    result: BootstrapResult, system: System, level: float, model: ErrorModel
+) -> Uncertainty:
+    """Return the standard deviations that follow from a bootstrap."""
     features = Features(result, system, level)
-    predicted, strange = model.predict(features)
-    # Of a camera, bands or a mask unlike those of the training: what is worse than all of it.
-    sigma = (predicted * model.excess(features)).to(result.x.dtype)
-    smooth = float(sigma.square().mean().sqrt())
-    if not system.plain.codes_frames:  # frames of a video have no spectra
+    std, unusual_share = model.predict(features)
+    # Cameras, bands or masks outside of the training may have larger errors than all of it.
+    sigma = (std * model.excess(features)).to(result.x.dtype)
+    smooth_level = float(sigma.square().mean().sqrt())
+    # Rough spectra show errors. Frames of a video have no spectra.
+    if not system.plain.codes_frames:
         sigma = torch.maximum(sigma, features.roughness().to(sigma))
-    wider = float(sigma.square().mean().sqrt()) / max(smooth, torch.finfo(sigma.dtype).tiny)
+    roughness_factor = float(sigma.square().mean().sqrt()) / max(
+        smooth_level, torch.finfo(sigma.dtype).tiny
+    )
     pattern = result.repeated / level / sigma
     pattern = pattern / pattern.square().mean().sqrt().clamp_min(torch.finfo(pattern.dtype).tiny)
     total = float(sigma.square().mean().sqrt()) * level
@@ -136,68 +149,73 @@ def judge(result: BootstrapResult, system: System, level: float, model: ErrorMod
         sources,
         result.probed.mask_shift.shift,
         result.probed.heldout,
-        tuple(_doubts(result, features, system, model, strange, wider)),
+        tuple(_warnings(result, features, system, model, unusual_share, roughness_factor)),
     )
 
 
 def _split(result: BootstrapResult, total: float) -> dict[str, float]:
-    """Return what noise, a wrong mask, and the null space of A make of the whole error.
+    """Divide the error into parts of the noise, of a shifted mask, and of the null space of A.
 
-    What is left of the measurement is noise, but for what a shift of the mask changes of it; the
-    method answers to both as to noise that is drawn anew. The rest is what A does not see.
+    The residual is noise and the change by a shift of the mask. The method responds to both as to
+    noise that is drawn anew. The rest of the error is in the null space, which A does not measure.
     """
-    left = float(root_mean_square(result.residual)) ** 2
-    moved = result.probed.mask_shift.change**2 if result.probed.mask_shift.is_significant else 0.0
-    model = min(result.probed.response * moved**0.5, total)
-    noise = result.probed.response * max(left - moved, 0.0) ** 0.5
+    residual_power = float(root_mean_square(result.residual)) ** 2
+    shift_power = (
+        result.probed.mask_shift.change**2 if result.probed.mask_shift.is_significant else 0.0
+    )
+    model = min(result.probed.response * shift_power**0.5, total)
+    noise = result.probed.response * max(residual_power - shift_power, 0.0) ** 0.5
     noise = min(noise, max(total**2 - model**2, 0.0) ** 0.5)
-    unseen = max(total**2 - noise**2 - model**2, 0.0) ** 0.5
-    return {"noise": noise, "model": model, "unseen": unseen}
+    null_space = max(total**2 - noise**2 - model**2, 0.0) ** 0.5
+    return {"noise": noise, "model": model, "unseen": null_space}
 
 
 @torch.no_grad()
 def dark_share(y: Tensor, system: System) -> float:
-    """Return how much of a frame `(1, K, H', W')` is so dark that stray light counts there.
+    """Return the share of a frame `(1, K, H', W')` that is so dark that stray light counts there.
 
     It is the share of the squares of 8×8 pixels with less than 5 % of the mean light.
     """
-    side = min(_SQUARE, *y.shape[-2:])
-    even = system(torch.ones_like(system.adjoint(y)))
-    light, seen = (avg_pool2d(each, side) for each in (even, system.without_bad_pixels(y)))
-    lit = light > light.mean() / 2
-    means = seen[lit] / light[lit]
-    return float((means < _LITTLE * means.mean()).float().mean())
+    # Squares that the mask leaves dark are not counted: their light says nothing about the scene.
+    side = min(_DARK_SQUARE_PIXELS, *y.shape[-2:])
+    white_frame = system(torch.ones_like(system.adjoint(y)))
+    white_means, y_means = (
+        avg_pool2d(frame, side) for frame in (white_frame, system.without_bad_pixels(y))
+    )
+    is_lit = white_means > white_means.mean() / 2
+    means = y_means[is_lit] / white_means[is_lit]
+    return float((means < _DARK_LEVEL * means.mean()).float().mean())
 
 
-def _doubts(
+def _warnings(
     result: BootstrapResult,
     features: Features,
     system: System,
     model: ErrorModel,
-    strange: float,
-    wider: float,
+    unusual_share: float,
+    roughness_factor: float,
 ) -> list[str]:
-    doubts = []
-    if wider > ROUGH:
-        doubts.append(
+    messages = []
+    if roughness_factor > MAX_ROUGHNESS_FACTOR:
+        messages.append(
             f"spectra are rough from band to band, as those of scenes are not: error bars are "
-            f"{wider:.1f} times as wide for that"
+            f"{roughness_factor:.1f} times as wide for that"
         )
     if result.probed.mask_shift.is_doubtful(system.part_axis):
         down, right = result.probed.mask_shift.shift
-        doubts.append(
+        messages.append(
             f"the mask seems to lie {down:+.2f} pixels down and {right:+.2f} right of where it is "
             "taken to lie, so error bars may be too small; calibrate=true, or cassi-calibrate, "
             "tells whether it does"
         )
-    if unlike := model.unlike(features):
-        doubts.append(
+    if unusual := model.unusual_numbers(features):
+        messages.append(
             f"error bars were calibrated with other scenes and cameras than this one, by "
-            f"{', '.join(unlike)}: take them as a map, not as numbers"
+            f"{', '.join(unusual)}: take them as a map, not as numbers"
         )
-    elif strange > STRANGE:
-        doubts.append(
-            f"error bars were calibrated with scenes unlike {strange:.0%} of this one: take them "
-            "as a map, not as numbers"
+    elif unusual_share > MAX_UNUSUAL:
+        messages.append(
+            f"error bars were calibrated with scenes unlike {unusual_share:.0%} of this one: take "
+            "them as a map, not as numbers"
         )
-    return doubts
+    return messages

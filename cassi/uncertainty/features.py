@@ -1,4 +1,7 @@
-"""What the error of a value may depend on, free of units and of the number of bands."""
+"""Features of the values of a cube on which their errors depend.
+
+They have no unit, and do not depend on the number of bands.
+"""
 
 import math
 
@@ -11,11 +14,15 @@ from cassi.systems.base import System
 from cassi.uncertainty.bootstrap import BootstrapResult
 
 FLOOR = 1e-4
-"""Of the signal level: errors and textures below it are all alike."""
-_FINE, _COARSE = 4, 16  # sides of blocks, pixels
-_LEAST = 1e-4  # held-out error: below it all are alike
-_ROUGH = 4  # order of the differences of neighbouring bands
-
+"""Least error or texture, relative to the signal level. Smaller ones count as this."""
+# Sides of the blocks of local means, pixels.
+_FINE, _COARSE = 4, 16
+# Least held-out error. Smaller ones count as this.
+_MIN_HELDOUT = 1e-4
+# Order of the differences of neighbouring bands in `roughness`. With the second difference instead,
+# intervals of 90 % hold 83.1 % at least, and 95.2 % at most
+# (docs/development/experiments/uncertainty.md).
+_DIFFERENCE_ORDER = 4
 
 NAMES = (
     *("error 3", "error 8", "error 32", "error of all bands 3", "error of all bands 8"),
@@ -26,31 +33,30 @@ NAMES = (
     *("unknowns", "bands", "heldout", "heldout without noise", "error of the scene"),
     *("noise", "motion"),
 )
-"""What the numbers of `Features.band` are, in their order."""
+"""Names of the features, in the order of `Features.band`."""
 NUMBERS = 7
-"""So many of them, the last ones, are the same for a whole scene."""
+"""Number of features that are the same for a whole scene: the last ones of `NAMES`."""
 BASE, TEXTURE, BRIGHTNESS = (NAMES.index(n) for n in ("error 8", "deviation 8", "local mean"))
 
 
 class Features:
-    """Describe every value of a cube by numbers from which the size of its error is told.
+    """Features of every value of a cube.
 
-    With b the error of the repeated reconstruction and x the cube, both in units of the signal
-    level, decimal logarithms of
+    b is the error of the repeated reconstruction and x the cube, both in units of the signal level.
+    The features are decimal logarithms of
 
     - the local root mean square of b in its band, over 3×3 pixels and about 8 and 32, and over all
       bands
     - the gradient of x in its band and of the mean over bands, and local standard deviations
     - x itself, its local mean, and the mean over bands
     - the differences of neighbouring bands, in units of one band in 28
-    - the residual carried back, Aᵀ|y − Ax|/Aᵀ1
-    - how many bands share the pixels of the detector, Aᵀ(A1)/Aᵀ1
+    - the back-projected residual, Aᵀ|y − Ax|/Aᵀ1
+    - the number of bands that share a pixel of the detector, Aᵀ(A1)/Aᵀ1
 
-    and the light Aᵀ1 that the mask lets through, the place of the band in the spectrum, the
-    number of unknowns for each measured value, the error of pixels held out, the same over
-    `Probe.missed`, which is large with noise, and what noise of the residual's size and the shift
-    of the mask change of the cube. They are made band by band: all of them take 28 times the
-    memory of the cube.
+    and the light Aᵀ1 behind the mask, the place of the band in the spectrum, and numbers of the
+    scene: unknowns per measured value, bands, the held-out error, the same over `Probe.missed`, the
+    mean error b, and the changes of the cube by noise and by the shift of the mask. They are
+    computed band by band: all of them take 28 times the memory of the cube.
     """
 
     @torch.no_grad()
@@ -63,79 +69,79 @@ class Features:
         self.carried = system.adjoint(result.residual.abs() / level).float()
         mean, power = self.x.mean(1, keepdim=True), self.error.square().mean(1, keepdim=True)
         self.shared = {
-            "error of all bands 3": _log(_smooth(power, 1).sqrt()),
-            "error of all bands 8": _log(_smooth(power, _FINE).sqrt()),
+            "error of all bands 3": _log(_local_mean(power, 1).sqrt()),
+            "error of all bands 8": _log(_local_mean(power, _FINE).sqrt()),
             "gradient of the mean": _log(_gradient(mean)),
             "deviation of the mean 8": _log(_deviation(mean, _FINE)),
             "deviation of the mean 32": _log(_deviation(mean, _COARSE)),
             "mean over bands": _log(mean),
         }
-        missed, mask_shift = max(result.probed.heldout, _LEAST), result.probed.mask_shift
+        heldout, mask_shift = max(result.probed.heldout, _MIN_HELDOUT), result.probed.mask_shift
         noise = float(root_mean_square(result.residual))
-        moved = mask_shift.change if mask_shift.is_significant else 0.0
-        changed = [result.probed.response * size / level for size in (noise, moved)]
+        shift_change = mask_shift.change if mask_shift.is_significant else 0.0
+        changes = [result.probed.response * size / level for size in (noise, shift_change)]
         self.numbers = {
             "unknowns": math.log10(self.x[0].numel() / ones[0].numel()),
             "bands": math.log10(bands / 28),
-            "heldout": math.log10(missed),
-            "heldout without noise": math.log10(missed / max(result.probed.missed, _LEAST)),
+            "heldout": math.log10(heldout),
+            "heldout without noise": math.log10(heldout / max(result.probed.missed, _MIN_HELDOUT)),
             "error of the scene": 0.5 * math.log10(max(float(power.mean()), FLOOR**2)),
-            "noise": math.log10(max(changed[0], FLOOR)),
-            "motion": math.log10(max(changed[1], FLOOR)),
+            "noise": math.log10(max(changes[0], FLOOR)),
+            "motion": math.log10(max(changes[1], FLOOR)),
         }
 
     @torch.no_grad()
     def band(self, index: int) -> Tensor:
-        """Return the numbers of one band, `(F, H, W)`, in the order of `NAMES`."""
-        only = slice(index, index + 1)
-        x, power, light = self.x[:, only], self.error[:, only].square(), self.light[:, only]
-        safe = light.clamp_min(1e-3)
-        after, before = min(index + 1, self.bands - 1), max(index - 1, 0)
-        slope = (self.x[:, after] - self.x[:, before]).abs()[:, None] * self.bands / 56
+        """Return the features of one band, `(F, H, W)`, in the order of `NAMES`."""
+        band = slice(index, index + 1)
+        x, power, light = self.x[:, band], self.error[:, band].square(), self.light[:, band]
+        positive_light = light.clamp_min(1e-3)
+        next_band, previous_band = min(index + 1, self.bands - 1), max(index - 1, 0)
+        slope = (self.x[:, next_band] - self.x[:, previous_band]).abs()[:, None] * self.bands / 56
         place = 2 * index / max(self.bands - 1, 1) - 1
-        own = {
-            "error 3": _log(_smooth(power, 1).sqrt()),
-            "error 8": _log(_smooth(power, _FINE).sqrt()),
-            "error 32": _log(_smooth(power, _COARSE).sqrt()),
+        features = {
+            "error 3": _log(_local_mean(power, 1).sqrt()),
+            "error 8": _log(_local_mean(power, _FINE).sqrt()),
+            "error 32": _log(_local_mean(power, _COARSE).sqrt()),
             "gradient": _log(_gradient(x)),
             "deviation 8": _log(_deviation(x, _FINE)),
             "value": _log(x),
-            "local mean": _log(_smooth(x, _FINE)),
+            "local mean": _log(_local_mean(x, _FINE)),
             "slope": _log(slope),
-            "local slope": _log(_smooth(slope, _FINE)),
-            "residual": _log(_smooth(self.carried[:, only] / safe, _FINE)),
+            "local slope": _log(_local_mean(slope, _FINE)),
+            "residual": _log(_local_mean(self.carried[:, band] / positive_light, _FINE)),
             "light": light,
-            "local light": _smooth(light, _FINE),
-            "crowding": _log(self.crowd[:, only] / safe),
+            "local light": _local_mean(light, _FINE),
+            "crowding": _log(self.crowd[:, band] / positive_light),
             "place": torch.full_like(x, place),
             "place squared": torch.full_like(x, place**2),
         }
-        known = own | self.shared
-        known |= {name: torch.full_like(x, number) for name, number in self.numbers.items()}
-        return torch.cat([known[name][0] for name in NAMES])
+        all_features = features | self.shared
+        all_features |= {name: torch.full_like(x, number) for name, number in self.numbers.items()}
+        return torch.cat([all_features[name][0] for name in NAMES])
 
     @torch.no_grad()
     def roughness(self) -> Tensor:
-        r"""Return the error that the spectra show by themselves, `(1, C, H, W)`.
+        r"""Estimate the error from the roughness of the spectra, `(1, C, H, W)`.
 
         Spectra of scenes are smooth. If errors of neighbouring bands are independent, the fourth
         difference of a spectrum has 70 times their variance. So their standard deviation is the
         root of its local mean square over 70. With fewer than 5 bands it is 0.
         """
-        if self.bands <= _ROUGH:
+        if self.bands <= _DIFFERENCE_ORDER:
             return torch.zeros_like(self.x)
-        power = _smooth(self.x.diff(n=_ROUGH, dim=1).square(), _FINE)
-        band = torch.arange(self.bands, device=power.device) - _ROUGH // 2
-        error = (power / math.comb(2 * _ROUGH, _ROUGH)).sqrt()
-        return error[:, band.clamp(0, self.bands - _ROUGH - 1)]
+        power = _local_mean(self.x.diff(n=_DIFFERENCE_ORDER, dim=1).square(), _FINE)
+        band = torch.arange(self.bands, device=power.device) - _DIFFERENCE_ORDER // 2
+        error = (power / math.comb(2 * _DIFFERENCE_ORDER, _DIFFERENCE_ORDER)).sqrt()
+        return error[:, band.clamp(0, self.bands - _DIFFERENCE_ORDER - 1)]
 
 
 def _log(values: Tensor) -> Tensor:
     return (values.clamp_min(0) + FLOOR).log10()
 
 
-def _smooth(x: Tensor, side: int) -> Tensor:
-    """Local means over 3×3 blocks of side × side pixels, shaped like x."""
+def _local_mean(x: Tensor, side: int) -> Tensor:
+    """Return local means over 3×3 blocks of side × side pixels, shaped like x."""
     height, width = x.shape[-2:]
     side = max(1, min(side, height, width))
     if side > 1:
@@ -150,7 +156,7 @@ def _smooth(x: Tensor, side: int) -> Tensor:
 
 
 def _deviation(x: Tensor, side: int) -> Tensor:
-    return (_smooth(x.square(), side) - _smooth(x, side).square()).clamp_min(0).sqrt()
+    return (_local_mean(x.square(), side) - _local_mean(x, side).square()).clamp_min(0).sqrt()
 
 
 def _gradient(x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Does what a cube leaves of its measurement look as if the mask lay elsewhere?"""
+"""Estimate an apparent shift of the mask from the residual of a cube."""
 
 import math
 from dataclasses import dataclass
@@ -10,32 +10,37 @@ from torch.func import functional_call
 
 from cassi.systems.base import System
 
-SIDE = 5
-"""Of the square that a cube is averaged over: what it absorbed of a wrong mask is gone then."""
-LEFT = 8.0
-"""Standard errors by which the residual itself must speak for a shift."""
-SHIFT = 0.25
-"""Pixels by which the averaged cube must: texture alone makes it seem to be 0.1, rarely 0.2."""
-LEAST = 0.05
-"""Pixels below which no residual speaks for a shift."""
-ERRORS = 10.0
-"""Standard errors by which the averaged cube must speak for a shift."""
-FOUND = 0.8
-"""Of the true shift is what the averaged cube says."""
-_DARK = 1e-5  # of the measurement: what is left is rounding
+MEAN_SIDE = 5
+"""Side of the square over which a cube is averaged, pixels. Averaging removes the pattern of the
+mask that a cube absorbs through a wrong mask."""
+MIN_RESIDUAL_ERRORS = 8.0
+"""Standard errors of a shift by the residual of the cube, from which on it is significant."""
+MIN_CLEAR_SHIFT = 0.25
+"""Shift by the averaged cube, pixels, from which on it needs no residual of the cube. Texture alone
+gives 0.1, rarely 0.2."""
+MIN_SHIFT = 0.05
+"""Least significant shift, pixels."""
+MIN_MEAN_ERRORS = 10.0
+"""Standard errors of a shift by the averaged cube, from which on it is significant."""
+ESTIMATED_FRACTION = 0.8
+"""Shift by the averaged cube over the true one."""
+# Residual relative to the measurement below which it is rounding.
+_MIN_RESIDUAL = 1e-5
+# Determinant of the normal matrix, relative to its diagonal, below which both shifts have the same
+# effect.
 _SINGULAR = 1e-9
 
 
 @dataclass(frozen=True)
 class MaskShift:
-    """Where the mask seems to lie, from where it is taken to lie.
+    """Apparent shift of the mask relative to that of the camera.
 
     Attributes:
-        shift: (down, right), pixels, by the averaged cube; four fifths of the true one.
-        errors: by how many standard errors it is not 0.
-        left: by how many standard errors the residual of the cube itself says that there is one,
-            down and right.
-        change: root mean square of what that shift changes of the measurement.
+        shift: shift (down, right) by the averaged cube, pixels; four fifths of the true one.
+        errors: standard errors by which this shift differs from 0.
+        left: standard errors by which the shift (down, right) that fits the residual of the cube
+            itself differs from 0.
+        change: root mean square of the change of the measurement by the shift.
     """
 
     shift: tuple[float, float] = (0.0, 0.0)
@@ -45,51 +50,57 @@ class MaskShift:
 
     @property
     def is_significant(self) -> bool:
-        """Tell whether the mask lies elsewhere."""
+        """Tell whether the shift is significant."""
         size = math.hypot(*self.shift)
-        return self._is_far or (size > LEAST and max(self.left) > LEFT)
+        return self._is_far or (size > MIN_SHIFT and max(self.left) > MIN_RESIDUAL_ERRORS)
 
-    def is_doubtful(self, across: int | None) -> bool:
-        """Tell whether it is more than a cube's wrong spectra make of a right mask.
+    def is_doubtful(self, axis_across: int | None) -> bool:
+        """Tell whether the shift is more than wrong spectra in a cube imitate.
 
-        Light under the names of neighbouring bands looks like a shift of a tenth of their distance
-        along the dispersion. So a residual counts across it only, on the axis -2 or -1.
+        Args:
+            axis_across: axis across the dispersion, -2 or -1; None: there is no such axis.
         """
-        if across is None:
+        # Light in the wrong band looks like a shift along the dispersion: 0.07 to 0.23 pixels. So
+        # the residual of the cube counts only across it. On 16 draws that nothing was chosen on,
+        # false warnings so fell from 7 to 1 (docs/development/experiments/uncertainty.md).
+        if axis_across is None:
             return self._is_far
-        return self._is_far or (abs(self.shift[across]) > LEAST and self.left[across] > LEFT)
+        return self._is_far or (
+            abs(self.shift[axis_across]) > MIN_SHIFT
+            and self.left[axis_across] > MIN_RESIDUAL_ERRORS
+        )
 
     @property
     def _is_far(self) -> bool:
-        return math.hypot(*self.shift) > SHIFT and self.errors > ERRORS
+        return math.hypot(*self.shift) > MIN_CLEAR_SHIFT and self.errors > MIN_MEAN_ERRORS
 
 
 @torch.no_grad()
 def find_mask_shift(y: Tensor, x: Tensor, system: System) -> MaskShift:
-    """Fit the shift of the mask to what a cube `(1, C, H, W)` leaves of its measurement.
+    """Fit a shift of the mask to the residual of a cube `(1, C, H, W)`.
 
         min_δ ‖y − Ax̄ − Σ_k δ_k ∂(Ax̄)/∂s_k‖²,   s the place of the mask, by differences of a pixel
 
-    A cube is free enough to be consistent with its measurement through a wrong mask, at the cost of
-    a pattern of the mask in it; averaged over 5×5 pixels, x̄, it has lost the pattern and most of
-    its texture. The texture that is left out knows nothing of the mask's derivative. Where the cube
-    itself leaves a residual, that is asked as well. Of a camera without a buffer `mask` nothing is
-    found.
+    A cube can be consistent with its measurement through a wrong mask, but has a pattern of the
+    mask then. Its mean x̄ over 5×5 pixels has neither the pattern nor most of its texture. The
+    texture that is missing is not correlated with the derivative of the mask. Where the cube itself
+    has a residual, a shift is fitted to that, too. A camera without one buffer `mask` gets a shift
+    of 0.
     """
     name = _mask_of(system)
-    if name is None or min(x.shape[-2:]) < 2 * SIDE:
+    if name is None or min(x.shape[-2:]) < 2 * MEAN_SIDE:
         return MaskShift()
-    margin = SIDE // 2
+    margin = MEAN_SIDE // 2
     padded = F.pad(x, (margin,) * 4, mode="replicate")
-    smooth = F.avg_pool2d(F.avg_pool2d(padded, (SIDE, 1), 1), (1, SIDE), 1)
-    shift, errors, change = _fit(y, smooth, system, name)
+    mean_cube = F.avg_pool2d(F.avg_pool2d(padded, (MEAN_SIDE, 1), 1), (1, MEAN_SIDE), 1)
+    shift, errors, change = _fit(y, mean_cube, system, name)
     _, left, _ = _fit(y, x, system, name)
     return MaskShift(shift, max(errors), left, change)
 
 
 @torch.no_grad()
 def measure_shifted(x: Tensor, system: System, mask_shift: MaskShift) -> Tensor:
-    """Measure a cube through the mask where it seems to lie, if it seems to lie elsewhere.
+    """Measure a cube through the shifted mask, if the shift is significant.
 
     Fractions of a pixel are interpolated linearly.
     """
@@ -97,15 +108,17 @@ def measure_shifted(x: Tensor, system: System, mask_shift: MaskShift) -> Tensor:
     if name is None or not mask_shift.is_significant:
         return system(x)
     mask = dict(system.named_buffers())[name]
-    for axis, found in zip((-2, -1), mask_shift.shift, strict=True):
-        by = found / FOUND
-        whole = math.floor(by)
-        mask = torch.lerp(mask.roll(whole, axis), mask.roll(whole + 1, axis), by - whole)
+    for axis, estimate in zip((-2, -1), mask_shift.shift, strict=True):
+        shift = estimate / ESTIMATED_FRACTION
+        whole_shift = math.floor(shift)
+        mask = torch.lerp(
+            mask.roll(whole_shift, axis), mask.roll(whole_shift + 1, axis), shift - whole_shift
+        )
     return functional_call(system, {name: mask}, (x,))
 
 
 def _mask_of(system: System) -> str | None:
-    """Return the name of a camera's only buffer `mask`."""
+    """Return the name of the buffer `mask` of a camera; None unless there is exactly one."""
     names = [n for n, _ in system.named_buffers() if n.rpartition(".")[2] == "mask"]
     return names[0] if len(names) == 1 else None
 
@@ -113,23 +126,27 @@ def _mask_of(system: System) -> str | None:
 def _fit(
     y: Tensor, x: Tensor, system: System, name: str
 ) -> tuple[tuple[float, float], tuple[float, float], float]:
-    """Return the shift, its size in standard errors, down and right, and what it changes of y."""
+    """Return the shift (down, right), the same in standard errors, and its change of y."""
     mask = dict(system.named_buffers())[name]
     images = []
     for axis in (-2, -1):
-        there, back = (functional_call(system, {name: mask.roll(by, axis)}, (x,)) for by in (1, -1))
-        images.append((there - back) / 2)
+        forward_y, backward_y = (
+            functional_call(system, {name: mask.roll(pixels, axis)}, (x,)) for pixels in (1, -1)
+        )
+        images.append((forward_y - backward_y) / 2)
     design = torch.stack([image.flatten() for image in images], 1).double()
-    rest = (y - system(x)).flatten().double()
+    residual = (y - system(x)).flatten().double()
     gram = design.mT @ design
     scale = float(gram[0, 0] * gram[1, 1])
-    dark = float(rest.square().mean()) <= _DARK**2 * float(y.double().square().mean())
-    if dark or float(torch.linalg.det(gram)) <= _SINGULAR * scale:
+    is_rounding = float(residual.square().mean()) <= _MIN_RESIDUAL**2 * float(
+        y.double().square().mean()
+    )
+    if is_rounding or float(torch.linalg.det(gram)) <= _SINGULAR * scale:
         return (0.0, 0.0), (0.0, 0.0), 0.0
-    shift = torch.linalg.solve(gram, design.mT @ rest)
-    explained = design @ shift
-    variance = (rest - explained).square().mean()
+    shift = torch.linalg.solve(gram, design.mT @ residual)
+    shift_residual = design @ shift
+    variance = (residual - shift_residual).square().mean()
     errors = (torch.linalg.inv(gram).diagonal() * variance).sqrt()
     down, right = shift.tolist()
     first, second = (shift.abs() / errors.clamp_min(torch.finfo(errors.dtype).tiny)).tolist()
-    return (down, right), (first, second), float(explained.square().mean().sqrt())
+    return (down, right), (first, second), float(shift_residual.square().mean().sqrt())

@@ -1,4 +1,7 @@
-"""Means over regions: errors are correlated, so σ does not fall as 1/√n."""
+"""Standard deviations of means over regions.
+
+Errors of neighbouring pixels are correlated, so σ of a mean over n pixels falls less than 1/√n.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -58,19 +61,20 @@ def region(result: Any, where: Any) -> Region:
     x, std, pattern = result.x, result.std, result.pattern
     height, width = x.shape[-2:]
     if isinstance(where, tuple):
-        chosen = torch.zeros(height, width, dtype=torch.bool)
-        chosen[where] = True
+        is_inside = torch.zeros(height, width, dtype=torch.bool)
+        is_inside[where] = True
     else:
-        chosen = torch.as_tensor(where)
-    if tuple(chosen.shape) != (height, width):
+        is_inside = torch.as_tensor(where)
+    if tuple(is_inside.shape) != (height, width):
         raise ValueError(
-            f"region: expected (H, W) = {(height, width)}, or two slices, got {tuple(chosen.shape)}"
+            f"region: expected (H, W) = {(height, width)}, or two slices, "
+            f"got {tuple(is_inside.shape)}"
         )
-    chosen = (chosen != 0).to(x.device)
-    count = int(chosen.sum())
+    is_inside = (is_inside != 0).to(x.device)
+    count = int(is_inside.sum())
     if count == 0:
         raise ValueError("region: expected some pixels, got none")
-    mean, spectrum_std, shape, shape_std = shifted_errors(x, std, pattern, chosen)
+    mean, spectrum_std, shape, shape_std = shifted_errors(x, std, pattern, is_inside)
     model = load_error_model()
     return Region(
         count,
@@ -83,26 +87,28 @@ def region(result: Any, where: Any) -> Region:
 
 @torch.no_grad()
 def shifted_errors(
-    x: Tensor, std: Tensor, pattern: Tensor, chosen: Tensor
+    x: Tensor, std: Tensor, pattern: Tensor, is_inside: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return mean, its σ, shape and its σ, each `(B, C)`, before any factor; see `region`."""
-    weights = chosen.to(x.dtype) / chosen.sum()
+    weights = is_inside.to(x.dtype) / is_inside.sum()
     mean = (x * weights).sum((-2, -1))
-    errors = _moved(std * weights, pattern)  # (B, C, H, W), one for each t
+    errors = _correlate(std * weights, pattern)  # (B, C, H, W), one for each t
     brightness = mean.mean(1, keepdim=True)
     tiny = torch.finfo(x.dtype).tiny
-    safe = torch.where(brightness.abs() > tiny, brightness, tiny)
-    shape = mean / safe
-    bent = (errors - shape[..., None, None] * errors.mean(1, keepdim=True)) / safe[..., None, None]
+    nonzero_brightness = torch.where(brightness.abs() > tiny, brightness, tiny)
+    shape = mean / nonzero_brightness
+    shape_errors = (
+        errors - shape[..., None, None] * errors.mean(1, keepdim=True)
+    ) / nonzero_brightness[..., None, None]
     return (
         mean,
         errors.square().mean((-2, -1)).sqrt(),
         shape,
-        bent.square().mean((-2, -1)).sqrt(),
+        shape_errors.square().mean((-2, -1)).sqrt(),
     )
 
 
-def _moved(kernel: Tensor, pattern: Tensor) -> Tensor:
-    """Return Σ_p k(p) z(p + t) for every t; what leaves on one side comes in on the other."""
+def _correlate(kernel: Tensor, pattern: Tensor) -> Tensor:
+    """Return the periodic correlation Σ_p k(p) z(p + t) for every shift t."""
     spectrum = torch.fft.rfft2(pattern) * torch.fft.rfft2(kernel).conj()
     return torch.fft.irfft2(spectrum, s=pattern.shape[-2:])

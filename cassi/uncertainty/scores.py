@@ -8,7 +8,8 @@ from torch import Tensor
 from cassi.uncertainty.error_model import LEVELS, NORMAL, load_error_model
 
 _STEPS = 50
-_LEAST = 0.02  # share of the values that stay at the end of the curve
+# Least share of the values on the curve: the error of fewer values depends on single ones.
+_MIN_SHARE = 0.02
 
 
 @torch.no_grad()
@@ -37,15 +38,15 @@ def score(x: Tensor, std: Tensor, truth: Tensor) -> dict[str, float]:
     sigma = std.double()
     ratio = error / sigma
     intervals = load_error_model().intervals.tolist()
-    found = {
-        f"coverage/{round(100 * level)}": float((ratio <= times).double().mean())
-        for level, times in zip(LEVELS, intervals, strict=True)
+    scores = {
+        f"coverage/{round(100 * level)}": float((ratio <= interval).double().mean())
+        for level, interval in zip(LEVELS, intervals, strict=True)
     }
-    found["width"] = float(2 * NORMAL * sigma.mean())
+    scores["width"] = float(2 * NORMAL * sigma.mean())
     likelihood = 0.5 * ratio.square() + sigma.log()
-    found["nll"] = float(likelihood.mean()) + 0.5 * math.log(2 * math.pi)
-    found["ause"] = sparsification(error, sigma)
-    return found
+    scores["nll"] = float(likelihood.mean()) + 0.5 * math.log(2 * math.pi)
+    scores["ause"] = sparsification(error, sigma)
+    return scores
 
 
 def sparsification(error: Tensor, measure: Tensor) -> float:
@@ -71,8 +72,8 @@ def sparsification(error: Tensor, measure: Tensor) -> float:
     by_measure = squares[measure.flatten().argsort()].cumsum(0)
     by_error = squares.sort().values.cumsum(0)
     count = len(squares)
-    shares = torch.linspace(_LEAST, 1, _STEPS, dtype=torch.float64, device=squares.device)
-    kept = (shares * count).long().clamp(1, count)
-    curve, oracle = ((sums[kept - 1] / kept).sqrt() for sums in (by_measure, by_error))
+    shares = torch.linspace(_MIN_SHARE, 1, _STEPS, dtype=torch.float64, device=squares.device)
+    counts = (shares * count).long().clamp(1, count)
+    curve, oracle = ((sums[counts - 1] / counts).sqrt() for sums in (by_measure, by_error))
     constant = float((oracle[-1] - oracle).mean())
     return float((curve - oracle).mean()) / constant if constant > 0 else 0.0

@@ -6,7 +6,7 @@ import torch
 import cassi
 from cassi.calibration import Frame, fit_light, refine_mask
 from cassi.camera.place import PlaceFit
-from cassi.camera.window_model import TAPS
+from cassi.camera.window_model import SIMULATED_TAPS
 from cassi.solvers.statistics import unit_of
 from cassi.systems import SDCassi
 
@@ -32,7 +32,7 @@ def _values(y, good):
 
 def test_in_windows(bench):
     camera, y, good = bench
-    fits = [PlaceFit(value, camera, good, light=TAPS) for value in _values(y, good)]
+    fits = [PlaceFit(value, camera, good, light=SIMULATED_TAPS) for value in _values(y, good)]
     nats = [fit.nats(fit.start()) for fit in fits]
     assert torch.equal(*nats)
 

@@ -109,7 +109,8 @@ def test_known_light_gives_gain_and_mask(camera, scene):
 
 def test_a_camera_that_predicts_worse_is_refused(camera, scene, monkeypatch):
     monkeypatch.setattr(
-        "cassi.pipeline.calibrate.misses", lambda _, __, tried, *___: 1.0 + (tried is not camera)
+        "cassi.pipeline.calibrate.heldout_error",
+        lambda _, __, tried, *___: 1.0 + (tried is not camera),
     )
     found = calibrate_on(TWIN.expose(scene, camera), camera)
     assert found.system is camera

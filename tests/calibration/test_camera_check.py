@@ -7,7 +7,7 @@ import re
 import pytest
 import torch
 
-from cassi.calibration.camera_check import check_camera, of_calibrated
+from cassi.calibration.camera_check import check_camera, without_calibration_advice
 from cassi.calibration.mask_check import POSES
 from cassi.calibration.response import Response
 from cassi.calibration.spectra import read_statistics
@@ -149,7 +149,7 @@ def test_a_calibrated_camera_is_not_to_be_calibrated(mask):
     ):
         found = check_camera(y, system)
         (message,) = [each.message for each in found.warnings if each.about in ("step", "shift")]
-        (left,) = [each.message for each in of_calibrated(found).warnings]
+        (left,) = [each.message for each in without_calibration_advice(found).warnings]
         assert "calibrate=true" in message
         assert "calibrate=true" not in left
         assert left == message[: len(left)]

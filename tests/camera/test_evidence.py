@@ -46,20 +46,22 @@ def optics(camera):
 
 
 def test_it_is_that_of_a_dense_gaussian(mask, monkeypatch):
-    monkeypatch.setattr(module, "_PAIRS", 10_000)  # all products
+    monkeypatch.setattr(module, "_MAX_PRODUCTS", 10_000)  # all products
     camera = SDCassi(mask, BANDS, STEP)
     evidence = Evidence(frame(camera), camera, wavelengths=NM, count=3)
-    found = evidence(optics(camera), updates=0).windows
+    found = evidence(optics(camera), em_steps=0).windows
     codes = evidence.codes(optics(camera)).double()
-    down, along = evidence.down, evidence.along
+    down, along = evidence.row_offsets, evidence.column_offsets
     apart = torch.hypot(down[:, None] - down, along[:, None] - along)
-    space = (1 - module.ROUGH) + module.ROUGH * torch.exp(-apart / module.LENGTH)
+    space = (1 - module.ROUGHNESS) + module.ROUGHNESS * torch.exp(
+        -apart / module.CORRELATION_PIXELS
+    )
     moment = spectra_moment(NM)
     for y, code, nats in zip(evidence.y, codes, found, strict=True):
         plain = code.mT @ moment @ code
         level, many = plain.diagonal().mean(), len(y)
-        noise = module.TEXTURE + module.NOISE**2 * evidence.power / y.square().mean()
-        s = plain * space + level * (module.STRAY**2 + noise * torch.eye(many))
+        noise = module.TEXTURE_VARIANCE + module.NOISE_LEVEL**2 * evidence.power / y.square().mean()
+        s = plain * space + level * (module.STRAY_LEVEL**2 + noise * torch.eye(many))
         square = y @ torch.linalg.solve(s, y)
         expected = -many / 2 * math.log(square / many) - torch.logdet(s) / 2
         assert float(nats) == pytest.approx(float(expected), rel=1e-6)
@@ -79,7 +81,7 @@ def test_wrong_places_are_less_probable(mask, axis):
         "step": Optics(right.masks, right.offsets * 0.9),
     }
     for name, other in wrong.items():
-        nats, errors = verdict.over(evidence(other))
+        nats, errors = verdict.margin_over(evidence(other))
         assert nats > 10, name
         assert errors > 2, name
 
@@ -102,7 +104,7 @@ def test_shots_are_asked_by_their_own_masks(mask):
     right = optics(camera)
     swapped = Optics(right.masks.flip(0), right.offsets)
     assert set(evidence.shot.tolist()) == {0, 1}
-    assert evidence(right).over(evidence(swapped))[1] > 3
+    assert evidence(right).margin_over(evidence(swapped))[1] > 3
 
 
 def test_a_dark_frame_is_refused(mask):

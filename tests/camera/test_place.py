@@ -12,8 +12,8 @@ from torch.nn.functional import avg_pool2d, interpolate
 from cassi.apps.results import say_estimates, summarize_calibration
 from cassi.camera.displacement import BLURS, DISPLACEMENTS, PARAMETERS
 from cassi.camera.found import can_be_placed, find_light, place_mask
-from cassi.camera.place import ROUGHLY, PlaceFit
-from cassi.camera.window_model import ALL_LIGHT, SIMULATED
+from cassi.camera.place import COARSE_PARAMETERS, PlaceFit
+from cassi.camera.window_model import BROADBAND, SIMULATED_LINES
 from cassi.pipeline.calibrate import calibrate_on
 from cassi.pipeline.snapshot import Calibrated
 from cassi.systems import SDCassi
@@ -113,7 +113,8 @@ def test_a_sensors_frame_gives_a_camera():
 def test_a_camera_that_predicts_twice_as_badly_is_dropped(monkeypatch):
     camera, y = measure(0.7)
     monkeypatch.setattr(
-        "cassi.pipeline.calibrate.misses", lambda _, __, tried, *___: 1.0 + 2 * (tried != camera)
+        "cassi.pipeline.calibrate.heldout_error",
+        lambda _, __, tried, *___: 1.0 + 2 * (tried != camera),
     )
     found = calibrate_on(y, camera, wavelengths=NM)
     assert found.system is camera
@@ -129,25 +130,27 @@ def test_what_a_frame_does_not_tell_stays():
     place = place_mask(y, camera, wavelengths=NM, count=16)
     for key, parameter in DISPLACEMENTS.items():
         if place.errors[key] > 0.71 * parameter.deviation:
-            assert place.kept[key] == 0
+            assert place.significant[key] == 0
         # Errors of one alone are smaller than of one beside others.
         if abs(place.values[key]) > 4 * place.errors[key]:
-            assert place.kept[key] != 0
-    assert sum(place.kept[key] != 0 for key in DISPLACEMENTS) < 6
-    assert place.kept["blur"] == max(place.values["blur"], 0.0)
+            assert place.significant[key] != 0
+    assert sum(place.significant[key] != 0 for key in DISPLACEMENTS) < 6
+    assert place.significant["blur"] == max(place.values["blur"], 0.0)
 
 
 @pytest.mark.parametrize("lines", [False, True])
 def test_gradients_are_those_of_the_evidence(lines):
     camera, y = measure(0.3)
-    fit = PlaceFit(y, camera, wavelengths=NM, count=12, light=SIMULATED if lines else ALL_LIGHT)
+    fit = PlaceFit(
+        y, camera, wavelengths=NM, count=12, light=SIMULATED_LINES if lines else BROADBAND
+    )
     random = torch.Generator().manual_seed(4)
     state = replace(
         fit.start(), light=0.3 * torch.randn(len(fit.offsets), generator=random).double()
     )
     state.values.update({"across": 0.21, "rotation": 0.05, "blur": 0.4, "width": 0.7})
     keys = tuple(key for key in fit.keys if key != "bands")
-    state = fit.suited(state)
+    state = fit.fit_noise(state)
     nats, gradient, _ = fit.scores(state, keys)
     torch.testing.assert_close(nats, fit.nats(state))
 
@@ -188,7 +191,7 @@ def test_what_no_window_tells_stays_at_its_prior():
     y = striped(torch.ones(1, BANDS, HEIGHT, WIDTH))
     y = y + 0.01 * torch.randn(y.shape, generator=torch.Generator().manual_seed(5))
     fit = PlaceFit(y, striped, wavelengths=NM, count=8)
-    place = fit.place(fit.run(fit.start(), (*ROUGHLY, *BLURS), 6))
+    place = fit.place(fit.run(fit.start(), (*COARSE_PARAMETERS, *BLURS), 6))
     assert abs(place.values["across"]) < 0.1
     assert place.errors["across"] > 0.9 * DISPLACEMENTS["across"].deviation
 

@@ -10,10 +10,20 @@ import cassi
 from cassi import uncertainty
 from cassi.data.bundled import bundled_path
 from cassi.evaluation import Twin
-from cassi.uncertainty.bootstrap import Trial, _missed, bootstrap, mirror_axes
-from cassi.uncertainty.error_model import EXPONENT, UNSEEN, ErrorModel, load_error_model
+from cassi.uncertainty.bootstrap import Trial, _heldout_ratio, bootstrap, mirror_axes
+from cassi.uncertainty.error_model import (
+    HELDOUT_EXPONENT,
+    HELDOUT_WITHOUT_NOISE,
+    ErrorModel,
+    load_error_model,
+)
 from cassi.uncertainty.features import NAMES, NUMBERS, Features
-from cassi.uncertainty.mask_shift import FOUND, MaskShift, find_mask_shift, measure_shifted
+from cassi.uncertainty.mask_shift import (
+    ESTIMATED_FRACTION,
+    MaskShift,
+    find_mask_shift,
+    measure_shifted,
+)
 
 GAP_TV = {"method": "gap_tv", "overrides": {"solver.iterations": 15}}
 
@@ -216,7 +226,7 @@ def test_a_residual_speaks_for_a_shift_across_the_dispersion(shift, across, doub
 def test_the_mirrored_scene_is_coded_where_the_mask_seems_to_lie(camera):
     system, cube, y = camera
     assert torch.equal(measure_shifted(cube, system, MaskShift()), y)
-    mask_shift = MaskShift((0.4 * FOUND, -0.3 * FOUND), errors=100)
+    mask_shift = MaskShift((0.4 * ESTIMATED_FRACTION, -0.3 * ESTIMATED_FRACTION), errors=100)
     twin = Twin(shift=[0.4, -0.3]).expose(cube, system)
     inside = ..., slice(2, -2), slice(8, -8)  # beyond, a twin's mask is continued otherwise
     torch.testing.assert_close(measure_shifted(cube, system, mask_shift)[inside], twin[inside])
@@ -253,8 +263,8 @@ def test_pixels_are_missed_by_noise_and_by_the_error():
     held = torch.ones(1, 1, 200, 200, dtype=torch.bool)
     # Three quarters of a normal distribution are within 1.15 standard deviations.
     for size in (0.5, 3.0):
-        assert _missed(size * noise, error, held) == pytest.approx(1.15 * size, rel=0.05)
-    assert _missed(noise, 0 * error, held) == 1
+        assert _heldout_ratio(size * noise, error, held) == pytest.approx(1.15 * size, rel=0.05)
+    assert _heldout_ratio(noise, 0 * error, held) == 1
 
 
 def test_of_a_scene_the_error_without_noise_counts_alone():
@@ -266,8 +276,8 @@ def test_of_a_scene_the_error_without_noise_counts_alone():
         other[:, NAMES.index(name)] = -1
         assert torch.equal(model(other), usual) == (name != "motion")
     for number, counts in ((-1.5, -1.5), (0.0, -1.3)):
-        rows[:, UNSEEN] = number
-        expected = usual + EXPONENT * math.log(10) * (counts + 2)
+        rows[:, HELDOUT_WITHOUT_NOISE] = number
+        expected = usual + HELDOUT_EXPONENT * math.log(10) * (counts + 2)
         torch.testing.assert_close(model(rows), expected)
 
 
