@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING
 
 from cassi import links
 from cassi.apps.arguments import told_plugins
-from cassi.apps.view.launch import Words, make_output, read_words, run_until_interrupted, show
+from cassi.apps.view.launch import (
+    CommandLine,
+    make_output,
+    parse_command_line,
+    run_until_interrupted,
+    serve_until_interrupted,
+)
 from cassi.plugins import load_plugins
 
 if TYPE_CHECKING:
@@ -47,11 +53,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     Raises:
         ValueError: there is no such port or flag.
     """
-    parser = Words("cassi-live", description=_DESCRIPTION, epilog=_EPILOG)
+    parser = CommandLine("cassi-live", description=_DESCRIPTION, epilog=_EPILOG)
     parser.add_argument("settings", nargs="*", metavar="source=… KEY=VALUE")
     text = "a Zarr store for raw frames and cubes"
     parser.add_argument("--record", type=Path, metavar="FILE.zarr", help=text)
-    options = read_words(parser, arguments, "outputs/live", "for frames of sockets and cameras")
+    options = parse_command_line(
+        parser, arguments, "outputs/live", "for frames of sockets and cameras"
+    )
     sources = [word for word in options.settings if word.startswith("source=")]
     options.source = sources[-1].partition("=")[2] if sources else ""
     options.settings = [word for word in options.settings if word not in sources]
@@ -120,4 +128,4 @@ def serve(options: argparse.Namespace) -> None:
         at_end.callback(worker.join, 10)
         at_end.callback(reconstruction.stop)
         worker.start()
-        show(server, options.output, options.no_browser)
+        serve_until_interrupted(server, options.output, options.no_browser)

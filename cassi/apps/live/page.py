@@ -13,8 +13,17 @@ from param.parameterized import Event
 from tabulate import tabulate
 
 from cassi.apps.live.engine import FrameView, LiveReconstruction
-from cassi.apps.view.pages.figures import PictureFigure, grey, make_figure
-from cassi.apps.view.pages.parts import STYLE, button, field, heading, later, pane, say, text
+from cassi.apps.view.pages.figures import PictureFigure, make_figure, make_grey
+from cassi.apps.view.pages.parts import (
+    STYLE,
+    button,
+    field,
+    heading,
+    html_pane,
+    message_pane,
+    schedule,
+    show_message,
+)
 from cassi.apps.view.pages.template import Page
 from cassi.viz.points import COLORS, choose_points, region_spectrum
 
@@ -42,8 +51,8 @@ class LiveSection:
 
     def __init__(self, live: LiveReconstruction) -> None:
         self.live, self.shown_number, self.regions = live, 0, list[tuple[int, int]]()
-        self.state = pane()
-        self.fact_list = pane(styles={"flex": "1 1 700px"})
+        self.state = html_pane()
+        self.fact_list = html_pane(styles={"flex": "1 1 700px"})
         self.pause = button("Pause", 100)
         self.pause.on_click(self._pause)
         self.picture = PictureFigure("Scene", _MAX_PICTURE_PIXELS)
@@ -60,9 +69,9 @@ class LiveSection:
         self.lines = ColumnDataSource({name: [] for name in ("xs", "ys", "color")})
         self.band_line = Span(dimension="height", line_color="#7b8794", line_dash="dashed")
         self.spectra = self._make_spectra_plot()
-        self.legend, self.caption = pane(), pane()
-        self.message, self.check_message = text(), text()
-        self.band.param.watch(lambda event: later(self._draw), "value")
+        self.legend, self.caption = html_pane(), html_pane()
+        self.message, self.check_message = message_pane(), message_pane()
+        self.band.param.watch(lambda event: schedule(self._draw), "value")
         self.region_field.param.watch(lambda event: self._choose_regions(), "value")
         wrapping = {
             "flex_wrap": "wrap",
@@ -100,7 +109,7 @@ class LiveSection:
         self.pause.name = "Resume" if live.paused.is_set() else "Pause"
         self.pause.disabled = kind == "stopped"
         self.messages.visible = bool(live.notices.lines)
-        say(self.message, live.notices.lines[::-1])
+        show_message(self.message, live.notices.lines[::-1])
         self.fact_list.object = self._list_facts(view)
         if view is None or view.number == self.shown_number:
             return
@@ -109,7 +118,7 @@ class LiveSection:
             self.band.param.update(end=len(view.cube), value=len(view.cube) // 2)
             self.content.visible = True
             self._choose_regions()
-        later(self._draw)
+        schedule(self._draw)
 
     def _list_facts(self, view: FrameView | None) -> str:
         live = self.live
@@ -177,7 +186,7 @@ class LiveSection:
         inner_regions = [region for region in regions if region[0] < height and region[1] < width]
         self.regions = inner_regions[: len(COLORS)] or choose_points(view.cube, 3)
         self.region_field.value = _format_regions(self.regions)
-        later(self._draw)
+        schedule(self._draw)
 
     def _draw(self) -> None:
         view, warnings = self.live.view, self.live.warnings
@@ -190,7 +199,7 @@ class LiveSection:
         caption = f"{band + 1} of {len(view.cube)}"
         if view.wavelengths:
             caption += f", {positions[band]:g} nm"
-        self.band_picture.show(grey(view.cube[band]), caption)
+        self.band_picture.show(make_grey(view.cube[band]), caption)
         curves = [region_spectrum(view.cube, row, column) for row, column in self.regions]
         colors = list(COLORS[: len(curves)])
         self.lines.data = {"xs": [positions] * len(curves), "ys": curves, "color": colors}
@@ -217,7 +226,7 @@ class LiveSection:
         names = ("Region", "Row", "Column", "Mean", f"Peak, {unit}")
         self.legend.object = str(tabulate(rows, names, "unsafehtml", disable_numparse=True))
         check_lines = warnings or "camera check: nothing found"
-        say(self.check_message, check_lines, "warning" if warnings else "good")
+        show_message(self.check_message, check_lines, "warning" if warnings else "good")
 
 
 def _format_age(seconds: float) -> str:
@@ -240,5 +249,5 @@ def make_page(live: LiveReconstruction) -> Page:
         "cassi-live",
         "Frames as they come. Everything stays on this machine.",
         {"Live": section.view, "Messages": section.messages},
-        late=("Messages",),
+        empty_sections=("Messages",),
     )
