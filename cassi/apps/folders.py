@@ -128,8 +128,8 @@ def _refuse_links(folder: Path, config: Any, jobs: Sequence[str] = ()) -> None:
     Without this, a folder that came from somebody else could make a command change files elsewhere.
 
     Args:
-        folder: of the results.
-        config: of the command.
+        folder: folder of the results.
+        config: config of the command.
         jobs: patterns of the folders of a sweep's jobs.
     """
     config_values = (
@@ -191,7 +191,7 @@ def _choose_folder(config: DictConfig, node: DictConfig) -> Path:
     """Return the folder of a run or a sweep; a new one where its name is the time.
 
     Args:
-        config: of the command.
+        config: config of the command.
         node: `hydra.run` or `hydra.sweep`.
     """
     folder = Path(node.dir)
@@ -252,7 +252,7 @@ def hold(folder: Path, is_shared: bool = False) -> None:
     locked.
 
     Args:
-        folder: of the results.
+        folder: folder of the results.
         is_shared: let other shares of the same command lock it, too.
 
     Raises:

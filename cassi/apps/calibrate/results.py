@@ -31,7 +31,7 @@ def write_calibration(
     """Write all results, or none if one of them fails.
 
     Args:
-        folder: of the results.
+        folder: folder of the results.
         mask: `(H, W)`, after leading axes of length 1.
         camera: content of camera.yaml, see `camera_values`.
         draw: saves the figure at a path.

@@ -136,6 +136,7 @@ def write_file(
                     export_operators(export(method, system, y), file, description)
                 model = torch.export.load(file).module()
         except (RuntimeError, ImportError) as error:
+            # These errors have many lines, of which the first one names the cause.
             hint = f"; pip install {error.name}" if isinstance(error, ModuleNotFoundError) else ""
             raise ValueError(f"format={format}: {str(error).splitlines()[0]}{hint}") from error
         finally:
@@ -163,6 +164,7 @@ def _copy_programs(format: str, folder: Path) -> None:
 
 def time_fastest(run: Callable[[], Tensor]) -> float:
     """Return the time of the fastest of a few runs, seconds."""
+    # Other programs can only make a run slower, so the fastest one is disturbed least.
     seconds = []
     for _ in range(TIMED_RUNS):
         start = time.perf_counter()

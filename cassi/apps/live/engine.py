@@ -36,7 +36,7 @@ MAX_BUSY_FRACTION, MIN_BUSY_FRACTION = 0.9, 0.5
 frame gets fewer iterations, below the second one more. The gap between them keeps the number from
 changing with every frame."""
 FRAMES_PER_CHECK = 50
-"""The camera check runs on every 50th frame."""
+"""The camera check runs on the first frame and on every 50th one after it."""
 _POLL_SECONDS = 0.02  # between two looks at a source without frames
 _NOTICE_SECONDS = 5.0  # between two lines of the same kind
 # A sender in the network can choose the words of an error, and so make kinds without end.
@@ -56,7 +56,7 @@ class FrameView:
         arrived_at: when the frame was there, seconds since 1970.
         delay: seconds from the arrival of the frame to its cube.
         processing_seconds: seconds from reading the frame to its cube.
-        method: in words.
+        method: name of the method and its iterations.
     """
 
     name: str
@@ -77,8 +77,8 @@ class LiveReconstruction:
     gives the reason.
 
     Args:
-        settings: of cassi-reconstruct, without a measurement.
-        source: of the frames.
+        settings: settings of cassi-reconstruct, without a measurement.
+        source: source of the frames.
         record: the store for raw frames and cubes, if there is one.
         say: called with each message, one line; by default it goes to stderr.
 
@@ -224,11 +224,13 @@ class LiveReconstruction:
     def _read(self, path: Path) -> tuple[Tensor, Tensor, System]:
         key, axis_order = self.settings.keys.measurement, self.settings.axes.measurement
         has_counts = self.preprocessing.bits is not None
+        # With `finite=False` a value that is not finite becomes a bad pixel, and no error.
         frame = load_measurement(path, key=key, axes=axis_order, finite=False, counts=has_counts)
         if self._camera is None:
             self._set_up(path, frame)
         assert self._camera is not None
         y, bad_pixels, _, _ = preprocess(self.preprocessing, frame.data, frame.full_scale)
+        # The camera has the bad pixels of the first frame; every frame gets its own ones.
         system = self._camera.system.unweighted
         if tuple(y.shape[1:]) != tuple(system.measurement_shape):
             raise ValueError(
@@ -290,6 +292,7 @@ class LiveReconstruction:
             self.notices.count("pace", 1, lambda _: f"{iterations} iterations a frame, to keep up")
 
     def _skip(self, frame: Frame, problem: str) -> None:
+        """Count a frame that cannot be reconstructed, and report the problem."""
         self.n_broken += 1
         reason = printable(problem)
         # Frames that fail for the same reason are one kind, whatever numbers or file they name.
@@ -330,6 +333,7 @@ class Notices:
             n_events: to add.
             make_line: called with the number of events since the last line.
         """
+        # All further kinds share one line.
         if kind not in self._next and len(self._next) >= _MAX_KINDS:
             kind = ""
         n_waiting, _ = self._waiting.get(kind, (0, make_line))

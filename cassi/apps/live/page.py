@@ -114,6 +114,7 @@ class LiveSection:
         if view is None or view.number == self.shown_number:
             return
         self.shown_number = view.number
+        # The number of bands and the size are known only with the first cube.
         if not self.regions:
             self.band.param.update(end=len(view.cube), value=len(view.cube) // 2)
             self.content.visible = True
@@ -171,6 +172,8 @@ class LiveSection:
             for region in self.regions
             if max(abs(region[0] - row), abs(region[1] - column)) > radius
         ]
+        # A click that removed no region adds one. There is a region for each colour only, so the
+        # oldest one makes room.
         if len(regions) == len(self.regions) and min(row, column) >= 0:
             regions = [*regions, (row, column)][-len(COLORS) :]
         self.region_field.value = _format_regions(regions)
@@ -180,6 +183,7 @@ class LiveSection:
         view = self.live.view
         if view is None:
             return
+        # Longer numbers lie outside of every picture.
         pairs = re.findall(r"(\d{1,9})\s*,\s*(\d{1,9})", self.region_field.value or "")
         height, width = view.cube.shape[1:]
         regions = [(int(row), int(column)) for row, column in pairs]
@@ -203,6 +207,7 @@ class LiveSection:
         curves = [region_spectrum(view.cube, row, column) for row, column in self.regions]
         colors = list(COLORS[: len(curves)])
         self.lines.data = {"xs": [positions] * len(curves), "ys": curves, "color": colors}
+        # A mark lies in the middle of its pixel, whose edges have whole coordinates.
         self.marks.data = {
             "x": [column + 0.5 for _, column in self.regions],
             "y": [row + 0.5 for row, _ in self.regions],

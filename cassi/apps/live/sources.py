@@ -73,6 +73,7 @@ class FolderSource(Source):
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.files = self._list()
+        # Older files are not reconstructed, but the newest one shows the user a cube at once.
         self.seen_files = set(list(self.files)[:-1])
         self.listed_at = time.time()
 
@@ -215,6 +216,7 @@ def unpack(parts: Message) -> np.ndarray:
     shape_list = shape if isinstance(shape, list) else []
     if dtype not in DTYPES or len(shape_list) not in (2, 3):
         raise ValueError(f"message: expected one of {', '.join(DTYPES)} and 2 or 3 axes")
+    # A JSON `true` is an int for isinstance, so the type is compared.
     if not all(type(side) is int and 0 < side <= 2**16 for side in shape_list):
         raise ValueError("message: expected a shape of whole numbers from 1 to 65536")
     n_bytes = math.prod(shape_list) * np.dtype(dtype).itemsize
@@ -252,6 +254,7 @@ class CameraSource(SpooledSource):
         buffer = self.camera.try_fetch(timeout=0.1)
         if buffer is None:
             return []
+        # The driver uses the buffer again after this block, so the image is copied.
         with buffer:
             image = buffer.payload.components[0]
             return [self.put(np.array(image.data).reshape(image.height, image.width))]
@@ -276,6 +279,7 @@ def open_source(value: str, spool: Path) -> Source:
     """
     scheme, separator, address = value.partition("://")
     if separator and scheme == "zmq":
+        # An IPv6 address has colons, too, so the port follows the last one.
         host, _, port = address.rpartition(":")
         if not (host and port.isdecimal() and 0 < int(port[:6]) < 2**16):
             raise ValueError(f"source: expected zmq://HOST:PORT, a port to 65535, got {value}")

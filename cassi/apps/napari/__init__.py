@@ -31,6 +31,7 @@ def get_reader(path: str | Sequence[str]) -> Callable[[str], list[Layer]] | None
     """
     if not isinstance(path, str):
         return None
+    # napari takes a reader that is returned here for granted, so the file is read to be sure.
     try:
         read_layers(path)
     except (OSError, ValueError):
@@ -48,6 +49,7 @@ def read_layers(path: str) -> list[Layer]:
     try:
         return [make_cube_layer(load_cube(path))]
     except (ValueError, IsADirectoryError) as error:
+        # With two axes a file is no cube. As an image, a measurement and a mask are the same.
         for load in (load_measurement, load_mask):
             with suppress(ValueError, IsADirectoryError):
                 content = load(path)

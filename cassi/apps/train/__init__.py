@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Run the command."""
+    # Hydra refuses flags that it does not know, so the flag becomes a setting.
     sys.argv[1:] = ["dry_run=true" if word == "--dry-run" else word for word in sys.argv[1:]]
     run_command("cassi-train", Train, train, files.add_earlier_options)
 
@@ -60,6 +61,7 @@ def train(settings: Train, run: Run) -> float:
     """
     _check_packages(settings)
     _check_nodes(settings)
+    # A new folder has no checkpoint, and `last` would silently start a new training.
     if settings.ckpt == "last" and is_new(run.folder):
         raise ValueError(files.describe_missing_training(run.folder))
     folder = Path(settings.folder) if settings.dry_run else run.folder
@@ -83,6 +85,7 @@ def train(settings: Train, run: Run) -> float:
     wavelengths = inputs.data_wavelengths(settings.data)
     net, card = build_network(settings.model, len(wavelengths))
     card = replace(card, wavelengths=wavelengths)
+    # The checkpoint is checked now, because reading the scenes takes long.
     if checkpoint is not None:
         check_fit(
             files.network_weights(content["state_dict"]), net, f"ckpt: {checkpoint} is not of"
@@ -123,6 +126,7 @@ def _write_result(
     """Write the trained network with its settings; return its best PSNR in dB, or NaN."""
     from lightning.pytorch.callbacks import ModelCheckpoint
 
+    # Without a checkpoint of the best weights, the last validation gives the score.
     best_score = trainer.callback_metrics.get("val_psnr")
     callbacks = trainer.checkpoint_callbacks
     scores = [c.best_model_score for c in callbacks if isinstance(c, ModelCheckpoint)]
@@ -170,7 +174,7 @@ def make_module(
     """Make the LightningModule of a training.
 
     Args:
-        settings: of the training.
+        settings: settings of the training.
         net: the network.
         wavelengths: nm, one per band.
         scales: value of 1 of each validation scene on the scale of its file.
@@ -181,6 +185,7 @@ def make_module(
     if settings.compile:
         compile_privately()
         net.compile()
+    # The module makes optimizer and scheduler itself, because they need the network's parameters.
     return build(
         settings.task,
         net,

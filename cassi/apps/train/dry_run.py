@@ -194,7 +194,7 @@ def run_a_few_steps(settings: Train, fit: Callable[[Train, list[Callback]], Trai
     and callbacks are left out, except for the moving average of the weights.
 
     Args:
-        settings: of the training.
+        settings: settings of the training.
         fit: trains with other settings and further callbacks, and returns the Trainer.
     """
     from lightning.pytorch.callbacks import LambdaCallback

@@ -37,6 +37,7 @@ def checkpoint_folder(folder: Path) -> Path:
 
 def describe_missing_training(folder: Path) -> str:
     """Return the error for `ckpt=last` in a new folder; it names the newest training nearby."""
+    # Trainings whose folders are named after the time lie in DAY/TIME, see conf/train.yaml.
     trainings = folder.parents[1].glob("*/*/checkpoints/last.ckpt")
     newest = max(trainings, key=lambda checkpoint: checkpoint.stat().st_mtime, default=None)
     folder_text = "DIR" if newest is None else newest.parents[1]
@@ -97,6 +98,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         check_fetched(path, file.read(64))
     try:
         content = read_tensors(path)
+        # A file without one of these two keys raises KeyError, and so counts as damaged.
         return {key: content[key] for key in ("state_dict", "global_step", *content)}
     except OSError:
         raise
@@ -148,8 +150,8 @@ def export(
     these are averaged weights. ema.safetensors has the average at the end of the training.
 
     Args:
-        folder: of the training.
-        settings: of the training, for model.yaml.
+        folder: folder of the training.
+        settings: settings of the training, for model.yaml.
         card: description of the network.
         best_summary: numbers about the best weights, which go into their file.
 
@@ -188,7 +190,8 @@ def read_run_ids(folder: Path) -> dict[str, str]:
     """Return the names that services gave a run, by class of logger; {} without a valid file."""
     with contextlib.suppress(OSError, ValueError, TypeError, AttributeError, RecursionError):
         ids = json.loads(read_regular(checkpoint_folder(folder) / RUN_ID_FILE, 1 << 12))
-        return {kind: i for kind, i in ids.items() if re.fullmatch(r"[\w-]{1,64}", i)}
+        # The names become arguments of a logger. Any other text could be an address or a path.
+        return {kind: name for kind, name in ids.items() if re.fullmatch(r"[\w-]{1,64}", name)}
     return {}
 
 
@@ -243,6 +246,7 @@ def add_earlier_options(arguments: list[str]) -> list[str]:
             option for option in earlier_options if not _belongs_to(option, "logger")
         ]
     for option in earlier_options:
+        # `$` in an option of a logger may be an interpolation, which can give any value.
         if _belongs_to(option, "plugins"):
             reason = "a plugin is a program"
         elif _belongs_to(option, "logger") and re.search(r"wandb|mlflow|\$", option, re.IGNORECASE):
@@ -285,16 +289,18 @@ def _read_options(file: Path) -> list[str]:
 
 
 def _is_training_option(option: str) -> bool:
+    """Tell whether an option sets a value or chooses a config of cassi-train, and nothing else."""
     key, equals, value = option.partition("=")
     match = re.fullmatch(r"[+~]*(([A-Za-z]\w*)[\w./@:-]*)", key)
     if match is None or ".." in key or "hydra" in key.lower():
         return False
-    if not equals and not key.startswith("~"):
+    if not equals and not key.startswith("~"):  # only a deletion, `~KEY`, has no value
         return False
     groups = config_groups() | {"data", "paths"}
     if match[2] not in groups | {field.name for field in fields(Train)}:
         return False
     group = match[1].partition("@")[0]
+    # The config of a group is a name, NAME or FOLDER/NAME, or a list of names; never a path.
     is_group = "/" in group or "@" in key or group in groups
     return not is_group or re.fullmatch(r"\w[\w-]*(/\w[\w-]*)?|\[[\w, -]*\]|", value) is not None
 

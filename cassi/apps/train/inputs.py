@@ -62,6 +62,7 @@ def load_scenes(data: Data, split: str, wavelengths: tuple[float, ...]) -> list[
     scale, setting = data.scale, "data.scale"
     if split == "validation" and data.validation is not None and data.validation.scale is not None:
         scale, setting = data.validation.scale, "data.validation.scale"
+    # In Python a bool is an int, but `scale=true` is a mistake.
     is_number = isinstance(scale, int | float) and not isinstance(scale, bool)
     if scale not in ("auto", "maximum") and not (is_number and 0 < scale < math.inf):
         raise ValueError(f"{setting}: expected auto, maximum or a number above 0, got {scale!r}")
@@ -115,6 +116,8 @@ def load_data(settings: Train) -> TrainingData:
     _check_crops(settings, validation, wavelengths)
     scenes = load_scenes(data, "train", wavelengths)
     validation_scenes = load_scenes(data, "validation", wavelengths)
+    # The samples of all epochs count as one long data set, so that each has a random crop of its
+    # own, which depends on its number and the seed only.
     steps = whole_number("trainer.max_steps", settings.trainer.get("max_steps"), -1)
     length = steps * batch_size if steps > 0 else UNLIMITED_SAMPLES
     sample_options: dict[str, Any] = {"size": data.crop, "length": length, "seed": settings.seed}
@@ -158,6 +161,7 @@ def _check_crops(settings: Train, validation: Validation, wavelengths: tuple[flo
             continue
         with contextlib.suppress(OSError):
             masks = build_simulator(node, wavelengths).masks
+            # A file's mask that is smaller than a crop raises ValueError when a part is drawn.
             for source in masks.sources if isinstance(masks, MixedMasks) else [masks]:
                 source.draw(1, sizes[0] // block_side, sizes[1] // block_side, torch.Generator())
 
@@ -213,8 +217,10 @@ def build_simulator(node: dict[str, Any], wavelengths: tuple[float, ...]) -> Sim
         try:
             settings["offsets"] = find_offsets(settings, bands, wavelengths)
         except ValueError as error:
+            # The function is made for cameras, whose settings are `system.…`.
             raise ValueError(str(error).replace("system.", "data.simulator.")) from None
     simulator = build(settings, masks=masks)
+    # A detector may be too small for a band. The network would learn to invent such a band.
     if settings.get("detector") is not None:
         axis, offsets = simulator.axis, simulator.offsets
         camera = SDCassi(masks.mask, bands, simulator.steps[0], axis, offsets, settings["detector"])
@@ -254,6 +260,7 @@ def build_callbacks(settings: Train) -> list[Callback]:
     from lightning.pytorch.callbacks import LambdaCallback
 
     nodes = [node for node in settings.callbacks.values() if node is not None]
+    # Lightning refuses a callback for a progress bar that the trainer has switched off.
     if not settings.trainer.get("enable_progress_bar", True):
         nodes = [node for node in nodes if not node["_target_"].endswith("ProgressBar")]
     return [*(build(node) for node in nodes), LambdaCallback(on_train_start=end_at_once)]
@@ -274,18 +281,19 @@ def build_loggers(settings: Train, resumed_step: int | None, folder: Path) -> li
     """Make the loggers; those of a resumed run append to their earlier records.
 
     Args:
-        settings: of the training.
+        settings: settings of the training.
         resumed_step: step of the checkpoint, or None for a new training.
-        folder: of the training.
+        folder: folder of the training.
     """
     nodes = {name: node for name, node in settings.logger.items() if node is not None}
     ids = {} if resumed_step is None else read_run_ids(folder)
     loggers = []
     for name, node in nodes.items():
         class_name = node["_target_"].rpartition(".")[2]
-        arguments: dict[str, Any] = (
-            {"resumed": resumed_step} if class_name == "MetricsTable" else {}
-        )
+        arguments: dict[str, Any] = {}
+        if class_name == "MetricsTable":
+            arguments["resumed"] = resumed_step
+        # A name of the run in the settings replaces the stored one.
         if class_name in ids and node.get(RUN_ID_ARGUMENTS[class_name]) is None:
             arguments[RUN_ID_ARGUMENTS[class_name]] = ids[class_name]
         with _service_errors_in_one_line(name):
@@ -293,7 +301,8 @@ def build_loggers(settings: Train, resumed_step: int | None, folder: Path) -> li
                 _prepare_wandb()
                 # wandb has read its settings in `_prepare_wandb`. The environment variable by which
                 # Lightning sets offline mode would come too late.
-                arguments |= {"mode": "offline"} if node.get("offline") else {}
+                if node.get("offline"):
+                    arguments["mode"] = "offline"
             if class_name == "MLFlowLogger" and not node.get("tracking_uri"):
                 arguments |= _local_mlflow_store(Path(node["save_dir"]))
             loggers.append(build(node, **arguments))
@@ -310,6 +319,7 @@ def _service_errors_in_one_line(name: str) -> Iterator[None]:
             f"logger: {name} needs a library; install it with pip install 'cassi[{name}]'"
         ) from None
     except Exception as error:
+        # Other exceptions come from this package, or are defects that need their traceback.
         if type(error).__module__.partition(".")[0] not in ("mlflow", "wandb"):
             raise
         raise ValueError(f"logger: {name}: {' '.join(str(error).split())}") from None

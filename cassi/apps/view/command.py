@@ -78,10 +78,12 @@ def serve(options: argparse.Namespace) -> None:
         at_end.callback(server.stop)
 
         def load_application() -> None:
+            # Imported here, while the browser starts: the import takes seconds, because of torch.
             from cassi.apps.view.pages.app import Application
 
             application = Application(folders, options.output, reports, inboxes)
             at_end.callback(application.stop)
+            # From here on every file that this process opens is checked.
             at_end.enter_context(reading_only(application.allowed_paths.check_opened))
             applications.append(application)
 

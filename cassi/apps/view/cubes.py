@@ -54,6 +54,7 @@ def shorten_names(names: Sequence[str]) -> dict[str, str]:
     """
     if len(names) < 2:
         return {name: name for name in names}
+    # In alphabetical order, all names between the first and the last share what these two share.
     equal_pairs = takewhile(
         lambda pair: pair[0] == pair[1], zip(min(names), max(names), strict=False)
     )

@@ -109,6 +109,7 @@ def list_results(allowed_paths: AllowedPaths) -> list[ResultEntry]:
                         _name_entry(entry_folder, allowed_paths), None, f"damaged: {reason}"
                     )
                 }
+            # A table also lists snapshots that have a folder of their own; the folder's entry wins.
             entries = folder_entries | entries
     return sorted(entries.values(), key=lambda entry: entry.name)
 
@@ -127,6 +128,7 @@ def read_result(entry: ResultEntry, allowed_paths: AllowedPaths) -> CubeView:
     cubes = [name for name in files if name != DEVIATION_FILE]
     if not cubes:
         raise ValueError(f"{entry.name}: expected a cube among its files, got none")
+    # These formats do not say which axis of the array has the bands.
     bands = metrics["cube_shape"][0] if cubes[0].endswith((".npy", ".mat")) else None
     cube = load_cube(allowed_paths.resolve(entry.folder / cubes[0]), bands=bands)
     deviation = None

@@ -130,7 +130,7 @@ def find_better_step(
     Args:
         y: measurement `(B, K, H', W')`.
         camera: the camera A.
-        fine_structure: of the first shot of y.
+        fine_structure: fine structure of the first shot of y.
         agreement: correlation of y with the frame that the camera predicts.
 
     Returns:

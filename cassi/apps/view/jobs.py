@@ -36,7 +36,8 @@ class Job:
 
     def time_left(self) -> str:
         """Return an estimate of the remaining time in words; "" as long as there is none."""
-        # Below 5 % the time of the first steps, which are slower, would dominate the estimate.
+        # The progress counts iterations, and the time also has reading and preparing before them.
+        # In the first iterations that part would dominate the estimate.
         if self._start_time is None or not 0.05 < self.progress < 1:
             return ""
         seconds = (time.monotonic() - self._start_time) * (1 / self.progress - 1)

@@ -81,6 +81,7 @@ class Server:
         )
         self.port: int = self._server.port
         self.guard.hosts = {f"{host}:{self.port}" for host in (HOST_ADDRESS, "localhost")}
+        # Bokeh wants the allowed origins before it has a port, and has no method to change them.
         tornado = self._server._tornado
         tornado._websocket_origins = self.guard.hosts
         icon = (f"{self.guard.path}/favicon.ico", IcoHandler, {"app": tornado})

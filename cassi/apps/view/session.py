@@ -93,6 +93,7 @@ class Session:
 
     def use_method(self, method: str) -> None:
         """Choose a method: the name of a method or a network, or the file of a network."""
+        # The last choice may have set either option, so both are removed first.
         self.set("model", None)
         self.set("method", None)
         if method.endswith(WEIGHTS_SUFFIX):
@@ -132,6 +133,7 @@ class Session:
         settings: Reconstruct = compose_settings(self.options())
         if settings.measurement is None and settings.truth is None:
             raise ValueError("choose a snapshot, or take the example")
+        # The page shows one cube. Folders and blocks write into files and need no page.
         if is_many(settings.measurement):
             raise ValueError("measurement: expected one file; cassi-reconstruct takes folders")
         if settings.memory_budget is not None:
@@ -141,6 +143,7 @@ class Session:
     def summarize(self) -> InputSummary:
         """Read the files and summarize them."""
         if self._wavelength_range is not None:
+            # Without wavelengths, the number of bands follows from the sizes of the files.
             self.set("wavelengths", None)
             bands = self._load().camera.system.cube_shape[0]
             wavelengths = np.linspace(*self._wavelength_range, bands)

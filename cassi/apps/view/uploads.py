@@ -61,6 +61,7 @@ def store_upload(root: Path, files: Mapping[str, bytes], suffixes: tuple[str, ..
         OSError: a file cannot be written.
         ValueError: a name leads to another folder, or no file can be read.
     """
+    # The names come from a browser, and must not lead out of the folder or hide a file.
     for name in files:
         if Path(name).name != name or name.startswith(".") or "\\" in name or "\0" in name:
             raise ValueError(f"expected the name of a file, got {name!r}")

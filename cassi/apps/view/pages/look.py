@@ -117,8 +117,8 @@ class LookSection:
             if name in self.evaluations:
                 return self.evaluations[name]
             cubes = {
-                name: replace(cube, name=self.labels[name])
-                for name, cube in self.session.results.items()
+                key: replace(cube, name=self.labels[key])
+                for key, cube in self.session.results.items()
             }
             return render_report(cubes[name], cubes.values())
 
@@ -165,6 +165,7 @@ def result_folder(output: Path, name: str) -> Path:
         ValueError: the name is empty, hidden, or leads out of the output folder.
     """
     name = name.strip()
+    # `..` begins with a dot, too, so this also refuses paths that lead upwards.
     parts = Path(name).parts
     if not parts or Path(name).is_absolute() or any(part.startswith(".") for part in parts):
         raise ValueError(f"name: expected one below {output}, got {name!r}")

@@ -92,6 +92,7 @@ class RunSection:
         try:
             self.session.use_method(self.method_list.value)
             self.session.set("calibrate", "true" if self.calibrate_box.value else None)
+            # `value` changes when the field loses the focus, `value_input` with every letter.
             self.session.set_further_options(
                 self.options_field.value_input or self.options_field.value or ""
             )
