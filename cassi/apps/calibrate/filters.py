@@ -41,37 +41,10 @@ def calibrate_by_filters(settings: Calibrate, run: Run) -> float:
     device = choose_device(settings.device)
     prepare_process(settings)
     wavelengths, axis = _check_settings(settings)
-    filters = settings.filters
-    raw_frames = [_read_single_frame(settings, filter_settings.file) for filter_settings in filters]
-    frames = [_along_columns(y, axis) for y, _, _ in raw_frames]
-    good_pixels = [_along_columns(is_good, axis) for _, is_good, _ in raw_frames]
-    filter_wavelengths = [filter_settings.wavelength for filter_settings in filters]
-    end_constraints = (
-        () if len(filters) >= _MIN_FILTERS_OF_CURVE else _nominal_ends(settings, wavelengths, axis)
-    )
-
-    def find_camera(
-        filter_wavelengths: list[float],
-    ) -> tuple[FilteredCamera, SDCassi, Response | None]:
-        filtered_camera = find_filtered_camera(
-            frames, good_pixels, filter_wavelengths, wavelengths, *end_constraints
-        )
-        system = _make_system(filtered_camera, axis, frames[0].shape[-1], raw_frames[0][0])
-        return filtered_camera, system, _measure_response(settings, system, filtered_camera.rows)
-
-    filtered_camera, system, response = find_camera(filter_wavelengths)
-    # The light that passes a wide filter has a mean wavelength that depends on lamp and camera.
-    # Their spectrum is known only after the first estimate, so the camera is estimated twice.
-    if response is not None and any(filter_settings.fwhm for filter_settings in filters):
-        spectrum = response.values.tolist()
-        filter_wavelengths = [
-            centroid(filter_settings.wavelength, filter_settings.fwhm, wavelengths, spectrum)
-            if filter_settings.fwhm
-            else nominal
-            for filter_settings, nominal in zip(filters, filter_wavelengths, strict=True)
-        ]
-        filtered_camera, system, response = find_camera(filter_wavelengths)
-    window = _field_window(settings, filtered_camera, axis, frames[0].shape)
+    raw_frames = [_read_single_frame(settings, f.file) for f in settings.filters]
+    filtered_camera, system, response = _estimate_camera(settings, wavelengths, axis, raw_frames)
+    frame_shape = _along_columns(raw_frames[0][0], axis).shape
+    window = _field_window(settings, filtered_camera, axis, frame_shape)
     gain = None if response is None else float(response.values.mean())
     camera_file = camera_values(settings, system, gain, wavelengths)
     spacing = (torch.tensor(wavelengths),)
@@ -100,6 +73,51 @@ def calibrate_by_filters(settings: Calibrate, run: Run) -> float:
     if settings.measurement is not None:
         _check_measurement(settings, run.folder)
     return max(summary["standard_errors"])
+
+
+def _estimate_camera(
+    settings: Calibrate,
+    wavelengths: tuple[float, ...],
+    axis: int,
+    raw_frames: list[tuple[Tensor, Tensor, str]],
+) -> tuple[FilteredCamera, SDCassi, Response | None]:
+    """Estimate mask, field and dispersion; return them with the system and its response to white.
+
+    Args:
+        settings: settings of the calibration.
+        wavelengths: wavelengths of the bands, nm.
+        axis: axis of the dispersion.
+        raw_frames: frame `(H', W')`, good pixels and note for each filter.
+    """
+    frames = [_along_columns(y, axis) for y, _, _ in raw_frames]
+    good_pixels = [_along_columns(is_good, axis) for _, is_good, _ in raw_frames]
+    end_constraints: tuple[Any, ...] = ()
+    if len(settings.filters) < _MIN_FILTERS_OF_CURVE:
+        end_constraints = _nominal_ends(settings, wavelengths, axis)
+
+    def estimate(
+        filter_wavelengths: list[float],
+    ) -> tuple[FilteredCamera, SDCassi, Response | None]:
+        filtered_camera = find_filtered_camera(
+            frames, good_pixels, filter_wavelengths, wavelengths, *end_constraints
+        )
+        system = _make_system(filtered_camera, axis, frames[0].shape[-1], raw_frames[0][0])
+        return filtered_camera, system, _measure_response(settings, system, filtered_camera.rows)
+
+    filter_wavelengths = [filter_settings.wavelength for filter_settings in settings.filters]
+    filtered_camera, system, response = estimate(filter_wavelengths)
+    # The light that passes a wide filter has a mean wavelength that depends on lamp and camera.
+    # Their spectrum is known only after the first estimate, so the camera is estimated twice.
+    if response is not None and any(filter_settings.fwhm for filter_settings in settings.filters):
+        spectrum = response.values.tolist()
+        filter_wavelengths = [
+            centroid(filter_settings.wavelength, filter_settings.fwhm, wavelengths, spectrum)
+            if filter_settings.fwhm
+            else filter_settings.wavelength
+            for filter_settings in settings.filters
+        ]
+        filtered_camera, system, response = estimate(filter_wavelengths)
+    return filtered_camera, system, response
 
 
 def _check_settings(settings: Calibrate) -> tuple[tuple[float, ...], int]:

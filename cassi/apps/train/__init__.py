@@ -92,10 +92,8 @@ def train(settings: Train, run: Run) -> float:
         )
         files.check_steps(checkpoint, folder, content["global_step"], settings.trainer["max_steps"])
     data = inputs.load_data(settings)
-    if is_first and (precision_warning := _precision_warning(settings)) is not None:
-        print(f"{marked('warning')} {precision_warning}", file=sys.stderr)
-    if settings.channels_last and is_first:
-        _warn_of_layout(net, data.samples[0])
+    if is_first:
+        _warn_of_slow_settings(settings, net, data.samples[0])
     if settings.dry_run:
         return _dry_run(settings, run, net, wavelengths, data)
     module = make_module(settings, net, wavelengths, data.scenes.scales)
@@ -263,14 +261,22 @@ def _precision_warning(settings: Train) -> str | None:
     return warning.replace("=auto", "=32-true")
 
 
-def _warn_of_layout(net: nn.Module, cube: Tensor) -> None:
-    """Print a warning if an operator of the network does not keep the bands last in memory."""
+def _layout_warning(net: nn.Module, cube: Tensor) -> str | None:
+    """Return a warning if an operator of the network does not keep the bands last in memory."""
     # A small camera is made up, because the masks of a task may have another size than its crops.
     x = cube[None, :, :64, :64]
     system = SDCassi(torch.full(x.shape[-2:], 0.5), bands=len(cube), step=1)
-    y = system(x)
-    if (warning := memory_format_warning(net, y, system)) is not None:
-        print(f"{marked('warning')} {warning}", file=sys.stderr)
+    return memory_format_warning(net, system(x), system)
+
+
+def _warn_of_slow_settings(settings: Train, net: nn.Module, cube: Tensor) -> None:
+    """Print warnings about a precision or a layout in memory that is slow on this device."""
+    messages = [_precision_warning(settings)]
+    if settings.channels_last:
+        messages.append(_layout_warning(net, cube))
+    for message in messages:
+        if message is not None:
+            print(f"{marked('warning')} {message}", file=sys.stderr)
 
 
 def _check_nodes(settings: Train) -> None:
