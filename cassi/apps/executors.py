@@ -71,7 +71,7 @@ class Command(NamedTuple):
     plugins: tuple[str, ...]
     config_folders: tuple[str, ...]
     guarded_folders: tuple[str, ...]
-    keeps_budget: bool
+    has_memory_budget: bool
 
 
 class Workers(NamedTuple):
@@ -102,7 +102,7 @@ def open_executor(settings: Sharing, *, blocks: bool = False) -> Iterator[Worker
         plugins=tuple(loaded_names()),
         config_folders=searched_folders(),
         guarded_folders=links.guarded(),
-        keeps_budget=blocks,
+        has_memory_budget=blocks,
     )
     if settings.cluster is not None:
         with _open_cluster(settings.cluster, settings.processes) as executor:
@@ -221,7 +221,7 @@ def _prepare_for(command: Command) -> None:
     search_also(command.config_folders)
     links.release()
     links.guard(*command.guarded_folders)
-    use_huge_pages() if command.keeps_budget else keep_freed_memory()
+    use_huge_pages() if command.has_memory_budget else keep_freed_memory()
     with suppress(KeyError, ValueError):  # raised in a process that is no worker of Dask
         name = sys.modules["distributed"].get_worker().name
         # Only the workers of a `LocalCluster` have numbers for names.

@@ -94,7 +94,7 @@ def test_bands_follow_from_the_sizes(snapshot, mask, step, axis, bands):
 def test_spectra_of_regions():
     labels = np.zeros((12, 14), int)
     labels[:2], labels[5, 5] = 1, 4
-    found = widgets.measure_spectra(CUBE.numpy(), labels)
+    found = widgets.spectra_of(CUBE.numpy(), labels)
     assert list(found) == [1, 4]
     mean, spread, count = found[1]
     assert count == 28
@@ -102,11 +102,11 @@ def test_spectra_of_regions():
     assert np.allclose(spread, CUBE[:, :2].std((1, 2), correction=0), atol=1e-6)
     drawn = np.zeros(CUBE.shape, int)
     drawn[2, 3] = 7
-    assert list(widgets.measure_spectra(CUBE.numpy(), drawn)) == [7]
+    assert list(widgets.spectra_of(CUBE.numpy(), drawn)) == [7]
     with pytest.raises(ValueError, match="draw one"):
-        widgets.measure_spectra(CUBE.numpy(), np.zeros((12, 14), int))
+        widgets.spectra_of(CUBE.numpy(), np.zeros((12, 14), int))
     with pytest.raises(ValueError, match="expected labels"):
-        widgets.measure_spectra(CUBE.numpy(), np.zeros((4, 4), int))
+        widgets.spectra_of(CUBE.numpy(), np.zeros((4, 4), int))
 
 
 @pytest.mark.parametrize("nm", [NM, None])

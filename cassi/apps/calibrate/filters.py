@@ -43,7 +43,7 @@ def calibrate_by_filters(settings: Calibrate, run: Run) -> float:
     wavelengths, axis = _check_settings(settings)
     raw_frames = [_read_single_frame(settings, f.file) for f in settings.filters]
     filtered_camera, system, response = _estimate_camera(settings, wavelengths, axis, raw_frames)
-    frame_shape = _along_columns(raw_frames[0][0], axis).shape
+    frame_shape = _move_dispersion_last(raw_frames[0][0], axis).shape
     window = _field_window(settings, filtered_camera, axis, frame_shape)
     gain = None if response is None else float(response.values.mean())
     camera_file = camera_values(settings, system, gain, wavelengths)
@@ -89,8 +89,8 @@ def _estimate_camera(
         axis: axis of the dispersion.
         raw_frames: frame `(H', W')`, good pixels and note for each filter.
     """
-    frames = [_along_columns(y, axis) for y, _, _ in raw_frames]
-    good_pixels = [_along_columns(is_good, axis) for _, is_good, _ in raw_frames]
+    frames = [_move_dispersion_last(y, axis) for y, _, _ in raw_frames]
+    good_pixels = [_move_dispersion_last(is_good, axis) for _, is_good, _ in raw_frames]
     end_constraints: tuple[Any, ...] = ()
     if len(settings.filters) < _MIN_FILTERS_OF_CURVE:
         end_constraints = _nominal_ends(settings, wavelengths, axis)
@@ -142,7 +142,7 @@ def _nominal_ends(
 ) -> tuple[tuple[float, float], tuple[Tensor, Tensor] | None]:
     """Return the nominal offsets of the first and last band, and a broadband frame if there is one.
 
-    The frame comes with its good pixels, both turned so that the dispersion runs along columns.
+    The frame comes with its good pixels, both turned so that the dispersion runs along the last axis.
     """
     offsets = nominal_offsets(settings.system, len(wavelengths), wavelengths)
     measurement = settings.measurement
@@ -152,7 +152,10 @@ def _nominal_ends(
     if broadband_file is None:
         return (offsets[0], offsets[-1]), None
     y, good_pixels, _ = _read_single_frame(settings, broadband_file)
-    return (offsets[0], offsets[-1]), (_along_columns(y, axis), _along_columns(good_pixels, axis))
+    return (offsets[0], offsets[-1]), (
+        _move_dispersion_last(y, axis),
+        _move_dispersion_last(good_pixels, axis),
+    )
 
 
 def _read_single_frame(settings: Calibrate, file: str) -> tuple[Tensor, Tensor, str]:
@@ -180,14 +183,14 @@ def _measure_response(
     return find_white(y, camera, 1.0, by_auto, find_grid(y, camera)).response
 
 
-def _along_columns(image: Tensor, axis: int) -> Tensor:
+def _move_dispersion_last(image: Tensor, axis: int) -> Tensor:
     return image.mT if axis == -2 else image
 
 
 def _make_system(
     filtered_camera: FilteredCamera, axis: int, detector: int, reference: Tensor
 ) -> SDCassi:
-    mask = _along_columns(filtered_camera.mask, axis).contiguous().to(reference)
+    mask = _move_dispersion_last(filtered_camera.mask, axis).contiguous().to(reference)
     offsets = filtered_camera.offsets.tolist()
     return SDCassi(mask, len(offsets), offsets=offsets, detector=detector, axis=axis)
 
@@ -202,6 +205,7 @@ def _field_window(
     first_row, last_row = filtered_camera.rows
     if (first_row, last_row) == (0, shape[0]):
         return None
+    # The frame was already cropped to the window of the settings, and the new one lies in it.
     top, left = (0, 0) if settings.window is None else settings.window[:2]
     if axis == -1:
         return [top + first_row, left, last_row - first_row, shape[1]]

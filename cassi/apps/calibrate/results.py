@@ -38,6 +38,7 @@ def write_calibration(
         numbers: content of calibration.json.
         notes: lines that become comments in camera.yaml.
     """
+    # A single mask for all shots and bands becomes a plain image, which other programs can open.
     while mask.ndim > 2 and len(mask) == 1:
         mask = mask[0]
     with atomic_folder(folder) as stage:
@@ -83,8 +84,10 @@ def camera_values(
         frame_settings[name] = with_files(
             frame_settings[name], lambda file: str(Path(file).resolve())
         )
+    # A measurement is multiplied by the scale, which so divides the gain out.
     if gain is not None:
         frame_settings["scale"] = float(frame_settings["scale"]) / gain
+    # Only corrections that do something are written, so that the file shows what matters.
     values |= {key: value for key, value in frame_settings.items() if value != NEUTRAL.get(key)}
     nominal = {} if settings.camera is None else load_camera(settings.camera)
     if nominal.get("noise") is not None:

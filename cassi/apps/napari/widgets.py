@@ -107,7 +107,7 @@ def spectrum(cube: napari.layers.Image, region: napari.layers.Labels) -> None:
     positions = wavelengths if wavelengths is not None else list(range(1, len(cube.data) + 1))
     figure, plot = pyplot.subplots()
     table = {}
-    spectra = measure_spectra(np.asarray(cube.data), np.asarray(region.data))
+    spectra = spectra_of(np.asarray(cube.data), np.asarray(region.data))
     for label, (mean, std, count) in spectra.items():
         plot.errorbar(positions, mean, std, capsize=2, label=f"{label}, {count} pixels")
         table[label] = {"mean": mean.tolist(), "std": std.tolist()}
@@ -118,7 +118,7 @@ def spectrum(cube: napari.layers.Image, region: napari.layers.Labels) -> None:
     region.metadata["spectra"] = {"wavelengths": wavelengths, "labels": table}
 
 
-def measure_spectra(
+def spectra_of(
     cube: np.ndarray, labels: np.ndarray
 ) -> dict[int, tuple[np.ndarray, np.ndarray, int]]:
     """Return mean, standard deviation `(C,)` and number of pixels under each label but 0.

@@ -77,6 +77,7 @@ class AllowedPaths:
         """Return the displayed name of a file: its path relative to the allowed folder."""
         root = next((folder for folder in self.folders if path.is_relative_to(folder)), None)
         name = path.name if root is None else path.relative_to(root).as_posix()
+        # With several folders the name begins with the folder, so that names stay different.
         name = name if root is None or len(self.folders) == 1 else f"{root.name}/{name}"
         return name if is_text(name) else os.fsencode(name).decode("utf-8", "replace")
 

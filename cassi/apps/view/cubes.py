@@ -49,7 +49,7 @@ class CubeView:
 def shorten_names(names: Sequence[str]) -> dict[str, str]:
     """Return a label for each name: the common beginning, up to a whole word, becomes "…".
 
-    >>> short_names(["runs/2026-11-28/lamp, auto", "runs/2026-11-28/lamp, gap_tv"])
+    >>> shorten_names(["runs/2026-11-28/lamp, auto", "runs/2026-11-28/lamp, gap_tv"])
     {'runs/2026-11-28/lamp, auto': '…auto', 'runs/2026-11-28/lamp, gap_tv': '…gap_tv'}
     """
     if len(names) < 2:

@@ -200,6 +200,7 @@ def _read_cube_entry(folder: Path, allowed_paths: AllowedPaths) -> dict[Path, Re
 
 
 def _read_evaluation_entry(folder: Path, allowed_paths: AllowedPaths) -> dict[Path, ResultEntry]:
+    # Other programs write files of this name, too. Without these two keys it is no evaluation.
     results = _parse_json(folder / EVALUATION_FILE, allowed_paths)
     if not isinstance(results, dict) or not {"metrics", "preset"} <= results.keys():
         return {}

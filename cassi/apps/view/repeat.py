@@ -76,6 +76,7 @@ def differences(base: Mapping[str, object], target: Mapping[str, object]) -> dic
 
 def _comparable(values: Mapping[str, object]) -> dict[str, object]:
     """Return settings without paths of data sets and without empty values."""
+    # The paths differ between machines, and null means the same as a missing value.
     return {
         key: _comparable(value) if isinstance(value, dict) else value
         for key, value in values.items()

@@ -91,6 +91,7 @@ def save_result(cube_view: CubeView, folder: Path) -> str:
     try:
         folder.mkdir()
     except FileExistsError:
+        # A result is never replaced: the user may have saved another cube under this name.
         raise FileExistsError(f"{folder}: it is there already; give another name") from None
     try:
         write_results(
@@ -132,6 +133,7 @@ class _ProgressReporter:
         time_now = time.monotonic()
         if time_now - self.last_picture_time >= _PICTURE_SECONDS:
             self.last_picture_time = time_now
+            # Rows and columns are left out first, so that little is copied from a GPU.
             stride = max(1, -(-max(x.shape[-2:]) // _PICTURE_PIXELS))
             small_cube = torch.nan_to_num(x[0, :, ::stride, ::stride].float()).cpu()
             self.job.picture = srgb(small_cube, self.wavelengths, None)

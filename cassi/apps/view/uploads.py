@@ -26,6 +26,7 @@ class Inbox:
         """
         if drop != self._drop:
             self._drop, self._files = drop, {}
+        # The files stay in memory until the last one of the drop has arrived.
         if sum(map(len, self._files.values())) + len(content) > MAX_UPLOAD_BYTES:
             raise ValueError(
                 f"expected at most {MAX_UPLOAD_BYTES // 2**20} MiB; put larger files into the "

@@ -55,6 +55,7 @@ class CameraSection:
             self.fields[name].param.watch(partial(self._set_option, name), "value")
         axis = select("Dispersion along", _AXIS_OPTIONS, 170)
         axis.param.watch(partial(self._set_option, "system.axis"), "value")
+        # A slider needs two different ends, even before the number of bands is known.
         self.band = pn.widgets.IntSlider(
             name="Mask at band", start=1, end=2, width=330, stylesheets=[STYLE]
         )

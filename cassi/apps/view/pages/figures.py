@@ -69,6 +69,7 @@ class PictureFigure:
         height, width = rgb.shape[:2]
         stride = max(1, round((height * width / self.max_pixels) ** 0.5))
         small_picture = rgb[::stride, ::stride]
+        # Bokeh takes a picture as one 32-bit number for each pixel, with alpha as its last byte.
         rgba = np.full((*small_picture.shape[:2], 4), 255, np.uint8)
         rgba[..., :3] = small_picture
         line = escape(f"{self.name}: {caption}")

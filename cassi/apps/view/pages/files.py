@@ -80,6 +80,7 @@ class FilesSection:
             files = session.allowed_paths.list_files(READ_SUFFIXES if is_array else _YAML_SUFFIXES)
             file_options = {_NO_FILE: _NO_FILE} | {name: str(path) for name, path in files.items()}
             self.lists[role] = select(f"{title} from the folder", file_options, _WIDTH)
+            # `role=role` keeps the role of this turn; the loop changes the variable.
             self.lists[role].param.watch(
                 lambda event, role=role: self._choose_file(role, event.new), "value"
             )
@@ -117,6 +118,7 @@ class FilesSection:
     def _choose_file(self, role: str, value: str) -> None:
         if value == _NO_FILE:
             return
+        # The list was made with the page, and a file may have been removed since.
         try:
             self.session.set_file(role, value)
         except Exception as error:

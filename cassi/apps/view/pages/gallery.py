@@ -89,6 +89,7 @@ class GallerySection:
         first_entries = entries[: self.max_entries]
         if entries == self.entries and first_entries == list(self.cards):
             return
+        # Entries are compared by value: a result that was written again gets a new card.
         for entry in first_entries:
             if entry not in self.cards:
                 picture = await asyncio.to_thread(make_thumbnail, entry, self.session.allowed_paths)
