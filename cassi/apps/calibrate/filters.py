@@ -142,7 +142,8 @@ def _nominal_ends(
 ) -> tuple[tuple[float, float], tuple[Tensor, Tensor] | None]:
     """Return the nominal offsets of the first and last band, and a broadband frame if there is one.
 
-    The frame comes with its good pixels, both turned so that the dispersion runs along the last axis.
+    The frame comes with its good pixels. Both are turned so that the dispersion runs along the last
+    axis.
     """
     offsets = nominal_offsets(settings.system, len(wavelengths), wavelengths)
     measurement = settings.measurement

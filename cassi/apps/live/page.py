@@ -53,8 +53,8 @@ class LiveSection:
         self.live, self.shown_number, self.regions = live, 0, list[tuple[int, int]]()
         self.state = html_pane()
         self.fact_list = html_pane(styles={"flex": "1 1 700px"})
-        self.pause = button("Pause", 100)
-        self.pause.on_click(self._pause)
+        self.pause_button = button("Pause", 100)
+        self.pause_button.on_click(self._pause)
         self.picture = PictureFigure("Scene", _MAX_PICTURE_PIXELS)
         self.band_picture = PictureFigure("Band", _MAX_PICTURE_PIXELS)
         self.marks = ColumnDataSource({name: [] for name in ("x", "y", "color", "number")})
@@ -90,7 +90,9 @@ class LiveSection:
             visible=False,
             **wrapping,
         )
-        status = pn.FlexBox(self.state, self.pause, self.fact_list, gap="8px 12px", **wrapping)
+        status = pn.FlexBox(
+            self.state, self.pause_button, self.fact_list, gap="8px 12px", **wrapping
+        )
         status.align_items = "center"
         self.view = pn.Column(
             heading("Live"), status, self.check_message, self.content, sizing_mode="stretch_width"
@@ -106,8 +108,8 @@ class LiveSection:
         live, view = self.live, self.live.view
         kind = live.state.partition(":")[0]
         self.state.object = f'<p class="state {kind}" role="status">{escape(live.state)}</p>'
-        self.pause.name = "Resume" if live.paused.is_set() else "Pause"
-        self.pause.disabled = kind == "stopped"
+        self.pause_button.name = "Resume" if live.paused.is_set() else "Pause"
+        self.pause_button.disabled = kind == "stopped"
         self.messages.visible = bool(live.notices.lines)
         show_message(self.message, live.notices.lines[::-1])
         self.fact_list.object = self._list_facts(view)

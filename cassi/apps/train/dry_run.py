@@ -200,6 +200,7 @@ def run_a_few_steps(settings: Train, fit: Callable[[Train, list[Callback]], Trai
     from lightning.pytorch.callbacks import LambdaCallback
 
     steps = int(settings.trainer["max_steps"])
+    # A step of the optimizer may take several batches; here every batch is timed as a step.
     batches_per_step = settings.trainer.get("accumulate_grad_batches", 1)
     max_steps = MAX_TIMED_STEPS + 2  # two steps of one cube may come first
     n_steps = min(max_steps, steps) if steps > 0 else max_steps
@@ -209,6 +210,7 @@ def run_a_few_steps(settings: Train, fit: Callable[[Train, list[Callback]], Trai
         "limit_val_batches": 0,
         "accumulate_grad_batches": 1,
     }
+    # The moving average is part of the cost of a step; other callbacks write files.
     averaging = {
         name: node
         for name, node in settings.callbacks.items()
@@ -222,10 +224,8 @@ def run_a_few_steps(settings: Train, fit: Callable[[Train, list[Callback]], Trai
         ckpt=None,
     )
     timer = _StepTimer(may_split=n_steps == max_steps)
-    hook_methods = [
-        (name, method) for name, method in vars(_StepTimer).items() if name.startswith("on_")
-    ]
-    hooks = {name: partial(method, timer) for name, method in hook_methods}
+    methods = vars(_StepTimer).items()
+    hooks = {name: partial(method, timer) for name, method in methods if name.startswith("on_")}
     trainer, timed_steps = fit(short_settings, [LambdaCallback(**hooks)]), timer.steps
     seconds, peak_bytes = estimate_whole_batch(timed_steps, timer.batch_size)
     cost_line = _describe_cost(
@@ -235,13 +235,8 @@ def run_a_few_steps(settings: Train, fit: Callable[[Train, list[Callback]], Trai
         cost_line += " (in proportion to batches of 1 and 2)"
     elif len(timed_steps) == 1:
         cost_line += " (of one step, the first, which may be the slowest)"
-    return "\n".join(
-        [
-            _describe_work(settings, steps, batches_per_step),
-            cost_line,
-            name_bottleneck(timed_steps[-1], settings),
-        ]
-    )
+    work_line = _describe_work(settings, steps, batches_per_step)
+    return "\n".join([work_line, cost_line, name_bottleneck(timed_steps[-1], settings)])
 
 
 def name_bottleneck(step: Step, settings: Train) -> str:

@@ -81,7 +81,7 @@ def test_a_page_follows_the_frames(camera, monkeypatch):
     live.reconstruct_newest([frame(folder, "small")])
     page._pause(None)
     page.refresh()
-    assert ('"state paused"' in page.state.object, page.pause.name) == (True, "Resume")
+    assert ('"state paused"' in page.state.object, page.pause_button.name) == (True, "Resume")
     assert "skipped small" in page.message.object
 
 

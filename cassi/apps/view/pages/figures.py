@@ -113,16 +113,14 @@ def overlay_mask(
     start = round(offset)
     mask_slices = [slice(0, length) for length in mask.shape]
     frame_slices = [slice(0, length) for length in frame.shape]
+    # A band may lie partly or wholly outside of the detector.
     first, last = max(0, start), min(frame.shape[axis], start + mask.shape[axis])
     if first < last:
-        frame_slices[axis], mask_slices[axis] = (
-            slice(first, last),
-            slice(first - start, last - start),
-        )
-        cropped_mask = mask[tuple(mask_slices)]
-        mask_values[tuple(frame_slices)][: cropped_mask.shape[0], : cropped_mask.shape[1]] = (
-            cropped_mask / max(float(mask.max()), 1e-6)
-        )
+        frame_slices[axis] = slice(first, last)
+        mask_slices[axis] = slice(first - start, last - start)
+        cropped_mask = mask[tuple(mask_slices)] / max(float(mask.max()), 1e-6)
+        rows, columns = cropped_mask.shape
+        mask_values[tuple(frame_slices)][:rows, :columns] = cropped_mask
     mask_weight = (strength * mask_values)[..., None]
     red = np.asarray((255.0, 70.0, 40.0), np.float32)
     return (make_grey(frame) * (1 - mask_weight) + red * mask_weight).astype(np.uint8)
