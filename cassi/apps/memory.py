@@ -70,6 +70,7 @@ class _AllocationCounter(TorchDispatchMode):
         self.addresses.add(address)
         self.current_bytes += n_bytes
         self.peak_bytes = max(self.peak_bytes, self.current_bytes)
+        # A reference to the storage would keep it alive, and so change the peak.
         weakref.finalize(storage, self._drop, address, n_bytes)
 
     def _drop(self, address: int, n_bytes: int) -> None:

@@ -149,7 +149,7 @@ def _run_onnx(file: Path, y: Tensor) -> Callable[[], Tensor]:
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    options.log_severity_level = 3
+    options.log_severity_level = 3  # errors only
     session = onnxruntime.InferenceSession(file, options)
     return lambda: torch.from_numpy(session.run(["x"], {"y": y.numpy()})[0])
 

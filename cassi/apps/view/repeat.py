@@ -27,7 +27,7 @@ def write_config(folder: Path, settings: Reconstruct, options: list[str]) -> Non
         OSError: the file cannot be written.
         ValueError: the config would give other settings.
     """
-    group_choices = chosen_groups(options)
+    group_choices = find_group_choices(options)
     system_group = _SYSTEM_GROUPS.get(str(settings.system["_target_"]).rpartition(".")[2])
     if system_group is not None:
         group_choices = {"system": system_group} | group_choices
@@ -37,7 +37,7 @@ def write_config(folder: Path, settings: Reconstruct, options: list[str]) -> Non
     all_settings = to_dict(settings) | {"camera": None}
     lines = ["defaults:", "  - reconstruct"]
     lines += [f"  - override /{group}: {name}" for group, name in group_choices.items()]
-    values = differences(group_settings, all_settings)
+    values = find_differences(group_settings, all_settings)
     text = _CONFIG_HEADER.format(name=CONFIG_NAME) + "\n".join([*lines, "  - _self_", ""])
     path = folder / f"{CONFIG_NAME}.yaml"
     path.write_text(text + (to_yaml(values) if values else ""), encoding="utf-8")
@@ -46,7 +46,7 @@ def write_config(folder: Path, settings: Reconstruct, options: list[str]) -> Non
         raise ValueError("these settings cannot be written as a config; keep the command line")
 
 
-def chosen_groups(options: list[str]) -> dict[str, str]:
+def find_group_choices(options: list[str]) -> dict[str, str]:
     """Return the config that the options choose of each group, as a defaults list has them.
 
     Options of single values are left out: `solver=gap` chooses a group, `seed=1` does not.
@@ -61,15 +61,15 @@ def chosen_groups(options: list[str]) -> dict[str, str]:
     return group_choices
 
 
-def differences(base: Mapping[str, object], target: Mapping[str, object]) -> dict[str, object]:
-    """Return the nested values that turn `base` into `wanted` when merged into it."""
+def find_differences(base: Mapping[str, object], target: Mapping[str, object]) -> dict[str, object]:
+    """Return the nested values that turn `base` into `target` when merged into it."""
     difference: dict[str, object] = {}
     for key, value in target.items():
         base_value = base.get(key)
         if key in base and base_value == value and type(base_value) is type(value):
             continue
         if isinstance(value, dict) and isinstance(base_value, dict):
-            value = differences(base_value, value)
+            value = find_differences(base_value, value)
         difference[key] = value
     return difference
 
