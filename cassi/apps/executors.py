@@ -1,7 +1,8 @@
-"""Who does the jobs of a command: this process, processes of this machine, or a Dask cluster.
+"""Run the jobs of a command in this process, in processes of this machine, or on a Dask cluster.
 
-A job is a plain function of plain data, `(settings, what) -> record`. Processes and clusters are
-executors of `concurrent.futures`; the command that submits the jobs writes down what they return.
+A job is a function that takes one picklable input and returns a picklable result. Processes and
+clusters are executors of `concurrent.futures`. The command submits the jobs and records what they
+return.
 """
 
 import importlib
@@ -33,70 +34,79 @@ from cassi.apps.settings import Cluster, Sharing
 from cassi.plugins import load_plugins, loaded_names
 from cassi.threads import free_cores
 
-J = TypeVar("J")
-R = TypeVar("R")
-S = TypeVar("S")
-AHEAD = 1000
-"""Jobs of a cluster that are submitted and not done: one that grows sees by them how far."""
-DASK = {
-    "distributed.comm.timeouts.connect": "20s",  # as long a lost scheduler is looked for
-    "distributed.scheduler.allowed-failures": 2,  # of a cluster that is started here
-    # Nobody else on the machines sees what it does: pages of Dask ask for no certificate.
+Input = TypeVar("Input")
+Output = TypeVar("Output")
+Argument = TypeVar("Argument")
+MAX_SUBMITTED_JOBS = 1000
+"""Jobs that wait or run on a cluster at one time. An adaptive cluster grows by their number."""
+DASK_CONFIG = {
+    "distributed.comm.timeouts.connect": "20s",  # how long a lost scheduler is looked for
+    "distributed.scheduler.allowed-failures": 2,  # for a cluster that the command starts
+    # Dask's web pages ask for no certificate. They stay off, so that no other user of the
+    # machines can read what a command does.
     "distributed.scheduler.http.routes": (),
     "distributed.worker.http.routes": (),
 }
-PRELOADED = ["cassi.apps.reconstruct.many", "cassi.evaluation", "cassi.viz"]
-"""What local processes have imported when they begin."""
-_LOCAL = "127.0.0.1"
-_LOST = "the process that did it was lost each time; is there enough memory?"
-_ONE_JOB = threading.Lock()
-"""Random numbers and the folder are those of the process."""
-_MADE: dict[str, tuple[bytes, Any]] = {}
+PRELOADED_MODULES = ["cassi.apps.reconstruct.many", "cassi.evaluation", "cassi.viz"]
+"""Modules that the fork server imports once, for all local processes."""
+_LOCALHOST = "127.0.0.1"
+_LOST_MESSAGE = "the process that did it was lost each time; is there enough memory?"
+# A worker of Dask may run jobs in several threads. Random state and current folder belong to the
+# whole process, so only one job runs at a time.
+_JOB_LOCK = threading.Lock()
+# Result of `once`: name of the function -> (pickled argument, returned object).
+_prepared: dict[str, tuple[bytes, Any]] = {}
 
 
 class LostWorker(OSError):
-    """A job whose process ended, however often it was tried."""
+    """The result of a job whose process was killed at every try."""
 
 
 class Command(NamedTuple):
-    """What a process takes over from the command that it works for."""
+    """State of the command that every worker process needs."""
 
-    token: str  # Dask's workers may have done the jobs of another command before
+    token: str  # differs between commands, because a worker of Dask may serve several
     folder: str
     threads: int
     plugins: tuple[str, ...]
-    searched: tuple[str, ...]
-    guarded: tuple[str, ...]
-    blocks: bool
+    config_folders: tuple[str, ...]
+    guarded_folders: tuple[str, ...]
+    has_memory_budget: bool
 
 
 class Workers(NamedTuple):
-    """Other processes, which do the jobs of a command."""
+    """Processes that do the jobs of a command."""
 
-    open: Callable[[bool], Executor]
-    """Opens an executor; with True, of one process alone."""
-    ahead: int
-    """Jobs that are submitted and not done."""
+    open_pool: Callable[[bool], Executor]
+    """Open an executor; with True, an executor of a single process."""
+    max_submitted: int
+    """Largest number of jobs that wait or run at one time."""
     command: Command
 
 
 @contextmanager
 def open_executor(settings: Sharing, *, blocks: bool = False) -> Iterator[Workers | None]:
-    """Yield who does the jobs, as `processes` and `cluster` say; None is this process.
+    """Yield the workers that `processes` and `cluster` ask for; None means this process.
 
-    With `blocks`, jobs keep to a budget of memory.
+    With `blocks`, the workers return freed memory, because their jobs have a memory budget.
 
     Raises:
-        OSError: nobody answers at the cluster's address.
+        OSError: no scheduler answers at the cluster's address.
         ValueError: a package for it is missing, or its options do not fit.
     """
-    _MADE.clear()  # files may have changed since
-    plugins, searched = tuple(loaded_names()), searched_folders()
-    shared = plugins, searched, links.guarded(), blocks
-    command = Command(secrets.token_hex(8), str(Path.cwd()), settings.threads or 1, *shared)
+    _prepared.clear()  # files may have changed since an earlier command of this process
+    command = Command(
+        token=secrets.token_hex(8),
+        folder=str(Path.cwd()),
+        threads=settings.threads or 1,
+        plugins=tuple(loaded_names()),
+        config_folders=searched_folders(),
+        guarded_folders=links.guarded(),
+        has_memory_budget=blocks,
+    )
     if settings.cluster is not None:
         with _open_cluster(settings.cluster, settings.processes) as executor:
-            yield Workers(lambda _: executor, AHEAD, command)
+            yield Workers(lambda _: executor, MAX_SUBMITTED_JOBS, command)
     elif settings.processes is not None:
         with _open_processes(settings.processes) as open_pool:
             yield Workers(open_pool, 2 * settings.processes, command)
@@ -105,67 +115,78 @@ def open_executor(settings: Sharing, *, blocks: bool = False) -> Iterator[Worker
 
 
 def run_jobs(
-    workers: Workers | None, job: Callable[[J], R], given: Iterable[J]
-) -> Iterator[tuple[J, R | LostWorker]]:
-    """Yield what each job returns, as they end; what one raises ends all.
+    workers: Workers | None, job: Callable[[Input], Output], items: Iterable[Input]
+) -> Iterator[tuple[Input, Output | LostWorker]]:
+    """Yield (input, result) of each job in the order in which the jobs end.
 
-    Where a process of this machine is killed, its pool breaks. The jobs that were in it are done
-    once more; where that breaks too, each of them alone, so that it has all of the memory and ends
-    no other. One that is lost then as well has a `LostWorker` in the place of its result.
+    An exception of a job ends all jobs. A job whose process was killed at every try has a
+    `LostWorker` in the place of its result.
 
     Raises:
         ConnectionError: the scheduler of a cluster is lost.
     """
     if workers is None:
-        yield from ((what, job(what)) for what in given)
+        yield from ((item, job(item)) for item in items)
         return
-    left = iter(given)
-    while lost := (yield from _run(workers, job, left)):
-        again = iter(lost)
-        for what in [*(yield from _run(workers, job, again)), *again]:
-            if (yield from _run(workers, job, iter([what]), alone=True)):
-                yield what, LostWorker(_LOST)
+    remaining = iter(items)
+    # A killed process breaks its whole pool, and nothing tells which job was at fault. Most often
+    # the memory was too small for all jobs together. So the jobs of the broken pool run once more.
+    # If the pool breaks again, each of them runs alone: it has all of the memory then, and cannot
+    # take other jobs with it.
+    while lost_inputs := (yield from _run(workers, job, remaining)):
+        second_try = iter(lost_inputs)
+        for item in [*(yield from _run(workers, job, second_try)), *second_try]:
+            if (yield from _run(workers, job, iter([item]), is_single=True)):
+                yield item, LostWorker(_LOST_MESSAGE)
 
 
 def _run(
-    workers: Workers, job: Callable[[J], R], left: Iterator[J], alone: bool = False
-) -> Generator[tuple[J, R | LostWorker], None, list[J]]:
-    """Yield what jobs return, as they end; return those that a pool had when it broke."""
-    executor = workers.open(alone)
-    ended: SimpleQueue[Future[Any]] = SimpleQueue()
-    running: dict[Future[Any], J] = {}
-    lost: list[J] = []
+    workers: Workers,
+    job: Callable[[Input], Output],
+    remaining: Iterator[Input],
+    is_single: bool = False,
+) -> Generator[tuple[Input, Output | LostWorker], None, list[Input]]:
+    """Yield (input, result) as jobs end; return the inputs that were in the pool when it broke."""
+    executor = workers.open_pool(is_single)
+    ended_futures: SimpleQueue[Future[Any]] = SimpleQueue()
+    item_of: dict[Future[Any], Input] = {}
+    lost_inputs: list[Input] = []
     while True:
-        for what in islice(left, 0 if lost else workers.ahead - len(running)):
-            future = _submit(executor, workers.command, job, what)
-            running[future] = what
-            future.add_done_callback(ended.put)
-        if not running:
-            return lost
-        future = ended.get()
-        what = running.pop(future)
+        # A broken pool gets no new jobs: they would be lost, too.
+        n_new = 0 if lost_inputs else workers.max_submitted - len(item_of)
+        for item in islice(remaining, n_new):
+            future = _submit(executor, workers.command, job, item)
+            item_of[future] = item
+            future.add_done_callback(ended_futures.put)
+        if not item_of:
+            return lost_inputs
+        future = ended_futures.get()
+        item = item_of.pop(future)
         try:
-            yield what, _outcome(future)
+            yield item, _result_of(future)
         except BrokenProcessPool:
-            lost.append(what)
-        del future  # its result may be large
+            lost_inputs.append(item)
+        del future  # frees its result, which may be large, while the next one is waited for
 
 
-def _submit(executor: Executor, command: Command, job: Callable[[J], R], what: J) -> "Future[Any]":
+def _submit(
+    executor: Executor, command: Command, job: Callable[[Input], Output], item: Input
+) -> "Future[Any]":
     try:
-        return executor.submit(do_job, command, job, what)
+        return executor.submit(do_job, command, job, item)
     except BrokenProcessPool as error:
-        broken: Future[Any] = Future()
-        broken.set_exception(error)
-        return broken
-    except (EOFError, BlockingIOError, RuntimeError):  # no process, or no thread, was started
+        failed_future: Future[Any] = Future()
+        failed_future.set_exception(error)
+        return failed_future
+    except (EOFError, BlockingIOError, RuntimeError):
+        # Each of these comes where no process, or no thread, could be started.
         raise OSError(
             "processes: the system lets no more processes start; give a smaller number, or raise "
             "ulimit -u"
         ) from None
 
 
-def _outcome(future: "Future[Any]") -> Any:
+def _result_of(future: "Future[Any]") -> Any:
     try:
         return future.result()
     except CancelledError:
@@ -173,113 +194,130 @@ def _outcome(future: "Future[Any]") -> Any:
             "the scheduler of the cluster is lost; the same command goes on once it is there again"
         ) from None
     except Exception as error:
-        if type(error).__name__ == "KilledWorker":  # Dask has tried it often enough
-            return LostWorker(_LOST)
+        # Dask raises it after `allowed-failures`. It is compared by name, so that local processes
+        # work where Dask is not installed.
+        if type(error).__name__ == "KilledWorker":
+            return LostWorker(_LOST_MESSAGE)
         raise
 
 
-def do_job(command: Command, job: Callable[[J], R], what: J) -> R:
+def do_job(command: Command, job: Callable[[Input], Output], item: Input) -> Output:
     """Do a job in a process of an executor, in the folder that the command was started in."""
-    with _ONE_JOB, plain_warnings():
+    with _JOB_LOCK, plain_warnings():
         os.chdir(command.folder)
-        once(_take_over, command)
-        torch.set_num_threads(command.threads)  # of this thread
-        return job(what)
+        once(_prepare_for, command)
+        torch.set_num_threads(command.threads)  # torch keeps the number per thread
+        return job(item)
 
 
-def _take_over(command: Command) -> None:
-    """Prepare a process for a command."""
+def _prepare_for(command: Command) -> None:
+    """Prepare a worker process for a command: plugins, links, memory."""
     from tqdm import tqdm
 
-    tqdm.set_lock(threading.RLock())  # its own is a semaphore of the system's
-    _MADE.clear()
+    # tqdm's default lock is a semaphore of the system; a worker shares its bars with no process.
+    tqdm.set_lock(threading.RLock())
+    _prepared.clear()
     load_plugins(command.plugins)
-    search_also(command.searched)
+    search_also(command.config_folders)
     links.release()
-    links.guard(*command.guarded)
-    use_huge_pages() if command.blocks else keep_freed_memory()
-    with suppress(KeyError, ValueError):  # it is no worker of Dask's
+    links.guard(*command.guarded_folders)
+    use_huge_pages() if command.has_memory_budget else keep_freed_memory()
+    with suppress(KeyError, ValueError):  # raised in a process that is no worker of Dask
         name = sys.modules["distributed"].get_worker().name
-        os.environ |= {WORKER: str(name)} if isinstance(name, int) else {}  # of this machine
+        # Only the workers of a `LocalCluster` have numbers for names.
+        if isinstance(name, int):
+            os.environ[WORKER] = str(name)
 
 
-def once(make: Callable[[S], R], given: S) -> R:
-    """Return make(given); the same object as long as this process asks for the same."""
-    key, name = pickle.dumps(given), make.__qualname__
-    if _MADE.get(name, (b"",))[0] != key:
-        _MADE.pop(name, None)  # freed before another is made
-        _MADE[name] = key, make(given)
-    made: R = _MADE[name][1]
-    return made
+def once(make: Callable[[Argument], Output], argument: Argument) -> Output:
+    """Return make(argument), and the same object again while the argument stays the same.
+
+    All jobs of a process share by this what is slow to make, such as a network with its weights.
+    One object is kept for each function.
+    """
+    key, name = pickle.dumps(argument), make.__qualname__
+    if _prepared.get(name, (b"",))[0] != key:
+        _prepared.pop(name, None)  # frees the old object before the new one needs its memory
+        _prepared[name] = key, make(argument)
+    prepared_object: Output = _prepared[name][1]
+    return prepared_object
 
 
 @contextmanager
 def _open_processes(count: int) -> Iterator[Callable[[bool], Executor]]:
-    """Yield what opens pools of so many processes, or of one.
+    """Yield a function that opens a pool of `count` processes, or with True of one.
 
-    They are forks of a process that imports the package while the command reads its files. They end
-    with this one, however it ends, and after an exception in the block.
+    The processes are forks of a fork server, which imports the package while the command reads its
+    files. They end with this process, however it ends, and after an exception in the block.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
-    os.environ["OMP_NUM_THREADS"] = "1"  # libraries ask for it when they are loaded there
+    context.set_forkserver_preload(PRELOADED_MODULES)
+    # Libraries of the fork server read it while they are loaded; `do_job` sets torch's own number.
+    os.environ["OMP_NUM_THREADS"] = "1"
     forkserver.ensure_running()
-    ends, alive = context.Pipe(duplex=False)
-    with ends, alive, ExitStack() as stack:
+    # Only this process holds the writing end. The system closes it even if the process is killed,
+    # and every worker that waits at the reading end notices.
+    exit_reader, exit_writer = context.Pipe(duplex=False)
+    with exit_reader, exit_writer, ExitStack() as stack:
 
-        def open_pool(alone: bool) -> Executor:
-            size = 1 if alone else count
-            return stack.enter_context(ProcessPoolExecutor(size, context, _begin, (ends,)))
+        def open_pool(is_single: bool) -> Executor:
+            size = 1 if is_single else count
+            return stack.enter_context(
+                ProcessPoolExecutor(size, context, _begin_process, (exit_reader,))
+            )
 
         try:
             yield open_pool
         except BaseException:
-            alive.close()
+            exit_writer.close()
             raise
 
 
-def _begin(ends: Connection) -> None:
-    """Prepare a new process: Ctrl-C is for the one that started it, whose end is its own."""
+def _begin_process(exit_reader: Connection) -> None:
+    """Prepare a new process: it ignores Ctrl-C, and ends when the process of the command ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Those of a pool are counted on: ForkServerProcess-1 is the first.
+    # The name is ForkServerProcess-1 for the first process, and the numbers go on in later pools.
     os.environ[WORKER] = str(int(multiprocessing.current_process().name.rpartition("-")[2]) - 1)
-    threading.Thread(target=lambda: (ends.poll(None), os._exit(1)), daemon=True).start()
+    threading.Thread(target=lambda: (exit_reader.poll(None), os._exit(1)), daemon=True).start()
 
 
 @contextmanager
 def _open_cluster(cluster: Cluster, processes: int | None) -> Iterator[Executor]:
-    """Yield the executor of a cluster; one that is started here ends with the block.
+    """Yield the executor of a cluster; a cluster that is started here ends with the block.
 
-    Lost workers, and how often their jobs are tried again, are the scheduler's affair.
+    The scheduler replaces lost workers, and tries their jobs again.
     """
-    dask, distributed = _load("dask"), _load("distributed")
+    dask, dask_distributed = _import_for_cluster("dask"), _import_for_cluster("distributed")
     is_file = cluster.address is not None and Path(cluster.address).is_file()
     with (
-        dask.config.set(DASK),
-        _find_cluster(cluster, processes) as place,
-        distributed.Client(**{"scheduler_file" if is_file else "address": place}) as client,
+        dask.config.set(DASK_CONFIG),
+        _find_cluster(cluster, processes) as address,
+        dask_distributed.Client(**{"scheduler_file" if is_file else "address": address}) as client,
     ):
-        page = "" if cluster.address is None else f", dashboard {client.dashboard_link}"
-        print(f"cluster: {client.scheduler.address}{page}", flush=True)
+        dashboard = "" if cluster.address is None else f", dashboard {client.dashboard_link}"
+        print(f"cluster: {client.scheduler.address}{dashboard}", flush=True)
         yield client.get_executor(pure=False, resources=dict(cluster.resources))
 
 
 def _find_cluster(cluster: Cluster, processes: int | None) -> Any:
     if cluster.address is not None:
         return nullcontext(cluster.address)
-    _load("cryptography")
-    # Dask runs what its clients send, so nobody is a client without the keys of this command.
-    security = _load("distributed").Security.temporary()
+    _import_for_cluster("cryptography")
+    # Dask runs whatever code a client sends, and any user of the machine can connect to a local
+    # port. With a certificate of its own, the cluster takes this command alone as a client.
+    security = _import_for_cluster("distributed").Security.temporary()
     if cluster.kind == "local":
-        return _load("distributed").LocalCluster(
+        return _import_for_cluster("distributed").LocalCluster(
             n_workers=cluster.workers or processes or free_cores(),
             threads_per_worker=1,
-            host=_LOCAL,
+            host=_LOCALHOST,
             dashboard_address=None,
             security=security,
             resources=dict(cluster.resources),
         )
-    classes = {name.lower(): made for name, made in vars(_load("dask_jobqueue")).items()}
+    classes = {
+        name.lower(): member for name, member in vars(_import_for_cluster("dask_jobqueue")).items()
+    }
     try:
         queue = classes[f"{cluster.kind}cluster"](security=security, **_job_options(cluster))
     except (TypeError, ValueError) as error:
@@ -289,25 +327,30 @@ def _find_cluster(cluster: Cluster, processes: int | None) -> Any:
 
 
 def _job_options(cluster: Cluster) -> dict[str, Any]:
-    """Return the options of a class of dask_jobqueue, with what keeps others out."""
+    """Return the options of a class of dask_jobqueue, and those that keep other users out."""
+    config = _import_for_cluster("dask").config
 
-    def chosen(name: str, default: Any) -> Any:
-        usual = _load("dask").config.get(f"jobqueue.{cluster.kind}.{name.replace('_', '-')}", None)
-        return cluster.options.get(name) or usual or default
+    def option_or(name: str, default: Any) -> Any:
+        config_value = config.get(f"jobqueue.{cluster.kind}.{name.replace('_', '-')}", None)
+        return cluster.options.get(name) or config_value or default
 
     return {
-        "scheduler_options": {"dashboard": False, "dashboard_address": f"{_LOCAL}:0"},
+        "scheduler_options": {"dashboard": False, "dashboard_address": f"{_LOCALHOST}:0"},
         **cluster.options,
-        "worker_extra_args": [*chosen("worker_extra_args", ()), "--no-dashboard"],
-        # The keys of workers, in files that only this user reads while the command runs.
-        "shared_temp_directory": chosen("shared_temp_directory", "~"),
-        # Without -P a worker would import files of the folder that its job starts in.
-        "python": f"{chosen('python', sys.executable)} -P",
+        "worker_extra_args": [*option_or("worker_extra_args", ()), "--no-dashboard"],
+        # The keys of the workers lie in this folder while the command runs, in files that only
+        # this user can read.
+        "shared_temp_directory": option_or("shared_temp_directory", "~"),
+        # Without -P a worker would import modules from the folder that its job starts in, which
+        # may be a stranger's.
+        "python": f"{option_or('python', sys.executable)} -P",
     }
 
 
-def _load(name: str) -> Any:
+def _import_for_cluster(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError:
-        raise ValueError(f"cluster: it takes {name}; pip install 'cassi[dask]'") from None
+        raise ValueError(
+            f"cluster: expected the package {name}, which is missing; pip install 'cassi[dask]'"
+        ) from None

@@ -1,4 +1,8 @@
-"""Folders of results: a new one for each command, and one command for each folder."""
+"""The folder of a command's results: its name, its lock, and protection against links in it.
+
+A folder that is named after the time is always a new one. A folder that the user names is locked,
+so that no two commands write into it at the same time.
+"""
 
 import contextlib
 import fcntl
@@ -21,21 +25,21 @@ from cassi.checks import printable
 from cassi.data.atomic import describe_oserror
 from cassi.shares import ALL, Share, find_share
 
-_PATIENCE = 2.0
-"""Seconds to wait for a command that is about to end."""
+# A command that was interrupted needs a moment to end, and the user may start the next one at once.
+MAX_LOCK_WAIT_SECONDS = 2.0
 
-_name: list[str] = [""]
-"""Of the command that this process does."""
-_held: dict[Path, int] = {}
-_spare: list[tempfile.TemporaryDirectory[str]] = []
-"""Folders of sweeps that are to leave nothing."""
-_shared: set[Path] = set()
-"""Of those that are held, what other shares of the same command may hold too."""
-_new: set[Path] = set()
-"""Named after the time, so that no other command knows of them."""
+_command_name: list[str] = [""]
+# Locked folders, and the open file descriptor that holds each lock.
+_descriptors: dict[Path, int] = {}
+# Locked folders that other shares of the same command may lock, too.
+_shared_folders: set[Path] = set()
+# Folders for what Hydra writes of a sweep with `dry_run`; they are removed at the end.
+_temporary_folders: list[tempfile.TemporaryDirectory[str]] = []
+# Folders that this process made and named after the time: no other command writes into them.
+_new_folders: set[Path] = set()
 
 
-WRITTEN = {
+RESULT_PATTERNS = {
     "cassi-reconstruct": ".done .passes .*.blocks .*.zarr.* rgb.png bands.png spectra.* "
     "uncertainty.* convergence.csv metrics.json report.html results.csv",
     "cassi-evaluate": "results.* cases.* benchmark.* timing.json report.html figures records",
@@ -45,79 +49,96 @@ WRITTEN = {
     "cassi-export": "network.* run.* operators.* snapshot.f32 cube.f32 export.json",
 }
 """Patterns of what a command writes into its folder, beside what its settings name."""
-_JOBS = ("[0-9]*", "job[0-9]*", "*=*")
-"""Patterns of the folders of a sweep's jobs."""
+# Patterns of the folders of a sweep's jobs.
+_JOB_FOLDERS = ("[0-9]*", "job[0-9]*", "*=*")
 
 
 class Taken(BaseException):
     """A folder is not free, or not safe to write into.
 
-    No `Exception`: Hydra makes warnings of those of a callback.
+    It is no `Exception`, because Hydra turns an `Exception` of a callback into a warning.
     """
 
 
 class OneCommand(Callback):
     """Gives a command its folder before Hydra writes into it.
 
-    A folder named after the time is a new one. Where another command has made that of the same
-    second, a number follows: `12-30-01_2`. A folder that the user names is locked. `--info` locks
-    none, nor does a process that follows another. With `dry_run` no folder is made.
-    Raises `Taken` where another command writes the folder, or a link is in the way.
+    A folder named after the time is a new one. If another command made a folder in the same second,
+    a number is added: `12-30-01_2`. A folder that the user names is locked. `--info` locks nothing,
+    and of the processes of one training only the first locks. With `dry_run` no folder is made.
+
+    Raises:
+        Taken: another command writes into the folder, or a link is in the way.
     """
 
     def on_run_start(self, config: DictConfig, **_: Any) -> None:
         """Make and lock the folder of a command that is no sweep."""
         if config.get("dry_run"):
-            with read_write(config):  # `folder` still says where results would go
+            # Hydra is given the current folder, where it writes nothing without `output_subdir`.
+            # The setting `folder` still says where results would go.
+            with read_write(config):
                 config.folder = str(Path(config.hydra.run.dir).resolve())
                 config.hydra.run.dir, config.hydra.output_subdir = ".", None
         else:
-            _guard(Path(config.hydra.run.dir), config)
+            _refuse_links(Path(config.hydra.run.dir), config)
         if not may_hold(config.hydra):
             return
         try:
             share = find_share(config.share) if "share" in config else ALL
         except ValueError as error:
             raise Taken(str(error)) from None
-        folder = _reserve(config, config.hydra.run)
-        with contextlib.suppress(OSError):  # where none can be made, Hydra says why
+        folder = _choose_folder(config, config.hydra.run)
+        with contextlib.suppress(OSError):  # Hydra tries again, and its error says the reason
             folder.mkdir(parents=True, exist_ok=True)
         if folder.is_dir():
             try:
-                hold(folder, shared=share.count > 1)
+                hold(folder, is_shared=share.count > 1)
             except ValueError as error:
                 raise Taken(str(error)) from None
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
-        """Make the folder of a sweep; those of its jobs are locked one by one.
+        """Make the folder of a sweep; the folders of its jobs are locked one by one, later.
 
-        They are named after what differs between jobs.
+        The folder of a job is named after the options that differ between jobs.
         """
         if config.get("dry_run"):
-            spare = tempfile.TemporaryDirectory(prefix="cassi-")  # Hydra writes what the sweep is
-            _spare.append(spare)
+            # Hydra writes a description of the sweep even if its jobs write nothing.
+            temporary = tempfile.TemporaryDirectory(prefix="cassi-")
+            _temporary_folders.append(temporary)
             with read_write(config.hydra):
-                config.hydra.sweep.dir = spare.name
-            _tell_jobs(config.hydra, f"hydra.sweep.dir={spare.name}", "hydra.output_subdir=null")
+                config.hydra.sweep.dir = temporary.name
+            _add_job_options(
+                config.hydra, f"hydra.sweep.dir={temporary.name}", "hydra.output_subdir=null"
+            )
             return
-        told = config.hydra.sweep.dir
-        _guard(Path(told), config, _JOBS)
-        if (folder := str(_reserve(config, config.hydra.sweep))) != told:
-            _tell_jobs(config.hydra, f"hydra.sweep.dir={quoted(folder)}")
+        initial_folder = config.hydra.sweep.dir
+        _refuse_links(Path(initial_folder), config, _JOB_FOLDERS)
+        if (folder := str(_choose_folder(config, config.hydra.sweep))) != initial_folder:
+            _add_job_options(config.hydra, f"hydra.sweep.dir={quoted(folder)}")
         common = common_keys(OmegaConf.select(config, "hydra.overrides.task") or [])
         key = "hydra.job.config.override_dirname.exclude_keys"
         if common:
             names = [*(OmegaConf.select(config, key) or []), *common]
-            _tell_jobs(config.hydra, f"{key}=[{','.join(map(quoted, names))}]")
+            _add_job_options(config.hydra, f"{key}=[{','.join(map(quoted, names))}]")
 
 
-def _guard(folder: Path, config: Any, jobs: Sequence[str] = ()) -> None:
-    """Let nothing be written through links in a folder; refuse those that are in the way now.
+def _refuse_links(folder: Path, config: Any, jobs: Sequence[str] = ()) -> None:
+    """Refuse every write through a link in a folder, and a link that has the name of a result.
 
-    `jobs` are patterns of the folders of a sweep's jobs.
+    Without this, a folder that came from somebody else could make a command change files elsewhere.
+
+    Args:
+        folder: folder of the results.
+        config: config of the command.
+        jobs: patterns of the folders of a sweep's jobs.
     """
-    own = (OmegaConf.select(config, key) for key in ("hydra.output_subdir", "output.cube"))
-    names = [*WRITTEN.get(_name[0], "").split(), *(glob.escape(str(name)) for name in own if name)]
+    config_values = (
+        OmegaConf.select(config, key) for key in ("hydra.output_subdir", "output.cube")
+    )
+    names = [
+        *RESULT_PATTERNS.get(_command_name[0], "").split(),
+        *(glob.escape(str(name)) for name in config_values if name),
+    ]
     links.guard(folder)
     try:
         links.check_names(folder, names)
@@ -128,164 +149,186 @@ def _guard(folder: Path, config: Any, jobs: Sequence[str] = ()) -> None:
         raise Taken(printable(str(error))) from None
 
 
-def _tell_jobs(hydra: Any, *options: str) -> None:
-    """Add options of Hydra's from which the configs of a sweep's jobs are composed."""
+def _add_job_options(hydra: Any, *options: str) -> None:
+    """Add options of Hydra to those that the configs of a sweep's jobs are composed from."""
     if OmegaConf.select(hydra, "overrides.hydra") is not None:
         with read_write(hydra):
             hydra.overrides.hydra += list(options)
 
 
 def common_keys(options: Sequence[str]) -> list[str]:
-    """Return the keys of those options of a sweep that are the same for all jobs.
+    """Return the keys of the options of a sweep that are the same for all jobs.
 
-    None where no option differs, as of a sweeper that chooses the values itself.
+    The list is empty where no option differs, as with a sweeper that chooses the values itself.
 
     >>> common_keys(["seed=0,1", "data.crop=[16,32]", "model=mst_s"])
     ['data.crop', 'model']
     """
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    parsed = OverridesParser.create().parse_overrides(list(options))
-    swept = {option.key_or_group for option in parsed if option.is_sweep_override()}
-    kept = dict.fromkeys(option.key_or_group for option in parsed)
-    return sorted(kept.keys() - swept) if swept else []
+    overrides = OverridesParser.create().parse_overrides(list(options))
+    swept_keys = {option.key_or_group for option in overrides if option.is_sweep_override()}
+    all_keys = dict.fromkeys(option.key_or_group for option in overrides)
+    return sorted(all_keys.keys() - swept_keys) if swept_keys else []
 
 
 def may_hold(hydra: Any) -> bool:
-    """Tell whether a command is the one that writes its folder, of Hydra's own settings.
+    """Tell whether this process writes into the folder of its command.
 
-    Of `--info` nothing of Hydra goes into a folder. Of the processes of a training the first
-    writes: those that torchrun, Lightning or srun starts.
+    With `--info` Hydra writes nothing. A training may have several processes, which torchrun,
+    Lightning or srun starts; only the first one writes.
+
+    Args:
+        hydra: the settings of Hydra itself.
     """
     ranks = ["RANK", "LOCAL_RANK"]
     ranks += ["SLURM_PROCID"] if hydra.job.name == "cassi-train" else []
-    follows = any(os.environ.get(name, "0") != "0" for name in ranks)
-    return hydra.output_subdir is not None and not follows
+    is_follower = any(os.environ.get(name, "0") != "0" for name in ranks)
+    return hydra.output_subdir is not None and not is_follower
 
 
-def _reserve(config: DictConfig, place: DictConfig) -> Path:
-    """Return the folder of a run or a sweep; a new one where its name is the time."""
-    folder = Path(place.dir)
-    raw: Any = OmegaConf.to_container(place, resolve=False)
-    if "${now:" in raw["dir"]:
+def _choose_folder(config: DictConfig, node: DictConfig) -> Path:
+    """Return the folder of a run or a sweep; a new one where its name is the time.
+
+    Args:
+        config: config of the command.
+        node: `hydra.run` or `hydra.sweep`.
+    """
+    folder = Path(node.dir)
+    # Only the text before interpolation shows whether the name is the time.
+    template: Any = OmegaConf.to_container(node, resolve=False)
+    if "${now:" in template["dir"]:
         try:
-            folder = _make_new(folder)
+            folder = _make_numbered(folder)
         except OSError as error:
-            option = "hydra.run.dir" if place is config.hydra.run else "hydra.sweep.dir"
+            option = "hydra.run.dir" if node is config.hydra.run else "hydra.sweep.dir"
             reason = describe_oserror(error)
             raise Taken(f"{option}: cannot make {reason}; give {option}=DIR") from None
         with read_write(config.hydra):
-            place.dir = str(folder)
+            node.dir = str(folder)
     return folder
 
 
-def _make_new(folder: Path) -> Path:
+def _make_numbered(folder: Path) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     for number in itertools.count(1):
-        free = folder if number == 1 else folder.with_name(f"{folder.name}_{number}")
+        candidate = folder if number == 1 else folder.with_name(f"{folder.name}_{number}")
         with contextlib.suppress(FileExistsError):
-            free.mkdir()
-            _new.add(free.resolve())
+            candidate.mkdir()
+            _new_folders.add(candidate.resolve())
             break
-    return free
+    return candidate
 
 
 @contextlib.contextmanager
 def release_at_end(command: str = "") -> Iterator[None]:
-    """Unlock what this process has locked at the end of a block, and remove spare folders."""
-    _name[0] = command
+    """At the end of a block, release all locks of this process and remove temporary folders."""
+    _command_name[0] = command
     try:
         yield
     finally:
-        _let_go()
+        _close_locks()
         links.release()
-        while _spare:
-            _spare.pop().cleanup()
+        while _temporary_folders:
+            _temporary_folders.pop().cleanup()
 
 
-def _let_go() -> None:
-    """Close what is locked. Where a forked process does so, its parent still holds the lock."""
-    _shared.clear()
-    while _held:
-        os.close(_held.popitem()[1])
+def _close_locks() -> None:
+    """Close the descriptors that hold the locks."""
+    _shared_folders.clear()
+    while _descriptors:
+        os.close(_descriptors.popitem()[1])
 
 
-os.register_at_fork(after_in_child=_let_go)
+# A forked process inherits the descriptors, and would keep a folder locked after its parent was
+# killed. Closing them in the child leaves the parent's lock as it is.
+os.register_at_fork(after_in_child=_close_locks)
 
 
-def hold(folder: Path, shared: bool = False) -> None:
-    """Lock a folder until the command ends or is killed. It is there.
+def hold(folder: Path, is_shared: bool = False) -> None:
+    """Lock an existing folder until the command ends or is killed.
 
-    File systems without locks are left as they are, and between machines that share a folder there
-    is none.
-    `shared` lets other shares of the same command hold it too. Raises ValueError where another
-    command holds it, also two seconds later.
+    The lock holds among the processes of one machine. On a file system without locks nothing is
+    locked.
+
+    Args:
+        folder: folder of the results.
+        is_shared: let other shares of the same command lock it, too.
+
+    Raises:
+        ValueError: another command holds the lock, and still does after two seconds.
     """
     folder = folder.resolve()
-    if folder in _held:
+    if folder in _descriptors:
         return
     descriptor = os.open(folder, os.O_RDONLY)
-    until = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + MAX_LOCK_WAIT_SECONDS
     while True:
         try:
-            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
-            if time.monotonic() < until:
+            if time.monotonic() < deadline:
                 time.sleep(0.05)
                 continue
-            owner = _owner(descriptor)
+            owner = _name_owner(descriptor)
             os.close(descriptor)
             raise ValueError(
                 f"{folder} is being written by {owner}; wait for its end, or set hydra.run.dir=DIR"
             ) from None
-        except OSError:  # there are no locks
+        except OSError:  # the file system has no locks
             os.close(descriptor)
             return
-        _held[folder] = descriptor
-        _shared.update({folder} if shared else ())
+        _descriptors[folder] = descriptor
+        if is_shared:
+            _shared_folders.add(folder)
         return
 
 
 def hold_alone(folder: Path) -> None:
-    """Let no other share hold a folder: what is done there is work for one."""
+    """Lock a folder for this share alone, because its work there cannot be shared."""
     folder = folder.resolve()
-    if folder in _shared:
-        _shared.remove(folder)
-        os.close(_held.pop(folder))
+    if folder in _shared_folders:
+        _shared_folders.remove(folder)
+        os.close(_descriptors.pop(folder))
         hold(folder)
 
 
 def is_new(folder: Path) -> bool:
-    """Tell whether a folder, or that of its sweep, is named after the time: nothing was in it."""
-    return not _new.isdisjoint([folder.resolve(), *folder.resolve().parents])
+    """Tell whether this process made a folder, or that of its sweep: then nothing was in it."""
+    return not _new_folders.isdisjoint([folder.resolve(), *folder.resolve().parents])
 
 
 def check_shares(folder: Path, share: Share) -> None:
-    """Raise ValueError where shares of one work have a folder each, named after the time."""
-    if share.count > 1 and folder.resolve() in _new:
+    """Raise ValueError if each share of a command would write into a folder of its own.
+
+    A folder named after the time is such a folder: the shares start at different times.
+    """
+    if share.count > 1 and folder.resolve() in _new_folders:
         raise ValueError(
             f"share {share}, of {share.source}: expected a folder that all shares write into; give "
             "hydra.run.dir=DIR, or share=1/1 for all"
         )
 
 
-def _owner(descriptor: int) -> str:
-    """Name the process that holds a folder, its machine, and when it started."""
-    place = os.fstat(descriptor)
-    inode = f"{os.major(place.st_dev):02x}:{os.minor(place.st_dev):02x}:{place.st_ino}"
+def _name_owner(descriptor: int) -> str:
+    """Name the process that holds the lock of a folder, its machine, and when it started."""
+    status = os.fstat(descriptor)
+    inode = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    # Linux alone has this file. A line is: number, FLOCK, kind, mode, process, device and inode, …
     with contextlib.suppress(OSError):
         for line in Path("/proc/locks").read_text("ascii").splitlines():
             words = line.split()
             if words[1:2] == ["FLOCK"] and inode in words:
-                return f"process {words[4]} on {socket.gethostname()}{_since(words[4])}"
+                return f"process {words[4]} on {socket.gethostname()}{_say_start_time(words[4])}"
     return "another command"
 
 
-def _since(process: str) -> str:
+def _say_start_time(process: str) -> str:
     with contextlib.suppress(OSError, ValueError, IndexError):
-        # After the name, which may hold anything, the 20th word is the start in ticks.
+        # The second field is the name of the program in brackets, which may hold blanks and
+        # brackets. After its last bracket the 20th word is the start time in clock ticks.
         ticks = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
-        up = float(Path("/proc/uptime").read_text().split()[0])
-        began = time.time() - up + int(ticks) / os.sysconf("SC_CLK_TCK")
-        return time.strftime(" since %Y-%m-%d %H:%M:%S", time.localtime(began))
+        uptime = float(Path("/proc/uptime").read_text().split()[0])
+        started_at = time.time() - uptime + int(ticks) / os.sysconf("SC_CLK_TCK")
+        return time.strftime(" since %Y-%m-%d %H:%M:%S", time.localtime(started_at))
     return ""

@@ -1,4 +1,4 @@
-"""How the commands use memory, and how much a computation takes."""
+"""How the commands allocate memory, and how much memory a computation needs."""
 
 import ctypes
 import os
@@ -10,15 +10,15 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD in malloc.h
 
 
 def keep_freed_memory() -> None:
-    """Let the C library keep what is freed, for the next cube of the same size.
+    """Let the C library keep freed memory for the next cube of the same size.
 
-    glibc returns blocks of more than 32 MB to the system at once, and the next one is mapped page
-    by page again: 100 iterations on 28×660×660 take 16 s so, 7 s without. Other C libraries are
-    left alone.
+    glibc returns blocks of more than 32 MB to the system at once, and the system maps the next one
+    page by page again. 100 iterations on 28×660×660 then take 16 s, against 7 s with kept memory.
+    Other C libraries stay as they are.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -29,51 +29,53 @@ def keep_freed_memory() -> None:
 
 
 def use_huge_pages() -> None:
-    """Let torch ask for large pages, and the C library return what is freed.
+    """Let torch ask for large pages, and let the C library return freed memory.
 
-    What `keep_freed_memory` keeps falls to pieces in time: of a cube's size it held 3 to 19 times
-    as much as was in use. Within a budget memory is mapped anew for every cube instead; in pages of
-    2 MiB an iteration of GAP-TV then takes 15 ns a voxel, against 19 in small pages and 13 in kept
-    memory. Neither do the compiled operators keep what their results leave. Takes effect if torch
-    has not asked for much memory before.
+    This is for commands with a memory budget. The memory that `keep_freed_memory` keeps becomes
+    fragmented: with cubes it held 3 to 19 times as much as was in use. With a budget, memory is
+    mapped anew for every cube. In pages of 2 MiB an iteration of GAP-TV then takes 15 ns a voxel,
+    against 19 ns in small pages and 13 ns in kept memory. The compiled operators keep no memory of
+    their results either. Call it before torch allocates much memory.
     """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     os.environ.setdefault("CASSI_KEEP_RESULTS", "0")
 
 
-class _Counting(TorchDispatchMode):
-    """Adds up the storages that operations return, while they are alive."""
+class _AllocationCounter(TorchDispatchMode):
+    """Sums the bytes of all storages that operations return, as long as they are alive."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.now = self.peak = 0
-        self.known: set[int] = set()
+        self.current_bytes = self.peak_bytes = 0
+        self.addresses: set[int] = set()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Keep torch from importing its compiler for this mode, which takes more than a second."""
+        """Keep torch from importing its compiler for this mode: the import takes over a second."""
         return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        given = {storage.data_ptr() for storage in _storages((args, kwargs))}
+        input_addresses = {storage.data_ptr() for storage in _storages((args, kwargs))}
         result = func(*args, **(kwargs or {}))
         for storage in _storages(result):
-            place = storage.data_ptr()
-            if place and place not in self.known and place not in given:
-                self._add(storage, place, storage.nbytes())
+            address = storage.data_ptr()
+            # A view shares the storage of an input, and an empty tensor has the address 0.
+            if address and address not in self.addresses and address not in input_addresses:
+                self._add(storage, address, storage.nbytes())
         return result
 
-    def _add(self, storage: Any, place: int, size: int) -> None:
-        self.known.add(place)
-        self.now += size
-        self.peak = max(self.peak, self.now)
-        weakref.finalize(storage, self._drop, place, size)
+    def _add(self, storage: Any, address: int, n_bytes: int) -> None:
+        self.addresses.add(address)
+        self.current_bytes += n_bytes
+        self.peak_bytes = max(self.peak_bytes, self.current_bytes)
+        # A reference to the storage would keep it alive, and so change the peak.
+        weakref.finalize(storage, self._drop, address, n_bytes)
 
-    def _drop(self, place: int, size: int) -> None:
-        self.known.discard(place)
-        self.now -= size
+    def _drop(self, address: int, n_bytes: int) -> None:
+        self.addresses.discard(address)
+        self.current_bytes -= n_bytes
 
 
 def _storages(values: Any) -> list[Any]:
@@ -81,11 +83,11 @@ def _storages(values: Any) -> list[Any]:
 
 
 def peak_of(run: Callable[[], Any]) -> int:
-    """Return the bytes that tensors made by a computation occupy at most at one time.
+    """Return the largest number of bytes that the new tensors of a computation occupy at one time.
 
-    Counted where torch allocates, so that the number does not depend on what the process has
-    freed and kept; scratch memory inside an operation is not seen.
+    The tensors themselves are counted, and not the memory of the process, so the number does not
+    depend on freed memory that the process keeps. Scratch memory inside an operation is left out.
     """
-    with _Counting() as count:
+    with _AllocationCounter() as counter:
         run()
-    return count.peak
+    return counter.peak_bytes

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 FLAGS = ("--quiet", "--json")
-_SHOWN = ("--info", "-i", "--help", "-h", "--hydra-help", "--version", "--cfg", "-c")
-"""Flags by which a command prints something and does nothing else."""
-_NUMBERS = ("metrics.json", "calibration.json", "results.json", "timing.json")
-_COLOURS = {"error": "31", "warning": "33"}
-_QUIET = "CASSI_QUIET"
-"""Environment variable: this process and those that it starts show no progress."""
+# With these flags a command prints something and does nothing else: its output is always shown.
+_DISPLAY_FLAGS = ("--info", "-i", "--help", "-h", "--hydra-help", "--version", "--cfg", "-c")
+_RESULT_FILES = ("metrics.json", "calibration.json", "results.json", "timing.json")
+_COLOUR_CODES = {"error": "31", "warning": "33"}
+# An environment variable, so that the processes that the command starts show no progress either.
+_QUIET_VARIABLE = "CASSI_QUIET"
 _folders: list[Path] = []
 
 
@@ -22,7 +22,7 @@ class Failure(SystemExit):
     """The end of a command by an error.
 
     Attributes:
-        message: what is printed behind `error:`.
+        message: the text that is printed after `error:`.
     """
 
     def __init__(self, status: int, message: str) -> None:
@@ -33,63 +33,64 @@ class Failure(SystemExit):
 def marked(word: str) -> str:
     """Return `error:` or `warning:`, coloured where stderr is a terminal that has colours.
 
-    With the environment variable `NO_COLOR` there is no colour, see https://no-color.org.
+    The environment variable `NO_COLOR` turns colours off, see https://no-color.org.
     """
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    if plain or not sys.stderr.isatty():
+    is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    if is_plain or not sys.stderr.isatty():
         return f"{word}:"
-    return f"\033[{_COLOURS[word]}m{word}:\033[0m"
+    return f"\033[{_COLOUR_CODES[word]}m{word}:\033[0m"
 
 
 def is_quiet() -> bool:
     """Tell whether the command shows no progress."""
-    return _QUIET in os.environ
+    return _QUIET_VARIABLE in os.environ
 
 
 def note_folder(folder: Path) -> None:
-    """Remember where a job has written its results, for `--json`."""
+    """Remember the folder of a job's results, which `--json` lists at the end."""
     _folders.append(folder)
 
 
 def take_flags(arguments: Sequence[str]) -> tuple[set[str], list[str]]:
-    """Return which of `FLAGS` stand among the arguments of a command, and the others."""
-    found = set(FLAGS) & set(arguments)
-    return found, [word for word in arguments if word not in FLAGS]
+    """Return the members of `FLAGS` among the arguments of a command, and all other arguments."""
+    flags = set(FLAGS) & set(arguments)
+    return flags, [word for word in arguments if word not in FLAGS]
 
 
 @contextlib.contextmanager
 def printed(flags: set[str]) -> Iterator[None]:
-    """Print of a command what its flags say. Warnings and errors stay, on stderr.
+    """Hide what a command prints on stdout, as its flags ask. Warnings and errors stay, on stderr.
 
-    With `--json` the last and only line of stdout is `{"status": 0, "runs": [{"folder": …,
-    "metrics": {…}}]}`: for each job its folder and the numbers in the files of `_NUMBERS`. Of a
-    command that fails it is `{"status": 2, "error": …}`.
+    With `--json` stdout has one line, `{"status": 0, "runs": [{"folder": …, "metrics": {…}}]}`: for
+    each job its folder and the numbers of its result files. If the command fails, the line is
+    `{"status": 2, "error": …}`.
     """
-    if not flags or any(word in _SHOWN for word in sys.argv[1:]):
+    if not flags or any(word in _DISPLAY_FLAGS for word in sys.argv[1:]):
         yield
         return
-    said: dict[str, Any] = {"status": 0}
+    summary: dict[str, Any] = {"status": 0}
     with contextlib.ExitStack() as stack:
-        os.environ[_QUIET] = "1"
-        stack.callback(os.environ.pop, _QUIET)
+        os.environ[_QUIET_VARIABLE] = "1"
+        stack.callback(os.environ.pop, _QUIET_VARIABLE)
         _folders.clear()
-        nowhere = stack.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
-        stack.enter_context(contextlib.redirect_stdout(nowhere))
+        null_device = stack.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
+        stack.enter_context(contextlib.redirect_stdout(null_device))
         try:
             yield
         except SystemExit as end:
-            said["status"] = end.code or 0
+            summary["status"] = end.code or 0
             if isinstance(end, Failure):
-                said["error"] = end.message
+                summary["error"] = end.message
             raise
         finally:
+            # A defect of the program prints its traceback and no JSON.
             if "--json" in flags and sys.exc_info()[0] in (None, SystemExit, Failure):
-                if "error" not in said:
-                    said["runs"] = [{"folder": str(f), **_numbers(f)} for f in _folders]
-                stack.close()
-                print(json.dumps(said), flush=True)
+                if "error" not in summary:
+                    summary["runs"] = [{"folder": str(f), **_read_results(f)} for f in _folders]
+                stack.close()  # stdout is the terminal or the pipe again
+                print(json.dumps(summary), flush=True)
 
 
-def _numbers(folder: Path) -> dict[str, Any]:
-    files = [folder / name for name in _NUMBERS if (folder / name).is_file()]
+def _read_results(folder: Path) -> dict[str, Any]:
+    files = [folder / name for name in _RESULT_FILES if (folder / name).is_file()]
     return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in files}

@@ -1,4 +1,4 @@
-"""What every command does first."""
+"""The first steps of every command: `--version`, and no imports from the current folder."""
 
 import os
 import sys
@@ -15,7 +15,8 @@ def print_version() -> None:
 def distrust_current_folder() -> None:
     """Keep processes that a command starts from importing files of the current folder.
 
-    `python -c` and `python -m` search it before Python's own modules, and it may be a stranger's: a
-    `types.py` there would run. Every Python that is started below this process reads the variable.
+    `python -c` and `python -m` search the current folder before Python's own modules. If the folder
+    came from somebody else, a `types.py` in it would run. Every Python process that is started from
+    this one reads the environment variable.
     """
     os.environ["PYTHONSAFEPATH"] = "1"

@@ -35,7 +35,7 @@ def test_a_current_folder_that_takes_no_results_is_said_in_one_line(
 
 
 def test_a_name_that_is_taken_gets_a_number(tmp_path):
-    names = [folders._make_new(tmp_path / "day" / "12-30-01").name for _ in range(3)]
+    names = [folders._make_numbered(tmp_path / "day" / "12-30-01").name for _ in range(3)]
     assert names == ["12-30-01", "12-30-01_2", "12-30-01_3"]
 
 

@@ -60,9 +60,9 @@ def test_only_cubes_are_written(tmp_path):
 def test_the_sample_is_reconstructed():
     cube, mask, snapshot = (data for data, *_ in plugin.open_sample())
     bands = len(cube)
-    assert widgets.count_bands(snapshot.shape, mask.shape, plugin.STEP) == bands
+    assert widgets.count_bands(snapshot.shape, mask.shape, plugin.SAMPLE_STEP) == bands
     small = mask[:16, :16]  # the first rows and columns are a camera of their own
-    camera = cassi.SDCassi(small, bands=bands, step=plugin.STEP)
+    camera = cassi.SDCassi(small, bands=bands, step=plugin.SAMPLE_STEP)
     y = camera(torch.from_numpy(cube)[None, :, :16, :16])
     data, about, kind = widgets.reconstruct_layer(
         y[0, 0].numpy(), small, 2.0, "columns", (450.0, 650.0), "gap_tv"

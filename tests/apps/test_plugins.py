@@ -186,7 +186,7 @@ def test_not_in_the_page_of_the_view(mine, tmp_path):
 
     session = Session(AllowedPaths([mine]), tmp_path)
     session.use_example()
-    session.say_more(f"plugins=[{mine / 'evil.py'}]")
+    session.set_further_options(f"plugins=[{mine / 'evil.py'}]")
     with pytest.raises(ValueError, match="is not loaded"):
         session.settings()
 

@@ -82,15 +82,15 @@ def test_shares_need_a_common_folder(reconstruct, day):
 
 
 def test_shares_hold_a_folder_together_and_nobody_else_does(tmp_path, monkeypatch):
-    monkeypatch.setattr(folders, "_PATIENCE", 0.0)
+    monkeypatch.setattr(folders, "MAX_LOCK_WAIT_SECONDS", 0.0)
     first, second, third = {}, {}, {}
     with monkeypatch.context() as patch:
         for held in (first, second):
-            patch.setattr(folders, "_held", held)
-            folders.hold(tmp_path, shared=True)
-        patch.setattr(folders, "_held", third)
+            patch.setattr(folders, "_descriptors", held)
+            folders.hold(tmp_path, is_shared=True)
+        patch.setattr(folders, "_descriptors", third)
         with pytest.raises(ValueError, match="is being written by"):
             folders.hold(tmp_path)
         for held in (first, second):
-            patch.setattr(folders, "_held", held)
-            folders._let_go()
+            patch.setattr(folders, "_descriptors", held)
+            folders._close_locks()

@@ -1,4 +1,4 @@
-"""cassi-calibrate: measurements and the nominal camera in, the camera as it is out."""
+"""cassi-calibrate: estimate the true camera from measurements and the nominal camera."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def calibrate_camera(settings: Calibrate, run: Run) -> float:
-    """Calibrate what the settings name and write the results.
+    """Calibrate a camera and write its file.
 
     Returns:
         The held-out error with the calibrated camera, for sweeps.
@@ -37,100 +37,126 @@ def calibrate_camera(settings: Calibrate, run: Run) -> float:
         return calibrate_by_filters(settings, run)
     device = choose_device(settings.device)
     prepare_process(settings)
-    snapshot, known = load_frames(settings, device)
+    snapshot, known_light = load_frames(settings, device)
     print(*snapshot.notes, sep="\n")
-    nominal = _single(snapshot.camera.system)
-    watch = announce("calibrate")
-    taken = calibrating(settings, watch, known=known, radius=settings.radius)(snapshot)
-    made = taken.camera.calibration
-    assert made is not None
-    found = made.found
-    gain = None if settings.white is None else found.levels[0]
+    nominal = _plain_sd_cassi(snapshot.camera.system)
+    callback = announce("calibrate")
+    calibrated_snapshot = calibrating(
+        settings, callback, known=known_light, radius=settings.radius
+    )(snapshot)
+    outcome = calibrated_snapshot.camera.calibration
+    assert outcome is not None
+    calibration = outcome.found
+    gain = None if settings.white is None else calibration.levels[0]
+    # A mask of two values becomes grey when it is moved by a part of a pixel. Without this setting
+    # later commands would take it for a measured mask.
     if settings.photographed == "auto" and is_design(nominal.mask):
-        settings = replace(settings, photographed=False)  # its values are grey once it is moved
-    if snapshot.camera.system.all_light and not taken.camera.system.all_light:
-        settings = replace(settings, light="lines")  # as the frame shows
-    result = {**summarize_calibration(made), "gain": gain}
-    said = say_estimates(result)
+        settings = replace(settings, photographed=False)
+    if snapshot.camera.system.all_light and not calibrated_snapshot.camera.system.all_light:
+        settings = replace(settings, light="lines")  # the calibration found narrow-band light
+    result = {**summarize_calibration(outcome), "gain": gain}
+    estimate_table = say_estimates(result)
     write_calibration(
         run.folder,
-        found.system.mask.clamp(0, 1),  # more contrast may pass 1
-        camera_values(settings, found.system, gain, snapshot.camera.wavelengths),
-        lambda path: _draw(path, found),
+        calibration.system.mask.clamp(0, 1),  # an estimated contrast may lead to values above 1
+        camera_values(settings, calibration.system, gain, snapshot.camera.wavelengths),
+        lambda path: _save_figure(path, calibration),
         result | environment(device, ops.backend(device)) | {"inputs": list(snapshot.notes)},
-        said,
+        estimate_table,
     )
-    level = "unknown, brightness is the scene's; give white=FILE"
-    level = level if gain is None else f"{gain:.5g}, divided out by camera.yaml's scale"
-    print(said, f"gain: {level}", f"{result['seconds']:.1f} s", f"-> {run.folder}", sep="\n")
-    return found.after
+    if gain is None:
+        gain_text = "unknown, brightness is the scene's; give white=FILE"
+    else:
+        gain_text = f"{gain:.5g}, divided out by camera.yaml's scale"
+    print(
+        estimate_table,
+        f"gain: {gain_text}",
+        f"{result['seconds']:.1f} s",
+        f"-> {run.folder}",
+        sep="\n",
+    )
+    return calibration.after
 
 
 def load_frames(settings: Calibrate, device: torch.device) -> tuple[Snapshot, list[Frame]]:
-    """Return the snapshots with the nominal camera; and the frames of known light."""
+    """Read the measurements and the frames of known light.
+
+    Returns:
+        All measurements as one snapshot `(B, K, H', W')` with the nominal camera, and the frames
+        of white and of monochromatic light.
+
+    Raises:
+        OSError: a file cannot be read.
+        ValueError: a file does not fit, or settings contradict each other.
+    """
     files = settings.measurement
 
     def read_file(file: str | list[str] | None) -> Snapshot:
         return load_snapshot(replace(settings, measurement=file), device)
 
-    several = files if isinstance(files, list) else [files]
-    if isinstance(settings.mask, list) and all(isinstance(file, str) for file in several):
-        several = [files]  # a mask each: the shots of one snapshot
-    if not several:
+    file_groups = files if isinstance(files, list) else [files]
+    # With a mask for each file, the files are the shots of a single snapshot.
+    if isinstance(settings.mask, list) and all(isinstance(file, str) for file in file_groups):
+        file_groups = [files]
+    if not file_groups:
         raise ValueError("measurement: expected at least one file, got an empty list")
-    first, *others = (read_file(file) for file in several)
-    system, notes = first.camera.system, [*first.notes, *(each.notes[0] for each in others)]
-    nominal, every = _single(system), (first, *others)
-    y = torch.cat([each.y for each in every])
+    first_snapshot, *other_snapshots = (read_file(file) for file in file_groups)
+    system = first_snapshot.camera.system
+    notes = [*first_snapshot.notes, *(snapshot.notes[0] for snapshot in other_snapshots)]
+    nominal, snapshots = _plain_sd_cassi(system), (first_snapshot, *other_snapshots)
+    y = torch.cat([snapshot.y for snapshot in snapshots])
     if settings.twin is not None:
-        if files is not None or first.truth is None or settings.noise is not None:
+        if files is not None or first_snapshot.truth is None or settings.noise is not None:
             raise ValueError(
                 "twin: expected a truth alone, without measurement and noise; give truth=FILE"
             )
         random = scene_generator(settings.seed, "calibration")
-        y = settings.twin.measure(first.truth.to(device), nominal, random)
-        notes.append(f"measurement: simulated by a camera that is off: {_defects(settings.twin)}")
-    elif others:
-        goods = [each.good for each in every]
-        if any(good is not None for good in goods):
-            whole = torch.ones_like(y[:1], dtype=torch.bool)
-            bad = ~torch.cat([whole if each is None else each for each in goods])
-            system = system.unweighted.weighted(bad_pixels=bad)
-    known = []
+        y = settings.twin.measure(first_snapshot.truth.to(device), nominal, random)
+        notes.append(
+            f"measurement: simulated by a camera that is off: {_describe_defects(settings.twin)}"
+        )
+    elif other_snapshots and any(snapshot.good is not None for snapshot in snapshots):
+        # The camera of the first snapshot leaves out the bad pixels of that snapshot alone.
+        all_good = torch.ones_like(y[:1], dtype=torch.bool)
+        good_pixels = [all_good if s.good is None else s.good for s in snapshots]
+        system = system.unweighted.weighted(bad_pixels=~torch.cat(good_pixels))
+    known_light = []
 
-    def read(role: str, file: str) -> tuple[Tensor, Tensor | None]:
-        found = read_file(file)
-        notes.append(f"{role}: {found.notes[0]}")
-        return found.y, found.good
+    def read_known_light(role: str, file: str) -> tuple[Tensor, Tensor | None]:
+        snapshot = read_file(file)
+        notes.append(f"{role}: {snapshot.notes[0]}")
+        return snapshot.y, snapshot.good
 
     if settings.white is not None:
-        light, good = read("white", settings.white)
-        known.append(Frame.snapshot(light, system.cube_shape[0], good))
-    for single in settings.filters:
-        place = _place(single.wavelength, first.camera.wavelengths)
-        light, good = read("monochromatic", single.file)
-        known.append(Frame.monochromatic(light, place, good))
-    camera = replace(first.camera, system=system)
-    return replace(first, camera=camera, y=y, notes=tuple(notes)), known
+        frame, mask = read_known_light("white", settings.white)
+        known_light.append(Frame.snapshot(frame, system.cube_shape[0], mask))
+    for filter_settings in settings.filters:
+        band_position = _band_position(
+            filter_settings.wavelength, first_snapshot.camera.wavelengths
+        )
+        frame, mask = read_known_light("monochromatic", filter_settings.file)
+        known_light.append(Frame.monochromatic(frame, band_position, mask))
+    camera = replace(first_snapshot.camera, system=system)
+    return replace(first_snapshot, camera=camera, y=y, notes=tuple(notes)), known_light
 
 
-def _single(system: System) -> SDCassi:
-    """Return the camera with all its pixels; ValueError for one that no calibration can write."""
+def _plain_sd_cassi(system: System) -> SDCassi:
+    """Return the camera without bad pixels; ValueError if it is no SDCassi."""
     camera = system.plain
     if type(camera) is not SDCassi:
         raise ValueError(f"system: expected SDCassi, got {type(camera).__name__}")
     return camera
 
 
-def _defects(twin: Twin) -> str:
-    usual = vars(Twin())
+def _describe_defects(twin: Twin) -> str:
+    defaults = vars(Twin())
     return ", ".join(
-        f"{name} {value}" for name, value in vars(twin).items() if value != usual[name]
+        f"{name} {value}" for name, value in vars(twin).items() if value != defaults[name]
     )
 
 
-def _place(wavelength: float | None, wavelengths: tuple[float, ...] | None) -> float:
-    """Return where in the spectrum a wavelength is, in bands."""
+def _band_position(wavelength: float | None, wavelengths: tuple[float, ...] | None) -> float:
+    """Return the position of a wavelength among the bands: 2.5 is halfway between bands 2 and 3."""
     if wavelengths is None or len(wavelengths) < 2:
         raise ValueError(
             "monochromatic: expected wavelengths=[…] in nm, one per band, with it, got none"
@@ -142,17 +168,27 @@ def _place(wavelength: float | None, wavelengths: tuple[float, ...] | None) -> f
             f"monochromatic.wavelength: expected {wavelengths[0]:g} to {wavelengths[-1]:g} nm, "
             f"got {wavelength!r}"
         )
-    above = next(k for k in range(1, len(wavelengths)) if wavelengths[k] >= wavelength)
-    low, high = wavelengths[above - 1], wavelengths[above]
-    return above - 1 + (wavelength - low) / (high - low)
+    upper_index = next(k for k in range(1, len(wavelengths)) if wavelengths[k] >= wavelength)
+    lower, upper = wavelengths[upper_index - 1], wavelengths[upper_index]
+    return upper_index - 1 + (wavelength - lower) / (upper - lower)
 
 
-def _draw(path: Path, found: Calibration) -> None:
+def _save_figure(path: Path, calibration: Calibration) -> None:
     from cassi.viz.calibration import save_calibration
 
-    off = [
-        (each.key, (each.value - each.nominal) * each.pixels, each.standard_error * each.pixels)
-        for each in found.estimates
+    deviations = [
+        (
+            estimate.key,
+            (estimate.value - estimate.nominal) * estimate.pixels,
+            estimate.standard_error * estimate.pixels,
+        )
+        for estimate in calibration.estimates
     ]
-    light = found.place.offsets.tolist(), found.place.light.tolist()
-    save_calibration(path, (found.before, found.after), off, light, found.system.offsets)
+    positions = calibration.place.offsets.tolist(), calibration.place.light.tolist()
+    save_calibration(
+        path,
+        (calibration.before, calibration.after),
+        deviations,
+        positions,
+        calibration.system.offsets,
+    )

@@ -1,4 +1,7 @@
-"""A camera from frames of its mask through filters: mask, field and dispersion, without a scene."""
+"""Calibration by filters: mask, field and dispersion from frames of an even scene.
+
+Each frame is taken through a filter that passes one wavelength. No nominal mask is needed.
+"""
 
 import time
 from dataclasses import replace
@@ -16,19 +19,20 @@ from cassi.apps.command import Run, choose_device, prepare_process
 from cassi.apps.inputs import file_path, load_snapshot, read_frame
 from cassi.apps.results import environment
 from cassi.apps.settings import Calibrate
-from cassi.apps.snapshot import say as say_check
+from cassi.apps.snapshot import say as print_check
 from cassi.calibration import Response, check_camera, find_white
 from cassi.calibration.filters import FilteredCamera, centroid, find_filtered_camera
 from cassi.camera.ends import find_grid
 from cassi.pipeline.find import by_auto
 from cassi.systems import SDCassi
 
-_ENOUGH = 3
-"""Filters that show a curve by themselves."""
+# With fewer filters the dispersion curve is not determined: the nominal ends of the bands and a
+# broadband frame are used, too.
+_MIN_FILTERS_OF_CURVE = 3
 
 
 def calibrate_by_filters(settings: Calibrate, run: Run) -> float:
-    """Find the camera of several filtered frames and write it.
+    """Estimate the camera from several filtered frames and write its file.
 
     Returns:
         The largest standard error of an offset, pixels.
@@ -36,53 +40,88 @@ def calibrate_by_filters(settings: Calibrate, run: Run) -> float:
     start = time.perf_counter()
     device = choose_device(settings.device)
     prepare_process(settings)
-    wavelengths, axis = _check(settings)
-    filters = settings.filters
-    loaded = [_read(settings, each.file) for each in filters]
-    frames = [_turn(y, axis) for y, _, _ in loaded]
-    good = [_turn(ok, axis) for _, ok, _ in loaded]
-    nanometres = [each.wavelength for each in filters]
-    known = () if len(filters) >= _ENOUGH else _ends(settings, wavelengths, axis)
-
-    def find(nanometres: list[float]) -> tuple[FilteredCamera, SDCassi, Response | None]:
-        found = find_filtered_camera(frames, good, nanometres, wavelengths, *known)
-        system = _system(found, axis, frames[0].shape[-1], loaded[0][0])
-        return found, system, _response(settings, system, found.rows)
-
-    found, system, response = find(nanometres)
-    if response is not None and any(each.fwhm for each in filters):
-        light = response.values.tolist()
-        nanometres = [
-            centroid(each.wavelength, each.fwhm, wavelengths, light) if each.fwhm else at
-            for each, at in zip(filters, nanometres, strict=True)
-        ]
-        found, system, response = find(nanometres)
-    window = _window(settings, found, axis, frames[0].shape)
+    wavelengths, axis = _check_settings(settings)
+    raw_frames = [_read_single_frame(settings, f.file) for f in settings.filters]
+    filtered_camera, system, response = _estimate_camera(settings, wavelengths, axis, raw_frames)
+    frame_shape = _move_dispersion_last(raw_frames[0][0], axis).shape
+    window = _field_window(settings, filtered_camera, axis, frame_shape)
     gain = None if response is None else float(response.values.mean())
-    values = camera_values(settings, system, gain, wavelengths)
-    slopes = torch.gradient(found.offsets.double(), spacing=(torch.tensor(wavelengths),))[0]
-    errors = found.errors.double() / slopes.abs().clamp_min(1e-9)
-    values["wavelengths_error"] = [round(each, 3) for each in errors.tolist()]
+    camera_file = camera_values(settings, system, gain, wavelengths)
+    spacing = (torch.tensor(wavelengths),)
+    (slopes,) = torch.gradient(filtered_camera.offsets.double(), spacing=spacing)
+    # An error of the offset in pixels becomes one of the wavelength by the slope dd/dλ.
+    errors = filtered_camera.errors.double() / slopes.abs().clamp_min(1e-9)
+    camera_file["wavelengths_error"] = [round(error, 3) for error in errors.tolist()]
     if window is not None:
-        values["window"] = window
-    if settings.white is not None:  # found through the camera that a snapshot is taken for
-        values["response"] = {"white": str(file_path(settings.white).resolve())}
+        camera_file["window"] = window
+    # A later command estimates the response from this file again, through the camera that it uses.
+    if settings.white is not None:
+        camera_file["response"] = {"white": str(file_path(settings.white).resolve())}
     seconds = time.perf_counter() - start
-    white_of = None if response is None else response.values
-    numbers = describe(found, wavelengths, gain, white_of) | {"seconds": seconds}
-    numbers["inputs"] = [note for _, _, note in loaded]
-    numbers |= environment(device, ops.backend(device))
+    spectrum_of_white = None if response is None else response.values
+    summary = describe(filtered_camera, wavelengths, gain, spectrum_of_white) | {"seconds": seconds}
+    summary["inputs"] = [note for _, _, note in raw_frames]
+    summary |= environment(device, ops.backend(device))
     write_calibration(
-        run.folder, system.mask, values, lambda path: _draw(path, found, wavelengths), numbers
+        run.folder,
+        system.mask,
+        camera_file,
+        lambda path: _save_figure(path, filtered_camera, wavelengths),
+        summary,
     )
-    print(*numbers["inputs"], say(numbers), f"-> {run.folder}", sep="\n")
+    print(*summary["inputs"], format_table(summary), f"-> {run.folder}", sep="\n")
     if settings.measurement is not None:
-        _look(settings, run.folder)
-    return max(numbers["standard_errors"])
+        _check_measurement(settings, run.folder)
+    return max(summary["standard_errors"])
 
 
-def _check(settings: Calibrate) -> tuple[tuple[float, ...], int]:
-    """Return wavelengths and axis of the camera."""
+def _estimate_camera(
+    settings: Calibrate,
+    wavelengths: tuple[float, ...],
+    axis: int,
+    raw_frames: list[tuple[Tensor, Tensor, str]],
+) -> tuple[FilteredCamera, SDCassi, Response | None]:
+    """Estimate mask, field and dispersion; return them with the system and its response to white.
+
+    Args:
+        settings: settings of the calibration.
+        wavelengths: wavelengths of the bands, nm.
+        axis: axis of the dispersion.
+        raw_frames: frame `(H', W')`, good pixels and note for each filter.
+    """
+    frames = [_move_dispersion_last(y, axis) for y, _, _ in raw_frames]
+    good_pixels = [_move_dispersion_last(is_good, axis) for _, is_good, _ in raw_frames]
+    end_constraints: tuple[Any, ...] = ()
+    if len(settings.filters) < _MIN_FILTERS_OF_CURVE:
+        end_constraints = _nominal_ends(settings, wavelengths, axis)
+
+    def estimate(
+        filter_wavelengths: list[float],
+    ) -> tuple[FilteredCamera, SDCassi, Response | None]:
+        filtered_camera = find_filtered_camera(
+            frames, good_pixels, filter_wavelengths, wavelengths, *end_constraints
+        )
+        system = _make_system(filtered_camera, axis, frames[0].shape[-1], raw_frames[0][0])
+        return filtered_camera, system, _measure_response(settings, system, filtered_camera.rows)
+
+    filter_wavelengths = [filter_settings.wavelength for filter_settings in settings.filters]
+    filtered_camera, system, response = estimate(filter_wavelengths)
+    # The light that passes a wide filter has a mean wavelength that depends on lamp and camera.
+    # Their spectrum is known only after the first estimate, so the camera is estimated twice.
+    if response is not None and any(filter_settings.fwhm for filter_settings in settings.filters):
+        spectrum = response.values.tolist()
+        filter_wavelengths = [
+            centroid(filter_settings.wavelength, filter_settings.fwhm, wavelengths, spectrum)
+            if filter_settings.fwhm
+            else filter_settings.wavelength
+            for filter_settings in settings.filters
+        ]
+        filtered_camera, system, response = estimate(filter_wavelengths)
+    return filtered_camera, system, response
+
+
+def _check_settings(settings: Calibrate) -> tuple[tuple[float, ...], int]:
+    """Return wavelengths and axis of the camera; ValueError if a setting does not fit."""
     wavelengths, axis = settings.given_wavelengths, settings.system.get("axis", -1)
     if wavelengths is None or len(wavelengths) < 2:
         raise ValueError(
@@ -92,130 +131,156 @@ def _check(settings: Calibrate) -> tuple[tuple[float, ...], int]:
         raise ValueError(f"system.axis: expected -1 (columns) or -2 (rows), got {axis!r}")
     if settings.twin is not None or settings.truth is not None:
         raise ValueError("monochromatic: expected one file with a truth or a twin, got a list")
-    name = str(settings.system.get("_target_")).rpartition(".")[2]
-    if name != "SDCassi":
-        raise ValueError(f"system: expected SDCassi, got {name}")
+    class_name = str(settings.system.get("_target_")).rpartition(".")[2]
+    if class_name != "SDCassi":
+        raise ValueError(f"system: expected SDCassi, got {class_name}")
     return wavelengths, axis
 
 
-def _ends(
+def _nominal_ends(
     settings: Calibrate, wavelengths: tuple[float, ...], axis: int
 ) -> tuple[tuple[float, float], tuple[Tensor, Tensor] | None]:
-    """Return the outermost bands' offsets, as the camera is given, and a frame of all light."""
+    """Return the nominal offsets of the first and last band, and a broadband frame if there is one.
+
+    The frame comes with its good pixels. Both are turned so that the dispersion runs along the last
+    axis.
+    """
     offsets = nominal_offsets(settings.system, len(wavelengths), wavelengths)
-    files = settings.measurement
-    shown = settings.white if files is None else files[0] if isinstance(files, list) else files
-    if shown is None:
+    measurement = settings.measurement
+    broadband_file = measurement[0] if isinstance(measurement, list) else measurement
+    if measurement is None:
+        broadband_file = settings.white
+    if broadband_file is None:
         return (offsets[0], offsets[-1]), None
-    y, good, _ = _read(settings, shown)
-    return (offsets[0], offsets[-1]), (_turn(y, axis), _turn(good, axis))
+    y, good_pixels, _ = _read_single_frame(settings, broadband_file)
+    return (offsets[0], offsets[-1]), (
+        _move_dispersion_last(y, axis),
+        _move_dispersion_last(good_pixels, axis),
+    )
 
 
-def _read(settings: Calibrate, file: str) -> tuple[Tensor, Tensor, str]:
-    """Return a corrected frame `(H', W')`, the pixels of it that count, and a note."""
-    y, good, note = read_frame(settings, file)
+def _read_single_frame(settings: Calibrate, file: str) -> tuple[Tensor, Tensor, str]:
+    """Return a corrected frame `(H', W')`, its good pixels, and a note."""
+    y, good_pixels, note = read_frame(settings, file)
     if y.shape[:2] != (1, 1):
         raise ValueError(f"monochromatic: expected one frame in {file}, got {tuple(y.shape[:2])}")
-    return y[0, 0], good[0, 0], note
+    return y[0, 0], good_pixels[0, 0], note
 
 
-def _response(settings: Calibrate, system: SDCassi, rows: tuple[int, int]) -> Response | None:
-    """Return what a camera makes of white, where there is a frame of it."""
+def _measure_response(
+    settings: Calibrate, system: SDCassi, rows: tuple[int, int]
+) -> Response | None:
+    """Return the response of the camera to white light; None without a white frame."""
     if settings.white is None:
         return None
-    y, ok, _ = _read(settings, settings.white)
-    first, last = rows
-    y, ok = (each.narrow(-3 - system.axis, first, last - first)[None, None] for each in (y, ok))
-    system.all_light = settings.light != "lines"  # as a lamp's
-    y, camera = torch.where(ok, y, 0), system.weighted(bad_pixels=~ok)
+    y, good_pixels, _ = _read_single_frame(settings, settings.white)
+    first_row, last_row = rows
+    n_rows = last_row - first_row
+    y, good_pixels = (
+        image.narrow(-3 - system.axis, first_row, n_rows)[None, None] for image in (y, good_pixels)
+    )
+    system.all_light = settings.light != "lines"  # white light comes from a broadband lamp
+    y, camera = torch.where(good_pixels, y, 0), system.weighted(bad_pixels=~good_pixels)
     return find_white(y, camera, 1.0, by_auto, find_grid(y, camera)).response
 
 
-def _turn(image: Tensor, axis: int) -> Tensor:
+def _move_dispersion_last(image: Tensor, axis: int) -> Tensor:
     return image.mT if axis == -2 else image
 
 
-def _system(found: FilteredCamera, axis: int, detector: int, like: Tensor) -> SDCassi:
-    mask = _turn(found.mask, axis).contiguous().to(like)
-    offsets = found.offsets.tolist()
+def _make_system(
+    filtered_camera: FilteredCamera, axis: int, detector: int, reference: Tensor
+) -> SDCassi:
+    mask = _move_dispersion_last(filtered_camera.mask, axis).contiguous().to(reference)
+    offsets = filtered_camera.offsets.tolist()
     return SDCassi(mask, len(offsets), offsets=offsets, detector=detector, axis=axis)
 
 
-def _window(
-    settings: Calibrate, found: FilteredCamera, axis: int, shape: torch.Size
+def _field_window(
+    settings: Calibrate, filtered_camera: FilteredCamera, axis: int, shape: torch.Size
 ) -> list[int] | None:
-    """Return the part of raw frames that the field covers; None for all that was kept before."""
-    first, last = found.rows
-    if (first, last) == (0, shape[0]):
+    """Return the window [top, left, height, width] of raw frames that the field covers.
+
+    None means that the field covers the frame, and the setting `window` stays as it is.
+    """
+    first_row, last_row = filtered_camera.rows
+    if (first_row, last_row) == (0, shape[0]):
         return None
+    # The frame was already cropped to the window of the settings, and the new one lies in it.
     top, left = (0, 0) if settings.window is None else settings.window[:2]
     if axis == -1:
-        return [top + first, left, last - first, shape[1]]
-    return [top, left + first, shape[1], last - first]
+        return [top + first_row, left, last_row - first_row, shape[1]]
+    return [top, left + first_row, shape[1], last_row - first_row]
 
 
 def describe(
-    found: FilteredCamera,
+    filtered_camera: FilteredCamera,
     wavelengths: tuple[float, ...],
     gain: float | None,
     spectrum: Tensor | None,
 ) -> dict[str, Any]:
-    """Return what calibration.json holds."""
+    """Return the content of calibration.json."""
     return {
         "wavelengths": list(wavelengths),
-        "offsets": found.offsets.tolist(),
-        "standard_errors": found.errors.tolist(),
-        "field": list(found.mask.shape),
-        "places": [vars(each) for each in found.places],
-        "curves": [vars(each) for each in found.curves],
+        "offsets": filtered_camera.offsets.tolist(),
+        "standard_errors": filtered_camera.errors.tolist(),
+        "field": list(filtered_camera.mask.shape),
+        "places": [vars(item) for item in filtered_camera.places],
+        "curves": [vars(item) for item in filtered_camera.curves],
         "gain": gain,
         "white": None if spectrum is None else (spectrum / spectrum.mean()).tolist(),
     }
 
 
-def say(numbers: dict[str, Any]) -> str:
-    """Say what was found in a table."""
+def format_table(summary: dict[str, Any]) -> str:
+    """Return the places of the filters, the curve and the offsets as a table of text."""
     lines = [f"{'filter':>8}  {'px from the reference':>22}   standard error"]
-    for place in numbers["places"]:
+    for place in summary["places"]:
         lines.append(
             f"{place['wavelength']:5.4g} nm  {place['along']:22.3f}   {place['error']:.3f}"
             + (f", {place['across']:+.2f} across" if abs(place["across"]) > 0.1 else "")
         )
     curves = ", ".join(
-        f"{each['name']} {each['weight']:.0%}"
-        for each in numbers["curves"]
-        if each["weight"] > 0.01
+        f"{curve['name']} {curve['weight']:.0%}"
+        for curve in summary["curves"]
+        if curve["weight"] > 0.01
     )
-    height, width = numbers["field"]
-    offsets, errors = numbers["offsets"], numbers["standard_errors"]
+    height, width = summary["field"]
+    offsets, errors = summary["offsets"], summary["standard_errors"]
     lines += [
         f"curve: {curves}",
         f"field: {height} by {width} pixels, across and along the dispersion",
         f"offsets: {offsets[0]:.2f} to {offsets[-1]:.2f} px, ± {max(errors):.3f} at most",
     ]
-    if numbers["gain"] is not None:
-        lines.append(f"gain: {numbers['gain']:.5g}, divided out by camera.yaml's scale")
-    return "\n".join([*lines, f"{numbers['seconds']:.1f} s"])
+    if summary["gain"] is not None:
+        lines.append(f"gain: {summary['gain']:.5g}, divided out by camera.yaml's scale")
+    return "\n".join([*lines, f"{summary['seconds']:.1f} s"])
 
 
-def _draw(path: Path, found: FilteredCamera, wavelengths: tuple[float, ...]) -> None:
+def _save_figure(
+    path: Path, filtered_camera: FilteredCamera, wavelengths: tuple[float, ...]
+) -> None:
     from cassi.viz.calibration import save_dispersion
 
-    points = [(each.wavelength, found.first + each.along) for each in found.places]
-    save_dispersion(path, points, wavelengths, found.offsets.tolist(), found.errors.tolist())
+    points = [
+        (place.wavelength, filtered_camera.first + place.along) for place in filtered_camera.places
+    ]
+    save_dispersion(
+        path, points, wavelengths, filtered_camera.offsets.tolist(), filtered_camera.errors.tolist()
+    )
 
 
-def _look(settings: Calibrate, folder: Path) -> None:
-    """Ask the measurement whether it agrees with the camera that was written."""
+def _check_measurement(settings: Calibrate, folder: Path) -> None:
+    """Check the measurement against the camera that was written, and print the findings."""
     from cassi.apps.reconstructors import compose_settings
 
     file = settings.measurement
     if isinstance(file, list) and len(file) == 1:
         (file,) = file
-    # The frame's corrections are taken from the camera's file where there is a frame.
-    options = [f"camera={quoted(str(folder / 'camera.yaml'))}", "measurement=frame"]
-    with_camera = compose_settings(options)
+    # The settings for raw frames in the camera's file count only if a measurement is set.
+    camera_options = [f"camera={quoted(str(folder / 'camera.yaml'))}", "measurement=frame"]
+    with_camera = compose_settings(camera_options)
     snapshot = load_snapshot(replace(with_camera, measurement=file), torch.device("cpu"))
     check = check_camera(snapshot.y, snapshot.camera.system)
-    warnings = [vars(each) for each in check.warnings]
-    say_check({"warnings": warnings, "camera_check": {"note": check.note}})
+    warnings = [vars(warning) for warning in check.warnings]
+    print_check({"warnings": warnings, "camera_check": {"note": check.note}})

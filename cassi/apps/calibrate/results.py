@@ -1,4 +1,4 @@
-"""The file of a camera that cassi-calibrate writes."""
+"""The results of cassi-calibrate: the camera's file, its mask, a figure and numbers."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -26,15 +26,27 @@ def write_calibration(
     camera: Mapping[str, object],
     draw: Callable[[Path], None],
     numbers: Mapping[str, object],
-    said: str = "",
+    notes: str = "",
 ) -> None:
-    """Write mask, camera, picture and numbers, all or none; `said` stands in the camera's file."""
+    """Write all results, or none if one of them fails.
+
+    Args:
+        folder: folder of the results.
+        mask: `(H, W)`, after leading axes of length 1.
+        camera: content of camera.yaml, see `camera_values`.
+        draw: saves the figure at a path.
+        numbers: content of calibration.json.
+        notes: lines that become comments in camera.yaml.
+    """
+    # A single mask for all shots and bands becomes a plain image, which other programs can open.
     while mask.ndim > 2 and len(mask) == 1:
         mask = mask[0]
     with atomic_folder(folder) as stage:
         np.save(stage / "mask.npy", mask.cpu().numpy())
-        top = HEADER.format(folder=folder) + "".join(f"# {line}\n" for line in said.splitlines())
-        (stage / "camera.yaml").write_text(top + to_yaml(camera))
+        header = HEADER.format(folder=folder) + "".join(
+            f"# {line}\n" for line in notes.splitlines()
+        )
+        (stage / "camera.yaml").write_text(header + to_yaml(camera))
         draw(stage / "calibration.png")
         write_numbers(stage / "calibration.json", numbers)
 
@@ -45,7 +57,7 @@ def camera_values(
     gain: float | None,
     wavelengths: tuple[float, ...] | None,
 ) -> dict[str, object]:
-    """Return what the file of a camera holds, which lies beside `mask.npy`."""
+    """Return the content of a camera's file, which lies beside `mask.npy`."""
     node = {
         "bands": system.bands,
         "axis": system.axis,
@@ -57,23 +69,27 @@ def camera_values(
         node["across"] = [round(value, 6) for value in system.across.tolist()]
     elif system.band_width > 1:
         node["band_width"] = system.band_width
-    camera: dict[str, object] = {"mask": "mask.npy", "system": node}
+    values: dict[str, object] = {"mask": "mask.npy", "system": node}
     if settings.photographed != "auto":
-        camera["photographed"] = settings.photographed
+        values["photographed"] = settings.photographed
     if settings.light != "auto":
-        camera["light"] = settings.light
+        values["light"] = settings.light
     for group in ("keys", "axes"):
         if (name := vars(settings)[group].measurement) is not None:
-            camera[group] = {"measurement": name}
+            values[group] = {"measurement": name}
     if wavelengths is not None:
-        camera["wavelengths"] = list(wavelengths)
-    steps: dict[str, Any] = {name: vars(settings).get(name) for name in FRAME}
+        values["wavelengths"] = list(wavelengths)
+    frame_settings: dict[str, Any] = {name: vars(settings).get(name) for name in FRAME}
     for name in ("dark", "flat", "bad_pixels"):  # files, which may be relative
-        steps[name] = with_files(steps[name], lambda file: str(Path(file).resolve()))
+        frame_settings[name] = with_files(
+            frame_settings[name], lambda file: str(Path(file).resolve())
+        )
+    # A measurement is multiplied by the scale, which so divides the gain out.
     if gain is not None:
-        steps["scale"] = float(steps["scale"]) / gain
-    camera |= {key: value for key, value in steps.items() if value != NEUTRAL.get(key)}
+        frame_settings["scale"] = float(frame_settings["scale"]) / gain
+    # Only corrections that do something are written, so that the file shows what matters.
+    values |= {key: value for key, value in frame_settings.items() if value != NEUTRAL.get(key)}
     nominal = {} if settings.camera is None else load_camera(settings.camera)
     if nominal.get("noise") is not None:
-        camera["noise"] = nominal["noise"]
-    return camera
+        values["noise"] = nominal["noise"]
+    return values

@@ -1,4 +1,4 @@
-"""cassi-export: a method for one camera as a file that runs without this package."""
+"""cassi-export: write a method for one camera as a file that runs without this package."""
 
 import json
 import logging
@@ -29,8 +29,8 @@ from cassi.models.export import (
 )
 from cassi.systems import System
 
-PASSES = 5
-"""Timed, of each; the fastest counts."""
+TIMED_RUNS = 5
+"""Timed runs of the method and of its file; the fastest one counts."""
 
 
 def main() -> None:
@@ -40,7 +40,7 @@ def main() -> None:
 
 @torch.no_grad()
 def export_method(settings: Export, run: Run) -> float:
-    """Write the method of settings for their camera, and compare what it gives with ours.
+    """Write the method of the settings for their camera, and compare the file with the method.
 
     Returns:
         The largest difference of a voxel, for sweeps.
@@ -49,17 +49,18 @@ def export_method(settings: Export, run: Run) -> float:
     settings = replace(settings, precision="32-true", device="cpu")
     recipe = make_recipe(settings)
     snapshot, method = prepare(settings, recipe)
-    if isinstance(method, AlongDispersion):  # a file has the bands of the camera
+    # A file computes on the bands of the camera, and not on the spectral grid of a frame.
+    if isinstance(method, AlongDispersion):
         method, _ = recipe.make(snapshot.camera.system.cube_shape[0])
     y, system = snapshot.y, snapshot.camera.system
     print(*snapshot.notes, sep="\n")
 
-    def ours() -> Tensor:
-        torch.manual_seed(0)  # for a network that draws random numbers
+    def run_method() -> Tensor:
+        torch.manual_seed(0)  # a network may draw random numbers
         x: Tensor = method.run(y, system).x
         return x
 
-    about = {
+    description = {
         "format": settings.format,
         "method": json.dumps(settings.model or settings.solver),
         "measurement_shape": " ".join(map(str, y.shape)),
@@ -68,29 +69,29 @@ def export_method(settings: Export, run: Run) -> float:
     }
     with atomic_folder(run.folder) as stage:
         file = stage / ("network.onnx" if settings.format == "onnx" else "network.pt2")
-        began = time.perf_counter()
-        theirs = write_file(settings.format, method, system, y, file, about)
-        seconds = time.perf_counter() - began
-        x = ours()
-        difference = float((theirs() - x).abs().max())
-        took = {"ours": best(ours), "exported": best(theirs)}
+        start_time = time.perf_counter()
+        run_file = write_file(settings.format, method, system, y, file, description)
+        export_seconds = time.perf_counter() - start_time
+        x = run_method()
+        difference = float((run_file() - x).abs().max())
+        fastest_seconds = {"ours": time_fastest(run_method), "exported": time_fastest(run_file)}
         y.numpy().tofile(stage / "snapshot.f32")
         x.numpy().tofile(stage / "cube.f32")
         _copy_programs(settings.format, stage)
-        numbers = about | {
+        numbers = description | {
             "measurement_shape": list(y.shape),
             "cube_shape": list(x.shape),
             "wavelengths": snapshot.camera.wavelengths,
             "largest_difference": difference,
             "largest_value": float(x.abs().max()),
-            "ms": {name: 1e3 * value for name, value in took.items()},
-            "frames_per_second": {name: 1 / value for name, value in took.items()},
+            "ms": {name: 1e3 * value for name, value in fastest_seconds.items()},
+            "frames_per_second": {name: 1 / value for name, value in fastest_seconds.items()},
             "threads": torch.get_num_threads(),
-            "seconds_to_export": seconds,
-            "bytes": sum(part.stat().st_size for part in stage.glob("network.*")),
+            "seconds_to_export": export_seconds,
+            "bytes": sum(weights_file.stat().st_size for weights_file in stage.glob("network.*")),
         }
         write_numbers(stage / "export.json", numbers)
-    for name, value in took.items():
+    for name, value in fastest_seconds.items():
         print(f"{name}: {1e3 * value:.4g} ms a frame, {1 / value:.3g} frames/s")
     print(f"largest difference: {difference:.1e}, of values up to {float(x.abs().max()):.3g}")
     print(f"-> {run.folder}")
@@ -98,27 +99,44 @@ def export_method(settings: Export, run: Run) -> float:
 
 
 def write_file(
-    format: str, method: Method, system: System, y: Tensor, file: Path, about: dict[str, str]
+    format: str, method: Method, system: System, y: Tensor, file: Path, description: dict[str, str]
 ) -> Callable[[], Tensor]:
-    """Write a method for a camera in a format; return what reconstructs y by the file."""
+    """Write a method for a camera in a format.
+
+    Args:
+        format: onnx, torch_export, torch_operators or aotinductor.
+        method: the method.
+        system: the camera A.
+        y: measurement `(1, K, H', W')`, an example for the exporters.
+        file: path of the new file.
+        description: texts that the file keeps.
+
+    Returns:
+        A function that reconstructs y with the file.
+
+    Raises:
+        ValueError: the method cannot be written in this format, or a package is missing.
+    """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's, of its own exporters
+        # The exporters of torch warn and log about their own inner workings.
+        warnings.simplefilter("ignore")
         logging.disable(logging.WARNING)
         try:
             if format == "onnx":
-                export_onnx(method, system, file, y, about)
+                export_onnx(method, system, file, y, description)
                 return _run_onnx(file, y)
             if format == "aotinductor":
                 compile_privately()
-                export_compiled(export_plain(method, system, y), file, about)
+                export_compiled(export_plain(method, system, y), file, description)
                 model: Callable[[Tensor], Tensor] = torch._inductor.aoti_load_package(str(file))
             else:
                 if format == "torch_export":
-                    export_torch(export_plain(method, system, y), file, about)
+                    export_torch(export_plain(method, system, y), file, description)
                 else:
-                    export_operators(export(method, system, y), file, about)
+                    export_operators(export(method, system, y), file, description)
                 model = torch.export.load(file).module()
         except (RuntimeError, ImportError) as error:
+            # These errors have many lines, of which the first one names the cause.
             hint = f"; pip install {error.name}" if isinstance(error, ModuleNotFoundError) else ""
             raise ValueError(f"format={format}: {str(error).splitlines()[0]}{hint}") from error
         finally:
@@ -131,23 +149,24 @@ def _run_onnx(file: Path, y: Tensor) -> Callable[[], Tensor]:
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    options.log_severity_level = 3
+    options.log_severity_level = 3  # errors only
     session = onnxruntime.InferenceSession(file, options)
     return lambda: torch.from_numpy(session.run(["x"], {"y": y.numpy()})[0])
 
 
 def _copy_programs(format: str, folder: Path) -> None:
-    """Copy the programs that run a file of that format, as run.py and run.cpp."""
+    """Copy the programs that run a file of this format, as run.py and run.cpp."""
     for program in resources.files(__package__).joinpath("programs").iterdir():
         name, _, suffix = program.name.removesuffix(".txt").partition(".")
         if name == format:
             (folder / f"run.{suffix}").write_bytes(program.read_bytes())
 
 
-def best(run: Callable[[], Tensor]) -> float:
-    """Return the seconds of the fastest of a few runs."""
+def time_fastest(run: Callable[[], Tensor]) -> float:
+    """Return the time of the fastest of a few runs, seconds."""
+    # Other programs can only make a run slower, so the fastest one is disturbed least.
     seconds = []
-    for _ in range(PASSES):
+    for _ in range(TIMED_RUNS):
         start = time.perf_counter()
         run()
         seconds.append(time.perf_counter() - start)

@@ -1,4 +1,4 @@
-"""cassi-live: takes frames as they come, and shows cubes in a browser on this machine."""
+"""cassi-live: reconstruct frames as they arrive, and show the cubes in a browser."""
 
 from __future__ import annotations
 
@@ -13,15 +13,24 @@ from typing import TYPE_CHECKING
 
 from cassi import links
 from cassi.apps.arguments import told_plugins
-from cassi.apps.view.launch import Words, make_output, read_words, run_until_interrupted, show
+from cassi.apps.view.launch import (
+    CommandLine,
+    make_output,
+    parse_command_line,
+    run_until_interrupted,
+    serve_until_interrupted,
+)
 from cassi.plugins import load_plugins
 
 if TYPE_CHECKING:
     from cassi.apps.settings import Reconstruct
 
-_HELP = "Reconstruct frames as they come, and look at the cubes in a browser on this machine."
-_MORE = (
-    "source= is a folder that fills, a video file, zmq://HOST:PORT, or genicam://FILE.cti. "
+_DESCRIPTION = (
+    "Reconstruct frames as they arrive, and look at the cubes in a browser on this machine."
+)
+_EPILOG = (
+    "source= is a folder that another program fills, a video file, zmq://HOST:PORT, or "
+    "genicam://FILE.cti. "
     "Other words are settings of cassi-reconstruct: cassi-live source=frames mask=mask.mat "
     "system.step=2"
 )
@@ -29,13 +38,13 @@ _MORE = (
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    command_line = list(sys.argv[1:] if arguments is None else arguments)
 
-    def command() -> None:
-        load_plugins(told_plugins(words))
-        serve(parse(words))
+    def run_command() -> None:
+        load_plugins(told_plugins(command_line))
+        serve(parse(command_line))
 
-    run_until_interrupted("cassi-live", command)
+    run_until_interrupted("cassi-live", run_command)
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -44,30 +53,33 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     Raises:
         ValueError: there is no such port or flag.
     """
-    parser = Words("cassi-live", description=_HELP, epilog=_MORE)
+    parser = CommandLine("cassi-live", description=_DESCRIPTION, epilog=_EPILOG)
     parser.add_argument("settings", nargs="*", metavar="source=… KEY=VALUE")
     text = "a Zarr store for raw frames and cubes"
     parser.add_argument("--record", type=Path, metavar="FILE.zarr", help=text)
-    given = read_words(parser, arguments, "outputs/live", "for frames of sockets and cameras")
-    sources = [word for word in given.settings if word.startswith("source=")]
-    given.source = sources[-1].partition("=")[2] if sources else ""
-    given.settings = [word for word in given.settings if word not in sources]
-    return given
+    options = parse_command_line(
+        parser, arguments, "outputs/live", "for frames of sockets and cameras"
+    )
+    sources = [word for word in options.settings if word.startswith("source=")]
+    options.source = sources[-1].partition("=")[2] if sources else ""
+    options.settings = [word for word in options.settings if word not in sources]
+    return options
 
 
-def make_settings(given: argparse.Namespace) -> Reconstruct:
-    """Return the settings of cassi-reconstruct that frames are reconstructed with.
+def make_settings(options: argparse.Namespace) -> Reconstruct:
+    """Return the settings of cassi-reconstruct that all frames are reconstructed with.
 
     Raises:
-        ValueError: there is no source, a record that is no store, or settings do not fit.
+        ValueError: no source is given, the record is no Zarr store, or a setting does not fit.
     """
-    from cassi.apps.reconstructors import compose_settings  # the help does not wait for torch
+    # Imported here, because it imports torch, and `--help` should not wait for that.
+    from cassi.apps.reconstructors import compose_settings
 
-    if not given.source:
+    if not options.source:
         raise ValueError("source: expected source=FOLDER, a video file, zmq://… or genicam://…")
-    if given.record is not None and given.record.suffix != ".zarr":
-        raise ValueError(f"--record: expected a name that ends in .zarr, got {given.record}")
-    settings: Reconstruct = compose_settings(given.settings)
+    if options.record is not None and options.record.suffix != ".zarr":
+        raise ValueError(f"--record: expected a name that ends in .zarr, got {options.record}")
+    settings: Reconstruct = compose_settings(options.settings)
     for name in ("measurement", "truth", "memory_budget", "heldout", "noise"):
         if vars(settings)[name] is not None:
             raise ValueError(f"{name}: expected null in cassi-live; frames come from the source")
@@ -78,41 +90,42 @@ def make_settings(given: argparse.Namespace) -> Reconstruct:
     return settings
 
 
-def serve(given: argparse.Namespace) -> None:
+def serve(options: argparse.Namespace) -> None:
     """Serve the page until it is interrupted.
 
     Raises:
-        OSError: source or mask are missing, or the port is taken.
-        ValueError: settings do not fit.
+        OSError: the source or the mask is missing, or the port is taken.
+        ValueError: a setting does not fit.
     """
-    settings = make_settings(given)
+    settings = make_settings(options)
     import panel as pn
 
     from cassi.apps.command import prepare_process
-    from cassi.apps.live.engine import Live
+    from cassi.apps.live.engine import LiveReconstruction
     from cassi.apps.live.page import make_page
     from cassi.apps.live.sources import open_source
     from cassi.apps.view.server import Server
     from cassi.data.day_store import Recording
 
-    make_output(given.output)
-    links.guard(given.output)
+    make_output(options.output)
+    links.guard(options.output)
     prepare_process(settings)
     with contextlib.ExitStack() as at_end:
         spool = tempfile.TemporaryDirectory(
-            prefix=".frames-", dir=given.output, ignore_cleanup_errors=True
+            prefix=".frames-", dir=options.output, ignore_cleanup_errors=True
         )
-        source = open_source(given.source, Path(at_end.enter_context(spool)))
-        at_end.callback(source.close)
+        source = open_source(options.source, Path(at_end.enter_context(spool)))
+        at_end.callback(source.stop)
         record = None
-        if given.record is not None:
-            record = at_end.enter_context(contextlib.closing(Recording(given.record)))
-        live = Live(settings, source, record)
+        if options.record is not None:
+            record = at_end.enter_context(contextlib.closing(Recording(options.record)))
+        reconstruction = LiveReconstruction(settings, source, record)
         pn.extension()
-        server = Server(lambda: make_page(live), given.port, "cassi-live")
+        server = Server(lambda: make_page(reconstruction), options.port, "cassi-live")
         at_end.callback(server.stop)
-        worker = threading.Thread(target=live.run, name="reconstruct", daemon=True)
+        worker = threading.Thread(target=reconstruction.run, name="reconstruct", daemon=True)
+        # The last callback runs first: the thread is told to stop before it is waited for.
         at_end.callback(worker.join, 10)
-        at_end.callback(live.stop)
+        at_end.callback(reconstruction.stop)
         worker.start()
-        show(server, given.output, given.no_browser)
+        serve_until_interrupted(server, options.output, options.no_browser)

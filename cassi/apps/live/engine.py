@@ -1,4 +1,4 @@
-"""Frames in, cubes out: with the method that keeps up."""
+"""Live reconstruction: each new frame becomes a cube, with as many iterations as time allows."""
 
 import re
 import sys
@@ -29,33 +29,34 @@ from cassi.pipeline.snapshot import Camera
 from cassi.systems import System
 from cassi.viz.color import srgb
 
-LADDER = (36, 24, 16, 10)
-"""Iterations of a frame, from the best to the fastest."""
-SLOW, FAST = 0.9, 0.5
-"""Share of the time between frames above which a faster method is taken, and below which a better
-one."""
-CHECKED = 50
-"""Frames from one check of the camera to the next."""
-_IDLE = 0.02
-_QUIET = 5.0
-"""Seconds from a line to the next of its kind."""
-_MOST_KINDS = 16  # of lines: a stranger may choose the words of an error
+ITERATION_LADDER = (36, 24, 16, 10)
+"""Numbers of iterations per frame, from the best cube to the fastest one."""
+MAX_BUSY_FRACTION, MIN_BUSY_FRACTION = 0.9, 0.5
+"""Bounds of the time per cube, relative to the time between frames. Above the first one the next
+frame gets fewer iterations, below the second one more. The gap between them keeps the number from
+changing with every frame."""
+FRAMES_PER_CHECK = 50
+"""The camera check runs on the first frame and on every 50th one after it."""
+_POLL_SECONDS = 0.02  # between two looks at a source without frames
+_NOTICE_SECONDS = 5.0  # between two lines of the same kind
+# A sender in the network can choose the words of an error, and so make kinds without end.
+_MAX_KINDS = 16
 
 
 @dataclass(frozen=True)
-class View:
-    """What a page shows of the last frame.
+class FrameView:
+    """The last cube and its frame, as a page shows them.
 
     Attributes:
-        name: of the frame.
+        name: name of the frame.
         cube: `(C, H, W)`, float32, in the unit of `output.unit`.
-        wavelengths: nm, if known.
-        picture: `(H, W, 3)`, uint8.
-        number: counts frames that were reconstructed, from 1.
-        came: when the frame was there, seconds since 1970.
-        delay: seconds from then to its cube.
-        seconds: that the frame took.
-        method: in words.
+        wavelengths: nm, if the settings have them.
+        picture: the cube in colour, `(H, W, 3)`, uint8.
+        number: number of the frame among those that were reconstructed, from 1.
+        arrived_at: when the frame was there, seconds since 1970.
+        delay: seconds from the arrival of the frame to its cube.
+        processing_seconds: seconds from reading the frame to its cube.
+        method: name of the method and its iterations.
     """
 
     name: str
@@ -63,35 +64,37 @@ class View:
     wavelengths: tuple[float, ...] | None
     picture: np.ndarray
     number: int
-    came: float
+    arrived_at: float
     delay: float
-    seconds: float
+    processing_seconds: float
     method: str
 
 
-class Live:
-    """Reconstructs the newest frame of a source, again and again; the others are dropped.
+class LiveReconstruction:
+    """Reconstructs the newest frame of a source, again and again; older frames are dropped.
 
-    A broken frame is named and skipped. Whatever else fails ends `run`: `state` says why.
+    A frame that cannot be read is reported and skipped. Any other failure ends `run`, and `state`
+    gives the reason.
 
     Args:
-        settings: of cassi-reconstruct, without a measurement.
-        source: of the frames.
-        record: keeps raw frames and cubes, if there is one.
-        say: is called with a line for each message.
+        settings: settings of cassi-reconstruct, without a measurement.
+        source: source of the frames.
+        record: the store for raw frames and cubes, if there is one.
+        say: called with each message, one line; by default it goes to stderr.
 
     Raises:
         OSError: the mask cannot be read.
-        ValueError: it is no mask.
+        ValueError: the file holds no mask.
 
     Attributes:
-        view: of the last cube; None at first.
-        dropped: frames that were left out to keep up.
-        broken: frames that could not be read.
+        view: the last cube; None at first.
+        n_done: number of frames that were reconstructed.
+        n_dropped: number of frames that were dropped to keep up.
+        n_broken: number of frames that could not be read.
         notices: lines for the terminal and the page.
-        warnings: of the camera check.
+        warnings: warnings of the camera check.
         paused: while it is set, no frame is taken.
-        reason: why `run` has ended; "" while it goes on.
+        reason: why `run` has ended; "" while it runs.
     """
 
     def __init__(
@@ -104,27 +107,28 @@ class Live:
         self.settings, self.source, self.record = settings, source, record
         self.notices = Notices(_print if say is None else say)
         self.recipe = make_recipe(settings)
-        self.chain = make_preprocessing(vars(settings), settings.system)
-        self.loaded: dict[str, Loaded] = {}
-        if not isinstance(settings.mask, dict):  # what is wrong with it is no fault of the frames
+        self.preprocessing = make_preprocessing(vars(settings), settings.system)
+        self.loaded_files: dict[str, Loaded] = {}
+        # The mask is read now: an error in it must not count as an error of the first frame.
+        if not isinstance(settings.mask, dict):
             hints = {"key": settings.keys.mask, "axes": settings.axes.mask}
             bands = settings.bands or self.recipe.bands
             files = file_paths(settings.mask)
-            self.loaded["mask"] = load_shots("mask", load_mask, files, bands=bands, **hints)
-        self.view: View | None = None
-        self.done, self.dropped, self.broken = 0, 0, 0
+            self.loaded_files["mask"] = load_shots("mask", load_mask, files, bands=bands, **hints)
+        self.view: FrameView | None = None
+        self.n_done, self.n_dropped, self.n_broken = 0, 0, 0
         self.warnings: list[str] = []
         self.paused = threading.Event()
         self.reason = ""
-        self._stop = threading.Event()
+        self._stop_event = threading.Event()
         self._camera: Camera | None = None
         self._method: Any = None
-        self._following: Any = None  # the sequence within it
-        self._rung, self._last, self._between = 0, 0.0, 0.0
+        self._sequence: Any = None  # the part of the method that begins with the last cube
+        self._rung, self._last_arrival, self._frame_interval = 0, 0.0, 0.0
 
     @property
     def state(self) -> str:
-        """What it does, in words."""
+        """The present state, in words."""
         if self.reason:
             return f"stopped: {self.reason}"
         if self.paused.is_set():
@@ -133,47 +137,41 @@ class Live:
 
     def stop(self) -> None:
         """End `run` after the present frame."""
-        self._stop.set()
+        self._stop_event.set()
 
     def run(self) -> None:
-        """Take frames until told to stop, or until something fails."""
+        """Reconstruct frames until `stop` is called, or until something fails."""
         try:
-            while not self._stop.is_set():
+            while not self._stop_event.is_set():
                 frames = [] if self.paused.is_set() else self.source.poll()
                 if frames:
-                    self.take(frames)
+                    self.reconstruct_newest(frames)
                 else:
-                    time.sleep(_IDLE)
+                    time.sleep(_POLL_SECONDS)
                 self.notices.flush()
             self.reason = "the command ends"
         except Exception as error:
-            is_end = isinstance(error, EOFError)  # of a video
+            is_end = isinstance(error, EOFError)  # a video has no more frames
             self.reason = printable(str(error) if is_end else describe_failure(error))
             self.notices.add(self.state)
             if not is_end and not is_usage_error(error):
                 traceback.print_exc()
 
-    def take(self, frames: list[Frame]) -> None:
+    def reconstruct_newest(self, frames: list[Frame]) -> None:
         """Reconstruct the newest frame that can be read, and count the others."""
-        whole = [frame for frame in frames if not frame.problem]
+        readable = [frame for frame in frames if not frame.problem]
         for frame in frames:
             if frame.problem:
                 self._skip(frame, frame.problem)
         self._measure_pace(frames)
-        if not whole:
+        if not readable:
             return
-        if len(whole) > 1:
-            self.dropped += len(whole) - 1
-            if self.done:
-                self.notices.count(
-                    "dropped",
-                    len(whole) - 1,
-                    lambda count: (
-                        f"dropped {count:,} frame{'s' * (count > 1)} to keep up, "
-                        f"{self.dropped:,} in all"
-                    ),
-                )
-        frame, start = whole[-1], time.perf_counter()
+        if len(readable) > 1:
+            self.n_dropped += len(readable) - 1
+            # Frames that were there before the start are counted, and not reported.
+            if self.n_done:
+                self.notices.count("dropped", len(readable) - 1, self._say_dropped)
+        frame, start = readable[-1], time.perf_counter()
         try:
             raw, view = self._reconstruct(frame, start)
         except (OSError, ValueError) as error:
@@ -182,13 +180,18 @@ class Live:
         self.view = view
         if self.record is not None:
             self.record.append(
-                frame.name, frame.came, view.cube, view.picture, raw.numpy(), view.wavelengths
+                frame.name, frame.arrived_at, view.cube, view.picture, raw.numpy(), view.wavelengths
             )
-        if self.done > 1:
+        # The first frame takes much longer: it sets up the camera and the method.
+        if self.n_done > 1:
             self._choose_rung(time.perf_counter() - start)
 
-    def _reconstruct(self, frame: Frame, start: float) -> tuple[Tensor, View]:
-        """Return the frame as it was read, and what a page shows of it."""
+    def _say_dropped(self, count: int) -> str:
+        frames = "frame" if count == 1 else "frames"
+        return f"dropped {count:,} {frames} to keep up, {self.n_dropped:,} in all"
+
+    def _reconstruct(self, frame: Frame, start: float) -> tuple[Tensor, FrameView]:
+        """Return the raw frame `(K, H', W')` and its view."""
         assert frame.path is not None
         raw, y, system = self._read(frame.path)
         assert self._camera is not None
@@ -197,28 +200,37 @@ class Live:
             x = unit.scene(x, unit.response(x))
         cube, wavelengths = x[0].float().cpu().numpy(), self._camera.wavelengths
         picture = srgb(cube, wavelengths, self.settings.output.illuminant)
-        seconds = time.perf_counter() - start
-        self.done += 1
-        if self.done % CHECKED == 1:
+        processing_seconds = time.perf_counter() - start
+        self.n_done += 1
+        if self.n_done % FRAMES_PER_CHECK == 1:
             warnings = check_camera(y, system).warnings
-            self.warnings = [f"{each.about}: {each.message}" for each in warnings]
-        if self._following is not None:
-            method = f"sequence, {LADDER[self._rung]} iterations"
+            self.warnings = [f"{warning.about}: {warning.message}" for warning in warnings]
+        if self._sequence is not None:
+            method = f"sequence, {ITERATION_LADDER[self._rung]} iterations"
         else:
             method = type(inner_of(self._method)).__name__
-        delay, came = time.time() - frame.came, frame.came
-        return raw, View(
-            frame.name, cube, wavelengths, picture, self.done, came, delay, seconds, method
+        return raw, FrameView(
+            name=frame.name,
+            cube=cube,
+            wavelengths=wavelengths,
+            picture=picture,
+            number=self.n_done,
+            arrived_at=frame.arrived_at,
+            delay=time.time() - frame.arrived_at,
+            processing_seconds=processing_seconds,
+            method=method,
         )
 
     def _read(self, path: Path) -> tuple[Tensor, Tensor, System]:
-        keys, axes = self.settings.keys.measurement, self.settings.axes.measurement
-        counts = self.chain.bits is not None
-        loaded = load_measurement(path, key=keys, axes=axes, finite=False, counts=counts)
+        key, axis_order = self.settings.keys.measurement, self.settings.axes.measurement
+        has_counts = self.preprocessing.bits is not None
+        # With `finite=False` a value that is not finite becomes a bad pixel, and no error.
+        frame = load_measurement(path, key=key, axes=axis_order, finite=False, counts=has_counts)
         if self._camera is None:
-            self._begin(path, loaded)
+            self._set_up(path, frame)
         assert self._camera is not None
-        y, bad, _, _ = preprocess(self.chain, loaded.data, loaded.full_scale)
+        y, bad_pixels, _, _ = preprocess(self.preprocessing, frame.data, frame.full_scale)
+        # The camera has the bad pixels of the first frame; every frame gets its own ones.
         system = self._camera.system.unweighted
         if tuple(y.shape[1:]) != tuple(system.measurement_shape):
             raise ValueError(
@@ -226,21 +238,25 @@ class Live:
                 f"got {tuple(y.shape[1:])}"
             )
         y = y.to(self.recipe.device)
-        if bad is not None:
-            system = system.weighted(bad_pixels=bad.to(y.device))
+        if bad_pixels is not None:
+            system = system.weighted(bad_pixels=bad_pixels.to(y.device))
             y = system.without_bad_pixels(y)
         if self._camera.unit is not None:
             y = self._camera.unit.corrected(y, system)
-        return loaded.data[0], y, system
+        return frame.data[0], y, system
 
-    def _begin(self, path: Path, frame: Loaded) -> None:
-        """Make camera and method for the first frame; they stay."""
-        told = replace(self.settings, measurement=str(path))
-        snapshot, method = prepare(told, self.recipe, self.loaded | {"measurement": frame})
+    def _set_up(self, path: Path, frame: Loaded) -> None:
+        """Make camera and method for the first frame; all later frames use the same ones."""
+        settings = replace(self.settings, measurement=str(path))
+        snapshot, method = prepare(
+            settings, self.recipe, self.loaded_files | {"measurement": frame}
+        )
         self._method = method
-        with suppress(TypeError):  # no method on spectral components: each frame by itself
-            self._following = Sequence(inner_of(method)).begin()
-            self._method = around(method, self._following)
+        # `Sequence` raises TypeError for a method that does not work on spectral components, such
+        # as a network. Such a method reconstructs each frame by itself.
+        with suppress(TypeError):
+            self._sequence = Sequence(inner_of(method)).begin()
+            self._method = around(method, self._sequence)
         camera = snapshot.camera
         unit = camera.unit and replace(camera.unit, wavelengths=camera.wavelengths)
         self._camera = replace(camera, unit=unit)
@@ -248,73 +264,90 @@ class Live:
             self.notices.add(note)
 
     def _measure_pace(self, frames: list[Frame]) -> None:
-        newest = frames[-1].came
-        if self._last and newest > self._last:
-            between = (newest - self._last) / len(frames)
-            self._between = between if not self._between else 0.8 * self._between + 0.2 * between
-        self._last = newest
+        """Update the time between frames by a moving average, which evens out late arrivals."""
+        last_arrival = frames[-1].arrived_at
+        if self._last_arrival and last_arrival > self._last_arrival:
+            interval = (last_arrival - self._last_arrival) / len(frames)
+            if self._frame_interval:
+                interval = 0.8 * self._frame_interval + 0.2 * interval
+            self._frame_interval = interval
+        self._last_arrival = last_arrival
 
     def _choose_rung(self, seconds: float) -> None:
-        if self._following is None or not self._between:
+        """Choose the number of iterations for the next frame by the seconds of this one."""
+        if self._sequence is None or not self._frame_interval:
             return
-        share, before = seconds / self._between, self._rung
-        if share > SLOW:
-            self._rung = min(self._rung + 1, len(LADDER) - 1)
-        elif self._rung:  # what the better method would take, roughly
-            better = share * LADDER[self._rung - 1] / LADDER[self._rung]
-            self._rung -= share < FAST and better < SLOW
-        if self._rung != before:
-            self._following.shorten(LADDER[self._rung])
-            iterations = LADDER[self._rung]
+        busy_fraction, last_rung = seconds / self._frame_interval, self._rung
+        if busy_fraction > MAX_BUSY_FRACTION:
+            self._rung = min(self._rung + 1, len(ITERATION_LADDER) - 1)
+        elif self._rung and busy_fraction < MIN_BUSY_FRACTION:
+            # The time of a frame grows roughly with its iterations. More of them are taken only if
+            # they would not be too slow at once, or the number would go up and down for ever.
+            growth = ITERATION_LADDER[self._rung - 1] / ITERATION_LADDER[self._rung]
+            if busy_fraction * growth < MAX_BUSY_FRACTION:
+                self._rung -= 1
+        if self._rung != last_rung:
+            self._sequence.shorten(ITERATION_LADDER[self._rung])
+            iterations = ITERATION_LADDER[self._rung]
             self.notices.count("pace", 1, lambda _: f"{iterations} iterations a frame, to keep up")
 
     def _skip(self, frame: Frame, problem: str) -> None:
-        self.broken += 1
-        what = printable(problem)
-        one, kind = f"skipped {printable(frame.name)}: {what}", what.replace(str(frame.path), "")
+        """Count a frame that cannot be reconstructed, and report the problem."""
+        self.n_broken += 1
+        reason = printable(problem)
+        # Frames that fail for the same reason are one kind, whatever numbers or file they name.
+        kind = re.sub(r"\d+", "", reason.replace(str(frame.path), ""))
+        single_line = f"skipped {printable(frame.name)}: {reason}"
         self.notices.count(
-            re.sub(r"\d+", "", kind),
+            kind,
             1,
-            lambda count: one if count == 1 else f"skipped {count:,} frames: {what}",
+            lambda count: single_line if count == 1 else f"skipped {count:,} frames: {reason}",
         )
 
 
 class Notices:
-    """Lines for the terminal and the page: of one kind, one in five seconds says how many.
+    """Lines for the terminal and the page; lines of one kind come at most every five seconds.
 
     Args:
-        say: is called with each line.
+        say: called with each line.
 
     Attributes:
-        lines: the last ones.
+        lines: the last eight lines.
     """
 
     def __init__(self, say: Callable[[str], object]) -> None:
         self.say, self.lines = say, list[str]()
-        self._next = dict[str, float]()  # when a kind may have its next line
+        self._next = dict[str, float]()  # kind -> time of its next line
         self._waiting = dict[str, tuple[int, Callable[[int], str]]]()
 
     def add(self, line: str) -> None:
-        """Say a line now."""
+        """Print a line now."""
         self.lines = [*self.lines[-7:], line]
         self.say(line)
 
-    def count(self, kind: str, number: int, words: Callable[[int], str]) -> None:
-        """Count what happened; its line, of the number, comes when the last is old enough."""
-        if kind not in self._next and len(self._next) >= _MOST_KINDS:
+    def count(self, kind: str, n_events: int, make_line: Callable[[int], str]) -> None:
+        """Count events; their line comes as soon as the last line of their kind is old enough.
+
+        Args:
+            kind: events of one kind share a line.
+            n_events: to add.
+            make_line: called with the number of events since the last line.
+        """
+        # All further kinds share one line.
+        if kind not in self._next and len(self._next) >= _MAX_KINDS:
             kind = ""
-        before, _ = self._waiting.get(kind, (0, words))
-        self._waiting[kind] = before + number, words
+        n_waiting, _ = self._waiting.get(kind, (0, make_line))
+        self._waiting[kind] = n_waiting + n_events, make_line
         self.flush()
 
     def flush(self) -> None:
-        """Say what has been counted for long enough."""
-        now = time.monotonic()
-        self._next = {kind: time for kind, time in self._next.items() if time > now}
+        """Print the lines of all kinds that have waited for long enough."""
+        time_now = time.monotonic()
+        self._next = {kind: time for kind, time in self._next.items() if time > time_now}
         for kind in self._waiting.keys() - self._next.keys():
-            number, words = self._waiting.pop(kind)
-            self._next[kind] = now + _QUIET
-            self.add(words(number))
+            n_events, make_line = self._waiting.pop(kind)
+            self._next[kind] = time_now + _NOTICE_SECONDS
+            self.add(make_line(n_events))
 
 
 def _print(line: str) -> None:

@@ -12,18 +12,28 @@ from bokeh.plotting import figure
 from param.parameterized import Event
 from tabulate import tabulate
 
-from cassi.apps.live.engine import Live, View
-from cassi.apps.view.pages.figures import PictureFigure, grey, make_figure
-from cassi.apps.view.pages.parts import STYLE, button, field, heading, later, pane, say, text
+from cassi.apps.live.engine import FrameView, LiveReconstruction
+from cassi.apps.view.pages.figures import PictureFigure, make_figure, make_grey
+from cassi.apps.view.pages.parts import (
+    STYLE,
+    button,
+    field,
+    heading,
+    html_pane,
+    message_pane,
+    schedule,
+    show_message,
+)
 from cassi.apps.view.pages.template import Page
 from cassi.viz.points import COLORS, choose_points, region_spectrum
 
-PERIOD = 200
-"""Milliseconds from one look for a new cube to the next."""
-_PIXELS = 2**19  # of a picture, sent with every frame
-_WIDTH = 348
-_NEAR = 0.03  # of the picture's longer side: a click removes a region as close as this
-_LOST = """
+REFRESH_MS = 200
+"""Milliseconds between two updates of the page."""
+_MAX_PICTURE_PIXELS = 2**19  # every frame sends its pictures to the browser
+_PICTURE_WIDTH = 348
+# A click this close to a region removes it; a fraction of the longer side of the picture.
+_CLICK_RADIUS_FRACTION = 0.03
+_LOST_CONNECTION_SCRIPT = """
 const line = document.createElement("p");
 line.setAttribute("role", "alert");
 line.style.cssText = "margin: 0; color: var(--bad); font-weight: 600";
@@ -33,56 +43,64 @@ document.querySelector("header").append(line);
 
 
 class LiveSection:
-    """What a tab shows of the frames.
+    """The widgets of one tab: state, pictures, spectra and messages of a live reconstruction.
 
     Args:
-        live: what it shows.
+        live: the reconstruction that all tabs share.
     """
 
-    def __init__(self, live: Live) -> None:
-        self.live, self.number, self.regions = live, 0, list[tuple[int, int]]()
-        self.state = pane()
-        self.facts = pane(styles={"flex": "1 1 700px"})
-        self.pause = button("Pause", 100)
-        self.pause.on_click(self._pause)
-        self.picture = PictureFigure("Scene", _PIXELS)
-        self.band_picture = PictureFigure("Band", _PIXELS)
+    def __init__(self, live: LiveReconstruction) -> None:
+        self.live, self.shown_number, self.regions = live, 0, list[tuple[int, int]]()
+        self.state = html_pane()
+        self.fact_list = html_pane(styles={"flex": "1 1 700px"})
+        self.pause_button = button("Pause", 100)
+        self.pause_button.on_click(self._pause)
+        self.picture = PictureFigure("Scene", _MAX_PICTURE_PIXELS)
+        self.band_picture = PictureFigure("Band", _MAX_PICTURE_PIXELS)
         self.marks = ColumnDataSource({name: [] for name in ("x", "y", "color", "number")})
-        for each in (self.picture, self.band_picture):
-            self._mark(each.figure)
+        for picture in (self.picture, self.band_picture):
+            self._add_region_marks(picture.figure)
         self.band = pn.widgets.IntSlider(
-            name="Band", start=1, end=2, value=1, width=_WIDTH, stylesheets=[STYLE]
+            name="Band", start=1, end=2, value=1, width=_PICTURE_WIDTH, stylesheets=[STYLE]
         )
-        self.points = field("Regions: row, column; row, column", "128, 128; 40, 200", _WIDTH)
+        self.region_field = field(
+            "Regions: row, column; row, column", "128, 128; 40, 200", _PICTURE_WIDTH
+        )
         self.lines = ColumnDataSource({name: [] for name in ("xs", "ys", "color")})
-        self.place = Span(dimension="height", line_color="#7b8794", line_dash="dashed")
-        self.spectra = self._plot()
-        self.legend, self.caption = pane(), pane()
-        self.message, self.check = text(), text()
-        self.band.param.watch(lambda event: later(self._draw), "value")
-        self.points.param.watch(lambda event: self._choose(), "value")
-        wrapped = {"flex_wrap": "wrap", "align_items": "flex-start", "sizing_mode": "stretch_width"}
+        self.band_line = Span(dimension="height", line_color="#7b8794", line_dash="dashed")
+        self.spectra = self._make_spectra_plot()
+        self.legend, self.caption = html_pane(), html_pane()
+        self.message, self.check_message = message_pane(), message_pane()
+        self.band.param.watch(lambda event: schedule(self._draw), "value")
+        self.region_field.param.watch(lambda event: self._choose_regions(), "value")
+        wrapping = {
+            "flex_wrap": "wrap",
+            "align_items": "flex-start",
+            "sizing_mode": "stretch_width",
+        }
         self.content = pn.FlexBox(
-            pn.Column(self.picture.view, self.points, margin=0),
+            pn.Column(self.picture.view, self.region_field, margin=0),
             pn.Column(self.band_picture.view, self.band, margin=0),
             pn.FlexBox(
                 pn.Column(self.caption, pn.pane.Bokeh(self.spectra), margin=0),
                 self.legend,
                 styles={"flex": "1 1 460px"},
-                **wrapped,
+                **wrapping,
             ),
             visible=False,
-            **wrapped,
+            **wrapping,
         )
-        status = pn.FlexBox(self.state, self.pause, self.facts, gap="8px 12px", **wrapped)
+        status = pn.FlexBox(
+            self.state, self.pause_button, self.fact_list, gap="8px 12px", **wrapping
+        )
         status.align_items = "center"
         self.view = pn.Column(
-            heading("Live"), status, self.check, self.content, sizing_mode="stretch_width"
+            heading("Live"), status, self.check_message, self.content, sizing_mode="stretch_width"
         )
         self.messages = pn.Column(
             heading("Messages"), self.message, sizing_mode="stretch_width", visible=False
         )
-        pn.state.add_periodic_callback(self.refresh, PERIOD)
+        pn.state.add_periodic_callback(self.refresh, REFRESH_MS)
         pn.state.onload(self.refresh)
 
     def refresh(self) -> None:
@@ -90,29 +108,33 @@ class LiveSection:
         live, view = self.live, self.live.view
         kind = live.state.partition(":")[0]
         self.state.object = f'<p class="state {kind}" role="status">{escape(live.state)}</p>'
-        self.pause.name = "Resume" if live.paused.is_set() else "Pause"
-        self.pause.disabled = kind == "stopped"
+        self.pause_button.name = "Resume" if live.paused.is_set() else "Pause"
+        self.pause_button.disabled = kind == "stopped"
         self.messages.visible = bool(live.notices.lines)
-        say(self.message, live.notices.lines[::-1])
-        self.facts.object = self._list_facts(view)
-        if view is None or view.number == self.number:
+        show_message(self.message, live.notices.lines[::-1])
+        self.fact_list.object = self._list_facts(view)
+        if view is None or view.number == self.shown_number:
             return
-        self.number = view.number
+        self.shown_number = view.number
+        # The number of bands and the size are known only with the first cube.
         if not self.regions:
             self.band.param.update(end=len(view.cube), value=len(view.cube) // 2)
             self.content.visible = True
-            self._choose()
-        later(self._draw)
+            self._choose_regions()
+        schedule(self._draw)
 
-    def _list_facts(self, view: View | None) -> str:
+    def _list_facts(self, view: FrameView | None) -> str:
         live = self.live
-        counts = f"{live.done:,} done, {live.dropped:,} dropped, {live.broken:,} broken"
+        counts = f"{live.n_done:,} done, {live.n_dropped:,} dropped, {live.n_broken:,} broken"
         rows = [("Frames", counts)]
         if view is not None:
             rows = [
-                ("Last frame", f"{_say_age(time.time() - view.came)} ago"),
+                ("Last frame", f"{_format_age(time.time() - view.arrived_at)} ago"),
                 *rows,
-                ("Delay", f"{view.delay:.2f} s, of them {view.seconds:.2f} s for the cube"),
+                (
+                    "Delay",
+                    f"{view.delay:.2f} s, of them {view.processing_seconds:.2f} s for the cube",
+                ),
                 ("Name", view.name),
                 ("Method", view.method),
             ]
@@ -120,12 +142,12 @@ class LiveSection:
         return f"<dl>{''.join(items)}</dl>"
 
     def _pause(self, event: Event) -> None:
-        paused = self.live.paused
-        paused.clear() if paused.is_set() else paused.set()
+        pause_event = self.live.paused
+        pause_event.clear() if pause_event.is_set() else pause_event.set()
         self.refresh()
 
-    def _mark(self, picture: figure) -> None:
-        """Draw regions in a picture; a click sets or removes one."""
+    def _add_region_marks(self, picture: figure) -> None:
+        """Draw the regions in a picture; a click adds or removes one."""
         square = {"marker": "square", "size": 13, "fill_color": None, "source": self.marks}
         picture.scatter("x", "y", line_color="white", line_width=5, **square)
         picture.scatter("x", "y", line_color="color", line_width=2.5, **square)
@@ -133,39 +155,44 @@ class LiveSection:
         label = {"background_fill_color": "color", "border_line_color": "white", "padding": 3}
         letters = {"text_font_size": "12px", "text_font_style": "bold", "text_color": "white"}
         picture.text("x", "y", text="number", border_radius=4, **label, **letters, **shift)
-        picture.on_event(Tap, lambda event: self._click(int(event.y), int(event.x)))
+        picture.on_event(Tap, lambda event: self._toggle_region(int(event.y), int(event.x)))
 
-    def _plot(self) -> figure:
-        plot = make_figure(440, _WIDTH, y_range=DataRange1d(start=0))
+    def _make_spectra_plot(self) -> figure:
+        plot = make_figure(440, _PICTURE_WIDTH, y_range=DataRange1d(start=0))
         plot.multi_line("xs", "ys", line_color="color", line_width=2.5, source=self.lines)
-        plot.add_layout(self.place)
+        plot.add_layout(self.band_line)
         plot.yaxis.axis_label = "intensity"
         return plot
 
-    def _click(self, row: int, column: int) -> None:
+    def _toggle_region(self, row: int, column: int) -> None:
         view = self.live.view
         if view is None:
             return
-        near = _NEAR * max(view.cube.shape[1:])
+        radius = _CLICK_RADIUS_FRACTION * max(view.cube.shape[1:])
         regions = [
-            each for each in self.regions if max(abs(each[0] - row), abs(each[1] - column)) > near
+            region
+            for region in self.regions
+            if max(abs(region[0] - row), abs(region[1] - column)) > radius
         ]
+        # A click that removed no region adds one. There is a region for each colour only, so the
+        # oldest one makes room.
         if len(regions) == len(self.regions) and min(row, column) >= 0:
             regions = [*regions, (row, column)][-len(COLORS) :]
-        self.points.value = _name_regions(regions)
+        self.region_field.value = _format_regions(regions)
 
-    def _choose(self) -> None:
-        """Take the regions of the field that lie in the picture; of none, three are chosen."""
+    def _choose_regions(self) -> None:
+        """Take the regions of the text field that lie in the picture; without any, choose three."""
         view = self.live.view
         if view is None:
             return
-        pairs = re.findall(r"(\d{1,9})\s*,\s*(\d{1,9})", self.points.value or "")
+        # Longer numbers lie outside of every picture.
+        pairs = re.findall(r"(\d{1,9})\s*,\s*(\d{1,9})", self.region_field.value or "")
         height, width = view.cube.shape[1:]
-        places = [(int(row), int(column)) for row, column in pairs]
-        inside = [each for each in places if each[0] < height and each[1] < width]
-        self.regions = inside[: len(COLORS)] or choose_points(view.cube, 3)
-        self.points.value = _name_regions(self.regions)
-        later(self._draw)
+        regions = [(int(row), int(column)) for row, column in pairs]
+        inner_regions = [region for region in regions if region[0] < height and region[1] < width]
+        self.regions = inner_regions[: len(COLORS)] or choose_points(view.cube, 3)
+        self.region_field.value = _format_regions(self.regions)
+        schedule(self._draw)
 
     def _draw(self) -> None:
         view, warnings = self.live.view, self.live.warnings
@@ -173,51 +200,61 @@ class LiveSection:
             return
         band = min(self.band.value, len(view.cube)) - 1
         self.picture.show(view.picture, "in colour; a click sets or removes a region")
-        at = view.wavelengths or tuple(range(1, len(view.cube) + 1))
+        positions = view.wavelengths or tuple(range(1, len(view.cube) + 1))
         unit = "nm" if view.wavelengths else "band"
-        name = f"{band + 1} of {len(view.cube)}" + f", {at[band]:g} nm" * bool(view.wavelengths)
-        self.band_picture.show(grey(view.cube[band]), name)
+        caption = f"{band + 1} of {len(view.cube)}"
+        if view.wavelengths:
+            caption += f", {positions[band]:g} nm"
+        self.band_picture.show(make_grey(view.cube[band]), caption)
         curves = [region_spectrum(view.cube, row, column) for row, column in self.regions]
         colors = list(COLORS[: len(curves)])
-        self.lines.data = {"xs": [at] * len(curves), "ys": curves, "color": colors}
+        self.lines.data = {"xs": [positions] * len(curves), "ys": curves, "color": colors}
+        # A mark lies in the middle of its pixel, whose edges have whole coordinates.
         self.marks.data = {
             "x": [column + 0.5 for _, column in self.regions],
             "y": [row + 0.5 for row, _ in self.regions],
             "color": colors,
             "number": [str(index + 1) for index in range(len(curves))],
         }
-        self.place.location = at[band]
+        self.band_line.location = positions[band]
         self.spectra.xaxis.axis_label = "wavelength (nm)" if view.wavelengths else "band"
         self.caption.object = f'<p class="caption">Spectra of {len(curves)} regions</p>'
         rows = [
-            (f'<i style="color:{color}">■</i> {number}', *region, f"{curve.mean():.3g}", at[peak])
+            (
+                f'<i style="color:{color}">■</i> {number}',
+                *region,
+                f"{curve.mean():.3g}",
+                positions[peak],
+            )
             for number, (region, curve, color, peak) in enumerate(
                 zip(self.regions, curves, colors, map(np.argmax, curves), strict=True), 1
             )
         ]
         names = ("Region", "Row", "Column", "Mean", f"Peak, {unit}")
         self.legend.object = str(tabulate(rows, names, "unsafehtml", disable_numparse=True))
-        said = warnings or "camera check: nothing found"
-        say(self.check, said, "warning" if warnings else "good")
+        check_lines = warnings or "camera check: nothing found"
+        show_message(self.check_message, check_lines, "warning" if warnings else "good")
 
 
-def _say_age(seconds: float) -> str:
-    minutes, rest = divmod(int(max(seconds, 0)), 60)
+def _format_age(seconds: float) -> str:
+    minutes, seconds_left = divmod(int(max(seconds, 0)), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{f'{minutes} min ' * (minutes > 0)}{rest} s"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {seconds_left} s" if minutes else f"{seconds_left} s"
 
 
-def _name_regions(regions: list[tuple[int, int]]) -> str:
+def _format_regions(regions: list[tuple[int, int]]) -> str:
     return "; ".join(f"{row}, {column}" for row, column in regions)
 
 
-def make_page(live: Live) -> Page:
+def make_page(live: LiveReconstruction) -> Page:
     """Return the page of a tab."""
     section = LiveSection(live)
-    pn.state.curdoc.js_on_event("connection_lost", CustomJS(code=_LOST))
+    pn.state.curdoc.js_on_event("connection_lost", CustomJS(code=_LOST_CONNECTION_SCRIPT))
     return Page(
         "cassi-live",
         "Frames as they come. Everything stays on this machine.",
         {"Live": section.view, "Messages": section.messages},
-        late=("Messages",),
+        empty_sections=("Messages",),
     )

@@ -1,7 +1,7 @@
-"""The receiving end of ZeroMQ, with limits: messages of PUSH sockets over TCP (ZMTP 3).
+"""A receiver of ZeroMQ messages with limits: PUSH sockets over TCP, protocol ZMTP 3.
 
-libzmq itself keeps every part of a message until the last one has come, whatever their number, and
-any number of connections. It has no setting against either.
+libzmq keeps all parts of a message until the last one has arrived, and takes any number of
+connections. It has no setting that limits either, so a sender in the network could fill the memory.
 """
 
 import contextlib
@@ -13,31 +13,33 @@ import time
 from collections.abc import Iterator
 from ipaddress import ip_address
 
-MOST_SENDERS = 4
-"""Connections at a time. A further one replaces the one that has given least and is oldest."""
-MOST_PARTS = 1000
-"""Parts of a message; those beyond the second are counted and not kept."""
-PATIENCE = 10.0
-"""Seconds without a byte after which a sender in the middle of a message is cut off."""
-POLL = 0.2
-"""Seconds that a poll reads at most, where senders are faster."""
-_IDLE = 0.01  # seconds that a poll waits for a message
-_MORE, _LONG, _COMMAND = 1, 2, 4  # flags of a frame
-_READY = b"\x05READY\x0bSocket-Type\x00\x00\x00\x04PULL"
-_HELLO = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20 + 32, b"\0")
-_PING, _PONG = b"\x04PING", b"\x04PONG"
+MAX_SENDERS = 4
+"""Connections at one time. One more replaces the oldest of those that sent the fewest messages."""
+MAX_PARTS = 1000
+"""Parts of a message. The content of parts beyond the second is not kept."""
+MAX_SILENCE_SECONDS = 10.0
+"""A sender that stops in the middle of a message for this time is cut off."""
+MAX_POLL_SECONDS = 0.2
+"""A poll ends after this time, even if more messages arrive."""
+_MESSAGE_WAIT_SECONDS = 0.01
+# Flags of a ZMTP frame: more parts follow, the length has 8 bytes, the frame is a command.
+_MORE_FLAG, _LONG_FLAG, _COMMAND_FLAG = 1, 2, 4
+_READY_COMMAND = b"\x05READY\x0bSocket-Type\x00\x00\x00\x04PULL"
+# Signature, version 3.1, mechanism NULL (no password), and zeros up to 64 bytes.
+_GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20 + 32, b"\0")
+_PING_COMMAND, _PONG_COMMAND = b"\x04PING", b"\x04PONG"
 
 Message = list[bytes] | str
-"""The first two parts of a message and an empty one for each further; or why it is none."""
+"""The parts of a message, of which those beyond the second are empty; or an error in words."""
 
 
 class Receiver(socketserver.ThreadingTCPServer):
-    """Listens; each sender has a thread, which waits until its last message was taken.
+    """Listens at an address. Each sender has a thread, which waits until its message is taken.
 
     Args:
-        host: to listen on; `*` is every interface.
-        port: to listen on.
-        largest: bytes of a message.
+        host: address to listen on; `*` is every interface.
+        port: port to listen on.
+        max_bytes: largest size of a message.
 
     Raises:
         OSError: the address is taken, or none of this machine's.
@@ -47,26 +49,27 @@ class Receiver(socketserver.ThreadingTCPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, host: str, port: int, largest: int) -> None:
+    def __init__(self, host: str, port: int, max_bytes: int) -> None:
         host = {"*": "0.0.0.0"}.get(host, host).strip("[]")
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self.largest = largest
+        self.max_bytes = max_bytes
         self.senders: list[_Sender] = []
         self.lock = threading.Lock()
+        # With one place, a fast sender waits for the reader, and no messages pile up in memory.
         self.messages = queue.Queue[Message](1)
         super().__init__((host, port), _Sender)
         self.is_private = ip_address(self.socket.getsockname()[0]).is_loopback
-        threading.Thread(target=self.serve_forever, args=[POLL], daemon=True).start()
+        threading.Thread(target=self.serve_forever, args=[MAX_POLL_SECONDS], daemon=True).start()
 
     def poll(self) -> Iterator[Message]:
-        """Yield the messages that have come."""
-        end = time.monotonic() + POLL
+        """Yield the messages that have arrived."""
+        end = time.monotonic() + MAX_POLL_SECONDS
         with contextlib.suppress(queue.Empty):
             while time.monotonic() < end:
-                yield self.messages.get(timeout=_IDLE)
+                yield self.messages.get(timeout=_MESSAGE_WAIT_SECONDS)
 
-    def close(self) -> None:
-        """Listen no longer, and hang up."""
+    def stop(self) -> None:
+        """Stop listening, and close all connections."""
         self.shutdown()
         self.server_close()
         with self.lock:
@@ -74,46 +77,48 @@ class Receiver(socketserver.ThreadingTCPServer):
                 self.drop(self.senders[0])
 
     def drop(self, sender: "_Sender") -> None:
-        """Hang up, under the lock; the thread of the sender then ends without a word."""
+        """Close a connection. The caller holds the lock; the sender's thread ends by itself."""
         self.senders.remove(sender)
         with contextlib.suppress(OSError):
             sender.connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Sender(socketserver.StreamRequestHandler):
-    """A connection: its messages go to the receiver, and why it was cut off."""
+    """One connection: it hands its messages to the receiver, and an error if it is cut off."""
 
     server: Receiver
-    count = 0
+    n_messages = 0
 
     def handle(self) -> None:
         with self.server.lock:
-            if len(self.server.senders) == MOST_SENDERS:
-                self.server.drop(min(self.server.senders, key=lambda sender: sender.count))
+            # Dropping the sender with the fewest messages keeps the real camera connected, even if
+            # others open connections and send nothing.
+            if len(self.server.senders) == MAX_SENDERS:
+                self.server.drop(min(self.server.senders, key=lambda sender: sender.n_messages))
             self.server.senders.append(self)
         try:
-            self._expect_more(True)
+            self._set_patience(True)
             self._greet()
             while True:
                 self.server.messages.put(self._receive())
-                self.count += 1
+                self.n_messages += 1
         except TimeoutError:
-            problem = f"nothing more came for {PATIENCE:g} s"
+            problem = f"nothing more came for {MAX_SILENCE_SECONDS:g} s"
         except (EOFError, OSError):
             problem = "the sender hung up" if self.expects_more else ""
         except ValueError as error:
             problem = str(error)
         with self.server.lock:
-            if self not in self.server.senders:
+            if self not in self.server.senders:  # dropped by the receiver, which needs no message
                 return
             self.server.senders.remove(self)
         if problem:
             self.server.messages.put(f"message: {problem}")
 
-    def _expect_more(self, expects_more: bool) -> None:
-        """Wait with patience in the middle of a message, and for ever between two."""
+    def _set_patience(self, expects_more: bool) -> None:
+        """Limit the silence in the middle of a message; wait without limit between two."""
         self.expects_more = expects_more
-        self.connection.settimeout(PATIENCE if expects_more else None)
+        self.connection.settimeout(MAX_SILENCE_SECONDS if expects_more else None)
 
     def _read(self, length: int) -> bytes:
         part = self.rfile.read(length)
@@ -122,28 +127,30 @@ class _Sender(socketserver.StreamRequestHandler):
         return part
 
     def _greet(self) -> None:
-        self.connection.sendall(_HELLO + bytes([_COMMAND, len(_READY)]) + _READY)
-        hello = self._read(len(_HELLO))
-        if hello[0] != 0xFF or hello[10] < 3 or hello[12:17] != b"NULL\0":
+        self.connection.sendall(
+            _GREETING + bytes([_COMMAND_FLAG, len(_READY_COMMAND)]) + _READY_COMMAND
+        )
+        greeting = self._read(len(_GREETING))
+        if greeting[0] != 0xFF or greeting[10] < 3 or greeting[12:17] != b"NULL\0":
             raise ValueError("expected a ZeroMQ sender of version 3 without a password")
 
     def _receive(self) -> Message:
-        """Return the next message; commands before it and within it are answered."""
+        """Return the next message, and answer the commands before and within it."""
         parts = list[bytes]()
-        size, flags = 0, _MORE
-        while flags & (_MORE | _COMMAND):
-            self._expect_more(bool(parts))
+        n_bytes, flags = 0, _MORE_FLAG
+        while flags & (_MORE_FLAG | _COMMAND_FLAG):
+            self._set_patience(bool(parts))
             (flags,) = self._read(1)
-            self._expect_more(True)
-            length = int.from_bytes(self._read(8 if flags & _LONG else 1), "big")
-            if flags & _COMMAND:
+            self._set_patience(True)
+            length = int.from_bytes(self._read(8 if flags & _LONG_FLAG else 1), "big")
+            if flags & _COMMAND_FLAG:
                 self._answer(length)
                 continue
-            size += length
-            if size > self.server.largest or len(parts) == MOST_PARTS:
+            n_bytes += length
+            if n_bytes > self.server.max_bytes or len(parts) == MAX_PARTS:
                 raise ValueError(
-                    f"expected at most {self.server.largest} bytes in {MOST_PARTS} parts, got "
-                    f"{size} in {len(parts) + 1}"
+                    f"expected at most {self.server.max_bytes} bytes in {MAX_PARTS} parts, got "
+                    f"{n_bytes} in {len(parts) + 1}"
                 )
             part = self._read(length)
             parts.append(part if len(parts) < 2 else b"")
@@ -155,6 +162,7 @@ class _Sender(socketserver.StreamRequestHandler):
         command = self._read(length)
         if command.startswith(b"\x05READY") and b"PUSH" not in command:
             raise ValueError("expected a PUSH socket")
-        if command.startswith(_PING):  # its name, two bytes of time, and what is to be sent back
-            echo = _PONG + command[len(_PING) + 2 :][:16]
-            self.connection.sendall(bytes([_COMMAND, len(echo)]) + echo)
+        # A ping has its name, two bytes of time to live, and up to 16 bytes that are sent back.
+        if command.startswith(_PING_COMMAND):
+            echo = _PONG_COMMAND + command[len(_PING_COMMAND) + 2 :][:16]
+            self.connection.sendall(bytes([_COMMAND_FLAG, len(echo)]) + echo)

@@ -1,4 +1,7 @@
-"""What napari finds of the package, as `napari.yaml` beside it says: files, a sample, widgets."""
+"""The plugin for napari: reading and writing cubes, and a sample.
+
+`napari.yaml` in this folder lists these functions, and the widgets of `widgets.py`.
+"""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -12,22 +15,23 @@ from cassi.data.bundled import bundled_path
 from cassi.data.io import Loaded, load_cube, load_mask, load_measurement, write_cube
 
 Layer = tuple[np.ndarray, dict[str, object], str]
-"""Data, arguments and kind of a layer, as napari has them."""
-STEP = 2
-"""Of the snapshot of the bundled scene, pixels per band."""
+"""Data, arguments and kind of a layer, in the form of napari."""
+SAMPLE_STEP = 2
+"""Dispersion of the sample snapshot, pixels per band."""
 
 
 def get_reader(path: str | Sequence[str]) -> Callable[[str], list[Layer]] | None:
-    """Return what reads a path, None where it cannot be read here.
+    """Return the function that reads a path, or None if this plugin cannot read it.
 
     A cube becomes one image layer `(C, H, W)` whose first axis is the wavelength; the wavelengths
     in nm are in the layer's metadata. Two axes are a mask or a measurement, `(H, W)`.
 
     Args:
-        path: of a file or folder; several are left to other readers.
+        path: a file or folder; a list of several is left to other readers.
     """
     if not isinstance(path, str):
         return None
+    # napari takes a reader that is returned here for granted, so the file is read to be sure.
     try:
         read_layers(path)
     except (OSError, ValueError):
@@ -39,59 +43,61 @@ def read_layers(path: str) -> list[Layer]:
     """Read a file as one layer: a cube if it can be one, else a measurement or a mask.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: it holds nothing that could be a cube, mask or measurement.
+        OSError: the file cannot be read.
+        ValueError: the file holds no cube, mask or measurement.
     """
     try:
-        return [cube_layer(load_cube(path))]
+        return [make_cube_layer(load_cube(path))]
     except (ValueError, IsADirectoryError) as error:
+        # With two axes a file is no cube. As an image, a measurement and a mask are the same.
         for load in (load_measurement, load_mask):
             with suppress(ValueError, IsADirectoryError):
-                loaded = load(path)
-                values = loaded.data.flatten(0, 1).squeeze(0).numpy()
-                return [(values, {"name": _stem(loaded.path)}, "image")]
-        raise error
+                content = load(path)
+                values = content.data.flatten(0, 1).squeeze(0).numpy()
+                return [(values, {"name": _stem(content.path)}, "image")]
+        raise error  # the error about a cube says more than those about its alternatives
 
 
-def cube_layer(loaded: Loaded) -> Layer:
+def make_cube_layer(content: Loaded) -> Layer:
     """Return the layer of a cube."""
-    return image_layer(loaded.data[0].numpy(), loaded.wavelengths, _stem(loaded.path))
+    return make_image_layer(content.data[0].numpy(), content.wavelengths, _stem(content.path))
 
 
-def image_layer(cube: np.ndarray, wavelengths: Sequence[float] | None, name: str) -> Layer:
-    """Return the layer of a cube `(C, H, W)`, all of whose bands have one contrast."""
-    about: dict[str, object] = {"name": name, "axis_labels": ("wavelength", "y", "x")}
-    about["metadata"] = {} if wavelengths is None else {"wavelengths": list(wavelengths)}
+def make_image_layer(cube: np.ndarray, wavelengths: Sequence[float] | None, name: str) -> Layer:
+    """Return the layer of a cube `(C, H, W)`; all bands share one contrast range."""
+    attributes: dict[str, object] = {"name": name, "axis_labels": ("wavelength", "y", "x")}
+    attributes["metadata"] = {} if wavelengths is None else {"wavelengths": list(wavelengths)}
+    # napari needs an upper limit above the lower one, also for a constant cube.
     low, high = float(cube.min()), float(cube.max())
-    about["contrast_limits"] = (low, high if high > low else low + 1)
-    return cube, about, "image"
+    attributes["contrast_limits"] = (low, high if high > low else low + 1)
+    return cube, attributes, "image"
 
 
 def write_image(path: str, data: ArrayLike, attributes: dict[str, Any]) -> list[str]:
     """Write an image layer `(C, H, W)` as a cube, with the wavelengths of its metadata.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
         ValueError: the layer is no cube, or the format does not fit.
     """
     if attributes.get("rgb") or np.ndim(data) != 3:
         raise ValueError(f"expected a layer (C, H, W) of one cube, got {np.shape(data)}")
     wavelengths = attributes.get("metadata", {}).get("wavelengths")
     if wavelengths is not None and len(wavelengths) != len(np.asarray(data)):
-        wavelengths = None  # of a layer that was cut since
+        wavelengths = None  # the layer was cropped since, and napari keeps the old metadata
     write_cube(path, np.asarray(data), wavelengths)
     return [path]
 
 
 def open_sample() -> list[Layer]:
-    """Return the bundled scene, its mask, and the snapshot that the camera takes of it."""
+    """Return the bundled scene, its mask, and a simulated snapshot of it."""
     from cassi.systems import SDCassi
 
     scene, mask = load_cube(bundled_path("scene.tif")), load_mask(bundled_path("mask.tif"))
-    system = SDCassi(mask.data, bands=scene.data.shape[1], step=STEP)
+    system = SDCassi(mask.data, bands=scene.data.shape[1], step=SAMPLE_STEP)
     y = system(scene.data)[0, 0].numpy()
     return [
-        cube_layer(scene),
+        make_cube_layer(scene),
         (mask.data[0, 0].numpy(), {"name": "mask", "visible": False}, "image"),
         (y, {"name": "snapshot", "visible": False}, "image"),
     ]

@@ -1,4 +1,4 @@
-"""The widgets of napari: reconstruct a snapshot, and the spectrum of a region."""
+"""The widgets for napari: reconstruct a snapshot, and plot the spectrum of a region."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import torch
 
-from cassi.apps.napari import Layer, image_layer
+from cassi.apps.napari import Layer, make_image_layer
 
 if TYPE_CHECKING:
     import napari
@@ -25,7 +25,7 @@ def reconstruct(
     last_nm: float = 650.0,
     method: Literal["auto", "pretrained", "gap_tv"] = "auto",
 ) -> napari.qt.threading.FunctionWorker[napari.types.LayerDataTuple]:
-    """Reconstruct a cube in the background; it becomes a layer when it is there.
+    """Reconstruct a cube in the background; the result becomes a new layer.
 
     Args:
         snapshot: layer `(H, W')`.
@@ -34,13 +34,13 @@ def reconstruct(
         axis: along which the bands are dispersed.
         first_nm: wavelength of the first band.
         last_nm: wavelength of the last band.
-        method: as of `cassi.reconstruct`.
+        method: a method of `cassi.reconstruct`.
     """
     from napari.qt.threading import create_worker
 
     layers = np.asarray(snapshot.data), np.asarray(mask.data)
-    more = step, axis, (first_nm, last_nm), method
-    return create_worker(reconstruct_layer, *layers, *more, _start_thread=True)
+    options = step, axis, (first_nm, last_nm), method
+    return create_worker(reconstruct_layer, *layers, *options, _start_thread=True)
 
 
 def reconstruct_layer(
@@ -58,29 +58,33 @@ def reconstruct_layer(
     """
     import cassi
 
-    along = -1 if axis == "columns" else -2
-    bands = count_bands(snapshot.shape, mask.shape, step, along)
+    axis_index = -1 if axis == "columns" else -2
+    bands = count_bands(snapshot.shape, mask.shape, step, axis_index)
     y = torch.from_numpy(np.array(snapshot, np.float32))[None, None]
-    camera = cassi.SDCassi(np.array(mask, np.float32), bands=bands, step=step, axis=along)
+    camera = cassi.SDCassi(np.array(mask, np.float32), bands=bands, step=step, axis=axis_index)
     x = cassi.reconstruct(y, camera, method)[0].numpy()
     wavelengths = np.linspace(*range_nm, bands).round(6).tolist()
-    return image_layer(x, wavelengths, "reconstruction")
+    return make_image_layer(x, wavelengths, "reconstruction")
 
 
 def count_bands(
     snapshot: tuple[int, ...], mask: tuple[int, ...], step: float, axis: int = -1
 ) -> int:
-    """Return the number C of bands: the detector has W + ⌈(C − 1)·|step|⌉ columns.
+    """Return the number C of bands, for which the detector has W + ⌈(C − 1)·|step|⌉ columns.
 
     Raises:
-        ValueError: there is no such number.
+        ValueError: the sizes fit no number of bands.
     """
     if len(snapshot) != 2 or len(mask) not in (2, 3):
         raise ValueError(f"expected a snapshot (H, W') and a mask (H, W), got {snapshot}, {mask}")
-    wider, across = snapshot[axis] - mask[axis], -3 - axis
-    bands = mask[0] if len(mask) == 3 else 1 + math.floor(wider / abs(step)) if step else 0
-    fits = bands > 1 and math.ceil((bands - 1) * abs(step)) == wider
-    if snapshot[across] != mask[across] or not fits:
+    extra_pixels, other_axis = snapshot[axis] - mask[axis], -3 - axis
+    bands = 0
+    if len(mask) == 3:
+        bands = mask[0]
+    elif step:
+        bands = 1 + math.floor(extra_pixels / abs(step))
+    fits_sizes = bands > 1 and math.ceil((bands - 1) * abs(step)) == extra_pixels
+    if snapshot[other_axis] != mask[other_axis] or not fits_sizes:
         raise ValueError(
             f"expected a snapshot wider than the mask by (bands − 1)·|step| pixels, got {snapshot} "
             f"and {mask} with step {step:g}; check step and axis"
@@ -91,7 +95,7 @@ def count_bands(
 def spectrum(cube: napari.layers.Image, region: napari.layers.Labels) -> None:
     """Plot mean and standard deviation of the spectra under each label of a Labels layer.
 
-    The table is kept in the metadata of that layer, as `spectra`.
+    The numbers are stored in the metadata of that layer, as `spectra`.
 
     Args:
         cube: layer `(C, H, W)`.
@@ -99,19 +103,19 @@ def spectrum(cube: napari.layers.Image, region: napari.layers.Labels) -> None:
     """
     from matplotlib import pyplot
 
-    nm = cube.metadata.get("wavelengths")
-    across = nm if nm is not None else list(range(1, len(cube.data) + 1))
+    wavelengths = cube.metadata.get("wavelengths")
+    positions = wavelengths if wavelengths is not None else list(range(1, len(cube.data) + 1))
     figure, plot = pyplot.subplots()
     table = {}
     spectra = spectra_of(np.asarray(cube.data), np.asarray(region.data))
     for label, (mean, std, count) in spectra.items():
-        plot.errorbar(across, mean, std, capsize=2, label=f"{label}, {count} pixels")
+        plot.errorbar(positions, mean, std, capsize=2, label=f"{label}, {count} pixels")
         table[label] = {"mean": mean.tolist(), "std": std.tolist()}
-    plot.set_xlabel("wavelength, nm" if nm is not None else "band")
+    plot.set_xlabel("wavelength, nm" if wavelengths is not None else "band")
     plot.set_ylabel(cube.name)
     plot.legend()
     figure.show()
-    region.metadata["spectra"] = {"wavelengths": nm, "labels": table}
+    region.metadata["spectra"] = {"wavelengths": wavelengths, "labels": table}
 
 
 def spectra_of(
@@ -124,11 +128,12 @@ def spectra_of(
     """
     if cube.ndim != 3 or labels.shape not in (cube.shape, cube.shape[1:]):
         raise ValueError(f"expected labels {cube.shape[1:]}, got {labels.shape}")
-    flat = labels if labels.ndim == 2 else labels.max(0)  # drawn on any band
+    # A label may have been drawn on any band of a cube's layer.
+    label_image = labels if labels.ndim == 2 else labels.max(0)
     spectra = {}
-    for label in np.unique(flat[flat != 0]).tolist():
-        inside = cube[:, flat == label]
-        spectra[int(label)] = inside.mean(1), inside.std(1, dtype=np.float64), inside.shape[1]
+    for label in np.unique(label_image[label_image != 0]).tolist():
+        values = cube[:, label_image == label]
+        spectra[int(label)] = values.mean(1), values.std(1, dtype=np.float64), values.shape[1]
     if not spectra:
         raise ValueError("expected a region: draw one into a Labels layer")
     return spectra

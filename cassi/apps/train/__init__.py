@@ -1,4 +1,4 @@
-"""cassi-train: cubes in, a network that recovers them from snapshots out."""
+"""cassi-train: train a network on cubes and on snapshots that are simulated from them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from cassi.apps.printing import marked
 from cassi.apps.reconstructors import build_network
 from cassi.apps.settings import Train, Validation, check_nodes, to_dict
 from cassi.apps.train import files, inputs
-from cassi.apps.train.dry_run import rehearse
+from cassi.apps.train.dry_run import run_a_few_steps
 from cassi.config import build, homes
 from cassi.models.load import Card
 from cassi.models.network import memory_format_warning
@@ -45,110 +45,121 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Run the command."""
+    # Hydra refuses flags that it does not know, so the flag becomes a setting.
     sys.argv[1:] = ["dry_run=true" if word == "--dry-run" else word for word in sys.argv[1:]]
     run_command("cassi-train", Train, train, files.add_earlier_options)
 
 
 def train(settings: Train, run: Run) -> float:
-    """Train the network that the settings name; write checkpoints, numbers and the result.
+    """Train the network of the settings, and write checkpoints, numbers and the result.
 
-    With `dry_run` it makes a few steps, says what all would take, and writes nothing.
+    With `dry_run` a few steps are made, the cost of the whole training is printed, and nothing is
+    written.
 
     Returns:
-        The best PSNR on the validation scenes in dB, for sweeps; NaN where there is none.
+        The best PSNR on the validation scenes in dB, for sweeps; NaN without validation.
     """
-    _check_extra(settings)
+    _check_packages(settings)
     _check_nodes(settings)
+    # A new folder has no checkpoint, and `last` would silently start a new training.
     if settings.ckpt == "last" and is_new(run.folder):
-        raise ValueError(files.name_folder(run.folder))
+        raise ValueError(files.describe_missing_training(run.folder))
     folder = Path(settings.folder) if settings.dry_run else run.folder
     prepare_process(settings)
     torch.manual_seed(settings.seed)
     from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
-    _quiet()
-    # Of several processes the first one speaks, and may be ahead of the others.
-    first = vars(rank_zero_only).get("rank", 0) == 0
-    ckpt = settings.ckpt if first else settings.ckpt or "last"
-    # A dry run starts anew, and repairs no checkpoint.
-    start = None if settings.dry_run and ckpt else files.find_start(ckpt, folder)
-    resumed = None
-    if start is not None:
-        content = files.read_checkpoint(start)
+    _silence_lightning()
+    # Only the first of several processes prints. It may be ahead of the others and have written a
+    # checkpoint already, so for them a checkpoint in the folder is no error.
+    is_first = vars(rank_zero_only).get("rank", 0) == 0
+    ckpt = settings.ckpt if is_first else settings.ckpt or "last"
+    # A dry run starts from new weights, because reading a checkpoint may repair its folder.
+    checkpoint = None if settings.dry_run and ckpt else files.find_checkpoint(ckpt, folder)
+    resumed_step = None
+    if checkpoint is not None:
+        content = files.read_checkpoint(checkpoint)
         files.check_plugins(content)
-        resumed = content["global_step"]
+        resumed_step = content["global_step"]
 
     wavelengths = inputs.data_wavelengths(settings.data)
     net, card = build_network(settings.model, len(wavelengths))
     card = replace(card, wavelengths=wavelengths)
-    if start is not None:
-        check_fit(files.network_weights(content["state_dict"]), net, f"ckpt: {start} is not of")
-        files.check_steps(start, folder, content["global_step"], settings.trainer["max_steps"])
+    # The checkpoint is checked now, because reading the scenes takes long.
+    if checkpoint is not None:
+        check_fit(
+            files.network_weights(content["state_dict"]), net, f"ckpt: {checkpoint} is not of"
+        )
+        files.check_steps(checkpoint, folder, content["global_step"], settings.trainer["max_steps"])
     data = inputs.load_data(settings)
-    if first and (said := _doubt_precision(settings)) is not None:
-        print(f"{marked('warning')} {said}", file=sys.stderr)
-    if settings.channels_last and first:
-        _warn_of_layout(net, data.samples[0])
+    if is_first:
+        _warn_of_slow_settings(settings, net, data.samples[0])
     if settings.dry_run:
-        return _rehearse(settings, run, net, wavelengths, data)
+        return _dry_run(settings, run, net, wavelengths, data)
     module = make_module(settings, net, wavelengths, data.scenes.scales)
     module.configure_optimizers()  # refuses wrong values before anything is written
-    trainer = make_trainer(settings, folder, resumed)
-    count = sum(p.numel() for p in net.parameters() if p.requires_grad)
-    if first:
+    trainer = make_trainer(settings, folder, resumed_step)
+    n_parameters = sum(p.numel() for p in net.parameters() if p.requires_grad)
+    if is_first:
         inputs.open_services(trainer.loggers, settings, folder)
         scenes = f"{len(data.samples.scenes)} training and {len(data.scenes)} validation scenes"
         print(f"{scenes}, {len(wavelengths)} bands", *inputs.describe_highlights(data), sep="\n")
-        begun = "" if resumed is None else f", going on after step {resumed}"
-        print(f"{card.name}: {count / 1e6:.2f} M parameters{begun}", flush=True)
+        resumption = "" if resumed_step is None else f", going on after step {resumed_step}"
+        print(f"{card.name}: {n_parameters / 1e6:.2f} M parameters{resumption}", flush=True)
         files.save_options(folder, run.options)
-    fit(trainer, module, data, start, f"go on with: {_name_command(settings, folder)}")
-    return _write_result(settings, folder, trainer, card, count)
+    fit(trainer, module, data, checkpoint, f"go on with: {_resume_command(settings, folder)}")
+    return _write_result(settings, folder, trainer, card, n_parameters)
 
 
-def _name_command(settings: Train, folder: Path) -> str:
-    """Return the command that goes on with a training which was ended."""
-    named = [settings.plugins] if isinstance(settings.plugins, str) else settings.plugins
-    plugins = f" plugins=[{','.join(named)}]" if named else ""
+def _resume_command(settings: Train, folder: Path) -> str:
+    """Return the command that resumes a training."""
+    names = [settings.plugins] if isinstance(settings.plugins, str) else settings.plugins
+    plugins = f" plugins=[{','.join(names)}]" if names else ""
     return f"cassi-train ckpt=last hydra.run.dir={folder}{plugins}"
 
 
-def _write_result(settings: Train, folder: Path, trainer: Trainer, card: Card, count: int) -> float:
-    """Write the trained network and what is said of it; return its best PSNR in dB, or NaN."""
+def _write_result(
+    settings: Train, folder: Path, trainer: Trainer, card: Card, n_parameters: int
+) -> float:
+    """Write the trained network with its settings; return its best PSNR in dB, or NaN."""
     from lightning.pytorch.callbacks import ModelCheckpoint
 
-    best = trainer.callback_metrics.get("val_psnr")
-    kept = [each for each in trainer.checkpoint_callbacks if isinstance(each, ModelCheckpoint)]
-    scores = [callback.best_model_score for callback in kept]
-    best = max((each for each in scores if each is not None), default=best)
-    score = float("nan") if best is None else float(best)
+    # Without a checkpoint of the best weights, the last validation gives the score.
+    best_score = trainer.callback_metrics.get("val_psnr")
+    callbacks = trainer.checkpoint_callbacks
+    scores = [c.best_model_score for c in callbacks if isinstance(c, ModelCheckpoint)]
+    best_score = max((score for score in scores if score is not None), default=best_score)
+    psnr = float("nan") if best_score is None else float(best_score)
     if trainer.is_global_zero:
-        summary: dict[str, float] = {"parameters": count, "steps": trainer.global_step}
-        summary |= {} if best is None else {"val_psnr": round(score, 4)}
-        written = files.export(folder, settings, card, summary)
-        said = "not validated" if best is None else f"best validation PSNR {score:.2f} dB"
-        print(f"{trainer.global_step} steps, {said} -> {written[0]}")
-    return score
+        summary: dict[str, float] = {"parameters": n_parameters, "steps": trainer.global_step}
+        summary |= {} if best_score is None else {"val_psnr": round(psnr, 4)}
+        files_written = files.export(folder, settings, card, summary)
+        outcome = "not validated" if best_score is None else f"best validation PSNR {psnr:.2f} dB"
+        print(f"{trainer.global_step} steps, {outcome} -> {files_written[0]}")
+    return psnr
 
 
-def _rehearse(
+def _dry_run(
     settings: Train, run: Run, net: nn.Module, wavelengths: tuple[float, ...], data: TrainingData
 ) -> float:
+    """Print the cost of a training after a few of its steps; return NaN."""
     from tempfile import TemporaryDirectory
 
-    def try_some(small: Train, callbacks: list[Callback]) -> Trainer:
-        with TemporaryDirectory() as place:
-            if small.task.get("starts"):
-                small = replace(small, task=small.task | {"starts": f"{place}/starts"})
-            trainer = make_trainer(small, Path(place), None, callbacks)
-            fit(trainer, make_module(small, net, wavelengths, data.scenes.scales), data)
+    def fit_briefly(short_settings: Train, callbacks: list[Callback]) -> Trainer:
+        with TemporaryDirectory() as folder:
+            # The store of first cubes must not be the user's: a dry run leaves nothing behind.
+            if short_settings.task.get("starts"):
+                task = short_settings.task | {"starts": f"{folder}/starts"}
+                short_settings = replace(short_settings, task=task)
+            trainer = make_trainer(short_settings, Path(folder), None, callbacks)
+            fit(trainer, make_module(short_settings, net, wavelengths, data.scenes.scales), data)
             return trainer
 
-    count = sum(p.numel() for p in net.parameters() if p.requires_grad)
-    print(f"{len(data.samples.scenes)} training scenes, {count / 1e6:.2f} M parameters")
-    print(rehearse(settings, try_some))
-    more = "" if run.is_multirun else f"; the training would write into {Path(settings.folder)}"
-    print(f"nothing was written{more}")
+    n_parameters = sum(p.numel() for p in net.parameters() if p.requires_grad)
+    print(f"{len(data.samples.scenes)} training scenes, {n_parameters / 1e6:.2f} M parameters")
+    print(run_a_few_steps(settings, fit_briefly))
+    target = "" if run.is_multirun else f"; the training would write into {Path(settings.folder)}"
+    print(f"nothing was written{target}")
     return float("nan")
 
 
@@ -158,13 +169,21 @@ def make_module(
     wavelengths: tuple[float, ...],
     scales: Sequence[float] | None = None,
 ) -> Training:
-    """Make the LightningModule of settings, and of the scales of the validation scenes."""
+    """Make the LightningModule of a training.
+
+    Args:
+        settings: settings of the training.
+        net: the network.
+        wavelengths: nm, one per band.
+        scales: value of 1 of each validation scene on the scale of its file.
+    """
     data = settings.data
     validation = data.validation or Validation()
-    judge = validation.simulator or data.simulator
+    validation_simulator = validation.simulator or data.simulator
     if settings.compile:
         compile_privately()
         net.compile()
+    # The module makes optimizer and scheduler itself, because they need the network's parameters.
     return build(
         settings.task,
         net,
@@ -172,7 +191,7 @@ def make_module(
         build(settings.loss),
         partial(build, settings.optimizer),
         None if settings.scheduler is None else partial(build, settings.scheduler),
-        validate=inputs.build_simulator(judge, wavelengths),
+        validate=inputs.build_simulator(validation_simulator, wavelengths),
         seed=settings.seed,
         pictures=inputs.make_pictures(wavelengths),
         plugins=loaded_names(),
@@ -184,13 +203,16 @@ def make_module(
 
 
 def make_trainer(
-    settings: Train, folder: Path, resumed: int | None, more: Sequence[Callback] = ()
+    settings: Train,
+    folder: Path,
+    resumed_step: int | None,
+    further_callbacks: Sequence[Callback] = (),
 ) -> Trainer:
-    """Make Lightning's Trainer of settings, with more callbacks than theirs."""
+    """Make Lightning's Trainer with the callbacks of the settings and further ones."""
     from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-    callbacks = [*inputs.build_callbacks(settings), *more]
-    loggers = inputs.build_loggers(settings, resumed, folder)
+    callbacks = [*inputs.build_callbacks(settings), *further_callbacks]
+    loggers = inputs.build_loggers(settings, resumed_step, folder)
     try:
         return build(
             settings.trainer,
@@ -207,63 +229,75 @@ def fit(
     trainer: Trainer,
     module: Training,
     data: TrainingData,
-    start: Path | None = None,
-    again: str = "",
+    checkpoint: Path | None = None,
+    advice: str = "",
 ) -> None:
-    """Train, and turn Lightning's ways to end into those of a command, which say how to go on."""
+    """Train; an interruption ends the command like any other one, with advice how to resume."""
     try:
         with leave_to_lightning(trainer):
-            trainer.fit(module, datamodule=data, ckpt_path=start, weights_only=True)
-    except (SystemExit, Terminated) as stop:
+            trainer.fit(module, datamodule=data, ckpt_path=checkpoint, weights_only=True)
+    except (SystemExit, Terminated) as end:
         # Lightning ends the process after Ctrl+C and, with status 0, after SIGTERM.
-        ended = isinstance(stop, Terminated) or trainer.received_sigterm
-        raise (Terminated if ended else KeyboardInterrupt)(again) from None
+        is_terminated = isinstance(end, Terminated) or trainer.received_sigterm
+        raise (Terminated if is_terminated else KeyboardInterrupt)(advice) from None
 
 
-def _quiet() -> None:
-    """Keep Lightning's advice to itself; errors still come."""
+def _silence_lightning() -> None:
+    """Hide Lightning's advice and warnings, and keep its errors."""
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module=r"lightning\.")
 
 
-def _doubt_precision(settings: Train) -> str | None:
-    """Say that the trainer's precision is slow on its device, if it is; see `doubt`."""
+def _precision_warning(settings: Train) -> str | None:
+    """Return a warning if the trainer's precision is slow on its device; see `doubt`."""
     accelerator = settings.trainer.get("accelerator", "auto")
     on_gpu = accelerator in ("gpu", "cuda") or (accelerator == "auto" and torch.cuda.is_available())
-    said = doubt(str(settings.trainer.get("precision")), "cuda" if on_gpu else "cpu")
-    # The trainer has no "auto".
-    return said and said.replace("precision=", "trainer.precision=", 1).replace("=auto", "=32-true")
+    warning = doubt(str(settings.trainer.get("precision")), "cuda" if on_gpu else "cpu")
+    if warning is None:
+        return None
+    # Lightning's precision has no value "auto".
+    warning = warning.replace("precision=", "trainer.precision=", 1)
+    return warning.replace("=auto", "=32-true")
 
 
-def _warn_of_layout(net: nn.Module, cube: Tensor) -> None:
-    """Say which operator of the network, if any, does not keep the bands of a cube last."""
-    # Through any camera, because a lesson without one has masks of another size than its crops.
+def _layout_warning(net: nn.Module, cube: Tensor) -> str | None:
+    """Return a warning if an operator of the network does not keep the bands last in memory."""
+    # A small camera is made up, because the masks of a task may have another size than its crops.
     x = cube[None, :, :64, :64]
     system = SDCassi(torch.full(x.shape[-2:], 0.5), bands=len(cube), step=1)
-    y = system(x)
-    if (warning := memory_format_warning(net, y, system)) is not None:
-        print(f"{marked('warning')} {warning}", file=sys.stderr)
+    return memory_format_warning(net, system(x), system)
+
+
+def _warn_of_slow_settings(settings: Train, net: nn.Module, cube: Tensor) -> None:
+    """Print warnings about a precision or a layout in memory that is slow on this device."""
+    messages = [_precision_warning(settings)]
+    if settings.channels_last:
+        messages.append(_layout_warning(net, cube))
+    for message in messages:
+        if message is not None:
+            print(f"{marked('warning')} {message}", file=sys.stderr)
 
 
 def _check_nodes(settings: Train) -> None:
-    """Refuse before scenes are read what would be refused when the objects are built."""
+    """Check config nodes now, because reading the scenes takes long; ValueError for a wrong one."""
     names = ("optimizer", "scheduler", "loss", "task", "trainer")
     nodes = {name: vars(settings)[name] for name in names}
     for group in ("callbacks", "logger"):
         nodes |= {f"{group}.{name}": node for name, node in vars(settings)[group].items()}
     check_nodes({name: node for name, node in nodes.items() if node is not None})
-    # A denoiser may be a program in a file, and options come from the folder of another's training.
+    # A denoiser may be a program in a file. The options of a resumed training come from a folder
+    # that may be a stranger's, so they must not be able to name one.
     if any(home.startswith("cassi.priors.") for home in homes(to_dict(settings))):
         raise ValueError("cassi-train: a prior is part of a network; config nodes name none")
 
 
-def _check_extra(settings: Train) -> None:
-    """Say what to install where the libraries of a training are missing."""
+def _check_packages(settings: Train) -> None:
+    """Raise ValueError with the packages to install if a library is missing."""
     from importlib.util import find_spec
 
-    wanted = ("lightning", *(["tensorboard"] if settings.logger.get("tensorboard") else []))
-    if missing := [name for name in wanted if find_spec(name) is None]:
+    packages = ("lightning", *(["tensorboard"] if settings.logger.get("tensorboard") else []))
+    if missing := [name for name in packages if find_spec(name) is None]:
         raise ValueError(
             f"cassi-train needs {' and '.join(missing)}; install them with pip install cassi[train]"
         )

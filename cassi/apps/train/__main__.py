@@ -1,4 +1,4 @@
-"""`python -m cassi.apps.train`, for torchrun."""
+"""`python -m cassi.apps.train`: the same as cassi-train, for torchrun, which starts modules."""
 
 from cassi.apps.train import main
 

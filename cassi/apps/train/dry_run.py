@@ -1,4 +1,4 @@
-"""What a training would take: a few of its steps are made, and nothing is written."""
+"""A dry run of a training: time and memory of all steps, estimated from a few of them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
     from cassi.training.module import Training
 
-Given = ParamSpec("Given")
-Made = TypeVar("Made")
+Parameters = ParamSpec("Parameters")
+Returned = TypeVar("Returned")
 
-STEPS = 3
-"""Steps of a whole batch that are made: the first pays for what later ones find done."""
-ENOUGH = 5.0
-"""Seconds after which no further step of a whole batch is begun."""
+MAX_TIMED_STEPS = 3
+"""Steps of a whole batch that are timed; the first also does work that later steps find done."""
+ENOUGH_SECONDS = 5.0
+"""After this time no further step of a whole batch is started."""
 DAY, HOUR, MINUTE = 86400, 3600, 60
 
 ADVICE = {
@@ -38,178 +38,241 @@ ADVICE = {
     "gradient": "trainer.precision=bf16-mixed where the device is fast in it, or a smaller network",
     "optimizer": "+optimizer.fused=true, or a larger data.batch_size",
 }
-"""What a step spends its time on, and what makes that less."""
+"""Parts of a step, and the settings that make each of them faster."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """A step that was made: seconds and bytes, of tensors on a GPU, of the process on a CPU."""
+    """Time and memory of one step.
 
-    size: int
-    waited: float
-    seconds: float
-    peak: int
-    parts: dict[str, float] = field(default_factory=dict)
-
-
-def next_size(done: Sequence[Step], whole: int) -> int | None:
-    """Return how many cubes of a batch the next step is to have; None: enough is known.
-
-    Whole batches, if they take a few seconds only. Of others one cube tells the time, which a CPU
-    takes in proportion, and one and two cubes the memory: the first step of a large batch is
-    several times slower than those after it, because the system clears the memory that it takes.
+    Attributes:
+        n_cubes: cubes of its batch.
+        waiting_seconds: time until the batch was there.
+        step_seconds: time of the step itself.
+        peak_bytes: largest memory of tensors on a GPU, or of the process on a CPU.
+        part_seconds: time of each part of `ADVICE`.
     """
-    if not done:
-        return whole if whole <= 2 else 1
-    last = done[-1]
-    if last.size == whole:
-        made = [step.seconds for step in done if step.size == whole]
-        return whole if len(made) < STEPS and sum(made) <= ENOUGH else None
-    if len(done) == 1 and last.seconds <= ENOUGH:
+
+    n_cubes: int
+    waiting_seconds: float
+    step_seconds: float
+    peak_bytes: int
+    part_seconds: dict[str, float] = field(default_factory=dict)
+
+
+def next_batch_size(steps: Sequence[Step], batch_size: int) -> int | None:
+    """Return the number of cubes in the next step, or None if time and memory are known.
+
+    Whole batches are timed if they take a few seconds only. Otherwise one cube gives the time,
+    which grows in proportion on a CPU, and one and two cubes give the memory. A single step of a
+    large batch would not do: the first one is several times slower than those after it, because
+    the system clears the memory that it takes.
+    """
+    if not steps:
+        return batch_size if batch_size <= 2 else 1
+    last_step = steps[-1]
+    if last_step.n_cubes == batch_size:
+        batch_seconds = [step.step_seconds for step in steps if step.n_cubes == batch_size]
+        has_time = len(batch_seconds) < MAX_TIMED_STEPS and sum(batch_seconds) <= ENOUGH_SECONDS
+        return batch_size if has_time else None
+    # The first step is slower than the others, so one cube is timed a second time.
+    if len(steps) == 1 and last_step.step_seconds <= ENOUGH_SECONDS:
         return 1
-    if last.size == 2:
+    if last_step.n_cubes == 2:
         return None
-    return whole if STEPS * whole * last.seconds <= ENOUGH else 2
+    return (
+        batch_size if MAX_TIMED_STEPS * batch_size * last_step.step_seconds <= ENOUGH_SECONDS else 2
+    )
 
 
-def of_whole(done: Sequence[Step], whole: int) -> tuple[float, int]:
-    """Return seconds and peak of a whole batch, measured or in proportion to smaller ones."""
-    made = [step for step in done if step.size == whole]
-    taken = made or [step for step in done if step.size == 1]
-    seconds = min(step.waited + step.seconds * whole / step.size for step in taken)
-    peak = max(step.peak for step in done)
-    if not made:
-        one, two = (max(step.peak for step in done if step.size == size) for size in (1, 2))
-        peak = max(peak, two + (whole - 2) * (two - one))
-    return seconds, peak
+def estimate_whole_batch(steps: Sequence[Step], batch_size: int) -> tuple[float, int]:
+    """Return seconds and peak bytes of a whole batch, measured or in proportion to smaller ones."""
+    whole_steps = [step for step in steps if step.n_cubes == batch_size]
+    timed_steps = whole_steps or [step for step in steps if step.n_cubes == 1]
+    seconds = min(
+        step.waiting_seconds + step.step_seconds * batch_size / step.n_cubes for step in timed_steps
+    )
+    peak_bytes = max(step.peak_bytes for step in steps)
+    if not whole_steps:
+        # The memory is a constant part, for weights and libraries, and a part for each cube.
+        peak_of_one, peak_of_two = (
+            max(step.peak_bytes for step in steps if step.n_cubes == size) for size in (1, 2)
+        )
+        peak_bytes = max(peak_bytes, peak_of_two + (batch_size - 2) * (peak_of_two - peak_of_one))
+    return seconds, peak_bytes
 
 
-class _Clock:
-    """Chooses how many cubes each step has, and times it, by the hooks of a Lightning callback."""
+class _StepTimer:
+    """Chooses the number of cubes of each step, and times the parts of the step.
 
-    def __init__(self, may_cut: bool) -> None:
-        self.may_cut, self.done = may_cut, list[Step]()  # whether a CPU may try parts of a batch
-        self.size = self.whole = 0  # cubes of the next step and of a batch
-        self.ended = self.began = 0.0
+    Its methods `on_…` are hooks of a Lightning callback.
+
+    Args:
+        may_split: whether a step on a CPU may have a part of its batch only.
+    """
+
+    def __init__(self, may_split: bool) -> None:
+        self.may_split, self.steps = may_split, list[Step]()
+        self.n_cubes = self.batch_size = 0  # cubes of the next step, and of a whole batch
+        self.end_time = self.start_time = 0.0
 
     def on_train_start(self, trainer: Trainer, module: Training) -> None:
         self.device = trainer.strategy.root_device
-        self.parts: dict[str, float] = {}
-        vars(module)["simulate"] = self.timed("simulation", module.simulate)
+        self.part_seconds: dict[str, float] = {}
+        # The timed functions hide the methods of the class for this object only.
+        vars(module)["simulate"] = self.add_timing("simulation", module.simulate)
         if (begin := getattr(module.net, "begin", None)) is not None:
-            vars(module.net)["begin"] = self.timed("start", begin)
-        self.ended = time.perf_counter()
+            vars(module.net)["begin"] = self.add_timing("start", begin)
+        self.end_time = time.perf_counter()
 
-    def now(self) -> float:
+    def read_clock(self) -> float:
+        # A GPU works in the background: without waiting for it the time of a part would be wrong.
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         return time.perf_counter()
 
-    def timed(self, part: str, function: Callable[Given, Made]) -> Callable[Given, Made]:
-        def run(*args: Given.args, **more: Given.kwargs) -> Made:
-            begun = self.now()
-            result = function(*args, **more)
-            self.parts[part] = self.parts.get(part, 0.0) + self.now() - begun
+    def add_timing(
+        self, part: str, function: Callable[Parameters, Returned]
+    ) -> Callable[Parameters, Returned]:
+        def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Returned:
+            start = self.read_clock()
+            result = function(*args, **kwargs)
+            self.part_seconds[part] = self.part_seconds.get(part, 0.0) + self.read_clock() - start
             return result
 
         return run
 
     def on_before_backward(self, *_: object) -> None:
-        self.turned = self.now()
-        self.parts["network"] = self.turned - self.began - sum(self.parts.values())
+        self.backward_start = self.read_clock()
+        self.part_seconds["network"] = (
+            self.backward_start - self.start_time - sum(self.part_seconds.values())
+        )
 
     def on_after_backward(self, *_: object) -> None:
-        self.followed = self.now()
-        self.parts["gradient"] = self.followed - self.turned
+        self.backward_end = self.read_clock()
+        self.part_seconds["gradient"] = self.backward_end - self.backward_start
 
     def on_train_batch_start(self, trainer: Trainer, _: object, batch: Tensor, index: int) -> None:
         device = trainer.strategy.root_device
-        if self.whole == 0:
-            self.whole = len(batch)
-            cut = self.may_cut and trainer.world_size == 1 and device.type == "cpu"
-            self.size = next_size(self.done, self.whole) or 1 if cut else self.whole
-        batch.data = batch[: self.size]  # in place: the step is given this tensor
+        if self.batch_size == 0:
+            self.batch_size = len(batch)
+            self.n_cubes = self.batch_size
+            # A GPU computes the cubes of a batch at the same time, so its time is not in proportion
+            # to their number. Several processes could choose different numbers.
+            if self.may_split and trainer.world_size == 1 and device.type == "cpu":
+                self.n_cubes = next_batch_size(self.steps, self.batch_size) or 1
+        # The tensor is changed in place, because Lightning gives this same object to the step.
+        batch.data = batch[: self.n_cubes]
         self.memory = PeakMemory(device)
-        self.parts.clear()
-        self.began = time.perf_counter()
+        self.part_seconds.clear()
+        self.start_time = time.perf_counter()
 
     def on_train_batch_end(self, trainer: Trainer, *_: object) -> None:
-        ended = self.now()
-        waited, self.ended = self.began - self.ended, ended
-        parts = {"data": waited, **self.parts, "optimizer": ended - self.followed}
-        peak = self.memory.highest() or peak_memory(self.device)
-        self.done.append(Step(self.size, waited, ended - self.began, peak, parts))
-        size = next_size(self.done, self.whole)
-        # Processes that measured different times stop together.
+        end_time = self.read_clock()
+        waiting_seconds, self.end_time = self.start_time - self.end_time, end_time
+        part_seconds = {
+            "data": waiting_seconds,
+            **self.part_seconds,
+            "optimizer": end_time - self.backward_end,
+        }
+        peak_bytes = self.memory.highest() or peak_memory(self.device)
+        step_seconds = end_time - self.start_time
+        step = Step(self.n_cubes, waiting_seconds, step_seconds, peak_bytes, part_seconds)
+        self.steps.append(step)
+        size = next_batch_size(self.steps, self.batch_size)
+        # Processes that measured different times must stop after the same step, or one of them
+        # would wait for the others for ever.
         trainer.should_stop = trainer.strategy.reduce_boolean_decision(size is None, all=False)
-        self.size = size or self.size
+        self.n_cubes = size or self.n_cubes
 
 
-def rehearse(settings: Train, fit: Callable[[Train, list[Callback]], Trainer]) -> str:
-    """Make a few steps of a training and say, in lines, what all of them would take.
+def run_a_few_steps(settings: Train, fit: Callable[[Train, list[Callback]], Trainer]) -> str:
+    """Make a few steps of a training, and return lines about the cost of all of them.
 
-    The steps are the training's own: its batches, network, precision and devices. On a CPU a batch
-    that takes long is tried with one and with two of its cubes. Validation and checkpoints are left
-    out, and so is what loggers and callbacks other than the moving average do.
+    The steps have the batches, network, precision and devices of the training. On a CPU a batch
+    that takes long is tried with one and with two of its cubes. Validation, checkpoints, loggers
+    and callbacks are left out, except for the moving average of the weights.
+
+    Args:
+        settings: settings of the training.
+        fit: trains with other settings and further callbacks, and returns the Trainer.
     """
     from lightning.pytorch.callbacks import LambdaCallback
 
     steps = int(settings.trainer["max_steps"])
-    batches = settings.trainer.get("accumulate_grad_batches", 1)  # of an optimizer's step
-    most = STEPS + 2
-    tried = min(most, steps) if steps > 0 else most
-    changes = {"max_steps": tried, "max_time": None, "enable_progress_bar": False}
-    changes |= {"enable_checkpointing": False, "limit_val_batches": 0, "accumulate_grad_batches": 1}
-    average = {k: v for k, v in settings.callbacks.items() if v and v["_target_"].endswith("EMA")}
-    small = replace(
-        settings, trainer=settings.trainer | changes, callbacks=average, logger={}, ckpt=None
+    # A step of the optimizer may take several batches; here every batch is timed as a step.
+    batches_per_step = settings.trainer.get("accumulate_grad_batches", 1)
+    max_steps = MAX_TIMED_STEPS + 2  # two steps of one cube may come first
+    n_steps = min(max_steps, steps) if steps > 0 else max_steps
+    trainer_changes = {"max_steps": n_steps, "max_time": None, "enable_progress_bar": False}
+    trainer_changes |= {
+        "enable_checkpointing": False,
+        "limit_val_batches": 0,
+        "accumulate_grad_batches": 1,
+    }
+    # The moving average is part of the cost of a step; other callbacks write files.
+    averaging = {
+        name: node
+        for name, node in settings.callbacks.items()
+        if node and node["_target_"].endswith("EMA")
+    }
+    short_settings = replace(
+        settings,
+        trainer=settings.trainer | trainer_changes,
+        callbacks=averaging,
+        logger={},
+        ckpt=None,
     )
-    clock = _Clock(may_cut=tried == most)
-    methods = [(name, each) for name, each in vars(_Clock).items() if name.startswith("on_")]
-    hooks = {name: partial(each, clock) for name, each in methods}
-    trainer, done = fit(small, [LambdaCallback(**hooks)]), clock.done
-    seconds, peak = of_whole(done, clock.whole)
-    cost = _cost(batches * seconds, steps, peak, str(trainer.strategy.root_device))
-    if done[-1].size < clock.whole:
-        cost += " (in proportion to batches of 1 and 2)"
-    elif len(done) == 1:
-        cost += " (of one step, the first, which may be the slowest)"
-    return "\n".join([_work(settings, steps, batches), cost, name_bottleneck(done[-1], settings)])
+    timer = _StepTimer(may_split=n_steps == max_steps)
+    methods = vars(_StepTimer).items()
+    hooks = {name: partial(method, timer) for name, method in methods if name.startswith("on_")}
+    trainer, timed_steps = fit(short_settings, [LambdaCallback(**hooks)]), timer.steps
+    seconds, peak_bytes = estimate_whole_batch(timed_steps, timer.batch_size)
+    cost_line = _describe_cost(
+        batches_per_step * seconds, steps, peak_bytes, str(trainer.strategy.root_device)
+    )
+    if timed_steps[-1].n_cubes < timer.batch_size:
+        cost_line += " (in proportion to batches of 1 and 2)"
+    elif len(timed_steps) == 1:
+        cost_line += " (of one step, the first, which may be the slowest)"
+    work_line = _describe_work(settings, steps, batches_per_step)
+    return "\n".join([work_line, cost_line, name_bottleneck(timed_steps[-1], settings)])
 
 
 def name_bottleneck(step: Step, settings: Train) -> str:
-    """Say what a step spends its time on, the most first, and what makes the first of it less."""
-    parts = dict(step.parts)
+    """Return the share of each part of a step, the slowest first, and how to make that faster."""
+    part_seconds = dict(step.part_seconds)
     reuse = settings.data.reuse or (settings.data.pool and math.inf) or 1
-    if settings.task.get("starts") and "start" in parts:
-        parts["start"] /= reuse  # only the first time that a batch comes
-    most = sorted(parts, key=parts.__getitem__, reverse=True)
-    total = max(sum(parts.values()), 1e-9)
-    shares = ", ".join(f"{name} {100 * parts[name] / total:.0f} %" for name in most)
-    return f"of a step: {shares}; less of the first: {ADVICE[most[0]]}"
+    if settings.task.get("starts") and "start" in part_seconds:
+        part_seconds["start"] /= reuse  # first cubes are computed once and kept for further uses
+    slowest_first = sorted(part_seconds, key=part_seconds.__getitem__, reverse=True)
+    total = max(sum(part_seconds.values()), 1e-9)
+    shares = ", ".join(f"{name} {100 * part_seconds[name] / total:.0f} %" for name in slowest_first)
+    return f"of a step: {shares}; less of the first: {ADVICE[slowest_first[0]]}"
 
 
-def _work(settings: Train, steps: int, batches: int) -> str:
+def _describe_work(settings: Train, steps: int, batches_per_step: int) -> str:
     data = settings.data
     crop = data.crop if isinstance(data.crop, list | tuple) else [data.crop, data.crop]
-    several = f"{batches} batches of " if batches > 1 else ""
-    size = f"{several}{data.batch_size} crops of {crop[0]}×{crop[1]}"
+    batches_text = f"{batches_per_step} batches of " if batches_per_step > 1 else ""
+    size = f"{batches_text}{data.batch_size} crops of {crop[0]}×{crop[1]}"
     if steps <= 0:
         return f"steps until a time limit ends them, of {size}"
-    epochs = batches * steps / max(int(data.steps_per_epoch or 1), 1)
+    epochs = batches_per_step * steps / max(int(data.steps_per_epoch or 1), 1)
     return f"{steps} steps of {size}, {epochs:.4g} epochs of {data.steps_per_epoch}"
 
 
-def _cost(seconds: float, steps: int, peak: int, device: str) -> str:
+def _describe_cost(seconds: float, steps: int, peak_bytes: int, device: str) -> str:
     threads = f" ({torch.get_num_threads()} threads)" if device == "cpu" else ""
-    text = f"a step takes {seconds:.3g} s on {device}{threads}, {peak / 2**30:.2f} GiB at its peak"
-    return text if steps <= 0 else f"{text}: {duration(seconds * steps)} without validation"
+    memory = f"{peak_bytes / 2**30:.2f} GiB at its peak"
+    text = f"a step takes {seconds:.3g} s on {device}{threads}, {memory}"
+    return text if steps <= 0 else f"{text}: {format_duration(seconds * steps)} without validation"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return a time in words.
 
-    >>> duration(90000), duration(7000), duration(100), duration(2)
+    >>> format_duration(90000), format_duration(7000), format_duration(100), format_duration(2)
     ('1.0 days', '1.9 hours', '1.7 minutes', '2 seconds')
     """
     for length, name in ((DAY, "days"), (HOUR, "hours"), (MINUTE, "minutes")):

@@ -1,4 +1,8 @@
-"""What a training leaves in its folder, and how another run goes on from there."""
+"""Files in the folder of a training: checkpoints, options and networks, and resuming from them.
+
+A folder may be a stranger's. Nothing in a checkpoint is executed, and only options of a training
+are taken from it.
+"""
 
 import contextlib
 import json
@@ -20,30 +24,37 @@ from cassi.models.load import Card, save_model
 from cassi.plugins import loaded_names, needed
 from cassi.training.tensors import read_tensors
 
-PREFIX = "net."
-"""Of the network's weights in a checkpoint of the training."""
-PREVIOUS = "previous.ckpt"
-"""Beside last.ckpt, see `cassi.training.callbacks.keep_previous`."""
+NETWORK_PREFIX = "net."
+"""Prefix of the network's weights in a checkpoint of the training."""
+PREVIOUS_CHECKPOINT = "previous.ckpt"
+"""The checkpoint before last.ckpt, see `cassi.training.callbacks.keep_previous`."""
 
 
 def checkpoint_folder(folder: Path) -> Path:
-    """Return where the checkpoints of a run lie."""
+    """Return the folder of the checkpoints of a run."""
     return folder / "checkpoints"
 
 
-def name_folder(folder: Path) -> str:
-    """Say which folder `ckpt=last` needs, beside a new one that is named after the time."""
+def describe_missing_training(folder: Path) -> str:
+    """Return the error for `ckpt=last` in a new folder; it names the newest training nearby."""
+    # Trainings whose folders are named after the time lie in DAY/TIME, see conf/train.yaml.
     trainings = folder.parents[1].glob("*/*/checkpoints/last.ckpt")
-    newest = max(trainings, key=lambda last: last.stat().st_mtime, default=None)
-    place = "DIR" if newest is None else newest.parents[1]
-    return f"ckpt=last: expected the folder of a training, got none; give hydra.run.dir={place}"
+    newest = max(trainings, key=lambda checkpoint: checkpoint.stat().st_mtime, default=None)
+    folder_text = "DIR" if newest is None else newest.parents[1]
+    return (
+        f"ckpt=last: expected the folder of a training, got none; give hydra.run.dir={folder_text}"
+    )
 
 
-def find_start(ckpt: str | Path | None, folder: Path) -> Path | None:
-    """Return the checkpoint to go on from, or None to start anew.
+def find_checkpoint(ckpt: str | Path | None, folder: Path) -> Path | None:
+    """Return the checkpoint to resume from, or None for a new training.
 
-    `last` in a folder without one starts anew, so that a job that is stopped and queued again may
-    always ask for it. The one before the last takes the place of a last one that is damaged.
+    `last` starts a new training in a folder without checkpoints, so that a job of a queue can use
+    it from the beginning. If the last checkpoint is damaged, the one before it is used.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the folder has a training already, or its checkpoints are damaged.
     """
     last = checkpoint_folder(folder) / "last.ckpt"
     if ckpt is None:
@@ -54,33 +65,40 @@ def find_start(ckpt: str | Path | None, folder: Path) -> Path | None:
             )
         return None
     if ckpt == "last":
-        return _undamaged(last) if last.exists() else None
+        return _last_or_previous(last) if last.exists() else None
     path = Path(str(ckpt)).expanduser()
     if not path.is_file():
         raise FileNotFoundError(f"ckpt: no file {path}; give null, last or a .ckpt file")
     return path
 
 
-def _undamaged(last: Path) -> Path:
+def _last_or_previous(last: Path) -> Path:
     try:
         read_checkpoint(last)
     except ValueError as error:
-        previous = last.with_name(PREVIOUS)
+        previous = last.with_name(PREVIOUS_CHECKPOINT)
         if not previous.exists():
             raise ValueError(f"{error}; start again in another folder") from None
         read_checkpoint(previous)
         warnings.warn(f"{error}; going on from the one before it", stacklevel=3)
-        # Under its name, so that the next one saved does not put the damaged one in its place.
+        # The next checkpoint that is saved makes last.ckpt the previous one. The damaged file must
+        # not replace the good one then.
         previous.replace(last)
     return last
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a checkpoint of the training; nothing in it is executed."""
+    """Read a checkpoint of a training; nothing in it is executed.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no checkpoint, or damaged.
+    """
     with path.open("rb") as file:
         check_fetched(path, file.read(64))
     try:
         content = read_tensors(path)
+        # A file without one of these two keys raises KeyError, and so counts as damaged.
         return {key: content[key] for key in ("state_dict", "global_step", *content)}
     except OSError:
         raise
@@ -89,47 +107,67 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def check_plugins(content: Mapping[str, object]) -> None:
-    """Raise ValueError where a checkpoint is of a training with plugins, and none is loaded.
+    """Raise ValueError if the training of a checkpoint had plugins, and none is loaded now.
 
-    Files may have new names by now: what the settings name of them has been found.
+    A plugin file may have another name by now, so the names are not compared: the loaded plugins
+    have what the settings name.
     """
     names = content.get("plugins")
     if not loaded_names() and isinstance(names, list) and (missing := needed(names)) is not None:
         raise ValueError(f"ckpt: this training needs {missing}; give it again, it is a program")
 
 
-def check_steps(start: Path, folder: Path, done: int, wanted: int) -> None:
-    """Raise ValueError where a checkpoint of another folder leaves nothing to train in this one."""
-    if start.resolve().parent != checkpoint_folder(folder).resolve() and 0 < wanted <= done:
+def check_steps(checkpoint: Path, folder: Path, finished_steps: int, max_steps: int) -> None:
+    """Raise ValueError if a checkpoint from another folder has made all steps already.
+
+    In its own folder the training is just finished, and its result is written again.
+    """
+    if (
+        checkpoint.resolve().parent != checkpoint_folder(folder).resolve()
+        and 0 < max_steps <= finished_steps
+    ):
         raise ValueError(
-            f"trainer.max_steps: expected more than the {done} steps of {start}, got {wanted}"
+            f"trainer.max_steps: expected more than the {finished_steps} steps of {checkpoint}, "
+            f"got {max_steps}"
         )
 
 
 def network_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the network's weights of a checkpoint's `state_dict`."""
+    """Return the network's weights from the `state_dict` of a checkpoint."""
     return {
-        key.removeprefix(PREFIX): value for key, value in state.items() if key.startswith(PREFIX)
+        key.removeprefix(NETWORK_PREFIX): value
+        for key, value in state.items()
+        if key.startswith(NETWORK_PREFIX)
     }
 
 
-def export(folder: Path, settings: Train, card: Card, best: Mapping[str, object]) -> list[Path]:
-    """Write model.safetensors and model.yaml, and ema.safetensors where there is an average.
+def export(
+    folder: Path, settings: Train, card: Card, best_summary: Mapping[str, object]
+) -> list[Path]:
+    """Write the trained network: model.safetensors, model.yaml and maybe ema.safetensors.
 
-    The first holds the best weights on the validation scenes, which are the moving average's where
-    there is one; the last the average at the end. Of the best ones `best` says more, for people to
-    read.
+    model.safetensors has the weights that were best on the validation scenes; with a moving average
+    these are averaged weights. ema.safetensors has the average at the end of the training.
+
+    Args:
+        folder: folder of the training.
+        settings: settings of the training, for model.yaml.
+        card: description of the network.
+        best_summary: numbers about the best weights, which go into their file.
+
+    Returns:
+        The files of weights, the best first.
     """
     last = read_checkpoint(checkpoint_folder(folder) / "last.ckpt")
-    weights = [("model.safetensors", _read_best(folder, last), dict(best))]
+    weights = [("model.safetensors", _read_best(folder, last), dict(best_summary))]
     if "averaging_state" in last:
         weights.append(("ema.safetensors", last, {}))
     with atomic_folder(folder) as stage:
-        for name, content, more in weights:
-            summary = {**card.training, "step": content["global_step"], **more}
+        for name, content, scores in weights:
+            summary = {**card.training, "step": content["global_step"], **scores}
             state = network_weights(content["state_dict"])
             save_model(stage / name, state, replace(card, training=summary), settings.half)
-        # The settings last: they announce the weights.
+        # The settings come last: whoever finds them finds the weights, too.
         (stage / "model.yaml").write_text(to_yaml(to_dict(settings)), encoding="utf-8")
     return [folder / name for name, _, _ in weights]
 
@@ -137,7 +175,7 @@ def export(folder: Path, settings: Train, card: Card, best: Mapping[str, object]
 def _read_best(folder: Path, last: dict[str, Any]) -> dict[str, Any]:
     best = checkpoint_folder(folder) / "best.ckpt"
     if not best.exists():
-        return last  # without validation scenes nothing is better
+        return last  # without validation scenes there are no best weights
     try:
         return read_checkpoint(best)
     except ValueError as error:
@@ -145,20 +183,21 @@ def _read_best(folder: Path, last: dict[str, Any]) -> dict[str, Any]:
         return last
 
 
-RUN_IDS = "services.json"
+RUN_ID_FILE = "services.json"
 
 
 def read_run_ids(folder: Path) -> dict[str, str]:
-    """Return the names that services gave a run, by kind of logger; {} where none is told."""
+    """Return the names that services gave a run, by class of logger; {} without a valid file."""
     with contextlib.suppress(OSError, ValueError, TypeError, AttributeError, RecursionError):
-        ids = json.loads(read_regular(checkpoint_folder(folder) / RUN_IDS, 1 << 12))
-        return {kind: i for kind, i in ids.items() if re.fullmatch(r"[\w-]{1,64}", i)}
+        ids = json.loads(read_regular(checkpoint_folder(folder) / RUN_ID_FILE, 1 << 12))
+        # The names become arguments of a logger. Any other text could be an address or a path.
+        return {kind: name for kind, name in ids.items() if re.fullmatch(r"[\w-]{1,64}", name)}
     return {}
 
 
 def write_run_ids(folder: Path, ids: Mapping[str, str]) -> None:
-    """Keep the names that services gave a run beside its checkpoints."""
-    _write_beside(folder, RUN_IDS, json.dumps(dict(ids)))
+    """Write the names that services gave a run beside its checkpoints."""
+    _write_beside(folder, RUN_ID_FILE, json.dumps(dict(ids)))
 
 
 def _write_beside(folder: Path, name: str, text: str) -> None:
@@ -167,85 +206,102 @@ def _write_beside(folder: Path, name: str, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-OPTIONS = "options.yaml"
+OPTIONS_FILE = "options.yaml"
 
 
 def save_options(folder: Path, options: Sequence[str]) -> None:
-    """Keep the options of a run beside its checkpoints, for those that go on with it.
+    """Write the options of a run beside its checkpoints, for a command that resumes it.
 
-    Hydra's own copy would not do: a run that is refused overwrites it.
+    Hydra keeps a copy, too, but a later command that is refused overwrites it.
     """
-    _write_beside(folder, OPTIONS, yaml.safe_dump(list(options), allow_unicode=True))
+    _write_beside(folder, OPTIONS_FILE, yaml.safe_dump(list(options), allow_unicode=True))
 
 
 def add_earlier_options(arguments: list[str]) -> list[str]:
-    """Put the options that a training was started with before those that resume it.
+    """Put the options of an earlier training before those of the command that resumes it.
 
-    An option given again wins. Plugins, which are programs, and loggers that send to another
-    machine are not taken from there: the folder may be a stranger's.
+    An option of the resuming command replaces the earlier one. Plugins, which are programs, and
+    loggers that send to another machine are refused: the folder may be a stranger's.
+
+    Args:
+        arguments: words of the command line.
+
+    Returns:
+        All words, the earlier options first.
+
+    Raises:
+        ValueError: the file of options is damaged, or has an option that must be given again.
     """
-    given = {_key(argument): argument for argument in arguments if _is_option(argument)}
-    folder = given.get("hydra.run.dir", "").partition("=")[2].strip("'\"")
-    saved = checkpoint_folder(Path(folder)) / OPTIONS
-    if given.get("ckpt") != "ckpt=last" or not folder or not saved.is_file():
+    options_by_key = {_key(argument): argument for argument in arguments if _is_option(argument)}
+    folder = options_by_key.get("hydra.run.dir", "").partition("=")[2].strip("'\"")
+    options_file = checkpoint_folder(Path(folder)) / OPTIONS_FILE
+    if options_by_key.get("ckpt") != "ckpt=last" or not folder or not options_file.is_file():
         return arguments
-    earlier = [option for option in _read_options(saved) if _key(option) not in given]
-    if "logger" in given:  # whoever says where numbers go says all of it
-        earlier = [option for option in earlier if not _is_of(option, "logger")]
-    for option in earlier:
-        if _is_of(option, "plugins"):
-            why = "a plugin is a program"
-        elif _is_of(option, "logger") and re.search(r"wandb|mlflow|\$", option, re.IGNORECASE):
-            why = "it may send what is logged to another machine"
+    earlier_options = [
+        option for option in _read_options(options_file) if _key(option) not in options_by_key
+    ]
+    # A new choice of loggers replaces all earlier options of loggers, which may not fit to it.
+    if "logger" in options_by_key:
+        earlier_options = [
+            option for option in earlier_options if not _belongs_to(option, "logger")
+        ]
+    for option in earlier_options:
+        # `$` in an option of a logger may be an interpolation, which can give any value.
+        if _belongs_to(option, "plugins"):
+            reason = "a plugin is a program"
+        elif _belongs_to(option, "logger") and re.search(r"wandb|mlflow|\$", option, re.IGNORECASE):
+            reason = "it may send what is logged to another machine"
         else:
             continue
-        # Only quoted: nobody is to paste a stranger's words into a shell.
+        # The option is quoted, so that nobody pastes a stranger's words into a shell by mistake.
         raise ValueError(
-            f"{saved}: this training was started with {option[:200]!r}; {why}, so give it again, "
-            f"or another {_key(option).partition('.')[0]}=…, beside ckpt=last"
+            f"{options_file}: this training was started with {option[:200]!r}; {reason}, so give "
+            f"it again, or another {_key(option).partition('.')[0]}=…, beside ckpt=last"
         )
-    return earlier + arguments
+    return earlier_options + arguments
 
 
-def _is_of(option: str, name: str) -> bool:
+def _belongs_to(option: str, name: str) -> bool:
     return re.split(r"[.@/]", _key(option))[0] == name
 
 
-_LARGEST_OPTIONS = 1 << 20  # bytes
+_MAX_OPTIONS_BYTES = 1 << 20
 
 
-def _read_options(saved: Path) -> list[str]:
-    """Read a list of texts, all of them options of a training; the file may be a stranger's.
+def _read_options(file: Path) -> list[str]:
+    """Read a list of options of a training, from a file that may be a stranger's.
 
-    A flag of Hydra, or a setting of Hydra's own, can name any class or file of pickles. The name of
-    a group's file with a path in it can lead to one that has such settings.
+    A flag or a setting of Hydra itself could name any class, or a file of pickles. A path in the
+    name of a config could lead to a file with such settings. Both are refused.
     """
-    listed: object = None
+    options: object = None
     with contextlib.suppress(yaml.YAMLError, ValueError, RecursionError):
-        # This loader knows texts only.
-        listed = yaml.load(read_regular(saved, _LARGEST_OPTIONS), yaml.BaseLoader) or []
-    if not isinstance(listed, list):
-        raise ValueError(f"{saved}: expected a list of options of cassi-train")
-    for item in listed:
-        if not (isinstance(item, str) and _is_of_training(item)):
+        # BaseLoader makes texts, lists and dicts only, and no other objects.
+        options = yaml.load(read_regular(file, _MAX_OPTIONS_BYTES), yaml.BaseLoader) or []
+    if not isinstance(options, list):
+        raise ValueError(f"{file}: expected a list of options of cassi-train")
+    for item in options:
+        if not (isinstance(item, str) and _is_training_option(item)):
             raise ValueError(
-                f"{saved}: expected a list of options of cassi-train; {str(item)[:80]!r} is none"
+                f"{file}: expected a list of options of cassi-train; {str(item)[:80]!r} is none"
             )
-    return listed
+    return options
 
 
-def _is_of_training(option: str) -> bool:
+def _is_training_option(option: str) -> bool:
+    """Tell whether an option sets a value or chooses a config of cassi-train, and nothing else."""
     key, equals, value = option.partition("=")
-    found = re.fullmatch(r"[+~]*(([A-Za-z]\w*)[\w./@:-]*)", key)
-    if found is None or ".." in key or "hydra" in key.lower():
+    match = re.fullmatch(r"[+~]*(([A-Za-z]\w*)[\w./@:-]*)", key)
+    if match is None or ".." in key or "hydra" in key.lower():
         return False
-    if not equals and not key.startswith("~"):
+    if not equals and not key.startswith("~"):  # only a deletion, `~KEY`, has no value
         return False
     groups = config_groups() | {"data", "paths"}
-    if found[2] not in groups | {field.name for field in fields(Train)}:
+    if match[2] not in groups | {field.name for field in fields(Train)}:
         return False
-    chosen = found[1].partition("@")[0]
-    is_group = "/" in chosen or "@" in key or chosen in groups
+    group = match[1].partition("@")[0]
+    # The config of a group is a name, NAME or FOLDER/NAME, or a list of names; never a path.
+    is_group = "/" in group or "@" in key or group in groups
     return not is_group or re.fullmatch(r"\w[\w-]*(/\w[\w-]*)?|\[[\w, -]*\]|", value) is not None
 
 

@@ -1,4 +1,4 @@
-"""From settings to what a training is given: data, camera, callbacks, loggers."""
+"""The parts of a training, made from settings: scenes, simulator, callbacks, loggers."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from cassi.training.data import TrainingData
     from cassi.training.module import Picture
 
-UNLIMITED = 2**40
-"""Samples of a training that only a time limit ends."""
+UNLIMITED_SAMPLES = 2**40
+"""Number of samples of a training that only a time limit ends."""
 
-_CAVE = (
+_CAVE_HINT = (
     "; data=cave reads conversions that are not distributed. For CAVE as it ships sort its scenes "
     "into DIR/train and DIR/validation, and give data=folder data.root=DIR "
     "data.simulator.masks.mask=FILE; for cave_1024_28 of MST give data=mst data.root=DIR"
@@ -44,25 +44,35 @@ _CAVE = (
 
 
 def load_scenes(data: Data, split: str, wavelengths: tuple[float, ...]) -> list[Scene]:
-    """Read the scenes of a split, those of a plugin's data set from its function.
+    """Read the scenes of a split; the data set of a plugin has a function for it.
 
-    Without `data.root` it is the bundled one, whatever the split.
+    Without `data.root` every split is the bundled scene.
+
+    Args:
+        data: settings of the data set.
+        split: `train`, `validation` or another split of the data set.
+        wavelengths: nm, one per band, to which the scenes are resampled.
+
+    Raises:
+        OSError: a file is missing, or cannot be read.
+        ValueError: a setting or a file does not fit.
     """
     if data.source is not None:
-        return _load_made(data, split, wavelengths)
-    scale, place = data.scale, "data.scale"
+        return _load_plugin_scenes(data, split, wavelengths)
+    scale, setting = data.scale, "data.scale"
     if split == "validation" and data.validation is not None and data.validation.scale is not None:
-        scale, place = data.validation.scale, "data.validation.scale"
-    number = isinstance(scale, int | float) and not isinstance(scale, bool)
-    if scale not in ("auto", "maximum") and not (number and 0 < scale < math.inf):
-        raise ValueError(f"{place}: expected auto, maximum or a number above 0, got {scale!r}")
+        scale, setting = data.validation.scale, "data.validation.scale"
+    # In Python a bool is an int, but `scale=true` is a mistake.
+    is_number = isinstance(scale, int | float) and not isinstance(scale, bool)
+    if scale not in ("auto", "maximum") and not (is_number and 0 < scale < math.inf):
+        raise ValueError(f"{setting}: expected auto, maximum or a number above 0, got {scale!r}")
     if data.root is None:
         return [load_scene(bundled_path("scene.tif"), wavelengths, scale=scale)]
     root = data.root
     if isinstance(root, str) and not Path(root).expanduser().is_dir():
-        instead = _CAVE if data.manifest == "cave" else ""
+        hint = _CAVE_HINT if data.manifest == "cave" else ""
         raise ValueError(
-            f"data.root: no folder {root}; give data.root=DIR or set $CASSI_DATA{instead}"
+            f"data.root: no folder {root}; give data.root=DIR or set $CASSI_DATA{hint}"
         )
     try:
         return load_split(
@@ -78,20 +88,25 @@ def load_scenes(data: Data, split: str, wavelengths: tuple[float, ...]) -> list[
     except FileNotFoundError as error:
         if data.manifest != "cave":
             raise
-        raise FileNotFoundError(f"{error}{_CAVE}") from None
+        raise FileNotFoundError(f"{error}{_CAVE_HINT}") from None
 
 
-def _load_made(data: Data, split: str, wavelengths: tuple[float, ...]) -> list[Scene]:
+def _load_plugin_scenes(data: Data, split: str, wavelengths: tuple[float, ...]) -> list[Scene]:
     if data.scale != "auto" or (data.validation and data.validation.scale is not None):
         raise ValueError(f"data.scale: expected auto, data={data.name} has scales of its own")
-    made = build(data.source)(split)
-    if isinstance(made, list) and all(isinstance(scene, Scene) for scene in made):
-        return made
-    return [scene.compact() for scene in as_scenes(made, wavelengths)]
+    scenes = build(data.source)(split)
+    if isinstance(scenes, list) and all(isinstance(scene, Scene) for scene in scenes):
+        return scenes
+    return [scene.compact() for scene in as_scenes(scenes, wavelengths)]
 
 
 def load_data(settings: Train) -> TrainingData:
-    """Make the `TrainingData` of settings."""
+    """Read all scenes, and make the `TrainingData` of them.
+
+    Raises:
+        OSError: a file is missing, or cannot be read.
+        ValueError: a setting or a file does not fit.
+    """
     from cassi.training.data import TrainingData
 
     data = settings.data
@@ -100,24 +115,28 @@ def load_data(settings: Train) -> TrainingData:
     validation = data.validation or Validation()
     _check_crops(settings, validation, wavelengths)
     scenes = load_scenes(data, "train", wavelengths)
-    judges = load_scenes(data, "validation", wavelengths)
+    validation_scenes = load_scenes(data, "validation", wavelengths)
+    # The samples of all epochs count as one long data set, so that each has a random crop of its
+    # own, which depends on its number and the seed only.
     steps = whole_number("trainer.max_steps", settings.trainer.get("max_steps"), -1)
-    length = steps * batch_size if steps > 0 else UNLIMITED
-    wanted: dict[str, Any] = {"size": data.crop, "length": length, "seed": settings.seed}
+    length = steps * batch_size if steps > 0 else UNLIMITED_SAMPLES
+    sample_options: dict[str, Any] = {"size": data.crop, "length": length, "seed": settings.seed}
     if data.samples is None:
         augment = None if data.augment is None else build(data.augment)
-        samples = TrainingCrops(scenes, **wanted, augment=augment)
+        samples = TrainingCrops(scenes, **sample_options, augment=augment)
     elif data.augment is None:
-        samples = build(data.samples, scenes, **wanted)
+        samples = build(data.samples, scenes, **sample_options)
     else:
         raise ValueError(
             f"data.augment: expected null, data={data.name} varies its samples by a rule of its "
             "own; give data.samples=null to vary them as augment says"
         )
-    checks = WholeScenes(judges, crop=validation.crop, downsample=validation.downsample)
+    validation_samples = WholeScenes(
+        validation_scenes, crop=validation.crop, downsample=validation.downsample
+    )
     return TrainingData(
         samples,
-        checks,
+        validation_samples,
         batch_size=batch_size,
         steps_per_epoch=whole_number("data.steps_per_epoch", data.steps_per_epoch, 1),
         workers=whole_number("data.workers", data.workers, 0),
@@ -127,24 +146,28 @@ def load_data(settings: Train) -> TrainingData:
 
 
 def _check_crops(settings: Train, validation: Validation, wavelengths: tuple[float, ...]) -> None:
-    """Refuse crops that the mask does not fit before the scenes are read, which takes long."""
-    if settings.task["_target_"].endswith(".Denoising"):  # has no camera
+    """Check that the mask fits the crops now, because reading the scenes takes long."""
+    if settings.task["_target_"].endswith(".Denoising"):  # a task without a camera
         return
     data = settings.data
-    judge, block = validation.simulator or data.simulator, validation.downsample
-    for node, crop, side in ((data.simulator, data.crop, 1), (judge, validation.crop, block)):
+    validation_simulator, downsample = validation.simulator or data.simulator, validation.downsample
+    for node, crop, block_side in (
+        (data.simulator, data.crop, 1),
+        (validation_simulator, validation.crop, downsample),
+    ):
         sizes = [crop, crop] if isinstance(crop, int) else crop
-        # What is no size, and a missing file, are refused with the scenes.
-        if not is_list(sizes, 2) or not is_list([side], 1) or side == 0:
+        # A wrong size and a missing file give better errors later, with the scenes.
+        if not is_list(sizes, 2) or not is_list([block_side], 1) or block_side == 0:
             continue
         with contextlib.suppress(OSError):
             masks = build_simulator(node, wavelengths).masks
+            # A file's mask that is smaller than a crop raises ValueError when a part is drawn.
             for source in masks.sources if isinstance(masks, MixedMasks) else [masks]:
-                source.draw(1, sizes[0] // side, sizes[1] // side, torch.Generator())
+                source.draw(1, sizes[0] // block_side, sizes[1] // block_side, torch.Generator())
 
 
 def describe_highlights(data: TrainingData) -> list[str]:
-    """Say which validation scenes have highlights, and what their PSNR then means."""
+    """Return lines about validation scenes with highlights, and about the meaning of their PSNR."""
     scenes = data.scenes.scenes
     lines = [
         f"validation: {scene.name} has highlights up to {scene.scale:.3g}; its PSNR is that of the "
@@ -152,16 +175,17 @@ def describe_highlights(data: TrainingData) -> list[str]:
         for scene in scenes
         if scene.scale != 1
     ]
-    dim = [scene.name for scene in scenes if scene.scale == 1 and _is_dim(scene)]
-    if dim:
+    dim_names = [scene.name for scene in scenes if scene.scale == 1 and _is_dim(scene)]
+    if dim_names:
         lines.append(
-            f"validation: 99 % of {', '.join(dim)} lie below half of the peak of PSNR, the scene's "
-            "highlights, which makes it high; compare it with that of the same scenes only"
+            f"validation: 99 % of {', '.join(dim_names)} lie below half of the peak of PSNR, the "
+            "scene's highlights, which makes it high; compare it with that of the same scenes only"
         )
     return lines
 
 
 def _is_dim(scene: Scene) -> bool:
+    """Tell whether less than 1 % of a scene is brighter than half of its peak."""
     values = scene.values()
     return bool(values.max() > 0.99) and float((values > 0.5).double().mean()) < 0.01
 
@@ -169,7 +193,7 @@ def _is_dim(scene: Scene) -> bool:
 def data_wavelengths(data: Data) -> tuple[float, ...]:
     """Return the wavelengths of the training data, nm."""
     if data.simulator is None:
-        # The scenes that published tables are made of must not choose a network.
+        # A network must not be trained or chosen on the scenes of published tables.
         raise ValueError(
             f"data={data.name} cannot train: it is there to evaluate on; give data=cave, or "
             "data=folder data.root=DIR"
@@ -181,31 +205,41 @@ def data_wavelengths(data: Data) -> tuple[float, ...]:
 
 
 def build_simulator(node: dict[str, Any], wavelengths: tuple[float, ...]) -> Simulator:
-    """Make the simulator of a config node; the masks' files are read."""
+    """Make the simulator of a config node, and read the files of its masks.
+
+    Raises:
+        OSError: a mask cannot be read.
+        ValueError: a value does not fit.
+    """
     settings, bands = dict(node), len(wavelengths)
     masks = _build_masks(settings.pop("masks"), bands)
     if settings.get("offsets") is not None:
         try:
             settings["offsets"] = find_offsets(settings, bands, wavelengths)
         except ValueError as error:
+            # The function is made for cameras, whose settings are `system.…`.
             raise ValueError(str(error).replace("system.", "data.simulator.")) from None
     simulator = build(settings, masks=masks)
+    # A detector may be too small for a band. The network would learn to invent such a band.
     if settings.get("detector") is not None:
         axis, offsets = simulator.axis, simulator.offsets
-        whole = SDCassi(masks.mask, bands, simulator.steps[0], axis, offsets, settings["detector"])
-        check_places(find_places(whole))
+        camera = SDCassi(masks.mask, bands, simulator.steps[0], axis, offsets, settings["detector"])
+        check_places(find_places(camera))
     return simulator
 
 
 def _build_masks(node: dict[str, Any], bands: int) -> Any:
     if "sources" in node:  # a mixture of others
-        inner = [_build_masks(source, bands) for source in node["sources"]]
-        # A file may be left over from the mask that the mixture stands in for.
-        return build({k: v for k, v in node.items() if k not in ("sources", "mask")}, sources=inner)
+        sources = [_build_masks(source, bands) for source in node["sources"]]
+        # The node still has the key `mask` of the single mask that the mixture has replaced.
+        return build(
+            {key: value for key, value in node.items() if key not in ("sources", "mask")},
+            sources=sources,
+        )
     if "mask" not in node:
         return build(node)
     if isinstance(node["mask"], list):
-        return MixedMasks([_build_masks(node | {"mask": one}, bands) for one in node["mask"]])
+        return MixedMasks([_build_masks(node | {"mask": mask}, bands) for mask in node["mask"]])
     if node["mask"] == "random":
         return RandomMasks()
     if node["mask"] == "???":
@@ -216,54 +250,68 @@ def _build_masks(node: dict[str, Any], bands: int) -> Any:
     path = bundled_path("mask.tif") if node["mask"] is None else Path(str(node["mask"]))
     hints = {name: node[name] for name in ("key", "axes") if name in node}
     mask: torch.Tensor = load_mask(path, bands=bands, **hints).data
-    return build({key: v for key, v in node.items() if key not in ("mask", *hints)}, mask=mask)
+    return build(
+        {key: value for key, value in node.items() if key not in ("mask", *hints)}, mask=mask
+    )
 
 
 def build_callbacks(settings: Train) -> list[Callback]:
-    """Make the callbacks of settings; null in place of one switches it off."""
+    """Make the callbacks of the settings; a callback that is null is switched off."""
     from lightning.pytorch.callbacks import LambdaCallback
 
     nodes = [node for node in settings.callbacks.values() if node is not None]
+    # Lightning refuses a callback for a progress bar that the trainer has switched off.
     if not settings.trainer.get("enable_progress_bar", True):
         nodes = [node for node in nodes if not node["_target_"].endswith("ProgressBar")]
     return [*(build(node) for node in nodes), LambdaCallback(on_train_start=end_at_once)]
 
 
 def build_plugins() -> list[Any]:
-    """Make what the Trainer writes checkpoints with, and what it takes from SLURM."""
+    """Make the Trainer's plugins: for atomic checkpoints, and for SLURM."""
     from lightning.fabric.plugins.environments import SLURMEnvironment
 
     from cassi.training.callbacks import AtomicCheckpoints
 
-    # Lightning's way to queue a job again would save in the middle of a step.
+    # With auto_requeue Lightning would save a checkpoint in the middle of a step.
     slurm = [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []
     return [AtomicCheckpoints(), *slurm]
 
 
-def build_loggers(settings: Train, resumed: int | None, folder: Path) -> list[Logger]:
-    """Make the loggers; of a resumed run they go on where they were."""
+def build_loggers(settings: Train, resumed_step: int | None, folder: Path) -> list[Logger]:
+    """Make the loggers; those of a resumed run append to their earlier records.
+
+    Args:
+        settings: settings of the training.
+        resumed_step: step of the checkpoint, or None for a new training.
+        folder: folder of the training.
+    """
     nodes = {name: node for name, node in settings.logger.items() if node is not None}
-    ids = {} if resumed is None else read_run_ids(folder)
-    made = []
+    ids = {} if resumed_step is None else read_run_ids(folder)
+    loggers = []
     for name, node in nodes.items():
-        kind = node["_target_"].rpartition(".")[2]
-        more: dict[str, Any] = {"resumed": resumed} if kind == "MetricsTable" else {}
-        if kind in ids and node.get(RUN_ID[kind]) is None:
-            more[RUN_ID[kind]] = ids[kind]
-        with _said_in_a_line(name):
-            if kind == "WandbLogger":
+        class_name = node["_target_"].rpartition(".")[2]
+        arguments: dict[str, Any] = {}
+        if class_name == "MetricsTable":
+            arguments["resumed"] = resumed_step
+        # A name of the run in the settings replaces the stored one.
+        if class_name in ids and node.get(RUN_ID_ARGUMENTS[class_name]) is None:
+            arguments[RUN_ID_ARGUMENTS[class_name]] = ids[class_name]
+        with _service_errors_in_one_line(name):
+            if class_name == "WandbLogger":
                 _prepare_wandb()
-                # It has read its settings: what Lightning writes into the environment is too late.
-                more |= {"mode": "offline"} if node.get("offline") else {}
-            if kind == "MLFlowLogger" and not node.get("tracking_uri"):
-                more |= _local_store(Path(node["save_dir"]))
-            made.append(build(node, **more))
-    return made
+                # wandb has read its settings in `_prepare_wandb`. The environment variable by which
+                # Lightning sets offline mode would come too late.
+                if node.get("offline"):
+                    arguments["mode"] = "offline"
+            if class_name == "MLFlowLogger" and not node.get("tracking_uri"):
+                arguments |= _local_mlflow_store(Path(node["save_dir"]))
+            loggers.append(build(node, **arguments))
+    return loggers
 
 
 @contextlib.contextmanager
-def _said_in_a_line(name: str) -> Iterator[None]:
-    """Raise ValueError where a service's library is missing, or refuses what it is asked for."""
+def _service_errors_in_one_line(name: str) -> Iterator[None]:
+    """Turn errors of a service's library into ValueError of one line, also if it is missing."""
     try:
         yield
     except ModuleNotFoundError:
@@ -271,14 +319,17 @@ def _said_in_a_line(name: str) -> Iterator[None]:
             f"logger: {name} needs a library; install it with pip install 'cassi[{name}]'"
         ) from None
     except Exception as error:
+        # Other exceptions come from this package, or are defects that need their traceback.
         if type(error).__module__.partition(".")[0] not in ("mlflow", "wandb"):
             raise
         raise ValueError(f"logger: {name}: {' '.join(str(error).split())}") from None
 
 
-def _local_store(folder: Path) -> dict[str, str]:
-    """Return where MLflow keeps runs without a server; it writes no plain files any more."""
-    import alembic  # noqa: F401  mlflow-skinny comes without these
+def _local_mlflow_store(folder: Path) -> dict[str, str]:
+    """Return the arguments for runs without a server: MLflow keeps them in an SQLite file."""
+    # mlflow-skinny does not install these two. Their import here leads to an error that says what
+    # to install.
+    import alembic  # noqa: F401
     import sqlalchemy  # noqa: F401
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -287,9 +338,10 @@ def _local_store(folder: Path) -> dict[str, str]:
 
 
 def _prepare_wandb() -> None:
-    """Let it read its settings, and start no git, elsewhere than in the current folder.
+    """Let wandb read its settings outside of the current folder, and without git.
 
-    `wandb/settings` there may name the host that gets the user's key, and `.git` there programs.
+    The current folder may be a stranger's. `wandb/settings` in it could name a host that gets the
+    user's key, and `.git` in it could name programs.
     """
     import wandb
 
@@ -298,31 +350,31 @@ def _prepare_wandb() -> None:
         wandb.setup()
 
 
-RUN_ID = {"MLFlowLogger": "run_id", "WandbLogger": "id"}
-"""Services that compare runs, and their argument that names the run to go on with."""
+RUN_ID_ARGUMENTS = {"MLFlowLogger": "run_id", "WandbLogger": "id"}
+"""Loggers of services that compare runs, and their argument for the name of a resumed run."""
 
 
 def open_services(loggers: Sequence[Any], settings: Train, folder: Path) -> None:
-    """Let services that compare runs know the settings; a run's folder has them in model.yaml.
+    """Send the settings to services that compare runs, and store their names of the run.
 
-    The names that the services give the run are kept for those that resume it.
+    A command that resumes the run needs these names.
     """
-    ids = earlier = read_run_ids(folder)
+    ids = earlier_ids = read_run_ids(folder)
     for logger in loggers:
-        if (kind := type(logger).__name__) not in RUN_ID:
+        if (class_name := type(logger).__name__) not in RUN_ID_ARGUMENTS:
             continue
-        with _said_in_a_line(kind):
-            logger.experiment  # noqa: B018  it is made now
-            ids = ids | {kind: logger.version}
-            # Of a run that goes on MLflow takes no other values.
-            if kind != "MLFlowLogger" or ids[kind] != earlier.get(kind):
+        with _service_errors_in_one_line(class_name):
+            logger.experiment  # noqa: B018  reading the attribute opens the run
+            ids = ids | {class_name: logger.version}
+            # MLflow refuses other values of the settings for a run that it has already.
+            if class_name != "MLFlowLogger" or ids[class_name] != earlier_ids.get(class_name):
                 logger.log_hyperparams(to_dict(settings))
-    if ids != earlier:
+    if ids != earlier_ids:
         write_run_ids(folder, ids)
 
 
 def make_pictures(wavelengths: tuple[float, ...]) -> dict[str, Picture]:
-    """Return what is drawn of a validation scene, by name: (estimate, truth) → picture."""
+    """Return functions that draw a validation scene, by name: (estimate, truth) → picture."""
     from cassi import viz
 
     def colours(x: torch.Tensor, truth: torch.Tensor) -> np.ndarray:

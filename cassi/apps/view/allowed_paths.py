@@ -1,4 +1,4 @@
-"""The files that the application may read: those below the folders of the command line."""
+"""Access to files: the application reads only those below the folders of the command line."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -8,20 +8,21 @@ from cassi.checks import read_regular
 from cassi.data.bundled import bundled_path
 from cassi.data.formats.listing import list_folder
 
-_DEEPEST = 6
-"""Folders below one that was given."""
-_OWN = (Path(__file__).resolve().parents[2], bundled_path("scene.tif").parent.resolve())
-"""The package, and its scenes where it is a checkout."""
+# Folders are searched to this depth. Deeper trees would make the lists slow, which the page asks
+# for every few seconds.
+_MAX_DEPTH = 6
+# The package itself, and its bundled scenes, which lie elsewhere in a checkout.
+_PACKAGE_FOLDERS = (Path(__file__).resolve().parents[2], bundled_path("scene.tif").parent.resolve())
 
 
 class AllowedPaths:
-    """The folders that may be read; symbolic links are followed first.
+    """The folders that may be read. A symbolic link counts as the file that it leads to.
 
     Args:
-        folders: that may be read, with all below them.
+        folders: may be read, with everything below them.
 
     Raises:
-        NotADirectoryError: one is no folder.
+        NotADirectoryError: a path is no folder.
     """
 
     def __init__(self, folders: Iterable[Path]) -> None:
@@ -35,77 +36,84 @@ class AllowedPaths:
         """Return a path without symbolic links.
 
         Raises:
-            PermissionError: it is not below the folders.
+            PermissionError: the path is not below the folders.
         """
-        place = Path(os.path.realpath(Path(path).expanduser()))
-        if not any(place.is_relative_to(folder) for folder in self.folders):
+        real_path = Path(os.path.realpath(Path(path).expanduser()))
+        if not any(real_path.is_relative_to(folder) for folder in self.folders):
             raise PermissionError(
                 f"{path} is not below the folders that cassi-view was given "
                 f"({', '.join(map(str, self.folders))}); start it as cassi-view FOLDER"
             )
-        return place
+        return real_path
 
     def check_opened(self, path: Path) -> None:
         """Raise PermissionError for a file that is neither below the folders nor the package's."""
-        place = Path(os.path.realpath(path))
-        if not any(place.is_relative_to(own) for own in _OWN):
+        real_path = Path(os.path.realpath(path))
+        if not any(real_path.is_relative_to(folder) for folder in _PACKAGE_FOLDERS):
             self.resolve(path)
 
-    def read(self, path: Path, most: int) -> bytes:
-        """Return the content of a regular file of at most so many bytes; no pipe is waited for."""
-        # A link may have been put there since.
-        return read_regular(self.resolve(path), most, follow=False)
+    def read(self, path: Path, max_bytes: int) -> bytes:
+        """Return the content of a regular file of at most `max_bytes`; a pipe is refused."""
+        # Without `follow=False` a link could take the place of the file after the check.
+        return read_regular(self.resolve(path), max_bytes, follow=False)
 
-    def list_files(self, suffixes: Iterable[str], most: int = 1000) -> dict[str, Path]:
-        """Return at most so many files by the name to show, sorted by folder and name.
+    def list_files(self, suffixes: Iterable[str], max_files: int = 1000) -> dict[str, Path]:
+        """Return at most `max_files` files by their displayed names, sorted by folder and name.
 
-        Links are followed that do not lead out of a folder, as in folders of snapshots.
+        A link is followed if it stays below the folder, as in folders of snapshots.
         """
-        wanted, files = tuple(suffixes), dict[str, Path]()
+        endings, files = tuple(suffixes), dict[str, Path]()
         for folder, names, _ in self._walk():
             for name in sorted(names):
-                if name.lower().endswith(wanted) and len(files) < most and is_text(folder / name):
+                if (
+                    name.lower().endswith(endings)
+                    and len(files) < max_files
+                    and is_text(folder / name)
+                ):
                     files[self.name_of(folder / name)] = folder / name
         return files
 
     def name_of(self, path: Path) -> str:
-        """Return the name of a file in lists: its path below the folder that may be read."""
-        root = next((each for each in self.folders if path.is_relative_to(each)), None)
+        """Return the displayed name of a file: its path relative to the allowed folder."""
+        root = next((folder for folder in self.folders if path.is_relative_to(folder)), None)
         name = path.name if root is None else path.relative_to(root).as_posix()
+        # With several folders the name begins with the folder, so that names stay different.
         name = name if root is None or len(self.folders) == 1 else f"{root.name}/{name}"
         return name if is_text(name) else os.fsencode(name).decode("utf-8", "replace")
 
     def find(self, name: str) -> list[Path]:
-        """Return the folders that hold a file of that name, or a link that is refused, sorted."""
+        """Return the folders, sorted, that hold a file or a refused link of that name."""
         return sorted(
-            folder for folder, names, left_out in self._walk() if name in (*names, *left_out)
+            folder
+            for folder, names, refused_links in self._walk()
+            if name in (*names, *refused_links)
         )
 
     def _walk(self) -> Iterator[tuple[Path, list[str], list[str]]]:
-        """Yield each folder once, the names of its files, and those of the links left out.
+        """Yield each folder once, with the names of its files and of its refused links.
 
-        A folder goes by its own name before that of a link.
+        Real folders come before linked ones, so that a folder is listed under its own name.
         """
-        visited: set[str] = set()
+        visited_folders: set[str] = set()
         for root in self.folders:
-            own, linked = [root], list[Path]()
-            while own or linked:
-                place = (own or linked).pop()
-                if (real := os.path.realpath(place)) in visited:
+            real_folders, linked_folders = [root], list[Path]()
+            while real_folders or linked_folders:
+                folder = (real_folders or linked_folders).pop()
+                if (real_path := os.path.realpath(folder)) in visited_folders:
                     continue
-                visited.add(real)
+                visited_folders.add(real_path)
                 try:
-                    inside, left_out = list_folder(place, root)
-                except OSError:  # the others are listed
+                    entries, refused_links = list_folder(folder, root)
+                except OSError:  # a folder that cannot be read hides no other one
                     continue
-                folders = [path for path in inside if path.is_dir()]
-                files = [path.name for path in inside if path not in folders]
-                yield place, files, [path.name for path in left_out]
-                if len(place.relative_to(root).parts) < _DEEPEST:
-                    own += [path for path in reversed(folders) if not path.is_symlink()]
-                    linked += [path for path in reversed(folders) if path.is_symlink()]
+                folders = [path for path in entries if path.is_dir()]
+                files = [path.name for path in entries if path not in folders]
+                yield folder, files, [path.name for path in refused_links]
+                if len(folder.relative_to(root).parts) < _MAX_DEPTH:
+                    real_folders += [path for path in reversed(folders) if not path.is_symlink()]
+                    linked_folders += [path for path in reversed(folders) if path.is_symlink()]
 
 
 def is_text(name: str | Path) -> bool:
-    """Tell whether a name can be sent to a page: names of files may be any bytes."""
+    """Tell whether a file's name is valid UTF-8, so that it can be sent to a page."""
     return os.fsencode(name).decode("utf-8", "ignore") == str(name)

@@ -1,4 +1,4 @@
-"""A cube that is looked at, and the report that shows it."""
+"""A cube on display with its numbers, and the report that shows it beside others."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,22 +18,23 @@ from cassi.pipeline.snapshot import Result
 from cassi.uncertainty import NORMAL
 from cassi.viz.report import encode_scene, make_report
 
-_SHORT = 12
-"""Letters that names may share at their beginning."""
+# A common beginning of at most this length stays in the labels: it costs little room.
+_MAX_SHARED_LETTERS = 12
 
 
 @dataclass(frozen=True)
-class Shown:
-    """A cube with what is known of it.
+class CubeView:
+    """A cube on display, with its truth, error bars and numbers if there are any.
 
     Attributes:
-        name: of the scene and the method.
+        name: name of scene and method.
         cube: `(C, H, W)`, float32.
-        wavelengths: nm, one per band, if known.
-        truth: `(C, H, W)`, if known.
-        deviation: standard deviation of every value, `(C, H, W)`, if known.
-        numbers: of metrics.json.
-        made: settings, options and result, of a cube that was reconstructed here.
+        wavelengths: nm, one per band; None where bands have numbers only.
+        truth: `(C, H, W)`, of a simulated snapshot.
+        deviation: standard deviation of every value, `(C, H, W)`.
+        numbers: content of metrics.json.
+        origin: settings, options and result of a cube that was reconstructed in this tab; None for
+            a cube that was read from a file.
     """
 
     name: str
@@ -42,41 +43,48 @@ class Shown:
     truth: np.ndarray | None = None
     deviation: np.ndarray | None = None
     numbers: Mapping[str, Any] = field(default_factory=dict)
-    made: tuple[Reconstruct, list[str], Result] | None = None
+    origin: tuple[Reconstruct, list[str], Result] | None = None
 
 
-def short_names(names: Sequence[str]) -> dict[str, str]:
-    """Return a label for each name: what all begin with, up to a whole word, becomes "…".
+def shorten_names(names: Sequence[str]) -> dict[str, str]:
+    """Return a label for each name: the common beginning, up to a whole word, becomes "…".
 
-    >>> short_names(["runs/2026-11-28/lamp, auto", "runs/2026-11-28/lamp, gap_tv"])
+    >>> shorten_names(["runs/2026-11-28/lamp, auto", "runs/2026-11-28/lamp, gap_tv"])
     {'runs/2026-11-28/lamp, auto': '…auto', 'runs/2026-11-28/lamp, gap_tv': '…gap_tv'}
     """
     if len(names) < 2:
         return {name: name for name in names}
-    same = takewhile(lambda pair: pair[0] == pair[1], zip(min(names), max(names), strict=False))
-    shared = "".join(letter for letter, _ in same)
-    start = max(shared.rfind(mark) for mark in "/_-, ") + 1
-    return {name: f"…{name[start:]}" if start > _SHORT else name for name in names}
+    # In alphabetical order, all names between the first and the last share what these two share.
+    equal_pairs = takewhile(
+        lambda pair: pair[0] == pair[1], zip(min(names), max(names), strict=False)
+    )
+    prefix = "".join(letter for letter, _ in equal_pairs)
+    start = max(prefix.rfind(separator) for separator in "/_-, ") + 1
+    return {name: f"…{name[start:]}" if start > _MAX_SHARED_LETTERS else name for name in names}
 
 
-def report_on(shown: Shown, others: Iterable[Shown]) -> bytes:
-    """Return the report of a cube, beside the others of its shape, as HTML."""
-    same = [each for each in others if each.cube.shape == shown.cube.shape]
-    named = {each.name: each for each in [shown, *same]}
+def render_report(cube_view: CubeView, other_views: Iterable[CubeView]) -> bytes:
+    """Return the report of a cube as HTML. It also shows the other cubes of the same shape."""
+    comparable = [view for view in other_views if view.cube.shape == cube_view.cube.shape]
+    views = {view.name: view for view in [cube_view, *comparable]}
     scene = encode_scene(
-        shown.name,
-        {name: each.cube for name, each in named.items()},
-        shown.truth,
-        {name: reported_numbers(each.numbers) for name, each in named.items()},
-        {n: NORMAL * each.deviation for n, each in named.items() if each.deviation is not None},
+        cube_view.name,
+        {name: view.cube for name, view in views.items()},
+        cube_view.truth,
+        {name: reported_numbers(view.numbers) for name, view in views.items()},
+        {
+            name: NORMAL * view.deviation
+            for name, view in views.items()
+            if view.deviation is not None
+        },
         fine=True,
     )
     return make_report(
         [scene],
-        shown.wavelengths,
-        title=shown.name,
-        warnings=say_warnings(shown.numbers),
-        note=say_camera_check(shown.numbers),
-        unit=shown.numbers.get("unit"),
-        errors=errors_of_wavelengths(shown.numbers, len(shown.cube)),
+        cube_view.wavelengths,
+        title=cube_view.name,
+        warnings=say_warnings(cube_view.numbers),
+        note=say_camera_check(cube_view.numbers),
+        unit=cube_view.numbers.get("unit"),
+        errors=errors_of_wavelengths(cube_view.numbers, len(cube_view.cube)),
     )

@@ -1,4 +1,4 @@
-"""Jobs in the background, one at a time, whose progress the pages show."""
+"""Background jobs of the application, run one at a time, with progress for the page."""
 
 import threading
 import time
@@ -12,50 +12,52 @@ import numpy as np
 from cassi.apps.errors import describe_failure, is_usage_error
 
 
-class Stopped(Exception):
-    """A job was told to stop."""
+class StopJob(Exception):
+    """A job ended because the user stopped it."""
 
 
 @dataclass
 class Job:
-    """The state of a job: the job writes it, the page reads it.
+    """The state of a job. The job writes it, and the page reads it.
 
     Attributes:
         stage: the present step, in words.
-        share: the part that is done, 0 to 1.
-        picture: `(H, W, 3)`, uint8, of the present cube.
-        future: of its result.
+        progress: fraction that is done, 0 to 1.
+        picture: the present cube in colour, `(H, W, 3)`, uint8.
+        future: gets the result, or the exception.
     """
 
     stage: str = "waits for the run before it"
-    share: float = 0.0
+    progress: float = 0.0
     picture: np.ndarray | None = None
     future: Future[Any] = field(default_factory=Future)
-    _stop: threading.Event = field(default_factory=threading.Event)
-    _begun: float | None = None
+    _stop_event: threading.Event = field(default_factory=threading.Event)
+    _start_time: float | None = None
 
     def time_left(self) -> str:
-        """Return about how long it takes still, as words; "" while nobody knows."""
-        if self._begun is None or not 0.05 < self.share < 1:
+        """Return an estimate of the remaining time in words; "" as long as there is none."""
+        # The progress counts iterations, and the time also has reading and preparing before them.
+        # In the first iterations that part would dominate the estimate.
+        if self._start_time is None or not 0.05 < self.progress < 1:
             return ""
-        seconds = (time.monotonic() - self._begun) * (1 / self.share - 1)
+        seconds = (time.monotonic() - self._start_time) * (1 / self.progress - 1)
         return f" about {seconds:.0f} s left" if seconds >= 1 else ""
 
     def stop(self) -> None:
         """Ask the job to end."""
-        self._stop.set()
+        self._stop_event.set()
 
-    def check(self) -> None:
-        """Raise Stopped if the job was told to end."""
-        if self._stop.is_set():
-            raise Stopped
+    def raise_if_stopped(self) -> None:
+        """Raise StopJob if `stop` was called."""
+        if self._stop_event.is_set():
+            raise StopJob
 
 
 class Jobs:
-    """One thread that runs the jobs of all pages, one after the other.
+    """One thread that runs the jobs of all tabs, one after the other.
 
-    The random state and the number of threads belong to the process. Two reconstructions at once
-    would not give the bits of the command.
+    The random state and the number of threads belong to the process. With two reconstructions at
+    once the results would not have the same bits as those of the command.
     """
 
     def __init__(self) -> None:
@@ -63,24 +65,24 @@ class Jobs:
         self._running = Job()
 
     def submit(self, function: Callable[[Job], object]) -> Job:
-        """Queue a function; its result, or why there is none, is in the job's future."""
+        """Queue a function; the future of the returned job gets its result or its exception."""
         job = Job()
         job.future = self._thread.submit(self._run, function, job)
         return job
 
-    def close(self) -> None:
+    def stop(self) -> None:
         """Cancel the jobs that wait, and stop the one that runs."""
         self._thread.shutdown(wait=False, cancel_futures=True)
         self._running.stop()
 
     def _run(self, function: Callable[[Job], object], job: Job) -> object:
         self._running = job
-        job.check()
-        job._begun = time.monotonic()
+        job.raise_if_stopped()
+        job._start_time = time.monotonic()
         return function(job)
 
 
-def explain(error: BaseException) -> str:
-    """Return the reason of a failure in one line; for a defect of the program also its place."""
+def describe_error(error: BaseException) -> str:
+    """Return the reason of a failure in one line; a defect of the program is called one."""
     reason = describe_failure(error)
     return reason if is_usage_error(error) else f"{reason}; this is a defect of the program"

@@ -1,4 +1,4 @@
-"""How a command with a page runs: its errors in a line, its page in the browser until Ctrl-C."""
+"""Start and end of commands with a page: command line, errors, signals, and the browser."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from cassi.apps.start import distrust_current_folder
 if TYPE_CHECKING:
     from cassi.apps.view.server import Server
 
-SECONDS = 120.0
-"""For which the file that lets the browser in lies there: one that has to start takes long."""
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_PANEL = ("panel", "bokeh", "tornado", "param")
-_LINK = """\
+LINK_SECONDS = 120.0
+"""Lifetime of the file that leads the browser in; a browser that has to start takes long."""
+_END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_PANEL_PACKAGES = ("panel", "bokeh", "tornado", "param")
+_LINK_PAGE = """\
 <!doctype html>
 <html lang="en">
 <meta charset="utf-8">
@@ -38,37 +38,37 @@ _LINK = """\
 """
 
 
-class Words(ArgumentParser):
-    """A command line whose mistakes are errors as all others are: one line, and no usage."""
+class CommandLine(ArgumentParser):
+    """A parser that reports a mistake like every other error: in one line, without the usage."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise ValueError with what argparse says."""
+        """Raise ValueError with the message of argparse."""
         raise ValueError(f"{message}; {self.prog} --help lists all")
 
 
-def read_words(
+def parse_command_line(
     parser: ArgumentParser, arguments: Sequence[str] | None, folder: str, content: str
 ) -> Namespace:
-    """Read a command line with the flags of a page.
+    """Parse a command line, with the flags that all commands with a page have.
 
     Args:
-        parser: with the other arguments of the command.
-        arguments: of the command line.
+        parser: has the other arguments of the command.
+        arguments: words of the command line.
         folder: default of `--output`.
-        content: what is written into it, for the help.
+        content: what the command writes into it, for the help.
     """
     text = f"folder {content} ({folder})"
     parser.add_argument("--output", type=Path, default=Path(folder), help=text)
     text = "to listen on; 0, the default, takes a free one"
-    parser.add_argument("--port", type=_port, default=0, help=text)
+    parser.add_argument("--port", type=_parse_port, default=0, help=text)
     text = "print the address and open no browser"
     parser.add_argument("--no-browser", action="store_true", help=text)
     parser.add_argument("--version", action="version", version=f"cassi {cassi.__version__}")
     return parser.parse_args(arguments)
 
 
-def _port(text: str) -> int:
-    # The system would take the rest of a division.
+def _parse_port(text: str) -> int:
+    # The system would silently take a larger number modulo 65536.
     if not text.isdecimal() or not 0 <= (port := int(text)) < 2**16:
         raise ArgumentTypeError(f"expected 0 to 65535, got {text}; 0 takes a free one")
     return port
@@ -78,106 +78,113 @@ def make_output(folder: Path) -> None:
     """Make the folder of `--output`.
 
     Raises:
-        OSError: it cannot be made, as in a current folder that is read-only.
+        OSError: the folder cannot be made, for example below a read-only folder.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        from cassi.data.atomic import describe_oserror  # the help does not wait for it
+        # Imported here, because `--help` should not wait for it.
+        from cassi.data.atomic import describe_oserror
 
         reason = describe_oserror(error)
         raise OSError(f"--output: cannot make {reason}; give --output DIR") from None
 
 
 def run_until_interrupted(name: str, command: Callable[[], object]) -> None:
-    """Run a command; a user's mistake, or a missing panel, is one line and status 2.
+    """Run a command; a user's mistake, or a missing package panel, is one line and status 2.
 
-    SIGTERM, and SIGHUP of a terminal that closes, end it as Ctrl-C does.
+    SIGTERM, and SIGHUP from a terminal that closes, end the command like Ctrl-C.
     """
-    before = {number: signal.getsignal(number) for number in _ENDING}
+    previous_handlers = {number: signal.getsignal(number) for number in _END_SIGNALS}
     distrust_current_folder()
     try:
-        for number in _heeded(_ENDING[1:]):
+        for number in _not_ignored(_END_SIGNALS[1:]):
             signal.signal(number, _interrupt)
         with suppress(KeyboardInterrupt):
             command()
-        with suppress(OSError):  # the terminal may be gone
+        with suppress(OSError):  # a closed terminal takes no output
             print(f"{name}: ended", flush=True)
     except Exception as error:
-        from cassi.apps.command import USAGE_ERROR  # the first page does not wait for these
+        # Imported here, because the first page should not wait for them.
+        from cassi.apps.command import USAGE_ERROR
         from cassi.apps.errors import describe, is_usage_error
 
-        missing = isinstance(error, ImportError) and (error.name or "").partition(".")[0] in _PANEL
-        if not missing and not is_usage_error(error):
+        package = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else None
+        is_missing_package = package in _PANEL_PACKAGES
+        if not is_missing_package and not is_usage_error(error):
             raise
-        text = f"{error}; pip install 'cassi[app]'" if missing else describe(error)
+        text = f"{error}; pip install 'cassi[app]'" if is_missing_package else describe(error)
         print(f"{name}: {marked('error')} {text}", file=sys.stderr)
         sys.exit(USAGE_ERROR)
     finally:
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)
 
 
-def _heeded(numbers: Sequence[signal.Signals]) -> list[signal.Signals]:
-    return [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]  # by nohup
+def _not_ignored(numbers: Sequence[signal.Signals]) -> list[signal.Signals]:
+    # `nohup` starts a command with SIGHUP ignored, and it must stay so.
+    return [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    for each in _ENDING[1:]:  # often SIGTERM follows SIGHUP: it does not end the clean-up
-        signal.signal(each, signal.SIG_IGN)
+    # SIGTERM often follows SIGHUP at once. The second signal must not interrupt the clean-up.
+    for other_number in _END_SIGNALS[1:]:
+        signal.signal(other_number, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
-def show(
+def serve_until_interrupted(
     server: Server,
     output: Path,
     no_browser: bool,
     load: Callable[[], object] = lambda: None,
 ) -> None:
-    """Serve until Ctrl-C, and open the browser by a file that only the user can read.
+    """Serve until Ctrl-C, and open the browser with a file that only this user can read.
 
-    All users of a machine can read the command lines of its processes. So the browser is not given
-    the address, which has a code, but the name of a file that leads to it.
+    Every user of a machine can read the command lines of all processes. The address has a secret
+    code, so the browser gets the name of a file that leads to the address.
 
     Args:
-        server: that listens.
-        output: folder of the command, where the file may lie.
-        no_browser: open none.
-        load: makes the application, while the browser starts and waits for its answer.
+        server: listens already.
+        output: folder of the command; the file lies below it if possible.
+        no_browser: do not open a browser.
+        load: makes the application, while the browser starts and waits for an answer.
     """
     loop = server.io_loop.asyncio_loop
     print(f"{server.name}: {server.entrance}\nCtrl-C ends it", flush=True)
-    with ExitStack() as link:
+    with ExitStack() as link_files:
 
-        def enter() -> None:
-            link.close()
-            with suppress(OSError):  # nobody reads what is printed
+        def remove_link() -> None:
+            link_files.close()
+            with suppress(OSError):  # a closed terminal takes no output
                 print(f"{server.name}: a browser is in; for another: {server.entrance}", flush=True)
 
-        server.guard.entered = enter
+        server.guard.on_entry = remove_link
         if not no_browser:
-            folder = link.enter_context(make_private_folder(output.resolve()))
+            folder = link_files.enter_context(make_private_folder(output.resolve()))
             file = Path(folder, f"{server.name}.html")
-            page = _LINK.format(address=escape(server.entrance), name=server.name)
+            page = _LINK_PAGE.format(address=escape(server.entrance), name=server.name)
             file.write_text(page, encoding="utf-8")
-            server.io_loop.call_later(SECONDS, link.close)
-            # Some browsers run in the terminal, and return when they are left; nobody waits.
+            server.io_loop.call_later(LINK_SECONDS, link_files.close)
+            # A browser that runs in the terminal returns only when the user leaves it. The thread
+            # waits for that, and the server does not.
             threading.Thread(target=webbrowser.open, args=[file.as_uri()], daemon=True).start()
         load()
-        # An interrupt that is raised would leave a thread that starts, or a file just made.
-        for number in _heeded(_ENDING):
+        # From here on a signal stops the loop. An exception raised in the middle of a statement
+        # could leave a half-started thread, or a file that nobody removes.
+        for number in _not_ignored(_END_SIGNALS):
             loop.add_signal_handler(number, loop.stop)
         try:
             server.io_loop.start()
         finally:
-            loop.remove_signal_handler(signal.SIGINT)  # another Ctrl-C ends the clean-up
+            loop.remove_signal_handler(signal.SIGINT)  # a second Ctrl-C interrupts the clean-up
 
 
 def make_private_folder(output: Path) -> tempfile.TemporaryDirectory[str]:
     """Make a folder that only this user can read, for a file that a browser opens.
 
-    Browsers in a sandbox see no folder of temporary files. So it lies in `output`, if no other user
-    can change that, and if its file system has permissions.
+    A browser in a sandbox does not see the folder of temporary files. So the folder lies in
+    `output`, unless another user can write there, or the file system has no permissions.
     """
     status = output.stat()
     if status.st_uid == os.getuid() and not status.st_mode & 0o022:

@@ -7,10 +7,10 @@ from cassi.apps.arguments import config_groups, spell
 from cassi.apps.reconstructors import compose_settings, settings_of_file
 from cassi.apps.settings import Reconstruct, to_dict, to_yaml
 
-NAME = "repeat"
-_SYSTEMS = {"SDCassi": "sd_cassi", "DDCassi": "dd_cassi"}
-_SYSTEMS |= {"BlurredCassi": "blurred", "TiltedCassi": "tilted", "WarpedCassi": "warped"}
-_HEADER = """\
+CONFIG_NAME = "repeat"
+_SYSTEM_GROUPS = {"SDCassi": "sd_cassi", "DDCassi": "dd_cassi"}
+_SYSTEM_GROUPS |= {"BlurredCassi": "blurred", "TiltedCassi": "tilted", "WarpedCassi": "warped"}
+_CONFIG_HEADER = """\
 # Written by cassi-view. The same cube again, to the last bit:
 #     cassi-reconstruct --config-dir DIR --config-name {name} hydra.run.dir=OTHER
 # where DIR is the folder of this file.
@@ -18,59 +18,67 @@ _HEADER = """\
 
 
 def write_config(folder: Path, settings: Reconstruct, options: list[str]) -> None:
-    """Write the config of settings as `repeat.yaml`, and check it by reading it again.
+    """Write settings as the config `repeat.yaml`, and check it by reading it again.
 
-    The config chooses the groups of the options, and has all values that differ from those of the
-    groups. The values of a camera file are written out.
+    The config chooses the same groups as the options, and sets every value that differs from the
+    values of these groups. The values of a camera file are written out.
 
     Raises:
         OSError: the file cannot be written.
         ValueError: the config would give other settings.
     """
-    chosen = choices(options)
-    kind = _SYSTEMS.get(str(settings.system["_target_"]).rpartition(".")[2])
-    if kind is not None:
-        chosen = {"system": kind} | chosen
-    base = to_dict(compose_settings([f"{group}={name}" for group, name in chosen.items()]))
-    wanted = to_dict(settings) | {"camera": None}
+    group_choices = find_group_choices(options)
+    system_group = _SYSTEM_GROUPS.get(str(settings.system["_target_"]).rpartition(".")[2])
+    if system_group is not None:
+        group_choices = {"system": system_group} | group_choices
+    group_settings = to_dict(
+        compose_settings([f"{group}={name}" for group, name in group_choices.items()])
+    )
+    all_settings = to_dict(settings) | {"camera": None}
     lines = ["defaults:", "  - reconstruct"]
-    lines += [f"  - override /{group}: {name}" for group, name in chosen.items()]
-    values = changed(base, wanted)
-    text = _HEADER.format(name=NAME) + "\n".join([*lines, "  - _self_", ""])
-    path = folder / f"{NAME}.yaml"
+    lines += [f"  - override /{group}: {name}" for group, name in group_choices.items()]
+    values = find_differences(group_settings, all_settings)
+    text = _CONFIG_HEADER.format(name=CONFIG_NAME) + "\n".join([*lines, "  - _self_", ""])
+    path = folder / f"{CONFIG_NAME}.yaml"
     path.write_text(text + (to_yaml(values) if values else ""), encoding="utf-8")
-    if _said(to_dict(settings_of_file(path))) != _said(wanted):
+    # A setting that the config could not express would give another cube without a warning.
+    if _comparable(to_dict(settings_of_file(path))) != _comparable(all_settings):
         raise ValueError("these settings cannot be written as a config; keep the command line")
 
 
-def choices(options: list[str]) -> dict[str, str]:
-    """Return the config of each group that the options choose, as in a defaults list."""
-    groups, found = config_groups(), {}
+def find_group_choices(options: list[str]) -> dict[str, str]:
+    """Return the config that the options choose of each group, as a defaults list has them.
+
+    Options of single values are left out: `solver=gap` chooses a group, `seed=1` does not.
+    """
+    groups, group_choices = config_groups(), {}
     for option in spell(options):
+        # A group has the form GROUP=NAME, or GROUP@PACKAGE=NAME for another place in the config.
         key, equals, value = option.partition("=")
         name, at, package = key.partition("@")
         if equals and name in groups and "." not in name:
-            found[f"{name}{at}{package}"] = value
-    return found
+            group_choices[f"{name}{at}{package}"] = value
+    return group_choices
 
 
-def changed(base: Mapping[str, object], wanted: Mapping[str, object]) -> dict[str, object]:
-    """Return the nested values that turn `base` into `wanted` when merged into it."""
-    found: dict[str, object] = {}
-    for key, value in wanted.items():
-        there = base.get(key)
-        if key in base and there == value and type(there) is type(value):
+def find_differences(base: Mapping[str, object], target: Mapping[str, object]) -> dict[str, object]:
+    """Return the nested values that turn `base` into `target` when merged into it."""
+    difference: dict[str, object] = {}
+    for key, value in target.items():
+        base_value = base.get(key)
+        if key in base and base_value == value and type(base_value) is type(value):
             continue
-        if isinstance(value, dict) and isinstance(there, dict):
-            value = changed(there, value)
-        found[key] = value
-    return found
+        if isinstance(value, dict) and isinstance(base_value, dict):
+            value = find_differences(base_value, value)
+        difference[key] = value
+    return difference
 
 
-def _said(values: Mapping[str, object]) -> dict[str, object]:
+def _comparable(values: Mapping[str, object]) -> dict[str, object]:
     """Return settings without paths of data sets and without empty values."""
+    # The paths differ between machines, and null means the same as a missing value.
     return {
-        key: _said(value) if isinstance(value, dict) else value
+        key: _comparable(value) if isinstance(value, dict) else value
         for key, value in values.items()
         if value is not None and key != "paths"
     }

@@ -1,4 +1,4 @@
-"""Reconstruct, calibrate and save as the commands do, and tell a job how far they are."""
+"""Reconstruct, calibrate and save like the commands, with progress reports to a job."""
 
 import shlex
 import time
@@ -16,23 +16,23 @@ from cassi.apps.reconstructors import Recipe
 from cassi.apps.results import say_estimates, summarize, summarize_calibration
 from cassi.apps.settings import Reconstruct
 from cassi.apps.snapshot import find_camera_by_settings, fit, read, recover, write_results
-from cassi.apps.view.cubes import Shown
+from cassi.apps.view.cubes import CubeView
 from cassi.apps.view.jobs import Job
 from cassi.apps.view.repeat import write_config
-from cassi.apps.view.session import DEFAULT
+from cassi.apps.view.session import DEFAULT_METHOD
 from cassi.pipeline.snapshot import Snapshot
 from cassi.solvers import Iteration
 from cassi.viz import srgb
 
-_PAUSE = 0.4  # seconds between pictures
-_SIDE = 320  # pixels of such a picture
+_PICTURE_SECONDS = 0.4  # between two pictures of the present cube
+_PICTURE_PIXELS = 320  # longer side of such a picture
 
 
-def reconstruct(settings: Reconstruct, options: list[str], job: Job) -> Shown:
-    """Reconstruct as `cassi-reconstruct` does, with the same bits; a job shows how far it is.
+def reconstruct(settings: Reconstruct, options: list[str], job: Job) -> CubeView:
+    """Reconstruct a snapshot with the same bits as `cassi-reconstruct`, and report progress.
 
     Raises:
-        Stopped: the job was told to stop.
+        StopJob: the user stopped the job.
     """
     job.stage = "reading"
     device = choose_device(settings.device)
@@ -43,89 +43,97 @@ def reconstruct(settings: Reconstruct, options: list[str], job: Job) -> Shown:
         job.stage = "calibrating the camera"
     snapshot, reconstructor = fit(find_camera_by_settings(snapshot, settings), recipe)
     job.stage = "reconstructing"
-    watch = _Watch(job, snapshot, reconstructor.iterations)
-    more = settings.heldout, settings.uncertainty, watch
-    result = recover(snapshot, reconstructor, settings.seed, False, *more)
+    reporter = _ProgressReporter(job, snapshot, reconstructor.iterations)
+    result = recover(
+        *(snapshot, reconstructor, settings.seed, False),
+        *(settings.heldout, settings.uncertainty, reporter),
+    )
     file = settings.measurement or settings.truth
-    return Shown(
-        f"{file_paths(file)[0].stem}, {method_of(settings, options)}",
+    return CubeView(
+        f"{file_paths(file)[0].stem}, {name_method(settings, options)}",
         np.ascontiguousarray(result.cube[0].cpu().numpy()),
         snapshot.camera.wavelengths,
         None if snapshot.truth is None else snapshot.truth[0].numpy(),
         None if result.errors is None else result.errors.std[0].cpu().numpy(),
         numbers=summarize(result),
-        made=(settings, options, result),
+        origin=(settings, options, result),
     )
 
 
 def calibrate(settings: Reconstruct, job: Job) -> str:
-    """Calibrate the camera, and return the estimates as a table of text."""
+    """Calibrate the camera, and return the estimates as a plain-text table."""
     job.stage = "calibrating the camera"
     prepare_process(settings)
     snapshot = load_snapshot(settings, choose_device(settings.device), settings.bands)
-    found = find_camera_by_settings(snapshot, replace(settings, calibrate=True))
-    assert found.camera.calibration is not None
-    return say_estimates(summarize_calibration(found.camera.calibration))
+    snapshot_with_camera = find_camera_by_settings(snapshot, replace(settings, calibrate=True))
+    assert snapshot_with_camera.camera.calibration is not None
+    return say_estimates(summarize_calibration(snapshot_with_camera.camera.calibration))
 
 
-def save(shown: Shown, folder: Path) -> str:
-    """Write all that the command writes, and the config that repeats it.
-
-    Of several that save into one folder at once, one makes it.
+def save_result(cube_view: CubeView, folder: Path) -> str:
+    """Write all files that the command writes, and a config that repeats the reconstruction.
 
     Returns:
-        The command that repeats it.
+        The command line that repeats it.
 
     Raises:
-        FileExistsError: the folder is there.
-        OSError: it cannot be written.
-        ValueError: the cube was not made here.
+        FileExistsError: the folder exists.
+        OSError: a file cannot be written.
+        ValueError: the cube was read from a file.
     """
-    if shown.made is None:
-        raise ValueError(f"{shown.name}: expected a cube made here; this one lies in its folder")
-    settings, options, result = shown.made
+    if cube_view.origin is None:
+        raise ValueError(
+            f"{cube_view.name}: expected a cube made here; this one lies in its folder"
+        )
+    settings, options, result = cube_view.origin
     folder.parent.mkdir(parents=True, exist_ok=True)
+    # If two tabs save into one folder at the same time, `mkdir` succeeds in one of them only.
     try:
         folder.mkdir()
     except FileExistsError:
+        # A result is never replaced: the user may have saved another cube under this name.
         raise FileExistsError(f"{folder}: it is there already; give another name") from None
     try:
         write_results(
-            *(folder, settings, result, dict(shown.numbers)),
+            *(folder, settings, result, dict(cube_view.numbers)),
             more=lambda stage: write_config(stage, settings, options),
         )
     except BaseException:
+        # The name is free again after a failure. `rmdir` keeps a folder with files in it.
         with suppress(OSError):
             folder.rmdir()
         raise
-    place = shlex.quote(str(folder))
-    return f"cassi-reconstruct --config-dir {place} --config-name repeat hydra.run.dir=repeated"
+    return (
+        f"cassi-reconstruct --config-dir {shlex.quote(str(folder))} --config-name repeat "
+        "hydra.run.dir=repeated"
+    )
 
 
-def method_of(settings: Reconstruct, options: list[str]) -> str:
+def name_method(settings: Reconstruct, options: list[str]) -> str:
     """Return the name of the method that the options choose, or that of a network's file."""
     if path := (settings.model or {}).get("path"):
         return Path(path).stem
-    chosen = dict(option.partition("=")[::2] for option in options)
-    return chosen.get("model", chosen.get("method", DEFAULT)).strip("'\"")
+    values = dict(option.partition("=")[::2] for option in options)
+    return values.get("model", values.get("method", DEFAULT_METHOD)).strip("'\"")
 
 
-class _Watch:
-    """Tells a job about every iteration, and draws a picture every 0.4 s."""
+class _ProgressReporter:
+    """Reports every iteration to a job, and draws a picture of the cube every 0.4 s."""
 
     def __init__(self, job: Job, snapshot: Snapshot, iterations: int) -> None:
         self.job, self.wavelengths, self.iterations = job, snapshot.camera.wavelengths, iterations
-        self.last = 0.0
+        self.last_picture_time = 0.0
 
     def __call__(self, iteration: Iteration, x: Tensor) -> None:
-        self.job.check()
-        self.job.share = min(1.0, iteration.index / max(self.iterations, 1))
+        self.job.raise_if_stopped()
+        self.job.progress = min(1.0, iteration.index / max(self.iterations, 1))
         self.job.stage = (
             f"iteration {iteration.index} of {self.iterations}, residual {iteration.residual:.1e}"
         )
-        now = time.monotonic()
-        if now - self.last >= _PAUSE:
-            self.last = now
-            every = max(1, -(-max(x.shape[-2:]) // _SIDE))
-            small = torch.nan_to_num(x[0, :, ::every, ::every].float()).cpu()
-            self.job.picture = srgb(small, self.wavelengths, None)
+        time_now = time.monotonic()
+        if time_now - self.last_picture_time >= _PICTURE_SECONDS:
+            self.last_picture_time = time_now
+            # Rows and columns are left out first, so that little is copied from a GPU.
+            stride = max(1, -(-max(x.shape[-2:]) // _PICTURE_PIXELS))
+            small_cube = torch.nan_to_num(x[0, :, ::stride, ::stride].float()).cpu()
+            self.job.picture = srgb(small_cube, self.wavelengths, None)

@@ -1,4 +1,4 @@
-"""The web server: it listens on this machine only, and lets in who has the printed address."""
+"""The web server: it listens on this machine only, and admits whoever has the printed address."""
 
 import hmac
 import secrets
@@ -13,11 +13,10 @@ from tornado.web import HTTPError, OutputTransform, RequestHandler, stream_reque
 from cassi.apps.view.uploads import Inbox
 
 Pattern = tuple[str, type[RequestHandler], dict[str, Any]]
-"""A path below that of the application, who answers, and what that needs."""
-ADDRESS = "127.0.0.1"
-_SLOWEST = 30
-"""Seconds in which the headers of a request must have come."""
-_ENTRY = """\
+"""Path below that of the application, class of its handler, arguments of `initialize`."""
+HOST_ADDRESS = "127.0.0.1"
+_MAX_HEADER_SECONDS = 30  # a client that needs longer for the headers of a request is cut off
+_ENTRY_PAGE = """\
 <!doctype html>
 <link rel="icon" href="data:,">
 <meta http-equiv="refresh" content="0; url={path}">
@@ -25,30 +24,30 @@ _ENTRY = """\
 
 
 class Server:
-    """The server of Bokeh and Panel, behind a guard of every request.
+    """The server of Bokeh and Panel, with a guard that checks every request.
 
-    The printed address, `/?code=…`, lets one browser in, once; then there is another code. The
-    browser gets a cookie, and goes to the application, whose paths begin with a random part. Every
-    request there needs the cookie, for files, reports and websockets too.
+    The printed address, `/?code=…`, admits one browser once; then a new code is drawn. The browser
+    gets a cookie, and goes to the application, whose paths begin with a random part. Every request
+    to the application needs the cookie, also for files, reports and websockets.
 
-    Browsers send cookies to every port of a host, and so to servers of other users of this machine.
-    They send this one to paths with the random part alone, which others do not know. Nor can others
-    name such a path in a link or a frame. What the browser's history keeps, the path and a used
-    code, opens nothing without the cookie.
+    Browsers send a cookie to every port of a host, and so to servers of other users of this
+    machine. This cookie has a path with the random part, so browsers send it to no other path, and
+    nobody else knows the path or can put it into a link or a frame. The browser's history keeps the
+    path and a used code; neither opens anything without the cookie.
 
-    A request to another host name is refused: a foreign page can make a name of its own lead to
-    this machine (DNS rebinding). Who is refused hears it when the headers have come: no body is
-    kept. Slow senders are cut off.
+    A request to another host name is refused, because a foreign page can point a name of its own to
+    this machine (DNS rebinding). A refusal is sent as soon as the headers have arrived, so that no
+    body is kept in memory. Slow clients are cut off.
 
     Args:
         page: makes the page of a tab.
         port: to listen on; 0 takes a free one.
-        name: of the command.
+        name: name of the command.
         patterns: further handlers.
-        largest: bytes of the body of a request.
+        max_body_bytes: largest body of a request.
 
     Attributes:
-        guard: of every request.
+        guard: checks every request.
 
     Raises:
         OSError: the port is taken.
@@ -60,7 +59,7 @@ class Server:
         port: int = 0,
         name: str = "cassi-view",
         patterns: Iterable[Pattern] = (),
-        largest: int = 2**12,
+        max_body_bytes: int = 2**12,
     ) -> None:
         from bokeh.server.views.ico_handler import IcoHandler
         from panel.io.server import get_server
@@ -69,78 +68,86 @@ class Server:
         self._server: Any = get_server(
             page,
             port=port,
-            address=ADDRESS,
+            address=HOST_ADDRESS,
             prefix=self.guard.path,
-            websocket_origin="localhost",  # the right ones below, where the port is known
+            websocket_origin="localhost",  # replaced below, where the port is known
             title=name,
             extra_patterns=list(patterns),
-            http_server_kwargs={"max_body_size": largest, "idle_connection_timeout": _SLOWEST},
+            http_server_kwargs={
+                "max_body_size": max_body_bytes,
+                "idle_connection_timeout": _MAX_HEADER_SECONDS,
+            },
             start=False,
         )
         self.port: int = self._server.port
-        self.guard.hosts = {f"{host}:{self.port}" for host in (ADDRESS, "localhost")}
+        self.guard.hosts = {f"{host}:{self.port}" for host in (HOST_ADDRESS, "localhost")}
+        # Bokeh wants the allowed origins before it has a port, and has no method to change them.
         tornado = self._server._tornado
         tornado._websocket_origins = self.guard.hosts
         icon = (f"{self.guard.path}/favicon.ico", IcoHandler, {"app": tornado})
-        tornado.add_handlers(".*", [icon])  # Bokeh's own has no prefix
-        door = Rule(self.guard, Door, {"guard": self.guard, "name": name})
-        tornado.default_router.rules.insert(0, door)
-        tornado.add_transform(_Headers)
+        tornado.add_handlers(".*", [icon])  # the one of Bokeh ignores the prefix
+        entry_rule = Rule(self.guard, EntryHandler, {"guard": self.guard, "name": name})
+        # The first rule that matches a request answers it, so the guard sees every request first.
+        tornado.default_router.rules.insert(0, entry_rule)
+        tornado.add_transform(_ResponseHeaders)
         self._server.start()
         self.io_loop = self._server.io_loop
 
     @property
     def entrance(self) -> str:
-        """The address that lets the next browser in."""
-        return f"http://{ADDRESS}:{self.port}/?code={self.guard.code}"
+        """The address that admits the next browser."""
+        return f"http://{HOST_ADDRESS}:{self.port}/?code={self.guard.code}"
 
     def stop(self) -> None:
-        """Listen no longer."""
+        """Stop listening."""
         self._server.stop()
 
 
 class Guard(Matcher):
-    """Matches the requests that go no further than to the `Door`.
+    """Matches every request that the application must not see; `EntryHandler` answers it.
 
     Attributes:
-        hosts: `name:port` that a request may be addressed to.
-        path: random, in front of all paths of the application.
-        cookie: random, what a browser that was let in sends.
-        cookie_name: random too; no other server of this machine can set one of its name.
-        code: lets the next browser in.
-        entered: called when one came in.
+        hosts: `name:port` pairs that a request may be addressed to.
+        path: random beginning of all paths of the application.
+        cookie: random value that an admitted browser sends.
+        cookie_name: random name, so that no other server of this machine can set such a cookie.
+        code: random value that admits the next browser.
+        on_entry: called when a browser was admitted.
     """
 
     def __init__(self) -> None:
-        name, self.cookie, self.code = (secrets.token_urlsafe(24) for _ in range(3))
-        self.path, self.cookie_name = f"/{name}", f"cassi-{name}"
+        random_path, self.cookie, self.code = (secrets.token_urlsafe(24) for _ in range(3))
+        self.path, self.cookie_name = f"/{random_path}", f"cassi-{random_path}"
         self.hosts: set[str] = set()
-        self.entered: Callable[[], object] = lambda: None
+        self.on_entry: Callable[[], object] = lambda: None
 
     def match(self, request: HTTPServerRequest) -> dict[str, object] | None:
-        """Return {} for a request to stop at the door, and None for one to let through."""
-        sent = parse_cookie(request.headers.get("Cookie", "")).get(self.cookie_name, "")
-        is_ours = request.host in self.hosts and _equal(sent, self.cookie)
+        """Return {} for a request without the right cookie, and None for one to let through."""
+        cookie = parse_cookie(request.headers.get("Cookie", "")).get(self.cookie_name, "")
+        is_ours = request.host in self.hosts and _is_equal(cookie, self.cookie)
         return None if is_ours else {}
 
     def redeem(self, request: HTTPServerRequest) -> bool:
-        """Tell whether a request has the code in its address; then there is another code."""
+        """Tell whether a request has the code in its address; if so, draw a new code."""
         code = parse_qs(request.query).get("code", [""])[0]
-        here = request.host in self.hosts and request.path == "/" and request.method == "GET"
-        if not here or not _equal(code, self.code):
+        is_entry_request = (
+            request.host in self.hosts and request.path == "/" and request.method == "GET"
+        )
+        if not is_entry_request or not _is_equal(code, self.code):
             return False
         self.code = secrets.token_urlsafe(24)
-        self.entered()
+        self.on_entry()
         return True
 
 
-def _equal(sent: str, secret: str) -> bool:
-    return hmac.compare_digest(sent.encode(), secret.encode())
+def _is_equal(value: str, secret: str) -> bool:
+    # A plain comparison takes longer the more characters agree, which would betray the secret.
+    return hmac.compare_digest(value.encode(), secret.encode())
 
 
-@stream_request_body  # it answers before a body comes
-class Door(RequestHandler):
-    """Answers a request without cookie: with a cookie if it has the code, or 403."""
+@stream_request_body  # answers before the body arrives
+class EntryHandler(RequestHandler):
+    """Answers a request without cookie: with a cookie if it has the code, else with 403."""
 
     def initialize(self, guard: Guard, name: str) -> None:
         """Take the guard, and the name of the command."""
@@ -157,19 +164,19 @@ class Door(RequestHandler):
         name, value = self.guard.cookie_name, self.guard.cookie
         self.set_cookie(name, value, httponly=True, samesite="Strict", path=path)
         # Not a redirect: from a page of another origin, such as a file, it would lack the cookie.
-        self.finish(_ENTRY.format(path=path))
+        self.finish(_ENTRY_PAGE.format(path=path))
 
     def data_received(self, chunk: bytes) -> None:
-        """Forget what comes."""
+        """Discard the body."""
 
 
-class _Headers(OutputTransform):
-    """Gives every answer, Bokeh's too, what keeps it out of caches and of foreign pages."""
+class _ResponseHeaders(OutputTransform):
+    """Adds headers to every answer that keep it out of caches and out of foreign pages."""
 
     def transform_first_chunk(
         self, status_code: int, headers: HTTPHeaders, chunk: bytes, finishing: bool
     ) -> tuple[int, HTTPHeaders, bytes]:
-        """Add the headers; a report has a policy of its own."""
+        """Add the headers; `ReportHandler` sets a policy of its own."""
         headers.setdefault("Content-Security-Policy", "frame-ancestors 'none'")
         headers.setdefault("X-Frame-Options", "DENY")
         headers["Cache-Control"] = "no-store"
@@ -178,15 +185,18 @@ class _Headers(OutputTransform):
         return status_code, headers, chunk
 
 
-class Report(RequestHandler):
-    """Serves a report. Its page may run scripts and save files; it has no origin of its own."""
+class ReportHandler(RequestHandler):
+    """Serves a report. Its page may run scripts and save files, but has no origin.
+
+    Without an origin the page cannot reach the application. A report may be a stranger's.
+    """
 
     def initialize(self, reports: dict[str, bytes]) -> None:
         """Take the reports, HTML by random key."""
         self.reports = reports
 
     def get(self, key: str) -> None:
-        """Answer with the page; it opens in no foreign frame and cannot reach the application."""
+        """Answer with the page, which opens in a frame of the application only."""
         if key not in self.reports:
             raise HTTPError(404)
         policy = "sandbox allow-scripts allow-downloads; frame-ancestors 'self'"
@@ -195,18 +205,19 @@ class Report(RequestHandler):
         self.finish(self.reports[key])
 
 
-class Upload(RequestHandler):
-    """Takes a file that was dropped into the page."""
+class UploadHandler(RequestHandler):
+    """Receives a file that was dropped into the page."""
 
     def initialize(self, inboxes: dict[str, Inbox]) -> None:
         """Take the inboxes, by random key."""
         self.inboxes = inboxes
 
     def put(self, key: str, drop: str) -> None:
-        """Keep the file, with the others that were dropped together with it."""
-        # A page of another port of this machine counts as the same site.
-        foreign = self.request.headers.get("Origin") != f"http://{self.request.host}"
-        if foreign or key not in self.inboxes:
+        """Put the file into the inbox, with the others of the same drop."""
+        # For the cookie, a page of another port of this machine counts as the same site. So the
+        # origin is compared, which includes the port.
+        is_foreign = self.request.headers.get("Origin") != f"http://{self.request.host}"
+        if is_foreign or key not in self.inboxes:
             raise HTTPError(403)
         name = self.get_query_argument("name", strip=False)
         try:

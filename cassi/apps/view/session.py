@@ -1,4 +1,4 @@
-"""The state of one tab of the browser: options of cassi-reconstruct, and results."""
+"""The state of one browser tab: options of cassi-reconstruct, and results."""
 
 import re
 from dataclasses import replace
@@ -14,18 +14,18 @@ from cassi.apps.reconstructors import compose_settings
 from cassi.apps.reconstructors import list_methods as named_methods
 from cassi.apps.settings import Reconstruct
 from cassi.apps.view.allowed_paths import AllowedPaths
-from cassi.apps.view.cubes import Shown
+from cassi.apps.view.cubes import CubeView
 from cassi.apps.view.input_summary import InputSummary, summarize_inputs
 from cassi.config import verbatim
 from cassi.pipeline.snapshot import Snapshot
 
-FILES = ("measurement", "mask", "truth", "camera", "dark", "flat", "bad_pixels")
+FILE_OPTIONS = ("measurement", "mask", "truth", "camera", "dark", "flat", "bad_pixels")
 """Options that name files."""
-DEFAULT, TRAINED = "auto", "pretrained"
-SUFFIX = ".safetensors"
+DEFAULT_METHOD, PRETRAINED = "auto", "pretrained"
+WEIGHTS_SUFFIX = ".safetensors"
 METHODS = {
-    "auto: the default, for any camera": DEFAULT,
-    "pretrained: the network of the package, with one disperser": TRAINED,
+    "auto: the default, for any camera": DEFAULT_METHOD,
+    "pretrained: the network of the package, with one disperser": PRETRAINED,
     "gap_tv: of the literature": "gap_tv",
 }
 """Methods offered first: label, and value of the option."""
@@ -35,21 +35,21 @@ class Session:
     """Options of cassi-reconstruct, and the cubes of this tab.
 
     Args:
-        allowed: files that may be read.
+        allowed_paths: the files that may be read.
         output: folder of the results.
 
     Attributes:
-        values: text behind `=` on the command line, by dotted name.
-        more: further options as on the command line.
+        values: text after `=` on the command line, by dotted name.
+        further_options: options that the user typed, as on the command line.
         results: cubes by name, the oldest first.
     """
 
-    def __init__(self, allowed: AllowedPaths, output: Path) -> None:
-        self.allowed, self.output = allowed, output
+    def __init__(self, allowed_paths: AllowedPaths, output: Path) -> None:
+        self.allowed_paths, self.output = allowed_paths, output
         self.values: dict[str, str] = {}
-        self.more: list[str] = []
-        self.results: dict[str, Shown] = {}
-        self._span: tuple[float, float] | None = None
+        self.further_options: list[str] = []
+        self.results: dict[str, CubeView] = {}
+        self._wavelength_range: tuple[float, float] | None = None
 
     def set(self, name: str, value: str | None) -> None:
         """Set an option as on the command line; None and blanks choose its default."""
@@ -60,71 +60,80 @@ class Session:
             self.values.pop(name, None)
 
     def set_file(self, name: str, path: Path | str | None) -> None:
-        """Set an option that names a file, which is there and may be read."""
+        """Set an option that names a file; OSError if it is missing or must not be read."""
         if path is None:
             self.set(name, None)
             return
         text = str(path)
         if not text.startswith("bundled:"):
-            place = self.allowed.resolve(text)
-            place.stat()
-            text = str(place)
+            real_path = self.allowed_paths.resolve(text)
+            real_path.stat()
+            text = str(real_path)
         self.set(name, quoted(text))
 
-    def say_wavelengths(self, text: str) -> None:
-        """Take a list of wavelengths in nm, or the first and the last, `450-650`.
+    def set_wavelengths(self, text: str) -> None:
+        """Set the wavelengths: a list in nm, or the first and the last one as `450-650`.
 
-        `summarize` then spaces the bands evenly between the two.
+        A range has no number of bands. `summarize` reads it from the camera, and spaces the bands
+        evenly.
         """
-        ends = re.fullmatch(r"\s*(\d+\.?\d*)\s*[-–]\s*(\d+\.?\d*)\s*", text)
-        self._span = None if ends is None else (float(ends[1]), float(ends[2]))
-        listed = text.strip().strip("[]").replace(";", ",")
-        self.set("wavelengths", f"[{listed}]" if listed and ends is None else None)
+        range_match = re.fullmatch(r"\s*(\d+\.?\d*)\s*[-–]\s*(\d+\.?\d*)\s*", text)
+        self._wavelength_range = (
+            None if range_match is None else (float(range_match[1]), float(range_match[2]))
+        )
+        numbers = text.strip().strip("[]").replace(";", ",")
+        self.set("wavelengths", f"[{numbers}]" if numbers and range_match is None else None)
 
     def use_example(self) -> None:
         """Use the scene and the mask of the package."""
-        for name in FILES:
+        for name in FILE_OPTIONS:
             self.set(name, None)
         self.set_file("truth", "bundled:scene.tif")
         self.set_file("mask", "bundled:mask.tif")
 
     def use_method(self, method: str) -> None:
-        """Choose a method by its name or that of a network, or the file of a network."""
+        """Choose a method: the name of a method or a network, or the file of a network."""
+        # The last choice may have set either option, so both are removed first.
         self.set("model", None)
         self.set("method", None)
-        if method.endswith(SUFFIX):
+        if method.endswith(WEIGHTS_SUFFIX):
             self.set_file("model", method)
-        elif method == TRAINED:
+        elif method == PRETRAINED:
             self.set("model", method)
-        elif method != DEFAULT:
+        elif method != DEFAULT_METHOD:
             self.set("method", method)
 
-    def say_more(self, text: str) -> None:
+    def set_further_options(self, text: str) -> None:
         """Set further options, one a line; lines that begin with # are ignored.
 
-        They refer to nothing: `${` in the name of a file is a part of the name.
+        Interpolation is off: `${` in the name of a file is part of the name.
         """
         lines = (line.strip() for line in text.splitlines())
-        self.more = [line for line in lines if line and not line.startswith("#")]
+        self.further_options = [line for line in lines if line and not line.startswith("#")]
 
     def options(self) -> list[str]:
         """Return all options, as on the command line."""
-        return [f"{name}={value}" for name, value in self.values.items()] + verbatim(self.more)
+        return [f"{name}={value}" for name, value in self.values.items()] + verbatim(
+            self.further_options
+        )
 
     def settings(self) -> Reconstruct:
-        """Return the settings that the options make.
+        """Return the settings of all options.
 
         Raises:
-            OSError: a camera's file is missing, or not below the folders that may be read.
-            ValueError: an option does not fit; there is no snapshot, or several.
+            OSError: a camera's file is missing, or not below the allowed folders.
+            ValueError: an option does not fit, no snapshot is chosen, or several are.
         """
-        for option in self.more:
+        # Settings of Hydra itself could name another search path or any class, and so run a
+        # stranger's program.
+        for option in self.further_options:
             key = option.lstrip("+~").partition("=")[0]
             if key.split(".")[0].split("@")[0] == "hydra":
                 raise ValueError(f"{key}: expected settings of cassi-reconstruct alone")
         settings: Reconstruct = compose_settings(self.options())
         if settings.measurement is None and settings.truth is None:
             raise ValueError("choose a snapshot, or take the example")
+        # The page shows one cube. Folders and blocks write into files and need no page.
         if is_many(settings.measurement):
             raise ValueError("measurement: expected one file; cassi-reconstruct takes folders")
         if settings.memory_budget is not None:
@@ -133,32 +142,34 @@ class Session:
 
     def summarize(self) -> InputSummary:
         """Read the files and summarize them."""
-        if self._span is not None:
+        if self._wavelength_range is not None:
+            # Without wavelengths, the number of bands follows from the sizes of the files.
             self.set("wavelengths", None)
             bands = self._load().camera.system.cube_shape[0]
-            between = np.linspace(*self._span, bands)
-            self.set("wavelengths", f"[{', '.join(f'{each:.6g}' for each in between)}]")
+            wavelengths = np.linspace(*self._wavelength_range, bands)
+            self.set("wavelengths", f"[{', '.join(f'{value:.6g}' for value in wavelengths)}]")
         return summarize_inputs(self._load())
 
     def _load(self) -> Snapshot:
         settings = self.settings()
         return load_snapshot(settings, torch.device("cpu"), settings.bands)
 
-    def add(self, shown: Shown) -> Shown:
-        """Keep a result, and return it by its name, with a number where another one has it.
+    def add(self, cube_view: CubeView) -> CubeView:
+        """Add a result, and return it; its name gets a number if another result has the name.
 
-        One that has been opened before is not kept again.
+        A file that was opened before is not added again.
         """
-        name, number = shown.name, 2
-        while (other := self.results.get(name)) is not None:
-            was_read = other.made is None and shown.made is None
-            is_same = was_read and other.numbers == shown.numbers
-            if is_same and np.array_equal(other.cube, shown.cube):  # it may be written again since
-                return other
-            name, number = f"{shown.name} ({number})", number + 1
-        shown = replace(shown, name=name)
-        self.results[name] = shown
-        return shown
+        name, number = cube_view.name, 2
+        while (known_view := self.results.get(name)) is not None:
+            are_files = known_view.origin is None and cube_view.origin is None
+            has_same_numbers = are_files and known_view.numbers == cube_view.numbers
+            # The cubes are compared, because the file may have been written again since.
+            if has_same_numbers and np.array_equal(known_view.cube, cube_view.cube):
+                return known_view
+            name, number = f"{cube_view.name} ({number})", number + 1
+        cube_view = replace(cube_view, name=name)
+        self.results[name] = cube_view
+        return cube_view
 
 
 def list_methods() -> dict[str, str]:

@@ -11,7 +11,7 @@ import torch
 
 import cassi
 from cassi.apps.live.command import make_settings, parse
-from cassi.apps.live.engine import LADDER, Live
+from cassi.apps.live.engine import ITERATION_LADDER, LiveReconstruction
 from cassi.apps.live.sources import Frame
 from cassi.apps.snapshot import make_recipe, prepare, recover
 from cassi.data.bundled import bundled_path
@@ -53,35 +53,35 @@ def test_a_page_follows_the_frames(camera, monkeypatch):
     monkeypatch.setattr(pn.state, "add_periodic_callback", lambda do, period: None)
     monkeypatch.setattr(pn.state, "onload", lambda do: None)
     folder, words = camera
-    live = Live(
+    live = LiveReconstruction(
         make_settings(parse([*words, "solver.iterations=2", "method=gap_tv"])),
         Still(),
         say=lambda line: None,
     )
     page = LiveSection(live)
-    page._click(1, 1)  # before there is a frame
-    page.points.value = "1, 1"
+    page._toggle_region(1, 1)  # before there is a frame
+    page.region_field.value = "1, 1"
     page.refresh()
     assert "waits for the first frame" in page.state.object
     assert not page.content.visible
-    live.take([frame(folder, "broken"), frame(folder, "y", time.time() - 3661)])
-    page.points.value = ""
+    live.reconstruct_newest([frame(folder, "broken"), frame(folder, "y", time.time() - 3661)])
+    page.region_field.value = ""
     page.refresh()
-    assert "1 done, 1 dropped, 0 broken" in page.facts.object
-    assert "<dd>1 h " in page.facts.object
+    assert "1 done, 1 dropped, 0 broken" in page.fact_list.object
+    assert "<dd>1 h " in page.fact_list.object
     assert "Spectra of 3 regions" in page.caption.object
-    page.points.value = "10, 10; 20, 30; 99, 1"
-    assert page.points.value == "10, 10; 20, 30"
+    page.region_field.value = "10, 10; 20, 30; 99, 1"
+    assert page.region_field.value == "10, 10; 20, 30"
     for place, count in (((50, 50), 3), ((51, 49), 2), ((-1, 5), 2)):
-        page._click(*place)
+        page._toggle_region(*place)
         assert len(page.regions) == count
     assert page.legend.object.count("<tr>") == 3
     page.band.value = 1
     assert "Band: 1 of 28" in page.band_picture.caption.object
-    live.take([frame(folder, "small")])
+    live.reconstruct_newest([frame(folder, "small")])
     page._pause(None)
     page.refresh()
-    assert ('"state paused"' in page.state.object, page.pause.name) == (True, "Resume")
+    assert ('"state paused"' in page.state.object, page.pause_button.name) == (True, "Resume")
     assert "skipped small" in page.message.object
 
 
@@ -91,16 +91,16 @@ def test_frames_are_reconstructed_skipped_dropped_and_recorded(camera, tmp_path)
     said = []
     store = tmp_path / "day.zarr"
     record = Recording(store)
-    live = Live(make_settings(parse(words)), Still(), record, said.append)
-    live.take([frame(folder, "y")])
+    live = LiveReconstruction(make_settings(parse(words)), Still(), record, said.append)
+    live.reconstruct_newest([frame(folder, "y")])
     assert live.view.number == 1
-    live.take([frame(folder, "broken")])
-    live.take([frame(folder, "small")])
-    assert live.broken == 2
+    live.reconstruct_newest([frame(folder, "broken")])
+    live.reconstruct_newest([frame(folder, "small")])
+    assert live.n_broken == 2
     assert any("skipped broken" in line for line in said)
     assert any("skipped small" in line for line in said)
-    live.take([frame(folder, "y"), frame(folder, "y"), frame(folder, "y")])
-    assert (live.done, live.dropped) == (2, 2)
+    live.reconstruct_newest([frame(folder, "y"), frame(folder, "y"), frame(folder, "y")])
+    assert (live.n_done, live.n_dropped) == (2, 2)
     assert any("dropped 2" in line for line in said)
     import zarr
 
@@ -125,9 +125,9 @@ def test_every_frame_has_the_cube_and_the_unit_of_cassi_reconstruct(camera, kind
     short = ["method=gap_tv", "solver.iterations=3", "align=false", "output.progress=false"]
     nm = f"wavelengths={list(range(450, 730, 10))}"
     more = [nm, *short, f"response={response}", f"output.unit={unit}", "bad_pixels=[[3,4]]"]
-    live = Live(make_settings(parse([*words, *more])), Still(), say=lambda line: None)
+    live = LiveReconstruction(make_settings(parse([*words, *more])), Still(), say=lambda line: None)
     for name in ("bright", "dim"):
-        live.take([frame(folder, name)])
+        live.reconstruct_newest([frame(folder, name)])
         settings = replace(live.settings, measurement=f"{folder}/{name}.npy")
         alone = recover(*prepare(settings, make_recipe(settings)), 0, False).cube[0].numpy()
         np.testing.assert_allclose(live.view.cube, alone, rtol=1e-4, atol=1e-5)
@@ -147,10 +147,10 @@ def test_a_run_ends_when_it_is_told(camera):
     said = []
     short = ("method=gap_tv", "solver.iterations=2", "bad_pixels=[[3,4]]")
     source = SimpleNamespace(poll=poll)
-    live = Live(make_settings(parse([*words, *short])), source, say=said.append)
+    live = LiveReconstruction(make_settings(parse([*words, *short])), source, say=said.append)
     live.run()
     assert live.state == "stopped: the command ends"
-    assert (live.done, live.dropped, live.broken) == (1, 1, 1)
+    assert (live.n_done, live.n_dropped, live.n_broken) == (1, 1, 1)
     assert "skipped lost: expected a header" in said
     assert (live.view.name, live.view.method) == ("y", "Solver")
     assert np.isfinite(live.view.cube).all()
@@ -158,14 +158,14 @@ def test_a_run_ends_when_it_is_told(camera):
 
 def test_it_takes_a_faster_method_to_keep_up_and_a_better_one_again(camera):
     folder, words = camera
-    live = Live(make_settings(parse(words)), Still(), say=lambda line: None)
-    live.take([frame(folder, "y", 1.0)])
+    live = LiveReconstruction(make_settings(parse(words)), Still(), say=lambda line: None)
+    live.reconstruct_newest([frame(folder, "y", 1.0)])
     for number in range(8):
-        live.take([frame(folder, "y", 1.0 + 0.001 * (number + 1))])
-    assert live.view.method == f"sequence, {LADDER[-1]} iterations"
+        live.reconstruct_newest([frame(folder, "y", 1.0 + 0.001 * (number + 1))])
+    assert live.view.method == f"sequence, {ITERATION_LADDER[-1]} iterations"
     for number in range(30):
-        live.take([frame(folder, "y", 100.0 * (number + 1))])
-    assert live.view.method == f"sequence, {LADDER[0]} iterations"
+        live.reconstruct_newest([frame(folder, "y", 100.0 * (number + 1))])
+    assert live.view.method == f"sequence, {ITERATION_LADDER[0]} iterations"
 
 
 def test_settings_that_do_not_fit_are_refused(camera):
@@ -183,9 +183,9 @@ def test_a_second_recording_goes_on_after_the_first(camera, tmp_path):
     settings = make_settings(parse(words))
     for _ in range(2):
         record = Recording(tmp_path / "day.zarr")
-        live = Live(settings, Still(), record, say=lambda line: None)
-        live.take([frame(folder, "y")])
-        live.take([frame(folder, "y")])
+        live = LiveReconstruction(settings, Still(), record, say=lambda line: None)
+        live.reconstruct_newest([frame(folder, "y")])
+        live.reconstruct_newest([frame(folder, "y")])
         with pytest.raises(ValueError, match="another command records into"):
             Recording(tmp_path / "day.zarr")
         record.close()
@@ -208,7 +208,9 @@ def test_what_ends_the_thread_is_said(camera, capsys, error):
 
     _, words = camera
     said = []
-    live = Live(make_settings(parse(words)), SimpleNamespace(poll=poll), say=said.append)
+    live = LiveReconstruction(
+        make_settings(parse(words)), SimpleNamespace(poll=poll), say=said.append
+    )
     live.run()
     assert live.state.startswith("stopped: ")
     assert str(error.args[-1]) in live.state
@@ -224,20 +226,22 @@ def test_a_recording_that_fails_ends_the_run(camera):
         raise OSError(28, "no space left", "day.zarr")
 
     source = SimpleNamespace(poll=lambda: [frame(folder, "y")])
-    live = Live(make_settings(parse(words)), source, SimpleNamespace(append=append), lambda line: 0)
+    live = LiveReconstruction(
+        make_settings(parse(words)), source, SimpleNamespace(append=append), lambda line: 0
+    )
     live.run()
     assert "no space left" in live.state
-    assert live.broken == 0
+    assert live.n_broken == 0
 
 
 def test_lines_of_a_kind_are_counted(camera, monkeypatch):
     _, words = camera
     said, now = [], [100.0]
     monkeypatch.setattr("cassi.apps.live.engine.time.monotonic", lambda: now[0])
-    live = Live(make_settings(parse(words)), Still(), say=said.append)
+    live = LiveReconstruction(make_settings(parse(words)), Still(), say=said.append)
     for number in range(4001):
         problem = f"message: expected 4 bytes for this shape, got {number + 5}"
-        live.take([Frame(f"{number:06d}", None, now[0], problem)])
+        live.reconstruct_newest([Frame(f"{number:06d}", None, now[0], problem)])
     assert said == ["skipped 000000: message: expected 4 bytes for this shape, got 5"]
     now[0] += 6
     live.notices.flush()
@@ -246,14 +250,14 @@ def test_lines_of_a_kind_are_counted(camera, monkeypatch):
     ]
     now[0] += 600
     for kind in "abcdefghijklmnopqrstuvwxyz":
-        live.take([Frame("x", None, now[0], kind)] * 2)
+        live.reconstruct_newest([Frame("x", None, now[0], kind)] * 2)
     assert len(said) < 30
-    assert live.broken == 4001 + 52
+    assert live.n_broken == 4001 + 52
 
 
 def test_no_frame_is_asked_for_in_a_pause(camera):
     _, words = camera
-    live = Live(make_settings(parse(words)), Still(), say=lambda line: None)
+    live = LiveReconstruction(make_settings(parse(words)), Still(), say=lambda line: None)
     live.source = SimpleNamespace(poll=lambda: pytest.fail("it was asked"))
     live.paused.set()
     thread = threading.Thread(target=live.run)

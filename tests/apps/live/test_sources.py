@@ -54,7 +54,7 @@ def test_a_time_in_the_future_hides_no_later_frame(tmp_path):
         (tmp_path / ".new.npy").rename(tmp_path / f"{name}.npy")  # b is replaced in the end
         (frame,) = poll(source)
         assert frame.name == name
-        assert frame.came <= time.time()
+        assert frame.arrived_at <= time.time()
     assert poll(source, 0.2) == []
 
 
@@ -84,7 +84,7 @@ def header_of(frame):
 def opened(tmp_path):
     source = open_source("zmq://127.0.0.1:39217", tmp_path / "spool")
     yield source
-    source.close()
+    source.stop()
 
 
 def test_a_socket_gives_frames_and_names_broken_ones(opened, tmp_path):
@@ -130,7 +130,7 @@ READY = b"\x04\x1a\x05READY\x0bSocket-Type\x00\x00\x00\x04PUSH"
     ],
 )
 def test_who_sends_no_frames_is_cut_off(opened, monkeypatch, data, problem):
-    monkeypatch.setattr(zmtp, "PATIENCE", 0.5)
+    monkeypatch.setattr(zmtp, "MAX_SILENCE_SECONDS", 0.5)
     with socket.create_connection(("127.0.0.1", 39217)) as stranger:
         stranger.sendall(data)
         assert problem in poll(opened)[0].problem
@@ -138,7 +138,7 @@ def test_who_sends_no_frames_is_cut_off(opened, monkeypatch, data, problem):
 
 
 def test_a_message_of_many_large_parts_is_not_kept(opened, monkeypatch):
-    monkeypatch.setattr(opened.receiver, "largest", 2**20)
+    monkeypatch.setattr(opened.receiver, "max_bytes", 2**20)
     part = b"\x03" + (2**18).to_bytes(8, "big") + bytes(2**18)
     with socket.create_connection(("127.0.0.1", 39217)) as stranger:
         stranger.sendall(GREETING + READY)
@@ -164,7 +164,7 @@ def test_strangers_take_no_place_from_a_sender(opened):
         for _ in range(50):
             idle.enter_context(socket.create_connection(("127.0.0.1", 39217)))
         poll(opened, 0.2)
-        assert len(opened.receiver.senders) == zmtp.MOST_SENDERS
+        assert len(opened.receiver.senders) == zmtp.MAX_SENDERS
         noise = idle.enter_context(socket.create_connection(("127.0.0.1", 39217)))
         noise.sendall(GREETING + READY + b"\x00\x01x" * 20_000)
         sender.send_multipart([header_of(frame), frame])
@@ -176,10 +176,10 @@ def test_strangers_take_no_place_from_a_sender(opened):
 
 @pytest.mark.parametrize("host", ["*", "0.0.0.0"])
 def test_a_socket_that_others_reach_is_said_to_be_one(tmp_path, capsys, host):
-    open_source(f"zmq://{host}:39217", tmp_path).close()
+    open_source(f"zmq://{host}:39217", tmp_path).stop()
     (line,) = capsys.readouterr().err.splitlines()
     assert "anyone in this network can send frames" in line
-    open_source("zmq://localhost:39217", tmp_path).close()
+    open_source("zmq://localhost:39217", tmp_path).stop()
     assert capsys.readouterr().err == ""
 
 
@@ -187,7 +187,7 @@ def test_few_files_of_a_spool_are_kept(tmp_path):
     spool = SpooledSource(tmp_path)
     for index in range(10):
         spool.put(np.full((2, 2), index))
-        spool.broken("between frames")
+        spool.make_broken("between frames")
     assert len(list(tmp_path.iterdir())) == 4
 
 
@@ -231,7 +231,7 @@ def test_a_camera_of_harvesters(tmp_path, monkeypatch):
     source = open_source("genicam://driver.cti", tmp_path / "spool")
     assert np.load(source.poll()[0].path).shape == (2, 3)
     assert source.poll() == []  # in time
-    source.close()
+    source.stop()
     harvester.create.return_value.destroy.assert_called_once()
     harvester.device_info_list = []
     with pytest.raises(ValueError, match=r"source: driver\.cti finds no camera"):

@@ -278,10 +278,10 @@ def test_a_dry_run_of_a_sweep_leaves_nothing(train, tmp_path, monkeypatch):
 
 def _plan(whole, seconds_of_a_cube, first=1.0):
     done = []
-    while (size := dry_run.next_size(done, whole)) is not None:
+    while (size := dry_run.next_batch_size(done, whole)) is not None:
         seconds = size * seconds_of_a_cube * (1.0 if done else first)
         done.append(dry_run.Step(size, 0.5, seconds, 100 + 10 * size))
-    return [step.size for step in done], dry_run.of_whole(done, whole)
+    return [step.n_cubes for step in done], dry_run.estimate_whole_batch(done, whole)
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ def test_a_dry_run_tells_the_memory_of_a_whole_batch(train, monkeypatch):
     options = (*options, "data.workers=0", "trainer.accelerator=cpu", "threads=1")
     said = []
     for enough in (0.0, 100.0):
-        monkeypatch.setattr(dry_run, "ENOUGH", enough)
+        monkeypatch.setattr(dry_run, "ENOUGH_SECONDS", enough)
         gc.collect()  # the memory of a CPU is that of the whole process
         out = train(*options).ok().out
         assert ("in proportion to batches of 1 and 2" in out) == (enough == 0)
@@ -324,7 +324,7 @@ def test_a_dry_run_tells_the_memory_of_a_whole_batch(train, monkeypatch):
 )
 def test_every_recipe_makes_a_step(train, name, tmp_path, monkeypatch):
     """Of its own network, on the bundled scene; masks and spectra that recipes read are drawn."""
-    monkeypatch.setattr(dry_run, "STEPS", 1)
+    monkeypatch.setattr(dry_run, "MAX_TIMED_STEPS", 1)
     (tmp_path / "tsa").mkdir()
     (tmp_path / "spectra").mkdir()
     for kind in ("sur", "spd"):

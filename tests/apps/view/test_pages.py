@@ -16,11 +16,11 @@ import panel as pn
 
 from cassi.apps.view import runs
 from cassi.apps.view.allowed_paths import AllowedPaths
-from cassi.apps.view.cubes import Shown
+from cassi.apps.view.cubes import CubeView
 from cassi.apps.view.jobs import Job, Jobs
 from cassi.apps.view.pages import gallery
 from cassi.apps.view.pages.camera import CameraSection
-from cassi.apps.view.pages.figures import with_mask
+from cassi.apps.view.pages.figures import overlay_mask
 from cassi.apps.view.pages.files import FilesSection
 from cassi.apps.view.pages.gallery import GallerySection
 from cassi.apps.view.pages.look import LookSection
@@ -55,7 +55,7 @@ def polls(monkeypatch):
 def jobs():
     jobs = Jobs()
     yield jobs
-    jobs.close()
+    jobs.stop()
 
 
 def said(place):
@@ -89,16 +89,16 @@ def test_what_is_dropped_is_kept_or_refused(session):
 
     def drop(number, name):
         inboxes[files.keys["mask"]].add(number, name, b"data")
-        files._receive("mask", SimpleNamespace(data={"drop": number}))
+        files._receive_drop("mask", SimpleNamespace(data={"drop": number}))
         return said(files.messages["mask"])
 
     assert drop("1", "mask.exe").startswith("error: expected a file .")
     assert drop("2", "mask.npy") == "mask: mask.npy"
     assert taken[0].endswith("mask.npy'")
-    files._receive("mask", SimpleNamespace(data={"error": "the connection was lost"}))
+    files._receive_drop("mask", SimpleNamespace(data={"error": "the connection was lost"}))
     assert said(files.messages["mask"]) == "error: the connection was lost"
     assert len(inboxes) == 3
-    files.close()
+    files.remove_inboxes()
     assert inboxes == {}
 
 
@@ -107,11 +107,11 @@ def test_a_camera_is_drawn_and_calibrated(session, jobs, polls, monkeypatch):
     camera = CameraSection(session, jobs, ready.append)
     camera.band.value = 2  # before there is a frame
     camera.fields["system.step"].value = "2"
-    assert said(camera.message) == "nothing in the frame speaks against this camera"
+    assert said(camera.status) == "nothing in the frame speaks against this camera"
     assert (camera.band.end, ready[-1]) == (8, True)
-    assert said(camera.frame.caption) == "Frame: mask in red"
+    assert said(camera.frame_figure.caption) == "Frame: mask in red"
     camera._show(replace(camera.summary, mask=None, offsets=None))
-    assert said(camera.frame.caption) == "Frame: as it was read"
+    assert said(camera.frame_figure.caption) == "Frame: as it was read"
 
     def calibrate(find):
         gate = threading.Event()
@@ -120,16 +120,16 @@ def test_a_camera_is_drawn_and_calibrated(session, jobs, polls, monkeypatch):
             "find_camera_by_settings",
             lambda snapshot, settings: gate.wait(60) and find(settings),
         )
-        camera.calibrate.clicks += 1
+        camera.calibrate_button.clicks += 1
         (poll,) = polls
         poll()
-        assert said(camera.estimates).endswith(" …")
+        assert said(camera.calibration_status).endswith(" …")
         gate.set()
         jobs.submit(int).future.exception()
         poll()
         assert not polls
-        assert not camera.calibrate.disabled
-        return said(camera.estimates)
+        assert not camera.calibrate_button.disabled
+        return said(camera.calibration_status)
 
     monkeypatch.setattr(runs, "say_estimates", str)
     monkeypatch.setattr(runs, "summarize_calibration", str)
@@ -138,39 +138,39 @@ def test_a_camera_is_drawn_and_calibrated(session, jobs, polls, monkeypatch):
         return SimpleNamespace(camera=SimpleNamespace(calibration=f"<{settings.calibrate}>"))
 
     assert calibrate(find).startswith("found")
-    assert said(camera.table_of_estimates) == "<True>"
+    assert said(camera.estimate_table) == "<True>"
     assert calibrate(lambda settings: 1 / 0).startswith("error: ZeroDivisionError")
     camera.fields["wavelengths"].value = "450,460"
-    assert said(camera.message).startswith("error: ")
+    assert said(camera.status).startswith("error: ")
     assert ready[-1] is False
-    session.say_more("solver.iteration=3")
-    camera.calibrate.clicks += 1
-    assert "did you mean" in said(camera.estimates)
+    session.set_further_options("solver.iteration=3")
+    camera.calibrate_button.clicks += 1
+    assert "did you mean" in said(camera.calibration_status)
     assert not polls
 
 
 def test_of_many_results_the_page_has_the_first(session, monkeypatch):
-    monkeypatch.setattr(gallery, "_PAGE", 1)
-    session.say_more("solver.iterations=1\noutput.pictures=false")
+    monkeypatch.setattr(gallery, "_PAGE_SIZE", 1)
+    session.set_further_options("solver.iterations=1\noutput.pictures=false")
     shown = runs.reconstruct(session.settings(), session.options(), Job())
     for name in ("one", "two"):
-        runs.save(shown, session.output / name)
+        runs.save_result(shown, session.output / name)
     opened = []
     section = GallerySection(session, opened.append, None)
     asyncio.run(section.refresh())
-    assert (len(section.cards), section.more.visible) == (1, True)
-    asyncio.run(section._more(None))
-    assert (len(section.cards), section.more.visible) == (2, False)
+    assert (len(section.cards), section.more_button.visible) == (1, True)
+    asyncio.run(section._show_more(None))
+    assert (len(section.cards), section.more_button.visible) == (2, False)
     assert said(section.message) == "2 done"
     first, second = section.entries
     (session.output / "one" / "cube.tif").write_bytes(b"damaged")
-    asyncio.run(section._open(first, None))
+    asyncio.run(section._open_entry(first, None))
     assert said(section.message).startswith("error: cannot read")
-    asyncio.run(section._open(second, None))
+    asyncio.run(section._open_entry(second, None))
     assert [each.cube.shape for each in opened] == [shown.cube.shape]
     with pytest.raises(ValueError, match="expected a cube made here; this one lies in its folder"):
-        runs.save(opened[0], session.output / "again")
-    monkeypatch.setattr(gallery, "list_results", lambda allowed: 1 / 0)
+        runs.save_result(opened[0], session.output / "again")
+    monkeypatch.setattr(gallery, "list_results", lambda allowed_paths: 1 / 0)
     asyncio.run(section.refresh())
     assert said(section.message).startswith("error: ZeroDivisionError")
 
@@ -179,19 +179,19 @@ def test_the_next_file_is_asked_for(session, jobs):
     camera = CameraSection(session, jobs, lambda summary: None)
     mask = session.values.pop("mask")
     asyncio.run(camera.refresh())
-    assert said(camera.message) == "Now choose its mask, or a camera file."
+    assert said(camera.status) == "Now choose its mask, or a camera file."
     snapshot = session.values.pop("measurement")
     session.values["mask"] = mask
     asyncio.run(camera.refresh())
-    assert said(camera.message) == "Now choose the snapshot."
+    assert said(camera.status) == "Now choose the snapshot."
     session.values["measurement"] = snapshot
     asyncio.run(camera.refresh())
-    assert "nothing in the frame speaks against" in said(camera.message)
+    assert "nothing in the frame speaks against" in said(camera.status)
 
 
 def _made(name):
     cube = np.ones((2, 8, 8), np.float32)
-    return Shown(name, cube, numbers={"iterations": 1}, made=(None, [], None))
+    return CubeView(name, cube, numbers={"iterations": 1}, origin=(None, [], None))
 
 
 def test_cubes_are_told_apart_and_count_as_unsaved_until_they_are(session, monkeypatch):
@@ -199,23 +199,25 @@ def test_cubes_are_told_apart_and_count_as_unsaved_until_they_are(session, monke
     look = LookSection(session, reports)
     names = [f"2026-11-28 a lamp and filters, {method}" for method in ("auto", "gap_tv")]
     first, second = (session.add(_made(name)) for name in names)
-    look.open(first)
-    look.open(second)
-    assert list(look.cube.options) == ["…auto", "…gap_tv"]
+    look.open_cube(first)
+    look.open_cube(second)
+    assert list(look.cube_list.options) == ["…auto", "…gap_tv"]
     assert said(look.message) == names[1]
-    assert '<p class="line pending">not saved yet: ' in look.unsaved.object
+    assert '<p class="line pending">not saved yet: ' in look.unsaved_line.object
     assert look.save_view.visible
-    monkeypatch.setattr("cassi.apps.view.pages.look.save", lambda shown, folder: "the command")
-    look.name.value = "../second"
-    look.save.clicks += 1
-    assert said(look.saved).startswith("error: name: expected one below")
-    look.name.value = "second"
-    look.save.clicks += 1
-    assert said(look.saved) == f"saved in {session.output}/secondto repeat it: the command"
-    assert said(look.unsaved) == f"not saved yet: {names[0]}"
+    monkeypatch.setattr(
+        "cassi.apps.view.pages.look.save_result", lambda shown, folder: "the command"
+    )
+    look.folder_name.value = "../second"
+    look.save_button.clicks += 1
+    assert said(look.save_status).startswith("error: name: expected one below")
+    look.folder_name.value = "second"
+    look.save_button.clicks += 1
+    assert said(look.save_status) == f"saved in {session.output}/secondto repeat it: the command"
+    assert said(look.unsaved_line) == f"not saved yet: {names[0]}"
     look.open_evaluation("table", b"<h1>table</h1>")
     assert not look.save_view.visible
-    look.save.clicks += 1  # nothing is chosen
+    look.save_button.clicks += 1  # nothing is chosen
     (page,) = reports.values()
     assert page.startswith(b"<h1>table</h1>")
     look.open_evaluation("table", b"<h1>newer</h1>")
@@ -231,7 +233,7 @@ def test_the_gallery_opens_an_evaluation(session):
     shown = []
     section = GallerySection(session, None, lambda name, page: shown.append((name, page)))
     asyncio.run(section.refresh())
-    asyncio.run(section._open(section.entries[0], None))
+    asyncio.run(section._open_entry(section.entries[0], None))
     ((name, page),) = shown
     assert (name, page.endswith(b"<h1>report</h1>")) == ("output/evaluated", True)
 
@@ -242,21 +244,21 @@ def test_a_run_says_what_the_camera_check_found_in_its_cube(session, jobs, polls
     shown, gate = replace(_made("scene"), numbers=warned), threading.Event()
 
     def reconstruct(settings, options, job):
-        job.share, job.picture = 0.5, np.zeros((4, 4, 3), np.uint8)
+        job.progress, job.picture = 0.5, np.zeros((4, 4, 3), np.uint8)
         gate.wait(60)
         return shown
 
     monkeypatch.setattr("cassi.apps.view.pages.run.reconstruct", reconstruct)
     opened = []
     run = RunSection(session, jobs, opened.append)
-    run.start.clicks += 1
+    run.start_button.clicks += 1
     (poll,) = polls
     poll()
-    assert '<p class="line pending">' in run.message.object
+    assert '<p class="line pending">' in run.status.object
     gate.set()
     jobs.submit(int).future.exception()
     poll()
-    assert "pending" not in run.message.object
+    assert "pending" not in run.status.object
     assert run.picture.object.size == (4, 4)
     assert said(run.warnings) == "direction: set system.step=-2"
     assert opened == [shown]
@@ -265,30 +267,30 @@ def test_a_run_says_what_the_camera_check_found_in_its_cube(session, jobs, polls
 def test_a_run_that_is_stopped_or_never_begins(session, jobs, polls):
     run = RunSection(session, jobs, lambda shown: None)
     asyncio.run(run.list_methods())
-    assert "admm_tv" in run.method.options
-    run.more.value = "solver.iteration=3"
-    run.start.clicks += 1
-    assert said(run.message).startswith("error: ")
-    run.more.value = "solver.iterations=100000"
-    run.start.clicks += 1
-    run.stop.clicks += 1
+    assert "admm_tv" in run.method_list.options
+    run.options_field.value = "solver.iteration=3"
+    run.start_button.clicks += 1
+    assert said(run.status).startswith("error: ")
+    run.options_field.value = "solver.iterations=100000"
+    run.start_button.clicks += 1
+    run.stop_button.clicks += 1
     jobs.submit(int).future.exception()
     (poll,) = polls
     poll()
-    assert said(run.message) == "stopped"
-    assert (run.start.disabled, run.stop.disabled, polls) == (False, True, [])
-    run.allow(False)
-    assert run.start.disabled
+    assert said(run.status) == "stopped"
+    assert (run.start_button.disabled, run.stop_button.disabled, polls) == (False, True, [])
+    run.set_ready(False)
+    assert run.start_button.disabled
     empty = RunSection(Session(AllowedPaths([]), session.output), jobs, lambda shown: None)
-    empty.start.clicks += 1
-    assert said(empty.message) == "error: choose a snapshot, or take the example"
+    empty.start_button.clicks += 1
+    assert said(empty.status) == "error: choose a snapshot, or take the example"
 
 
 def test_a_mask_lies_where_its_band_falls():
     frame, mask = np.ones((6, 10), np.float32), np.ones((6, 4), np.float32)
     for offset, reached in ((3, range(3, 7)), (-2, range(2)), (8, range(8, 10)), (20, ())):
-        picture = with_mask(frame, mask, offset, -1)
+        picture = overlay_mask(frame, mask, offset, -1)
         red = [k for k in range(10) if picture[0, k, 0] != picture[0, k, 1]]
         assert red == list(reached)
-    turned = with_mask(frame.T, mask.T, 3, -2)
-    np.testing.assert_array_equal(turned, with_mask(frame, mask, 3, -1).transpose(1, 0, 2))
+    turned = overlay_mask(frame.T, mask.T, 3, -2)
+    np.testing.assert_array_equal(turned, overlay_mask(frame, mask, 3, -1).transpose(1, 0, 2))

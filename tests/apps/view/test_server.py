@@ -16,7 +16,7 @@ from cassi.apps.view import launch
 from cassi.apps.view import server as server_module
 from cassi.apps.view.command import main, parse
 from cassi.apps.view.pages.app import Application
-from cassi.apps.view.server import Report, Server, Upload
+from cassi.apps.view.server import ReportHandler, Server, UploadHandler
 from cassi.apps.view.uploads import Inbox
 
 
@@ -58,7 +58,7 @@ def test_refusals_come_before_bodies(server):
 
 
 def test_slow_senders_are_cut_off(monkeypatch):
-    monkeypatch.setattr(server_module, "_SLOWEST", 0.2)
+    monkeypatch.setattr(server_module, "_MAX_HEADER_SECONDS", 0.2)
     server = Server(lambda: None)
     head = "POST / HTTP/1.1\r\nHost: HOST\r\n"
     try:
@@ -80,8 +80,8 @@ def _put(server, path, origin="http://HOST", length=4, cookie=True):
 
 def test_uploads_come_from_the_page_alone():
     inbox = Inbox()
-    patterns = [("/upload/([A-Za-z0-9_-]+)/([0-9]+)", Upload, {"inboxes": {"key": inbox}})]
-    server = Server(lambda: None, patterns=patterns, largest=8)
+    patterns = [("/upload/([A-Za-z0-9_-]+)/([0-9]+)", UploadHandler, {"inboxes": {"key": inbox}})]
+    server = Server(lambda: None, patterns=patterns, max_body_bytes=8)
     try:
         path = "/upload/key/1?name=a.npy"
         assert _put(server, path).startswith("HTTP/1.1 204")
@@ -123,7 +123,7 @@ def test_the_cookie_lets_through_and_nothing_else(server):
 
 def test_the_code_counts_once_here_and_at_the_door_alone(server):
     code, entered = server.guard.code, []
-    server.guard.entered = lambda: entered.append(server.guard.code)
+    server.guard.on_entry = lambda: entered.append(server.guard.code)
     assert _status(server, f"/?code={code}", host=f"evil.example:{server.port}") == "403"
     for path in (f"/static/a.js?code={code}", f"/?code={code[:-1]}", "/", f"{server.guard.path}/"):
         assert _status(server, path) == "403"
@@ -145,7 +145,7 @@ def test_a_browser_gets_a_cookie_for_the_paths_of_the_application_alone(server):
 
 
 def test_no_answer_is_kept_framed_or_named_elsewhere():
-    patterns = [("/report/([a-z]+)", Report, {"reports": {"key": b"report"}})]
+    patterns = [("/report/([a-z]+)", ReportHandler, {"reports": {"key": b"report"}})]
     server = Server(lambda: "page", patterns=patterns)
     path, cookie = server.guard.path, f"{server.guard.cookie_name}={server.guard.cookie}"
     try:
@@ -183,7 +183,7 @@ def test_a_tab_has_all_sections_and_takes_uploads(tmp_path):
         page = _get(server, f"{server.guard.path}/", cookie)
     finally:
         server.stop()
-        application.close()
+        application.stop()
     assert re.findall('<section class="(.*?)" aria-label="(.*?)"', page) == [
         *(("empty", "Results"), ("", "Files"), ("", "Camera"), ("", "Reconstruct")),
         *(("empty", "Look"), ("empty", "Save")),

@@ -13,9 +13,9 @@ from cassi.apps.reconstruct import reconstruct as command
 from cassi.apps.reconstructors import compose_settings, settings_of_file
 from cassi.apps.settings import to_dict
 from cassi.apps.view import input_summary, runs
-from cassi.apps.view.cubes import Shown
-from cassi.apps.view.jobs import Job, Jobs, Stopped, explain
-from cassi.apps.view.repeat import NAME, write_config
+from cassi.apps.view.cubes import CubeView
+from cassi.apps.view.jobs import Job, Jobs, StopJob, describe_error
+from cassi.apps.view.repeat import CONFIG_NAME, write_config
 from cassi.apps.view.session import Session
 from cassi.calibration import CameraCheck, Finding
 from cassi.checks import reading_only
@@ -32,7 +32,7 @@ def test_the_summary_is_said_and_drawn(session):
     found = session.summarize()
     assert _row(found, "Cube") == "8 bands of 64 × 64 pixels"
     assert _row(found, "Dispersion").startswith("2 pixels per band")
-    assert found.frame.shape == found.predicted.shape == (64, 78)
+    assert found.frame.shape == found.predicted_frame.shape == (64, 78)
     assert found.mask.shape == (64, 64)
     assert found.offsets[1] == 2
     assert found.agreement > 0.9
@@ -66,15 +66,15 @@ def test_the_camera_check_decides_before_the_agreement(session, monkeypatch):
 
 
 def test_ends_of_the_spectrum_become_wavelengths(session):
-    session.say_wavelengths("450 - 590")
+    session.set_wavelengths("450 - 590")
     found = session.summarize()
     assert found.snapshot.camera.wavelengths == tuple(range(450, 600, 20))
     session.set("system.step", "1")
     assert session.summarize().snapshot.camera.wavelengths[1] == 460
     session.set("system.step", "2")
-    session.say_wavelengths("450, 460, 470, 480, 490, 500, 510, 530")
+    session.set_wavelengths("450, 460, 470, 480, 490, 500, 510, 530")
     assert session.summarize().snapshot.camera.wavelengths[-1] == 530
-    session.say_wavelengths("")
+    session.set_wavelengths("")
     assert session.summarize().snapshot.camera.wavelengths is None
 
 
@@ -96,18 +96,18 @@ def test_a_name_is_a_name(name, session, files, tmp_path):
     assert session.summarize().frame.shape == (64, 78)
     (folder / f"net{name}.safetensors").touch()
     session.use_method(str(folder / f"net{name}.safetensors"))
-    session.say_more(f"dark='{folder}/x${{seed}}.npy'" if "'" not in name else "")
+    session.set_further_options(f"dark='{folder}/x${{seed}}.npy'" if "'" not in name else "")
     settings = session.settings()
     assert (settings.measurement, settings.mask) == (snapshot, mask)
     assert settings.model == {"path": f"{folder}/net{name}.safetensors"}
-    assert runs.method_of(settings, session.options()) == f"net{name}"
+    assert runs.name_method(settings, session.options()) == f"net{name}"
     assert settings.dark == (f"{folder}/x${{seed}}.npy" if "'" not in name else 0.0)
     session.set_file("mask", None)
     session.set_file("camera", folder / "camera.yaml")
     settings = session.settings()
     assert settings.mask == str(folder / "mask.npy")
     write_config(tmp_path, settings, session.options())
-    again = settings_of_file(tmp_path / f"{NAME}.yaml")
+    again = settings_of_file(tmp_path / f"{CONFIG_NAME}.yaml")
     assert (again.measurement, again.model, again.dark) == (
         *(settings.measurement, settings.model, settings.dark),
     )
@@ -129,24 +129,24 @@ def test_only_files_that_may_be_read(session, tmp_path):
         session.set_file("mask", outside)
     with pytest.raises(PermissionError, match="not below"):
         session.use_method(str(tmp_path / "model.safetensors"))
-    with reading_only(session.allowed.check_opened):
+    with reading_only(session.allowed_paths.check_opened):
         for line in (f"camera={camera}", f"mask='{outside}'", f"dark='{outside}'"):
-            session.say_more(line)
+            session.set_further_options(line)
             with pytest.raises(PermissionError, match="not below"):
                 session.summarize()
-    session.say_more("hydra.searchpath=[/]")
+    session.set_further_options("hydra.searchpath=[/]")
     with pytest.raises(ValueError, match="settings of cassi-reconstruct alone"):
         session.settings()
 
 
 def test_what_is_missing_is_said(session):
-    empty = Session(session.allowed, session.output)
+    empty = Session(session.allowed_paths, session.output)
     with pytest.raises(ValueError, match="choose a snapshot"):
         empty.settings()
-    session.say_more("solver.iteration=3")
+    session.set_further_options("solver.iteration=3")
     with pytest.raises(ValueError, match=r"solver\.iterations"):
         session.settings()
-    session.say_more("memory_budget=1GiB")
+    session.set_further_options("memory_budget=1GiB")
     with pytest.raises(ValueError, match="memory_budget"):
         session.settings()
 
@@ -183,7 +183,7 @@ def test_a_config_says_what_options_say(options, tmp_path, files):
     options += [f"measurement='{files / 'snapshot.npy'}'"]
     settings = compose_settings(options)
     write_config(tmp_path, settings, options)
-    again = to_dict(settings_of_file(tmp_path / f"{NAME}.yaml"))
+    again = to_dict(settings_of_file(tmp_path / f"{CONFIG_NAME}.yaml"))
     wanted = to_dict(settings) | {"camera": None}
     assert {**again.pop("system")} == {"detector": None} | wanted.pop("system")
     assert again == wanted
@@ -192,18 +192,18 @@ def test_a_config_says_what_options_say(options, tmp_path, files):
 @pytest.mark.parametrize("method", ["auto", "gap_tv", "pretrained"])
 def test_the_saved_config_gives_the_same_bits(method, session, tmp_path):
     session.use_method(method)
-    session.say_more(
+    session.set_further_options(
         "seed=5\noutput.pictures=false" + ("" if method == "pretrained" else f"\n{SHORT}")
     )
     settings, options = session.settings(), session.options()
     pictures, job = [], Job()
     shown = runs.reconstruct(settings, options, job)
     pictures.append(job.picture)
-    assert job.share == 1
+    assert job.progress == 1
     assert pictures[0].shape == (64, 64, 3)
-    said = runs.save(shown, tmp_path / "saved")
+    said = runs.save_result(shown, tmp_path / "saved")
     assert said.startswith(f"cassi-reconstruct --config-dir {tmp_path / 'saved'}")
-    again = settings_of_file(tmp_path / "saved" / f"{NAME}.yaml")
+    again = settings_of_file(tmp_path / "saved" / f"{CONFIG_NAME}.yaml")
     command(again, Run(tmp_path / "again", is_multirun=False))
     first, second = (read_cube(tmp_path / each / "cube.tif") for each in ("saved", "again"))
     assert torch.equal(first, second)
@@ -211,7 +211,7 @@ def test_the_saved_config_gives_the_same_bits(method, session, tmp_path):
 
 
 def test_of_two_that_save_under_one_name_one_is_refused(session, tmp_path, monkeypatch):
-    session.say_more(f"{SHORT}\nsolver=gap\noutput.pictures=false")
+    session.set_further_options(f"{SHORT}\nsolver=gap\noutput.pictures=false")
     one, two = (
         runs.reconstruct(session.settings(), [*session.options(), f"seed={seed}"], Job())
         for seed in (1, 2)
@@ -226,20 +226,20 @@ def test_of_two_that_save_under_one_name_one_is_refused(session, tmp_path, monke
 
     monkeypatch.setattr(runs, "write_results", fail)
     with ThreadPoolExecutor(1) as thread:
-        first = thread.submit(runs.save, one, folder)
+        first = thread.submit(runs.save_result, one, folder)
         begun.wait(60)
         with pytest.raises(FileExistsError, match="a name: it is there already; give another name"):
-            runs.save(two, folder)
+            runs.save_result(two, folder)
         refused.set()
         with pytest.raises(OSError, match="no room"):
             first.result()
     assert not folder.exists()  # what failed does not keep the name
     monkeypatch.setattr(runs, "write_results", write)
-    assert f"--config-dir '{folder}'" in runs.save(one, folder)
-    before = (folder / f"{NAME}.yaml").read_bytes()
+    assert f"--config-dir '{folder}'" in runs.save_result(one, folder)
+    before = (folder / f"{CONFIG_NAME}.yaml").read_bytes()
     with pytest.raises(FileExistsError, match="give another name"):
-        runs.save(two, folder)
-    assert (folder / f"{NAME}.yaml").read_bytes() == before
+        runs.save_result(two, folder)
+    assert (folder / f"{CONFIG_NAME}.yaml").read_bytes() == before
 
 
 def test_closing_stops_the_job_that_runs():
@@ -248,12 +248,12 @@ def test_closing_stops_the_job_that_runs():
     def run(job):
         begun.set()
         while True:
-            job.check()
+            job.raise_if_stopped()
 
     job = jobs.submit(run)
     begun.wait(60)
-    jobs.close()
-    with pytest.raises(Stopped):
+    jobs.stop()
+    with pytest.raises(StopJob):
         job.future.result(60)
 
 
@@ -266,16 +266,16 @@ def test_jobs_wait_for_each_other_and_fail_alone():
     assert not last.future.done()
     gate.set()
     assert last.future.result(60) == os.getpid()
-    assert isinstance(stopped.future.exception(), Stopped)
-    assert "defect of the program" in explain(failed.future.exception())
-    jobs.close()
+    assert isinstance(stopped.future.exception(), StopJob)
+    assert "defect of the program" in describe_error(failed.future.exception())
+    jobs.stop()
 
 
 def test_a_reconstruction_stops_when_it_is_told(session):
     job = Job()
     job.stop()
     settings = session.settings()
-    with pytest.raises(Stopped):
+    with pytest.raises(StopJob):
         runs.reconstruct(settings, session.options(), job)
 
 
@@ -283,8 +283,8 @@ def test_results_of_one_name_stay_apart(session):
     """One that is opened again is listed once, unless its files have been written again since."""
     cube = np.ones((2, 3, 4), np.float32)
     read, made = (
-        Shown("one", cube, numbers={"psnr": 1.0}),
-        Shown("one", cube, made=(None, [], None)),
+        CubeView("one", cube, numbers={"psnr": 1.0}),
+        CubeView("one", cube, origin=(None, [], None)),
     )
     first, other = session.add(read), session.add(replace(read, cube=2 * cube))
     assert session.add(replace(read, cube=cube.copy())) is first

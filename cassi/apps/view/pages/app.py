@@ -1,4 +1,4 @@
-"""The application: the parts that all tabs share, and the page of a tab."""
+"""The application: what all tabs share, and the page of one tab."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,7 +7,7 @@ import panel as pn
 
 from cassi import links
 from cassi.apps.view.allowed_paths import AllowedPaths
-from cassi.apps.view.cubes import Shown
+from cassi.apps.view.cubes import CubeView
 from cassi.apps.view.jobs import Jobs
 from cassi.apps.view.pages.camera import CameraSection
 from cassi.apps.view.pages.files import FilesSection
@@ -20,13 +20,13 @@ from cassi.apps.view.uploads import Inbox
 
 
 class Application:
-    """The folders that may be read, the thread of the jobs, and what the server serves and takes.
+    """What all tabs share: allowed folders, the thread of the jobs, reports and uploads.
 
     Args:
-        folders: of the command line.
+        folders: folders of the command line, which may be read.
         output: folder of results and uploads.
-        reports: HTML by random key.
-        inboxes: of uploads by random key.
+        reports: reports that the server serves, HTML by random key.
+        inboxes: inboxes that the server fills with uploads, by random key.
     """
 
     def __init__(
@@ -38,31 +38,31 @@ class Application:
     ) -> None:
         links.guard(output)
         self.output, self.reports, self.inboxes = output.resolve(), reports, inboxes
-        self.allowed = AllowedPaths([*folders, self.output])
+        self.allowed_paths = AllowedPaths([*folders, self.output])
         self.jobs = Jobs()
         pn.extension()
 
     def page(self) -> Page:
-        """Make the page of a tab: its sections, and the calls among them."""
-        session = Session(self.allowed, self.output)
+        """Make the page of a tab: its sections, and the calls between them."""
+        session = Session(self.allowed_paths, self.output)
 
-        def open_cube(shown: Shown) -> None:
-            look.open(session.add(shown))
+        def add_cube(cube_view: CubeView) -> None:
+            look.open_cube(session.add(cube_view))
 
         look = LookSection(session, self.reports)
-        gallery = GallerySection(session, open_cube, look.open_evaluation)
-        run = RunSection(session, self.jobs, open_cube)
-        camera = CameraSection(session, self.jobs, run.allow)
+        gallery = GallerySection(session, add_cube, look.open_evaluation)
+        run = RunSection(session, self.jobs, add_cube)
+        camera = CameraSection(session, self.jobs, run.set_ready)
         files = FilesSection(session, self.inboxes, lambda: pn.state.execute(camera.refresh))
 
-        def close(context: object) -> None:
-            run.close()
-            look.close()
-            files.close()
+        def stop_tab(context: object) -> None:
+            run.stop_job()
+            look.remove_report()
+            files.remove_inboxes()
 
-        pn.state.onload(gallery.begin)
+        pn.state.onload(gallery.start)
         pn.state.onload(run.list_methods)
-        pn.state.on_session_destroyed(close)
+        pn.state.on_session_destroyed(stop_tab)
         return Page(
             "cassi-view",
             "From a snapshot and its mask to a cube. Everything stays on this machine.",
@@ -74,9 +74,9 @@ class Application:
                 "Look": look.view,
                 "Save": look.save_view,
             },
-            late=("Results", "Look", "Save"),
+            empty_sections=("Results", "Look", "Save"),
         )
 
-    def close(self) -> None:
-        """End the thread, and the job that runs."""
-        self.jobs.close()
+    def stop(self) -> None:
+        """End the thread and its present job."""
+        self.jobs.stop()

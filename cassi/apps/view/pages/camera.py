@@ -1,4 +1,4 @@
-"""Section 2: the summary of the inputs, and the values that can be corrected."""
+"""Section 2, the camera: a summary of the inputs, and fields for values to correct."""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,25 +8,25 @@ import panel as pn
 from param.parameterized import Event
 
 from cassi.apps.view.input_summary import InputSummary
-from cassi.apps.view.jobs import Jobs, explain
-from cassi.apps.view.pages.figures import PAIR, PictureFigure, grey, with_mask
+from cassi.apps.view.jobs import Jobs, describe_error
+from cassi.apps.view.pages.figures import PAIR_WIDTH, PictureFigure, make_grey, overlay_mask
 from cassi.apps.view.pages.parts import (
     STYLE,
-    attempt,
     button,
     field,
-    follow,
+    follow_job,
     heading,
-    pane,
-    say,
+    html_pane,
+    message_pane,
+    run_in_thread,
     select,
+    show_message,
     table,
-    text,
 )
 from cassi.apps.view.runs import calibrate
 from cassi.apps.view.session import Session
 
-_FIELDS = {
+_TEXT_FIELDS = {
     "system.step": ("Step, pixels per band", "2"),
     "system.bands": ("Bands", "as the widths say"),
     "wavelengths": ("Wavelengths, nm", "450-650, or a list"),
@@ -34,53 +34,54 @@ _FIELDS = {
     "saturation": ("Saturation level", "auto"),
     "bits": ("Bits of the sensor", "none"),
 }
-_LEFT = 390  # pixels of the column with the values
-_AXES = {"columns": None, "rows": "-2"}
+_LEFT_COLUMN_PIXELS = 390  # width of the column with the fields
+_AXIS_OPTIONS = {"columns": None, "rows": "-2"}
 
 
 class CameraSection:
     """The inputs in words, and the frame beside the frame that the camera predicts.
 
     Args:
-        session: of this tab.
-        jobs: that run a calibration.
-        allow: called with whether the inputs fit.
+        session: state of this tab.
+        jobs: runs a calibration.
+        on_check: called with True if the inputs fit, else with False.
     """
 
-    def __init__(self, session: Session, jobs: Jobs, allow: Callable[[bool], object]) -> None:
-        self.session, self.jobs, self.allow = session, jobs, allow
+    def __init__(self, session: Session, jobs: Jobs, on_check: Callable[[bool], object]) -> None:
+        self.session, self.jobs, self.on_check = session, jobs, on_check
         self.fields = {}
-        for name, (label, hint) in _FIELDS.items():
+        for name, (label, hint) in _TEXT_FIELDS.items():
             self.fields[name] = field(label, hint, 170)
-            self.fields[name].param.watch(partial(self._set, name), "value")
-        axis = select("Dispersion along", _AXES, 170)
-        axis.param.watch(partial(self._set, "system.axis"), "value")
+            self.fields[name].param.watch(partial(self._set_option, name), "value")
+        axis = select("Dispersion along", _AXIS_OPTIONS, 170)
+        axis.param.watch(partial(self._set_option, "system.axis"), "value")
+        # A slider needs two different ends, even before the number of bands is known.
         self.band = pn.widgets.IntSlider(
             name="Mask at band", start=1, end=2, width=330, stylesheets=[STYLE]
         )
         self.band.param.watch(lambda event: self._draw_frame(), "value")
-        self.message = text("Choose a snapshot and a mask, or take the example.")
-        self.table = pane(sizing_mode="stretch_width")
-        self.frame = PictureFigure("Frame")
-        self.predicted = PictureFigure("Predicted frame")
-        self.calibrate = button("Calibrate", 150)
-        self.calibrate.on_click(lambda event: self._calibrate())
-        self.estimates = text()
-        self.table_of_estimates = pane()
+        self.status = message_pane("Choose a snapshot and a mask, or take the example.")
+        self.input_table = html_pane(sizing_mode="stretch_width")
+        self.frame_figure = PictureFigure("Frame")
+        self.predicted_figure = PictureFigure("Predicted frame")
+        self.calibrate_button = button("Calibrate", 150)
+        self.calibrate_button.on_click(lambda event: self._calibrate())
+        self.calibration_status = message_pane()
+        self.estimate_table = html_pane()
         self.summary: InputSummary | None = None
         self.pictures = pn.Column(
-            pn.Row(self.frame.view, self.predicted.view, margin=0),
+            pn.Row(self.frame_figure.view, self.predicted_figure.view, margin=0),
             self.band,
-            pn.Row(self.calibrate, self.estimates),
-            self.table_of_estimates,
+            pn.Row(self.calibrate_button, self.calibration_status),
+            self.estimate_table,
             visible=False,
-            width=PAIR,
+            width=PAIR_WIDTH,
         )
         step, bands, wavelengths, *sensor = self.fields.values()
         left = pn.Column(
             pn.FlexBox(step, bands, axis, wavelengths, margin=0),
-            self.message,
-            self.table,
+            self.status,
+            self.input_table,
             pn.Card(
                 pn.FlexBox(*sensor, margin=0),
                 title="Sensor",
@@ -89,57 +90,61 @@ class CameraSection:
                 margin=10,
                 stylesheets=[STYLE],
             ),
-            styles={"flex": f"1 1 {_LEFT + 20}px"},
+            styles={"flex": f"1 1 {_LEFT_COLUMN_PIXELS + 20}px"},
         )
         self.view = pn.Column(
             heading("2 Camera"),
             pn.FlexBox(left, self.pictures, margin=0),
             sizing_mode="stretch_width",
         )
-        self._turn = 0
+        self._refresh_count = 0
 
     async def refresh(self) -> None:
-        """Read all inputs again. Of several calls at once only the last one changes the page."""
-        self._turn += 1
-        turn, values = self._turn, self.session.values
+        """Read all inputs again, and show their summary or the reason of a failure."""
+        # Reading takes a while, and the user may change another field in that time. Only the last
+        # call may change the page, or older inputs could overwrite newer ones.
+        self._refresh_count += 1
+        refresh_number, values = self._refresh_count, self.session.values
 
         def show(summary: InputSummary) -> None:
-            if turn == self._turn:
+            if refresh_number == self._refresh_count:
                 self._show(summary)
 
-        def refuse(reason: str) -> None:
-            if turn == self._turn:
-                self._refuse(reason, "error")
+        def show_refusal(reason: str) -> None:
+            if refresh_number == self._refresh_count:
+                self._show_refusal(reason, "error")
 
         if not values.keys() & {"measurement", "truth"}:
-            self._refuse("Now choose the snapshot.")
+            self._show_refusal("Now choose the snapshot.")
         elif not values.keys() & {"mask", "camera"}:
-            self._refuse("Now choose its mask, or a camera file.")
+            self._show_refusal("Now choose its mask, or a camera file.")
         else:
-            say(self.message, "reading …")
-            await attempt(self.message, self.session.summarize, show, refuse)
+            show_message(self.status, "reading …")
+            await run_in_thread(self.status, self.session.summarize, show, show_refusal)
 
-    def _set(self, name: str, event: Event) -> None:
+    def _set_option(self, name: str, event: Event) -> None:
         if name == "wavelengths":
-            self.session.say_wavelengths(event.new or "")
+            self.session.set_wavelengths(event.new or "")
         else:
             self.session.set(name, event.new)
         if self.session.values:
             pn.state.execute(self.refresh)
 
-    def _refuse(self, message: str, kind: str = "") -> None:
-        self.summary, self.pictures.visible, self.table.object = None, False, ""
-        say(self.message, message, kind)
-        self.allow(False)
+    def _show_refusal(self, message: str, kind: str = "") -> None:
+        self.summary, self.pictures.visible, self.input_table.object = None, False, ""
+        show_message(self.status, message, kind)
+        self.on_check(False)
 
     def _show(self, summary: InputSummary) -> None:
         self.summary = summary
-        read = [row for row in summary.rows if row[0] == "Files"]
-        self.table.object = table([row for row in summary.rows if row not in read], read)
+        file_rows = [row for row in summary.rows if row[0] == "Files"]
+        self.input_table.object = table(
+            [row for row in summary.rows if row not in file_rows], file_rows
+        )
         if summary.warnings:
-            say(self.message, summary.warnings, "warning")
+            show_message(self.status, summary.warnings, "warning")
         else:
-            say(self.message, "nothing in the frame speaks against this camera", "good")
+            show_message(self.status, "nothing in the frame speaks against this camera", "good")
         self.band.visible = summary.mask is not None and summary.offsets is not None
         if summary.offsets is not None:
             count = len(summary.offsets)
@@ -147,35 +152,41 @@ class CameraSection:
                 self.band.param.update(end=max(count, 2), value=max(1, count // 2))
         self._draw_frame()
         caption = f"agreement of fine structure {summary.agreement:.2f}"
-        self.predicted.show(grey(summary.predicted), caption)
+        self.predicted_figure.show(make_grey(summary.predicted_frame), caption)
         self.pictures.visible = True
-        self.allow(True)
+        self.on_check(True)
 
     def _draw_frame(self) -> None:
         summary = self.summary
         if summary is None:
             return
         if summary.mask is None or summary.offsets is None:
-            self.frame.show(grey(summary.frame), "as it was read")
+            self.frame_figure.show(make_grey(summary.frame), "as it was read")
             return
         offset = summary.offsets[min(self.band.value, len(summary.offsets)) - 1]
-        picture = with_mask(summary.frame, summary.mask, offset, summary.axis)
-        self.frame.show(picture, "mask in red")
+        picture = overlay_mask(summary.frame, summary.mask, offset, summary.axis)
+        self.frame_figure.show(picture, "mask in red")
 
     def _calibrate(self) -> None:
         try:
             settings = self.session.settings()
         except Exception as error:
-            say(self.estimates, explain(error), "error")
+            show_message(self.calibration_status, describe_error(error), "error")
             return
-        self.calibrate.disabled = True
+        self.calibrate_button.disabled = True
         job = self.jobs.submit(lambda job: calibrate(settings, job))
 
-        def end() -> None:
-            self.calibrate.disabled = False
+        def enable_button() -> None:
+            self.calibrate_button.disabled = False
 
-        def done(estimates: str) -> None:
-            say(self.estimates, "found; below, “Calibrate first” uses it")
-            self.table_of_estimates.object = f"<pre>{escape(estimates)}</pre>"
+        def show_estimates(estimates: str) -> None:
+            show_message(self.calibration_status, "found; below, “Calibrate first” uses it")
+            self.estimate_table.object = f"<pre>{escape(estimates)}</pre>"
 
-        follow(job, self.estimates, lambda: say(self.estimates, f"{job.stage} …"), end, done)
+        follow_job(
+            job,
+            self.calibration_status,
+            lambda: show_message(self.calibration_status, f"{job.stage} …"),
+            enable_button,
+            show_estimates,
+        )

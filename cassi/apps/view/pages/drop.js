@@ -1,5 +1,5 @@
 // A field for files, dropped or chosen. Each is sent by itself: a message of the page would have to
-// hold it whole, in base64.
+// hold it as a whole, in base64.
 
 function send(address, file, progress) {
   return new Promise((resolve, reject) => {
@@ -24,15 +24,15 @@ export function render({ model }) {
   Object.assign(input, { type: "file", accept: model.accept, multiple: model.multiple });
   bar.hidden = true;
   bar.setAttribute("aria-label", "Upload");
-  let drop = Date.now();  // a field that is drawn again continues no drop of before
+  let drop = Date.now();  // a number that the field has not had before it was drawn again
 
   async function take(files) {
     const mine = ++drop;
     const total = files.reduce((sum, file) => sum + file.size, 0);
     let before = 0;
-    if (total > model.most) {
-      const most = Math.floor(model.most / 2 ** 20);
-      const error = `expected at most ${most} MiB; put larger files into the folder, and choose them there`;
+    if (total > model.max_bytes) {
+      const limit = Math.floor(model.max_bytes / 2 ** 20);
+      const error = `expected at most ${limit} MiB; put larger files into the folder, and choose them there`;
       model.send_msg({ error });
       return;
     }

@@ -1,4 +1,4 @@
-"""Sections 4 and 5: look at a cube, or at an evaluation; save a cube as the command does."""
+"""Sections 4 and 5: look at a cube or an evaluation, and save a cube like the command."""
 
 import secrets
 from dataclasses import replace
@@ -9,27 +9,29 @@ from urllib.parse import quote
 import panel as pn
 from param.parameterized import Event
 
-from cassi.apps.view.cubes import Shown, report_on, short_names
+from cassi.apps.view.cubes import CubeView, render_report, shorten_names
 from cassi.apps.view.pages.parts import (
-    PENDING,
     STYLE,
-    attempt,
+    UNSAVED_KIND,
     button,
     field,
     heading,
-    say,
+    message_pane,
+    run_in_thread,
     select,
-    text,
+    show_message,
 )
-from cassi.apps.view.runs import save
+from cassi.apps.view.runs import save_result
 from cassi.apps.view.session import Session
 
-# The page may run its scripts and give files to keep; it shares no origin with the application.
-_FRAME = """\
+# The report may run scripts and offer downloads. It shares no origin with the application, so a
+# report from a stranger's folder cannot control it.
+_REPORT_FRAME = """\
 <iframe title="Report" sandbox="allow-scripts allow-downloads" src="report/{key}#{name}"></iframe>
 """
-# Of another origin, the frame cannot be measured from outside: its page tells `page.html`.
-_HEIGHT = b"""
+# The browser hides the height of a frame of another origin. So the report itself sends its height
+# to `page.html`, which sets that of the frame.
+_HEIGHT_SCRIPT = b"""
 <script>
   new ResizeObserver(([{ target }]) => parent.postMessage({ height: target.offsetHeight }, "*"))
     .observe(document.documentElement);
@@ -38,129 +40,132 @@ _HEIGHT = b"""
 
 
 class LookSection:
-    """The cube that is chosen beside the others of its shape, or an evaluation.
+    """The report of the chosen cube or evaluation, and the section that saves the cube.
 
     Args:
-        session: of this tab.
-        reports: that the server serves, by random key.
+        session: state of this tab.
+        reports: reports that the server serves, by random key.
     """
 
     def __init__(self, session: Session, reports: dict[str, bytes]) -> None:
         self.session, self.reports = session, reports
         self.evaluations: dict[str, bytes] = {}
         self.labels: dict[str, str] = {}
-        self.cube = select("Cube", [], None)
-        self.cube.param.watch(self._choose, "value")
-        self.message, self.unsaved = text(), text()
+        self.cube_list = select("Cube", [], None)
+        self.cube_list.param.watch(self._choose_cube, "value")
+        self.message, self.unsaved_line = message_pane(), message_pane()
         self.frame = pn.pane.HTML("", margin=0, stylesheets=[STYLE], sizing_mode="stretch_width")
         self.view = pn.Column(
             heading("4 Look"),
-            self.cube,
-            self.unsaved,
+            self.cube_list,
+            self.unsaved_line,
             self.message,
             self.frame,
             visible=False,
             sizing_mode="stretch_width",
         )
-        self.name = field("Name of the folder", "first", 240, "first")
-        self.save = button("Save", primary=True)
-        self.save.on_click(self._save)
-        self.saved = text()
+        self.folder_name = field("Name of the folder", "first", 240, "first")
+        self.save_button = button("Save", primary=True)
+        self.save_button.on_click(self._save)
+        self.save_status = message_pane()
         self.save_view = pn.Column(
             heading("5 Save"),
-            pn.Row(self.name, pn.Column(pn.Spacer(height=18), self.save)),
-            text(f"below {session.output}"),
-            self.saved,
+            pn.Row(self.folder_name, pn.Column(pn.Spacer(height=18), self.save_button)),
+            message_pane(f"below {session.output}"),
+            self.save_status,
             visible=False,
         )
-        self._key = ""
-        self._unsaved: list[str] = []
+        self._report_key = ""
+        self._unsaved_names: list[str] = []
 
-    def open(self, shown: Shown) -> None:
+    def open_cube(self, cube_view: CubeView) -> None:
         """Choose a cube of the session."""
-        if shown.made is not None:
-            self._unsaved.append(shown.name)
-        self._say_unsaved()
-        self._list(shown.name)
+        if cube_view.origin is not None:
+            self._unsaved_names.append(cube_view.name)
+        self._show_unsaved()
+        self._list_cubes(cube_view.name)
 
     def open_evaluation(self, name: str, page: bytes) -> None:
         """Choose the page of an evaluation, HTML."""
         self.evaluations[name] = page
-        if self.cube.value == name:
-            self._show(name, page)
+        if self.cube_list.value == name:
+            self._show_report(name, page)
         else:
-            self._list(name)
+            self._list_cubes(name)
 
-    def close(self) -> None:
-        """Serve the report of this tab no longer."""
-        self.reports.pop(self._key, None)
+    def remove_report(self) -> None:
+        """Remove the report of this tab, so that the server serves it no longer."""
+        self.reports.pop(self._report_key, None)
 
-    def _list(self, name: str) -> None:
-        self.labels = short_names([*self.session.results, *self.evaluations])
-        options = {label: each for each, label in self.labels.items()}
-        self.cube.param.update(options=options, value=name)
+    def _list_cubes(self, name: str) -> None:
+        self.labels = shorten_names([*self.session.results, *self.evaluations])
+        options = {label: name for name, label in self.labels.items()}
+        self.cube_list.param.update(options=options, value=name)
         self.view.visible = True
 
-    def _say_unsaved(self) -> None:
-        names = "; ".join(self._unsaved)
-        say(self.unsaved, f"not saved yet: {names}" if names else "", PENDING)
+    def _show_unsaved(self) -> None:
+        names = "; ".join(self._unsaved_names)
+        show_message(self.unsaved_line, f"not saved yet: {names}" if names else "", UNSAVED_KIND)
 
-    async def _choose(self, event: Event) -> None:
+    async def _choose_cube(self, event: Event) -> None:
         name = event.new
-        shown = self.session.results.get(name)
-        self.save_view.visible = shown is not None and shown.made is not None
-        say(self.message, f"packing {name} …")
+        cube_view = self.session.results.get(name)
+        self.save_view.visible = cube_view is not None and cube_view.origin is not None
+        show_message(self.message, f"packing {name} …")
 
         def pack() -> bytes:
             if name in self.evaluations:
                 return self.evaluations[name]
             cubes = {
-                each: replace(cube, name=self.labels[each])
-                for each, cube in self.session.results.items()
+                key: replace(cube, name=self.labels[key])
+                for key, cube in self.session.results.items()
             }
-            return report_on(cubes[name], cubes.values())
+            return render_report(cubes[name], cubes.values())
 
-        await attempt(self.message, pack, lambda page: self._show(name, page))
+        await run_in_thread(self.message, pack, lambda page: self._show_report(name, page))
 
-    def _show(self, name: str, page: bytes) -> None:
-        if name != self.cube.value:  # another was chosen in the meantime
+    def _show_report(self, name: str, page: bytes) -> None:
+        if name != self.cube_list.value:  # the user has chosen another cube in the meantime
             return
-        self.close()
-        self._key = secrets.token_urlsafe(24)
-        self.reports[self._key] = page + _HEIGHT
+        self.remove_report()
+        self._report_key = secrets.token_urlsafe(24)
+        self.reports[self._report_key] = page + _HEIGHT_SCRIPT
         label = self.labels[name]
-        self.frame.object = _FRAME.format(key=self._key, name=escape(quote(label)))
-        say(self.message, name if label != name else "")
+        self.frame.object = _REPORT_FRAME.format(key=self._report_key, name=escape(quote(label)))
+        show_message(self.message, name if label != name else "")
 
     async def _save(self, event: Event) -> None:
-        shown = self.session.results.get(self.cube.value)
-        if shown is None:
+        cube_view = self.session.results.get(self.cube_list.value)
+        if cube_view is None:
             return
-        self.save.disabled = True
-        say(self.saved, "writing …")
-        name = self.name.value_input or self.name.value
+        self.save_button.disabled = True
+        show_message(self.save_status, "writing …")
+        name = self.folder_name.value_input or self.folder_name.value
 
         def write() -> tuple[Path, str]:
-            folder = place(self.session.output, name)
-            return folder, save(shown, folder)
+            folder = result_folder(self.session.output, name)
+            return folder, save_result(cube_view, folder)
 
-        def done(result: tuple[Path, str]) -> None:
-            self._unsaved = [each for each in self._unsaved if each != shown.name]
-            self._say_unsaved()
+        def show_command(result: tuple[Path, str]) -> None:
+            self._unsaved_names = [name for name in self._unsaved_names if name != cube_view.name]
+            self._show_unsaved()
             folder, command = result
-            say(self.saved, [f"saved in {folder}", f"to repeat it: {command}"], "good")
+            show_message(
+                self.save_status, [f"saved in {folder}", f"to repeat it: {command}"], "good"
+            )
 
-        await attempt(self.saved, write, done)
-        self.save.disabled = False
+        await run_in_thread(self.save_status, write, show_command)
+        self.save_button.disabled = False
 
 
-def place(output: Path, name: str) -> Path:
-    """Return the folder of a new result.
+def result_folder(output: Path, name: str) -> Path:
+    """Return the folder of a new result below the output folder.
 
     Raises:
-        ValueError: the name is empty, or leads out of the output folder.
+        ValueError: the name is empty, hidden, or leads out of the output folder.
     """
     name = name.strip()
+    # `..` begins with a dot, too, so this also refuses paths that lead upwards.
     parts = Path(name).parts
     if not parts or Path(name).is_absolute() or any(part.startswith(".") for part in parts):
         raise ValueError(f"name: expected one below {output}, got {name!r}")

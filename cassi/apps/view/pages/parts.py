@@ -1,4 +1,4 @@
-"""Parts that several sections use."""
+"""Widgets, messages and background work that several sections use."""
 
 import asyncio
 import html
@@ -9,118 +9,127 @@ from typing import Any
 
 import panel as pn
 
-from cassi.apps.view.jobs import Job, Stopped, explain
+from cassi.apps.view.jobs import Job, StopJob, describe_error
 
 STYLE = Path(__file__).with_name("parts.css").read_text(encoding="utf-8")
-PENDING = "pending"
-"""The kind of a line that says what a reload would lose; `page.html` asks before."""
-_PERIOD = 300  # ms from one look at a job to the next
+UNSAVED_KIND = "pending"
+"""Kind of a message about work that a reload would lose; `page.html` asks before a reload."""
+_POLL_MS = 300  # between two looks at a job
 
 
-def text(content: str | Sequence[str] = "", kind: str = "") -> pn.pane.HTML:
-    """Return a pane for lines that change; see `say`."""
-    place = pane(sizing_mode="stretch_width")
-    say(place, content, kind)
-    return place
+def message_pane(content: str | Sequence[str] = "", kind: str = "") -> pn.pane.HTML:
+    """Return a pane for lines that change; see `show_message`."""
+    pane = html_pane(sizing_mode="stretch_width")
+    show_message(pane, content, kind)
+    return pane
 
 
-def pane(content: str = "", **options: Any) -> pn.pane.HTML:
-    """Return a pane of HTML."""
+def html_pane(content: str = "", **options: Any) -> pn.pane.HTML:
+    """Return a pane of HTML with the style of the page."""
     return pn.pane.HTML(content, stylesheets=[STYLE], margin=(0, 10), **options)
 
 
-def say(place: pn.pane.HTML, content: str | Sequence[str], kind: str = "") -> None:
-    """Show lines of plain text; screen readers speak them.
+def show_message(pane: pn.pane.HTML, content: str | Sequence[str], kind: str = "") -> None:
+    """Show lines of plain text in a pane; screen readers speak them.
 
     Args:
-        place: a pane made by `text`.
+        pane: made by `message_pane`.
         content: one line, or several.
-        kind: "", "good", "warning", "error" or PENDING.
+        kind: "", "good", "warning", "error" or UNSAVED_KIND.
     """
     lines = [content] if isinstance(content, str) else content
     role = "alert" if kind == "error" else "status"
-    shown = "".join(f'<p class="line {kind}">{html.escape(line)}</p>' for line in lines if line)
-    place.object = f'<div role="{role}">{shown}</div>'
+    paragraphs = "".join(
+        f'<p class="line {kind}">{html.escape(line)}</p>' for line in lines if line
+    )
+    pane.object = f'<div role="{role}">{paragraphs}</div>'
 
 
-def later(do: Callable[[], object]) -> None:
-    """Call a function when the page may be changed; a coroutine must, after it has waited."""
-    pn.state.execute(do, schedule=True)
+def schedule(function: Callable[[], object]) -> None:
+    """Call a function when Bokeh allows changes of the page.
+
+    A coroutine that has waited must change the page in this way only.
+    """
+    pn.state.execute(function, schedule=True)
 
 
-async def attempt(
-    place: pn.pane.HTML,
+async def run_in_thread(
+    pane: pn.pane.HTML,
     work: Callable[[], Any],
-    done: Callable[[Any], object],
-    failed: Callable[[str], object] | None = None,
+    on_success: Callable[[Any], object],
+    on_failure: Callable[[str], object] | None = None,
 ) -> None:
-    """Do work in a thread, and hand what it returns to `done`.
+    """Call `work` in a thread, and then `on_success` with its result.
 
-    Where it fails, the reason is said in `place`, or handed to `failed`.
+    If it fails, the reason is shown in the pane, or given to `on_failure`.
     """
     try:
         result = await asyncio.to_thread(work)
     except Exception as error:
-        later(partial(failed or partial(say, place, kind="error"), explain(error)))
+        schedule(
+            partial(on_failure or partial(show_message, pane, kind="error"), describe_error(error))
+        )
     else:
-        later(partial(done, result))
+        schedule(partial(on_success, result))
 
 
-def follow(
+def follow_job(
     job: Job,
-    place: pn.pane.HTML,
-    progress: Callable[[], object],
-    end: Callable[[], object],
-    done: Callable[[Any], object],
+    pane: pn.pane.HTML,
+    on_progress: Callable[[], object],
+    on_end: Callable[[], object],
+    on_success: Callable[[Any], object],
 ) -> None:
-    """Look at a job until it is over.
+    """Check a job again and again until it has ended.
 
     Args:
-        job: that runs, or waits.
-        place: for the reason why it failed or stopped.
-        progress: called at every look, also at the last one.
-        end: called when it is over.
-        done: called then with its value, if there is one.
+        job: runs, or waits for another one.
+        pane: shows why the job failed or stopped.
+        on_progress: called at every check, including the last one.
+        on_end: called when the job has ended.
+        on_success: called after `on_end` with the result, if there is one.
     """
 
-    def poll() -> None:
-        progress()
+    def check_job() -> None:
+        on_progress()
         if not job.future.done():
             return
-        polling.stop()
-        end()
+        callback.stop()
+        on_end()
         try:
             value = job.future.result()
-        except Stopped:
-            say(place, "stopped")
-        except BaseException as error:  # the page goes on
-            say(place, explain(error), "error")
+        except StopJob:
+            show_message(pane, "stopped")
+        except BaseException as error:  # a failed job must not end the page
+            show_message(pane, describe_error(error), "error")
         else:
-            done(value)
+            on_success(value)
 
-    polling = pn.state.add_periodic_callback(poll, period=_PERIOD)
+    callback = pn.state.add_periodic_callback(check_job, period=_POLL_MS)
 
 
 def heading(title: str) -> pn.pane.HTML:
-    """Return the heading of a section."""
+    """Return the heading of a section; the number of `1 Files` stands in a circle."""
     number, _, name = title.rpartition(" ")
-    circle = f"<span>{html.escape(number)}</span> " * bool(number)
-    return pane(f"<h2>{circle}{html.escape(name)}</h2>")
+    circle = f"<span>{html.escape(number)}</span> " if number else ""
+    return html_pane(f"<h2>{circle}{html.escape(name)}</h2>")
 
 
-def table(rows: Iterable[tuple[str, str]], more: Iterable[tuple[str, str]] = ()) -> str:
-    """Return a table of names and values as HTML; `more` unfolds below it."""
-    hidden = list(more)
-    rest = f"<details><summary>What was read</summary>{table(hidden)}</details>" if hidden else ""
+def table(rows: Iterable[tuple[str, str]], hidden_rows: Iterable[tuple[str, str]] = ()) -> str:
+    """Return a table of names and values as HTML; `hidden_rows` unfold below it."""
+    folded_rows = list(hidden_rows)
+    details = ""
+    if folded_rows:
+        details = f"<details><summary>What was read</summary>{table(folded_rows)}</details>"
     body = "".join(
         f'<tr><th scope="row">{html.escape(name)}</th><td>{html.escape(value)}</td></tr>'
         for name, value in rows
     )
-    return f"<table><tbody>{body}</tbody></table>{rest}"
+    return f"<table><tbody>{body}</tbody></table>{details}"
 
 
 def field(name: str, hint: str = "", width: int = 150, value: str = "") -> pn.widgets.TextInput:
-    """Return a field of one line; its value is read when the field loses the focus."""
+    """Return a field for one line; its value is read when the field loses the focus."""
     return pn.widgets.TextInput(name=name, placeholder=hint, width=width, value=value)
 
 
@@ -133,6 +142,6 @@ def button(name: str, width: int = 150, primary: bool = False) -> pn.widgets.But
 def select(
     name: str, options: Sequence[str] | Mapping[str, object], width: int | None
 ) -> pn.widgets.Select:
-    """Return a list of which one entry is chosen; without a width as wide as its section."""
+    """Return a list for one choice; without a width it is as wide as its section."""
     size = {"sizing_mode": "stretch_width", "max_width": 900} if width is None else {"width": width}
     return pn.widgets.Select(name=name, options=options, stylesheets=[STYLE], **size)

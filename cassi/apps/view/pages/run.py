@@ -1,4 +1,4 @@
-"""Section 3: choose a method, reconstruct, and watch the progress."""
+"""Section 3, the run: choose a method, reconstruct, and watch the progress."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,50 +6,62 @@ from collections.abc import Callable
 import panel as pn
 
 from cassi.apps.results import one_line, say_warnings
-from cassi.apps.view.cubes import Shown
-from cassi.apps.view.jobs import Job, Jobs, explain
-from cassi.apps.view.pages.parts import PENDING, STYLE, button, follow, heading, say, select, text
+from cassi.apps.view.cubes import CubeView
+from cassi.apps.view.jobs import Job, Jobs, describe_error
+from cassi.apps.view.pages.parts import (
+    STYLE,
+    UNSAVED_KIND,
+    button,
+    follow_job,
+    heading,
+    message_pane,
+    select,
+    show_message,
+)
 from cassi.apps.view.runs import reconstruct
-from cassi.apps.view.session import METHODS, SUFFIX, Session, list_methods
+from cassi.apps.view.session import METHODS, WEIGHTS_SUFFIX, Session, list_methods
 
-_CALIBRATE = "Calibrate first"
+_CALIBRATE_OPTION = "Calibrate first"
 
 
 class RunSection:
-    """Method, further settings, progress.
+    """Fields for method and further settings, and the progress of a reconstruction.
 
     Args:
-        session: of this tab.
-        jobs: that run reconstructions.
-        done: called with the cube.
+        session: state of this tab.
+        jobs: runs the reconstruction.
+        on_cube: called with the cube.
     """
 
-    def __init__(self, session: Session, jobs: Jobs, done: Callable[[Shown], object]) -> None:
-        self.session, self.jobs, self.done = session, jobs, done
-        self.method = select("Method", dict(METHODS), 420)
-        self.calibrate = pn.widgets.CheckBoxGroup(name="Camera", options=[_CALIBRATE])
-        self.more = pn.widgets.TextAreaInput(
+    def __init__(self, session: Session, jobs: Jobs, on_cube: Callable[[CubeView], object]) -> None:
+        self.session, self.jobs, self.on_cube = session, jobs, on_cube
+        self.method_list = select("Method", dict(METHODS), 420)
+        self.calibrate_box = pn.widgets.CheckBoxGroup(name="Camera", options=[_CALIBRATE_OPTION])
+        self.options_field = pn.widgets.TextAreaInput(
             name="Further settings, one a line, as on the command line",
             placeholder="solver.iterations=200\nseed=1",
             width=420,
             height=80,
         )
-        self.start, self.stop = button("Reconstruct", primary=True), button("Stop", 90)
-        self.start.disabled = self.stop.disabled = True
-        self.start.on_click(lambda event: self._start())
-        self.stop.on_click(lambda event: self.close())
-        self.bar = pn.indicators.Progress(
+        self.start_button, self.stop_button = (
+            button("Reconstruct", primary=True),
+            button("Stop", 90),
+        )
+        self.start_button.disabled = self.stop_button.disabled = True
+        self.start_button.on_click(lambda event: self._start_job())
+        self.stop_button.on_click(lambda event: self.stop_job())
+        self.progress_bar = pn.indicators.Progress(
             name="Progress", value=0, max=100, width=420, stylesheets=[STYLE], visible=False
         )
-        self.message, self.warnings = text(), text()
+        self.status, self.warnings = message_pane(), message_pane()
         self.picture = pn.pane.PNG(None, alt_text="The cube so far, in colour", width=320)
         left = pn.Column(
-            self.method,
-            self.calibrate,
-            self.more,
-            pn.Row(self.start, self.stop),
-            self.bar,
-            self.message,
+            self.method_list,
+            self.calibrate_box,
+            self.options_field,
+            pn.Row(self.start_button, self.stop_button),
+            self.progress_bar,
+            self.status,
             self.warnings,
             width=450,
         )
@@ -61,50 +73,58 @@ class RunSection:
         self._job: Job | None = None
 
     async def list_methods(self) -> None:
-        """Offer all methods; reading their configs takes a while."""
-        files = self.session.allowed.list_files([SUFFIX]).items()
+        """Offer all methods and the networks of the folders."""
+        files = self.session.allowed_paths.list_files([WEIGHTS_SUFFIX]).items()
         networks = {name: str(path) for name, path in files}
-        self.method.options = await asyncio.to_thread(list_methods) | networks
+        # All configs are read for it, which takes a while, and the page must not wait.
+        self.method_list.options = await asyncio.to_thread(list_methods) | networks
 
-    def allow(self, is_ready: bool) -> None:
-        """Enable or disable the button that starts."""
-        self.start.disabled = not is_ready or self._job is not None
+    def set_ready(self, is_ready: bool) -> None:
+        """Enable the start button if the inputs fit, and no job runs."""
+        self.start_button.disabled = not is_ready or self._job is not None
 
-    def close(self) -> None:
-        """Stop the job, also that of a tab that was closed."""
+    def stop_job(self) -> None:
+        """Stop the job. A tab that was closed calls it, too."""
         if self._job is not None:
             self._job.stop()
 
-    def _start(self) -> None:
+    def _start_job(self) -> None:
         try:
-            self.session.use_method(self.method.value)
-            self.session.set("calibrate", "true" if self.calibrate.value else None)
-            self.session.say_more(self.more.value_input or self.more.value or "")
+            self.session.use_method(self.method_list.value)
+            self.session.set("calibrate", "true" if self.calibrate_box.value else None)
+            # `value` changes when the field loses the focus, `value_input` with every letter.
+            self.session.set_further_options(
+                self.options_field.value_input or self.options_field.value or ""
+            )
             settings, options = self.session.settings(), self.session.options()
         except Exception as error:
-            say(self.message, explain(error), "error")
+            show_message(self.status, describe_error(error), "error")
             return
-        self.start.disabled, self.stop.disabled, self.bar.visible = True, False, True
-        say(self.warnings, "")
+        self.start_button.disabled, self.stop_button.disabled, self.progress_bar.visible = (
+            True,
+            False,
+            True,
+        )
+        show_message(self.warnings, "")
         self._job = self.jobs.submit(lambda job: reconstruct(settings, options, job))
-        follow(self._job, self.message, self._show_progress, self._end, self._show)
+        follow_job(self._job, self.status, self._show_progress, self._show_end, self._show_cube)
 
     def _show_progress(self) -> None:
         from PIL import Image
 
         job = self._job
         assert job is not None
-        self.bar.value = round(100 * job.share)
+        self.progress_bar.value = round(100 * job.progress)
         if job.picture is not None:
             self.picture.object = Image.fromarray(job.picture)
-        say(self.message, f"{job.stage} …{job.time_left()}", PENDING)
+        show_message(self.status, f"{job.stage} …{job.time_left()}", UNSAVED_KIND)
 
-    def _end(self) -> None:
+    def _show_end(self) -> None:
         self._job = None
-        self.bar.visible = False
-        self.start.disabled, self.stop.disabled = False, True
+        self.progress_bar.visible = False
+        self.start_button.disabled, self.stop_button.disabled = False, True
 
-    def _show(self, shown: Shown) -> None:
-        say(self.message, f"done: {one_line(dict(shown.numbers))}", "good")
-        say(self.warnings, say_warnings(shown.numbers), "warning")
-        self.done(shown)
+    def _show_cube(self, cube_view: CubeView) -> None:
+        show_message(self.status, f"done: {one_line(dict(cube_view.numbers))}", "good")
+        show_message(self.warnings, say_warnings(cube_view.numbers), "warning")
+        self.on_cube(cube_view)

@@ -1,4 +1,4 @@
-"""The page around sections: header, steps, colours in light and dark. Each is a card."""
+"""The page around the sections: header, steps, colours for light and dark; each section a card."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -7,13 +7,13 @@ import panel as pn
 
 
 class Page(pn.Template):
-    """A page of a command.
+    """The page of a command.
 
     Args:
-        command: its name.
-        lead: a line about it.
-        sections: by name, in order.
-        late: names of sections that have no content at first.
+        command: name of the command.
+        lead: a line about the command.
+        sections: sections by name, in order.
+        empty_sections: names of sections that have no content at first.
     """
 
     def __init__(
@@ -21,15 +21,20 @@ class Page(pn.Template):
         command: str,
         lead: str,
         sections: Mapping[str, pn.viewable.Viewable],
-        late: Collection[str] = (),
+        empty_sections: Collection[str] = (),
     ) -> None:
         super().__init__(Path(__file__).with_name("page.html").read_text(encoding="utf-8"))
-        words = {"command": command, "lead": lead, "sections": list(sections), "late": late}
-        for name, value in words.items():
+        variables = {
+            "command": command,
+            "lead": lead,
+            "sections": list(sections),
+            "empty_sections": empty_sections,
+        }
+        for name, value in variables.items():
             self.add_variable(name, value)
         for name, section in sections.items():
             self.add_panel(name, section)
 
     def __repr__(self) -> str:
-        """Panel writes out every widget for the name of a template, again for each part."""
+        """Return a short name: Panel asks for it with each part, and its own lists every widget."""
         return "Page"
