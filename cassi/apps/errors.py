@@ -18,7 +18,7 @@ from cassi.apps.arguments import (
     paper_recipes,
 )
 from cassi.apps.camera.yaml_slips import find_slip
-from cassi.apps.settings import RENAMED, unknown_key
+from cassi.apps.settings import MOVED_SETTINGS, unknown_key
 from cassi.checks import did_you_mean, printable, raised_here, read_regular
 from cassi.data.atomic import describe_oserror
 from cassi.plugins import plugin_lines
@@ -172,7 +172,7 @@ def _unchosen(error: BaseException) -> str | None:
 
 
 def _describe_missing(name: str) -> str:
-    if (moved := RENAMED.get(name.replace("/", "=", 1))) is not None:  # one of a list
+    if (moved := MOVED_SETTINGS.get(name.replace("/", "=", 1))) is not None:  # one of a list
         return f"no config {name!r}: {moved}"
     folders = config_folders(sys.argv[1:])
     if not folders:
@@ -187,7 +187,7 @@ def _describe_choice(name: str, options: Sequence[str]) -> str:
     group, _, wanted = name.rpartition("/")
     if group.endswith("/paper"):
         group, wanted = group.removesuffix("/paper"), f"paper/{wanted}"
-    if (moved := RENAMED.get(f"{group}={wanted}")) is not None:
+    if (moved := MOVED_SETTINGS.get(f"{group}={wanted}")) is not None:
         return f"no {group} named {wanted!r}: {moved}"
     # Files whose names begin with an underscore are parts of others.
     options = [option for option in options if not option.startswith("_")]
