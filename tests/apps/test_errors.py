@@ -14,7 +14,7 @@ from cassi.apps import calibrate as calibrating
 from cassi.apps import evaluate as evaluating
 from cassi.apps import snapshot as way
 from cassi.apps import train as training
-from cassi.apps.command import INTERRUPTED, plain_warnings
+from cassi.apps.command import EXIT_INTERRUPTED, plain_warnings
 from cassi.apps.command import _fail as fail
 from cassi.apps.errors import describe, is_usage_error
 from cassi.apps.reconstruct.plan import parse_size
@@ -43,7 +43,7 @@ def test_a_second_interrupt_ends_a_command_at_once():
     handler = signal.getsignal(signal.SIGINT)
     try:
         with pytest.raises(SystemExit):
-            fail("cassi-train", "interrupted", INTERRUPTED)
+            fail("cassi-train", "interrupted", EXIT_INTERRUPTED)
         assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
     finally:
         signal.signal(signal.SIGINT, handler)

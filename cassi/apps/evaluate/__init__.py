@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from cassi import metrics
 from cassi.apps.command import (
-    FAILED,
+    EXIT_FAILURE,
     Run,
     choose_device,
     prepare_process,
@@ -128,7 +128,7 @@ def evaluate(settings: Evaluate, run: Run) -> float:
     score, has_failures = results.finish()
     # A job of a multirun must not end the others; MergeJobs ends the command.
     if has_failures and not run.is_multirun:
-        sys.exit(FAILED)
+        sys.exit(EXIT_FAILURE)
     return score
 
 

@@ -11,7 +11,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
 from cassi import ops
-from cassi.apps.command import FAILED, choose_device
+from cassi.apps.command import EXIT_FAILURE, choose_device
 from cassi.apps.evaluate.pictures import finish_scene
 from cassi.apps.evaluate.problems import find_cases, load_benchmark
 from cassi.apps.evaluate.rows import row_name
@@ -228,7 +228,7 @@ class MergeJobs(Callback):
         device = choose_device(settings.device)
         results = Results(settings, root, benchmark, plan, records, device)
         if results.finish()[1]:
-            sys.exit(FAILED)
+            sys.exit(EXIT_FAILURE)
 
 
 def _number(job: Path) -> tuple[int, str]:

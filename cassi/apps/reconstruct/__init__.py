@@ -3,7 +3,7 @@
 import functools
 import sys
 
-from cassi.apps.arguments import HYDRA_INFO, asked, write_nothing
+from cassi.apps.arguments import HYDRA_INFO, asks_for_info, write_nothing
 from cassi.apps.command import (
     Run,
     choose_device,
@@ -23,7 +23,7 @@ from cassi.apps.snapshot import make_recipe, prepare, recover, say, write_result
 def main() -> None:
     """Run the command."""
     job = reconstruct
-    if asked(sys.argv[1:], HYDRA_INFO):
+    if asks_for_info(sys.argv[1:], HYDRA_INFO):
         sys.argv[1:], output_folder = write_nothing(sys.argv[1:])
         job = functools.partial(show, output_folder=output_folder)
         # `run_command` tells Hydra the module of the job; a partial has that of functools.
@@ -73,7 +73,7 @@ def reconstruct(settings: Reconstruct, run: Run) -> float:
         snapshot,
         reconstructor,
         settings.seed,
-        visible=settings.output.progress,
+        show_progress=settings.output.progress,
         heldout=settings.heldout,
         uncertainty=settings.uncertainty,
         passes=Passes(run.folder, settings, snapshot),

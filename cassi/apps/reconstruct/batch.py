@@ -13,7 +13,7 @@ from cassi.apps.reconstruct.journal import Passes
 from cassi.apps.reconstruct.snapshots import SnapshotFiles, settings_of_snapshot
 from cassi.apps.reconstructors import Recipe
 from cassi.apps.settings import Reconstruct
-from cassi.apps.snapshot import EVERY, prepare, recover
+from cassi.apps.snapshot import SAMPLING_INTERVAL, prepare, recover
 from cassi.checks import whole_number
 from cassi.data.formats.cells import Json
 from cassi.methods.along_dispersion import around, inner_of
@@ -88,7 +88,7 @@ def _recover_group(
                 snapshot,
                 reconstructor,
                 seed,
-                visible=False,
+                show_progress=False,
                 heldout=heldout,
                 uncertainty=uncertainty,
                 passes=Passes(root / files.name, settings_of_snapshot(settings, files), snapshot),
@@ -153,7 +153,9 @@ def recover_together(
                 "sigma": iteration.sigma,
             }
             truth = truths[index]
-            if truth is not None and is_sampled(iteration.index, EVERY, reconstructor.iterations):
+            if truth is not None and is_sampled(
+                iteration.index, SAMPLING_INTERVAL, reconstructor.iterations
+            ):
                 row["psnr"] = metrics.psnr(x[[index]] / batch[index].level, truth).mean().item()
             snapshot_rows.append(row)
 

@@ -10,7 +10,7 @@ from typing import Any
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
-from cassi.apps.command import FAILED
+from cassi.apps.command import EXIT_FAILURE
 from cassi.apps.reconstruct.snapshots import SUMMARY, SnapshotFiles
 from cassi.data.atomic import atomic_path, is_temporary
 from cassi.data.formats.cells import Json, csv_text
@@ -35,7 +35,7 @@ class MergeSummaries(Callback):
                 with path.open(newline="", encoding="utf-8") as stream:
                     rows += [{"job": job, **row} for row in csv.DictReader(stream)]
         if rows and _write_table(root, rows):
-            sys.exit(FAILED)
+            sys.exit(EXIT_FAILURE)
 
 
 def write_summary(
@@ -70,7 +70,7 @@ def write_summary(
         )
     # A job of a multirun must not end the others; MergeSummaries ends the command.
     if n_failed and not is_multirun:
-        sys.exit(FAILED)
+        sys.exit(EXIT_FAILURE)
     residuals = [row["relative_residual"] for row in rows if row["status"] == "done"]
     return math.fsum(residuals) / len(residuals) if residuals else float("nan")
 

@@ -186,10 +186,10 @@ class Snapshots(Common):
         return self.system.get("bands") if wavelengths is None else len(wavelengths)
 
 
-def _check_frames(light: str, is_photographed: Any) -> None:
+def _check_frames(light: str, photograph_setting: Any) -> None:
     one_of("light", light, LIGHTS)
-    if is_photographed not in (True, False, "auto"):
-        raise ValueError(f"photographed: expected auto, true or false, got {is_photographed!r}")
+    if photograph_setting not in (True, False, "auto"):
+        raise ValueError(f"photographed: expected auto, true or false, got {photograph_setting!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
