@@ -26,7 +26,13 @@ from omegaconf import DictConfig
 from cassi import links
 from cassi.apps import folders
 from cassi.apps.arguments import arrange, told_plugins
-from cassi.apps.errors import JobError, debugging, describe, describe_failure, is_usage_error
+from cassi.apps.errors import (
+    JobError,
+    UsageError,
+    debugging,
+    describe_failure,
+    to_usage_error,
+)
 from cassi.apps.memory import keep_freed_memory, use_huge_pages
 from cassi.apps.printing import Failure, marked, note_folder, printed, take_flags
 from cassi.apps.reconstructors import store_parts
@@ -109,6 +115,34 @@ def run_command(
 def _run(
     name: str, decorate: Callable[[Any], Any], job: _Job, rewrite: Callable[[list[str]], list[str]]
 ) -> None:
+    """Run a command, print its error in one line and end with the status of the error.
+
+    This is the only place that prints a `UsageError`. A defect of the program goes on to Python,
+    which prints its traceback.
+    """
+    try:
+        _start_hydra(name, decorate, job, rewrite)
+    except KeyboardInterrupt as stop:
+        _fail(name, f"interrupted; {stop or 'give the same command again'}", EXIT_INTERRUPTED)
+    except Terminated as stop:
+        _fail(name, f"terminated; {stop or 'give the same command again'}", EXIT_TERMINATED)
+    except folders.Taken as error:
+        _fail(name, str(error), USAGE_ERROR)
+    except JobError as error:
+        # The job printed its error where it ran. That may be another machine, so it is said again.
+        _fail(name, f"a job failed: {error}", USAGE_ERROR)
+    except UsageError as error:
+        _fail(name, str(error), USAGE_ERROR, error)
+
+
+def _start_hydra(
+    name: str, decorate: Callable[[Any], Any], job: _Job, rewrite: Callable[[list[str]], list[str]]
+) -> None:
+    """Load the plugins, let Hydra compose the config and call the job.
+
+    Raises:
+        UsageError: the options, the config or the job have an error that the user can mend.
+    """
     try:
         _check_text(*sys.argv[1:], str(Path.cwd()))
         sys.argv[1:] = arrange(rewrite(sys.argv[1:]))
@@ -122,21 +156,14 @@ def _run(
             decorate(job)()
         if _is_output_closed():
             _close_output()
-    except KeyboardInterrupt as stop:
-        _fail(name, f"interrupted; {stop or 'give the same command again'}", EXIT_INTERRUPTED)
-    except Terminated as stop:
-        _fail(name, f"terminated; {stop or 'give the same command again'}", EXIT_TERMINATED)
-    except folders.Taken as error:
-        _fail(name, str(error), USAGE_ERROR)
-    except JobError as error:
-        # The job printed its error where it ran. That may be another machine, so it is said again.
-        _fail(name, f"a job failed: {error}", USAGE_ERROR)
+    except _PastHydra as carrier:
+        raise carrier.error from carrier.error.__cause__
     except Exception as error:
-        if not is_usage_error(error):
-            raise
         if isinstance(error, BrokenPipeError) and _is_output_closed():
             _close_output()
-        _fail(name, describe(error), USAGE_ERROR, error)
+        if (usage_error := to_usage_error(error)) is None:
+            raise
+        raise usage_error from error
 
 
 def _check_text(*texts: str) -> None:
@@ -150,8 +177,16 @@ def _check_text(*texts: str) -> None:
             ) from None
 
 
+class _PastHydra(BaseException):
+    """Carries an error of the job past Hydra, which prints its own account of an `Exception`."""
+
+    def __init__(self, error: UsageError) -> None:
+        super().__init__(error)
+        self.error = error
+
+
 class _Job:
-    """A job that reports its own errors. It is an object, so that launchers can pickle it."""
+    """The job of a command, as Hydra calls it. It is an object, so that launchers can pickle it."""
 
     plugins: Sequence[str] = ()
 
@@ -192,20 +227,24 @@ class _Job:
             if isinstance(error, BrokenPipeError) and _is_output_closed():
                 _close_output()
             lines = plugin_lines(error)
-            if not is_usage_error(error):
+            usage_error = to_usage_error(error)
+            if usage_error is None:
                 if is_multirun or not lines:
                     raise
                 print("The lines of plugins; CASSI_DEBUG=1 shows all:", file=sys.stderr)
                 print(*traceback.format_list(lines), sep="", end="", file=sys.stderr)
                 _fail(self.name, describe_failure(error), EXIT_FAILURE, error)
-            message = describe(error)
+            message = str(usage_error)
             if lines:
                 message += f" ({Path(lines[-1].filename).name}, line {lines[-1].lineno})"
-            # One failing job of a sweep must not stop the others, so there it goes to Hydra.
+            # One failing job of a sweep must not stop the others. Hydra keeps a JobError until all
+            # are done, so the line is printed here, where the job runs.
             if is_multirun:
                 print(f"{self.name}: {marked('error')} {message}", file=sys.stderr)
                 raise JobError(message) from None
-            _fail(self.name, message, USAGE_ERROR, error)
+            usage_error = UsageError(message)
+            usage_error.__cause__ = error
+            raise _PastHydra(usage_error) from error
 
 
 @contextlib.contextmanager

@@ -55,6 +55,7 @@ def load_snapshot(
         ValueError: the files do not fit each other or the settings.
     """
     files = _Files(settings, files_by_role)
+    # The truth comes first: it may have the number of bands, by which the mask is understood.
     user_wavelengths, bands = settings.given_wavelengths, settings.bands or bands
     truth = files.load("truth", io.load_cube, bands=bands)
     cube = None if truth is None else truth.data
@@ -65,11 +66,9 @@ def load_snapshot(
     measurement_file = files.load("measurement", io.load_measurement, **hints)
     if measurement_file is not None and settings.noise is not None:
         raise ValueError("noise: expected none, the measurement is not simulated; give noise=null")
-    frame = (
-        None
-        if measurement_file is None
-        else preprocess(chain, measurement_file.data, measurement_file.full_scale)
-    )
+    frame = None
+    if measurement_file is not None:
+        frame = preprocess(chain, measurement_file.data, measurement_file.full_scale)
     sources = (file for file in (truth, measurement_file) if file is not None)
     wavelengths = user_wavelengths or next((file.wavelengths for file in sources), None)
     mask = files.load("mask", io.load_mask, bands=bands)
@@ -84,7 +83,7 @@ def load_snapshot(
     )
     system, notes = camera.system, [*files.notes, *camera.notes]
     if frame is not None and measurement_file is not None:
-        system = as_taken(
+        system = adapt_camera_to_frame(
             system, camera.mask, frame.corrections, settings.light, settings.photographed
         )
         notes += frame.notes
@@ -97,9 +96,12 @@ def load_snapshot(
         scene = scene_name(files.paths["truth"][0])
         frame = simulate(settings, chain, system, cube, scene)
         notes += frame.notes
-        system = as_taken(system, camera.mask, frame.corrections, settings.light, False)
+        system = adapt_camera_to_frame(
+            system, camera.mask, frame.corrections, settings.light, False
+        )
     _check_shape("measurement", files.paths, "(K, H', W')", frame.y, system.measurement_shape)
     system, y = system.to(device), frame.y.to(device)
+    # After the shapes are checked, so that a mask of another size is named rather than bad pixels.
     if frame.bad_pixels is not None:
         system = system.weighted(bad_pixels=frame.bad_pixels.to(device))
         y = system.without_bad_pixels(y)
@@ -139,11 +141,7 @@ class _Files:
         """Read the file of a role, if there is one."""
         if role not in self.paths:
             return None
-        file = (
-            self.files_by_role[role]
-            if role in self.files_by_role
-            else self._read(role, reader, hints)
-        )
+        file = self.files_by_role.get(role) or self._read(role, reader, hints)
         self.notes.append(file.note)
         return file
 
@@ -161,7 +159,7 @@ class _Files:
             raise ValueError(message.replace(f"key.{role}=", f"keys.{role}=")) from error
 
 
-def as_taken(
+def adapt_camera_to_frame(
     system: System,
     mask: Tensor,
     corrections: Json | None,

@@ -98,6 +98,7 @@ def select_bands(
             "output.wavelengths: expected wavelengths=[…] in nm, one per band, with it"
         )
     new_wavelengths = tuple(map(float, output.wavelengths))
+    # `interpolate_spectra` does not know the setting, which the message should name.
     try:
         return *interpolate_spectra(cube, wavelengths, new_wavelengths, std), new_wavelengths
     except ValueError as error:
@@ -222,6 +223,7 @@ def say_camera_check(numbers: Mapping[str, Any]) -> str:
     """Return the camera check of metrics.json in one line; an empty text if there is none."""
     if "camera_check" not in numbers:
         return ""
+    # A warning about error bars is no doubt about the camera.
     has_doubts = any(warning["about"] != "uncertainty" for warning in numbers.get("warnings") or ())
     note = numbers["camera_check"].get("note", "")
     if has_doubts:

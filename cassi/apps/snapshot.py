@@ -64,6 +64,8 @@ def find_camera_by_settings(snapshot: Snapshot, settings: Reconstruct) -> Snapsh
     """
     if settings.response is not None:
         snapshot = snapshot.by(unit=read_unit(snapshot, settings))
+    # A calibration estimates the alignment too, so `align` has no part beside it. In blocks the
+    # mask stays where the file has it.
     step = guide = None
     if settings.calibrate:
         step = calibrating(settings, announce("calibrate", settings.output.progress))
@@ -84,6 +86,7 @@ def calibrating(
         watch: is called with a text on each step.
         options: arguments of `cassi.pipeline.find.calibrated`.
     """
+    # A network cannot serve as the solver of a calibration, which then takes its default one.
     solver = (
         None if isinstance(settings, Reconstruct) and settings.model else build_solver(settings)
     )
@@ -125,6 +128,7 @@ def _check_dispersion(settings: Reconstruct, grid: Grid | None) -> None:
             "output.bands: expected wavelengths, the bands of this camera are those along the "
             "dispersion; light=all says that light comes in all wavelengths"
         )
+    # These need the bands of the camera: a response, wavelengths and error bars are per band of it.
     is_set_by_name = {
         "output.unit": settings.output.unit is not None,
         "output.wavelengths": settings.output.wavelengths is not None,
@@ -204,25 +208,32 @@ def write_results(
     """
     camera, output, uncertainty = result.snapshot.camera, settings.output, result.errors
     cube, truth = result.cube[0].cpu(), result.truth
-    cube_errors = (
-        None
-        if uncertainty is None
-        else results.CubeErrors(cube, uncertainty.std[0].cpu(), uncertainty.pattern[0].cpu())
-    )
+    bars = None
+    if uncertainty is not None:
+        bars = results.CubeErrors(cube, uncertainty.std[0].cpu(), uncertainty.pattern[0].cpu())
     name = name_scene(settings, "bundled scene")
     if output.bands == "dispersion":
         numbers = numbers | {"bands": "dispersion"}
+    # The files are written into a hidden folder and moved at the end, so that the user never finds
+    # the cube of one run beside the numbers of another.
     with atomic_folder(folder) as stage:
         if cubes:
             _write_cubes(stage, settings, result)
         results.write_table(stage / "convergence.csv", result.rows)
         results.save_pictures(
-            *(stage, output, name, cube, camera.wavelengths),
-            *(None if truth is None else truth[0], numbers, cube_errors),
+            stage,
+            output,
+            name,
+            cube,
+            camera.wavelengths,
+            None if truth is None else truth[0],
+            numbers,
+            bars,
             dispersion_cube=result.solution.along,
         )
         if more is not None:
             more(stage)
+        # Last, as metrics.json lists the files beside it.
         results.write_numbers(stage / "metrics.json", numbers)
 
 

@@ -115,6 +115,7 @@ def _count_bands(node: Node, wavelengths: tuple[float, ...] | None) -> int | Non
         "system.offsets": len(offsets) if isinstance(offsets, list) else None,
     }
     known_counts = {name: count for name, count in counts.items() if count is not None}
+    # Without a measurement nothing shows which of two different numbers is right.
     if len(set(known_counts.values())) > 1:
         text = ", ".join(f"{count} by {name}" for name, count in known_counts.items())
         raise ValueError(f"system.bands: expected one number of bands, got {text}")

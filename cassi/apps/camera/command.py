@@ -60,6 +60,7 @@ def show_camera(settings: Camera, run: Run) -> float:
         "bands": [asdict(place) for place in places],
         "inputs": notes,
     }
+    # All systems with a dispersion have a mask, which the type `System` does not state.
     optics: Any = system
     mask: Tensor = optics.mask[0].mean(0)
     with atomic_folder(run.folder) as stage:
@@ -67,6 +68,7 @@ def show_camera(settings: Camera, run: Run) -> float:
         save_camera(stage / "camera.png", frame, mask, spans, axis, wavelengths)
         write_numbers(stage / "camera.json", numbers)
     print(f"-> {run.folder}")
+    # At the end: the picture and the table show the user what is wrong with the camera.
     if (loss := describe_loss(places, axis)) is not None:
         raise ValueError(
             f"system: {loss}; correct step, offsets or system.detector={detector}, or give more"

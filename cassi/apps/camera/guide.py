@@ -33,6 +33,7 @@ def add_guide(snapshot: Snapshot, settings: GuidePicture) -> Snapshot:
             f"guide: expected a picture of {height} x {width} pixels as the cube, got "
             f"{picture.shape[1]} x {picture.shape[2]} in {guide_file.path}; resize it"
         )
+    # Three channels are taken for colours of a usual camera, any other number for panchromatic.
     channels = len(picture)
     name = name or ("cie" if channels == 3 else "pan")
     response = read_response(name, channels, bands, snapshot.camera.wavelengths)
@@ -55,6 +56,7 @@ def add_guide(snapshot: Snapshot, settings: GuidePicture) -> Snapshot:
         if not raised_here(error):
             raise
         raise ValueError(f"{error} ({guide_file.path})") from error
+    # A guide that does not fit would pull the cube towards another scene, so it is left out.
     if not placement.taken:
         print(f"{marked('warning')} guide: {placement}", file=sys.stderr)
     numbers = {

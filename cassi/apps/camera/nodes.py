@@ -36,7 +36,14 @@ CURVES: Classes = {
     "cassi.systems.Polynomial": ("coefficients", "reference", "absolute"),
     "cassi.systems.Curve": ("points", "file", "absolute"),
     "cassi.systems.Prism": (
-        *("glass", "apex", "focal_length", "pitch", "reference", "incidence", "flip", "absolute"),
+        "glass",
+        "apex",
+        "focal_length",
+        "pitch",
+        "reference",
+        "incidence",
+        "flip",
+        "absolute",
     ),
 }
 MASKS: Classes = {
@@ -50,8 +57,21 @@ MASKS: Classes = {
 KERNELS: Classes = {"cassi.systems.TurningPsf": ("length", "blades", "width")}
 NOISES: Classes = {
     "cassi.data.sensor.Sensor": (
-        *("exposure", "qe", "shot", "full_well", "saturate", "read", "dark", "prnu"),
-        *("hot", "hot_level", "gain", "offset", "bits", "raw", "seed"),
+        "exposure",
+        "qe",
+        "shot",
+        "full_well",
+        "saturate",
+        "read",
+        "dark",
+        "prnu",
+        "hot",
+        "hot_level",
+        "gain",
+        "offset",
+        "bits",
+        "raw",
+        "seed",
     ),
     "cassi.data.simulation.WhiteNoise": ("snr_db", "sigma"),
 }

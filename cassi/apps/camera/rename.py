@@ -28,6 +28,7 @@ def rename_bands(settings: Camera, folder: Path) -> None:
     cube_file = load_cube(file)
     offsets = _read_offsets(file.with_name(NUMBERS_FILE), cube_file.data.shape[1])
     new_offsets = offsets_of(make_camera_alone(settings).system.plain)
+    # A camera whose bands run the other way would get every wavelength from the wrong end.
     if len(new_offsets) < 2 or (new_offsets[-1] > new_offsets[0]) != (offsets[-1] > offsets[0]):
         ends = list(new_offsets[:1] + new_offsets[-1:])
         raise ValueError(

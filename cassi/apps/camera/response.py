@@ -71,6 +71,7 @@ def check_response(node: Any) -> None:
             hint = did_you_mean(str(key), _KEYS, place="response.") or f"; there is {_KEYS}"
             raise ValueError(f"response: no value {str(key)!r}{hint}")
     patch, white = node.get("patch"), node.get("white")
+    # Exactly one of the two: a white frame and a patch would give two responses.
     if (patch is None) == (white is None):
         raise ValueError("response: expected white: FILE or patch: [top, left, height, width]")
     is_rectangle = (

@@ -50,6 +50,7 @@ def finish_scene(
     code = store.root / f"{name}.bin"
     if not store.is_done(name, key):
         item = load(scene)
+        # A record of an earlier command may have no cube; the pictures then leave the method out.
         cubes = {record.method: records.read_cube(record.job) for record in good_records}
         kept_cubes = {method: cube for method, cube in cubes.items() if cube is not None}
         if settings.figures:

@@ -10,7 +10,7 @@ import torch
 
 from cassi.apps.camera.guide import read_response
 from cassi.apps.camera.system import make_camera
-from cassi.apps.inputs import as_taken, make_preprocessing
+from cassi.apps.inputs import adapt_camera_to_frame, make_preprocessing
 from cassi.apps.settings import Evaluate
 from cassi.checks import did_you_mean
 from cassi.config import build
@@ -68,11 +68,9 @@ def _change_settings(settings: Any, values: Any, path: str, allowed_keys: Sequen
         # A part such as `twin` keeps its other values. A node that describes an object, such as
         # `noise`, is a dict and is replaced as a whole.
         old_value = getattr(settings, key)
-        new_values[key] = (
-            _change_settings(old_value, value, f"{path}.{key}", list(vars(old_value)))
-            if is_dataclass(old_value)
-            else value
-        )
+        if is_dataclass(old_value):
+            value = _change_settings(old_value, value, f"{path}.{key}", list(vars(old_value)))
+        new_values[key] = value
     try:
         return replace(settings, **new_values)
     except ValueError as error:
@@ -152,7 +150,7 @@ def preparation(
         )
         system = camera.system
         if item.measurement is not None:
-            system = as_taken(
+            system = adapt_camera_to_frame(
                 system, camera.mask, item.preprocessing, settings.light, settings.photographed
             )
         return make_problem(
@@ -258,6 +256,7 @@ def load_benchmark(settings: Evaluate) -> Benchmark:
         for name in ("cubes", "measurements", "mask")
         if isinstance(options.get(name), list) and not (name == "cubes" and manifest is not None)
     }
+    # `scenes=scene01` is one name; Hydra makes a list only of `scenes=[scene01]`.
     names = [settings.scenes] if isinstance(settings.scenes, str) else settings.scenes
     if names is not None and not all(isinstance(name, str) for name in names):
         raise ValueError(f"scenes: expected a list of names, got {names!r}")

@@ -82,27 +82,37 @@ class Results:
         """
         settings, plan, root = self.settings, self.plan, self.root
         records = plan.read_records(self.records)
-        settings_text = _describe(settings) | self._preprocessed(records)
+        result_settings = _describe(settings) | self._preprocessed(records)
         rows = [replace(r, point="", method=row_name(r.method, r.point)) for r in records]
         names = [row_name(method, point) for point in plan.points for method in plan.methods]
-        table_options: Json = {"preset": settings.preset, "settings": settings_text}
-        environment_numbers = environment(self.device, ops.backend(self.device))
-        print(
-            write_results(
-                root, rows, plan.scenes, names, environment=environment_numbers, **table_options
-            ),
-            end="",
+        table = write_results(
+            root,
+            rows,
+            plan.scenes,
+            names,
+            preset=settings.preset,
+            settings=result_settings,
+            environment=environment(self.device, ops.backend(self.device)),
         )
+        print(table, end="")
         if settings.benchmark is not None and settings.twin is not None and self.methods:
             columns = {m: {c: row_name(m, k) for c, k in COLUMNS.items()} for m in self.methods}
             points = dict(zip(settings.benchmark.cases, plan.points, strict=True))
             protocol = asdict(settings.benchmark)
-            print(
-                write_benchmark(root, records, points, columns, protocol, **table_options), end=""
+            table = write_benchmark(
+                root,
+                records,
+                points,
+                columns,
+                protocol,
+                preset=settings.preset,
+                settings=result_settings,
             )
+            print(table, end="")
         if plan.is_sweep and settings.figures:
             self._draw_cases(records)
         has_report = not plan.is_sweep and self._write_report()
+        # The cubes were written for pictures and report, which are finished now.
         if not plan.is_sweep and not settings.cubes:
             for record in records:
                 self.records.cube(record.job).unlink(missing_ok=True)
@@ -111,16 +121,13 @@ class Results:
             print(f"Open {root / 'report.html'} in a browser.")
         failed_records = [record for record in records if record.error]
         if failed_records:
-            print(
-                f"cassi-evaluate: {len(failed_records)} of {len(records)} runs failed",
-                file=sys.stderr,
-            )
+            message = f"cassi-evaluate: {len(failed_records)} of {len(records)} runs failed"
+            print(message, file=sys.stderr)
         first_records = [record for record in records if record.method == plan.methods[0]]
         scores = [record.metrics.get(f"psnr/{settings.preset}") for record in first_records]
         defined_scores = [value for value in scores if value is not None]
-        return (
-            sum(defined_scores) / len(defined_scores) if defined_scores else float("nan")
-        ), bool(failed_records)
+        mean = sum(defined_scores) / len(defined_scores) if defined_scores else float("nan")
+        return mean, bool(failed_records)
 
     def _draw_cases(self, records: Sequence[Record]) -> None:
         plan, preset, n_scenes = self.plan, self.settings.preset, len(self.plan.scenes)
@@ -187,6 +194,8 @@ class MergeJobs(Callback):
         jobs = sorted((path.parent for path in root.glob("*/records")), key=_number)
         sources = {job: RecordFolder(job / "records") for job in jobs}
         job_records = [(job, record) for job, source in sources.items() for record in source.all()]
+        # First as one table. If two jobs then have a record of the same scene and method, some
+        # other option differs, and each job becomes a case.
         for ignored_options in (("scenes", "reconstructors"), ()):
             cases = _differences(jobs, ignored_options)
             names = {job: ", ".join(f"{k}={v}" for k, v in c.items()) for job, c in cases.items()}
@@ -209,6 +218,7 @@ class MergeJobs(Callback):
             protocol = Protocol(name="multirun", cases={names[job]: cases[job] for job in jobs})
             settings = replace(settings, scenes=None, benchmark=protocol)
         benchmark = load_benchmark(settings)
+        # In the order of the data set; jobs may have finished in any order.
         scenes.sort(key=[*benchmark.scenes, *scenes].index)
         if is_sweep:
             point_records = [
@@ -232,6 +242,7 @@ class MergeJobs(Callback):
 
 
 def _number(job: Path) -> tuple[int, str]:
+    # Folders of jobs are numbers: 10 comes after 9, although "10" sorts before "9".
     return len(job.name), job.name
 
 

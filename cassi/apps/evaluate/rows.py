@@ -163,6 +163,7 @@ def make_recipes(
             recipes[name] = Recipe(settings, device, may_change=False)
             method, _ = recipes[name].make(bands)
             identities[name] = fingerprint(identity_of(settings, bands, device), content=True)
+        # Without this check a row would look as if the guide had changed nothing.
         if guide and not takes_guide(method):
             raise ValueError(f"guide.response: expected null with {name}, which takes no guide")
     return recipes, identities

@@ -52,6 +52,7 @@ def reconstruct(settings: Reconstruct, run: Run) -> float:
     refuse_torchrun()
     has_many_snapshots = is_many(settings.measurement)
     _check_number(settings, has_many_snapshots)
+    # Commands with shares of many snapshots may work in one folder; with one snapshot they may not.
     if not has_many_snapshots:
         hold_alone(run.folder)
     if has_many_snapshots or blocks:

@@ -167,11 +167,12 @@ def _compute_blocks(
         job = partial(compute_block, settings, blocks, _read_probe(plan), estimates)
         job = partial(job, callback=update_bar) if workers is None else job
         remaining_indices = range(len(records), len(blocks))
-        for index, solved_block in _in_block_order(
-            run_jobs(workers, job, remaining_indices), remaining_indices.start
-        ):
+        results = run_jobs(workers, job, remaining_indices)
+        # In order, as each block is blended with the end of the one before it.
+        for index, solved_block in _in_block_order(results, remaining_indices.start):
             bar.set_postfix_str(f"block {index + 1}/{len(blocks)}")
-            bar.update(0 if workers is None else iterations)
+            if workers is not None:  # else `update_bar` has counted the iterations
+                bar.update(iterations)
             tail = journal.array(f"tail-{index - 1}") if index else None
             # A quarter of the halo fades: rows farther out are computed with too little context.
             record, own_values, next_tail = join_block(
@@ -249,7 +250,10 @@ def compute_block(
     x, uncertainty_record = solution.x[0], {}
     if probe is not None:
         bars = estimate(
-            *(y, camera, method, solution.x),
+            y,
+            camera,
+            method,
+            solution.x,
             probed=probe,
             statistics=statistics,
             seed=settings.seed,
@@ -257,9 +261,8 @@ def compute_block(
             along=solution.along,
         )
         x = torch.cat((x, bars.std[0]))
-        uncertainty_record = {
-            "uncertainty": {"sources": bars.sources, "warnings": list(bars.warnings)}
-        }
+        sources = {"sources": bars.sources, "warnings": list(bars.warnings)}
+        uncertainty_record = {"uncertainty": sources}
     history = [_convergence_row(index, step) for step in solution.history]
     record = {
         "reason": solution.reason,

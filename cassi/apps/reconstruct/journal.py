@@ -81,6 +81,7 @@ class Passes:
             return None
         x = torch.from_numpy(self.journal.array(f"{name}-{record['passes']}"))
         self.rows.extend(record["rows"])
+        # After no pass there is only the first cube, which is not worth a message.
         if record["passes"]:
             print(f"passes: {record['passes']} finished already", flush=True)
         noise = None if record["noise"] is None else torch.tensor(record["noise"])

@@ -59,6 +59,7 @@ def write_summary(
         if name in records and records[name]["key"] == key:
             row = records[name]["row"]
             rows.append({"name": name, "status": "failed" if "error" in row else "done", **row})
+    # The shares are done by separate commands, and the last one to finish writes the table.
     if len(rows) == len(keys):
         n_failed = _write_table(root, rows, "; the same command does them again")
     else:

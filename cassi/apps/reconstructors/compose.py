@@ -10,13 +10,11 @@ from typing import Any
 from hydra import compose, initialize_config_dir, initialize_config_module
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
-from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from cassi.apps.arguments import paper_recipes, spell
-from cassi.apps.errors import describe
+from cassi.apps.errors import config_errors
 from cassi.apps.reconstructors.networks import model_node
 from cassi.apps.settings import Reconstruct, read_settings
 from cassi.config import Node
@@ -42,15 +40,12 @@ def compose_settings(
     Raises:
         ValueError: the options do not fit the config.
     """
-    try:
-        with config_search():
-            name, options = kind.__name__.lower(), spell(options)
-            config = compose(name, overrides=options)
-            if data_dir is not None:
-                config.paths.data_dir = data_dir
-            return read_settings(config, kind, options)
-    except (HydraException, OmegaConfBaseException) as error:
-        raise ValueError(describe(error)) from error
+    with config_errors(), config_search():
+        name, options = kind.__name__.lower(), spell(options)
+        config = compose(name, overrides=options)
+        if data_dir is not None:
+            config.paths.data_dir = data_dir
+        return read_settings(config, kind, options)
 
 
 def settings_of_file(path: Path) -> Reconstruct:
@@ -60,13 +55,10 @@ def settings_of_file(path: Path) -> Reconstruct:
         ValueError: the config cannot be composed.
     """
     store_parts()
-    try:
-        with _own_search(GlobalHydra.instance(), path.parent):
-            config = compose(path.stem, ["hydra.searchpath=[pkg://cassi.conf]"])
-            settings: Reconstruct = read_settings(config, Reconstruct)
-            return settings
-    except (HydraException, OmegaConfBaseException) as error:
-        raise ValueError(describe(error)) from error
+    with config_errors(), _own_search(GlobalHydra.instance(), path.parent):
+        config = compose(path.stem, ["hydra.searchpath=[pkg://cassi.conf]"])
+        settings: Reconstruct = read_settings(config, Reconstruct)
+        return settings
 
 
 def config_search() -> Any:
@@ -90,11 +82,12 @@ def _own_search(hydra: GlobalHydra, folder: Path | None = None) -> Iterator[None
     with _SEARCH_LOCK:
         other_hydra, hydra.hydra = hydra.hydra, None
         try:
-            with (
-                initialize_config_module("cassi.conf", version_base="1.3")
-                if folder is None
-                else initialize_config_dir(str(folder.resolve()), version_base="1.3")
-            ):
+            hydra_context: Any
+            if folder is None:
+                hydra_context = initialize_config_module("cassi.conf", version_base="1.3")
+            else:
+                hydra_context = initialize_config_dir(str(folder.resolve()), version_base="1.3")
+            with hydra_context:
                 loader: Any = GlobalHydra.instance().config_loader()
                 for extra_folder in _EXTRA_FOLDERS if folder is None else ():
                     loader.get_search_path().append("command", f"file://{extra_folder}")

@@ -73,14 +73,11 @@ def settings_of(
     Raises:
         ValueError: method and model are mixed up, or a network has no weights.
     """
-    spec_overrides = spec.get("overrides") or []
+    overrides = spec.get("overrides") or []
     # A list has options as on the command line. A mapping needs no quotes there.
-    pairs = (
-        [f"{key}={value}" for key, value in spec_overrides.items()]
-        if isinstance(spec_overrides, dict)
-        else spec_overrides
-    )
-    overrides = list(map(str, pairs))
+    if isinstance(overrides, dict):
+        overrides = [f"{key}={value}" for key, value in overrides.items()]
+    overrides = list(map(str, overrides))
     if "model" not in spec:
         if "weights" in spec:
             raise ValueError("weights: expected with model only; a method takes overrides")

@@ -56,6 +56,7 @@ class Recipe:
                     f"{settings.solver['start']!r}"
                 )
             network_settings = replace(settings, solver=settings.solver | {"start": None})
+            # On the CPU at first: `NamedNetwork` makes it again on the device of the measurement.
             network = NamedNetwork(network_settings, Recipe(network_settings, torch.device("cpu")))
             self._method = build_method(settings, network=network)
 
@@ -93,9 +94,10 @@ def adapted(settings: Any) -> Any:
     """
     if not settings.adapt or has_start(settings):
         return replace(settings, adapt=False)
-    adapting, noise = compose_settings(ADAPT_OPTIONS), (settings.solver or {}).get("noise", "auto")
-    solver = adapting.solver | {"noise": noise}
-    return replace(settings, solver=solver, prior=adapting.prior, adapt=False)
+    method_settings = compose_settings(ADAPT_OPTIONS)
+    noise = (settings.solver or {}).get("noise", "auto")
+    solver = method_settings.solver | {"noise": noise}
+    return replace(settings, solver=solver, prior=method_settings.prior, adapt=False)
 
 
 def has_start(settings: Any) -> bool:
@@ -117,6 +119,7 @@ def build_method(settings: Any, **parts: Reconstructor) -> Reconstructor:
     if settings.prior is not None:
         check_node(settings.prior, "prior", complete=True)
         prior = build(settings.prior)
+    # Methods of this package choose a prior themselves; solvers need one.
     elif not node["_target_"].startswith("cassi.methods."):
         raise ValueError("prior: expected one with this solver, such as prior=tv, got null")
     start = node.pop("start", None)

@@ -96,6 +96,7 @@ class Common:
         if isinstance(mask, dict | list) and not files:
             check_described("mask", mask)
         model = values.get("model")
+        # A network may only be a registered one: a node with a class could build anything.
         if isinstance(model, dict) and "_target_" in model:
             raise ValueError(
                 "model: expected the name of a registered network, got _target_; register yours "
@@ -226,6 +227,7 @@ class Reconstruct(Snapshots, Sharing):
             )
         if self.heldout is not None:
             check_share(self.heldout)
+        # The standard deviations would replace the cube.
         if self.uncertainty and self.output.cube == UNCERTAINTY:
             raise ValueError(
                 f"output.cube: expected another name than {UNCERTAINTY}, which uncertainty=true "
@@ -242,7 +244,7 @@ class Reconstruct(Snapshots, Sharing):
         for name, excluded_names in _CLASHES.items():
             # None and false are the neutral values of all these settings.
             clashing_names = [
-                other for other in excluded_names if values[other] not in (None, False)
+                setting for setting in excluded_names if values[setting] not in (None, False)
             ]
             if values[name] not in (None, False) and clashing_names:
                 neutral = "false" if values[name] is True else "null"

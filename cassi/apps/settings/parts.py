@@ -154,6 +154,7 @@ def read_filters(node: Any, white: str | None) -> list[Monochromatic]:
         )
     frames = [frame for frame in filters if frame is not None]
     widths = [frame.fwhm for frame in frames if frame.fwhm is not None]
+    # With a width, the spectrum of the lamp within the filter matters; the white frame gives it.
     if widths and (white is None or not isinstance(node, list)):
         raise ValueError(
             "monochromatic.fwhm: expected white=FILE and a list of filters with it: the light "

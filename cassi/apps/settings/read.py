@@ -34,6 +34,7 @@ def read_settings(config: DictConfig, kind: Callable[..., T], options: Iterable[
             f"no config value {min(absent)!r}; a config of your own begins with "
             f"defaults: [{kind.__name__.lower()}, _self_]; a camera's file is given by camera=FILE"
         )
+    # OmegaConf's own message on this value of an earlier version would not name the new setting.
     if config.get("calibrate") == "auto":
         raise ValueError("calibrate: expected true or false, got auto; auto is align=true now")
     config = with_camera(config, kind.__name__.lower(), options)

@@ -52,6 +52,8 @@ def unknown_key(error: Any) -> str:
     key, sibling_keys = str(error.full_key or error.key), list(map(str, error.parent_node or ()))
     if (hint := moved_hint(key)) is not None:
         return hint
+    # The likeliest mistake first: a part that is null, a key of another command, a key in the wrong
+    # place, and last a name that is misspelt.
     prefix, dot, name = key.rpartition(".")
     if prefix and not sibling_keys:
         return f"no config value {key!r}; {prefix} is null here"
