@@ -39,16 +39,10 @@ def load_snapshot(
     bands: int | None = None,
     files_by_role: Mapping[str, io.Loaded] | None = None,
 ) -> Snapshot:
-    """Read and check the files that settings name.
+    """Read and check the files that settings name, and make a snapshot of them.
 
-    Args:
-        settings: of the command.
-        device: of the result.
-        bands: C of a network; it counts if settings do not state the number of bands.
-        files_by_role: files that have been read already, by role.
-
-    Returns:
-        The snapshot. With bad pixels its camera is a `systems.Weighted`.
+    `bands` is C of a network; it counts if settings state no number. `files_by_role` have been read
+    already. With bad pixels the camera of the snapshot is a `systems.Weighted`.
 
     Raises:
         OSError: a file cannot be read.
@@ -61,14 +55,7 @@ def load_snapshot(
     cube = None if truth is None else truth.data
     bands = bands or (None if cube is None else cube.shape[1])
     chain = make_preprocessing(vars(settings), settings.system)
-    # Values that are not finite may be bad pixels, which the chain leaves out.
-    hints = {"finite": False, "counts": chain.bits is not None}
-    measurement_file = files.load("measurement", io.load_measurement, **hints)
-    if measurement_file is not None and settings.noise is not None:
-        raise ValueError("noise: expected none, the measurement is not simulated; give noise=null")
-    frame = None
-    if measurement_file is not None:
-        frame = preprocess(chain, measurement_file.data, measurement_file.full_scale)
+    measurement_file, frame = _read_measurement(settings, files, chain)
     sources = (file for file in (truth, measurement_file) if file is not None)
     wavelengths = user_wavelengths or next((file.wavelengths for file in sources), None)
     mask = files.load("mask", io.load_mask, bands=bands)
@@ -86,32 +73,26 @@ def load_snapshot(
         system = adapt_camera_to_frame(
             system, camera.mask, frame.corrections, settings.light, settings.photographed
         )
-        notes += frame.notes
-        notes += describe_white(chain, frame.y, system, camera.mask, measurement_file.full_scale)
-        notes += _describe_mask(settings, system, camera.mask, frame.corrections)
+        full_scale = measurement_file.full_scale
+        notes += _describe_frame(settings, chain, frame, full_scale, system, camera.mask)
     if cube is not None:
         _check_shape("truth", files.paths, "(C, H, W)", cube, system.cube_shape)
     if frame is None:
         assert cube is not None  # `_choose_files` asks for a measurement or a truth
-        scene = scene_name(files.paths["truth"][0])
-        frame = simulate(settings, chain, system, cube, scene)
+        frame = simulate(settings, chain, system, cube, scene_name(files.paths["truth"][0]))
         notes += frame.notes
-        system = adapt_camera_to_frame(
-            system, camera.mask, frame.corrections, settings.light, False
-        )
+        corrections = frame.corrections
+        system = adapt_camera_to_frame(system, camera.mask, corrections, settings.light, False)
     _check_shape("measurement", files.paths, "(K, H', W')", frame.y, system.measurement_shape)
     system, y = system.to(device), frame.y.to(device)
-    # After the shapes are checked, so that a mask of another size is named rather than bad pixels.
     if frame.bad_pixels is not None:
         system = system.weighted(bad_pixels=frame.bad_pixels.to(device))
         y = system.without_bad_pixels(y)
     level = 1.0 if truth is None else scored_level(truth.data.max().item(), truth.counts)
     if level != 1:
         notes.append(f"truth: scores are those of truth and cube over its maximum, {level:.6g}")
-    errors = _wavelengths_error(settings, system, wavelengths)
-    return Snapshot(
-        y, Camera(system, wavelengths, errors), cube, level, frame.corrections, tuple(notes)
-    )
+    named_camera = Camera(system, wavelengths, _wavelengths_error(settings, system, wavelengths))
+    return Snapshot(y, named_camera, cube, level, frame.corrections, tuple(notes))
 
 
 class CorrectedFrame(NamedTuple):
@@ -157,6 +138,20 @@ class _Files:
             # user knows the settings `keys.mask=` and `axes.mask=`.
             message = re.sub(r"\b(key|axes)=", rf"\1.{role}=", str(error))
             raise ValueError(message.replace(f"key.{role}=", f"keys.{role}=")) from error
+
+
+def _read_measurement(
+    settings: Snapshots, files: _Files, chain: Preprocessing
+) -> tuple[io.Loaded | None, CorrectedFrame | None]:
+    """Return the file of the measurement and its corrected frame; None for a simulated one."""
+    # Values that are not finite may be bad pixels, which the chain leaves out.
+    hints = {"finite": False, "counts": chain.bits is not None}
+    file = files.load("measurement", io.load_measurement, **hints)
+    if file is None:
+        return None, None
+    if settings.noise is not None:
+        raise ValueError("noise: expected none, the measurement is not simulated; give noise=null")
+    return file, preprocess(chain, file.data, file.full_scale)
 
 
 def adapt_camera_to_frame(
@@ -294,6 +289,21 @@ def read_frame(settings: Snapshots, file: Any) -> tuple[Tensor, Tensor, str]:
     y, bad_pixels, _, _ = preprocess(chain, frame_file.data, frame_file.full_scale, name)
     good_pixels = torch.ones_like(y, dtype=torch.bool) if bad_pixels is None else ~bad_pixels
     return y, good_pixels, frame_file.note
+
+
+def _describe_frame(
+    settings: Snapshots,
+    chain: Preprocessing,
+    frame: CorrectedFrame,
+    full_scale: float | None,
+    system: System,
+    mask: Tensor,
+) -> list[str]:
+    return [
+        *frame.notes,
+        *describe_white(chain, frame.y, system, mask, full_scale),
+        *_describe_mask(settings, system, mask, frame.corrections),
+    ]
 
 
 def describe_white(
