@@ -303,6 +303,7 @@ def _describe_reconstruction(result: Result) -> Json:
     """Return the numbers of the reconstruction itself, without those of camera and snapshot."""
     y, system = result.snapshot.y, result.snapshot.camera.system
     solution, truth = result.solution, result.snapshot.truth
+    # The misfit ‖y − Ax‖ / ‖y‖; a frame of zeros has 0 rather than 0/0.
     norm = y.double().norm().clamp_min(torch.finfo(torch.float64).tiny)
     residual = (y - solution.measured(system)).double().norm() / norm
     numbers: Json = {

@@ -85,10 +85,10 @@ def tabulate_places(
     for band, (place, wavelength) in enumerate(zip(places, wavelength_column, strict=True), 1):
         wavelength_text = "" if wavelength is None else f"{wavelength:.1f}"
         span = f"{place.first} to {place.last}"
-        loss_text = (
-            f"{place.beside:.3g} px, {100 * place.lost:.3g} %" if place.beside > 1e-9 else ""
-        )
-        lines.append(
-            f"{band:>4}{wavelength_text:>8}{place.offset:>10.3f}  {span:14}{loss_text}".rstrip()
-        )
+        # Rounding of offsets leaves a tiny rest, which is no loss of light.
+        loss_text = ""
+        if place.beside > 1e-9:
+            loss_text = f"{place.beside:.3g} px, {100 * place.lost:.3g} %"
+        line = f"{band:>4}{wavelength_text:>8}{place.offset:>10.3f}  {span:14}{loss_text}"
+        lines.append(line.rstrip())
     return lines

@@ -17,6 +17,8 @@ _WARP = ("rotation", "magnification", "smile", "keystone", "polynomial", "displa
 
 Classes = Mapping[str, Sequence[str]]
 
+# Only classes and arguments in these tables can be named by a file. An argument that would open a
+# file or take a callable must not be added without a check of its value.
 SYSTEMS: Classes = {
     "cassi.systems.SDCassi": (*_SINGLE_DISPERSER, "band_width"),
     "cassi.systems.DDCassi": (*_DISPERSION, "width"),

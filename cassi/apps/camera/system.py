@@ -130,6 +130,7 @@ def make_camera(
     check_mask(mask)
     if bands is None and mask.shape[1] > 1:
         bands = mask.shape[1]
+    # A mask that was moved back comes with its own offsets and detector, which fix the bands.
     if measurement is not None and not arguments:
         bands = fit_bands(node, mask, measurement, bands, user_wavelengths)
     system = build_camera(node, mask, bands or mask.shape[1], wavelengths, length, **arguments)
@@ -240,6 +241,7 @@ def build_camera(
         )
     if offsets is not None:
         arguments = {"offsets": offsets} | arguments
+    # The mask of a dual disperser may be wider than the scene, so its width must be stated.
     if is_dual(system) and system.get("width") is None:
         arguments = {"width": length} | arguments
     if isinstance(file := system.get("response"), str):

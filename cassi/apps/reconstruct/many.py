@@ -78,6 +78,7 @@ def reconstruct_many(settings: Reconstruct, run: Run, workers: Workers | None) -
     share = find_share("1/1" if run.is_multirun else settings.share)
     check_shares(run.folder, share)
     snapshots, notes = find_snapshots(settings)
+    # Before hours of work: a link in the place of a folder would lead the results elsewhere.
     for snapshot in snapshots:
         check_parents(f"{run.folder / snapshot.name}/")
     share_snapshots, store = share.take(snapshots), Store(run.folder / STORE_FOLDER)

@@ -36,6 +36,7 @@ def is_many(value: Any) -> bool:
     if isinstance(value, list):
         return False
     path = Path(str(value)).expanduser()
+    # A file may have brackets in its name, and a Zarr store is a folder; each is one snapshot.
     if value is None or (path.suffix.lower() in READ_SUFFIXES and path.exists()):
         return False
     return path.is_dir() or glob.has_magic(str(value))
