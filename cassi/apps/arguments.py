@@ -1,4 +1,4 @@
-"""What stands on the command line, in the form in which Hydra takes it."""
+"""Rewrite the arguments of a command into those that Hydra takes, and read values from them."""
 
 import os
 import re
@@ -11,112 +11,120 @@ import yaml
 
 from cassi.config import verbatim
 
-_VALUED = {
-    *("--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd"),
-    *("--experimental-rerun", "--package", "-p", "--cfg", "-c"),
-}
-"""Flags that the next word belongs to."""
-_BARE = {"--help", "--hydra-help", "--version", "--resolve", "--run", "--multirun", "--info"}
-_BARE |= {"--shell-completion"}
+# Flags whose value may be the next word.
+_CONFIG_FLAGS = {"--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd"}
+_FLAGS_WITH_VALUE = {"--experimental-rerun", "--package", "-p", "--cfg", "-c"} | _CONFIG_FLAGS
+_HELP_FLAGS = {"--help", "--hydra-help", "--version", "--info", "--shell-completion"}
+_FLAGS_WITHOUT_VALUE = {"--resolve", "--run", "--multirun"} | _HELP_FLAGS
 INFO = "--info"
 HYDRA_INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
-"""Words after `--info`, which then is Hydra's: what it is made of."""
+"""Words after which `--info` is Hydra's own flag, which describes the config."""
 FILE_SUFFIX = ".safetensors"
-"""Of a network that a training exported."""
+"""Suffix of a network that a training exported."""
 QUOTES = ("'", '"')
-_GEOMETRY = ("bands", "step", "axis", "offsets", "detector")
+# Values that every system has; others may be new in the node of a system.
+_GEOMETRY_KEYS = ("bands", "step", "axis", "offsets", "detector")
 
 
 def quoted(text: str) -> str:
-    """Return text in quotes, as a value that Hydra and OmegaConf take for this very text."""
+    """Return text in quotes, so that Hydra and OmegaConf read it as exactly this text."""
     return in_quotes(verbatim(text))
 
 
 def in_quotes(text: str) -> str:
-    """Return text in quotes, as Hydra wants them; OmegaConf resolves references in it."""
-    escaped = re.sub(r"(\\+)(?='|\Z)", r"\1\1", text).replace("'", "\\'")
-    return f"'{escaped}'"
+    """Return text in quotes for Hydra; OmegaConf still resolves references in it."""
+    # Hydra reads a backslash as an escape only before a quote, and at the end of the text.
+    escaped_text = re.sub(r"(\\+)(?='|\Z)", r"\1\1", text).replace("'", "\\'")
+    return f"'{escaped_text}'"
 
 
 def arrange(arguments: list[str]) -> list[str]:
-    """Return the arguments of a command with flags before values, as Hydra wants them."""
+    """Return the arguments of a command with flags before options, as Hydra expects them.
+
+    Raises:
+        ValueError: a flag is unknown; it may be an option with two dashes too many.
+    """
     flags: list[str] = []
-    values: list[str] = []
-    words = iter(arguments)
-    pending = None
-    for word in words:
-        if pending is not None and (pending in _VALUED or word in HYDRA_INFO):
+    options: list[str] = []
+    pending_flag = None  # the flag before, whose value may come now
+    for word in arguments:
+        if pending_flag is not None and (pending_flag in _FLAGS_WITH_VALUE or word in HYDRA_INFO):
             flags.append(word)
-            pending = None
+            pending_flag = None
             continue
-        pending = None
-        if word.startswith("-"):
-            name, _, value = word.partition("=")
-            if name.startswith("--") and not any(o.startswith(name) for o in _VALUED | _BARE):
-                raise ValueError(
-                    f"expected key=value, got {word}; write {name[2:]}={value or 'VALUE'}"
-                )
-            flags.append(word)
-            pending = word if word in _VALUED or word in ("--info", "-i") else None
-        else:
-            values.append(word)
-    return flags + spell(values)
+        pending_flag = None
+        if not word.startswith("-"):
+            options.append(word)
+            continue
+        name, _, value = word.partition("=")
+        # Hydra takes any begin of a flag's name for the flag.
+        is_flag = any(flag.startswith(name) for flag in _FLAGS_WITH_VALUE | _FLAGS_WITHOUT_VALUE)
+        if name.startswith("--") and not is_flag:
+            raise ValueError(f"expected key=value, got {word}; write {name[2:]}={value or 'VALUE'}")
+        flags.append(word)
+        if word in _FLAGS_WITH_VALUE or word in ("--info", "-i"):
+            pending_flag = word
+    return flags + spell(options)
 
 
 def spell(options: Iterable[str]) -> list[str]:
-    """Return options as Hydra takes them.
+    """Return the options of a command in the form that Hydra takes.
 
-    A path may begin with `~`, which a shell leaves as it is behind an equals sign.
-    `GROUP=null` leaves a group out. Files have a short form: `model=FILE` is `model=file
-    model.path=FILE`, `guide=FILE` is `guide.file=FILE`, and `camera=FILE` is `camera={file:FILE}`,
-    as Hydra would look for it in the folder of the package's cameras. A value inside of
-    `system.offsets` may be new there: a curve's, and one inside of `monochromatic`, a frame's.
-    Beside the file of a camera so may any value of the system and the noise that it has.
+    - A `~` at the begin of a path becomes the home folder.
+    - `GROUP=null` leaves a group out.
+    - `model=FILE` becomes `model=file model.path=FILE`, `guide=FILE` becomes `guide.file=FILE`, and
+      `camera=FILE` becomes `camera={file:FILE}`.
+    - Values inside of `system.offsets` and `monochromatic`, and with `camera=FILE` also those of
+      the system and the noise, get a `++`.
     """
     options = list(options)
-    inside = ["system.offsets.", "monochromatic."]
+    # Hydra refuses a key that the config does not have. These keys depend on the class of a curve,
+    # or on the file of the camera, which Hydra does not read; `++` allows them.
+    open_prefixes = ["system.offsets.", "monochromatic."]
     if any(option.startswith("camera=") for option in options):
-        inside += ["system.", "noise."]
-    return [each for option in options for each in _spell(option, tuple(inside))]
+        open_prefixes += ["system.", "noise."]
+    return [argument for option in options for argument in _spell(option, tuple(open_prefixes))]
 
 
-def _spell(option: str, inside: tuple[str, ...]) -> list[str]:
+def _spell(option: str, open_prefixes: tuple[str, ...]) -> list[str]:
     key, equals, value = option.partition("=")
-    if (bare := value.strip("'\"")).startswith("~") and "," not in bare:
-        value = quoted(os.path.expanduser(bare))  # noqa: PTH111
+    if (path_text := value.strip("'\"")).startswith("~") and "," not in path_text:
+        # A shell does not replace `~` behind an equals sign.
+        value = quoted(os.path.expanduser(path_text))  # noqa: PTH111
         option = f"{key}={value}"
     if not equals:
         return [option]
     if key == "camera" and not value.startswith("{"):
-        return [f"camera={','.join(f'{{file:{name}}}' for name in _separated(value))}"]
+        # Hydra would look for the name in the group `camera`, the folder of the package's cameras.
+        return [f"camera={','.join(f'{{file:{name}}}' for name in _split_sweep(value))}"]
     if key == "guide" and not value.startswith("{"):
         return [f"guide.file={value}"]
     if key == "model" and (file := Path(value.strip("'\""))).suffix:
         return _spell_model(value, file)
     if value == "null" and key.partition("@")[0] in config_groups():
         return [f"~{key}"]
-    own = key.startswith("system.") and key.removeprefix("system.") in _GEOMETRY
-    return [f"++{option}" if key.startswith(inside) and not own else option]
+    is_geometry = key.startswith("system.") and key.removeprefix("system.") in _GEOMETRY_KEYS
+    return [f"++{option}" if key.startswith(open_prefixes) and not is_geometry else option]
 
 
 def _spell_model(value: str, file: Path) -> list[str]:
     if str(file).endswith(FILE_SUFFIX):
         return ["model=file", f"model.path={value if value[0] in QUOTES else in_quotes(value)}"]
-    exported = file.parent.parent / "model.safetensors"
-    whole = file.parent.name == "checkpoints" and exported.is_file()
-    given = exported if whole else f"NAME model.weights={file}"
-    raise ValueError(f"model: expected NAME or FILE.safetensors; give model={given}")
+    exported_file = file.parent.parent / "model.safetensors"
+    is_checkpoint = file.parent.name == "checkpoints" and exported_file.is_file()
+    advice = exported_file if is_checkpoint else f"NAME model.weights={file}"
+    raise ValueError(f"model: expected NAME or FILE.safetensors; give model={advice}")
 
 
-def _separated(values: str) -> list[str]:
-    """Return the values of a sweep, those in quotes whole."""
+def _split_sweep(values: str) -> list[str]:
+    """Return the values of a sweep, `a,b`; a comma in quotes does not separate."""
     return re.findall(r"'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"|[^,]+", values)
 
 
 def config_groups() -> set[str]:
-    """Return the names of the groups of which one option or none is chosen."""
-    found = {entry.name for entry in resources.files("cassi.conf").iterdir() if entry.is_dir()}
-    return (found | {"model"}) - {"camera", "data", "hydra", "paths", "output"}
+    """Return the names of the groups that a config may leave out by `GROUP=null`."""
+    folders = {entry.name for entry in resources.files("cassi.conf").iterdir() if entry.is_dir()}
+    return (folders | {"model"}) - {"camera", "data", "hydra", "paths", "output"}
 
 
 def paper_recipes() -> list[str]:
@@ -125,19 +133,19 @@ def paper_recipes() -> list[str]:
 
 
 def options_of(group: str) -> list[str]:
-    """Return the names of the files of the package in a folder of configs, but for parts."""
+    """Return the options of a group: its files in the package, except parts of other files."""
     files = resources.files("cassi.conf").joinpath(*group.split("/")).iterdir()
     names = sorted(file.name.removesuffix(".yaml") for file in files)
     return [name for name in names if not name.startswith("_") and "." not in name]
 
 
 def flag_values(arguments: Sequence[str], *flags: str) -> list[str]:
-    """Return the values of flags, in their order; "" where a flag is the last word."""
-    found = []
+    """Return the values of flags in their order; "" for a flag without one."""
+    values = []
     for word, following in zip(arguments, [*arguments, ""][1:], strict=True):
         flag, equals, value = word.partition("=")
-        found += [value if equals else following] if flag in flags else []
-    return found
+        values += [value if equals else following] if flag in flags else []
+    return values
 
 
 def config_folders(arguments: Sequence[str]) -> list[Path]:
@@ -147,15 +155,16 @@ def config_folders(arguments: Sequence[str]) -> list[Path]:
 
 
 def told_plugins(arguments: Sequence[str]) -> list[str]:
-    """Return the plugins that a user names: on the command line, else in the config named there.
+    """Return the plugins that the user names: on the command line, or in the config named there.
 
-    Not from a config in the folder of a run, which another may have written.
+    Raises:
+        ValueError: the value is no list of files, or the config lies in the folder of a run.
     """
-    values = [v for key, e, v in (word.partition("=") for word in arguments)
-              if e and key.lstrip("+~") == "plugins"]  # fmt: skip
+    values = [value for key, equals, value in (word.partition("=") for word in arguments)
+              if equals and key.lstrip("+~") == "plugins"]  # fmt: skip
     if values:
         try:
-            return _names(yaml.safe_load(values[-1]), "plugins")
+            return _plugin_names(yaml.safe_load(values[-1]), "plugins")
         except yaml.YAMLError:
             raise ValueError(f"plugins: expected [FILE.py,…], got {values[-1]!r}") from None
     for file in named_configs(arguments, groups=False)[:1]:
@@ -163,13 +172,16 @@ def told_plugins(arguments: Sequence[str]) -> list[str]:
             config: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
         except (yaml.YAMLError, UnicodeDecodeError):
             return []  # Hydra says what is wrong with it
-        found = _names(config.get("plugins") if isinstance(config, dict) else None, str(file))
-        if found and is_of_a_run(file):
+        names = _plugin_names(
+            config.get("plugins") if isinstance(config, dict) else None, str(file)
+        )
+        # A plugin is a program. The folder of a run may come from somebody else.
+        if names and is_of_a_run(file):
             raise ValueError(
                 f"plugins: {file} lies in the folder of a run, and a plugin is a program; name it "
-                f"on the command line if it is yours, plugins=[{','.join(found)}]"
+                f"on the command line if it is yours, plugins=[{','.join(names)}]"
             )
-        return found
+        return names
     return []
 
 
@@ -178,8 +190,10 @@ def named_configs(arguments: Sequence[str], groups: bool = True) -> list[Path]:
 
     With `groups` also those that options choose from a group, as `method=NAME`.
     """
-    chosen = [word.lstrip("+").replace("=", "/", 1) for word in arguments if "=" in word and groups]
-    names = [*flag_values(arguments, "--config-name", "-cn")[-1:], *chosen]
+    choices = [
+        word.lstrip("+").replace("=", "/", 1) for word in arguments if "=" in word and groups
+    ]
+    names = [*flag_values(arguments, "--config-name", "-cn")[-1:], *choices]
     files = [
         folder / f"{name.removesuffix('.yaml')}.yaml"
         for folder in config_folders(arguments)
@@ -189,28 +203,33 @@ def named_configs(arguments: Sequence[str], groups: bool = True) -> list[Path]:
 
 
 def is_of_a_run(config: Path) -> bool:
-    """Tell whether a config is what a run has left behind, of which its user may know nothing."""
+    """Tell whether a config lies in the folder of a run, so that a command may have written it."""
     folder = config.resolve().parent
-    left = (".hydra", "checkpoints", "metrics.json", "results.json")
-    return folder.name == ".hydra" or any((folder / name).exists() for name in left)
+    run_files = (".hydra", "checkpoints", "metrics.json", "results.json")
+    return folder.name == ".hydra" or any((folder / name).exists() for name in run_files)
 
 
-def _names(value: Any, place: str) -> list[str]:
-    listed = value if isinstance(value, list) else [] if value is None else [value]
-    if not all(isinstance(item, str) and item for item in listed):
+def _plugin_names(value: Any, place: str) -> list[str]:
+    if value is None:
+        return []
+    names = value if isinstance(value, list) else [value]
+    if not all(isinstance(item, str) and item for item in names):
         raise ValueError(f"{place}: expected plugins: [FILE.py, …], got {value!r}")
-    return listed
+    return names
 
 
-def asked(arguments: Sequence[str], known: Sequence[str]) -> bool:
-    """Tell whether `--info` stands there by itself, without a word of Hydra's after it."""
-    return any(word not in known for word in flag_values(arguments, INFO))
+def asks_for_info(arguments: Sequence[str], hydra_words: Sequence[str]) -> bool:
+    """Tell whether the arguments have `--info` without a word of Hydra's after it."""
+    return any(word not in hydra_words for word in flag_values(arguments, INFO))
 
 
 def write_nothing(arguments: Sequence[str]) -> tuple[list[str], str]:
-    """Return arguments that let Hydra write nothing, and where results would go."""
-    kept = [word for word in arguments if word != INFO]
-    folders = [word.partition("=")[2] for word in kept if word.startswith("hydra.run.dir=")]
-    into = folders[-1] if folders else "outputs/reconstruct/DATE/TIME"
-    kept = [word for word in kept if not word.startswith("hydra.run.dir=")]
-    return [*kept, "hydra.run.dir=.", "hydra.output_subdir=null"], into
+    """Return arguments with which Hydra writes no files, and the folder of the results.
+
+    `--info` runs the job with them; the folder is only printed.
+    """
+    words = [word for word in arguments if word != INFO]
+    folders = [word.partition("=")[2] for word in words if word.startswith("hydra.run.dir=")]
+    output_folder = folders[-1] if folders else "outputs/reconstruct/DATE/TIME"
+    words = [word for word in words if not word.startswith("hydra.run.dir=")]
+    return [*words, "hydra.run.dir=.", "hydra.output_subdir=null"], output_folder

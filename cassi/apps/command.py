@@ -1,4 +1,4 @@
-"""What all commands share: Hydra's start, settings, the process, one-line errors, exit status."""
+"""Run a command: Hydra's start, settings, the process, one-line errors and the exit status."""
 
 from __future__ import annotations
 
@@ -26,7 +26,13 @@ from omegaconf import DictConfig
 from cassi import links
 from cassi.apps import folders
 from cassi.apps.arguments import arrange, told_plugins
-from cassi.apps.errors import JobError, debugging, describe, describe_failure, is_usage_error
+from cassi.apps.errors import (
+    JobError,
+    UsageError,
+    debugging,
+    describe_failure,
+    to_usage_error,
+)
 from cassi.apps.memory import keep_freed_memory, use_huge_pages
 from cassi.apps.printing import Failure, marked, note_folder, printed, take_flags
 from cassi.apps.reconstructors import store_parts
@@ -37,29 +43,31 @@ from cassi.data import door
 from cassi.plugins import load_plugins, plugin_lines
 from cassi.threads import free_cores
 
-_PAUSE = 3.0  # seconds between lines on what is being tried
-_MOMENT = 0.05  # seconds until a signal is sent again
+# Seconds between two lines on the progress of a long step.
+_PROGRESS_SECONDS = 3.0
+# Seconds until a signal is sent again that came at a bad moment; see `raise_terminated`.
+_RESEND_SECONDS = 0.05
 WORKER = "CASSI_WORKER"
 """Environment variable: the number of this process among those of a command on its machine."""
 
-FAILED = 1
-"""Exit status where some results are missing and the rest is done."""
+EXIT_FAILURE = 1
+"""Exit status if some results are missing and the others are finished."""
 USAGE_ERROR = 2
-INTERRUPTED = 130
-TERMINATED = 143
-"""Of a shell: 128 and the number of the signal."""
-CLOSED = 141
-"""The same for SIGPIPE: nobody reads what the command prints."""
+"""Exit status after a mistake of the user, or an error of files, memory or other processes."""
+# As a shell does it, the status after a signal is 128 plus the number of the signal.
+EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
+EXIT_OUTPUT_CLOSED = 141  # SIGPIPE: the program that read the output has ended
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a job knows of the command beside its settings.
+    """One run of a command, beside its settings.
 
     Attributes:
         folder: where results go, absolute.
-        is_multirun: one of several jobs, which a failure must not end.
-        options: what stood on the command line, for commands that go on later.
+        is_multirun: this is one of several jobs; its failure must not end the others.
+        options: of the command line, for commands that continue this run later.
     """
 
     folder: Path
@@ -77,9 +85,13 @@ def run_command(
     """Compose the config, run the job, and turn a user's mistake into one line and status 2.
 
     A defect of the program shows its traceback; with `CASSI_DEBUG=1` a mistake does so too. A
-    defect of a plugin shows the lines of that alone, and one line.
-    `name` is `cassi-…`, the rest of it the primary config in `cassi.conf`. `rewrite` makes the
-    arguments that Hydra is given of those of the command.
+    defect of a plugin shows one line, and of the traceback the lines of the plugin alone.
+
+    Args:
+        name: of the command, `cassi-…`; the rest of it is the primary config in `cassi.conf`.
+        kind: class of its settings.
+        job: is called with the settings.
+        rewrite: turns the arguments of the command into those that Hydra gets.
     """
     distrust_current_folder()
     if "--version" in sys.argv[1:]:
@@ -88,7 +100,7 @@ def run_command(
 
     # Hydra otherwise prints its own account of an error, over many lines, and exits with status 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    _open_closed()
+    _reopen_outputs()
     write_whole_lines()
     decorate = hydra.main(
         version_base="1.3",
@@ -103,12 +115,40 @@ def run_command(
 def _run(
     name: str, decorate: Callable[[Any], Any], job: _Job, rewrite: Callable[[list[str]], list[str]]
 ) -> None:
+    """Run a command, print its error in one line and end with the status of the error.
+
+    This is the only place that prints a `UsageError`. A defect of the program goes on to Python,
+    which prints its traceback.
+    """
+    try:
+        _start_hydra(name, decorate, job, rewrite)
+    except KeyboardInterrupt as stop:
+        _fail(name, f"interrupted; {stop or 'give the same command again'}", EXIT_INTERRUPTED)
+    except Terminated as stop:
+        _fail(name, f"terminated; {stop or 'give the same command again'}", EXIT_TERMINATED)
+    except folders.Taken as error:
+        _fail(name, str(error), USAGE_ERROR)
+    except JobError as error:
+        # The job printed its error where it ran. That may be another machine, so it is said again.
+        _fail(name, f"a job failed: {error}", USAGE_ERROR)
+    except UsageError as error:
+        _fail(name, str(error), USAGE_ERROR, error)
+
+
+def _start_hydra(
+    name: str, decorate: Callable[[Any], Any], job: _Job, rewrite: Callable[[list[str]], list[str]]
+) -> None:
+    """Load the plugins, let Hydra compose the config and call the job.
+
+    Raises:
+        UsageError: the options, the config or the job have an error that the user can mend.
+    """
     try:
         _check_text(*sys.argv[1:], str(Path.cwd()))
         sys.argv[1:] = arrange(rewrite(sys.argv[1:]))
         if not any(option.startswith("-") for option in sys.argv[1:]):  # such as --help
             door.start()
-        # Before the config is composed, which may name what they register.
+        # Before the config is composed: it may name networks and priors that plugins register.
         job.plugins = told_plugins(sys.argv[1:])
         load_plugins(job.plugins)
         store_parts()
@@ -116,21 +156,14 @@ def _run(
             decorate(job)()
         if _is_output_closed():
             _close_output()
-    except KeyboardInterrupt as stop:
-        _fail(name, f"interrupted; {stop or 'give the same command again'}", INTERRUPTED)
-    except Terminated as stop:
-        _fail(name, f"terminated; {stop or 'give the same command again'}", TERMINATED)
-    except folders.Taken as error:
-        _fail(name, str(error), USAGE_ERROR)
-    except JobError as error:
-        # Printed where the job ran, which may be another machine's log.
-        _fail(name, f"a job failed: {error}", USAGE_ERROR)
+    except _PastHydra as carrier:
+        raise carrier.error from carrier.error.__cause__
     except Exception as error:
-        if not is_usage_error(error):
-            raise
         if isinstance(error, BrokenPipeError) and _is_output_closed():
             _close_output()
-        _fail(name, describe(error), USAGE_ERROR, error)
+        if (usage_error := to_usage_error(error)) is None:
+            raise
+        raise usage_error from error
 
 
 def _check_text(*texts: str) -> None:
@@ -144,8 +177,16 @@ def _check_text(*texts: str) -> None:
             ) from None
 
 
+class _PastHydra(BaseException):
+    """Carries an error of the job past Hydra, which prints its own account of an `Exception`."""
+
+    def __init__(self, error: UsageError) -> None:
+        super().__init__(error)
+        self.error = error
+
+
 class _Job:
-    """The job with its errors reported; an object, so that launchers can pickle it."""
+    """The job of a command, as Hydra calls it. It is an object, so that launchers can pickle it."""
 
     plugins: Sequence[str] = ()
 
@@ -158,84 +199,89 @@ class _Job:
         from hydra.types import RunMode
 
         hydra = HydraConfig.get()
-        many = hydra.mode == RunMode.MULTIRUN
+        is_multirun = hydra.mode == RunMode.MULTIRUN
         folder = Path(hydra.runtime.output_dir).resolve()
-        if many:  # in a process of a launcher
+        if is_multirun:
+            # A launcher runs this in a process of its own, which has no guard yet.
             links.guard(hydra.sweep.dir)
         try:
-            # Not before: nothing is half done while Hydra composes, which may lose an exception.
+            # SIGTERM raises from here on. Hydra may lose an exception while it composes the config,
+            # and then nothing is half done yet.
             with raise_terminated(), plain_warnings():
                 if folder.is_dir() and folders.may_hold(hydra):
                     folders.hold(folder)
                 load_plugins(self.plugins)  # a launcher's process has none yet
                 options = tuple(hydra.overrides.task)
                 settings: Any = read_settings(config, self.kind, options)
-                found = self.job(settings, Run(folder, many, options))
+                result = self.job(settings, Run(folder, is_multirun, options))
                 note_folder(folder)
-                return found
+                return result
         except BaseException as error:
             stop = stopped_by(error)
             if stop is not None:
-                place = f"sweep.dir={hydra.sweep.dir}" if many else f"run.dir={folder}"
-                hint = f"go on with the same command and hydra.{place}"
+                option = f"sweep.dir={hydra.sweep.dir}" if is_multirun else f"run.dir={folder}"
+                hint = f"go on with the same command and hydra.{option}"
                 raise type(stop)(str(stop) or hint) from None
             if not isinstance(error, Exception):
                 raise
             if isinstance(error, BrokenPipeError) and _is_output_closed():
                 _close_output()
             lines = plugin_lines(error)
-            if not is_usage_error(error):
-                if many or not lines:
+            usage_error = to_usage_error(error)
+            if usage_error is None:
+                if is_multirun or not lines:
                     raise
                 print("The lines of plugins; CASSI_DEBUG=1 shows all:", file=sys.stderr)
                 print(*traceback.format_list(lines), sep="", end="", file=sys.stderr)
-                _fail(self.name, describe_failure(error), FAILED, error)
-            said = describe(error)
+                _fail(self.name, describe_failure(error), EXIT_FAILURE, error)
+            message = str(usage_error)
             if lines:
-                said += f" ({Path(lines[-1].filename).name}, line {lines[-1].lineno})"
-            # One failing job of a sweep must not stop the others, so there it goes to Hydra.
-            if many:
-                print(f"{self.name}: {marked('error')} {said}", file=sys.stderr)
-                raise JobError(said) from None
-            _fail(self.name, said, USAGE_ERROR, error)
+                message += f" ({Path(lines[-1].filename).name}, line {lines[-1].lineno})"
+            # One failing job of a sweep must not stop the others. Hydra keeps a JobError until all
+            # are done, so the line is printed here, where the job runs.
+            if is_multirun:
+                print(f"{self.name}: {marked('error')} {message}", file=sys.stderr)
+                raise JobError(message) from None
+            usage_error = UsageError(message)
+            usage_error.__cause__ = error
+            raise _PastHydra(usage_error) from error
 
 
 @contextlib.contextmanager
 def plain_warnings() -> Iterator[None]:
-    """Print warnings of the user's data in one line, as commands print theirs."""
-    usual = warnings.formatwarning
+    """Print warnings about the user's data in one line, as commands print theirs."""
+    format_warning = warnings.formatwarning
 
-    def in_a_line(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> str:
+    def format_line(
+        message: Warning | str, category: type[Warning], *where: Any, **more: Any
+    ) -> str:
         if category is UserWarning:
             return f"{marked('warning')} {printable(str(message))}\n"
-        return usual(message, category, *where, **more)
+        return format_warning(message, category, *where, **more)
 
-    warnings.formatwarning = in_a_line
+    warnings.formatwarning = format_line
     try:
         yield
     finally:
-        warnings.formatwarning = usual
+        warnings.formatwarning = format_warning
 
 
-def _open_closed() -> None:
-    """Let what is printed go nowhere where the shell has closed an output, as by `>&-`.
-
-    A file that is opened next would take its number, and get what is printed.
-    """
+def _reopen_outputs() -> None:
+    """Open the null device as stdout or stderr if the shell has closed it, as by `>&-`."""
+    # Else the next file that is opened would get the number 1 or 2, and all that is printed.
     for number, name in ((1, "stdout"), (2, "stderr")):
         if getattr(sys, name) is None:
-            opened = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(opened, number)
-            if opened != number:
-                os.close(opened)
+            descriptor = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(descriptor, number)
+            if descriptor != number:
+                os.close(descriptor)
             setattr(sys, name, open(number, "w", encoding="utf-8"))  # noqa: SIM115, PTH123
 
 
 def write_whole_lines() -> None:
-    """Hand each line and its end to the system together, also under `python -u`.
-
-    The lines of processes that share a terminal would mix.
-    """
+    """Write each line together with its end, also under `python -u`."""
+    # `python -u` writes the end of a line by itself, so that the lines of processes that share a
+    # terminal would mix.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.write_through:
             stream.reconfigure(line_buffering=True, write_through=False)
@@ -246,45 +292,47 @@ def _fail(name: str, message: str, status: int, error: Exception | None = None) 
         traceback.print_exception(error)
     with contextlib.suppress(BrokenPipeError):
         print(f"{name}: {marked('error')} {message}", file=sys.stderr)
-    if status == INTERRUPTED and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second Ctrl-C ends it without a word
+    if status == EXIT_INTERRUPTED and threading.current_thread() is threading.main_thread():
+        # A second Ctrl-C then ends the process at once, without another message.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     raise Failure(status, message)
 
 
 def _is_output_closed() -> bool:
-    """Tell whether nobody reads what is printed any more, as after `| head`."""
+    """Tell whether the program that reads the output has ended, as after `| head`."""
     try:
-        watched = select.poll()
-        watched.register(sys.stdout.fileno(), select.POLLOUT)
-        return any(event & (select.POLLERR | select.POLLHUP) for _, event in watched.poll(0))
-    except (OSError, ValueError):  # it is no file
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), select.POLLOUT)
+        return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+    except (OSError, ValueError):  # stdout is no file
         return False
 
 
 def _close_output() -> None:
-    # Python would flush once more when it ends, and complain.
+    # At its end Python flushes stdout once more, and would print an error for a closed one.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(CLOSED)
+    sys.exit(EXIT_OUTPUT_CLOSED)
 
 
 def prepare_process(settings: Any, *, blocks: bool = False) -> None:
     """Set the threads of this process and how it uses memory, as settings say.
 
-    Without a number of threads it takes what the machine has free, and no more than torch would.
+    Without a number of threads, as many are used as processors are free, and at most those that
+    torch began with.
     """
     use_huge_pages() if blocks else keep_freed_memory()
-    chosen = settings.threads
-    torch.set_num_threads(min(_most_threads(), free_cores()) if chosen is None else chosen)
+    n_threads = settings.threads
+    torch.set_num_threads(min(_initial_threads(), free_cores()) if n_threads is None else n_threads)
 
 
 @functools.cache
-def _most_threads() -> int:
+def _initial_threads() -> int:
     """Return the threads that torch began with."""
     return torch.get_num_threads()
 
 
 def refuse_torchrun() -> None:
-    """Raise ValueError in one of several processes that torchrun has started."""
+    """Raise ValueError if torchrun has started this process and others."""
     if "MASTER_ADDR" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         count = os.environ.get("LOCAL_WORLD_SIZE", "4")
         raise ValueError(
@@ -293,25 +341,27 @@ def refuse_torchrun() -> None:
         )
 
 
-def announce(name: str, visible: bool = True) -> Callable[[str], None]:
-    """Return what says on stderr, every few seconds, what is being tried."""
-    start = last = time.perf_counter()
+def announce(name: str, show: bool = True) -> Callable[[str], None]:
+    """Return a function that prints its text on stderr, at most every few seconds."""
+    started_at = printed_at = time.perf_counter()
 
-    def watch(tried: str) -> None:
-        nonlocal last
-        now = time.perf_counter()
-        if visible and now - last > _PAUSE:
-            print(f"{name}: {now - start:.0f} s, {tried}", file=sys.stderr, flush=True)
-            last = now
+    def watch(step: str) -> None:
+        nonlocal printed_at
+        current = time.perf_counter()
+        if show and current - printed_at > _PROGRESS_SECONDS:
+            print(f"{name}: {current - started_at:.0f} s, {step}", file=sys.stderr, flush=True)
+            printed_at = current
 
     return watch
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device of that name; `auto` takes a GPU where there is one.
+    """Return the device of a name; `auto` takes a GPU if there is one.
 
-    Of several processes of a command on a machine, each has a GPU of its own where the name has no
-    number.
+    If the name has no number, the processes of a command on one machine are spread over its GPUs.
+
+    Raises:
+        ValueError: there is no such device.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -330,20 +380,23 @@ def choose_device(name: str) -> torch.device:
 
 
 def compile_privately() -> None:
-    """Have torch's compiler keep its files in a folder of the user's alone.
+    """Make torch's compiler keep its files in a folder that only the user can write to.
 
-    Its default is a name below the shared temporary folder that can be guessed. Who makes that
-    folder first chooses the programs that are loaded from it. `TORCHINDUCTOR_CACHE_DIR` wins.
-    OSError where others can write into the folder.
+    `TORCHINDUCTOR_CACHE_DIR`, if it is set, names the folder instead.
+
+    Raises:
+        OSError: others can write into the folder.
     """
+    # The default of torch is a predictable name in the shared temporary folder. Whoever makes that
+    # folder first decides which programs are loaded from it.
     name = "TORCHINDUCTOR_CACHE_DIR"
     home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     folder = home / "cassi-torchinductor"
     if name in os.environ:
         return
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    there = folder.lstat()
-    if there.st_uid != os.getuid() or not stat.S_ISDIR(there.st_mode) or there.st_mode & 0o022:
+    status = folder.lstat()
+    if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o022:
         raise PermissionError(
             f"{folder}: expected a folder that its owner, you, alone can write to; set {name}=DIR"
         )
@@ -351,53 +404,49 @@ def compile_privately() -> None:
 
 
 class Terminated(BaseException):
-    """The process was asked to end; like KeyboardInterrupt not an `Exception`."""
+    """SIGTERM asked the process to end. Like KeyboardInterrupt, it is no `Exception`."""
 
 
 @contextlib.contextmanager
 def raise_terminated() -> Iterator[None]:
-    """Let SIGTERM raise `Terminated` within a block, and lose no signal in it.
-
-    What a handler raises inside of `__del__` or a callback of a weak reference is ignored. So the
-    signal is sent again a moment later.
-    """
-    usual = sys.unraisablehook
+    """Let SIGTERM raise `Terminated` within a block, and lose no signal in it."""
+    # Python ignores an exception that a handler raises inside of `__del__` or a callback of a weak
+    # reference. Its hook for such exceptions sends the signal again a moment later.
+    unraisable_hook = sys.unraisablehook
     numbers = {KeyboardInterrupt: signal.SIGINT, Terminated: signal.SIGTERM}
 
-    def send_again(ignored: sys.UnraisableHookArgs) -> None:
-        number = numbers.get(ignored.exc_type)
+    def send_again(unraisable: sys.UnraisableHookArgs) -> None:
+        number = numbers.get(unraisable.exc_type)
         if number is None:
-            usual(ignored)
+            unraisable_hook(unraisable)
         else:
-            threading.Timer(_MOMENT, os.kill, (os.getpid(), number)).start()
+            threading.Timer(_RESEND_SECONDS, os.kill, (os.getpid(), number)).start()
 
     sys.unraisablehook = send_again
     try:
         with _handle(_terminate):
             yield
     finally:
-        sys.unraisablehook = usual
+        sys.unraisablehook = unraisable_hook
 
 
 def stopped_by(error: BaseException) -> KeyboardInterrupt | Terminated | None:
-    """Return the signal behind an error: itself, or what was being handled when it arose.
-
-    What cleans up after an exception may fail because of what the signal left half done: OmegaConf
-    restores the flags of a list whose last element is not there yet.
-    """
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, KeyboardInterrupt | Terminated):
-            return seen
-        seen = seen.__context__
+    """Return the signal that led to an error; None if there was none."""
+    # Code that cleans up after a signal may fail itself, because the signal left something half
+    # done: OmegaConf restores the flags of a list whose last element is not there yet. The signal
+    # is then the context of the error.
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, KeyboardInterrupt | Terminated):
+            return cause
+        cause = cause.__context__
     return None
 
 
 def leave_to_lightning(trainer: Any) -> contextlib.AbstractContextManager[None]:
-    """Let Lightning end after the step in hand, once it has come to its steps.
-
-    Lightning's own handler, which it registers then, calls the one that was there after itself.
-    """
+    """Let SIGTERM end a training after its current step, once Lightning has begun with steps."""
+    # Lightning then registers its own handler, which also calls the one that was there before. That
+    # one must not raise any more.
 
     def terminate_unless_noted(number: int, frame: Any) -> None:
         if not trainer.received_sigterm:
@@ -407,16 +456,14 @@ def leave_to_lightning(trainer: Any) -> contextlib.AbstractContextManager[None]:
 
 
 def end_at_once(trainer: Any, _: Any) -> None:
-    """Let SIGTERM end each of several processes now; to be called when the steps begin.
-
-    Lightning's handler waits there for the other processes, which may be waiting for this one.
-    """
+    """Let SIGTERM end each of several processes at once; a callback for the begin of the steps."""
+    # Lightning's handler would wait for the other processes, which may be waiting for this one.
     if trainer.world_size == 1:
         return
 
     def terminate_all(number: int, frame: Any) -> NoReturn:
         kill = getattr(trainer.strategy.launcher, "kill", None)
-        if kill is not None:  # of the processes that this one has started
+        if kill is not None:  # this process has started the others
             kill(number)
         raise Terminated
 
@@ -430,7 +477,7 @@ def _terminate(number: int, frame: Any) -> NoReturn:
 @contextlib.contextmanager
 def _handle(handler: Callable[[int, Any], None]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may set handlers, and is given signals
+        yield  # Python lets only the main thread set handlers, and runs them there
         return
     earlier = signal.signal(signal.SIGTERM, handler)
     try:

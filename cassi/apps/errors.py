@@ -1,15 +1,20 @@
-"""A failure in one line: what was expected, what came, what to do."""
+"""Turn errors of libraries and of the machine into a `UsageError`: one line for the user.
+
+`to_usage_error` asks one function per origin of an error: Hydra, OmegaConf, YAML, the machine, and
+the checks of this package. The first one that knows the error gives the line. An error that none of
+them knows is a defect of the program, and keeps its traceback.
+"""
 
 import contextlib
 import os
 import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from omegaconf.errors import OmegaConfBaseException
-from yaml import MarkedYAMLError
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
+from yaml import MarkedYAMLError, YAMLError
 
 from cassi.apps.arguments import (
     config_folders,
@@ -18,14 +23,32 @@ from cassi.apps.arguments import (
     paper_recipes,
 )
 from cassi.apps.camera.yaml_slips import find_slip
-from cassi.apps.settings import RENAMED, unknown_key
+from cassi.apps.settings import MOVED_SETTINGS, unknown_key
 from cassi.checks import did_you_mean, printable, raised_here, read_regular
 from cassi.data.atomic import describe_oserror
 from cassi.plugins import plugin_lines
 
-AGAIN = "the same command goes on"
-_MEMORY = ("can't allocate memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
-_LOST = ("Connection closed by peer", "Connection reset by peer", "NCCL communicator was aborted")
+# torch and its libraries raise a RuntimeError for these causes; only the text tells them apart.
+_MEMORY_TEXTS = ("can't allocate memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+_LOST_PROCESS_TEXTS = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "NCCL communicator was aborted",
+)
+# Groups that plugins of the user may add options to.
+_PLUGIN_GROUPS = ("model", "loss", "prior", "data")
+_NOT_YAML = "the config file is not valid YAML: "
+# Begins of messages of Hydra, which has one class for many mistakes.
+_HYDRA_MERGING = "Error merging override "
+_HYDRA_AMBIGUOUS = "Ambiguous value for argument "
+_QUOTES = "a value with such signs needs quotes of its own"
+
+
+class UsageError(ValueError):
+    """An error whose cause the user can mend: a file, a value, an option, memory.
+
+    Its text is the line that commands print. It is raised from the error that it explains.
+    """
 
 
 class JobError(Exception):
@@ -37,180 +60,228 @@ def debugging() -> bool:
     return os.environ.get("CASSI_DEBUG", "0") not in ("", "0")
 
 
-def is_usage_error(error: BaseException) -> bool:
-    """Tell what the user can mend (files, values, options) from a defect of the program.
-
-    A ValueError or TypeError is meant for the user where a `raise` statement of this package made
-    it; one that Python or a library raised at a line of ours is a defect. Errors of files, memory
-    and lost processes are the user's whoever raises them.
-    """
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
-
-    if isinstance(error, OSError | MemoryError | HydraException | OmegaConfBaseException):
-        return True
-    if isinstance(error, YAMLError) or _find_cause(error) is not None:
-        return True
-    if not isinstance(error, ValueError | TypeError):
-        return False
-    return raised_here(error) or _is_of_composing(error)
-
-
-def _is_of_composing(error: BaseException) -> bool:
-    """Tell whether Hydra raised this while it composed the options: it does not check all kinds."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return bool(frames) and f"{os.sep}hydra{os.sep}_internal{os.sep}" in frames[-1].filename
-
-
-def _find_cause(error: BaseException) -> str | None:
-    """Tell what ended work that was no fault of the program's; torch says it in a RuntimeError."""
-    if not isinstance(error, MemoryError | RuntimeError):
-        return None
-    said, kinds = str(error), {kind.__name__ for kind in type(error).__mro__}
-    # On the CPU it is a plain RuntimeError, on a GPU a subclass.
-    if kinds & {"MemoryError", "OutOfMemoryError"} or any(text in said for text in _MEMORY):
-        return "out of memory; crop the scene, use fewer bands or a smaller batch"
-    if said.startswith("Could not determine home directory"):
-        named = next((word for word in sys.argv[1:] if re.search(r"=['\"]?~[^/]", word)), "a path")
-        return f"{named}: there is no such user; write ./ before a name that begins with ~"
-    if said.startswith("DataLoader worker"):
-        return (
-            "a process that loads data was killed, maybe for want of memory; set data.workers lower"
-        )
-    if "DistError" in kinds or any(text in said for text in _LOST):
-        return f"another process of this run is gone; {AGAIN}"
+def to_usage_error(error: BaseException) -> UsageError | None:
+    """Return an error as a `UsageError`; None for a defect of the program."""
+    if isinstance(error, UsageError):
+        return error
+    for explain in _EXPLANATIONS:
+        if (message := explain(error)) is not None:
+            return UsageError(printable(_explain_slip(error, message) or message))
     return None
+
+
+@contextlib.contextmanager
+def config_errors() -> Iterator[None]:
+    """Raise errors of Hydra and OmegaConf in a block as `UsageError`."""
+    from hydra.errors import HydraException
+
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException) as error:
+        usage_error = to_usage_error(error)
+        assert usage_error is not None  # every error of these two has an explanation
+        raise usage_error from error
+
+
+def is_usage_error(error: BaseException) -> bool:
+    """Tell whether the user can mend the cause of an error: a file, a value, an option, memory."""
+    return to_usage_error(error) is not None
 
 
 def describe(error: BaseException) -> str:
-    """Say in one line what was expected, what came and what to do."""
-    said = _describe(error)
-    return printable(_describe_slip(error, said) or said)
+    """Return an error in one line: what came, what was expected and what to do."""
+    return str(to_usage_error(error) or printable(_text_of(error)))
 
 
-def _describe_slip(error: BaseException, said: str) -> str | None:
-    """Say where a config of the user's has a tab, or no blank behind a colon, that led to this."""
-    mark = error.problem_mark if isinstance(error, MarkedYAMLError) else None
-    cause = ValueError(said) if mark is None else error
-    for file in named_configs(sys.argv[1:]) if mark is None else [Path(mark.name)]:
+def describe_failure(error: BaseException) -> str:
+    """Return the reason of a failure in one line; of a defect also the line of code."""
+    if (usage_error := to_usage_error(error)) is not None:
+        return str(usage_error)
+    message = " ".join(str(error).split())
+    frame = (plugin_lines(error) or traceback.extract_tb(error.__traceback__))[-1]
+    return f"{type(error).__name__}: {message} ({frame.filename}:{frame.lineno})"
+
+
+def _explain_slip(error: BaseException, message: str) -> str | None:
+    """Return where a config of the user's has a tab, or no blank behind a colon, that led to this.
+
+    A parser of YAML gives the place. Any other message may be the consequence of a slip in one of
+    the configs of the command line.
+    """
+    if isinstance(error, MarkedYAMLError) and error.problem_mark is not None:
+        files, cause, begin = [Path(error.problem_mark.name)], error, _NOT_YAML
+    else:
+        files, cause, begin = named_configs(sys.argv[1:]), ValueError(message), ""
+    for file in files:
         with contextlib.suppress(OSError, ValueError):
             if (slip := find_slip(read_regular(file).decode(), cause)) is not None:
-                return f"{_NOT_YAML * (mark is not None)}{file}, {slip}"
+                return f"{begin}{file}, {slip}"
     return None
 
 
-def _describe(error: BaseException) -> str:
+def _explain_hydra(error: BaseException) -> str | None:
     from hydra import errors
-    from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
-    from yaml import YAMLError
 
+    # Hydra does not check all kinds of values, so that Python may raise within its code.
+    if isinstance(error, ValueError | TypeError) and _is_raised_in_hydra(error):
+        return f"the options do not fit the config: {_first_line(error)}"
     if isinstance(error, errors.MissingConfigException):
         name, options = str(error.missing_cfg_file), error.options
-        return _describe_missing(name) if options is None else _describe_choice(name, options)
-    cause = error.__cause__
-    if isinstance(error, errors.ConfigCompositionException) and isinstance(
-        cause, ConfigAttributeError | ConfigKeyError
-    ):
-        if (unchosen := _unchosen(error)) is not None:
-            return unchosen
-        if "." not in str(cause.full_key) and "seed" not in (cause.parent_node or ()):
-            hint = f"a config of your own begins with defaults: [{_command()}, _self_]"
-            return f"no config value {str(cause.full_key)!r}; {hint}"
-        return unknown_key(cause)
-    if isinstance(error, errors.ConfigCompositionException) and str(error).startswith(_MERGING):
-        option = str(error).removeprefix(_MERGING).splitlines()[0].strip()
-        key = option.partition("=")[0].lstrip("+")
-        return (
-            f"{option}: there are values by name at {key}, and this is another kind of value; set "
-            f"it in one place alone, or give both ~{key} and '+{option.lstrip('+')}'"
-        )
-    if isinstance(error, ValueError | TypeError) and _is_of_composing(error):
-        return f"the options do not fit the config: {_first_line(error)}"
-    if isinstance(error, OmegaConfBaseException) and error.full_key:
-        return f"config value {error.full_key}: {_first_line(error)}"
-    if isinstance(error, OSError) and error.strerror:
-        # Hydra makes the folder of a run before the job begins.
-        frames = traceback.extract_tb(error.__traceback__)
-        made = any(frame.name == "run_job" and "hydra" in frame.filename for frame in frames[-4:])
-        return f"{'hydra.run.dir: cannot make ' * made}{describe_oserror(error)}"
-    if isinstance(error, YAMLError):
-        return _NOT_YAML + " ".join(str(error).split())
-    if isinstance(error, errors.HydraException) and str(error).startswith(_AMBIGUOUS):
-        option = str(error).splitlines()[0].removeprefix(_AMBIGUOUS).strip(" '")
+        return _explain_missing(name) if options is None else _explain_choice(name, options)
+    is_composition = isinstance(error, errors.ConfigCompositionException)
+    message = _explain_composition(error) if is_composition else None
+    if message is not None:
+        return message
+    if isinstance(error, errors.HydraException) and str(error).startswith(_HYDRA_AMBIGUOUS):
+        option = str(error).splitlines()[0].removeprefix(_HYDRA_AMBIGUOUS).strip(" '")
         key, _, value = option.partition("=")
         return f"{option}: a comma lists values; {_QUOTES}, '{key}=\"{value}\"'"
     if isinstance(error, errors.OverrideParseException):
         option = " ".join(error.override.split())
         if "=" not in option:
             return f"expected key=value, got {option}; a file is measurement=FILE"
-        opened = any(option.count(a) != option.count(b) for a, b in ("[]", "{}", "()"))
-        signs = f"{_QUOTES}, 'KEY=\"VALUE\"'"
-        return f"expected key=value, got {option}; {'close the bracket' if opened else signs}"
-    if (found := _find_cause(error)) is not None:
-        return found
-    # A text of this package is one line, but for the names of files in it.
-    return str(error) if raised_here(error) and str(error) else _first_line(error)
+        is_open = any(option.count(a) != option.count(b) for a, b in ("[]", "{}", "()"))
+        advice = "close the bracket" if is_open else f"{_QUOTES}, 'KEY=\"VALUE\"'"
+        return f"expected key=value, got {option}; {advice}"
+    return _text_of(error) if isinstance(error, errors.HydraException) else None
 
 
-_REGISTERED = ("model", "loss", "prior", "data")
-_NOT_YAML = "the config file is not valid YAML: "
-_MERGING = "Error merging override "
-_AMBIGUOUS = "Ambiguous value for argument "
-_QUOTES = "a value with such signs needs quotes of its own"
+def _is_raised_in_hydra(error: BaseException) -> bool:
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and f"{os.sep}hydra{os.sep}_internal{os.sep}" in frames[-1].filename
 
 
-def _unchosen(error: BaseException) -> str | None:
-    """Say which group has no choice yet that a value could be set in."""
-    found = re.match(r"Could not override '([^.']+)\.([^']+)'", str(error))
-    if found is None or found[1] not in config_groups():
+def _explain_composition(error: BaseException) -> str | None:
+    """Return what is wrong with an option for a key that the config lacks or has otherwise."""
+    cause = error.__cause__
+    if isinstance(cause, ConfigAttributeError | ConfigKeyError):
+        if (message := _explain_empty_group(error)) is not None:
+            return message
+        # A config without `seed` is none of this package: its defaults are missing.
+        if "." not in str(cause.full_key) and "seed" not in (cause.parent_node or ()):
+            hint = f"a config of your own begins with defaults: [{_config_name()}, _self_]"
+            return f"no config value {str(cause.full_key)!r}; {hint}"
+        return unknown_key(cause)
+    if str(error).startswith(_HYDRA_MERGING):
+        option = str(error).removeprefix(_HYDRA_MERGING).splitlines()[0].strip()
+        key = option.partition("=")[0].lstrip("+")
+        return (
+            f"{option}: there are values by name at {key}, and this is another kind of value; set "
+            f"it in one place alone, or give both ~{key} and '+{option.lstrip('+')}'"
+        )
+    return None
+
+
+def _explain_empty_group(error: BaseException) -> str | None:
+    """Return which group has no option yet whose value could be set."""
+    match = re.match(r"Could not override '([^.']+)\.([^']+)'", str(error))
+    if match is None or match[1] not in config_groups():
         return None
     cause = error.__cause__
-    if not isinstance(cause, OmegaConfBaseException) or str(cause.full_key) != found[1]:
+    if not isinstance(cause, OmegaConfBaseException) or str(cause.full_key) != match[1]:
         return None
-    return f"{found[1]}.{found[2]}: nothing is chosen there; give {found[1]}=NAME with it"
+    return f"{match[1]}.{match[2]}: nothing is chosen there; give {match[1]}=NAME with it"
 
 
-def _describe_missing(name: str) -> str:
-    if (moved := RENAMED.get(name.replace("/", "=", 1))) is not None:  # one of a list
-        return f"no config {name!r}: {moved}"
+def _explain_missing(name: str) -> str:
+    """Return that there is no config of a name, and which there are."""
+    # "GROUP/NAME" stands in a list of defaults, where the option would be GROUP=NAME.
+    if (hint := MOVED_SETTINGS.get(name.replace("/", "=", 1))) is not None:
+        return f"no config {name!r}: {hint}"
     folders = config_folders(sys.argv[1:])
     if not folders:
         return f"no config {name!r}; name the folder of yours with --config-dir DIR"
-    there = sorted({file.stem for folder in folders for file in folder.glob("*.yaml")})
-    near = did_you_mean(name, there) or f"; there is {', '.join(there) or 'none'}"
-    return f"no config {name!r} in {', '.join(map(str, folders))}{near}"
+    names = sorted({file.stem for folder in folders for file in folder.glob("*.yaml")})
+    suggestion = did_you_mean(name, names) or f"; there is {', '.join(names) or 'none'}"
+    return f"no config {name!r} in {', '.join(map(str, folders))}{suggestion}"
 
 
-def _describe_choice(name: str, options: Sequence[str]) -> str:
-    """Say that a group has no option of this name, and which it has."""
-    group, _, wanted = name.rpartition("/")
+def _explain_choice(name: str, options: Sequence[str]) -> str:
+    """Return that a group has no option of a name, and which it has."""
+    group, _, choice = name.rpartition("/")
     if group.endswith("/paper"):
-        group, wanted = group.removesuffix("/paper"), f"paper/{wanted}"
-    if (moved := RENAMED.get(f"{group}={wanted}")) is not None:
-        return f"no {group} named {wanted!r}: {moved}"
+        group, choice = group.removesuffix("/paper"), f"paper/{choice}"
+    if (hint := MOVED_SETTINGS.get(f"{group}={choice}")) is not None:
+        return f"no {group} named {choice!r}: {hint}"
     # Files whose names begin with an underscore are parts of others.
     options = [option for option in options if not option.startswith("_")]
     if group == "recipe":
         options += paper_recipes()
-    own = "; one of your own needs plugins=FILE.py" if group in _REGISTERED else ""
-    listed = f"; available: {', '.join(options)}{own}"
-    return f"no {group} named {wanted!r}{did_you_mean(wanted, options) or listed}"
+    plugin_hint = "; one of your own needs plugins=FILE.py" if group in _PLUGIN_GROUPS else ""
+    available = f"; available: {', '.join(options)}{plugin_hint}"
+    return f"no {group} named {choice!r}{did_you_mean(choice, options) or available}"
 
 
-def describe_failure(error: BaseException) -> str:
-    """Say in one line why one of many results is not there; of a defect also where it is."""
-    if is_usage_error(error):
-        return describe(error)
-    message = " ".join(str(error).split())
-    place = (plugin_lines(error) or traceback.extract_tb(error.__traceback__))[-1]
-    return f"{type(error).__name__}: {message} ({place.filename}:{place.lineno})"
+def _explain_omegaconf(error: BaseException) -> str | None:
+    if not isinstance(error, OmegaConfBaseException):
+        return None
+    if error.full_key:
+        return f"config value {error.full_key}: {_first_line(error)}"
+    return _text_of(error)
 
 
-def _command() -> str:
+def _explain_yaml(error: BaseException) -> str | None:
+    return _NOT_YAML + " ".join(str(error).split()) if isinstance(error, YAMLError) else None
+
+
+def _explain_machine(error: BaseException) -> str | None:
+    """Explain errors of files, memory and lost processes, whatever library raises them."""
+    if isinstance(error, OSError):
+        if not error.strerror:
+            return _text_of(error)
+        # Hydra makes the folder of a run before the job begins.
+        frames = traceback.extract_tb(error.__traceback__)[-4:]
+        is_run_folder = any(f.name == "run_job" and "hydra" in f.filename for f in frames)
+        begin = "hydra.run.dir: cannot make " if is_run_folder else ""
+        return f"{begin}{describe_oserror(error)}"
+    if not isinstance(error, MemoryError | RuntimeError):
+        return None
+    text, kinds = str(error), {kind.__name__ for kind in type(error).__mro__}
+    # On the CPU torch raises a plain RuntimeError, on a GPU a subclass.
+    if kinds & {"MemoryError", "OutOfMemoryError"} or any(part in text for part in _MEMORY_TEXTS):
+        return "out of memory; crop the scene, use fewer bands or a smaller batch"
+    # `Path.expanduser` raises this one.
+    if text.startswith("Could not determine home directory"):
+        path = next((word for word in sys.argv[1:] if re.search(r"=['\"]?~[^/]", word)), "a path")
+        return f"{path}: there is no such user; write ./ before a name that begins with ~"
+    if text.startswith("DataLoader worker"):
+        return (
+            "a process that loads data was killed, maybe for want of memory; set data.workers lower"
+        )
+    if "DistError" in kinds or any(part in text for part in _LOST_PROCESS_TEXTS):
+        return "another process of this run is gone; the same command goes on"
+    return None
+
+
+def _explain_own(error: BaseException) -> str | None:
+    """Explain what a `raise` of this package made; it is a message for the user.
+
+    A ValueError that Python or a library raises at a line of this package is a defect.
+    """
+    is_own = isinstance(error, ValueError | TypeError) and raised_here(error)
+    return _text_of(error) if is_own else None
+
+
+# In this order: an error of Hydra or OmegaConf may also be an OSError or a ValueError.
+_EXPLANATIONS: Sequence[Callable[[BaseException], str | None]] = (
+    _explain_hydra,
+    _explain_omegaconf,
+    _explain_yaml,
+    _explain_machine,
+    _explain_own,
+)
+
+
+def _config_name() -> str:
     """Return the name of the config that the running command begins with."""
     name = Path(sys.argv[0]).stem.removeprefix("cassi-")
     return name if name in ("calibrate", "evaluate", "train") else "reconstruct"
+
+
+def _text_of(error: BaseException) -> str:
+    """Return the text of an error; of a library's one the first line, which says the most."""
+    # A text of this package is one line, except for names of files in it, which are escaped later.
+    return str(error) if raised_here(error) and str(error) else _first_line(error)
 
 
 def _first_line(error: BaseException) -> str:

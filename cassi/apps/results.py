@@ -1,4 +1,4 @@
-"""What commands write of a reconstruction: cube, pictures, report, tables, numbers."""
+"""Write the results of a reconstruction: pictures, report, tables and numbers."""
 
 import csv
 import json
@@ -30,13 +30,20 @@ from cassi.solvers.base import Along
 from cassi.systems import System
 from cassi.uncertainty import NORMAL, Uncertainty, region, score
 
-_SAME_UNIT = 100.0
-"""Times, that the means of a cube and its truth may differ where both have one unit."""
+# Largest ratio of the means of a cube and its truth. Beyond it they probably have two units, such
+# as counts and reflectances, and the scores mean nothing.
+_MAX_UNIT_RATIO = 100.0
 
 
 @dataclass(frozen=True)
-class Bars:
-    """What pictures are told of how sure a cube is: all `(C, H, W)`, see `cassi.uncertainty`."""
+class CubeErrors:
+    """The error bars that pictures show, all `(C, H, W)`; see `cassi.uncertainty`.
+
+    Attributes:
+        x: the cube.
+        std: standard deviation of every value.
+        pattern: of the errors, for means over regions; see `cassi.uncertainty.region`.
+    """
 
     x: Tensor
     std: Tensor
@@ -45,10 +52,13 @@ class Bars:
     def at(self, row: float, column: float) -> Tensor:
         """Return 1.645 σ, `(C,)`, of the mean of the 5×5 pixels around a point."""
         height, width = self.x.shape[-2:]
-        (top, left) = (max(0, round(at) - 2) for at in (row, column))
-        where = slice(top, min(height, round(row) + 3)), slice(left, min(width, round(column) + 3))
-        batch = Bars(*(value[None] for value in (self.x, self.std, self.pattern)))
-        return NORMAL * region(batch, where).std[0]
+        # 1.645 σ on either side is the interval that has the true value in 90 % of the cases.
+        window = (
+            slice(max(0, round(row) - 2), min(height, round(row) + 3)),
+            slice(max(0, round(column) - 2), min(width, round(column) + 3)),
+        )
+        batch = CubeErrors(*(value[None] for value in (self.x, self.std, self.pattern)))
+        return NORMAL * region(batch, window).std[0]
 
 
 def write_table(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
@@ -65,7 +75,7 @@ def write_json(path: Path, value: Mapping[str, object]) -> None:
 
 
 def write_numbers(path: Path, numbers: Mapping[str, object]) -> None:
-    """Write numbers as JSON, with the names of the files that lie beside them."""
+    """Write numbers as JSON, with the names of the files beside them."""
     files = sorted(file.name for file in path.parent.iterdir())
     write_json(path, {**numbers, "files": files})
 
@@ -73,16 +83,24 @@ def write_numbers(path: Path, numbers: Mapping[str, object]) -> None:
 def select_bands(
     output: Output, cube: Tensor, wavelengths: Sequence[float] | None, std: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None, Sequence[float] | None]:
-    """Return a cube `(C, H, W)` at the wavelengths that are asked for, its σ, and those."""
+    """Interpolate a cube `(C, H, W)` and its σ at the wavelengths of the output.
+
+    Returns:
+        The cube, its σ and the wavelengths. Without `output.wavelengths`, all as they were.
+
+    Raises:
+        ValueError: the cube has no wavelengths, or not all are within its range.
+    """
     if output.wavelengths is None:
         return cube, std, wavelengths
     if wavelengths is None:
         raise ValueError(
             "output.wavelengths: expected wavelengths=[…] in nm, one per band, with it"
         )
-    wanted = tuple(map(float, output.wavelengths))
+    new_wavelengths = tuple(map(float, output.wavelengths))
+    # `interpolate_spectra` does not know the setting, which the message should name.
     try:
-        return *interpolate_spectra(cube, wavelengths, wanted, std), wanted
+        return *interpolate_spectra(cube, wavelengths, new_wavelengths, std), new_wavelengths
     except ValueError as error:
         raise ValueError(f"output.wavelengths: {error}") from None
 
@@ -95,29 +113,49 @@ def save_pictures(
     wavelengths: Sequence[float] | None,
     truth: Tensor | None,
     numbers: Json,
-    bars: Bars | None = None,
-    along: Along | None = None,
+    bars: CubeErrors | None = None,
+    dispersion_cube: Along | None = None,
 ) -> None:
-    """Write the pictures, spectra and, if asked for, report.html of a cube `(C, H, W)`.
+    """Write pictures and spectra of a cube `(C, H, W)`, and report.html if the settings want it.
 
-    Bars are drawn in spectra and report, and as uncertainty.png. A cube along the dispersion is
-    dots beside the spectra, where these are in the unit of the camera.
+    Args:
+        folder: where the files go.
+        output: of the settings.
+        name: of the scene.
+        cube: in the unit of the output.
+        wavelengths: of the bands, nm, if known.
+        truth: `(C, H, W)`, if known.
+        numbers: of metrics.json.
+        bars: error bars, which spectra and report show, and uncertainty.png.
+        dispersion_cube: the cube along the dispersion; its spectra are drawn as dots.
     """
     from cassi import viz
 
     if not output.pictures:
         return
     unit, light = numbers.get("unit"), output.illuminant
+    # A reflectance has a colour only under an illuminant; a radiance already has that of its light.
     light = {"reflectance": light or "D65", "radiance": None}.get(str(unit), light)
     viz.save_rgb(folder / "rgb.png", cube, wavelengths, truth, light)
     errors = errors_of_wavelengths(numbers, len(cube))
     viz.save_bands(folder / "bands.png", cube, wavelengths, truth=truth, unit=unit, errors=errors)
-    shaded, dots = None if bars is None else bars.at, None
-    if along is not None and wavelengths is not None and unit is None:
-        dots = along.x[0], along.grid.wavelengths(wavelengths)
-    drawn = cube, wavelengths, output.points, truth, light, shaded, unit, dots
+    bar_function = None if bars is None else bars.at
+    grid_spectra = None
+    # The grid has the unit of the camera, so its dots are left out beside spectra of another unit.
+    if dispersion_cube is not None and wavelengths is not None and unit is None:
+        grid_spectra = dispersion_cube.x[0], dispersion_cube.grid.wavelengths(wavelengths)
     for file in ("spectra.png", "spectra.csv"):
-        viz.save_spectra(folder / file, *drawn)
+        viz.save_spectra(
+            folder / file,
+            cube,
+            wavelengths,
+            output.points,
+            truth,
+            light,
+            bar_function,
+            unit,
+            grid_spectra,
+        )
     if bars is not None:
         save_map(folder, bars.std, cube, wavelengths, unit, errors)
     if output.report:
@@ -131,16 +169,18 @@ def write_report(
     wavelengths: Sequence[float] | None,
     truth: Tensor | None,
     numbers: Json,
-    bars: Bars | None,
+    bars: CubeErrors | None,
     illuminant: str | None,
 ) -> None:
     """Write report.html; the arguments are those of `save_pictures`."""
     from cassi.viz.report import encode_scene, make_report
     from cassi.viz.sheet import write_bytes
 
-    shown = reported_numbers(numbers)
-    halves = None if bars is None else {"reconstruction": NORMAL * bars.std}
-    scene = encode_scene(name, {"reconstruction": cube}, truth, {"reconstruction": shown}, halves)
+    table_numbers = reported_numbers(numbers)
+    half_widths = None if bars is None else {"reconstruction": NORMAL * bars.std}
+    scene = encode_scene(
+        name, {"reconstruction": cube}, truth, {"reconstruction": table_numbers}, half_widths
+    )
     page = make_report(
         [scene],
         wavelengths,
@@ -155,33 +195,40 @@ def write_report(
 
 
 def reported_numbers(numbers: Mapping[str, Any]) -> dict[str, float | None]:
-    """Return the numbers of metrics.json that stand in the table of a report."""
-    shown = dict(numbers.get("metrics", {}).get(metrics.DEFAULT_PRESET, {}))
-    shown |= {key: numbers.get(key) for key in ("seconds", "relative_residual")}
+    """Return the numbers of metrics.json that the table of a report shows."""
+    table_numbers = dict(numbers.get("metrics", {}).get(metrics.DEFAULT_PRESET, {}))
+    table_numbers |= {key: numbers.get(key) for key in ("seconds", "relative_residual")}
     if "heldout" in numbers:
-        shown["heldout_error"] = numbers["heldout"]["error"]
-    return shown
+        table_numbers["heldout_error"] = numbers["heldout"]["error"]
+    return table_numbers
 
 
 def errors_of_wavelengths(numbers: Mapping[str, Any], bands: int) -> tuple[float, ...] | None:
-    """Return the standard errors in metrics.json, nm; None where they are not of so many bands."""
+    """Return the standard errors of the wavelengths in metrics.json, nm.
+
+    Returns None if there are none, or if they are for another number of bands.
+    """
     errors = numbers.get("wavelengths_error") or ()
     return tuple(map(float, errors)) if len(errors) == bands else None
 
 
 def say_warnings(numbers: Mapping[str, Any]) -> list[str]:
     """Return the warnings of metrics.json, a line each."""
-    return [f"{each['about']}: {each['message']}" for each in numbers.get("warnings") or ()]
+    return [
+        f"{warning['about']}: {warning['message']}" for warning in numbers.get("warnings") or ()
+    ]
 
 
 def say_camera_check(numbers: Mapping[str, Any]) -> str:
-    """Return what the camera check of metrics.json found, in one line; else nothing."""
+    """Return the camera check of metrics.json in one line; an empty text if there is none."""
     if "camera_check" not in numbers:
         return ""
-    doubts = any(each["about"] != "uncertainty" for each in numbers.get("warnings") or ())
+    # A warning about error bars is no doubt about the camera.
+    has_doubts = any(warning["about"] != "uncertainty" for warning in numbers.get("warnings") or ())
     note = numbers["camera_check"].get("note", "")
-    words = ("camera check:", "" if doubts else "nothing found against the camera.", note)
-    return " ".join(filter(None, words)) if note or not doubts else ""
+    if has_doubts:
+        return f"camera check: {note}" if note else ""
+    return f"camera check: nothing found against the camera. {note}".rstrip()
 
 
 def save_map(
@@ -203,8 +250,8 @@ def save_map(
 def summarize(result: Result) -> Json:
     """Return the numbers of metrics.json."""
     snapshot, device = result.snapshot, result.snapshot.y.device
-    camera, found = snapshot.camera, result.uncertainty
-    numbers = _reconstructed(result) | environment(device, ops.backend(device))
+    camera, uncertainty = snapshot.camera, result.uncertainty
+    numbers = _describe_reconstruction(result) | environment(device, ops.backend(device))
     numbers |= {"preprocessing": snapshot.corrections, "inputs": list(snapshot.notes)}
     if result.response is not None:
         numbers["response"] = describe(result.response)
@@ -224,40 +271,41 @@ def summarize(result: Result) -> Json:
         numbers["batch"] = result.batch
     if result.heldout is not None:
         numbers["heldout"] = asdict(result.heldout)
-    if found is not None and result.errors is not None:
-        numbers["uncertainty"] = _describe_uncertainty(found, result.errors.std)
+    if uncertainty is not None and result.errors is not None:
+        numbers["uncertainty"] = _describe_uncertainty(uncertainty, result.errors.std)
         if snapshot.truth is not None:
-            values = (result.solution.x[0].cpu(), found.std[0].cpu(), snapshot.truth[0].cpu())
+            values = (result.solution.x[0].cpu(), uncertainty.std[0].cpu(), snapshot.truth[0].cpu())
             numbers["uncertainty"]["scores"] = score(*values)
-        numbers["uncertainty"]["seconds"] = found.seconds
+        numbers["uncertainty"]["seconds"] = uncertainty.seconds
     if result.scene is not None and camera.unit is not None:
         numbers["unit"] = camera.unit.name
     return numbers
 
 
-def describe_findings(found: CameraCheck) -> Json:
-    """Return what metrics.json says of what speaks for and against a camera."""
-    warnings = [vars(each) for each in found.warnings]
-    return {"warnings": warnings, "camera_check": {"note": found.note, **found.numbers}}
+def describe_findings(check: CameraCheck) -> Json:
+    """Return the findings of a camera check as they are in metrics.json."""
+    warnings = [vars(warning) for warning in check.warnings]
+    return {"warnings": warnings, "camera_check": {"note": check.note, **check.numbers}}
 
 
-def _describe_uncertainty(found: Uncertainty, std: Tensor) -> Json:
+def _describe_uncertainty(uncertainty: Uncertainty, std: Tensor) -> Json:
     sigma = std.double()
     return {
         "mean": float(sigma.mean()),
         "rms": float(sigma.square().mean().sqrt()),
-        "sources": found.sources,
-        "shift": list(found.shift),
-        "heldout_error": found.heldout,
+        "sources": uncertainty.sources,
+        "shift": list(uncertainty.shift),
+        "heldout_error": uncertainty.heldout,
     }
 
 
-def _reconstructed(result: Result) -> Json:
-    """Collect the numbers that belong to the reconstruction itself."""
+def _describe_reconstruction(result: Result) -> Json:
+    """Return the numbers of the reconstruction itself, without those of camera and snapshot."""
     y, system = result.snapshot.y, result.snapshot.camera.system
     solution, truth = result.solution, result.snapshot.truth
-    size = y.double().norm().clamp_min(torch.finfo(torch.float64).tiny)
-    residual = (y - solution.measured(system)).double().norm() / size
+    # The misfit ‖y − Ax‖ / ‖y‖; a frame of zeros has 0 rather than 0/0.
+    norm = y.double().norm().clamp_min(torch.finfo(torch.float64).tiny)
+    residual = (y - solution.measured(system)).double().norm() / norm
     numbers: Json = {
         "seconds": solution.history[-1].seconds,
         "iterations": len(solution.history),
@@ -278,8 +326,8 @@ def _reconstructed(result: Result) -> Json:
 
 
 def warn_of_units(cube: float, truth: float) -> None:
-    """Warn where the means of cube and truth are so far apart that they have different units."""
-    if cube > 0 and truth > 0 and not 1 / _SAME_UNIT < truth / cube < _SAME_UNIT:
+    """Print a warning if the means of cube and truth are so different that their units must be."""
+    if cube > 0 and truth > 0 and not 1 / _MAX_UNIT_RATIO < truth / cube < _MAX_UNIT_RATIO:
         print(
             f"{marked('warning')} truth: its mean is {truth / cube:.3g} times that of the cube, so "
             "the scores compare two units; save the truth in that of the measurement",
@@ -288,7 +336,7 @@ def warn_of_units(cube: float, truth: float) -> None:
 
 
 def describe_solve(system: System) -> Json | None:
-    """Say how far the latest solve by conjugate gradients came; None without one."""
+    """Return iterations and residual of the latest conjugate gradients; None without any."""
     report = system.last_solve
     if report is None:
         return None
@@ -300,7 +348,7 @@ def describe_solve(system: System) -> Json | None:
 
 
 def environment(device: torch.device, backend: str) -> Json:
-    """Describe what the numbers were made with."""
+    """Return device, threads and versions of libraries, for metrics.json."""
     from importlib.metadata import version
 
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()
@@ -321,15 +369,16 @@ def peak_memory(device: torch.device) -> int:
     """Return the peak memory in bytes: of the device's allocator, or of this process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    unit = 1 if platform.system() == "Darwin" else 1024
+    unit = 1 if platform.system() == "Darwin" else 1024  # Linux counts in KiB
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def one_line(results: Json) -> str:
-    """Say the result in one line."""
-    count = results["iterations"]
+    """Return a result in one line."""
+    n_iterations = results["iterations"]
+    plural = "" if n_iterations == 1 else "s"
     text = (
-        f"{count} iteration{'s' * (count != 1)} in {results['seconds']:.1f} s, "
+        f"{n_iterations} iteration{plural} in {results['seconds']:.1f} s, "
         f"relative residual {results['relative_residual']:.2e}"
     )
     if "heldout" in results:
@@ -346,62 +395,73 @@ def one_line(results: Json) -> str:
     return text
 
 
-def summarize_calibration(calibrated: Calibrated) -> Json:
-    """Return what was found, from a nominal camera on, as it stands in a JSON file."""
-    found = calibrated.found
+def summarize_calibration(camera_calibration: Calibrated) -> Json:
+    """Return the numbers of a calibration, as they are in a JSON file."""
+    calibration = camera_calibration.found
     return {
-        "estimates": [asdict(estimate) for estimate in found.estimates],
-        "heldout_error": {"nominal": found.before, "calibrated": found.after},
-        "dropped": list(found.dropped),
-        "dispersion_told": found.told,
-        "offsets": {"nominal": calibrated.nominal.offsets, "calibrated": found.system.offsets},
-        "windows": found.place.windows,
-        "light": {
-            "offsets": found.place.offsets.tolist(),
-            "power": found.place.light.tolist(),
-            "bands": None if found.names is None else asdict(found.names),
+        "estimates": [asdict(estimate) for estimate in calibration.estimates],
+        "heldout_error": {"nominal": calibration.before, "calibrated": calibration.after},
+        "dropped": list(calibration.dropped),
+        "dispersion_told": calibration.told,
+        "offsets": {
+            "nominal": camera_calibration.nominal.offsets,
+            "calibrated": calibration.system.offsets,
         },
+        "windows": calibration.place.windows,
+        "light": {
+            "offsets": calibration.place.offsets.tolist(),
+            "power": calibration.place.light.tolist(),
+            "bands": None if calibration.names is None else asdict(calibration.names),
+        },
+        # Nuisance parameters are fitted, but no mask has them, so the camera does not take them.
+        # The tilt is taken where the frame shows the dispersion.
         "mask": {
             key: {
-                "value": found.place.values[key],
+                "value": calibration.place.values[key],
                 "standard_error": error,
-                "taken": bool(found.taken[key])
-                and (key not in NUISANCES or (found.told and key == "tilt")),
+                "taken": bool(calibration.taken[key])
+                and (key not in NUISANCES or (calibration.told and key == "tilt")),
             }
-            for key, error in found.place.errors.items()
+            for key, error in calibration.place.errors.items()
         },
-        "seconds": calibrated.seconds,
+        "seconds": camera_calibration.seconds,
     }
 
 
 def say_estimates(numbers: Json) -> str:
-    """Say what `summarize_calibration` returns in a table."""
+    """Return the numbers of `summarize_calibration` as a table."""
     lines = [f"{'':28}{'before':>9}{'after':>10}   standard error"]
     for entry in numbers["estimates"]:
         error = entry["standard_error"]
-        said = f"{error:.4f}" if math.isfinite(error) else "unknown"
-        said += ", taken" if entry["taken"] else ""
-        lines.append(f"{entry['name']:28}{entry['nominal']:9.4f}{entry['value']:10.4f}   {said}")
-    bent = [
+        error_text = f"{error:.4f}" if math.isfinite(error) else "unknown"
+        error_text += ", taken" if entry["taken"] else ""
+        lines.append(
+            f"{entry['name']:28}{entry['nominal']:9.4f}{entry['value']:10.4f}   {error_text}"
+        )
+    mask_terms = [
         f"{PARAMETERS[key].name} {entry['value']:+.2g}"
         for key, entry in numbers["mask"].items()
         if entry["taken"] and key in PARAMETERS and key not in IN_TABLE
     ]
-    if bent:
-        lines.append(f"the mask is moved as well by: {', '.join(bent)}")
+    if mask_terms:
+        lines.append(f"the mask is moved as well by: {', '.join(mask_terms)}")
     bands = numbers["light"]["bands"]
     if bands is not None and bands["told"]:
         first, last = (
-            f"{bands['offsets'][at]:.2f} ± {bands['errors'][at]:.2f} px" for at in (0, -1)
+            f"{bands['offsets'][index]:.2f} ± {bands['errors'][index]:.2f} px" for index in (0, -1)
         )
-        seen = "one end" if bands["told"] == "one end" else "both ends"
-        lines.append(f"if the bands end where the light does: first {first}, last {last} ({seen})")
+        end_text = "one end" if bands["told"] == "one end" else "both ends"
+        lines.append(
+            f"if the bands end where the light does: first {first}, last {last} ({end_text})"
+        )
     if not numbers["dispersion_told"]:
         lines.append(
             "dispersion: not shown, as it was given. A frame through one filter of a middle "
             "wavelength shows it: cassi-calibrate 'monochromatic=[{file: FILE, wavelength: NM}]'"
         )
-    lines += [f"dropped: {each}" for each in numbers["dropped"]]
-    before, after = (numbers["heldout_error"][key] for key in ("nominal", "calibrated"))
-    lines.append(f"{'held-out error':28}{before:9.4f}{after:10.4f}")
+    lines += [f"dropped: {name}" for name in numbers["dropped"]]
+    nominal_error, calibrated_error = (
+        numbers["heldout_error"][key] for key in ("nominal", "calibrated")
+    )
+    lines.append(f"{'held-out error':28}{nominal_error:9.4f}{calibrated_error:10.4f}")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""One snapshot as settings ask for it: read, find the camera, reconstruct, judge, write."""
+"""The steps of the pipeline with the settings of a command, for one snapshot."""
 
 from __future__ import annotations
 
@@ -40,30 +40,32 @@ from cassi.systems.grid import Grid
 if TYPE_CHECKING:
     from cassi.apps.reconstruct.journal import Passes
 
-EVERY = 10
-"""Iterations from one objective and PSNR to the next; each takes as long as an iteration."""
+SAMPLING_INTERVAL = 10
+"""Iterations between two values of objective and PSNR, which take as long as an iteration."""
 
 
 def make_recipe(settings: Reconstruct) -> Recipe:
-    """Return what settings reconstruct with, on the device of this process."""
+    """Return the recipe of settings, on the device of this process."""
     return Recipe(settings, choose_device(settings.device))
 
 
 def read(
-    settings: Reconstruct, recipe: Recipe, loaded: Mapping[str, Loaded] | None = None
+    settings: Reconstruct, recipe: Recipe, files_by_role: Mapping[str, Loaded] | None = None
 ) -> Snapshot:
-    """Read the files of one snapshot, but for those that are `loaded`; see `load_snapshot`."""
-    return load_snapshot(settings, recipe.device, recipe.bands, loaded)
+    """Read the files of one snapshot; `loaded` has been read already. See `load_snapshot`."""
+    return load_snapshot(settings, recipe.device, recipe.bands, files_by_role)
 
 
 def find_camera_by_settings(snapshot: Snapshot, settings: Reconstruct) -> Snapshot:
-    """Return the snapshot by the camera that reconstructs it; see `cassi.pipeline.find`.
+    """Return the snapshot with the camera that reconstructs it; see `cassi.pipeline.find`.
 
-    `calibrate=true` finds mask and bands, `align=true` moves the mask where the measurement is
-    sure. A guide's picture is put beside it. All need the whole measurement in memory.
+    `calibrate=true` estimates mask and dispersion. `align=true` moves the mask to its estimated
+    alignment. A guide is put beside the camera. All of them need the whole measurement in memory.
     """
     if settings.response is not None:
         snapshot = snapshot.by(unit=read_unit(snapshot, settings))
+    # A calibration estimates the alignment too, so `align` has no part beside it. In blocks the
+    # mask stays where the file has it.
     step = guide = None
     if settings.calibrate:
         step = calibrating(settings, announce("calibrate", settings.output.progress))
@@ -75,31 +77,35 @@ def find_camera_by_settings(snapshot: Snapshot, settings: Reconstruct) -> Snapsh
 
 
 def calibrating(
-    settings: Snapshots, watch: Callable[[str], None], **asked: Any
+    settings: Snapshots, watch: Callable[[str], None], **options: Any
 ) -> Callable[[Snapshot], Snapshot]:
-    """Return what calibrates the camera of a snapshot: for cassi-calibrate and `calibrate=true`.
+    """Return a function that calibrates the camera of a snapshot.
 
-    `watch` is told what is being tried; `asked` are arguments of `cassi.pipeline.calibrated`.
+    Args:
+        settings: of cassi-calibrate, or of cassi-reconstruct with `calibrate=true`.
+        watch: is called with a text on each step.
+        options: arguments of `cassi.pipeline.find.calibrated`.
     """
+    # A network cannot serve as the solver of a calibration, which then takes its default one.
     solver = (
         None if isinstance(settings, Reconstruct) and settings.model else build_solver(settings)
     )
-    told = {"solver": solver, "seed": settings.seed, "watch": watch, **asked}
-    return partial(calibrated, **told)
+    arguments = {"solver": solver, "seed": settings.seed, "watch": watch, **options}
+    return partial(calibrated, **arguments)
 
 
 def prepare(
-    settings: Reconstruct, recipe: Recipe, loaded: Mapping[str, Loaded] | None = None
+    settings: Reconstruct, recipe: Recipe, files_by_role: Mapping[str, Loaded] | None = None
 ) -> tuple[Snapshot, Reconstructor]:
-    """Go the way of a snapshot until it can be reconstructed: read, find the camera, fit."""
-    return fit(find_camera_by_settings(read(settings, recipe, loaded), settings), recipe)
+    """Read a snapshot, find its camera and make the method for it."""
+    return fit(find_camera_by_settings(read(settings, recipe, files_by_role), settings), recipe)
 
 
 def fit(snapshot: Snapshot, recipe: Recipe) -> tuple[Snapshot, Reconstructor]:
     """Return the snapshot and the method for it; see `cassi.pipeline.fit`."""
     settings = recipe.settings
     snapshot, method = fit_method(snapshot, recipe)
-    # Before minutes of work, not after them.
+    # Options of the output that do not fit are refused here, before minutes of work.
     camera = snapshot.camera
     if settings.output.bands == "dispersion":
         _check_dispersion(settings, method.grid if isinstance(method, AlongDispersion) else None)
@@ -116,26 +122,29 @@ def fit(snapshot: Snapshot, recipe: Recipe) -> tuple[Snapshot, Reconstructor]:
 
 
 def _check_dispersion(settings: Reconstruct, grid: Grid | None) -> None:
-    """Refuse a cube along the dispersion where there is none, or where it has no unit or bars."""
+    """Raise ValueError if the output cannot be the cube along the dispersion."""
     if grid is None:
         raise ValueError(
             "output.bands: expected wavelengths, the bands of this camera are those along the "
             "dispersion; light=all says that light comes in all wavelengths"
         )
-    asked = {
+    # These need the bands of the camera: a response, wavelengths and error bars are per band of it.
+    is_set_by_name = {
         "output.unit": settings.output.unit is not None,
         "output.wavelengths": settings.output.wavelengths is not None,
         "uncertainty": settings.uncertainty,
     }
-    if given := [name for name, is_asked in asked.items() if is_asked]:
-        raise ValueError(f"{given[0]}: expected none with output.bands=dispersion; leave one out")
+    if set_names := [name for name, is_set in is_set_by_name.items() if is_set]:
+        raise ValueError(
+            f"{set_names[0]}: expected none with output.bands=dispersion; leave one out"
+        )
 
 
 def recover(
     snapshot: Snapshot,
     method: Reconstructor,
     seed: int,
-    visible: bool,
+    show_progress: bool,
     heldout: float | None = None,
     uncertainty: bool = False,
     watch: Callback | None = None,
@@ -146,19 +155,28 @@ def recover(
     Args:
         snapshot: the measurement and its camera.
         method: as `fit` gives it.
-        seed: of what the method draws.
-        visible: show a progress bar.
-        heldout: share of the pixels to predict in one more reconstruction.
+        seed: of the random numbers of the method.
+        show_progress: show a progress bar.
+        heldout: fraction of the pixels to hold out, and to predict by one more reconstruction.
         uncertainty: estimate the standard deviation of every value.
-        watch: is called with every iteration and its cube; what it raises ends the reconstruction.
-        passes: keeps the result of every pass of a solver, and has that of an earlier run.
+        watch: is called with every iteration and its cube; an exception of it ends the
+            reconstruction.
+        passes: checkpoint of a solver of several passes.
+
+    Raises:
+        ValueError: camera and method do not fit, or no value of the cube is finite.
     """
-    progress = Progress(snapshot, method.iterations, visible, watch)
+    progress = Progress(snapshot, method.iterations, show_progress, watch)
     if passes is not None:
         passes.rows = progress.rows
     with progress.bar:
         result = reconstruct(
-            snapshot, method, seed, callback=progress, objective=EVERY, checkpoint=passes
+            snapshot,
+            method,
+            seed,
+            callback=progress,
+            objective=SAMPLING_INTERVAL,
+            checkpoint=passes,
         )
     if result.solution.reason == "diverged":
         print(
@@ -176,114 +194,136 @@ def write_results(
     cubes: bool = True,
     more: Callable[[Path], None] | None = None,
 ) -> None:
-    """Write cube, convergence, pictures and metrics, all or none.
+    """Write cube, convergence, pictures and metrics: all of them, or none after an error.
 
-    metrics.json names the files of its run: what else lies in the folder is not touched.
-    Without `cubes` the cube is elsewhere. `more` writes further files into the folder it is given,
-    where they appear with these.
+    Other files in the folder are not touched; metrics.json names those of this result.
+
+    Args:
+        folder: where the files go.
+        settings: of the command.
+        result: of the reconstruction.
+        numbers: of `results.summarize`.
+        cubes: write the cube and its standard deviations.
+        more: writes further files into the folder that it is called with.
     """
-    camera, output, found = result.snapshot.camera, settings.output, result.errors
+    camera, output, uncertainty = result.snapshot.camera, settings.output, result.errors
     cube, truth = result.cube[0].cpu(), result.truth
-    bars = None if found is None else results.Bars(cube, found.std[0].cpu(), found.pattern[0].cpu())
+    bars = None
+    if uncertainty is not None:
+        bars = results.CubeErrors(cube, uncertainty.std[0].cpu(), uncertainty.pattern[0].cpu())
     name = name_scene(settings, "bundled scene")
     if output.bands == "dispersion":
         numbers = numbers | {"bands": "dispersion"}
+    # The files are written into a hidden folder and moved at the end, so that the user never finds
+    # the cube of one run beside the numbers of another.
     with atomic_folder(folder) as stage:
         if cubes:
             _write_cubes(stage, settings, result)
         results.write_table(stage / "convergence.csv", result.rows)
         results.save_pictures(
-            *(stage, output, name, cube, camera.wavelengths),
-            *(None if truth is None else truth[0], numbers, bars),
-            along=result.solution.along,
+            stage,
+            output,
+            name,
+            cube,
+            camera.wavelengths,
+            None if truth is None else truth[0],
+            numbers,
+            bars,
+            dispersion_cube=result.solution.along,
         )
         if more is not None:
             more(stage)
+        # Last, as metrics.json lists the files beside it.
         results.write_numbers(stage / "metrics.json", numbers)
 
 
 def _write_cubes(folder: Path, settings: Reconstruct, result: Result) -> None:
-    """Write the cube on the bands that are asked for, and its standard deviations."""
-    output, known = settings.output, result.snapshot.camera.wavelengths
+    """Write the cube on the bands that the output has, and its standard deviations."""
+    output, wavelengths = settings.output, result.snapshot.camera.wavelengths
     std = None if result.errors is None else result.errors.std[0].cpu()
-    cube, std, nm = results.select_bands(output, result.cube[0].cpu(), known, std)
-    along = result.solution.along
-    if output.bands == "dispersion" and along is not None:
-        cube = along.x[0].cpu()
-        nm = None if known is None else along.grid.wavelengths(known)
-    write_cube(folder / output.cube, cube, nm)
+    cube, std, cube_wavelengths = results.select_bands(
+        output, result.cube[0].cpu(), wavelengths, std
+    )
+    dispersion_cube = result.solution.along
+    if output.bands == "dispersion" and dispersion_cube is not None:
+        cube = dispersion_cube.x[0].cpu()
+        cube_wavelengths = (
+            None if wavelengths is None else dispersion_cube.grid.wavelengths(wavelengths)
+        )
+    write_cube(folder / output.cube, cube, cube_wavelengths)
     if std is not None:
-        write_cube(folder / UNCERTAINTY, std, nm)
+        write_cube(folder / UNCERTAINTY, std, cube_wavelengths)
 
 
 class Progress:
-    """Shows residual and PSNR on a progress bar and keeps the rows of convergence.csv.
+    """The callback of a solver: it shows a progress bar and collects the rows of convergence.csv.
 
-    `watch` is called with every iteration and its cube as well.
+    It calls `watch` with every iteration and its cube.
     """
 
     def __init__(
-        self, snapshot: Snapshot, iterations: int, visible: bool, watch: Callback | None = None
+        self, snapshot: Snapshot, iterations: int, show_bar: bool, watch: Callback | None = None
     ) -> None:
         self.rows: list[Json] = []
-        self.shown: dict[str, str] = {}
+        self.postfix: dict[str, str] = {}
         self.watch, self.last = watch, iterations
         self.system, self.level, self.truth = snapshot.camera.system, snapshot.level, None
         if snapshot.truth is not None:
             self.truth = snapshot.truth.to(snapshot.y.device) / snapshot.level
         # A log file gets a line now and then, a terminal a moving bar.
-        pause = 0.1 if sys.stderr.isatty() else 10.0
+        interval = 0.1 if sys.stderr.isatty() else 10.0
         self.bar = tqdm(
-            total=iterations, unit="it", disable=not visible or is_quiet(), mininterval=pause
+            total=iterations, unit="it", disable=not show_bar or is_quiet(), mininterval=interval
         )
 
     def wants(self, iteration: Iteration) -> bool:
-        """Return whether the cube is looked at: for its PSNR, or by `watch`."""
-        if self.truth is not None and is_sampled(iteration.index, EVERY, self.last):
+        """Tell whether the cube of an iteration is needed: for its PSNR, or by `watch`."""
+        if self.truth is not None and is_sampled(iteration.index, SAMPLING_INTERVAL, self.last):
             return True
         return self.watch is not None and wants_cube(self.watch, iteration)
 
     def __call__(self, iteration: Iteration, x: Tensor | None) -> None:
-        """Record one iteration; the callback of the solver."""
+        """Record and show one iteration."""
         row: Json = {
             "iteration": iteration.index,
             "residual": iteration.residual,
             "seconds": iteration.seconds,
             "change": iteration.change,
             "sigma": iteration.sigma,
-            "objective": iteration.objective,  # None, an empty field, where it was not asked for
+            "objective": iteration.objective,  # None becomes an empty field of the table
         }
-        self.shown["residual"] = f"{iteration.residual:.2e}"
+        self.postfix["residual"] = f"{iteration.residual:.2e}"
         solve = describe_solve(self.system)
-        if solve is not None:  # None from the first iteration on, or never
+        if solve is not None:  # either all rows have these columns, or none
             row["inner_iterations"] = solve["iterations"]
             row["inner_residual"] = solve["relative_residual"]
         if (
             x is not None
             and self.truth is not None
-            and is_sampled(iteration.index, EVERY, self.last)
+            and is_sampled(iteration.index, SAMPLING_INTERVAL, self.last)
         ):
             row["psnr"] = metrics.psnr(x / self.level, self.truth).mean().item()
-            self.shown["PSNR"] = f"{row['psnr']:.2f} dB"
+            self.postfix["PSNR"] = f"{row['psnr']:.2f} dB"
         self.rows.append(row)
-        self.bar.set_postfix(self.shown, refresh=False)
-        self.bar.update(iteration.index - self.bar.n)  # an earlier run may have done some
+        self.bar.set_postfix(self.postfix, refresh=False)
+        # A run that continues an earlier one begins at a higher iteration.
+        self.bar.update(iteration.index - self.bar.n)
         if self.watch is not None:
             self.watch(iteration, x)
 
 
 def say(numbers: Json, name: str = "") -> None:
-    """Print the note, and the warnings as such.
+    """Print the note of the camera check, and the warnings.
 
-    Of one of many snapshots, which then has a name, there is no note.
+    One of many snapshots has a name, which stands before its warnings; its note is left out.
     """
-    before = f"{name}: " if name else ""
+    prefix = f"{name}: " if name else ""
     if not name and numbers["camera_check"]["note"]:
         print(f"camera check: {numbers['camera_check']['note']}")
     sys.stdout.flush()
-    for each in numbers["warnings"]:
+    for warning in numbers["warnings"]:
         print(
-            f"{marked('warning')} {before}{each['about']}: {each['message']}",
+            f"{marked('warning')} {prefix}{warning['about']}: {warning['message']}",
             file=sys.stderr,
             flush=True,
         )

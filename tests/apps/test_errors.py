@@ -14,10 +14,11 @@ from cassi.apps import calibrate as calibrating
 from cassi.apps import evaluate as evaluating
 from cassi.apps import snapshot as way
 from cassi.apps import train as training
-from cassi.apps.command import INTERRUPTED, plain_warnings
+from cassi.apps.command import EXIT_INTERRUPTED, plain_warnings
 from cassi.apps.command import _fail as fail
-from cassi.apps.errors import describe, is_usage_error
+from cassi.apps.errors import UsageError, describe, is_usage_error
 from cassi.apps.reconstruct.plan import parse_size
+from cassi.apps.reconstructors import compose_settings
 
 DOORS = {
     "reconstruct": (way, "load_snapshot"),
@@ -43,7 +44,7 @@ def test_a_second_interrupt_ends_a_command_at_once():
     handler = signal.getsignal(signal.SIGINT)
     try:
         with pytest.raises(SystemExit):
-            fail("cassi-train", "interrupted", INTERRUPTED)
+            fail("cassi-train", "interrupted", EXIT_INTERRUPTED)
         assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
     finally:
         signal.signal(signal.SIGINT, handler)
@@ -83,6 +84,15 @@ def test_what_the_machine_does_is_one_line(error, said):
 def test_a_mistake_is_raised_on_purpose():
     assert not any(is_usage_error(raised(make)) for make in DEFECTS.values())
     assert is_usage_error(raised(lambda: parse_size("x")))
+
+
+@pytest.mark.parametrize("option", ["seed=x", "seeds=1", "solver=none_such", "system.offsets=a,b"])
+def test_an_error_of_a_library_becomes_one_of_ours(option):
+    with pytest.raises(UsageError) as caught:
+        compose_settings([option])
+    assert caught.value.__cause__ is not None
+    assert str(caught.value) == describe(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", DOORS)

@@ -1,4 +1,4 @@
-"""cassi-camera: a camera in; where its bands fall on the detector out."""
+"""`cassi-camera`: show where the bands of a camera fall on its detector."""
 
 from dataclasses import asdict
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cassi.apps.camera.camera import make_alone
+from cassi.apps.camera.camera import make_camera_alone
 from cassi.apps.camera.rename import rename_bands
 from cassi.apps.command import Run, prepare_process, run_command
 from cassi.apps.inputs import load_snapshot
@@ -24,10 +24,14 @@ def main() -> None:
 
 
 def show_camera(settings: Camera, run: Run) -> float:
-    """Say, draw and write what the camera of settings comes to.
+    """Print, draw and write where the bands of a camera fall.
 
-    Returns by how many pixels the worst band falls beside the detector, for sweeps. More than two
-    are an error, after everything is written.
+    Returns:
+        Pixels by which the worst band falls beside the detector, for sweeps.
+
+    Raises:
+        ValueError: a band falls beside the detector by more than two pixels. Everything is written
+            before.
     """
     from cassi.viz.camera import save_camera
 
@@ -41,10 +45,10 @@ def show_camera(settings: Camera, run: Run) -> float:
         notes = list(snapshot.notes)
         frame = snapshot.y[0, 0]
     else:
-        fitted, wavelengths = make_alone(settings), settings.given_wavelengths
-        system, notes = fitted.system, fitted.notes
+        camera, wavelengths = make_camera_alone(settings), settings.given_wavelengths
+        system, notes = camera.system, camera.notes
         with torch.no_grad():
-            frame = system(torch.ones(1, *system.cube_shape))[0, 0]  # of a white scene
+            frame = system(torch.ones(1, *system.cube_shape))[0, 0]  # a white scene
     places, axis = find_places(system), settings.system.get("axis", -1)
     print(*notes, *tabulate_places(places, wavelengths, axis), sep="\n")
     detector = system.measurement_shape[axis]
@@ -56,6 +60,7 @@ def show_camera(settings: Camera, run: Run) -> float:
         "bands": [asdict(place) for place in places],
         "inputs": notes,
     }
+    # All systems with a dispersion have a mask, which the type `System` does not state.
     optics: Any = system
     mask: Tensor = optics.mask[0].mean(0)
     with atomic_folder(run.folder) as stage:
@@ -63,6 +68,7 @@ def show_camera(settings: Camera, run: Run) -> float:
         save_camera(stage / "camera.png", frame, mask, spans, axis, wavelengths)
         write_numbers(stage / "camera.json", numbers)
     print(f"-> {run.folder}")
+    # At the end: the picture and the table show the user what is wrong with the camera.
     if (loss := describe_loss(places, axis)) is not None:
         raise ValueError(
             f"system: {loss}; correct step, offsets or system.detector={detector}, or give more"
@@ -74,11 +80,15 @@ def tabulate_places(
     places: list[Place], wavelengths: tuple[float, ...] | None, axis: int
 ) -> list[str]:
     """Return a table of where the bands fall, a line each; pixels count from 0."""
-    nm = [None] * len(places) if wavelengths is None else list(wavelengths)
+    wavelength_column = [None] * len(places) if wavelengths is None else list(wavelengths)
     lines = [f"{'band':>4}{'nm':>8}{'offset':>10}  {SIDES[axis]:14}light beside the detector"]
-    for band, (place, value) in enumerate(zip(places, nm, strict=True), 1):
-        said = "" if value is None else f"{value:.1f}"
+    for band, (place, wavelength) in enumerate(zip(places, wavelength_column, strict=True), 1):
+        wavelength_text = "" if wavelength is None else f"{wavelength:.1f}"
         span = f"{place.first} to {place.last}"
-        lost = f"{place.beside:.3g} px, {100 * place.lost:.3g} %" if place.beside > 1e-9 else ""
-        lines.append(f"{band:>4}{said:>8}{place.offset:>10.3f}  {span:14}{lost}".rstrip())
+        # Rounding of offsets leaves a tiny rest, which is no loss of light.
+        loss_text = ""
+        if place.beside > 1e-9:
+            loss_text = f"{place.beside:.3g} px, {100 * place.lost:.3g} %"
+        line = f"{band:>4}{wavelength_text:>8}{place.offset:>10.3f}  {span:14}{loss_text}"
+        lines.append(line.rstrip())
     return lines

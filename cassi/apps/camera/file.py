@@ -1,8 +1,8 @@
-"""A camera in a file of its own, and where its values stand in the settings of each command.
+"""Read a camera's file, and set its values in the settings of a command.
 
-The file says what the camera is: mask, system, wavelengths, what its raw frames go through, and the
-noise of its sensor. Of measurements that are simulated mask, system, wavelengths and noise count;
-of measurements that were taken all but the noise.
+The file describes the camera: mask, system, wavelengths, the corrections of its raw frames and the
+noise of its sensor. A command that reads frames gets all values except the noise. A command that
+simulates frames gets mask, system, wavelengths and noise.
 """
 
 import copy
@@ -17,43 +17,47 @@ from omegaconf import DictConfig, OmegaConf
 
 from cassi.apps.arguments import options_of
 from cassi.apps.camera.nodes import KINDS, check_described, check_plain
-from cassi.apps.camera.text import LARGEST, parse
+from cassi.apps.camera.text import MAX_BYTES, parse
 from cassi.apps.camera.yaml_slips import find_slip
 from cassi.checks import did_you_mean, read_regular
 from cassi.config import Node, verbatim
 
 FRAME = ("dark", "flat", "bits", "saturation", "bad_pixels", "window", "scale")
-"""What raw frames go through."""
-FOUND = ("saturation", "bad_pixels")
-"""What is found in the frame itself, unless it is null."""
-NEUTRAL = {"dark": 0.0, "scale": 1.0, **dict.fromkeys(FOUND, "auto")}
-"""What need not be said; of the others it is None."""
+"""Settings that correct raw frames."""
+ESTIMATED_STEPS = ("saturation", "bad_pixels")
+"""Those of `FRAME` that are estimated from each frame, unless a file sets them to null."""
+NEUTRAL = {"dark": 0.0, "scale": 1.0, **dict.fromkeys(ESTIMATED_STEPS, "auto")}
+"""Values of `FRAME` that a file may leave out, as they are the defaults; for the others None is."""
 FRAMES = ("measurement", "white", "monochromatic")
 """Settings that name raw frames."""
-OWN = ("mask", "photographed", "light", "wavelengths", "wavelengths_error")
-"""What stands under the same name in the settings of a command that reads snapshots."""
+SHARED_NAMES = ("mask", "photographed", "light", "wavelengths", "wavelengths_error")
+"""Values that have the same name in the settings of commands that read snapshots."""
 GEOMETRY = {"bands": None, "step": 2, "axis": -1, "offsets": None}
-"""Of every system; what a file leaves out is this."""
+"""Values of every system, and what they are if a file leaves them out."""
 SD_CASSI = "cassi.systems.SDCassi"
-USUAL = {"system": SD_CASSI, "noise": "cassi.data.sensor.Sensor"}
-"""Classes of what names none."""
+DEFAULT_CLASSES = {"system": SD_CASSI, "noise": "cassi.data.sensor.Sensor"}
+"""Class of a system or noise for which a file names none."""
 ROLES = ("mask", "measurement")
-"""Of `keys` and `axes`: the name of an array in a file, and the order of its axes."""
-NAMES = (*OWN, "keys", "axes", "system", "noise", *FRAME, "response", "vars")
-"""Of the values of a camera file; docs/reference/camera-file.md says what they are."""
+"""Files whose array and order of axes `keys` and `axes` may name."""
+NAMES = (*SHARED_NAMES, "keys", "axes", "system", "noise", *FRAME, "response", "vars")
+"""All values of a camera's file; docs/reference/camera-file.md explains them."""
 
 Values = Node
 
 
 def check_camera(values: Any, path: Path, folder: Path) -> Values:
-    """Check what a camera file holds, and resolve its paths.
+    """Check the values of a camera's file, and return them with resolved paths, without `vars`.
 
-    Paths are relative to `folder`, or else to the current one. `vars` is left out.
+    Paths are relative to `folder`, or to the current one if there is no such file in `folder`.
+
+    Raises:
+        ValueError: there are no values, or one has an unknown name or an unexpected form.
     """
     if not isinstance(values, dict) or all(value is None for value in values.values()):
-        got = repr(values)[:80] if values and not isinstance(values, dict) else "nothing"
+        value_text = repr(values)[:80] if values and not isinstance(values, dict) else "nothing"
         raise ValueError(
-            f"camera: expected a file with mask: FILE, system: {{…}} and so on, got {got} in {path}"
+            "camera: expected a file with mask: FILE, system: {…} and so on, "
+            f"got {value_text} in {path}"
         )
     if "defaults" in values:
         raise ValueError(
@@ -61,60 +65,70 @@ def check_camera(values: Any, path: Path, folder: Path) -> Values:
             "--config-dir DIR --config-name NAME, or leave out its defaults"
         )
     _check_names(values, NAMES, path)
-    found = {
+    camera = {
         key: value
         for key, value in values.items()
-        if key != "vars" and (value is not None or key in FOUND)
+        if key != "vars" and (value is not None or key in ESTIMATED_STEPS)
     }
-    found = {name: _check_value(name, value, path) for name, value in found.items()}
+    camera = {name: _check_value(name, value, path) for name, value in camera.items()}
     for name in ("mask", "dark", "flat", "bad_pixels", "response"):
-        if name in found:
-            found[name] = with_files(found[name], lambda file: _resolve(file, folder))
-    system = found.get("system", {})
+        if name in camera:
+            camera[name] = with_files(camera[name], lambda file: _resolve(file, folder))
+    system = camera.get("system", {})
     for name in ("response", "kernels"):
         if isinstance(system.get(name), str):
-            found["system"] = found["system"] | {name: _resolve(system[name], folder)}
+            camera["system"] = camera["system"] | {name: _resolve(system[name], folder)}
     offsets = system.get("offsets")
     if isinstance(offsets, dict) and isinstance(offsets.get("file"), str):
-        moved = offsets | {"file": _resolve(offsets["file"], folder)}
-        found["system"] = found["system"] | {"offsets": moved}
-    return found
+        resolved_offsets = offsets | {"file": _resolve(offsets["file"], folder)}
+        camera["system"] = camera["system"] | {"offsets": resolved_offsets}
+    return camera
 
 
-def _check_names(values: Values, known: Sequence[str], path: Path, place: str = "") -> None:
+def _check_names(
+    values: Values, allowed_names: Sequence[str], path: Path, prefix: str = ""
+) -> None:
     for key in values:
-        if key not in known:
-            name = f"{place}{key[:80]}"
-            near = did_you_mean(key[:80], known, place=place) or f"; there is {', '.join(known)}"
-            raise ValueError(f"camera: no value {name!r} in {path}{near}")
+        if key not in allowed_names:
+            name = f"{prefix}{key[:80]}"
+            hint = (
+                did_you_mean(key[:80], allowed_names, place=prefix)
+                or f"; there is {', '.join(allowed_names)}"
+            )
+            raise ValueError(f"camera: no value {name!r} in {path}{hint}")
 
 
 def _check_value(name: str, value: Any, path: Path) -> Any:
-    """Return one value of the file, checked; a system without a name is the usual one."""
+    """Check one value of the file and return it; a system without a class gets the default one."""
     if name in ("system", "noise", "keys", "axes") and not isinstance(value, dict):
-        got = str(value)[:80]
-        raise ValueError(f"camera: {name}: expected values by name, got {got} in {path}")
+        value_text = str(value)[:80]
+        raise ValueError(f"camera: {name}: expected values by name, got {value_text} in {path}")
     if name in ("keys", "axes"):
         _check_names(value, ROLES, path, f"{name}.")
         for role, text in value.items():
             if isinstance(text, dict | list):
-                got = str(text)[:80]
-                raise ValueError(f"camera: {name}.{role}: expected a name, got {got} in {path}")
+                value_text = str(text)[:80]
+                raise ValueError(
+                    f"camera: {name}.{role}: expected a name, got {value_text} in {path}"
+                )
         return dict.fromkeys(ROLES) | value
     try:
         if name in KINDS and isinstance(value, dict):
-            described = {"_target_": USUAL.get(name)} | value
-            check_described(name, described)
-            return described if name == "system" else value
-        for inner in value.values() if name == "response" and isinstance(value, dict) else [value]:
-            check_plain(inner, name)
+            node = {"_target_": DEFAULT_CLASSES.get(name)} | value
+            check_described(name, node)
+            return node if name == "system" else value
+        for item in value.values() if name == "response" and isinstance(value, dict) else [value]:
+            check_plain(item, name)
     except ValueError as error:
         raise ValueError(f"camera: {path}: {error}") from None
     return value
 
 
 def with_files(value: Any, resolve: Callable[[str], str]) -> Any:
-    """Return a value of the frames with other paths: a file, a list with some, or none."""
+    """Apply `resolve` to every path in a value: a file, a list with files, or values by name.
+
+    The node of a mask to draw has texts that are no paths; it stays as it is.
+    """
     if isinstance(value, list):
         return [with_files(item, resolve) for item in value]
     if isinstance(value, dict) and "_target_" not in value:
@@ -126,87 +140,101 @@ def _resolve(value: str, folder: Path) -> str:
     if value.startswith("bundled:"):
         return value
     path = Path(value).expanduser()
-    beside = folder / path  # which an absolute path is itself
-    return str(path if path.exists() and not beside.exists() else beside)
+    from_folder = folder / path  # an absolute path stays absolute
+    return str(path if path.exists() and not from_folder.exists() else from_folder)
 
 
-def place(camera: Values, command: str, config: Values, told: Iterable[str]) -> Values:
-    """Return the values of a camera by where they stand in the settings of a command.
+def find_settings(
+    camera: Values, command: str, config: Values, option_names: Iterable[str]
+) -> Values:
+    """Return the values of a camera, by the dotted name that each has in a command's settings.
 
     Args:
-        camera: of `check_camera`.
+        camera: as `check_camera` returns it.
         command: "reconstruct", "calibrate", "evaluate" or "train".
         config: of the command, as dicts, lists and scalars.
-        told: dotted names of what the command line says, which wins.
+        option_names: dotted names that the command line sets; it wins over the file.
 
     Returns:
         Values by dotted name, each to be set as a whole.
     """
-    told = set(told)
-    where = {"evaluate": _in_evaluation, "train": _in_training}.get(command, _in_snapshots)
+    option_names = set(option_names)
+    if command == "evaluate":
+        settings = _evaluation_settings(camera, config, option_names)
+    elif command == "train":
+        settings = _training_settings(camera, config, option_names)
+    else:
+        settings = _snapshot_settings(camera, config, option_names)
     return {
         key: value
-        for key, value in where(camera, config, told)
-        if not any(f"{key}.".startswith(f"{name}.") for name in told)
+        for key, value in settings
+        if not any(f"{key}.".startswith(f"{name}.") for name in option_names)
     }
 
 
-def _in_snapshots(camera: Values, config: Values, told: set[str]) -> Iterator[tuple[str, Any]]:
-    simulated = config.get("measurement") is None and config.get("truth") is not None
-    taken = not simulated and any(config.get(name) is not None for name in FRAMES)
-    for name in OWN:
+def _snapshot_settings(
+    camera: Values, config: Values, option_names: set[str]
+) -> Iterator[tuple[str, Any]]:
+    is_simulated = config.get("measurement") is None and config.get("truth") is not None
+    has_frames = not is_simulated and any(config.get(name) is not None for name in FRAMES)
+    for name in SHARED_NAMES:
         if name in camera:
             yield name, camera[name]
     if "system" in camera:
-        yield "system", _system(camera["system"], config.get("system"), told)
+        yield "system", _system_node(camera["system"], config.get("system"), option_names)
     for group in ("keys", "axes"):
-        given = camera.get(group) or {}
-        if "mask" in camera and "mask" not in told:
-            yield f"{group}.mask", given.get("mask")
-        if given.get("measurement") is not None:
-            yield f"{group}.measurement", given["measurement"]
-    for name in FRAME if taken else ("noise",):
+        hints = camera.get(group) or {}
+        if "mask" in camera and "mask" not in option_names:
+            yield f"{group}.mask", hints.get("mask")
+        if hints.get("measurement") is not None:
+            yield f"{group}.measurement", hints["measurement"]
+    for name in FRAME if has_frames else ("noise",):
         if name in camera:
             yield name, camera[name]
     if "response" in camera and "response" in config:
         yield "response", camera["response"]
 
 
-def _in_evaluation(camera: Values, config: Values, told: set[str]) -> Iterator[tuple[str, Any]]:
+def _evaluation_settings(
+    camera: Values, config: Values, option_names: set[str]
+) -> Iterator[tuple[str, Any]]:
     data = config.get("data") or {}
-    about = data.get("evaluation") or {}
-    measured = about.get("measurements")
-    if measured == "${data.measurements}":
-        measured = data.get("measurements")
-    taken = measured is not None
+    evaluation = data.get("evaluation") or {}
+    measurements = evaluation.get("measurements")
+    if measurements == "${data.measurements}":
+        measurements = data.get("measurements")
+    has_frames = measurements is not None
     for name in ("mask", "photographed", "light"):
         if name in camera:
             yield name, camera[name]
     if "wavelengths" in camera:
         yield "data.wavelengths", camera["wavelengths"]
     if "system" in camera:
-        yield "system", _system(camera["system"], config.get("system"), told)
+        yield "system", _system_node(camera["system"], config.get("system"), option_names)
     for group, name in (("keys", "mask_key"), ("axes", "mask_axes")):
-        given = camera.get(group) or {}
-        if given.get("mask") is not None and "mask" not in told:
-            yield f"data.evaluation.{name}", given["mask"]
-    for name in FRAME if taken else ("noise",):
+        hints = camera.get(group) or {}
+        if hints.get("mask") is not None and "mask" not in option_names:
+            yield f"data.evaluation.{name}", hints["mask"]
+    for name in FRAME if has_frames else ("noise",):
         if name in camera:
             yield name if name == "noise" else f"data.evaluation.{name}", camera[name]
 
 
-def _in_training(camera: Values, config: Values, told: set[str]) -> Iterator[tuple[str, Any]]:
-    place = "data.simulator"
+def _training_settings(
+    camera: Values, config: Values, option_names: set[str]
+) -> Iterator[tuple[str, Any]]:
+    prefix = "data.simulator"
     if (config.get("data") or {}).get("simulator") is None:
         return  # the command says that it is no data set of trainings
     if "mask" in camera:
         if not isinstance(camera["mask"], str):
             raise ValueError("camera: expected the file of a mask, which a training takes crops of")
+        # Crops of a scene are smaller than the mask; `MaskCrops` cuts parts of their size from it.
         crops = {"_target_": "cassi.data.simulation.MaskCrops", "mask": camera["mask"]}
         for group, name in (("keys", "key"), ("axes", "axes")):
             if (value := (camera.get(group) or {}).get("mask")) is not None:
                 crops[name] = value
-        yield f"{place}.masks", crops
+        yield f"{prefix}.masks", crops
     wavelengths = camera.get("wavelengths", config["data"].get("wavelengths"))
     if "wavelengths" in camera:
         yield "data.wavelengths", wavelengths
@@ -217,12 +245,13 @@ def _in_training(camera: Values, config: Values, told: set[str]) -> Iterator[tup
             kind = system["_target_"].rpartition(".")[2]
             raise ValueError(f"camera: expected SDCassi, which a training simulates, got {kind}")
         for name in ("step", "axis", "offsets", "detector"):
-            by_offsets = name == "offsets" and f"{place}.step" in told
+            by_offsets = name == "offsets" and f"{prefix}.step" in option_names
             value = None if by_offsets else system.get(name, GEOMETRY.get(name))
-            yield f"{place}.{name}", value
+            yield f"{prefix}.{name}", value
     if "noise" in camera:
         yield "noise", camera["noise"]
-    yield "data.validation.simulator", None  # the camera of the training
+    # Validation then takes the simulator of the training, whose camera is that of the file.
+    yield "data.validation.simulator", None
 
 
 def _check_bands(system: Values, wavelengths: Any) -> None:
@@ -235,44 +264,56 @@ def _check_bands(system: Values, wavelengths: Any) -> None:
         )
 
 
-def _system(given: Values, current: Any, told: set[str]) -> Values:
-    """Return the node of the system: what the file says, and defaults for the rest."""
+def _system_node(file_node: Values, current: Any, option_names: set[str]) -> Values:
+    """Return the node of the system: the values of the file, and defaults for the others."""
     current = current if isinstance(current, dict) else {}
-    chosen = current if "system._target_" in told else given
-    own = {key: value for key, value in current.items() if key not in (*GEOMETRY, "detector")}
-    same = own.get("_target_") == chosen.get("_target_")
-    node = (own if same else {}) | GEOMETRY | given | {"_target_": chosen["_target_"]}
-    if "system.step" in told:  # offsets would win over it
-        node["offsets"] = None
+    class_source = current if "system._target_" in option_names else file_node
+    current_values = {
+        key: value for key, value in current.items() if key not in (*GEOMETRY, "detector")
+    }
+    is_same_class = current_values.get("_target_") == class_source.get("_target_")
+    # Values of another class are no arguments of this one.
+    node = (current_values if is_same_class else {}) | GEOMETRY | file_node
+    node["_target_"] = class_source["_target_"]
+    if "system.step" in option_names:
+        node["offsets"] = None  # else the offsets of the file would win over the option
     return node
 
 
+# What PyYAML and our own loader raise for a text that they cannot read.
 _NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
-_COUPLED = {
+# Files of `conf/system` for the classes that solve by conjugate gradients.
+_SYSTEM_OPTIONS = {
     "cassi.systems.BlurredCassi": "blurred",
     "cassi.systems.PsfCassi": "diffractive",
     "cassi.systems.TiltedCassi": "tilted",
     "cassi.systems.WarpedCassi": "warped",
 }
-_CHOSEN = {"system": "system._target_", "noise": "noise"}
-"""What an option of a group says of the camera, by group."""
+# What an option of a group, such as `system=dd_cassi`, sets of the camera. It chooses the class of
+# the system and leaves the values of the file; a noise it replaces as a whole.
+_CLASS_SETTINGS = {"system": "system._target_", "noise": "noise"}
 
 
 def load_camera(path: str | os.PathLike[str], data_dir: str | os.PathLike[str] = ".") -> Values:
-    """Read the file of a camera, or one of the package by its name.
+    """Read a camera's file, or a camera of the package by its name.
 
-    Paths in it can be opened from here; those of the package's cameras lie in `data_dir`.
+    Paths in the result can be opened from the current folder. The files of the package's cameras
+    are in `data_dir`.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is no valid YAML, or a value cannot be used.
     """
     file = Path(path).expanduser()
-    folder, named = file.parent, options_of("camera")
+    folder, package_cameras = file.parent, options_of("camera")
     if not file.is_file():
-        if str(path) not in named:
-            there = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
-            near = did_you_mean(file.name, [*there, *named])
-            raise FileNotFoundError(f"camera: no file {file}{near}")
+        if str(path) not in package_cameras:
+            file_names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+            hint = did_you_mean(file.name, [*file_names, *package_cameras])
+            raise FileNotFoundError(f"camera: no file {file}{hint}")
         folder = Path(data_dir)
         file = Path(str(resources.files("cassi.conf").joinpath("camera", f"{path}.yaml")))
-    content = read_regular(file, LARGEST)
+    content = read_regular(file, MAX_BYTES)
     try:
         values = parse(content.decode())
     except _NOT_YAML as error:
@@ -286,57 +327,65 @@ def load_camera(path: str | os.PathLike[str], data_dir: str | os.PathLike[str] =
             raise
         raise ValueError(f"camera: {file}, {slip}") from None
     if "noise" in camera and "_target_" not in camera["noise"]:
-        camera["noise"] = _option("noise", "sensor") | camera["noise"]
+        camera["noise"] = _read_option("noise", "sensor") | camera["noise"]
         check_camera({"noise": camera["noise"]}, file, folder)
-    coupled = _COUPLED.get(camera.get("system", {}).get("_target_"))
-    if coupled is not None:  # how exact its conjugate gradients are is no property of the camera
-        usual = _option("system", coupled)
-        kept = {name: usual[name] for name in ("tolerance", "iterations")}
-        camera["system"] = kept | camera["system"]
+    option = _SYSTEM_OPTIONS.get(camera.get("system", {}).get("_target_"))
+    if option is not None:
+        # The accuracy of the conjugate gradients is no property of a camera, so files leave it out.
+        defaults = _read_option("system", option)
+        solve_accuracy = {name: defaults[name] for name in ("tolerance", "iterations")}
+        camera["system"] = solve_accuracy | camera["system"]
     return camera
 
 
 def with_camera(config: DictConfig, command: str, options: Iterable[str]) -> DictConfig:
-    """Set what the file of a camera says, and the command line does not.
+    """Return a copy of a config with the values of its camera's file.
 
-    `options` are those of the command line. The config that was given stays as it is.
+    The `options` of the command line win over the file.
     """
-    given = config.get("camera")
-    path = given.get("file") if isinstance(given, DictConfig) else given
-    if path is None and given is None:
+    camera_setting = config.get("camera")
+    path = camera_setting.get("file") if isinstance(camera_setting, DictConfig) else camera_setting
+    if path is None and camera_setting is None:
         return config
     config = copy.deepcopy(config)
     config.camera = None if path is None else verbatim(str(path))
     if path is None:
         return config
-    told = _told(options)
+    option_names = _names_set_by(options)
     values: Any = OmegaConf.to_container(config, resolve=False)
     data_dir = str(OmegaConf.select(config, "paths.data_dir"))
-    placed = place(load_camera(str(path), data_dir), command, values, told)
-    for key, value in placed.items():
-        kept = {name: OmegaConf.select(config, name) for name in told if name.startswith(f"{key}.")}
+    settings = find_settings(load_camera(str(path), data_dir), command, values, option_names)
+    for key, value in settings.items():
+        option_values = {
+            name: OmegaConf.select(config, name)
+            for name in option_names
+            if name.startswith(f"{key}.")
+        }
         OmegaConf.update(config, key, verbatim(value), merge=False, force_add=True)
-        for name, own in kept.items():
-            OmegaConf.update(config, name, verbatim(own), merge=False, force_add=True)
+        # The update above has replaced the whole value, with what options set inside of it.
+        for name, option_value in option_values.items():
+            OmegaConf.update(config, name, verbatim(option_value), merge=False, force_add=True)
     return config
 
 
-def _option(group: str, name: str) -> Values:
+def _read_option(group: str, name: str) -> Values:
+    """Return the values of `conf/GROUP/NAME.yaml`."""
     text = resources.files("cassi.conf").joinpath(group, f"{name}.yaml").read_text("utf-8")
     values: Any = OmegaConf.to_container(OmegaConf.create(text))
     return dict(values)
 
 
-def _told(options: Iterable[str]) -> set[str]:
-    """Return the dotted names of what options set; a chosen system is its class alone."""
+def _names_set_by(options: Iterable[str]) -> set[str]:
+    """Return the dotted names of the camera's values that options set."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    told = set()
+    names = set()
     for option in OverridesParser.create().parse_overrides(list(options)):
         name, value = option.package or option.key_or_group, option.value()
-        chosen = isinstance(value, str) and option.package is None and "." not in name
-        if chosen and name in _CHOSEN:
-            told.add(_CHOSEN[name])
-        elif not (chosen and name in ("data", "experiment", "method", "recipe")):
-            told.add(name)
-    return told
+        is_choice = isinstance(value, str) and option.package is None and "." not in name
+        if is_choice and name in _CLASS_SETTINGS:
+            names.add(_CLASS_SETTINGS[name])
+        # These groups have no values of a camera.
+        elif not (is_choice and name in ("data", "experiment", "method", "recipe")):
+            names.add(name)
+    return names

@@ -1,4 +1,4 @@
-"""A guide's picture from its file to the camera that takes it along."""
+"""Read the picture of a guide, register it, and put it beside a camera."""
 
 import sys
 from pathlib import Path
@@ -20,25 +20,31 @@ from cassi.systems.motion import describe_motion
 
 
 def add_guide(snapshot: Snapshot, settings: GuidePicture) -> Snapshot:
-    """Return a snapshot with the guide beside the camera, or without it where it does not fit."""
-    loaded = io.load_guide(str(settings.file))
+    """Return a snapshot whose camera has the guide; without it, and with a warning, if it misfits.
+
+    Raises:
+        ValueError: the picture does not have the size of the cube, or its response cannot be read.
+    """
+    guide_file = io.load_guide(str(settings.file))
     bands, height, width = snapshot.camera.system.cube_shape
-    picture, name = loaded.data[0], settings.response
+    picture, name = guide_file.data[0], settings.response
     if tuple(picture.shape[1:]) != (height, width):
         raise ValueError(
             f"guide: expected a picture of {height} x {width} pixels as the cube, got "
-            f"{picture.shape[1]} x {picture.shape[2]} in {loaded.path}; resize it"
+            f"{picture.shape[1]} x {picture.shape[2]} in {guide_file.path}; resize it"
         )
+    # Three channels are taken for colours of a usual camera, any other number for panchromatic.
     channels = len(picture)
     name = name or ("cie" if channels == 3 else "pan")
     response = read_response(name, channels, bands, snapshot.camera.wavelengths)
     if name == "cie":
         from cassi.viz.color import xyz_of_srgb
 
-        encoded = loaded.path.suffix.lower() == ".png"
-        picture = torch.from_numpy(xyz_of_srgb(picture.numpy(), encoded))
+        # A PNG has the gamma of sRGB; arrays are taken to be linear.
+        is_srgb_encoded = guide_file.path.suffix.lower() == ".png"
+        picture = torch.from_numpy(xyz_of_srgb(picture.numpy(), is_srgb_encoded))
     try:
-        found = place_guide(
+        placement = place_guide(
             snapshot.y,
             snapshot.camera.system,
             picture.to(snapshot.y),
@@ -49,22 +55,27 @@ def add_guide(snapshot: Snapshot, settings: GuidePicture) -> Snapshot:
     except ValueError as error:
         if not raised_here(error):
             raise
-        raise ValueError(f"{error} ({loaded.path})") from error
-    if not found.taken:
-        print(f"{marked('warning')} guide: {found}", file=sys.stderr)
+        raise ValueError(f"{error} ({guide_file.path})") from error
+    # A guide that does not fit would pull the cube towards another scene, so it is left out.
+    if not placement.taken:
+        print(f"{marked('warning')} guide: {placement}", file=sys.stderr)
     numbers = {
-        "taken": found.taken,
+        "taken": placement.taken,
         "response": name,
-        "misfit": found.misfit,
-        "correlation": found.correlation,
+        "misfit": placement.misfit,
+        "correlation": placement.correlation,
     }
-    return snapshot.by(loaded.note).by(f"guide: {found}", system=found.system, guide=numbers)
+    return snapshot.by(guide_file.note).by(
+        f"guide: {placement}", system=placement.system, guide=numbers
+    )
 
 
 def describe_guide(camera: Camera) -> dict[str, Any]:
-    """Return what metrics.json says of a guide, after the reconstruction: where it lies, too."""
-    told, system = dict(camera.guide or {}), camera.system
-    return told | describe_motion(system.found.motion) if isinstance(system, Guided) else told
+    """Return the numbers of metrics.json on a guide and the motion by which it was registered."""
+    numbers = dict(camera.guide or {})
+    if isinstance(camera.system, Guided):
+        numbers |= describe_motion(camera.system.found.motion)
+    return numbers
 
 
 def read_response(
@@ -80,10 +91,11 @@ def read_response(
         wavelengths: of the bands, nm, where known.
     """
     if name in ("pan", "cie"):
-        wanted = 1 if name == "pan" else 3
-        if channels != wanted:
+        n_channels = 1 if name == "pan" else 3
+        if channels != n_channels:
+            plural = "s" if n_channels > 1 else ""
             raise ValueError(
-                f"guide.response: {name} is of {wanted} channel{'s' * (wanted > 1)}, the picture "
+                f"guide.response: {name} is of {n_channels} channel{plural}, the picture "
                 f"has {channels}; give guide.response=FILE.csv"
             )
     if name == "pan":

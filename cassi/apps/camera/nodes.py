@@ -1,7 +1,7 @@
-"""What may describe a camera: classes by name, and the values that each takes.
+"""Check the nodes that describe a camera: which classes they name, and with which values.
 
-`system`, `noise` and a mask to draw may come from a stranger's file. So they build a few classes
-and no others, of values alone: numbers, texts, and lists of them.
+`system`, `noise` and a mask to draw may come from a stranger's file. So they may build only a few
+classes, and only of numbers, texts and lists of them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,34 +9,48 @@ from typing import Any
 
 from cassi.checks import did_you_mean, is_number
 
-_PLACES = ("bands", "step", "axis", "offsets")
-_SINGLE = (*_PLACES, "detector")
-_SOLVED = (*_SINGLE, "tolerance", "iterations")
-_DRAWN = ("density", "shots", "per_band", "seed")
-_MAP = ("rotation", "magnification", "smile", "keystone", "polynomial", "displacement")
+_DISPERSION = ("bands", "step", "axis", "offsets")
+_SINGLE_DISPERSER = (*_DISPERSION, "detector")
+_CONJUGATE_GRADIENTS = (*_SINGLE_DISPERSER, "tolerance", "iterations")
+_RANDOM_MASK = ("density", "shots", "per_band", "seed")
+_WARP = ("rotation", "magnification", "smile", "keystone", "polynomial", "displacement")
 
 Classes = Mapping[str, Sequence[str]]
 
+# Only classes and arguments in these tables can be named by a file. An argument that would open a
+# file or take a callable must not be added without a check of its value.
 SYSTEMS: Classes = {
-    "cassi.systems.SDCassi": (*_SINGLE, "band_width"),
-    "cassi.systems.DDCassi": (*_PLACES, "width"),
-    "cassi.systems.BlurredCassi": (*_SOLVED, "point_spread", "line_spread", "detector_spread"),
-    "cassi.systems.MosaicCassi": (*_SINGLE, "pattern", "response"),
-    "cassi.systems.PsfCassi": (*_SOLVED, "kernels", "line_spread", "detector_spread"),
-    "cassi.systems.TiltedCassi": (*_SOLVED, "across"),
-    "cassi.systems.WarpedCassi": (*_SOLVED, *_MAP),
+    "cassi.systems.SDCassi": (*_SINGLE_DISPERSER, "band_width"),
+    "cassi.systems.DDCassi": (*_DISPERSION, "width"),
+    "cassi.systems.BlurredCassi": (
+        *_CONJUGATE_GRADIENTS,
+        "point_spread",
+        "line_spread",
+        "detector_spread",
+    ),
+    "cassi.systems.MosaicCassi": (*_SINGLE_DISPERSER, "pattern", "response"),
+    "cassi.systems.PsfCassi": (*_CONJUGATE_GRADIENTS, "kernels", "line_spread", "detector_spread"),
+    "cassi.systems.TiltedCassi": (*_CONJUGATE_GRADIENTS, "across"),
+    "cassi.systems.WarpedCassi": (*_CONJUGATE_GRADIENTS, *_WARP),
 }
 CURVES: Classes = {
     "cassi.systems.Linear": ("step", "absolute"),
     "cassi.systems.Polynomial": ("coefficients", "reference", "absolute"),
     "cassi.systems.Curve": ("points", "file", "absolute"),
     "cassi.systems.Prism": (
-        *("glass", "apex", "focal_length", "pitch", "reference", "incidence", "flip", "absolute"),
+        "glass",
+        "apex",
+        "focal_length",
+        "pitch",
+        "reference",
+        "incidence",
+        "flip",
+        "absolute",
     ),
 }
 MASKS: Classes = {
-    "cassi.systems.RandomMask": (*_DRAWN, "kind", "feature"),
-    "cassi.systems.BlueNoiseMask": _DRAWN,
+    "cassi.systems.RandomMask": (*_RANDOM_MASK, "kind", "feature"),
+    "cassi.systems.BlueNoiseMask": _RANDOM_MASK,
     "cassi.systems.ColourMask": ("filters", "width", "shots", "seed"),
     "cassi.systems.HoleMask": ("columns", "rows", "stagger"),
     "cassi.systems.OpenMask": (),
@@ -45,16 +59,29 @@ MASKS: Classes = {
 KERNELS: Classes = {"cassi.systems.TurningPsf": ("length", "blades", "width")}
 NOISES: Classes = {
     "cassi.data.sensor.Sensor": (
-        *("exposure", "qe", "shot", "full_well", "saturate", "read", "dark", "prnu"),
-        *("hot", "hot_level", "gain", "offset", "bits", "raw", "seed"),
+        "exposure",
+        "qe",
+        "shot",
+        "full_well",
+        "saturate",
+        "read",
+        "dark",
+        "prnu",
+        "hot",
+        "hot_level",
+        "gain",
+        "offset",
+        "bits",
+        "raw",
+        "seed",
     ),
     "cassi.data.simulation.WhiteNoise": ("snr_db", "sigma"),
 }
 KINDS = {"system": SYSTEMS, "mask": MASKS, "noise": NOISES}
-"""The classes of each value that describes a camera, with the names of what they take."""
-_INNER = {"offsets": CURVES, "of": MASKS, "kernels": KERNELS}
-"""Values inside that may be an object too."""
-LARGEST = {
+"""Classes that each part of a camera may be built of, with the names of their arguments."""
+# Arguments that may be nodes themselves.
+_NESTED_CLASSES = {"offsets": CURVES, "of": MASKS, "kernels": KERNELS}
+MAX_NUMBERS = {
     "bands": 2**16,
     "shots": 2**12,
     "iterations": 10**6,
@@ -63,8 +90,9 @@ LARGEST = {
     **dict.fromkeys(("offsets", "detector", "width", "across"), 2**20),
     **dict.fromkeys(("point_spread", "line_spread", "detector_spread"), 100),
 }
-"""No number of these may be beyond, in either direction: each decides how much memory is taken."""
-_LONGEST = 4096  # characters of a text
+"""Largest absolute values of arguments that decide how much memory is taken."""
+# Characters of a text.
+_MAX_CHARACTERS = 4096
 
 
 def check_described(kind: str, node: Any, name: str | None = None) -> None:
@@ -75,11 +103,15 @@ def check_described(kind: str, node: Any, name: str | None = None) -> None:
         node: a dict with `_target_`.
         name: of the node, for messages; `kind` if not given.
     """
-    _check(KINDS[kind], node, name or kind)
+    _check_node(KINDS[kind], node, name or kind)
 
 
 def find_target(node: Any, name: str) -> Any:
-    """Return the `_target_` of a node; ValueError where it has none."""
+    """Return the `_target_` of a node.
+
+    Raises:
+        ValueError: it has none.
+    """
     if isinstance(node, dict) and "_target_" in node:
         return node["_target_"]
     hint = ""
@@ -88,26 +120,29 @@ def find_target(node: Any, name: str) -> Any:
     raise ValueError(f"{name}: expected a node with _target_, got {str(node)[:80]}{hint}")
 
 
-def _check(classes: Classes, node: Any, name: str) -> None:
+def _check_node(classes: Classes, node: Any, name: str) -> None:
     target = find_target(node, name)
     if not isinstance(target, str) or target not in classes:
         raise ValueError(
             f"config: _target_ {str(target)[:80]!r} is not allowed as {name}; there is "
             f"{', '.join(classes)}"
         )
-    known = classes[target]
+    allowed_keys = classes[target]
     for key, value in node.items():
         if key == "_target_":
             continue
-        full = f"{name}.{str(key)[:80]}"
-        if key not in known:
-            hint = did_you_mean(str(key)[:80], known) or f"; there is {', '.join(known)}"
-            raise ValueError(f"no config value {full!r} of {target}{hint}")
-        if isinstance(value, dict) and key in _INNER and "_target_" in value:
-            _check(_INNER[key], value, full)
-        elif not isinstance(value, dict) or key not in _INNER:  # which curve, is asked for later
-            check_plain(value, full)
-        _check_size(full, value, LARGEST.get(key))
+        full_name = f"{name}.{str(key)[:80]}"
+        if key not in allowed_keys:
+            hint = (
+                did_you_mean(str(key)[:80], allowed_keys) or f"; there is {', '.join(allowed_keys)}"
+            )
+            raise ValueError(f"no config value {full_name!r} of {target}{hint}")
+        if isinstance(value, dict) and key in _NESTED_CLASSES and "_target_" in value:
+            _check_node(_NESTED_CLASSES[key], value, full_name)
+        elif not isinstance(value, dict) or key not in _NESTED_CLASSES:
+            # A nested dict without a class passes: `find_offsets` asks for the kind of curve.
+            check_plain(value, full_name)
+        _check_size(full_name, value, MAX_NUMBERS.get(key))
 
 
 def check_plain(value: Any, name: str) -> None:
@@ -117,14 +152,16 @@ def check_plain(value: Any, name: str) -> None:
             raise ValueError(
                 f"{name}: expected numbers and texts, alone or in lists, got {str(item)[:80]}"
             )
-        if isinstance(item, str) and len(item) > _LONGEST:
-            raise ValueError(f"{name}: expected at most {_LONGEST} characters, got {len(item)}")
+        if isinstance(item, str) and len(item) > _MAX_CHARACTERS:
+            raise ValueError(
+                f"{name}: expected at most {_MAX_CHARACTERS} characters, got {len(item)}"
+            )
 
 
-def _check_size(name: str, value: Any, most: float | None) -> None:
+def _check_size(name: str, value: Any, max_number: float | None) -> None:
     for item in _leaves(value):
-        if most is not None and is_number(item) and abs(item) > most:
-            raise ValueError(f"{name}: expected at most {most:g}, got {item:g}")
+        if max_number is not None and is_number(item) and abs(item) > max_number:
+            raise ValueError(f"{name}: expected at most {max_number:g}, got {item:g}")
 
 
 def _leaves(value: Any) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""The unit of a cube: radiance or reflectance, by the response of the camera."""
+"""Read the response of a camera, by which a cube gets a unit: radiance or reflectance."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,43 +13,46 @@ from cassi.checks import did_you_mean, is_number
 from cassi.data.formats.curves import read_curve
 from cassi.pipeline.snapshot import Snapshot
 
-CURVES = (".csv", ".txt", ".npy")
+CURVE_SUFFIXES = (".csv", ".txt", ".npy")
 _KEYS = ("white", "patch", "reflectance")
 
 
 def read_unit(snapshot: Snapshot, settings: Reconstruct) -> Unit:
-    """Return the unit of a cube, before its white frame is fitted."""
+    """Return the unit of a cube; a white frame in it is read, and fitted later."""
     source, note = read_response(settings.response, snapshot, settings)
     return Unit(settings.output.unit, source, snapshot.camera.wavelengths, note=note)
 
 
 def read_response(
-    given: Any, snapshot: Snapshot, settings: Reconstruct
+    node: Any, snapshot: Snapshot, settings: Reconstruct
 ) -> tuple[Source | WhiteFrame, str]:
-    """Return a response as settings give it, and how it was understood.
+    """Return a response as settings describe it, and a note on where it is from.
 
     Args:
-        given: a file of numbers; a list of numbers; `{white: FILE, reflectance: …}`, a frame of a
-            white surface, or a list of them, one per shot; or
-            `{patch: [top, left, height, width], reflectance: …}`, one in the scene.
+        node: one of four forms: a file of numbers; a list of numbers;
+            `{white: FILE, reflectance: …}`, a frame of a white surface (or a list of frames, one
+            per shot); `{patch: [top, left, height, width], reflectance: …}`, a white patch in the
+            scene.
         snapshot: with the camera that is used.
-        settings: of the command, for what raw frames go through.
+        settings: of the command; they have the corrections of raw frames.
+
+    Raises:
+        ValueError: the node has none of these forms, or does not fit the camera.
     """
     bands = snapshot.camera.system.cube_shape[0]
-    if not isinstance(given, Mapping):
-        return _numbers(given, bands, snapshot.camera.wavelengths), _say(given)
-    check_response(given)
-    reflectance: Any = given.get("reflectance", 1.0)
+    if not isinstance(node, Mapping):
+        return _read_numbers(node, bands, snapshot.camera.wavelengths), _describe_source(node)
+    check_response(node)
+    reflectance: Any = node.get("reflectance", 1.0)
     if not is_number(reflectance):
-        reflectance = _numbers(reflectance, bands, snapshot.camera.wavelengths).values
-    if given.get("patch") is not None:
-        place = tuple(given["patch"])
-        patch = Patch(place, reflectance)
-        patch.check(
-            *snapshot.camera.system.cube_shape[1:]
-        )  # before minutes of work, not after them
-        return patch, f"of a patch in the scene, {list(place)}"
-    y, good, note = read_frame(settings, given["white"])
+        reflectance = _read_numbers(reflectance, bands, snapshot.camera.wavelengths).values
+    if node.get("patch") is not None:
+        rectangle = tuple(node["patch"])
+        patch = Patch(rectangle, reflectance)
+        # Here rather than after the reconstruction, which may take minutes.
+        patch.check(*snapshot.camera.system.cube_shape[1:])
+        return patch, f"of a patch in the scene, {list(rectangle)}"
+    y, good_pixels, note = read_frame(settings, node["white"])
     shots = snapshot.camera.system.measurement_shape[0]
     if y.shape[1] != shots:
         names = ", ".join(f"FILE{shot + 1}" for shot in range(shots))
@@ -58,40 +61,43 @@ def read_response(
             f"response: expected {shots} white frames, one per shot, got {y.shape[1]}; set "
             f"response={{{files}}}"
         )
-    return WhiteFrame(y, good, reflectance), f"of {note}"
+    return WhiteFrame(y, good_pixels, reflectance), f"of {note}"
 
 
-def check_response(given: Any) -> None:
-    """Raise ValueError unless it names a white frame or a patch."""
-    for key in given:
+def check_response(node: Any) -> None:
+    """Raise ValueError unless a node names either a white frame or a patch."""
+    for key in node:
         if key not in _KEYS:
-            near = did_you_mean(str(key), _KEYS, place="response.") or f"; there is {_KEYS}"
-            raise ValueError(f"response: no value {str(key)!r}{near}")
-    patch, white = given.get("patch"), given.get("white")
+            hint = did_you_mean(str(key), _KEYS, place="response.") or f"; there is {_KEYS}"
+            raise ValueError(f"response: no value {str(key)!r}{hint}")
+    patch, white = node.get("patch"), node.get("white")
+    # Exactly one of the two: a white frame and a patch would give two responses.
     if (patch is None) == (white is None):
         raise ValueError("response: expected white: FILE or patch: [top, left, height, width]")
-    whole = isinstance(patch, list) and len(patch) == 4 and all(type(v) is int for v in patch)
-    if patch is not None and not (whole and min(patch) >= 0 and min(patch[2:]) >= 1):
+    is_rectangle = (
+        isinstance(patch, list) and len(patch) == 4 and all(type(value) is int for value in patch)
+    )
+    if patch is not None and not (is_rectangle and min(patch) >= 0 and min(patch[2:]) >= 1):
         raise ValueError(
             f"response: expected patch: [top, left, height, width] in pixels, got {patch!r}"
         )
 
 
-def _numbers(given: Any, bands: int, wavelengths: Sequence[float] | None) -> Response:
-    if isinstance(given, list):
-        if len(given) != bands or not all(is_number(value) for value in given):
-            raise ValueError(f"response: expected {bands} numbers, one per band, got {given!r}")
-        values = torch.tensor(given, dtype=torch.float32)
+def _read_numbers(source: Any, bands: int, wavelengths: Sequence[float] | None) -> Response:
+    if isinstance(source, list):
+        if len(source) != bands or not all(is_number(value) for value in source):
+            raise ValueError(f"response: expected {bands} numbers, one per band, got {source!r}")
+        values = torch.tensor(source, dtype=torch.float32)
         return Response(values, torch.zeros(bands))
-    path = file_path(given)
-    if path.suffix.lower() not in CURVES:
+    path = file_path(source)
+    if path.suffix.lower() not in CURVE_SUFFIXES:
         raise ValueError(
-            f"response: expected a file of numbers, {' '.join(CURVES)}, got {path}; a frame of a "
-            "white surface is response={white: FILE}"
+            f"response: expected a file of numbers, {' '.join(CURVE_SUFFIXES)}, got {path}; a "
+            "frame of a white surface is response={white: FILE}"
         )
     values, errors = map(torch.from_numpy, read_curve(path, bands, wavelengths, "response"))
     return Response(values.float(), errors.float())
 
 
-def _say(given: Any) -> str:
-    return "as given" if isinstance(given, list) else str(given)
+def _describe_source(source: Any) -> str:
+    return "as given" if isinstance(source, list) else str(source)

@@ -1,9 +1,12 @@
-"""The camera that a config describes, made to fit its mask and files; where its bands fall.
+"""Build the camera that a config describes, to fit its mask, measurement and truth.
 
-The order matters. A mask that is drawn needs the size of the truth. A mask per band may be stored
-as it falls on the detector, which only the length of the measurement (or of the truth and its
-dispersion) tells; it is moved back to where the camera has it. Only then do mask and measurement
-say how many bands there are, and with them the camera is built.
+The order of the steps matters:
+
+1. A mask is drawn, if no file has it. For this the size of the truth is needed.
+2. A mask per band may be stored as it falls on the detector. Only the length of the measurement (or
+   of the truth and its dispersion) shows this. Such a mask is moved back to the camera's place.
+3. Mask and measurement give the number of bands.
+4. The camera is built with it.
 """
 
 import math
@@ -38,22 +41,29 @@ from cassi.systems.masks import likeness_of_bands
 from cassi.systems.mosaic import count_filters
 
 Wavelengths = Sequence[float] | None
-_END = 2
-"""Pixels by which a detector is taken to end elsewhere, and the camera to be right."""
-_UNLIKE, _ALIKE, _STEPS = 0.2, 0.5, 8
-"""Correlations of two bands' masks that differ and that are one, and steps that are tried."""
-_FARTHEST = 2**20
-"""Pixels between the first and the last band: what a camera measures takes as much memory."""
+# If a detector is longer or shorter than the bands by up to so many pixels, the message proposes to
+# state where it ends.
+_MAX_END_PIXELS = 2
+# Correlation of the masks of two bands. Above the first they count as moved by the step. Above the
+# second another step, of those that are tried, is proposed. True masks per band correlate by about
+# 1 after the shift, unrelated ones by about 0.
+_MIN_STEP_CORRELATION = 0.2
+_MIN_PROPOSAL_CORRELATION = 0.5
+# Steps up to this one, in both directions and along both axes, are tried for a proposal.
+_MAX_TRIAL_STEP = 8
+# Pixels between the first and the last band. A measurement takes memory in proportion to them, and
+# a mistyped step would otherwise take all of it.
+_MAX_DISPERSION_PIXELS = 2**20
 
 
 @dataclass(frozen=True)
-class Fitted:
-    """A camera made to fit its files, and how it was understood.
+class FittedCamera:
+    """A camera that fits its files, with notes on how these were understood.
 
     Attributes:
-        system: on the CPU.
+        system: the camera, on the CPU.
         mask: `(K, 1|C, H, W)` as it was read or drawn.
-        notes: one line each.
+        notes: for the user, one line each.
     """
 
     system: System
@@ -62,10 +72,10 @@ class Fitted:
 
 
 def _check_pattern(node: Node, mask: Tensor) -> None:
-    """Refuse a mask of one number where nothing else codes the scene."""
+    """Raise ValueError for a mask of one value, in a camera that only its mask codes."""
     kind = str(node.get("_target_", "")).rpartition(".")[2]
-    coded = kind in (SDCassi.__name__, DDCassi.__name__)
-    if coded and mask.numel() > 1 and bool((mask == mask.flatten()[0]).all()):
+    is_coded_by_mask = kind in (SDCassi.__name__, DDCassi.__name__)
+    if is_coded_by_mask and mask.numel() > 1 and bool((mask == mask.flatten()[0]).all()):
         raise ValueError(
             f"mask: expected a pattern, all pixels are {float(mask.flatten()[0]):.4g}; is this the "
             "mask? Save its transmission as the grey level"
@@ -80,8 +90,8 @@ def make_camera(
     measurement: Tensor | None = None,
     bands: int | None = None,
     wavelengths: Wavelengths = None,
-    stated: Wavelengths = None,
-) -> Fitted:
+    user_wavelengths: Wavelengths = None,
+) -> FittedCamera:
     """Make the camera of a scene.
 
     Args:
@@ -89,9 +99,12 @@ def make_camera(
         mask: `(K, 1|C, H, W)`, or the node of a mask to draw.
         truth: `(C, H, W)`, if known.
         measurement: `(K, H', W')`, if one was taken.
-        bands: C, if stated; else that of the truth, or what mask and measurement say.
-        wavelengths: nm, one per band, if known: dispersion curves need them.
-        stated: those that the user says, whose number must be that of the bands.
+        bands: C, if stated; else that of the truth, or the one that mask and measurement give.
+        wavelengths: nm, one per band, if known; dispersion curves need them.
+        user_wavelengths: those that the user states; their number must be that of the bands.
+
+    Raises:
+        ValueError: mask, measurement, truth and node do not fit each other.
     """
     notes: list[str] = []
     if truth is not None:
@@ -102,41 +115,45 @@ def make_camera(
         size = None if measurement is None else measurement.shape[-2:]
         mask = draw_mask(mask, node, truth, wavelengths, size, bands)
         notes.append(f"mask: drawn, {tuple(mask.shape)}, mean {mask.mean():.3f}")
-    given, axis = mask, node.get("axis", -1)
-    along = axis in (-1, -2)  # what else it may be is for the camera to refuse
-    length = truth.shape[axis] if truth is not None and along else None
+    file_mask, axis = mask, node.get("axis", -1)
+    has_valid_axis = axis in (-1, -2)  # the class of the camera raises the error for others
+    length = truth.shape[axis] if truth is not None and has_valid_axis else None
     detector = None
-    if measurement is not None and along:
+    if measurement is not None and has_valid_axis:
         detector = measurement.shape[axis]
         length = detector if is_dual(node) else length
     elif length is not None:
-        detector = length + dispersed(node, bands or 1, wavelengths)
-    mask, more, note = move_back(node, mask, detector, wavelengths)
+        detector = length + dispersion_length(node, bands or 1, wavelengths)
+    mask, arguments, note = move_back(node, mask, detector, wavelengths)
     if note is not None:
         notes.append(note)
     check_mask(mask)
     if bands is None and mask.shape[1] > 1:
         bands = mask.shape[1]
-    if measurement is not None and not more:
-        bands = fit_bands(node, mask, measurement, bands, stated)
-    system = build_camera(node, mask, bands or mask.shape[1], wavelengths, length, **more)
+    # A mask that was moved back comes with its own offsets and detector, which fix the bands.
+    if measurement is not None and not arguments:
+        bands = fit_bands(node, mask, measurement, bands, user_wavelengths)
+    system = build_camera(node, mask, bands or mask.shape[1], wavelengths, length, **arguments)
     notes.append(f"system: {system}")
     places = find_places(system)
     check_places(places)
-    if not more and (loss := describe_loss(places, axis)) is not None:
+    if not arguments and (loss := describe_loss(places, axis)) is not None:
         notes.append(f"system: {loss}")
-    return Fitted(system, given, notes)
+    return FittedCamera(system, file_mask, notes)
 
 
 def is_dual(system: Node) -> bool:
-    """Tell whether a config's camera is the dual disperser, whose y is as large as the cube."""
+    """Tell whether a node is the dual disperser, whose measurement is as large as the cube."""
     return str(system.get("_target_")).rpartition(".")[2] == "DDCassi"
 
 
 def find_offsets(system: Node, bands: int, wavelengths: Wavelengths) -> list[float] | None:
-    """Return one offset per band, of a list, a curve or a fractional step.
+    """Return the offset of each band, pixels, from a list, a curve or a fractional step.
 
-    None where there is a step of whole pixels.
+    Returns None for a step of whole pixels, which cameras take as it is.
+
+    Raises:
+        ValueError: there are offsets of another kind or number, or a curve lacks wavelengths.
     """
     node = system.get("offsets")
     if node is None:
@@ -154,7 +171,7 @@ def find_offsets(system: Node, bands: int, wavelengths: Wavelengths) -> list[flo
                 f"system.offsets: expected a dispersion curve, got {type(curve).__name__}"
             )
         if wavelengths is None and isinstance(curve, Linear):
-            wavelengths = range(1, bands + 1)  # which it does not look at
+            wavelengths = range(1, bands + 1)  # any will do: it only counts the bands
         if wavelengths is None:
             raise ValueError(
                 "system.offsets: expected wavelengths for a dispersion curve; give "
@@ -171,8 +188,8 @@ def find_offsets(system: Node, bands: int, wavelengths: Wavelengths) -> list[flo
     return [float(value) for value in node]
 
 
-def dispersed(system: Node, bands: int, wavelengths: Wavelengths) -> int:
-    """Return by how many pixels the bands lie apart: ceil(max o), or (C-1)·|step|."""
+def dispersion_length(system: Node, bands: int, wavelengths: Wavelengths) -> int:
+    """Return the pixels between the first and the last band: ceil(max o), or (C-1)·|step|."""
     offsets = find_offsets(system, bands, wavelengths)
     if offsets is not None:
         return max(0, math.ceil(max(offsets)))
@@ -180,13 +197,13 @@ def dispersed(system: Node, bands: int, wavelengths: Wavelengths) -> int:
 
 
 def nominal_offsets(system: Node, bands: int, wavelengths: Wavelengths) -> list[float]:
-    """Return the offset of each band, pixels: those that were given, or even ones."""
+    """Return the offset of each band, pixels, also for a step of whole pixels."""
     offsets = find_offsets(system, bands, wavelengths)
     return list(spaced_offsets(bands, find_step(system))) if offsets is None else offsets
 
 
 def find_step(system: Node) -> float:
-    """Return the step of a config's camera, pixels per band, whole or not."""
+    """Return the step of a node, pixels per band."""
     step = system.get("step", 0)
     if not is_number(step):
         raise ValueError(f"system.step: expected a number of pixels per band, got {step!r}")
@@ -199,29 +216,41 @@ def build_camera(
     bands: int,
     wavelengths: Wavelengths,
     length: int | None = None,
-    **more: Any,
+    **arguments: Any,
 ) -> System:
-    """Build the camera of a config, with the offsets that its dispersion curve says.
+    """Build the camera of a node, with its curves and files read.
 
-    A curve needs wavelengths. `length` of the cube, pixels along the dispersion, is known where the
-    mask of a dual disperser may be longer. Arguments in `more` win over all of these.
+    Args:
+        system: the node.
+        mask: `(K, 1|C, H, W)`.
+        bands: C.
+        wavelengths: nm, one per band; a dispersion curve needs them.
+        length: of the cube along the dispersion, pixels, if known. The mask of a dual disperser may
+            be longer.
+        arguments: of the camera's class; they win over all others.
+
+    Raises:
+        ValueError: the node does not describe a camera of so many bands.
     """
     offsets = find_offsets(system, bands, wavelengths)
-    if (reach := dispersed(system, bands, wavelengths)) > _FARTHEST:
+    pixels = dispersion_length(system, bands, wavelengths)
+    if pixels > _MAX_DISPERSION_PIXELS:
         raise ValueError(
-            f"system.step: expected at most {_FARTHEST} pixels along the dispersion, got {reach}"
+            f"system.step: expected at most {_MAX_DISPERSION_PIXELS} pixels along the dispersion, "
+            f"got {pixels}"
         )
     if offsets is not None:
-        more = {"offsets": offsets} | more
+        arguments = {"offsets": offsets} | arguments
+    # The mask of a dual disperser may be wider than the scene, so its width must be stated.
     if is_dual(system) and system.get("width") is None:
-        more = {"width": length} | more
+        arguments = {"width": length} | arguments
     if isinstance(file := system.get("response"), str):
         channels = count_filters(system.get("pattern", "RGGB"))
         curves = read_curves(Path(file), "system.response", channels, bands, wavelengths)
-        more = {"response": torch.from_numpy(curves)} | more
+        arguments = {"response": torch.from_numpy(curves)} | arguments
     if isinstance(file := system.get("kernels"), str):
-        more = {"kernels": load_cube(file, bands=bands).data[0]} | more
-    camera: System = build(system, mask=mask, bands=bands, **more)
+        arguments = {"kernels": load_cube(file, bands=bands).data[0]} | arguments
+    camera: System = build(system, mask=mask, bands=bands, **arguments)
     return camera
 
 
@@ -230,7 +259,7 @@ def draw_mask(
     system: Node,
     truth: Tensor | None,
     wavelengths: Wavelengths,
-    measured: Sequence[int] | None = None,
+    measurement_size: Sequence[int] | None = None,
     bands: int | None = None,
 ) -> Tensor:
     """Draw the mask that a node of a config describes, for a truth `(C, H, W)`.
@@ -240,32 +269,38 @@ def draw_mask(
         system: the camera's node.
         truth: the scene, if known.
         wavelengths: nm, if known.
-        measured: (H', W') of a measurement. An open mask is drawn for it.
+        measurement_size: (H', W'), if known. Only an open mask can be drawn for it.
         bands: C, if known.
+
+    Raises:
+        ValueError: the node describes no mask, or the size of the mask is not known.
     """
     pattern = build(node)
     if not isinstance(pattern, MaskPattern):
         raise ValueError(f"mask: expected a mask to draw, got {type(pattern).__name__}")
-    rows = system.get("axis", -1) == -2
     if truth is not None:
         bands, height, width = truth.shape
-        extra = dispersed(system, bands, wavelengths) if is_dual(system) else 0
-    elif isinstance(pattern, OpenMask) and measured is not None:
+        extra_pixels = dispersion_length(system, bands, wavelengths) if is_dual(system) else 0
+    elif isinstance(pattern, OpenMask) and measurement_size is not None:
         bands = bands or len(wavelengths or ()) or 1
-        height, width = measured
-        extra = 0 if is_dual(system) else -dispersed(system, bands, wavelengths)
+        height, width = measurement_size
+        extra_pixels = 0 if is_dual(system) else -dispersion_length(system, bands, wavelengths)
     else:
         raise ValueError(
             "mask: expected the file of the mask that the measurement was made with, mask=FILE; "
             "masks are drawn for a truth"
         )
-    return pattern.draw(height + extra * rows, width + extra * (not rows), bands)
+    if system.get("axis", -1) == -2:
+        return pattern.draw(height + extra_pixels, width, bands)
+    return pattern.draw(height, width + extra_pixels, bands)
 
 
 def move_back(
     system: Node, mask: Tensor, detector: int | None, wavelengths: Wavelengths
 ) -> tuple[Tensor, Node, str | None]:
-    """Recognise masks per band on the detector's grid (`mask_3d_shift`), and move them back.
+    """Move masks per band back, if they are stored as they fall on the detector.
+
+    The data sets of this field call such masks `mask_3d_shift`.
 
     Args:
         system: the node.
@@ -274,41 +309,48 @@ def move_back(
         wavelengths: nm, if known.
 
     Returns:
-        The mask of the camera, further arguments of the camera, and a note for the user, or None
-        where the mask was what it seemed.
+        The mask of the camera, further arguments of the camera, and a note for the user. If the
+        mask needed no move, it is returned as it was, without a note.
     """
     bands, axis = mask.shape[1], system.get("axis", -1)
     if bands == 1 or axis not in (-1, -2) or mask.shape[axis] != detector or is_dual(system):
         return mask, {}, None
     offsets = nominal_offsets(system, bands, wavelengths)
-    whole = all(offset == int(offset) for offset in offsets)
-    if not whole or min(offsets) != 0 or max(offsets) == 0:
+    has_whole_offsets = all(offset == int(offset) for offset in offsets)
+    if not has_whole_offsets or min(offsets) != 0 or max(offsets) == 0:
         return mask, {}, None
-    moved, shifts, length = unshift_masks(mask, [int(offset) for offset in offsets], axis)
-    note = f"mask: one per band as it falls on the detector, moved back to {tuple(moved.shape)}"
+    camera_mask, shifts, length = unshift_masks(mask, [int(offset) for offset in offsets], axis)
+    note = (
+        f"mask: one per band as it falls on the detector, moved back to {tuple(camera_mask.shape)}"
+    )
     if min(shifts) == 0:
-        return moved, {}, note
+        return camera_mask, {}, note
     if system.get("offsets") is None:
         _check_copies(mask, round(find_step(system)), axis)
     note += "; it lets light through beside the windows, so the cube is wider than those"
-    return moved, {"offsets": [float(shift) for shift in shifts], "detector": length}, note
+    return camera_mask, {"offsets": [float(shift) for shift in shifts], "detector": length}, note
 
 
 def _check_copies(mask: Tensor, step: int, axis: int) -> None:
-    """Refuse masks per band that light passes everywhere and that the step does not move."""
-    if likeness_of_bands(mask, step, axis) > _UNLIKE:
+    """Raise ValueError if the masks of the bands are not copies, each moved by the step."""
+    if likeness_of_bands(mask, step, axis) > _MIN_STEP_CORRELATION:
         return
-    moves = [(other, to) for to in (axis, -3 - axis) for other in range(-_STEPS, _STEPS + 1)]
-    likeness = {move: likeness_of_bands(mask, *move) for move in moves}
-    moved, to = max(moves, key=likeness.__getitem__)
-    if likeness[moved, to] <= _ALIKE:
+    trials = [
+        (trial_step, trial_axis)
+        for trial_axis in (axis, -3 - axis)
+        for trial_step in range(-_MAX_TRIAL_STEP, _MAX_TRIAL_STEP + 1)
+    ]
+    correlations = {move: likeness_of_bands(mask, *move) for move in trials}
+    best_step, best_axis = max(trials, key=correlations.__getitem__)
+    if correlations[best_step, best_axis] <= _MIN_PROPOSAL_CORRELATION:
         hint = "they are not alike; set system.step=0 where the bands are frames of a video"
-    elif moved == 0:
+    elif best_step == 0:
         hint = "they do not move; set system.step=0"
+    elif best_axis == axis:
+        hint = f"set system.step={best_step}"
     else:
-        turn = f"system.axis={to} " * (to != axis)
-        hint = f"they move along the {'rows' if to == -2 else 'columns'}; " * (to != axis)
-        hint += f"set {turn}system.step={moved}"
+        side = "rows" if best_axis == -2 else "columns"
+        hint = f"they move along the {side}; set system.axis={best_axis} system.step={best_step}"
     raise ValueError(
         "mask: expected each band's to be that of the band before it on the detector, moved by "
         f"system.step={step}; {hint}"
@@ -318,75 +360,81 @@ def _check_copies(mask: Tensor, step: int, axis: int) -> None:
 def fit_bands(
     system: Node, mask: Tensor, measurement: Tensor, bands: int | None, wavelengths: Wavelengths
 ) -> int:
-    """Return the number of bands that mask, measurement and wavelengths agree on."""
+    """Return the number of bands that mask, measurement and wavelengths agree on.
+
+    Raises:
+        ValueError: they do not agree, or leave the number open.
+    """
     step, axis = find_step(system), system.get("axis", -1)
     if axis not in (-1, -2):
         raise ValueError(f"system.axis: expected -1 (columns) or -2 (rows), got {axis!r}")
-    _check_across(mask, measurement, axis)
-    stated = any(system.get(name) is not None for name in ("offsets", "detector"))
-    if stated or is_dual(system):
-        return _stated_bands(system, mask, measurement, bands, wavelengths)
+    _check_other_side(mask, measurement, axis)
+    is_size_free = any(system.get(name) is not None for name in ("offsets", "detector"))
+    if is_size_free or is_dual(system):
+        return _find_stated_bands(system, mask, measurement, bands, wavelengths)
     length, detector = mask.shape[axis], measurement.shape[axis]
     if wavelengths is not None and system.get("bands") is None:
         try:
-            found = infer_bands(length, detector, step)
-        except ValueError:  # which says less than what is said below, of so many bands
-            found, bands = len(wavelengths), len(wavelengths)
-        if found != len(wavelengths):
-            beyond = detector - length - (len(wavelengths) - 1) * abs(step)
+            n_bands = infer_bands(length, detector, step)
+        except ValueError:
+            # The second call of `infer_bands`, with the number of bands, has a better message.
+            n_bands, bands = len(wavelengths), len(wavelengths)
+        if n_bands != len(wavelengths):
+            extra_pixels = detector - length - (len(wavelengths) - 1) * abs(step)
             hint = ""
-            if abs(beyond) <= _END:
-                hint = f"; set system.detector={detector}, which {say_end(beyond)}"
-            elif beyond > 0:
+            if abs(extra_pixels) <= _MAX_END_PIXELS:
+                hint = f"; set system.detector={detector}, which {say_end(extra_pixels)}"
+            elif extra_pixels > 0:
                 hint = f"; set system.detector={detector} if it reaches beyond the bands"
             raise ValueError(
-                f"wavelengths: expected {found} values, one per band that step {step:g} makes, "
+                f"wavelengths: expected {n_bands} values, one per band that step {step:g} makes, "
                 f"got {len(wavelengths)}{hint}"
             )
-    found = infer_bands(length, detector, step, bands)
-    if found == 1 and bands is None:
+    n_bands = infer_bands(length, detector, step, bands)
+    if n_bands == 1 and bands is None:
         raise ValueError(
             f"system.bands: expected more room for bands, mask and measurement have {length} "
             f"pixels each along the dispersion; give system.bands=C system.detector={detector} for "
             "a frame that was cut, truth=FILE for a cube, mask=FILE of the mask alone, which a "
             "frame in white light is not, or system.bands=1 for an image of one band"
         )
-    return found
+    return n_bands
 
 
-def _check_across(mask: Tensor, measurement: Tensor, axis: int) -> None:
-    """Refuse a mask whose side across the dispersion is not that of the measurement."""
-    across = -3 - axis  # the other axis
-    if measurement.shape[across] == mask.shape[across]:
+def _check_other_side(mask: Tensor, measurement: Tensor, axis: int) -> None:
+    """Raise ValueError if the side of the mask across the dispersion is not the measurement's."""
+    other_axis = -3 - axis
+    if measurement.shape[other_axis] == mask.shape[other_axis]:
         return
     side = {-1: "width", -2: "height"}
-    more = measurement.shape[across] - mask.shape[across]
+    extra_pixels = measurement.shape[other_axis] - mask.shape[other_axis]
     hints = []
     if measurement.shape[axis] == mask.shape[axis]:
-        hints.append(f"system.axis={across} disperses along the other side")
-    if measurement.shape[axis] == mask.shape[across]:
+        hints.append(f"system.axis={other_axis} disperses along the other side")
+    if measurement.shape[axis] == mask.shape[other_axis]:
         hints.append("axes.measurement=WH reads a transposed file")
-    if measurement.shape[across] == mask.shape[axis] <= measurement.shape[axis]:
+    if measurement.shape[other_axis] == mask.shape[axis] <= measurement.shape[axis]:
         hints.append("axes.mask=WH reads a transposed mask")
-    if more > 0:
-        hints.append(f"window=[top,left,height,width] cuts the {more} pixels off the frame")
+    if extra_pixels > 0:
+        hints.append(f"window=[top,left,height,width] cuts the {extra_pixels} pixels off the frame")
     elif not hints:
-        hints.append(f"cut the mask to the part before the frame, {-more} pixels less")
-    ratio = measurement.shape[across] / mask.shape[across]
+        hints.append(f"cut the mask to the part before the frame, {-extra_pixels} pixels less")
+    ratio = measurement.shape[other_axis] / mask.shape[other_axis]
     if len(hints) == 1 and mask.shape[axis] * ratio <= measurement.shape[axis]:
         hints.append(f"resample the mask by {ratio:.4g} if it shows all of the frame")
     raise ValueError(
-        f"mask: expected a {side[across]} of {measurement.shape[across]} as the measurement's, "
-        f"got {mask.shape[across]} (mask {tuple(mask.shape[-2:])}, measurement "
+        f"mask: expected a {side[other_axis]} of {measurement.shape[other_axis]} as the "
+        f"measurement's, got {mask.shape[other_axis]} (mask {tuple(mask.shape[-2:])}, measurement "
         f"{tuple(measurement.shape[-2:])}, dispersion along the {side[axis]}); "
         f"{'; '.join(hints)}"
     )
 
 
-def _stated_bands(
+def _find_stated_bands(
     system: Node, mask: Tensor, measurement: Tensor, bands: int | None, wavelengths: Wavelengths
 ) -> int:
-    # Sizes do not say how many bands there are.
+    # With offsets, a stated detector or a dual disperser, the sizes of mask and measurement do not
+    # show how many bands there are. So the user has to state it.
     offsets = system.get("offsets")
     if bands is None and wavelengths is not None:
         bands = len(wavelengths)
@@ -398,22 +446,23 @@ def _stated_bands(
             "none; give system.bands=C or wavelengths=[…]"
         )
     axis = system.get("axis", -1)
-    extra = dispersed(system, bands, wavelengths)  # checks the offsets too
-    got, detector = measurement.shape[axis], system.get("detector")
+    reach = dispersion_length(system, bands, wavelengths)  # checks the offsets too
+    length, detector = measurement.shape[axis], system.get("detector")
     if is_dual(system):
-        expected = system.get("width") or got
-        why = f"system.width says so; set system.width={got}"
+        expected = system.get("width") or length
+        reason = f"system.width says so; set system.width={length}"
     elif detector is not None:
         expected = detector
-        why = f"system.detector says so; set system.detector={got} if the bands begin where they do"
-        if got > expected:
-            why += f", or window=[top,left,height,width] to the {expected} pixels that it means"
+        reason = f"system.detector says so; set system.detector={length} if the bands begin where "
+        reason += "they do"
+        if length > expected:
+            reason += f", or window=[top,left,height,width] to the {expected} pixels that it means"
     else:
-        expected = mask.shape[axis] + extra
-        why = f"a mask of {mask.shape[axis]} and bands up to {extra} pixels apart say; set "
-        why += f"system.detector={got} if the detector ends elsewhere"
-    if got != expected:
+        expected = mask.shape[axis] + reach
+        reason = f"a mask of {mask.shape[axis]} and bands up to {reach} pixels apart say; set "
+        reason += f"system.detector={length} if the detector ends elsewhere"
+    if length != expected:
         raise ValueError(
-            f"measurement: expected {expected} pixels along the dispersion, got {got}: {why}"
+            f"measurement: expected {expected} pixels along the dispersion, got {length}: {reason}"
         )
     return bands

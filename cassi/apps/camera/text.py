@@ -1,7 +1,7 @@
-"""The text of a camera's file: YAML of bounded size and depth, with names of its own.
+"""Parse the text of a camera's file: YAML of bounded size and depth, with references to `vars`.
 
-The file may be a stranger's. Size and nesting are bounded before anything is made of it. Texts may
-refer to values under `vars`, and to nothing else: no environment, no other resolver.
+The file may be a stranger's. Size and nesting are checked before any value is made. Texts may refer
+to values under `vars`, and to nothing else: not to the environment, nor to resolvers of OmegaConf.
 """
 
 import re
@@ -9,11 +9,18 @@ from typing import Any
 
 import yaml
 
-LARGEST = 2**20
-"""Bytes of a file."""
-_DEEPEST, _MOST = 16, 100_000  # levels of lists and values by name; parts of the text
-_LONGEST_NUMBER = 64  # characters; a longer one takes Python long to convert
-_CHAIN, _EXPANDED = 8, 2**18  # references behind a reference; characters and values of all
+MAX_BYTES = 2**20
+"""Largest size of a file."""
+# Levels of nested lists and dicts.
+_MAX_DEPTH = 16
+# Events of the parser: scalars, and begins and ends of lists and dicts.
+_MAX_EVENTS = 100_000
+# Python takes long to convert a longer text to a number.
+_MAX_NUMBER_CHARACTERS = 64
+# References that lead to one another.
+_MAX_CHAIN = 8
+# Characters and values that all references together may expand to.
+_MAX_EXPANDED = 2**18
 _REFERENCE = re.compile(r"\$\{\s*(vars(?:\.[\w-]+|\[\d+\])+)\s*\}")
 _FLOAT = re.compile(
     r"""[-+]?[0-9][0-9_]*\.[0-9_]*([eE][-+]?[0-9]+)?|[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+
@@ -23,30 +30,34 @@ _FLOAT = re.compile(
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Knows numbers such as 1e-3, no dates, no number in the base 60, and no key twice."""
+    """Reads YAML with numbers such as 1e-3; refuses base-60 numbers and keys that are repeated."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012
-        first: [(tag, known) for tag, known in found if not tag.endswith((":float", ":timestamp"))]
-        for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+        first: [
+            (tag, pattern)
+            for tag, pattern in resolvers
+            if not tag.endswith((":float", ":timestamp"))
+        ]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        """Refuse a key that is there twice, and one that is no text."""
-        seen = set()
+        """Make a dict; raise ValueError for a repeated key, or one that is no text."""
+        keys = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 raise ValueError("expected names, got a list or values by name as a name")
-            if key.value in seen:
+            if key.value in keys:
                 raise ValueError(f"found duplicate key {key.value[:80]}")
-            seen.add(key.value)
+            keys.add(key.value)
         return super().construct_mapping(node, deep=deep)
 
     def construct_number(self, node: Any) -> Any:
-        """Make a number of a text that is not too long for one."""
-        if len(node.value) > _LONGEST_NUMBER or ":" in node.value:
+        """Make a number; raise ValueError if its text is too long."""
+        if len(node.value) > _MAX_NUMBER_CHARACTERS or ":" in node.value:
             raise ValueError(f"expected a number, got {node.value[:20]!r}")
-        is_whole = node.tag.endswith(":int")
-        return self.construct_yaml_int(node) if is_whole else self.construct_yaml_float(node)
+        is_int = node.tag.endswith(":int")
+        return self.construct_yaml_int(node) if is_int else self.construct_yaml_float(node)
 
 
 _Loader.add_implicit_resolver(
@@ -57,13 +68,18 @@ for _kind in ("int", "float"):
 
 
 def parse(text: str) -> Any:
-    """Read YAML as dicts, lists and scalars, and put the values of `vars` where texts name them."""
+    """Read YAML as dicts, lists and scalars, and replace the references to values of `vars`.
+
+    Raises:
+        ValueError: the text goes beyond a bound, or refers to something else.
+        yaml.YAMLError: it is no YAML.
+    """
     _check_structure(text)
     values = yaml.load(text, _Loader)
     if isinstance(values, int | float):
         raise ValueError(f"expected values by name, got {values}")
-    own = values.get("vars") if isinstance(values, dict) else None
-    return _References({"vars": own}).expand(values)
+    variables = values.get("vars") if isinstance(values, dict) else None
+    return _References({"vars": variables}).expand(values)
 
 
 def _check_structure(text: str) -> None:
@@ -71,55 +87,56 @@ def _check_structure(text: str) -> None:
         raise ValueError("expected no directive, %NAME")
     depth = 0
     for number, event in enumerate(yaml.parse(text, _Loader)):
-        # An alias of an alias of an alias could expand to any size.
+        # An alias of an alias of an alias could expand to any size ("billion laughs").
         if isinstance(event, yaml.AliasEvent):
             raise ValueError("it has an alias, *NAME; use ${vars.NAME} instead")
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
-        if depth > _DEEPEST:
-            raise ValueError(f"lists and values by name are more than {_DEEPEST} levels deep")
-        if number > _MOST:
-            raise ValueError(f"it has more than {_MOST} parts")
+        if depth > _MAX_DEPTH:
+            raise ValueError(f"lists and values by name are more than {_MAX_DEPTH} levels deep")
+        if number > _MAX_EVENTS:
+            raise ValueError(f"it has more than {_MAX_EVENTS} parts")
 
 
 class _References:
-    """Puts values in the place of `${vars.NAME}`, as often as the bounds allow."""
+    """Replaces `${vars.NAME}` by values, within the bounds on their number and size."""
 
-    def __init__(self, known: dict[str, Any]) -> None:
-        self.known, self.left = known, _EXPANDED
+    def __init__(self, root: dict[str, Any]) -> None:
+        self.root, self.budget = root, _MAX_EXPANDED
 
-    def expand(self, value: Any, seen: tuple[str, ...] = ()) -> Any:
+    def expand(self, value: Any, chain: tuple[str, ...] = ()) -> Any:
         """Return a value without references."""
-        if seen:  # what is there without a reference has been counted
-            self.left -= 1 + (len(value) if isinstance(value, str) else 0)
-            if self.left < 0:
-                raise ValueError(f"its references come to more than {_EXPANDED} characters")
+        if chain:  # `_check_structure` has counted the values outside of references
+            self.budget -= 1 + (len(value) if isinstance(value, str) else 0)
+            if self.budget < 0:
+                raise ValueError(f"its references come to more than {_MAX_EXPANDED} characters")
         if isinstance(value, dict):
-            return {key: self.expand(item, seen) for key, item in value.items()}
+            return {key: self.expand(item, chain) for key, item in value.items()}
         if isinstance(value, list):
-            return [self.expand(item, seen) for item in value]
+            return [self.expand(item, chain) for item in value]
         if not isinstance(value, str) or "${" not in value:
             return value
-        if whole := _REFERENCE.fullmatch(value):
-            return self._find(whole[1], seen)
-        text = _REFERENCE.sub(lambda found: self._text(found[1], seen), value)
-        if "${" in text:  # also one that has come together of parts
+        if match := _REFERENCE.fullmatch(value):
+            return self._find(match[1], chain)
+        text = _REFERENCE.sub(lambda reference: self._text(reference[1], chain), value)
+        # A "${" may also have come together from parts: "$" before a value that begins with "{".
+        if "${" in text:
             raise ValueError(f"expected references ${{vars.NAME}} alone, got {value[:80]!r}")
         return text
 
-    def _find(self, name: str, seen: tuple[str, ...]) -> Any:
-        if name in seen or len(seen) >= _CHAIN:
-            raise ValueError(f"expected at most {_CHAIN} references in a row, at {name[:80]!r}")
-        found: Any = self.known
+    def _find(self, name: str, chain: tuple[str, ...]) -> Any:
+        if name in chain or len(chain) >= _MAX_CHAIN:
+            raise ValueError(f"expected at most {_MAX_CHAIN} references in a row, at {name[:80]!r}")
+        value: Any = self.root
         for part in re.findall(r"[\w-]+", name):
             try:
-                found = found[int(part)] if isinstance(found, list) else found[part]
+                value = value[int(part)] if isinstance(value, list) else value[part]
             except (KeyError, IndexError, TypeError, ValueError):
                 raise ValueError(f"Interpolation key {name[:80]!r} not found") from None
-        return self.expand(found, (*seen, name))
+        return self.expand(value, (*chain, name))
 
-    def _text(self, name: str, seen: tuple[str, ...]) -> str:
-        found = self._find(name, seen)
-        if isinstance(found, dict | list):
+    def _text(self, name: str, chain: tuple[str, ...]) -> str:
+        value = self._find(name, chain)
+        if isinstance(value, dict | list):
             raise ValueError(f"expected a text or a number within a text, got {name[:80]!r}")
-        return str(found)
+        return str(value)

@@ -1,4 +1,4 @@
-"""What those write who do not know YAML: tabs, and names without a blank behind the colon."""
+"""Find two common slips in YAML: a tab, and a missing blank behind a colon."""
 
 import re
 
@@ -9,11 +9,14 @@ _NO_BLANK = re.compile(r"(?:^|(?<!\$)[{,])\s*([A-Za-z_][\w.]*):([^\s:/,}][^\s,}]
 
 
 def find_slip(text: str, error: BaseException) -> str | None:
-    """Return the line of a text that an error is about, and what is wrong there; None if unknown.
+    """Return the line of the slip that led to an error, and its remedy; None without a slip.
 
-    `key:value` is a valid text, so it counts only where the error quotes it, or where the rest is
-    no YAML. A parser notices that in the same line or below it.
+    Args:
+        text: of the file.
+        error: of the parser, or of a check of its values.
     """
+    # `key:value` is valid YAML, a text. So it counts as a slip only where the error quotes it, or
+    # where the text is no YAML. The parser notices a slip in the same line or in a later one.
     mark = error.problem_mark if isinstance(error, MarkedYAMLError) else None
     lines = text.splitlines()[: None if mark is None else mark.line + 1]
     for number, line in reversed(list(enumerate(lines, 1))):

@@ -1,4 +1,4 @@
-"""cassi-evaluate: reconstructors and scenes in, tables, pictures and a report out."""
+"""`cassi-evaluate`: compare reconstructors on scenes; write tables, pictures and a report."""
 
 import functools
 import sys
@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from cassi import metrics
 from cassi.apps.command import (
-    FAILED,
+    EXIT_FAILURE,
     Run,
     choose_device,
     prepare_process,
@@ -43,13 +43,14 @@ from cassi.data.formats.cells import Json
 from cassi.evaluation import Job, Record, RecordFolder, Runner
 from cassi.shares import find_share
 
-POINTS = 40
-"""Of a convergence curve: as many as a plot shows, and few beside the iterations' time."""
+MAX_CURVE_POINTS = 40
+"""Points of a convergence curve. Each needs a PSNR, whose time is then small beside that of the
+iterations, and a plot shows no more."""
 
 
 @dataclass(frozen=True)
-class Given:
-    """What a process makes all of that it needs for any job."""
+class EvaluationInputs:
+    """The plain data from which a process makes an `Evaluation`; it can be pickled."""
 
     settings: Evaluate
     folder: Path
@@ -57,8 +58,8 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Made:
-    """What is made of it."""
+class Evaluation:
+    """The scenes, cameras and methods that the jobs of an evaluation use."""
 
     device: torch.device
     benchmark: Benchmark
@@ -82,76 +83,90 @@ def evaluate(settings: Evaluate, run: Run) -> float:
     prepare_process(settings)
     share = find_share("1/1" if run.is_multirun else settings.share)
     check_shares(run.folder, share)
-    given = Given(settings, run.folder, read_reconstructors(settings))
+    inputs = EvaluationInputs(settings, run.folder, read_reconstructors(settings))
     with open_executor(settings) as workers:
-        made = once(make, given)
-        plan, records = made.plan, made.runner.records
-        if plan.swept:
-            for line in repeated_points(made.runner.prepare, plan.points, plan.scenes[0]):
+        evaluation = once(make, inputs)
+        plan, records = evaluation.plan, evaluation.runner.records
+        if plan.is_sweep:
+            for line in repeated_points(evaluation.runner.prepare, plan.points, plan.scenes[0]):
                 print(f"{marked('warning')} {printable(line)}", file=sys.stderr)
-        methods = list(given.reconstructors)
-        results = Results(settings, run.folder, made.benchmark, plan, records, made.device, methods)
+        results = Results(
+            settings,
+            run.folder,
+            evaluation.benchmark,
+            plan,
+            records,
+            evaluation.device,
+            methods=list(inputs.reconstructors),
+        )
         jobs = share.take(plan.jobs())
         bar = tqdm(total=len(jobs), unit="run", disable=not settings.progress or is_quiet())
-        seen: Counter[str] = Counter()
+        n_finished: Counter[str] = Counter()
         with bar:
-            for job, found in run_jobs(workers, functools.partial(evaluate_job, given), jobs):
-                record = made.runner.fail(job, found) if isinstance(found, LostWorker) else found
+            for job, job_result in run_jobs(workers, functools.partial(evaluate_job, inputs), jobs):
+                if isinstance(job_result, LostWorker):
+                    record = evaluation.runner.fail(job, job_result)
+                else:
+                    record = job_result
                 bar.set_postfix_str(_label(record), refresh=False)
                 bar.update()
-                seen[record.scene] += 1
+                n_finished[record.scene] += 1
                 if record.error:
-                    said = f"{_label(record)} failed: {record.error}"
-                    bar.write(printable(said), file=sys.stderr)
-                # Now rather than at the end, so that a long run can be looked at.
-                if seen[record.scene] == len(plan.methods) and not plan.swept:
+                    message = f"{_label(record)} failed: {record.error}"
+                    bar.write(printable(message), file=sys.stderr)
+                # A scene is drawn when its last method is finished, so that the user of a long
+                # evaluation can look at pictures before its end.
+                if n_finished[record.scene] == len(plan.methods) and not plan.is_sweep:
                     results.finish_scene(record.scene)
-    # Records of other settings may lie there; without shares all have been done anew.
-    runs = plan.jobs() if share.count > 1 else ()
-    left = sum(records.read(job, made.runner.key(job)) is None for job in runs)
-    if left:
-        print(f"{left} runs are left to other shares; the last one writes the tables")
+    # Without shares this command has done all jobs. With shares the folder may also have records
+    # of other settings, which the key of a job tells apart.
+    all_jobs = plan.jobs() if share.count > 1 else ()
+    n_remaining = sum(records.read(job, evaluation.runner.key(job)) is None for job in all_jobs)
+    if n_remaining:
+        print(f"{n_remaining} runs are left to other shares; the last one writes the tables")
         return float("nan")
-    score, failed = results.finish()
+    score, has_failures = results.finish()
     # A job of a multirun must not end the others; MergeJobs ends the command.
-    if failed and not run.is_multirun:
-        sys.exit(FAILED)
+    if has_failures and not run.is_multirun:
+        sys.exit(EXIT_FAILURE)
     return score
 
 
-def evaluate_job(given: Given, job: Job) -> Record:
-    """Run a method on a scene and keep its record: a job."""
-    return once(make, given).runner.run(job)
+def evaluate_job(inputs: EvaluationInputs, job: Job) -> Record:
+    """Run a method on a scene, write its record and return it; this is a job."""
+    return once(make, inputs).runner.run(job)
 
 
-def make(given: Given) -> Made:
-    """Make scenes, cameras and methods, in each process that does jobs."""
-    settings = given.settings
+def make(inputs: EvaluationInputs) -> Evaluation:
+    """Make the scenes, cameras and methods, once in each process that does jobs."""
+    settings = inputs.settings
     device = choose_device(settings.device)
     benchmark = load_benchmark(settings)
     points = find_cases(settings)
     prepare = preparation(points, benchmark, device)
     bands = find_bands(prepare, next(iter(points)), benchmark.scenes)
-    guide = any(each.guide.response is not None for each in points.values())
-    recipes, identities = make_recipes(given.reconstructors, bands, device, guide)
+    guide = any(point_settings.guide.response is not None for point_settings in points.values())
+    recipes, identities = make_recipes(inputs.reconstructors, bands, device, guide)
     knowledge = [NOMINAL] if settings.twin is None else settings.knowledge
-    made, hashes, views = make_rows(recipes, identities, knowledge, settings.align, guide)
-    swept = len(points) > 1
-    cubes = (settings.cubes or settings.report or settings.figures) and not swept
+    rows, hashes, views = make_rows(recipes, identities, knowledge, settings.align, guide)
+    is_sweep = len(points) > 1
+    # Report and figures are drawn from the cubes, which `Results.finish` removes afterwards.
+    keeps_cubes = (settings.cubes or settings.report or settings.figures) and not is_sweep
     runner = Runner(
         prepare,
-        made,
+        rows,
         hashes,
-        RecordFolder(given.folder / "records", keep_cubes=cubes),
+        RecordFolder(inputs.folder / "records", keep_cubes=keeps_cubes),
         settings=_environment(device),
         views=views,
         seed=settings.seed,
-        points=POINTS if settings.figures and not swept else 0,
+        points=MAX_CURVE_POINTS if settings.figures and not is_sweep else 0,
         uncertainty=settings.uncertainty,
         repeats=settings.repeats,
         explain=describe_failure,
     )
-    return Made(device, benchmark, Plan(list(points), benchmark.scenes, list(made), swept), runner)
+    plan = Plan(list(points), benchmark.scenes, list(rows), is_sweep)
+    return Evaluation(device, benchmark, plan, runner)
 
 
 def _environment(device: torch.device) -> Json:

@@ -1,4 +1,4 @@
-"""Pictures and the interactive report of an evaluation, from its records."""
+"""Draw the pictures of an evaluation and encode its scenes for the report."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -21,34 +21,46 @@ def finish_scene(
     settings: Evaluate,
     root: Path,
     records: RecordFolder,
-    found: Sequence[Record],
+    scene_records: Sequence[Record],
     load: Callable[[str], Item],
 ) -> bytes | None:
-    """Draw the files of a scene and encode it for the report, once; return that code."""
-    done = [record for record in found if not record.error]
-    if not (settings.figures or settings.report) or not done:
+    """Draw the pictures of a scene, and return it as encoded for the report.
+
+    Returns None without a report, or if no method succeeded. What an earlier command has drawn of
+    the same records stays as it is.
+    """
+    good_records = [record for record in scene_records if not record.error]
+    if not (settings.figures or settings.report) or not good_records:
         return None
-    scene, layout = done[0].scene, _make_layout(settings.figure)
-    shown = {record.method: _shown(record, settings.preset) for record in done}
-    # Drawn again when what the pictures show changes.
-    keys = [(record.method, record.key) for record in done]
-    drawn = {"scene": scene, "figures": settings.figures, "report": settings.report}
-    about = {"preset": settings.preset, "shown": shown, "keys": keys, "layout": asdict(layout)}
-    key = fingerprint({**drawn, **about})
+    scene, layout = good_records[0].scene, _make_layout(settings.figure)
+    table_values = {
+        record.method: _table_values(record, settings.preset) for record in good_records
+    }
+    # All that the pictures show is in the key: they are drawn again when any of it changes.
+    keys = [(record.method, record.key) for record in good_records]
+    outputs = {"scene": scene, "figures": settings.figures, "report": settings.report}
+    content = {
+        "preset": settings.preset,
+        "shown": table_values,
+        "keys": keys,
+        "layout": asdict(layout),
+    }
+    key = fingerprint({**outputs, **content})
     store, name = Store(records.root / "report"), file_name(scene)
     code = store.root / f"{name}.bin"
     if not store.is_done(name, key):
         item = load(scene)
-        cubes = {record.method: records.read_cube(record.job) for record in done}
-        known = {method: cube for method, cube in cubes.items() if cube is not None}
+        # A record of an earlier command may have no cube; the pictures then leave the method out.
+        cubes = {record.method: records.read_cube(record.job) for record in good_records}
+        kept_cubes = {method: cube for method, cube in cubes.items() if cube is not None}
         if settings.figures:
-            _draw(root / "figures", item, known, shown, layout, done)
+            _draw(root / "figures", item, kept_cubes, table_values, layout, good_records)
         if settings.report:
             from cassi.viz.report import encode_scene
 
             store.root.mkdir(parents=True, exist_ok=True)
             with atomic_path(code) as temporary:
-                temporary.write_bytes(encode_scene(scene, known, item.truth, shown))
+                temporary.write_bytes(encode_scene(scene, kept_cubes, item.truth, table_values))
         store.write(name, key, {}, [code] if settings.report else [])
     return code.read_bytes() if settings.report else None
 
@@ -63,23 +75,23 @@ def _draw(
     folder: Path,
     item: Item,
     cubes: dict[str, Tensor],
-    shown: dict[str, Values],
+    table_values: dict[str, Values],
     layout: Layout,
     records: Sequence[Record],
 ) -> None:
     name = quote(item.name, safe=" ")
     folder.mkdir(parents=True, exist_ok=True)
-    save_comparison(folder, name, cubes, item.truth, item.wavelengths, shown, layout=layout)
+    save_comparison(folder, name, cubes, item.truth, item.wavelengths, table_values, layout=layout)
     curves = {record.method: record.curve for record in records if len(record.curve) > 1}
     if curves:
-        place = folder / f"{name}_convergence"
-        place.mkdir(exist_ok=True)
-        save_curves(place, "convergence", curves, "seconds")
+        curve_folder = folder / f"{name}_convergence"
+        curve_folder.mkdir(exist_ok=True)
+        save_curves(curve_folder, "convergence", curves, "seconds")
 
 
-def _shown(record: Record, preset: str) -> Values:
+def _table_values(record: Record, preset: str) -> Values:
     values = record.metrics
-    shown = {name: values.get(f"{name}/{preset}") for name in ("psnr", "ssim")}
-    names = ("sam", "rmse", "ergas", *parts("metric"), "residual")
-    rest = {name: values.get(name) for name in names}
-    return {**shown, **rest, "seconds": record.timing.get("seconds")}
+    band_scores = {name: values.get(f"{name}/{preset}") for name in ("psnr", "ssim")}
+    other_names = ("sam", "rmse", "ergas", *parts("metric"), "residual")
+    other_values = {name: values.get(name) for name in other_names}
+    return {**band_scores, **other_values, "seconds": record.timing.get("seconds")}

@@ -1,4 +1,4 @@
-"""From the data set that settings name to problems: scenes, cameras, noise, twins."""
+"""Make the problems of an evaluation: scenes of a data set with camera, noise and twin."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +10,7 @@ import torch
 
 from cassi.apps.camera.guide import read_response
 from cassi.apps.camera.system import make_camera
-from cassi.apps.inputs import as_taken, make_preprocessing
+from cassi.apps.inputs import adapt_camera_to_frame, make_preprocessing
 from cassi.apps.settings import Evaluate
 from cassi.checks import did_you_mean
 from cassi.config import build
@@ -43,70 +43,87 @@ def find_cases(settings: Evaluate) -> dict[str, Evaluate]:
             raise ValueError(
                 f"{place}.twin: expected a twin of all cases beside it; give twin=none"
             )
-        cases[name] = _changed(settings, {} if values is None else values, place, CASES)
+        cases[name] = _change_settings(settings, {} if values is None else values, place, CASES)
     return cases if len(cases) > 1 else {"": next(iter(cases.values()))}
 
 
-def _changed(settings: Any, values: Any, place: str, known: Sequence[str]) -> Any:
-    """Return settings, or a part of them, with other values; an object is replaced whole."""
+def _change_settings(settings: Any, values: Any, path: str, allowed_keys: Sequence[str]) -> Any:
+    """Return settings, or a part of them, with the values of a case in place of their own.
+
+    Args:
+        settings: a dataclass.
+        values: new values by name, or by the names of a part.
+        path: name of these settings in messages.
+        allowed_keys: names that a case may change.
+    """
     if not isinstance(values, dict):
-        raise ValueError(f"{place}: expected values of {', '.join(known)} by name, got {values!r}")
-    made = {}
-    for key, value in values.items():
-        if key not in known:
-            near = did_you_mean(key, known) or f"; there is {', '.join(known)}"
-            raise ValueError(f"no config value {f'{place}.{key}'!r}{near}")
-        now = getattr(settings, key)
-        made[key] = (
-            _changed(now, value, f"{place}.{key}", list(vars(now))) if is_dataclass(now) else value
+        raise ValueError(
+            f"{path}: expected values of {', '.join(allowed_keys)} by name, got {values!r}"
         )
+    new_values = {}
+    for key, value in values.items():
+        if key not in allowed_keys:
+            hint = did_you_mean(key, allowed_keys) or f"; there is {', '.join(allowed_keys)}"
+            raise ValueError(f"no config value {f'{path}.{key}'!r}{hint}")
+        # A part such as `twin` keeps its other values. A node that describes an object, such as
+        # `noise`, is a dict and is replaced as a whole.
+        old_value = getattr(settings, key)
+        if is_dataclass(old_value):
+            value = _change_settings(old_value, value, f"{path}.{key}", list(vars(old_value)))
+        new_values[key] = value
     try:
-        return replace(settings, **made)
+        return replace(settings, **new_values)
     except ValueError as error:
-        raise ValueError(f"{place}: {error}") from None
+        raise ValueError(f"{path}: {error}") from None
 
 
 def repeated_points(
     prepare: Callable[[str, str], Problem], points: Sequence[str], scene: str
 ) -> list[str]:
-    """Say which points give every method what an earlier point has given it.
-
-    A point that cannot be prepared is left to its runs, which record why.
-    """
-    said: list[str] = []
-    earlier: dict[str, str] = {}
+    """Return a warning for each point whose camera and measurement an earlier point has too."""
+    messages: list[str] = []
+    point_by_digest: dict[str, str] = {}
     for point in points:
         try:
             digest = prepare(point, scene).digest
         except Exception:
-            continue
-        if digest in earlier:
-            same = f"{point!r} changes nothing: its camera and measurement of {scene}"
-            said.append(f"{same} are those of {earlier[digest]!r}")
-        earlier.setdefault(digest, point)
-    return said
+            continue  # the runs of this point record the error
+        if digest in point_by_digest:
+            subject = f"{point!r} changes nothing: its camera and measurement of {scene}"
+            messages.append(f"{subject} are those of {point_by_digest[digest]!r}")
+        point_by_digest.setdefault(digest, point)
+    return messages
 
 
 def find_bands(prepare: Callable[[str, str], Problem], point: str, scenes: Sequence[str]) -> int:
-    """Return C of the first scene that can be prepared.
+    """Return the number of bands of the first scene that can be prepared.
 
-    Whatever is wrong with all scenes, such as another mask or shape, is so found before anything
-    runs; a single damaged one is not in the way of the others.
+    Raises:
+        Exception: the error of the first scene, if none can be prepared.
     """
-    first: Exception | None = None
+    # An error of all scenes, such as a mask of another size, so ends the command before anything
+    # runs. A single damaged scene does not keep the others from being evaluated.
+    first_error: Exception | None = None
     for scene in scenes:
         try:
             return prepare(point, scene).system.cube_shape[0]
         except Exception as error:
-            first = first or error
-    raise first or ValueError("scenes: expected at least one, got none")
+            first_error = first_error or error
+    raise first_error or ValueError("scenes: expected at least one, got none")
 
 
 def preparation(
     points: Mapping[str, Evaluate], benchmark: Benchmark, device: torch.device
 ) -> Callable[[str, str], Problem]:
-    """Return what makes the problem of a scene in a case of a benchmark."""
-    noises = {p: build(s.noise) if s.noise else None for p, s in points.items()}
+    """Return a function that makes the problem of a scene: `prepare(point, scene)`.
+
+    Raises:
+        ValueError: the settings of a point do not fit the data set.
+    """
+    noises = {
+        point: build(point_settings.noise) if point_settings.noise else None
+        for point, point_settings in points.items()
+    }
     if any(noises.values()) and benchmark.measurements is not None:
         raise ValueError(
             "noise: expected none, the measurements are not simulated; give noise=null"
@@ -117,27 +134,32 @@ def preparation(
 
     def prepare(point: str, scene: str) -> Problem:
         settings, item = points[point], scenes[point].load(scene)
-        known = None if item.wavelengths is None or item.truth is not None else item.wavelengths
+        # Of a simulated scene the wavelengths come with the truth, and the camera has its bands.
+        nominal_wavelengths = (
+            None if item.wavelengths is None or item.truth is not None else item.wavelengths
+        )
         camera = make_camera(
             settings.system,
             settings.mask if isinstance(settings.mask, dict) else item.mask,
             truth=item.truth,
             measurement=item.measurement,
-            bands=settings.system.get("bands") or (None if known is None else len(known)),
+            bands=settings.system.get("bands")
+            or (None if nominal_wavelengths is None else len(nominal_wavelengths)),
             wavelengths=item.wavelengths,
-            stated=known,
+            user_wavelengths=nominal_wavelengths,
         )
         system = camera.system
         if item.measurement is not None:
-            told = settings.light, settings.photographed
-            system = as_taken(system, camera.mask, item.preprocessing, *told)
+            system = adapt_camera_to_frame(
+                system, camera.mask, item.preprocessing, settings.light, settings.photographed
+            )
         return make_problem(
             item,
             system,
             camera.mask,
             noise=noises[point],
             twin=settings.twin,
-            guide=_guide(settings, camera.system.cube_shape[0], item.wavelengths),
+            guide=_make_guide(settings, camera.system.cube_shape[0], item.wavelengths),
             seed=settings.seed,
             device=device,
         )
@@ -146,25 +168,33 @@ def preparation(
 
 
 def _scenes_of(points: Mapping[str, Evaluate], benchmark: Benchmark) -> dict[str, Benchmark]:
-    """Return the scenes of each point, with its own mask, and frames corrected for its camera."""
-    loaded: dict[str, Benchmark] = {}
+    """Return the benchmark of each point.
+
+    Points that differ in mask, or in the camera by which frames are corrected, need one each.
+    """
+    benchmarks_by_key: dict[str, Benchmark] = {}
     scenes = {}
     for point, settings in points.items():
-        drawn, simulated = isinstance(settings.mask, dict), benchmark.measurements is None
-        if settings.benchmark is None or (drawn and simulated):
+        is_mask_drawn, is_simulated = (
+            isinstance(settings.mask, dict),
+            benchmark.measurements is None,
+        )
+        if settings.benchmark is None or (is_mask_drawn and is_simulated):
             scenes[point] = benchmark
             continue
-        key = repr((None if drawn else settings.mask, None if simulated else settings.system))
-        if key not in loaded:
+        key = repr(
+            (None if is_mask_drawn else settings.mask, None if is_simulated else settings.system)
+        )
+        if key not in benchmarks_by_key:
             try:
-                loaded[key] = load_benchmark(settings)
+                benchmarks_by_key[key] = load_benchmark(settings)
             except (OSError, ValueError) as error:
                 raise ValueError(f"{point}: {error}" if point else str(error)) from None
-        scenes[point] = loaded[key]
+        scenes[point] = benchmarks_by_key[key]
     return scenes
 
 
-def _guide(
+def _make_guide(
     settings: Evaluate, bands: int, wavelengths: tuple[float, ...] | None
 ) -> tuple[torch.Tensor, float] | None:
     kind = settings.guide.response
@@ -190,62 +220,76 @@ def _check_twin(settings: Evaluate, benchmark: Benchmark) -> None:
 
 
 def load_benchmark(settings: Evaluate) -> Benchmark:
-    """List the scenes that settings evaluate on."""
+    """Return the data set that settings name, with its scenes, mask and steps for frames.
+
+    Raises:
+        ValueError: the data set has no scenes, or a value of it cannot be used.
+        FileNotFoundError: its files are missing.
+    """
     data = settings.data
     if data.evaluation is None:
         raise ValueError(
             "data: expected a data set to evaluate on, got none; give one, data=cave_test"
         )
-    found = dict(data.evaluation)
-    _check_folder(settings.paths.data_dir, found)
-    if data.source is not None and not {"cubes", "measurements"} & found.keys():
-        made = build(data.source)(found.get("split", "test"))
+    options = dict(data.evaluation)
+    _check_folder(settings.paths.data_dir, options)
+    if data.source is not None and not {"cubes", "measurements"} & options.keys():
+        dataset = build(data.source)(options.get("split", "test"))
         if data.given_wavelengths is None:
             raise ValueError("data.wavelengths: expected a list in nm, got none")
-        found["cubes"] = {s.name: s for s in as_scenes(made, data.given_wavelengths)}
-        found["mask"] = found.get("mask") or bundled_path("mask.tif")
-    if found.pop("bundled", False):
-        found["cubes"] = bundled_path("scene.tif")
-        found["mask"] = found.get("mask") or bundled_path("mask.tif")
+        options["cubes"] = {
+            scene.name: scene for scene in as_scenes(dataset, data.given_wavelengths)
+        }
+        options["mask"] = options.get("mask") or bundled_path("mask.tif")
+    if options.pop("bundled", False):
+        options["cubes"] = bundled_path("scene.tif")
+        options["mask"] = options.get("mask") or bundled_path("mask.tif")
     if settings.mask is not None and not isinstance(settings.mask, dict):
         if not isinstance(settings.mask, str):
             raise ValueError(f"mask: expected a file, or a mask to draw, got {settings.mask!r}")
-        found |= {"mask": settings.mask, "mask_checksum": None}
-    manifest, split = found.pop("manifest", None), found.pop("split", "test")
+        options |= {"mask": settings.mask, "mask_checksum": None}
+    manifest, split = options.pop("manifest", None), options.pop("split", "test")
     if manifest is not None:
-        found |= _listed(Path(str(found["cubes"])).expanduser(), manifest, split)
-    found |= {
-        name: _first_that_exists(name, found[name])
+        options |= _manifest_files(Path(str(options["cubes"])).expanduser(), manifest, split)
+    options |= {
+        name: _first_existing_path(name, options[name])
         for name in ("cubes", "measurements", "mask")
-        if isinstance(found.get(name), list) and not (name == "cubes" and manifest is not None)
+        if isinstance(options.get(name), list) and not (name == "cubes" and manifest is not None)
     }
+    # `scenes=scene01` is one name; Hydra makes a list only of `scenes=[scene01]`.
     names = [settings.scenes] if isinstance(settings.scenes, str) else settings.scenes
     if names is not None and not all(isinstance(name, str) for name in names):
         raise ValueError(f"scenes: expected a list of names, got {names!r}")
-    steps = {step: found.pop(step) for step in STEPS if step in found}
-    found |= {
+    steps = {step: options.pop(step) for step in STEPS if step in options}
+    options |= {
         "preprocessing": make_preprocessing(steps, settings.system),
         "wavelengths": data.given_wavelengths,
     }
-    known = [*inspect.signature(Benchmark).parameters, "bundled", "manifest", "split", *STEPS]
-    if unknown := sorted(found.keys() - known):
-        near = did_you_mean(unknown[0], known, place="data.evaluation.")
-        raise ValueError(f"no config value {f'data.evaluation.{unknown[0]}'!r}{near}")
+    allowed_keys = [
+        *inspect.signature(Benchmark).parameters,
+        "bundled",
+        "manifest",
+        "split",
+        *STEPS,
+    ]
+    if unknown := sorted(options.keys() - allowed_keys):
+        hint = did_you_mean(unknown[0], allowed_keys, place="data.evaluation.")
+        raise ValueError(f"no config value {f'data.evaluation.{unknown[0]}'!r}{hint}")
     try:
-        return Benchmark(**found, names=names)
+        return Benchmark(**options, names=names)
     except TypeError as error:
         raise ValueError(f"data.evaluation: {error}") from None
 
 
-def _first_that_exists(name: str, candidates: Sequence[str]) -> str:
-    """A published data set lies where we say, or where its authors' archives put it."""
+def _first_existing_path(name: str, candidates: Sequence[str]) -> str:
+    # A published data set is where our pages say, or where the archives of its authors put it.
     for path in candidates:
         if Path(path).expanduser().exists():
             return path
     raise FileNotFoundError(f"data: no {name} at {' nor at '.join(candidates)}")
 
 
-def _listed(root: Path, manifest: Any, split: str) -> dict[str, Any]:
+def _manifest_files(root: Path, manifest: Any, split: str) -> dict[str, Any]:
     files = read_manifest(manifest).files(split)
     absent = [name for name in files if not (root / name).exists()]
     if absent:
@@ -260,10 +304,12 @@ def _listed(root: Path, manifest: Any, split: str) -> dict[str, Any]:
 
 
 def _check_folder(data_dir: str, settings: dict[str, Any]) -> None:
+    # If the folder of all data sets is missing, one message names the setting of it. Otherwise each
+    # missing file would have a message of its own.
     root = Path(data_dir).expanduser()
-    used = [settings.get(name) for name in ("cubes", "measurements", "mask")]
-    flat = [path for value in used for path in (value if isinstance(value, list) else [value])]
-    if not root.is_dir() and any(path and str(path).startswith(str(root)) for path in flat):
+    values = [settings.get(name) for name in ("cubes", "measurements", "mask")]
+    paths = [path for value in values for path in (value if isinstance(value, list) else [value])]
+    if not root.is_dir() and any(path and str(path).startswith(str(root)) for path in paths):
         raise FileNotFoundError(
             f"paths.data_dir: no folder {root}; set paths.data_dir=DIR or $CASSI_DATA"
         )

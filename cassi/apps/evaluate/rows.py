@@ -1,8 +1,8 @@
-"""The rows of an evaluation: reconstructors, and what each is told of the camera of a frame."""
+"""Make the rows of an evaluation: a reconstructor and the camera that it gets for a frame."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -23,39 +23,41 @@ NOMINAL = KNOWLEDGE[0]
 
 
 @dataclass(frozen=True)
-class Knowledge:
-    """What a row of the table knows of the camera, as a view of a problem.
+class CameraView:
+    """The camera that a row of the table gets, as a view of a problem.
 
-    With `align` the mask of the nominal camera is moved to where the frame is sure that it lies.
+    Attributes:
+        knowledge: one of `KNOWLEDGE`: the nominal, calibrated or true camera of the frame, or an
+            ideal frame of the nominal one.
+        align: move the mask of the nominal camera to its estimated alignment.
     """
 
-    known: str = NOMINAL
+    knowledge: str = NOMINAL
     align: bool = False
 
     def __call__(self, problem: Problem) -> Problem:
-        """Return the problem by the camera that the row has, and the guide beside it."""
-        problem = _SEEN[self.known](problem)
-        step = aligned if self.align and self.known == NOMINAL else None
+        """Return the problem with the camera of this row, and with the guide beside it."""
+        problem = _VIEWS[self.knowledge](problem)
+        step = aligned if self.align and self.knowledge == NOMINAL else None
         guide = None if problem.guide is None else partial(_with_guide, problem.guide)
         return replace(problem, snapshot=find_camera(problem.snapshot, step, guide))
 
 
-def _see_calibrated(problem: Problem) -> Problem:
-    """Return the same frame with the camera that is found in it, in the scene's coordinates.
-
-    No snapshot tells a shift of the mask alone from one of mask and scene, so that a cube may come
-    out displaced; of a twin it is known.
-    """
+def _view_calibrated(problem: Problem) -> Problem:
+    """Return the same frame with the camera that a calibration estimates from it."""
     snapshot = calibrated(problem.snapshot)
-    nominal, made = problem.system, snapshot.camera.calibration
-    if problem.true is not None and made is not None and type(nominal) is SDCassi:
-        found = moved_camera(nominal, made.found.taken, problem.true.pivot)
-        snapshot = snapshot.by(system=found)
+    nominal, calibration = problem.system, snapshot.camera.calibration
+    # A snapshot does not show whether the mask alone has moved, or mask and scene together, so the
+    # cube may come out displaced against the truth. A twin knows the point around which its mask
+    # moved. The estimates around that point give the cube in the coordinates of the truth.
+    if problem.true is not None and calibration is not None and type(nominal) is SDCassi:
+        moved_system = moved_camera(nominal, calibration.found.taken, problem.true.pivot)
+        snapshot = snapshot.by(system=moved_system)
     return replace(problem, snapshot=snapshot)
 
 
-def _see_true(problem: Problem) -> Problem:
-    """Return the corrected frame with the camera that took it."""
+def _view_true(problem: Problem) -> Problem:
+    """Return the corrected frame with the true camera of a twin."""
     if problem.true is None:
         raise ValueError(f"{problem.name}: expected a twin, got a camera of which nothing is known")
     y = problem.true.correct(problem.y)
@@ -63,32 +65,32 @@ def _see_true(problem: Problem) -> Problem:
     return replace(problem, snapshot=replace(snapshot, y=y))
 
 
-def _see_ideal(problem: Problem) -> Problem:
-    """Return what the nominal camera measures of the scene, without noise."""
+def _view_ideal(problem: Problem) -> Problem:
+    """Return a frame of the truth through the nominal camera, without noise and defects."""
     if problem.truth is None:
         raise ValueError(f"{problem.name}: expected a truth to measure, got none")
     y = problem.system(problem.truth[None].to(problem.y))
     return replace(problem, snapshot=replace(problem.snapshot, y=y))
 
 
-_SEEN: dict[str, View] = {
+_VIEWS: dict[str, View] = {
     "nominal": lambda problem: problem,
-    "calibrated": _see_calibrated,
-    "told": _see_true,
-    "ideal": _see_ideal,
+    "calibrated": _view_calibrated,
+    "told": _view_true,
+    "ideal": _view_ideal,
 }
 
 
 def _with_guide(guide: tuple[Tensor, Tensor, float], snapshot: Snapshot) -> Snapshot:
-    """Return a snapshot with a guide beside its camera, where it is believed."""
+    """Return a snapshot whose camera has the guide, if the guide fits the frame."""
     picture, response, noise = guide
-    found = place_guide(snapshot.y, snapshot.camera.system, picture, response, noise)
-    return snapshot.by(system=found.system)
+    placement = place_guide(snapshot.y, snapshot.camera.system, picture, response, noise)
+    return snapshot.by(system=placement.system)
 
 
-def row_name(name: str, known: str) -> str:
-    """Return what a row is called: "NAME", or "NAME (told)", or "NAME (CASE)", …."""
-    return name if known in ("", NOMINAL) else f"{name} ({known})"
+def row_name(name: str, suffix: str) -> str:
+    """Return the name of a row: "NAME", "NAME (told)", "NAME (CASE)", …."""
+    return name if suffix in ("", NOMINAL) else f"{name} ({suffix})"
 
 
 def make_rows(
@@ -98,68 +100,78 @@ def make_rows(
     align: bool,
     guide: bool,
 ) -> tuple[dict[str, Recipe], dict[str, str], dict[str, View]]:
-    """Give each reconstructor a row for each state of knowledge, a hash and a view of problems."""
+    """Return recipe, hash and view of each row, by its name.
+
+    There is a row for each reconstructor and each kind of knowledge of the camera.
+    """
     rows: dict[str, Recipe] = {}
     hashes: dict[str, str] = {}
     views: dict[str, View] = {}
     for name, recipe in recipes.items():
-        for known in knowledge:
-            row = row_name(name, known)
+        for row_knowledge in knowledge:
+            row = row_name(name, row_knowledge)
             if row in rows:
                 raise ValueError(f"reconstructors: two rows are called {row!r}; choose other names")
-            rows[row], views[row] = recipe, (view := Knowledge(known, align))
-            hashes[row] = fingerprint(
-                {"method": identities[name], "view": asdict(view), "guide": guide}
-            )
+            rows[row], views[row] = recipe, CameraView(row_knowledge, align)
+            # These keys are in the records of earlier commands; other ones would not continue them.
+            view = {"known": row_knowledge, "align": align}
+            hashes[row] = fingerprint({"method": identities[name], "view": view, "guide": guide})
     return rows, hashes, views
 
 
 def read_reconstructors(settings: Evaluate) -> dict[str, Reconstruct]:
     """Return the settings of every reconstructor that the settings name, by name.
 
-    Each is a name, or a file, or a mapping: `method` (its name) or `model` (a
-    registered network, or a file), `weights`, `overrides` (a list as for cassi-reconstruct, or a
-    mapping) and the `name` in the tables.
+    A reconstructor is a name, a file, or a mapping with `method` (a name) or `model` (a registered
+    network, or a file), `weights`, `overrides` (a list as for cassi-reconstruct, or a mapping) and
+    the `name` in the tables.
+
+    Raises:
+        ValueError: there is none, or two have the same name.
     """
-    listed = settings.reconstructors
-    if isinstance(listed, str | dict):
-        listed = [listed]
-    if not isinstance(listed, list) or not listed:
-        raise ValueError(f"reconstructors: expected a list of names, got {listed!r}")
-    more = settings.data.overrides or []
-    told: dict[str, Reconstruct] = {}
-    for item in listed:
+    items = settings.reconstructors
+    if isinstance(items, str | dict):
+        items = [items]
+    if not isinstance(items, list) or not items:
+        raise ValueError(f"reconstructors: expected a list of names, got {items!r}")
+    overrides = settings.data.overrides or []
+    settings_by_name: dict[str, Reconstruct] = {}
+    for item in items:
         spec = understand(item)
         name = spec["name"]
-        if name in told:
+        if name in settings_by_name:
             raise ValueError(f"reconstructors: two are called {name!r}; write {{name: OTHER, …}}")
-        with _naming(name):
-            # Random weights do not depend on what else is made.
-            told[name] = replace(
-                settings_of(spec, more, settings.paths.data_dir), seed=settings.seed
+        with _name_in_errors(name):
+            # The seed of all, so that random weights do not depend on the other reconstructors.
+            settings_by_name[name] = replace(
+                settings_of(spec, overrides, settings.paths.data_dir), seed=settings.seed
             )
-    return told
+    return settings_by_name
 
 
 def make_recipes(
-    told: Mapping[str, Reconstruct], bands: int, device: torch.device, guide: bool = False
+    settings_by_name: Mapping[str, Reconstruct],
+    bands: int,
+    device: torch.device,
+    guide: bool = False,
 ) -> tuple[dict[str, Recipe], dict[str, str]]:
-    """Return what makes each reconstructor; and a hash of all that its results depend on."""
+    """Return a recipe for each reconstructor, and a hash of all that its results depend on."""
     recipes: dict[str, Recipe] = {}
     identities: dict[str, str] = {}
-    for name, settings in told.items():
-        with _naming(name):
+    for name, settings in settings_by_name.items():
+        with _name_in_errors(name):
             recipes[name] = Recipe(settings, device, may_change=False)
             method, _ = recipes[name].make(bands)
             identities[name] = fingerprint(identity_of(settings, bands, device), content=True)
+        # Without this check a row would look as if the guide had changed nothing.
         if guide and not takes_guide(method):
             raise ValueError(f"guide.response: expected null with {name}, which takes no guide")
     return recipes, identities
 
 
 @contextmanager
-def _naming(name: str) -> Iterator[None]:
-    """Let an error that is the user's say which reconstructor it is about."""
+def _name_in_errors(name: str) -> Iterator[None]:
+    """Put the name of a reconstructor before the message of a user's mistake."""
     try:
         yield
     except (ValueError, TypeError) as error:

@@ -1,9 +1,9 @@
-"""cassi-reconstruct: measurements and a mask in; a cube, pictures and numbers of each out."""
+"""`cassi-reconstruct`: write a cube, pictures and numbers for each measurement."""
 
 import functools
 import sys
 
-from cassi.apps.arguments import HYDRA_INFO, asked, write_nothing
+from cassi.apps.arguments import HYDRA_INFO, asks_for_info, write_nothing
 from cassi.apps.command import (
     Run,
     choose_device,
@@ -23,20 +23,21 @@ from cassi.apps.snapshot import make_recipe, prepare, recover, say, write_result
 def main() -> None:
     """Run the command."""
     job = reconstruct
-    if asked(sys.argv[1:], HYDRA_INFO):
-        sys.argv[1:], into = write_nothing(sys.argv[1:])
-        job = functools.partial(show, into=into)
+    if asks_for_info(sys.argv[1:], HYDRA_INFO):
+        sys.argv[1:], output_folder = write_nothing(sys.argv[1:])
+        job = functools.partial(show, output_folder=output_folder)
+        # `run_command` tells Hydra the module of the job; a partial has that of functools.
         functools.update_wrapper(job, reconstruct)
     run_command("cassi-reconstruct", Reconstruct, job)
 
 
-def show(settings: Reconstruct, run: Run, into: str) -> float:
-    """Say what would be done, how long it would take and in how much memory; write nothing."""
+def show(settings: Reconstruct, run: Run, output_folder: str) -> float:
+    """Print what the command would do, its time and its memory; write nothing."""
     from cassi.apps.reconstruct.info import describe
 
     device = choose_device(settings.device)
     prepare_process(settings, blocks=settings.memory_budget is not None)
-    print(*describe(settings, Recipe(settings, device), into), sep="\n")
+    print(*describe(settings, Recipe(settings, device), output_folder), sep="\n")
     return 0.0
 
 
@@ -49,17 +50,18 @@ def reconstruct(settings: Reconstruct, run: Run) -> float:
     blocks = settings.memory_budget is not None
     prepare_process(settings, blocks=blocks)
     refuse_torchrun()
-    many = is_many(settings.measurement)
-    _check_number(settings, many)
-    if not many:
+    has_many_snapshots = is_many(settings.measurement)
+    _check_number(settings, has_many_snapshots)
+    # Commands with shares of many snapshots may work in one folder; with one snapshot they may not.
+    if not has_many_snapshots:
         hold_alone(run.folder)
-    if many or blocks:
+    if has_many_snapshots or blocks:
         from cassi.apps.executors import open_executor
         from cassi.apps.reconstruct.blocks import reconstruct_in_blocks
         from cassi.apps.reconstruct.many import reconstruct_many
 
         with open_executor(settings, blocks=blocks) as workers:
-            if many:
+            if has_many_snapshots:
                 return reconstruct_many(settings, run, workers)
             return reconstruct_in_blocks(settings, run.folder, workers)
     recipe = make_recipe(settings)
@@ -68,29 +70,35 @@ def reconstruct(settings: Reconstruct, run: Run) -> float:
         print(note)
     if snapshot.camera.calibration is not None:
         print(say_estimates(summarize_calibration(snapshot.camera.calibration)))
-    visible = settings.output.progress
-    more = settings.heldout, settings.uncertainty
-    passes = Passes(run.folder, settings, snapshot)
-    result = recover(snapshot, reconstructor, settings.seed, visible, *more, passes=passes)
+    result = recover(
+        snapshot,
+        reconstructor,
+        settings.seed,
+        show_progress=settings.output.progress,
+        heldout=settings.heldout,
+        uncertainty=settings.uncertainty,
+        passes=Passes(run.folder, settings, snapshot),
+    )
     numbers = summarize(result)
     write_results(run.folder, settings, result, numbers)
+    # Not before: a command that is stopped while it writes continues after the last pass.
     forget_passes(run.folder)
     print(one_line(numbers), f"-> {run.folder}", sep="\n")
     say(numbers)
     return float(numbers["relative_residual"])
 
 
-def _check_number(settings: Reconstruct, many: bool) -> None:
-    """Refuse what is for one snapshot where there are many, and the other way round."""
-    if many and settings.guide.file is not None:
+def _check_number(settings: Reconstruct, has_many: bool) -> None:
+    """Raise ValueError for a setting that is for one snapshot alone, or for many alone."""
+    if has_many and settings.guide.file is not None:
         raise ValueError("guide: expected null for many snapshots, a guide shows one scene")
-    if many and settings.calibrate:
+    if has_many and settings.calibrate:
         raise ValueError(
             "calibrate: expected false for many snapshots, which share one camera; run "
             "cassi-calibrate 'measurement=[FILE,FILE]', and give the camera that it writes: "
             "camera=DIR/camera.yaml"
         )
-    if not many and settings.sequence:
+    if not has_many and settings.sequence:
         raise ValueError("sequence: expected false for one snapshot; give a folder of them")
-    if not many and settings.share is not None:
-        raise ValueError("share: expected null for one snapshot, which is work for one")
+    if not has_many and settings.share is not None:
+        raise ValueError("share: expected null for one snapshot, which one command computes")

@@ -1,4 +1,4 @@
-"""Snapshots that are reconstructed together, where that is possible."""
+"""Reconstruct several snapshots in one batch of tensors, where camera and method allow it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -10,36 +10,34 @@ from torch import Tensor
 
 from cassi import metrics
 from cassi.apps.reconstruct.journal import Passes
-from cassi.apps.reconstruct.snapshots import Snapshot, settings_of_snapshot
+from cassi.apps.reconstruct.snapshots import SnapshotFiles, settings_of_snapshot
 from cassi.apps.reconstructors import Recipe
 from cassi.apps.settings import Reconstruct
-from cassi.apps.snapshot import EVERY, prepare, recover
+from cassi.apps.snapshot import SAMPLING_INTERVAL, prepare, recover
 from cassi.checks import whole_number
 from cassi.data.formats.cells import Json
 from cassi.methods.along_dispersion import around, inner_of
 from cassi.methods.sequence import Following
 from cassi.pipeline.judge import judge
 from cassi.pipeline.reconstruct import responding
-from cassi.pipeline.snapshot import Result
-from cassi.pipeline.snapshot import Snapshot as Measured
+from cassi.pipeline.snapshot import Result, Snapshot
 from cassi.solvers import Iteration, Solution
 from cassi.solvers.base import Reconstructor, is_sampled
 from cassi.systems import System
 
 NETWORKS_ON_A_GPU = 4
-"""How many snapshots `batch: auto` gives to a network at a time; what does not fit goes alone."""
+"""Snapshots in a batch of a network under `batch: auto`. If the memory is too small for them, each
+is reconstructed by itself."""
 T = TypeVar("T")
-Fitted = tuple[Snapshot, Measured, Reconstructor]
+FittedSnapshot = tuple[SnapshotFiles, Snapshot, Reconstructor]
 
 
 def batch_size(value: Any, network: bool, device: torch.device) -> int:
-    """Return how many snapshots go together.
-
-    `auto` is 1 but for networks on a GPU: a solver fills a processor with one snapshot, and alone
-    every snapshot has the bits, the residuals and the number of iterations that it has by itself.
-    """
+    """Return how many snapshots are reconstructed in one batch; `value` is the setting."""
     if value != "auto":
         return whole_number("batch", value, 1, 4096)
+    # A solver fills a processor with one snapshot, so a batch saves no time. Alone, a snapshot also
+    # has the same bits, residuals and number of iterations as in a command of its own.
     return NETWORKS_ON_A_GPU if network and device.type == "cuda" else 1
 
 
@@ -48,40 +46,54 @@ def recover_batch(
     root: Path,
     recipe: Recipe,
     following: Following | None,
-    batch: Sequence[Snapshot],
-) -> Iterator[tuple[Snapshot, Result | Exception]]:
-    """Read and reconstruct snapshots; yield the result of each, or why there is none."""
-    groups: list[list[Fitted]] = []
-    for snapshot in batch:
-        fitted = attempt(prepare, settings_of_snapshot(settings, snapshot), recipe)
-        if isinstance(fitted, Exception):
-            yield snapshot, fitted
+    batch: Sequence[SnapshotFiles],
+) -> Iterator[tuple[SnapshotFiles, Result | Exception]]:
+    """Read and reconstruct snapshots; yield the result of each, or the exception it raised."""
+    groups: list[list[FittedSnapshot]] = []
+    for files in batch:
+        prepared_pair = attempt(prepare, settings_of_snapshot(settings, files), recipe)
+        if isinstance(prepared_pair, Exception):
+            yield files, prepared_pair
             continue
-        if following is not None and inner_of(fitted[1]) is following.method:  # else frames
-            fitted = fitted[0], around(fitted[1], following)
-        group = next((g for g in groups if _can_share(g[0][1], fitted[0], fitted[1])), None)
+        snapshot, method = prepared_pair
+        # The recipe gives a method of its own to the frames of a video; these are no sequence.
+        if following is not None and inner_of(method) is following.method:
+            method = around(method, following)
+        group = next((g for g in groups if _can_share(g[0][1], snapshot, method)), None)
         if group is None:
             groups.append(group := [])
-        group.append((snapshot, *fitted))
+        group.append((files, snapshot, method))
     for group in groups:
-        yield from _recover(settings, root, group)
+        yield from _recover_group(settings, root, group)
 
 
-def _recover(
-    settings: Reconstruct, root: Path, group: Sequence[Fitted]
-) -> Iterator[tuple[Snapshot, Result | Exception]]:
+def _recover_group(
+    settings: Reconstruct, root: Path, group: Sequence[FittedSnapshot]
+) -> Iterator[tuple[SnapshotFiles, Result | Exception]]:
     seed, reconstructor = settings.seed, group[0][2]
-    more = settings.heldout, settings.uncertainty
+    heldout, uncertainty = settings.heldout, settings.uncertainty
     if len(group) > 1:
-        batch = [measured for _, measured, _ in group]
-        together = attempt(recover_together, batch, reconstructor, seed, *more)
-        if not isinstance(together, Exception):
-            yield from zip((snapshot for snapshot, _, _ in group), together, strict=True)
+        batch = [snapshot for _, snapshot, _ in group]
+        batch_results = attempt(recover_together, batch, reconstructor, seed, heldout, uncertainty)
+        if not isinstance(batch_results, Exception):
+            yield from zip((files for files, _, _ in group), batch_results, strict=True)
             return
-    for snapshot, measured, _ in group:
-        passes = Passes(root / snapshot.name, settings_of_snapshot(settings, snapshot), measured)
-        asked = (measured, reconstructor, seed, False, *more)
-        yield snapshot, attempt(recover, *asked, passes=passes)
+        # The batch may have been too large for the memory, or one of its snapshots may have
+        # diverged. Alone, each has a result or an error of its own.
+    for files, snapshot, _ in group:
+        yield (
+            files,
+            attempt(
+                recover,
+                snapshot,
+                reconstructor,
+                seed,
+                show_progress=False,
+                heldout=heldout,
+                uncertainty=uncertainty,
+                passes=Passes(root / files.name, settings_of_snapshot(settings, files), snapshot),
+            ),
+        )
 
 
 def attempt(function: Callable[..., T], *arguments: Any, **options: Any) -> T | Exception:
@@ -92,18 +104,16 @@ def attempt(function: Callable[..., T], *arguments: Any, **options: Any) -> T | 
         return error
 
 
-def _can_share(one: Measured, other: Measured, reconstructor: Reconstructor) -> bool:
-    """Tell whether two measurements may go together: one camera, and no stop that depends on both.
-
-    A tolerance stops when the cubes of the whole batch change little, which is another moment than
-    for each.
-    """
-    if not reconstructor.shares_batch or one.y.shape != other.y.shape:
+def _can_share(first: Snapshot, second: Snapshot, reconstructor: Reconstructor) -> bool:
+    """Tell whether two snapshots may share a batch: they have equal cameras and shapes."""
+    # A solver with a tolerance has no `shares_batch`: it stops when the cubes of the whole batch
+    # change little, which is at another iteration than for each snapshot alone.
+    if not reconstructor.shares_batch or first.y.shape != second.y.shape:
         return False
-    return _same_camera(one.camera.system, other.camera.system)
+    return _have_equal_cameras(first.camera.system, second.camera.system)
 
 
-def _same_camera(first: System, second: System) -> bool:
+def _have_equal_cameras(first: System, second: System) -> bool:
     if type(first) is not type(second) or str(first) != str(second):
         return False
     a, b = dict(first.named_buffers()), dict(second.named_buffers())
@@ -111,27 +121,31 @@ def _same_camera(first: System, second: System) -> bool:
 
 
 def recover_together(
-    batch: Sequence[Measured],
+    batch: Sequence[Snapshot],
     reconstructor: Reconstructor,
     seed: int,
     heldout: float | None = None,
     uncertainty: bool = False,
 ) -> list[Result]:
-    """Reconstruct all measurements of a batch at once; the seconds are shared evenly.
+    """Reconstruct all measurements of a batch at once.
 
-    Objective and change, which the loop knows of the whole batch only, are left out of the rows.
-    ValueError where one of them diverged.
+    Each result gets an equal part of the seconds. Its rows have no objective and no change: the
+    loop computes these two for the whole batch.
+
+    Raises:
+        ValueError: one of the snapshots diverged.
     """
     torch.manual_seed(seed)
     system = batch[0].camera.system
-    y = torch.cat([each.y for each in batch])
+    y = torch.cat([snapshot.y for snapshot in batch])
     rows: list[list[Json]] = [[] for _ in batch]
     truths = [None if i.truth is None else i.truth.to(y.device) / i.level for i in batch]
+    # A frame of zeros has a residual of 0 rather than 0/0.
     norms = y.flatten(1).norm(dim=1).clamp_min(torch.finfo(y.dtype).tiny)
 
-    def follow(iteration: Iteration, x: Tensor) -> None:
+    def record_iteration(iteration: Iteration, x: Tensor) -> None:
         residuals = (y - system(x)).flatten(1).norm(dim=1) / norms
-        for index, own in enumerate(rows):
+        for index, snapshot_rows in enumerate(rows):
             row = {
                 "iteration": iteration.index,
                 "residual": residuals[index].item(),
@@ -139,21 +153,28 @@ def recover_together(
                 "sigma": iteration.sigma,
             }
             truth = truths[index]
-            if truth is not None and is_sampled(iteration.index, EVERY, reconstructor.iterations):
+            if truth is not None and is_sampled(
+                iteration.index, SAMPLING_INTERVAL, reconstructor.iterations
+            ):
                 row["psnr"] = metrics.psnr(x[[index]] / batch[index].level, truth).mean().item()
-            own.append(row)
+            snapshot_rows.append(row)
 
-    solution = reconstructor.run(y, system, callback=follow, objective=False)
+    solution = reconstructor.run(y, system, callback=record_iteration, objective=False)
     if solution.reason == "diverged":
         raise ValueError("one of a batch diverged")
     results = []
-    for index, each in enumerate(batch):
+    for index, snapshot in enumerate(batch):
         history = [
             replace(step, residual=row["residual"], seconds=row["seconds"])
             for step, row in zip(solution.history, rows[index], strict=True)
         ]
-        alone = Solution(solution.x[index : index + 1], history, solution.reason)
-        made = Result(each.by(system=system), reconstructor, alone.checked(), rows=rows[index])
-        result = responding(replace(made, batch=len(batch)))
-        results.append(judge(result, seed, heldout, uncertainty))
+        own_solution = Solution(solution.x[index : index + 1], history, solution.reason)
+        result = Result(
+            snapshot.by(system=system),
+            reconstructor,
+            own_solution.checked(),
+            rows=rows[index],
+            batch=len(batch),
+        )
+        results.append(judge(responding(result), seed, heldout, uncertainty))
     return results

@@ -1,4 +1,4 @@
-"""cassi-reconstruct with a memory budget: a scene block by block, never whole in memory."""
+"""Reconstruct one scene block by block, so that its cube is never whole in memory."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,13 +36,13 @@ _PLAN = "plan"
 
 
 @dataclass(frozen=True)
-class Solved:
-    """A block with its halo, `(C, H', W')`, or with standard deviations behind it, and its numbers.
+class SolvedBlock:
+    """The result of one block."""
 
-    Processes hand over NumPy's arrays as they are; tensors would be shared between them.
-    """
-
+    # An array of NumPy, because a process that sends a tensor to another one shares its memory.
     x: np.ndarray
+    """The block with its halo, `(C, H', W')`. With error bars `(2·C, H', W')`: the standard
+    deviations come after the bands."""
     record: Json
 
 
@@ -51,10 +51,16 @@ def reconstruct_in_blocks(
 ) -> float:
     """Reconstruct one scene within `memory_budget`, and write the results.
 
-    Each of the workers keeps to the budget; None: this process computes the blocks.
+    Args:
+        settings: of the command.
+        folder: where the results go.
+        workers: compute the blocks, each within the budget. If None, this process computes them.
 
     Returns:
         The relative residual.
+
+    Raises:
+        ValueError: the budget is too small, or an output cannot be written block by block.
     """
     budget, output = parse_size(settings.memory_budget), settings.output
     _check_output(output)
@@ -66,6 +72,7 @@ def reconstruct_in_blocks(
         print(note)
     halo = scene.reconstructor.halo if settings.halo is None else settings.halo
     halo = whole_number("halo", halo, 0, 2**31)
+    # The unfinished files hold the wavelengths, and there is one for each name.
     key = f"{key} {names} {scene.snapshot.camera.wavelengths}"
     fingerprint = fingerprint_snapshot(key, scene.snapshot)
     journal = Journal(folder / f".{output.cube}.blocks", fingerprint)
@@ -73,7 +80,7 @@ def reconstruct_in_blocks(
     if plan is not None and all((journal.folder / name).exists() for name in names):
         stacks = [_reopen(journal.folder / name, scene) for name in names]
     else:
-        plan, stacks = _begin(settings, scene, journal, names, halo, budget)
+        plan, stacks = _plan_run(settings, scene, journal, names, halo, budget)
     records = _compute_blocks(settings, scene, journal, plan, stacks, workers)
     residual = finish(settings, folder, scene, stacks, records, plan, truth)
     journal.remove()
@@ -83,8 +90,8 @@ def reconstruct_in_blocks(
 def _check_output(output: Output) -> None:
     """Refuse results that cannot be written block by block."""
     if Path(output.cube).suffix.lower() not in STACK_SUFFIXES:
-        allowed = " ".join(STACK_SUFFIXES)
-        raise ValueError(f"output.cube: with memory_budget expected {allowed}, got {output.cube}")
+        suffixes = " ".join(STACK_SUFFIXES)
+        raise ValueError(f"output.cube: with memory_budget expected {suffixes}, got {output.cube}")
     if output.bands != "wavelengths":
         raise ValueError("output.bands: expected wavelengths with memory_budget; leave it out")
     if output.wavelengths is not None:
@@ -92,36 +99,42 @@ def _check_output(output: Output) -> None:
 
 
 def load_scene(settings: Reconstruct) -> Parts:
-    """Read what settings name, once in a process."""
+    """Return the scene that settings name, with its camera and method, ready to be cut."""
     recipe = make_recipe(settings)
     return Parts(*fit(on_grid(read(settings, recipe)), recipe))
 
 
-def _begin(
+def _plan_run(
     settings: Reconstruct, scene: Parts, journal: Journal, names: list[str], halo: int, budget: int
 ) -> tuple[Json, list[Stack]]:
     """Plan the blocks of a new run, and make the files that they are written into."""
     torch.manual_seed(settings.seed)
-    began = _clocks()
+    clocks_at_start = _read_clocks()
     lines = lines_that_fit(budget, scene.y, scene.bytes_per_line(settings.uncertainty))
     blocks = [asdict(block) for block in plan_blocks(scene.length, lines, halo)]
     journal.remove()
-    check_parents(f"{journal.folder.absolute()}/")  # who writes a TIFF follows links before
+    # tifffile resolves links before it opens a file, so that the guard does not see them.
+    check_parents(f"{journal.folder.absolute()}/")
     journal.folder.mkdir(parents=True, exist_ok=True)
     shape, wavelengths = scene.system.cube_shape, scene.snapshot.camera.wavelengths
     stacks = [create_stack(journal.folder / name, shape, wavelengths) for name in names]
     probe = asdict(scene.probe(lines)) if settings.uncertainty else None
-    plan = {"blocks": blocks, "halo": halo, "probe": probe, "preparation": _since(began)}
+    plan = {
+        "blocks": blocks,
+        "halo": halo,
+        "probe": probe,
+        "preparation": _seconds_since(clocks_at_start),
+    }
     journal.write(_PLAN, plan, {})
     return plan, stacks
 
 
 def _reopen(path: Path, scene: Parts) -> Stack:
-    """Return an unfinished cube."""
-    opened = open_stack(path)
-    if opened is None or opened[0].shape != scene.system.cube_shape:
+    """Open the file of an unfinished cube."""
+    stack, _ = open_stack(path) or (None, None)
+    if stack is None or stack.shape != scene.system.cube_shape:
         raise ValueError(f"{path}: expected the unfinished cube; remove {path.parent}")
-    return opened[0]
+    return stack
 
 
 def _compute_blocks(
@@ -135,103 +148,129 @@ def _compute_blocks(
     """Compute and write the blocks of a plan that are not finished; return all records."""
     iterations = scene.reconstructor.iterations
     blocks = [Block(**block) for block in plan["blocks"]]
-    records = _finished(scene, journal, stacks, len(blocks))
-    done = f", {len(records)} finished already" if records else ""
+    records = _read_finished_records(scene, journal, stacks, len(blocks))
+    finished_text = f", {len(records)} finished already" if records else ""
     rows = f"{len(blocks)} of about {blocks[0].stop} rows"
-    print(f"blocks: {rows}, halo {plan['halo']}{done}", flush=True)
-    total, begun = len(blocks) * iterations, len(records) * iterations
-    hidden = not settings.output.progress or is_quiet()
-    with tqdm(total=total, initial=begun, unit="it", disable=hidden) as bar:
+    print(f"blocks: {rows}, halo {plan['halo']}{finished_text}", flush=True)
+    total_iterations, finished_iterations = len(blocks) * iterations, len(records) * iterations
+    is_bar_hidden = not settings.output.progress or is_quiet()
+    with tqdm(
+        total=total_iterations, initial=finished_iterations, unit="it", disable=is_bar_hidden
+    ) as bar:
 
-        def follow(*_: Any) -> None:  # what tqdm returns would stop the solver
+        def update_bar(*_: Any) -> None:
+            # Not a lambda: `bar.update` returns true now and then, which would stop the solver.
             bar.update()
 
-        found = scene.statistics.estimate(*ESTIMATES).items()
-        estimates = {name: value.cpu().numpy() for name, value in found}
+        estimate_tensors = scene.statistics.estimate(*ESTIMATES).items()
+        estimates = {name: value.cpu().numpy() for name, value in estimate_tensors}
         job = partial(compute_block, settings, blocks, _read_probe(plan), estimates)
-        job = partial(job, callback=follow) if workers is None else job
-        left = range(len(records), len(blocks))
-        for index, solved in _in_order(run_jobs(workers, job, left), left.start):
+        job = partial(job, callback=update_bar) if workers is None else job
+        remaining_indices = range(len(records), len(blocks))
+        results = run_jobs(workers, job, remaining_indices)
+        # In order, as each block is blended with the end of the one before it.
+        for index, solved_block in _in_block_order(results, remaining_indices.start):
             bar.set_postfix_str(f"block {index + 1}/{len(blocks)}")
-            bar.update(0 if workers is None else iterations)
+            if workers is not None:  # else `update_bar` has counted the iterations
+                bar.update(iterations)
             tail = journal.array(f"tail-{index - 1}") if index else None
-            record, part, rest = join_block(scene, blocks, index, plan["halo"] // 4, tail, solved)
-            del solved
-            for stack, values in zip(stacks, np.split(part, len(stacks)), strict=True):
+            # A quarter of the halo fades: rows farther out are computed with too little context.
+            record, own_values, next_tail = join_block(
+                scene, blocks, index, plan["halo"] // 4, tail, solved_block
+            )
+            del solved_block  # frees a block before the next one comes
+            for stack, values in zip(stacks, np.split(own_values, len(stacks)), strict=True):
                 stack.write(values, *scene.place(*record["lines"]))
-            record["cube"] = _digest(part)
-            rests = {} if rest is None else {f"tail-{index}": rest}
-            journal.write(f"block-{index}", record, rests)
+            record["cube"] = _digest(own_values)
+            arrays = {} if next_tail is None else {f"tail-{index}": next_tail}
+            # After the values are in the files: a record without them would lose the block.
+            journal.write(f"block-{index}", record, arrays)
             records.append(record)
-            del part
+            del own_values
     return records
 
 
-def _finished(scene: Parts, journal: Journal, stacks: Sequence[Stack], count: int) -> list[Json]:
-    """Return the records of the blocks that are finished and unharmed, from the first on."""
-    found: list[Json] = []
+def _read_finished_records(
+    scene: Parts, journal: Journal, stacks: Sequence[Stack], count: int
+) -> list[Json]:
+    """Return the records of the finished blocks, up to the first whose values have changed."""
+    records: list[Json] = []
     for index in range(count):
         record = journal.read(f"block-{index}")
         if record is None:
             break
         rows, columns = scene.place(*record["lines"])
-        parts = [stack.read(rows=rows, columns=columns) for stack in stacks]
-        if _digest(np.concatenate(parts)) != record["cube"]:
+        values_of_stacks = [stack.read(rows=rows, columns=columns) for stack in stacks]
+        if _digest(np.concatenate(values_of_stacks)) != record["cube"]:
             break
-        found.append(record)
-    return found
+        records.append(record)
+    return records
 
 
-def _in_order(
-    found: Iterator[tuple[int, Solved | LostWorker]], following: int
-) -> Iterator[tuple[int, Solved]]:
-    """Yield blocks in their order; those that are ready early wait."""
-    waiting: dict[int, Solved] = {}
-    for index, solved in found:
-        if isinstance(solved, LostWorker):
-            raise solved
-        waiting[index] = solved
-        del solved
-        while following in waiting:
-            yield following, waiting.pop(following)
-            following += 1
+def _in_block_order(
+    results: Iterator[tuple[int, SolvedBlock | LostWorker]], next_index: int
+) -> Iterator[tuple[int, SolvedBlock]]:
+    """Yield the results of jobs in the order of the blocks, from `next_index` on."""
+    waiting: dict[int, SolvedBlock] = {}
+    for index, solved_block in results:
+        if isinstance(solved_block, LostWorker):
+            raise solved_block
+        waiting[index] = solved_block
+        del solved_block
+        while next_index in waiting:
+            yield next_index, waiting.pop(next_index)
+            next_index += 1
 
 
 def compute_block(
     settings: Reconstruct,
     blocks: Sequence[Block],
-    probed: Probe | None,
+    probe: Probe | None,
     estimates: Mapping[str, np.ndarray],
     index: int,
     callback: Callable[..., Any] | None = None,
-) -> Solved:
-    """Reconstruct one block of what settings name: a job.
+) -> SolvedBlock:
+    """Reconstruct one block of the scene that settings name; this is a job.
 
-    `estimates` are those of the whole scene, by name, found once for all processes; so is `probed`,
-    where standard deviations are asked for.
+    Args:
+        settings: of the command.
+        blocks: all blocks of the scene.
+        probe: what error bars need to know of the whole scene; None leaves error bars out.
+        estimates: `ESTIMATES` of the whole scene, by name. One process computes them for all.
+        index: of the block.
+        callback: is called at every iteration.
     """
     scene, block = once(load_scene, settings), blocks[index]
-    scene.statistics.take({name: torch.from_numpy(each) for name, each in estimates.items()})
+    scene.statistics.take({name: torch.from_numpy(array) for name, array in estimates.items()})
     torch.manual_seed(settings.seed)
-    began = _clocks()
+    clocks_at_start = _read_clocks()
     y, camera = scene.part(block.first, block.last)
     method, statistics = scene.reconstructor, scene.statistics
     solution = method.run(y, camera, callback=callback, statistics=statistics).checked()
-    x, more = solution.x[0], {}
-    if probed is not None:
+    x, uncertainty_record = solution.x[0], {}
+    if probe is not None:
         bars = estimate(
-            *(y, camera, method, solution.x),
-            probed=probed,
+            y,
+            camera,
+            method,
+            solution.x,
+            probed=probe,
             statistics=statistics,
             seed=settings.seed,
             wide=scene.snapshot.is_raw,
             along=solution.along,
         )
         x = torch.cat((x, bars.std[0]))
-        more = {"uncertainty": {"sources": bars.sources, "warnings": list(bars.warnings)}}
-    history = [_row(index, step) for step in solution.history]
-    record = {"reason": solution.reason, **_since(began), **more, "history": history}
-    return Solved(x.cpu().numpy(), record)
+        sources = {"sources": bars.sources, "warnings": list(bars.warnings)}
+        uncertainty_record = {"uncertainty": sources}
+    history = [_convergence_row(index, step) for step in solution.history]
+    record = {
+        "reason": solution.reason,
+        **_seconds_since(clocks_at_start),
+        **uncertainty_record,
+        "history": history,
+    }
+    return SolvedBlock(x.cpu().numpy(), record)
 
 
 def join_block(
@@ -240,60 +279,76 @@ def join_block(
     index: int,
     blend: int,
     tail: np.ndarray | None,
-    solved: Solved,
+    solved_block: SolvedBlock,
 ) -> tuple[Json, np.ndarray, np.ndarray | None]:
-    """Blend one block with the one before; over `blend` rows either side of a seam both fade.
+    """Blend one block with the one before it.
 
-    `tail` is what the block before has left for that. The values of `solved` are changed.
+    Over `blend` rows on either side of the seam, the earlier block fades out and this one fades in.
+
+    Args:
+        scene: the whole scene.
+        blocks: all blocks of it.
+        index: of this block.
+        blend: rows of the blend on either side of a seam.
+        tail: the rows of the earlier block around the seam; None for the first block.
+        solved_block: the result of this block. Its values are changed.
 
     Returns:
-        Numbers of the block; its own values; what it leaves for the next, None after the last.
+        Record of the block, its own values, and its tail for the next block (None after the last).
     """
     block, last = blocks[index], index == len(blocks) - 1
-    x = torch.from_numpy(solved.x)
+    x = torch.from_numpy(solved_block.x)
     start = block.start if index == 0 else block.start - blend
     stop = block.stop if last else block.stop - blend
-    rest = None
+    next_tail = None
     if not last:
-        beyond = x.narrow(scene.axis, stop - block.first, 2 * blend)
-        rest = np.ascontiguousarray(beyond.numpy())
-    own = x.narrow(scene.axis, start - block.first, stop - start)
+        overlap = x.narrow(scene.axis, stop - block.first, 2 * blend)
+        next_tail = np.ascontiguousarray(overlap.numpy())
+    own_values = x.narrow(scene.axis, start - block.first, stop - start)
     if tail is not None and blend:
-        seam = own.narrow(scene.axis, 0, 2 * blend)
-        weight = _weights(2 * blend, seam).unsqueeze(-1 if scene.axis == -2 else 0)
+        seam = own_values.narrow(scene.axis, 0, 2 * blend)
+        weight = _seam_weights(2 * blend, seam).unsqueeze(-1 if scene.axis == -2 else 0)
         seam.copy_(torch.lerp(torch.from_numpy(tail).to(seam), seam, weight))
-    misfit = scene.misfit(own[: scene.system.cube_shape[0]].to(scene.y.device), start)
-    record = {"block": index, "lines": [start, stop], "misfit": misfit, **solved.record}
-    return record, own.numpy(), rest
+    misfit = scene.misfit(own_values[: scene.system.cube_shape[0]].to(scene.y.device), start)
+    record = {"block": index, "lines": [start, stop], "misfit": misfit, **solved_block.record}
+    return record, own_values.numpy(), next_tail
 
 
 def _read_probe(plan: Json) -> Probe | None:
     values = plan["probe"]
     if values is None:
         return None
-    moved = values["mask_shift"]
-    return Probe(**values | {"mask_shift": MaskShift(**moved | {"shift": tuple(moved["shift"])})})
+    # JSON has lists where the dataclass has a tuple.
+    shift = values["mask_shift"] | {"shift": tuple(values["mask_shift"]["shift"])}
+    return Probe(**values | {"mask_shift": MaskShift(**shift)})
 
 
-def _clocks() -> tuple[float, float]:
-    """Return the seconds of the clock and of the processor."""
+def _read_clocks() -> tuple[float, float]:
+    """Return seconds of the wall clock and of the processor."""
     return time.perf_counter(), time.process_time()
 
 
-def _since(began: tuple[float, float]) -> dict[str, float]:
-    wall, cpu = _clocks()
-    return {"seconds": wall - began[0], "cpu_seconds": cpu - began[1]}
+def _seconds_since(clocks_at_start: tuple[float, float]) -> dict[str, float]:
+    wall, cpu = _read_clocks()
+    return {"seconds": wall - clocks_at_start[0], "cpu_seconds": cpu - clocks_at_start[1]}
 
 
-def _weights(count: int, like: Tensor) -> Tensor:
-    """A smooth rise from 0 to 1, which its mirror image completes to 1."""
-    at = (torch.arange(count, device=like.device, dtype=like.dtype) + 0.5) / count
-    return 0.5 - 0.5 * torch.cos(torch.pi * at)
+def _seam_weights(count: int, seam: Tensor) -> Tensor:
+    """Return weights `(count,)` that rise smoothly from 0 to 1."""
+    # A raised cosine: together with its mirror image, the weights of the other block, it gives 1.
+    position = (torch.arange(count, device=seam.device, dtype=seam.dtype) + 0.5) / count
+    return 0.5 - 0.5 * torch.cos(torch.pi * position)
 
 
-def _row(index: int, step: Iteration) -> Json:
-    found = {"residual": step.residual, "seconds": step.seconds, "change": step.change}
-    return {"block": index + 1, "iteration": step.index, **found, "sigma": step.sigma}
+def _convergence_row(index: int, step: Iteration) -> Json:
+    return {
+        "block": index + 1,
+        "iteration": step.index,
+        "residual": step.residual,
+        "seconds": step.seconds,
+        "change": step.change,
+        "sigma": step.sigma,
+    }
 
 
 def _digest(values: np.ndarray) -> str:

@@ -1,4 +1,4 @@
-"""`cassi-reconstruct --info`: what will be done, how long it takes and in how much memory."""
+"""`cassi-reconstruct --info`: describe a reconstruction, with estimates of time and memory."""
 
 import math
 import os
@@ -27,107 +27,131 @@ from cassi.solvers import Solver
 from cassi.solvers.base import Reconstructor
 from cassi.systems import System
 
-_STRIPS = (32, 32, 64)  # rows that are reconstructed; networks may want 32 at least
-_FEW = 3  # iterations, where the camera cannot be cut, and for the memory
-_MANY = 1000  # iterations: a method that takes more would take long for a strip too
+# Rows of the strips that are reconstructed to measure the time. The first strip only loads and
+# compiles. Networks may need 32 rows at least.
+_STRIP_ROWS = (32, 32, 64)
+# Iterations that are run to measure the memory, and the time where no strip is reconstructed.
+_PROBE_ITERATIONS = 3
+# A method of more iterations would take long for a strip too, so a few of them are measured.
+_MAX_STRIP_ITERATIONS = 1000
 
 
-def describe(settings: Reconstruct, recipe: Recipe, into: str) -> list[str]:
-    """Return about ten lines on a reconstruction that is not done; a strip of it is."""
-    many = 1
+def describe(settings: Reconstruct, recipe: Recipe, output_folder: str) -> list[str]:
+    """Return about ten lines that describe a reconstruction, after trying it on two strips.
+
+    Args:
+        settings: of the command.
+        recipe: makes the method that they name.
+        output_folder: where the command would write, as the user gave it.
+    """
+    n_snapshots = 1
     if is_many(settings.measurement):
         snapshots, _ = find_snapshots(settings)
-        many, settings = len(snapshots), settings_of_snapshot(settings, snapshots[0])
+        n_snapshots, settings = len(snapshots), settings_of_snapshot(settings, snapshots[0])
     snapshot, reconstructor = prepare(replace(settings, calibrate=False), recipe)
     bands, height, width = snapshot.camera.system.cube_shape
-    nm = snapshot.camera.wavelengths
-    span = "" if nm is None else f", {nm[0]:g} to {nm[-1]:g} nm"
+    wavelengths = snapshot.camera.wavelengths
+    span = "" if wavelengths is None else f", {wavelengths[0]:g} to {wavelengths[-1]:g} nm"
     if snapshot.camera.wavelengths_error is not None:
         span += f" ± {max(snapshot.camera.wavelengths_error):.2g}"
-    seconds, size = estimate(snapshot, reconstructor)
-    times = _times(settings)
-    total = seconds * times * many
+    seconds, tensor_bytes = estimate(snapshot, reconstructor)
+    n_reconstructions = _count_reconstructions(settings)
+    total = seconds * n_reconstructions * n_snapshots
     budget = settings.memory_budget
-    # What Python and torch take is in use already; a cube, and what pictures need, come to it.
-    memory = peak_memory(snapshot.y.device) + size
-    about = f"about {memory / 2**30:.1f} GiB of {machine_memory() / 2**30:.1f} GiB"
-    written = [settings.output.cube, "metrics.json", "convergence.csv"]
-    written += ["rgb.png", "bands.png", "spectra.png", "spectra.csv"] * settings.output.pictures
-    written += [UNCERTAINTY] * settings.uncertainty
-    written += ["report.html"] * (settings.output.pictures and settings.output.report)
+    # The peak so far includes Python, torch and the snapshot; the tensors of the run are added.
+    memory = peak_memory(snapshot.y.device) + tensor_bytes
+    memory_text = f"about {memory / 2**30:.1f} GiB of {machine_memory() / 2**30:.1f} GiB"
+    file_names = [settings.output.cube, "metrics.json", "convergence.csv"]
+    file_names += ["rgb.png", "bands.png", "spectra.png", "spectra.csv"] * settings.output.pictures
+    file_names += [UNCERTAINTY] * settings.uncertainty
+    file_names += ["report.html"] * (settings.output.pictures and settings.output.report)
     device = snapshot.y.device
-    threads = f", {torch.get_num_threads()} threads" * (device.type == "cpu")
+    threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else ""
+    first = f"{n_snapshots}, of which the first is {settings.measurement}"
+    subfolder = "/NAME" if n_snapshots > 1 else ""
     rows = {
-        "snapshots": f"{many}, of which the first is {settings.measurement}" if many > 1 else None,
+        "snapshots": first if n_snapshots > 1 else None,
         "files": "; ".join(snapshot.notes) or None,
-        "camera": _name_camera(snapshot.camera.system),
-        "cube": f"{bands} bands of {height} x {width} pixels{span}{_say_grid(reconstructor)}",
+        "camera": _describe_camera(snapshot.camera.system),
+        "cube": f"{bands} bands of {height} x {width} pixels{span}{_describe_grid(reconstructor)}",
         "method": name_method(inner_of(reconstructor)),
-        "besides": ", ".join(_besides(settings)) or None,
+        "besides": ", ".join(_describe_extra_steps(settings)) or None,
         "device": f"{device}{threads}, {ops.backend(device)} operators, "
         f"precision=auto is {resolve('auto', device)}",
-        "time": f"{_duration(total)} to reconstruct, without reading, pictures and report",
-        "memory": about if budget is None else f"at most {budget}, block by block",
-        "writes": f"{', '.join(written)} into {into}{'/NAME' * (many > 1)}",
+        "time": f"{_format_duration(total)} to reconstruct, without reading, pictures and report",
+        "memory": memory_text if budget is None else f"at most {budget}, block by block",
+        "writes": f"{', '.join(file_names)} into {output_folder}{subfolder}",
     }
-    if Path(into).exists() and any(os.scandir(into)):
-        rows["note"] = f"{into} is not empty: files of these names are replaced"
+    if Path(output_folder).exists() and any(os.scandir(output_folder)):
+        rows["note"] = f"{output_folder} is not empty: files of these names are replaced"
     return [f"{name:10}{value}" for name, value in rows.items() if value is not None]
 
 
-def _say_grid(reconstructor: Reconstructor) -> str:
+def _describe_grid(reconstructor: Reconstructor) -> str:
     grid = reconstructor.grid if isinstance(reconstructor, AlongDispersion) else None
     return "" if grid is None else f", read from {len(grid.offsets)} along the dispersion"
 
 
 def estimate(snapshot: Snapshot, reconstructor: Reconstructor) -> tuple[float, int]:
-    """Return the seconds that a reconstruction takes, and the bytes of its tensors, about.
+    """Estimate the seconds of a reconstruction and the bytes of its tensors.
 
-    Two strips of the scene are reconstructed, and the time is taken to grow by as much per row as
-    between them; of a camera that cannot be cut, or a method of very many iterations, a few of
-    these.
+    Two strips of the scene are reconstructed. The difference of their times, per row, is
+    extrapolated to the whole scene. If the camera cannot be cut into strips, or the method takes
+    very many iterations, a few iterations of the whole scene are measured instead.
     """
     y, system = snapshot.y, snapshot.camera.system
-    if system.part_axis is None or reconstructor.iterations > _MANY:
-        _seconds(reconstructor, y, system, None, 1)  # loads what all need
-        few = min(_FEW, reconstructor.iterations)
-        seconds = _seconds(reconstructor, y, system, None, few)
-        return seconds * reconstructor.iterations / few, _bytes(reconstructor, y, system, None)
+    if system.part_axis is None or reconstructor.iterations > _MAX_STRIP_ITERATIONS:
+        # The first run also loads and compiles, so its time does not count.
+        _measure_seconds(reconstructor, y, system, None, 1)
+        n_iterations = min(_PROBE_ITERATIONS, reconstructor.iterations)
+        seconds = _measure_seconds(reconstructor, y, system, None, n_iterations)
+        tensor_bytes = _measure_bytes(reconstructor, y, system, None)
+        return seconds * reconstructor.iterations / n_iterations, tensor_bytes
     scene = Parts(snapshot, reconstructor)
     statistics = scene.statistics
-    strips = [min(lines, scene.length) for lines in _STRIPS]
-    # The first also loads and compiles what all need.
-    _, one, other = (_seconds(reconstructor, *scene.part(0, n), statistics) for n in strips)
-    per_line = max(other - one, 0.0) / max(strips[2] - strips[1], 1)
-    if per_line == 0:  # so short that only its overhead is seen
-        per_line = other / strips[2]
-    size = _bytes(reconstructor, *scene.part(0, strips[2]), statistics) / strips[2]
-    return other + per_line * (scene.length - strips[2]), math.ceil(size * scene.length)
+    strips = [min(lines, scene.length) for lines in _STRIP_ROWS]
+    # The first run also loads and compiles, so its time does not count.
+    _, short_seconds, long_seconds = (
+        _measure_seconds(reconstructor, *scene.part(0, n), statistics) for n in strips
+    )
+    per_line = max(long_seconds - short_seconds, 0.0) / max(strips[2] - strips[1], 1)
+    if per_line == 0:
+        # The strips were so quick that overhead hid their difference; an upper bound is taken.
+        per_line = long_seconds / strips[2]
+    strip_bytes = _measure_bytes(reconstructor, *scene.part(0, strips[2]), statistics)
+    seconds = long_seconds + per_line * (scene.length - strips[2])
+    return seconds, math.ceil(strip_bytes / strips[2] * scene.length)
 
 
-def _seconds(
-    reconstructor: Reconstructor, y: Tensor, system: System, statistics: Any, most: int = 1 << 62
+def _measure_seconds(
+    reconstructor: Reconstructor,
+    y: Tensor,
+    system: System,
+    statistics: Any,
+    max_iterations: int = 1 << 62,
 ) -> float:
-    state, start = torch.random.get_rng_state(), time.perf_counter()
-    reconstructor.run(y, system, callback=_stop_after(most), statistics=statistics)
+    # Each run draws the same numbers, so that all do the same work.
+    state, started_at = torch.random.get_rng_state(), time.perf_counter()
+    reconstructor.run(y, system, callback=_stop_after(max_iterations), statistics=statistics)
     torch.random.set_rng_state(state)
-    return time.perf_counter() - start
+    return time.perf_counter() - started_at
 
 
-def _bytes(reconstructor: Reconstructor, y: Tensor, system: System, statistics: Any) -> int:
+def _measure_bytes(reconstructor: Reconstructor, y: Tensor, system: System, statistics: Any) -> int:
     def run() -> None:
-        reconstructor.run(y, system, callback=_stop_after(_FEW), statistics=statistics)
+        reconstructor.run(y, system, callback=_stop_after(_PROBE_ITERATIONS), statistics=statistics)
 
     return peak_of(run)
 
 
-def _stop_after(most: int) -> Callable[..., bool]:
-    left = iter(range(most - 1))
-    return lambda *_: next(left, None) is None
+def _stop_after(max_iterations: int) -> Callable[..., bool]:
+    """Return a callback that stops a solver after so many iterations; True stops it."""
+    calls = iter(range(max_iterations - 1))
+    return lambda *_: next(calls, None) is None
 
 
 def name_method(reconstructor: Reconstructor) -> str:
-    """Say what reconstructs: algorithm, prior and iterations, or the network."""
+    """Describe a method in a few words: algorithm, prior and iterations, or the network."""
     if isinstance(reconstructor, Solver):
         algorithm = type(reconstructor.algorithm).__name__
         prior = type(reconstructor.prior).__name__
@@ -139,28 +163,35 @@ def name_method(reconstructor: Reconstructor) -> str:
     return type(reconstructor).__name__
 
 
-def _name_camera(system: System) -> str:
-    """Say what the camera is, and how many of its pixels are left out."""
-    good = system.good_pixels
-    left_out = 0 if good is None else int((~good).sum())
-    return str(system.unweighted).splitlines()[0] + f", {left_out} pixels left out" * (left_out > 0)
+def _describe_camera(system: System) -> str:
+    """Return the kind of the camera and the number of its bad pixels."""
+    good_pixels = system.good_pixels
+    n_bad = 0 if good_pixels is None else int((~good_pixels).sum())
+    kind = str(system.unweighted).splitlines()[0]
+    return f"{kind}, {n_bad} pixels left out" if n_bad else kind
 
 
-def _times(settings: Reconstruct) -> int:
+def _count_reconstructions(settings: Reconstruct) -> int:
+    # The held-out error and the error bars each take about as long as one more reconstruction.
     return 1 + (settings.heldout is not None) + settings.uncertainty
 
 
-def _besides(settings: Reconstruct) -> list[str]:
-    said = ["calibrates first, which takes longer than all else"] * settings.calibrate
+def _describe_extra_steps(settings: Reconstruct) -> list[str]:
+    steps = []
+    if settings.calibrate:
+        steps.append("calibrates first, which takes longer than all else")
     if settings.heldout is not None:
-        said.append(f"withholds {settings.heldout} of the pixels in one more")
+        steps.append(f"withholds {settings.heldout} of the pixels in one more")
     if settings.uncertainty:
-        said.append("estimates error bars, by one more and a part of it")
-    said += ["scores against the truth"] * (settings.truth is not None)
-    return said
+        steps.append("estimates error bars, by one more and a part of it")
+    if settings.truth is not None:
+        steps.append("scores against the truth")
+    return steps
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     if seconds < 90:
         return f"about {max(seconds, 0.1):.1f} s"
-    return f"about {seconds / 60:.0f} min" if seconds < 5400 else f"about {seconds / 3600:.1f} h"
+    if seconds < 5400:
+        return f"about {seconds / 60:.0f} min"
+    return f"about {seconds / 3600:.1f} h"

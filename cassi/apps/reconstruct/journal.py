@@ -1,4 +1,4 @@
-"""What is finished of an unfinished reconstruction: passes of a method, blocks of a scene."""
+"""Keep the finished passes or blocks of a reconstruction, so that a later command continues it."""
 
 import shutil
 from collections.abc import Mapping
@@ -20,9 +20,9 @@ _PASSES = ".passes"
 
 
 class Journal:
-    """A hidden folder of records, each with arrays beside it, until the results are there.
+    """A hidden folder of records and their arrays, for as long as the results are not written.
 
-    All has a checksum; what does not fit it, or belongs to another run, counts as missing.
+    Records and arrays have checksums. A damaged one, or one of another run, counts as missing.
     """
 
     def __init__(self, folder: Path, fingerprint: str) -> None:
@@ -30,7 +30,7 @@ class Journal:
         self.store = Store(folder)
 
     def read(self, name: str) -> Json | None:
-        """Return a record whose arrays are whole, or None."""
+        """Return a record of this run whose arrays are undamaged, or None."""
         is_done = self.store.is_done(name, self.fingerprint)
         return self.store.read(name, self.fingerprint) if is_done else None
 
@@ -39,9 +39,9 @@ class Journal:
         return np.asarray(np.load(self.folder / f"{name}.npy", allow_pickle=False))
 
     def write(self, name: str, record: Json, arrays: Mapping[str, np.ndarray]) -> None:
-        """Keep arrays under their names, then the record."""
+        """Write arrays under their names, then the record that makes them valid."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        files = [self.folder / f"{each}.npy" for each in arrays]
+        files = [self.folder / f"{name}.npy" for name in arrays]
         for file, values in zip(files, arrays.values(), strict=True):
             with atomic_path(file) as temporary:
                 np.save(temporary, values)
@@ -53,7 +53,7 @@ class Journal:
 
 
 def fingerprint_snapshot(settings: str, snapshot: Snapshot) -> str:
-    """Return what tells a reconstruction from any other: of settings, measurement and camera."""
+    """Return a checksum of settings, measurement and camera; it identifies a reconstruction."""
     system = snapshot.camera.system
     values = (snapshot.y, *system.state_dict().values())
     content = (value.detach().cpu().contiguous().numpy().data for value in values)
@@ -61,10 +61,12 @@ def fingerprint_snapshot(settings: str, snapshot: Snapshot) -> str:
 
 
 class Passes:
-    """First cube and result of the last pass: a `cassi.solvers.base.Checkpoint`.
+    """The checkpoint of a solver of several passes; see `cassi.solvers.base.Checkpoint`.
+
+    It keeps the cube that the solver starts with, and the result of the last pass.
 
     Attributes:
-        rows: of convergence.csv, kept and read with the result.
+        rows: of convergence.csv; they are written and read with the result.
     """
 
     def __init__(self, folder: Path, settings: Reconstruct, snapshot: Snapshot) -> None:
@@ -73,27 +75,36 @@ class Passes:
         self.rows: list[Json] = []
 
     def read(self, name: str) -> Pass | None:
-        """Return what an earlier run that was the same kept under a name, or None."""
-        kept = self.journal.read(name)
-        if kept is None:
+        """Return the result that an earlier, equal run wrote under a name, or None."""
+        record = self.journal.read(name)
+        if record is None:
             return None
-        x = torch.from_numpy(self.journal.array(f"{name}-{kept['passes']}"))
-        self.rows.extend(kept["rows"])
-        if kept["passes"]:
-            print(f"passes: {kept['passes']} finished already", flush=True)
-        noise = None if kept["noise"] is None else torch.tensor(kept["noise"])
-        history = [Iteration(**each) for each in kept["history"]]
-        return Pass(kept["passes"], x, history, noise)
+        x = torch.from_numpy(self.journal.array(f"{name}-{record['passes']}"))
+        self.rows.extend(record["rows"])
+        # After no pass there is only the first cube, which is not worth a message.
+        if record["passes"]:
+            print(f"passes: {record['passes']} finished already", flush=True)
+        noise = None if record["noise"] is None else torch.tensor(record["noise"])
+        history = [Iteration(**entry) for entry in record["history"]]
+        return Pass(record["passes"], x, history, noise)
 
-    def write(self, name: str, done: Pass) -> None:
-        """Keep a result in place of the last one of this name."""
-        history = [asdict(each) for each in done.history]
-        noise = None if done.noise is None else done.noise.tolist()
-        record = {"passes": done.passes, "history": history, "rows": self.rows, "noise": noise}
-        self.journal.write(name, record, {f"{name}-{done.passes}": done.x.cpu().numpy()})
-        (self.journal.folder / f"{name}-{done.passes - 1}.npy").unlink(missing_ok=True)
+    def write(self, name: str, pass_result: Pass) -> None:
+        """Write a result in place of the last one of this name."""
+        history = [asdict(iteration) for iteration in pass_result.history]
+        noise = None if pass_result.noise is None else pass_result.noise.tolist()
+        record = {
+            "passes": pass_result.passes,
+            "history": history,
+            "rows": self.rows,
+            "noise": noise,
+        }
+        self.journal.write(
+            name, record, {f"{name}-{pass_result.passes}": pass_result.x.cpu().numpy()}
+        )
+        # The array of the pass before goes after the new record is there, never before.
+        (self.journal.folder / f"{name}-{pass_result.passes - 1}.npy").unlink(missing_ok=True)
 
 
 def forget_passes(folder: Path) -> None:
-    """Remove what is kept of passes, when the results stand in their folder."""
+    """Remove the checkpoint of the passes, once the results are in their folder."""
     shutil.rmtree(folder / _PASSES, ignore_errors=True)

@@ -1,8 +1,8 @@
-"""Many snapshots: jobs of an executor, and continued where they were stopped.
+"""Reconstruct many snapshots as jobs, and continue a command that was stopped.
 
-A job reconstructs a snapshot, or a batch of them, and writes its results. What is done has a record
-in the store of the folder, under the fingerprint of settings and files; the rest is what the same
-command does.
+A job reconstructs a snapshot, or a batch of them, and writes its results. Each finished snapshot
+has a record in the store of the folder, with the fingerprint of its settings and files. The same
+command, given again, reconstructs the snapshots without such a record.
 """
 
 import functools
@@ -23,7 +23,7 @@ from cassi.apps.folders import check_shares, hold
 from cassi.apps.reconstruct.batch import attempt, batch_size, recover_batch
 from cassi.apps.reconstruct.blocks import reconstruct_in_blocks
 from cassi.apps.reconstruct.journal import forget_passes
-from cassi.apps.reconstruct.snapshots import Snapshot, find_snapshots, settings_of_snapshot
+from cassi.apps.reconstruct.snapshots import SnapshotFiles, find_snapshots, settings_of_snapshot
 from cassi.apps.reconstruct.summary import write_summary
 from cassi.apps.reconstructors import Recipe, fingerprint_settings
 from cassi.apps.settings import Reconstruct
@@ -36,91 +36,100 @@ from cassi.data.store import Store, stamp
 from cassi.links import check_parents
 from cassi.methods.sequence import Following
 from cassi.pipeline.snapshot import Result
+from cassi.pipeline.snapshot import Snapshot as LoadedSnapshot
 from cassi.shares import find_share
 
-DONE = ".done"
-"""The hidden folder of what is done, in the folder of the results."""
-FEW = 1000
-"""Snapshots up to which each has a folder beside a store of all cubes."""
+STORE_FOLDER = ".done"
+"""Hidden folder in the folder of the results; it holds the store of the records."""
+MAX_FOLDERS = 1000
+"""Largest number of snapshots that get a folder each when their cubes are in one store."""
 
 
 class Outcome(NamedTuple):
-    """What a job says of a snapshot."""
+    """The record that a job makes for a snapshot, with the texts to print."""
 
     record: Json
-    """Its row of the table (of a failure an error alone); the path of its folder, or of the file
-    that has its cube in a store of all, and when that changed, ns; names and sizes of its files."""
-    said: str = ""
+    """`row` is the row of the table; after a failure it holds the key `error` alone. `path` is the
+    folder of the results, or the file of the cube in a store. `changed` is the time of the last
+    change of that path, ns. `files` has names and sizes of the files in the folder."""
+    summary: str = ""
     warnings: Sequence[Mapping[str, str]] = ()
 
 
 class CubeStore(NamedTuple):
-    """Where the cubes of many snapshots go together, and whether each has a folder for the rest."""
+    """One store for the cubes of all snapshots."""
 
     path: Path
-    folders: bool
+    has_folders: bool
+    """Whether each snapshot also has a folder, for its pictures and tables."""
 
 
 def reconstruct_many(settings: Reconstruct, run: Run, workers: Workers | None) -> float:
-    """Reconstruct every snapshot of this command's share that is not done yet.
+    """Reconstruct every snapshot of this command's share that is not finished yet.
 
     Returns:
-        The mean relative residual of all that are done.
+        The mean relative residual of all finished snapshots.
 
     Raises:
-        SystemExit: with status 1, where some have failed and the others are done.
+        SystemExit: with status 1, after all snapshots, if some have failed.
     """
     recipe = once(make_recipe, settings)
     size = batch_size(settings.batch, network=recipe.is_network, device=recipe.device)
     share = find_share("1/1" if run.is_multirun else settings.share)
     check_shares(run.folder, share)
     snapshots, notes = find_snapshots(settings)
+    # Before hours of work: a link in the place of a folder would lead the results elsewhere.
     for snapshot in snapshots:
         check_parents(f"{run.folder / snapshot.name}/")
-    own, store = share.take(snapshots), Store(run.folder / DONE)
-    if share.count > 1:  # nobody else does this share
-        (alone := store.root / share.writer).mkdir(parents=True, exist_ok=True)
-        hold(alone)
-    about, records = fingerprint_settings(settings), store.all()
-    keys = {each.name: _fingerprint(about, each) for each in snapshots}
-    left = [
-        each for each in own if not _is_done(run.folder, records.get(each.name), keys[each.name])
-    ]
-    counted = f"{len(own)} snapshots"
+    share_snapshots, store = share.take(snapshots), Store(run.folder / STORE_FOLDER)
     if share.count > 1:
-        counted = f"share {share}, of {share.source}: {len(own)} of {len(snapshots)} snapshots"
-    before = f", {len(own) - len(left)} of them done before" if len(left) < len(own) else ""
-    print(*map(printable, notes), f"{counted}{before}", sep="\n", flush=True)
-    batches = [left[i : i + size] for i in range(0, len(left), size)]
-    cubes = _prepare_store(settings, run.folder, recipe, snapshots) if left else None
-    following = _begin_sequence(recipe) if settings.sequence else None
+        # The lock keeps a second command from computing the same share at the same time.
+        (share_folder := store.root / share.writer).mkdir(parents=True, exist_ok=True)
+        hold(share_folder)
+    settings_key, records = fingerprint_settings(settings), store.all()
+    keys = {snapshot.name: _fingerprint(settings_key, snapshot) for snapshot in snapshots}
+    remaining_snapshots = [
+        snapshot
+        for snapshot in share_snapshots
+        if not _is_done(run.folder, records.get(snapshot.name), keys[snapshot.name])
+    ]
+    n_share, n_finished = len(share_snapshots), len(share_snapshots) - len(remaining_snapshots)
+    count_text = f"{n_share} snapshots"
+    if share.count > 1:
+        count_text = f"share {share}, of {share.source}: {n_share} of {len(snapshots)} snapshots"
+    finished_text = f", {n_finished} of them done before" if n_finished else ""
+    print(*map(printable, notes), f"{count_text}{finished_text}", sep="\n", flush=True)
+    batches = [remaining_snapshots[i : i + size] for i in range(0, len(remaining_snapshots), size)]
+    cubes = _prepare_store(settings, run.folder, recipe, snapshots) if remaining_snapshots else None
+    following = _start_sequence(recipe) if settings.sequence else None
     job = functools.partial(reconstruct_batch, settings, run.folder, cubes, following)
-    for batch, found in run_jobs(workers, job, batches):
-        outcomes = [_failed(found)] * len(batch) if isinstance(found, LostWorker) else found
+    for batch, outcomes in run_jobs(workers, job, batches):
+        if isinstance(outcomes, LostWorker):
+            outcomes = [_failed_outcome(outcomes)] * len(batch)
         for snapshot, outcome in zip(batch, outcomes, strict=True):
             key = keys[snapshot.name]
             records[snapshot.name] = record = {"key": key, **outcome.record}
             store.write(snapshot.name, key, record, done="error" not in record["row"])
-            _say(snapshot, outcome)
+            _print_outcome(snapshot, outcome)
     if share.count > 1:
+        # Other commands have written records of their shares in the meantime.
         records = store.all()
-    return write_summary(run.folder, records, keys, own, run.is_multirun)
+    return write_summary(run.folder, records, keys, share_snapshots, run.is_multirun)
 
 
-def _fingerprint(about: str, snapshot: Snapshot) -> str:
+def _fingerprint(settings_key: str, snapshot: SnapshotFiles) -> str:
     """Return the fingerprint of all that the results of a snapshot depend on."""
-    return digest_content([about, *map(str, stamp(snapshot[1:]))])[:32]
+    return digest_content([settings_key, *map(str, stamp(snapshot[1:]))])[:32]
 
 
 def _is_done(root: Path, record: Json | None, key: str) -> bool:
-    """Tell whether a snapshot need not be done again.
-
-    A folder into which nothing came since, and from which nothing went, is taken to be whole.
-    """
+    """Tell whether the results of a snapshot are finished and still in their place."""
     if record is None or record["key"] != key or "error" in record["row"]:
         return False
     path, files = root / record["path"], record["files"]
     try:
+        # The time of a folder changes when a file comes or goes. One call of the system for a
+        # snapshot then replaces one for each of its files.
         if path.stat().st_mtime_ns == record["changed"]:
             return True
         return bool(files) and all(size_of(path / name) == files[name] for name in files)
@@ -133,134 +142,156 @@ def reconstruct_batch(
     root: Path,
     store: CubeStore | None,
     following: Following | None,
-    batch: Sequence[Snapshot],
+    batch: Sequence[SnapshotFiles],
 ) -> list[Outcome]:
-    """Reconstruct snapshots, together where that is possible, and write their results: a job.
+    """Reconstruct a batch of snapshots and write their results; this is a job.
 
-    Results go into folders below `root`, cubes into the store, if there is one. `following` has the
-    snapshots of a sequence in their order. One that fails is an outcome; OSError says that results
-    cannot be written.
+    Results go into folders below `root`, cubes into the store, if there is one. `following`
+    reconstructs the snapshots of a sequence in their order. A snapshot that fails gets an outcome
+    with its error.
+
+    Raises:
+        OSError: the results cannot be written.
     """
     if settings.memory_budget is not None:
-        return [_in_blocks(settings, root, each) for each in batch]
+        return [_reconstruct_in_blocks(settings, root, snapshot) for snapshot in batch]
     recipe = once(make_recipe, settings)
-    made = dict(recover_batch(settings, root, recipe, following, batch))
-    return [_write(settings, root, store, each, made[each]) for each in batch]
+    results_by_snapshot = dict(recover_batch(settings, root, recipe, following, batch))
+    return [
+        _write_result(settings, root, store, snapshot, results_by_snapshot[snapshot])
+        for snapshot in batch
+    ]
 
 
-def _begin_sequence(recipe: Recipe) -> Following:
-    method, _ = recipe.make(0)  # no network: any number of bands
+def _start_sequence(recipe: Recipe) -> Following:
+    # A sequence has a solver, no network, so the method is the same for any number of bands.
+    method, _ = recipe.make(0)
     return methods.Sequence(method).begin()
 
 
 def _prepare_store(
-    settings: Reconstruct, root: Path, recipe: Recipe, snapshots: Sequence[Snapshot]
+    settings: Reconstruct, root: Path, recipe: Recipe, snapshots: Sequence[SnapshotFiles]
 ) -> CubeStore | None:
-    """Make the store that `output.cube` names, for cubes like that of the first good snapshot."""
+    """Make the store that `output.cube` names, or return None if it names a file.
+
+    Shape and wavelengths of its cubes are those of the first snapshot that can be read.
+    """
     path = root / settings.output.cube
     if path.suffix != ".zarr" or settings.memory_budget is not None:
         return None
     if settings.output.bands != "wavelengths":
         raise ValueError("output.bands: expected wavelengths with one store for all; leave it out")
-    for snapshot in snapshots:
-        told = settings_of_snapshot(settings, snapshot)
-        found = attempt(lambda told: fit(read(told, recipe), recipe)[0], told)
-        if not isinstance(found, Exception):
+
+    def load(files: SnapshotFiles) -> LoadedSnapshot:
+        return fit(read(settings_of_snapshot(settings, files), recipe), recipe)[0]
+
+    for files in snapshots:
+        first_loaded = attempt(load, files)
+        if not isinstance(first_loaded, Exception):
             break
     else:
-        return None  # each says why
-    blank = torch.zeros(found.camera.system.cube_shape[0], 1, 1)
-    chosen, _, nm = results.select_bands(settings.output, blank, found.camera.wavelengths)
-    shape = (len(chosen), *found.camera.system.cube_shape[1:])
-    times = [Path(each.measurement).stat().st_mtime for each in snapshots]
-    names = [each.name for each in snapshots]
-    about = {"title": f"{len(names)} snapshots, recovered by cassi-reconstruct"}
-    prepare_store(path, names, times, shape, nm, settings.uncertainty, about)
-    return CubeStore(path, folders=len(names) <= FEW)
+        return None  # no snapshot can be read; the job of each prints why
+    bands, height, width = first_loaded.camera.system.cube_shape
+    blank = torch.zeros(bands, 1, 1)
+    selected_bands, _, nm = results.select_bands(
+        settings.output, blank, first_loaded.camera.wavelengths
+    )
+    shape = (len(selected_bands), height, width)
+    times = [Path(snapshot.measurement).stat().st_mtime for snapshot in snapshots]
+    names = [snapshot.name for snapshot in snapshots]
+    attributes = {"title": f"{len(names)} snapshots, recovered by cassi-reconstruct"}
+    prepare_store(path, names, times, shape, nm, settings.uncertainty, attributes)
+    return CubeStore(path, has_folders=len(names) <= MAX_FOLDERS)
 
 
-def _in_blocks(settings: Reconstruct, root: Path, snapshot: Snapshot) -> Outcome:
+def _reconstruct_in_blocks(settings: Reconstruct, root: Path, snapshot: SnapshotFiles) -> Outcome:
     print(f"{printable(snapshot.name)}:", flush=True)
     try:
         reconstruct_in_blocks(settings_of_snapshot(settings, snapshot), root / snapshot.name)
     except Exception as error:
+        # A full disk would fail every snapshot after this one too, so it ends the command.
         if isinstance(error, OSError) and error.errno in UNWRITABLE:
             raise
-        return _failed(error)
-    return _look_up(root, snapshot)._replace(warnings=())  # they have been printed
+        return _failed_outcome(error)
+    # `reconstruct_in_blocks` has printed the warnings.
+    return _read_outcome(root, snapshot)._replace(warnings=())
 
 
-def _write(
+def _write_result(
     settings: Reconstruct,
     root: Path,
     store: CubeStore | None,
-    snapshot: Snapshot,
+    snapshot: SnapshotFiles,
     result: Result | Exception,
 ) -> Outcome:
     if isinstance(result, Exception):
-        return _failed(result)
+        return _failed_outcome(result)
     settings, folder = settings_of_snapshot(settings, snapshot), root / snapshot.name
     try:
         numbers = results.summarize(result)
-        if store is None or store.folders:
+        if store is None or store.has_folders:
             write_results(folder, settings, result, numbers, cubes=store is None)
         forget_passes(folder)
         if store is None:
-            return _look_up(root, snapshot)
-        return _write_into(once(DayStore, store.path), settings, snapshot, result, numbers)
+            return _read_outcome(root, snapshot)
+        return _write_into_store(once(DayStore, store.path), settings, snapshot, result, numbers)
     except OSError:
-        raise
+        raise  # as in `_reconstruct_in_blocks`
     except Exception as error:
-        return _failed(error)
+        return _failed_outcome(error)
 
 
-def _look_up(root: Path, snapshot: Snapshot) -> Outcome:
-    """Return what stands in the folder of a snapshot that is done."""
+def _read_outcome(root: Path, snapshot: SnapshotFiles) -> Outcome:
+    """Return the outcome of a snapshot by the files in its folder."""
     folder = root / snapshot.name
     numbers = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
     names = (*numbers["files"], "metrics.json")
-    return _succeeded(numbers, snapshot.name, folder, {n: size_of(folder / n) for n in names})
+    return _success_outcome(numbers, snapshot.name, folder, {n: size_of(folder / n) for n in names})
 
 
-def _write_into(
+def _write_into_store(
     store: DayStore,
     settings: Reconstruct,
-    snapshot: Snapshot,
+    snapshot: SnapshotFiles,
     result: Result,
     numbers: Json,
 ) -> Outcome:
     """Write the cube of a snapshot, its standard deviations and a preview into a store."""
     from cassi.viz.color import srgb
 
-    output, known, found = settings.output, result.snapshot.camera.wavelengths, result.errors
-    std = None if found is None else found.std[0].float().cpu()
-    cube, std, nm = results.select_bands(output, result.cube[0].float().cpu(), known, std)
+    output, wavelengths, uncertainty = (
+        settings.output,
+        result.snapshot.camera.wavelengths,
+        result.errors,
+    )
+    std = None if uncertainty is None else uncertainty.std[0].float().cpu()
+    cube, std, nm = results.select_bands(output, result.cube[0].float().cpu(), wavelengths, std)
     size = preview_size(*cube.shape[1:])
-    small = torch.nn.functional.adaptive_avg_pool2d(cube, size)
-    picture = srgb(small, nm, output.illuminant)
+    preview = torch.nn.functional.adaptive_avg_pool2d(cube, size)
+    picture = srgb(preview, nm, output.illuminant)
     store.write(snapshot.name, cube.numpy(), None if std is None else std.numpy(), picture)
-    place = store.file(snapshot.name)
-    path = place.relative_to(store.path.parent).as_posix()
-    return _succeeded(numbers, path, place, {})
+    file = store.file(snapshot.name)
+    path = file.relative_to(store.path.parent).as_posix()
+    return _success_outcome(numbers, path, file, {})
 
 
-def _succeeded(numbers: Json, path: str, place: Path, files: dict[str, int]) -> Outcome:
+def _success_outcome(numbers: Json, path: str, result_path: Path, files: dict[str, int]) -> Outcome:
     row = {name: numbers[name] for name in ("iterations", "seconds", "relative_residual")}
     row |= numbers.get("metrics", {}).get(metrics.DEFAULT_PRESET, {})
-    row["warnings"] = " ".join(each["about"] for each in numbers["warnings"])
-    record = {"row": row, "path": path, "files": files, "changed": place.stat().st_mtime_ns}
+    row["warnings"] = " ".join(warning["about"] for warning in numbers["warnings"])
+    record = {"row": row, "path": path, "files": files, "changed": result_path.stat().st_mtime_ns}
     return Outcome(record, results.one_line(numbers), numbers["warnings"])
 
 
-def _failed(error: Exception) -> Outcome:
+def _failed_outcome(error: Exception) -> Outcome:
     return Outcome({"row": {"error": describe_failure(error)}})
 
 
-def _say(snapshot: Snapshot, outcome: Outcome) -> None:
+def _print_outcome(snapshot: SnapshotFiles, outcome: Outcome) -> None:
     name, row = printable(snapshot.name), outcome.record["row"]
     if "error" in row:
-        said = f"cassi-reconstruct: {name} failed: {printable(row['error'])}"
-        print(said, file=sys.stderr, flush=True)
+        message = f"cassi-reconstruct: {name} failed: {printable(row['error'])}"
+        print(message, file=sys.stderr, flush=True)
     else:
-        print(f"{name}: {printable(outcome.said)}", flush=True)
+        print(f"{name}: {printable(outcome.summary)}", flush=True)
         say({"warnings": outcome.warnings}, name)

@@ -1,4 +1,4 @@
-"""Parts of a measurement and its camera, which know of the whole."""
+"""Cut a measurement and its camera into parts that share the statistics of the whole."""
 
 from collections.abc import Iterator
 
@@ -17,47 +17,53 @@ from cassi.uncertainty import estimate
 from cassi.uncertainty.bootstrap import Probe, Trial, bootstrap
 
 ESTIMATES = ("level", "noise", "gain")
-"""Of the whole scene, for every block."""
-_READ = 64  # rows at a time, for what is estimated from the whole measurement; a multiple of 16
-_PROBED = 96  # rows of which error bars ask what they must know of the whole scene
-_MEASURED = 32  # rows of the strip on which memory is measured
+"""Statistics that are estimated once, from the whole scene, and used in every block."""
+# Rows that are read at a time for these statistics; a multiple of 16.
+_STATISTICS_ROWS = 64
+# Error bars estimate the mask's shift and the held-out error from so many of the brightest rows.
+_MAX_PROBE_ROWS = 96
+# Rows of the strip on which memory is measured.
+_MEMORY_STRIP_ROWS = 32
 
 
 class Parts:
     """Cuts a measurement and its camera into parts, which one reconstructor recovers.
 
-    ValueError where the camera mixes rows and columns.
+    A line is a row of the scene, or a column where the camera disperses along the rows.
+
+    Raises:
+        ValueError: the camera mixes lines, so that it has no parts.
     """
 
     def __init__(self, snapshot: Snapshot, reconstructor: Reconstructor) -> None:
         self.snapshot, self.reconstructor = snapshot, reconstructor
         self.system, self.y = snapshot.camera.system, snapshot.y
         if self.system.part_axis is None:
-            self.system.part(0, 1)  # refuses, and says why
+            self.system.part(0, 1)  # raises the camera's own message
         self.axis: int = -2 if self.system.part_axis is None else self.system.part_axis
         self.length = self.system.cube_shape[self.axis]
-        self.statistics = Statistics(self._all, self.axis)
+        self.statistics = Statistics(self._read_parts, self.axis)
 
     def part(self, start: int, stop: int) -> tuple[Tensor, System]:
-        """Return the measurement of lines start to stop, and their camera."""
+        """Return the measurement `(1, K, H', W')` of lines start to stop, and their camera."""
         y = self.y.narrow(self.axis, start, stop - start).contiguous()
         return y, self.system.part(start, stop)
 
     def place(self, start: int, stop: int) -> tuple[slice, slice]:
-        """Return rows and columns of lines start to stop."""
-        lines, rest = slice(start, stop), slice(None)
-        return (lines, rest) if self.axis == -2 else (rest, lines)
+        """Return the slices of rows and columns that lines start to stop take in the cube."""
+        lines, all_lines = slice(start, stop), slice(None)
+        return (lines, all_lines) if self.axis == -2 else (all_lines, lines)
 
     def misfit(self, x: Tensor, start: int) -> float:
-        """Return ‖y − Ax‖² of the lines of a cube `(C, H', W')` that begin at start."""
+        """Return ‖y − Ax‖² for the lines of a cube `(C, H', W')` that begin at start."""
         y, camera = self.part(start, start + x.shape[self.axis])
         camera = measuring(camera, self.reconstructor)
         return float((y - camera(x[None])).double().square().sum())
 
     def probe(self, lines: int) -> Probe:
-        """Ask the brightest lines what error bars must know of the whole scene."""
-        y, camera = brightest(seen(self.y, self.system), self.system, min(lines, _PROBED))
-        assert isinstance(camera, System)  # a part of ours
+        """Estimate from the brightest lines what the error bars of every block need."""
+        y, camera = brightest(seen(self.y, self.system), self.system, min(lines, _MAX_PROBE_ROWS))
+        assert isinstance(camera, System)  # `brightest` is typed for any camera
         solution = self.reconstructor.run(y, camera, statistics=self.statistics).checked()
         trial = Trial(
             y,
@@ -70,9 +76,10 @@ class Parts:
         return bootstrap(trial, solution.x).probed
 
     def bytes_per_line(self, uncertainty: bool = False) -> float:
-        """Measure the memory of a strip, whose working set grows with its lines."""
-        self.statistics.estimate(*ESTIMATES)  # now: of the scene, not of the strip
-        lines = min(_MEASURED, self.length)
+        """Measure the bytes that a reconstruction takes for each line."""
+        # Before the strip is run: the first run would estimate them from the strip alone.
+        self.statistics.estimate(*ESTIMATES)
+        lines = min(_MEMORY_STRIP_ROWS, self.length)
         y, camera = self.part(0, lines)
 
         def run() -> None:
@@ -89,8 +96,8 @@ class Parts:
 
         return peak_of(run) / lines
 
-    def _all(self) -> Iterator[tuple[Tensor, System]]:
-        for start in range(0, self.length, _READ):
-            stop = min(start + _READ, self.length)
+    def _read_parts(self) -> Iterator[tuple[Tensor, System]]:
+        for start in range(0, self.length, _STATISTICS_ROWS):
+            stop = min(start + _STATISTICS_ROWS, self.length)
             with torch.no_grad():
                 yield self.y.narrow(self.axis, start, stop - start), self.system.part(start, stop)

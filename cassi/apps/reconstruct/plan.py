@@ -1,4 +1,4 @@
-"""Blocks of rows that fit into a budget of memory."""
+"""Plan the blocks of rows in which a scene fits into a budget of memory."""
 
 import math
 import re
@@ -10,18 +10,27 @@ from torch import Tensor
 _UNITS = {"": 1, "B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _UNITS |= {f"{unit}iB": 2 ** (10 * (k + 1)) for k, unit in enumerate("KMGT")}
 _UNITS |= {f"{unit}B": 10 ** (3 * (k + 1)) for k, unit in enumerate("kMGT")}
-_PROCESS = 384 * 2**20  # what Python, torch and the libraries take themselves
-_IMAGES = 8  # of the measurement's size: itself, mask, gram, what is estimated from it
-_GRID = 16  # blocks begin where networks, which work on coarser grids, also have a whole pixel
-_MARGIN = 1.1  # scratch memory within operations, and pages half used
+# Memory of Python, torch and the other libraries.
+_PROCESS_BYTES = 384 * 2**20
+# Images of the measurement's size that every process holds: the measurement, mask, gram and what
+# the statistics are estimated from.
+_MEASUREMENT_COPIES = 8
+# Blocks begin at multiples of so many rows. Networks also compute on coarser grids; there, such a
+# row is the edge of a whole pixel.
+_BLOCK_GRID = 16
+# Factor for scratch memory within operations, and for pages that are half used.
+_MEMORY_MARGIN = 1.1
 
 
 @dataclass(frozen=True)
 class Block:
-    """Rows of a scene, or columns where the camera disperses along rows.
+    """Lines of a scene: rows, or columns where the camera disperses along the rows.
 
-    Its own are from `start` to `stop`; from `first` to `last` are computed, a halo more on either
-    side.
+    Attributes:
+        start: first line of the block.
+        stop: the line after its last one.
+        first: first line that is computed; it lies a halo before `start`.
+        last: the line after the last one that is computed; it lies a halo after `stop`.
     """
 
     start: int
@@ -47,31 +56,43 @@ def parse_size(text: object) -> int:
 
 
 def lines_that_fit(budget: int, y: Tensor, bytes_per_line: float) -> int:
-    """Return how many rows of a scene a process may work on at once, within a budget in bytes."""
-    fixed = _PROCESS + _IMAGES * y.numel() * y.element_size()
-    lines = int((budget - fixed) / (_MARGIN * bytes_per_line))
+    """Return how many rows of a scene a process can reconstruct at once within a budget, bytes.
+
+    Raises:
+        ValueError: the budget is too small for one row.
+    """
+    fixed_bytes = _PROCESS_BYTES + _MEASUREMENT_COPIES * y.numel() * y.element_size()
+    lines = int((budget - fixed_bytes) / (_MEMORY_MARGIN * bytes_per_line))
     if lines < 1:
-        least = (fixed + 64 * _MARGIN * bytes_per_line) / 2**30
+        # The message names a budget for 64 rows: blocks of single rows would be all halo.
+        min_gib = (fixed_bytes + 64 * _MEMORY_MARGIN * bytes_per_line) / 2**30
         raise ValueError(
-            f"memory_budget: expected at least {least:.2f} GiB for this scene, "
+            f"memory_budget: expected at least {min_gib:.2f} GiB for this scene, "
             f"got {budget / 2**30:.2f} GiB"
         )
     return lines
 
 
 def plan_blocks(length: int, lines: int, halo: int) -> list[Block]:
-    """Cut the rows of a scene into blocks of nearly equal size, of which so many fit."""
+    """Cut a scene of `length` rows into blocks of nearly equal size.
+
+    A block with its halo on both sides has at most `lines` rows.
+
+    Raises:
+        ValueError: `lines` is so small that blocks would consist mostly of halos.
+    """
     if length <= lines:
         return [Block(0, length, 0, length)]
-    own = lines - 2 * halo - _GRID
-    if own < max(halo, 1):
+    # Rounding to the grid may lengthen a block by one step of it.
+    own_lines = lines - 2 * halo - _BLOCK_GRID
+    if own_lines < max(halo, 1):
         raise ValueError(
             f"memory_budget: it fits {lines} rows of the scene, with halo={halo} expected at least "
-            f"{3 * max(halo, 1) + _GRID}; give more memory or a smaller halo"
+            f"{3 * max(halo, 1) + _BLOCK_GRID}; give more memory or a smaller halo"
         )
-    count = math.ceil(length / own)
-    ends = [_GRID * round(index * length / count / _GRID) for index in range(count)] + [length]
+    count = math.ceil(length / own_lines)
+    starts = [_BLOCK_GRID * round(index * length / count / _BLOCK_GRID) for index in range(count)]
     return [
         Block(start, stop, max(0, start - halo), min(length, stop + halo))
-        for start, stop in pairwise(ends)
+        for start, stop in pairwise([*starts, length])
     ]

@@ -1,4 +1,4 @@
-"""What is written of a scene whose cube is too large for the memory."""
+"""Write the results of a scene whose cube is too large for the memory."""
 
 import itertools
 import math
@@ -31,31 +31,38 @@ from cassi.uncertainty import score, sparsification
 Readable: TypeAlias = Stack | Tensor
 """A cube `(C, H, W)`, in a file or in memory."""
 Scores = dict[str, float | None]
-_ROWS = 64  # at a time, for spectral angles
-_VALUES = 1 << 22  # that are sorted by how sure they are: whole rows, evenly spaced
-_SHOWN = 512  # pixels along the longer side of pictures
-_COUNTED = ("block", "lines", "seconds", "cpu_seconds", "reason")
+# Rows that are read at a time to compute spectral angles.
+_ANGLE_ROWS = 64
+# AUSE sorts the values of a cube by their standard deviation. Of a larger cube it gets evenly
+# spaced rows with about so many values.
+_MAX_SORTED_VALUES = 1 << 22
+# Pixels along the longer side of pictures.
+_MAX_PICTURE_PIXELS = 512
+# Keys of a block's record that go into metrics.json.
+_BLOCK_NUMBERS = ("block", "lines", "seconds", "cpu_seconds", "reason")
 
 
 def take_truth(settings: Reconstruct) -> tuple[Reconstruct, Stack | None]:
-    """Take the truth out of settings where it can be read in parts and the measurement is given.
+    """Open the truth as a file to read in parts, and return the settings without it.
 
-    They then state its bands and wavelengths in its place.
+    The returned settings have the bands and wavelengths of the truth instead. If the truth cannot
+    be read in parts, or there is no measurement, the settings are returned as they are, and None.
     """
+    # `open_stack` does not know the axes and keys by which a user explains a file.
     is_explained = settings.axes.truth is not None or settings.keys.truth is not None
     if settings.truth is None or settings.measurement is None or is_explained:
         return settings, None
     path = Path(settings.truth)
-    opened = open_stack(path) if path.exists() else None
-    if opened is None:
+    opened_stack = open_stack(path) if path.exists() else None
+    if opened_stack is None:
         return settings, None
-    stack, wavelengths = opened
-    system, given = settings.system, settings.wavelengths
+    stack, wavelengths = opened_stack
+    system, own_wavelengths = settings.system, settings.wavelengths
     if system.get("bands") is None:
         system = system | {"bands": stack.shape[0]}
-    if given is None and wavelengths is not None:
-        given = list(wavelengths)
-    return replace(settings, truth=None, system=system, wavelengths=given), stack
+    if own_wavelengths is None and wavelengths is not None:
+        own_wavelengths = list(wavelengths)
+    return replace(settings, truth=None, system=system, wavelengths=own_wavelengths), stack
 
 
 def finish(
@@ -73,9 +80,9 @@ def finish(
     if reference is not None and tuple(reference.shape) != stack.shape:
         raise ValueError(f"truth: expected {stack.shape}, got {tuple(reference.shape)}")
     numbers = summarize(snapshot, records, plan)
-    small = shrink(stack)
-    found = check_snapshot(snapshot, small[None], scene.reconstructor)
-    numbers |= results.describe_findings(found)
+    picture_cube = shrink(stack)
+    findings = check_snapshot(snapshot, picture_cube[None], scene.reconstructor)
+    numbers |= results.describe_findings(findings)
     if camera.wavelengths_error is not None:
         numbers["wavelengths_error"] = camera.wavelengths_error
     if reference is not None:
@@ -83,22 +90,26 @@ def finish(
         numbers["metrics"] = score_bands(stack, reference, level)
     if bars:
         numbers["uncertainty"] = summarize_uncertainty(stack, bars[0], records, plan, reference)
-        said = dict.fromkeys(w for record in records for w in record["uncertainty"]["warnings"])
-        more = [{"about": "uncertainty", "message": message} for message in said]
-        numbers["warnings"] = [*numbers["warnings"], *more]
+        messages = dict.fromkeys(w for record in records for w in record["uncertainty"]["warnings"])
+        uncertainty_warnings = [
+            {"about": "uncertainty", "message": message} for message in messages
+        ]
+        numbers["warnings"] = [*numbers["warnings"], *uncertainty_warnings]
     with atomic_folder(folder) as stage:
-        for each in stacks:
-            _link(each.path, stage / each.path.name)
+        for cube_file in stacks:
+            _link(cube_file.path, stage / cube_file.path.name)
         rows = [row for record in records for row in record["history"]]
         results.write_table(stage / "convergence.csv", rows)
         if settings.output.pictures:
-            true = None if reference is None else shrink(reference)
+            picture_truth = None if reference is None else shrink(reference)
             output = _shrink_points(settings.output, shrink_factor(stack.shape))
             name = name_scene(settings, "scene")
-            known, errors = camera.wavelengths, camera.wavelengths_error
-            results.save_pictures(stage, output, name, small, known, true, numbers)
+            wavelengths, errors = camera.wavelengths, camera.wavelengths_error
+            results.save_pictures(
+                stage, output, name, picture_cube, wavelengths, picture_truth, numbers
+            )
             if bars:
-                results.save_map(stage, shrink(bars[0]), small, known, errors=errors)
+                results.save_map(stage, shrink(bars[0]), picture_cube, wavelengths, errors=errors)
         numbers["peak_memory_bytes"] = results.peak_memory(snapshot.y.device)
         results.write_numbers(stage / "metrics.json", numbers)
     print(results.one_line(numbers), f"-> {folder}", sep="\n")
@@ -107,19 +118,20 @@ def finish(
 
 
 def _link(path: Path, name: Path) -> None:
-    """Give a file or a folder a second name, so that nothing is lost if what follows fails."""
+    """Give a file or a folder a second name; both names then have the same content."""
+    # If a later step fails, the unfinished cube is still there under its first name.
     try:
         if path.is_dir():
             shutil.copytree(path, name, copy_function=os.link)
         else:
             os.link(path, name)
-    except OSError:  # no such names on this file system
+    except OSError:  # this file system has no hard links
         shutil.rmtree(name, ignore_errors=True)
         path.rename(name)
 
 
 def _shrink_points(output: Output, factor: int) -> Output:
-    """Move the points of spectra to where they lie in a cube that is smaller by a factor."""
+    """Divide the points of spectra by the factor by which a cube was shrunk."""
     if output.points is None or factor == 1:
         return output
     return replace(output, points=[[int(i) // factor for i in point] for point in output.points])
@@ -128,16 +140,19 @@ def _shrink_points(output: Output, factor: int) -> Output:
 def summarize_uncertainty(
     cube: Stack, bars: Stack, records: list[Json], plan: Json, truth: Readable | None
 ) -> Json:
-    """Collect what metrics.json says of standard deviations, with one band in memory."""
+    """Collect the numbers of metrics.json on standard deviations, with one band in memory."""
     means, squares, scores = [], [], []
     for band in range(cube.shape[0]):
-        x, sigma = (torch.from_numpy(read(each, slice(band, band + 1))) for each in (cube, bars))
+        x, sigma = (
+            torch.from_numpy(read(source, slice(band, band + 1))) for source in (cube, bars)
+        )
         means.append(float(sigma.double().mean()))
         squares.append(float(sigma.double().square().mean()))
         if truth is not None:
             scores.append(score(x, sigma, torch.from_numpy(read(truth, slice(band, band + 1)))))
     lines = [record["lines"][1] - record["lines"][0] for record in records]
     sources = [record["uncertainty"]["sources"] for record in records]
+    # Variances add up, so the sources of a block count by their squares and its number of lines.
     sums = {
         name: sum(n * part[name] ** 2 for n, part in zip(lines, sources, strict=True))
         for name in sources[0]
@@ -149,13 +164,14 @@ def summarize_uncertainty(
         "shift": plan["probe"]["mask_shift"]["shift"],
         "heldout_error": plan["probe"]["heldout"],
     }
-    if truth is not None:  # means over bands, but for what compares values of all bands
-        numbers["scores"] = {name: _mean([each[name] for each in scores]) for name in scores[0]}
-        every = -(-math.prod(cube.shape) // _VALUES)
-        rows = [slice(at, at + 1) for at in range(0, cube.shape[1], every)]
+    if truth is not None:
+        # Scores are means over the bands, except AUSE, which compares values of all bands.
+        numbers["scores"] = {name: _mean([source[name] for source in scores]) for name in scores[0]}
+        row_spacing = -(-math.prod(cube.shape) // _MAX_SORTED_VALUES)
+        rows = [slice(row, row + 1) for row in range(0, cube.shape[1], row_spacing)]
         x, sigma, t = (
-            torch.from_numpy(np.concatenate([read(each, rows=row) for row in rows], axis=1))
-            for each in (cube, bars, truth)
+            torch.from_numpy(np.concatenate([read(source, rows=row) for row in rows], axis=1))
+            for source in (cube, bars, truth)
         )
         numbers["scores"]["ause"] = sparsification((x - t).abs(), sigma)
     return numbers
@@ -164,6 +180,7 @@ def summarize_uncertainty(
 def summarize(snapshot: Snapshot, records: list[Json], plan: Json) -> Json:
     """Collect the numbers of metrics.json from the records of the blocks."""
     y = snapshot.y
+    # Σ ‖y − Ax‖² over the blocks; the residual of the whole scene is never in memory.
     misfit = sum(record["misfit"] for record in records)
     device = y.device
     return {
@@ -178,7 +195,7 @@ def summarize(snapshot: Snapshot, records: list[Json], plan: Json) -> Json:
         "measurement_shape": list(snapshot.camera.system.measurement_shape),
         "halo": plan["halo"],
         "preparation": plan["preparation"],
-        "blocks": [{name: record[name] for name in _COUNTED} for record in records],
+        "blocks": [{name: record[name] for name in _BLOCK_NUMBERS} for record in records],
         **results.environment(device, ops.backend(device)),
         "preprocessing": snapshot.corrections,
         "inputs": list(snapshot.notes),
@@ -186,8 +203,8 @@ def summarize(snapshot: Snapshot, records: list[Json], plan: Json) -> Json:
 
 
 def shrink_factor(shape: tuple[int, ...]) -> int:
-    """Return the side of the blocks of pixels that are averaged for pictures."""
-    return -(-max(shape[1:]) // _SHOWN)
+    """Return the side of the blocks of pixels that are averaged to one pixel of a picture."""
+    return -(-max(shape[1:]) // _MAX_PICTURE_PIXELS)
 
 
 def shrink(cube: Readable) -> torch.Tensor:
@@ -204,7 +221,7 @@ def shrink(cube: Readable) -> torch.Tensor:
 
 
 def read(cube: Readable, bands: slice = slice(None), rows: slice = slice(None)) -> np.ndarray:
-    """Return bands and rows of a cube, float32."""
+    """Return bands and rows of a cube as an array `(C', H', W)`."""
     if isinstance(cube, Tensor):
         return cube[bands, rows].cpu().numpy()
     return cube.read(bands, rows)
@@ -213,10 +230,14 @@ def read(cube: Readable, bands: slice = slice(None), rows: slice = slice(None)) 
 def score_bands(cube: Readable, truth: Readable, level: float | None = None) -> dict[str, Scores]:
     """Compute every metric under every preset with one band, or a few rows, in memory.
 
-    The metrics are means over bands (PSNR, SSIM), of squares over bands (RMSE, ERGAS) or over
-    pixels (SAM); they come out as `metrics.evaluate` gives them, to rounding. A metric of the
-    user's own needs the whole cube, and is left out. `level` counts as 1 of both cubes; None finds
-    it, see `cassi.data.scenes.scored_level`.
+    The results are those of `metrics.evaluate`, to rounding: PSNR and SSIM are means over bands,
+    RMSE and ERGAS root mean squares over bands, SAM is a mean over pixels. Metrics of the user's
+    own need the whole cube and are left out.
+
+    Args:
+        cube: `(C, H, W)`.
+        truth: `(C, H, W)`.
+        level: divides both cubes; None is `cassi.data.scenes.scored_level` of the truth.
     """
     bands = [slice(band, band + 1) for band in range(cube.shape[0])]
     if level is None:
@@ -229,30 +250,44 @@ def score_bands(cube: Readable, truth: Readable, level: float | None = None) -> 
         for name, scores in evaluate_all(x, t, own=False).items():
             rows[name].append(scores)
     angle = _spectral_angle(cube, truth)
-    return {name: _join(name, scores, tops, angle) for name, scores in rows.items()}
+    return {name: _join_bands(name, scores, tops, angle) for name, scores in rows.items()}
 
 
-def _join(name: str, bands: list[Scores], tops: list[Tensor], angle: float) -> Scores:
+def _join_bands(name: str, bands: list[Scores], tops: list[Tensor], angle: float) -> Scores:
+    """Return the scores of a cube from the scores of its bands.
+
+    Args:
+        name: of the preset.
+        bands: scores of each band alone.
+        tops: the largest value of each band of the truth.
+        angle: SAM of the cube.
+    """
     preset = metrics.get_preset(name)
-    lit = [
+    # A dark band that is recovered exactly has an infinite PSNR. Like `metrics.psnr`, the mean
+    # leaves it out, unless all bands are like that.
+    is_lit = [
         not (top == 0 and score["psnr"] == math.inf) for score, top in zip(bands, tops, strict=True)
     ]
-    counted = lit if any(lit) else [True] * len(lit)  # as `metrics.psnr` counts them
-    bands_lit = list(itertools.compress(bands, counted))
-    levels = [score["psnr"] for score in bands_lit if score["psnr"] is not None]
-    if preset.peak is None:  # each band was measured against its own
-        prepared = [float(preset.prepare(t.double())) for t in itertools.compress(tops, counted)]
-        best = max(prepared)
-        levels = [v + 20 * math.log10(best / p) for v, p in zip(levels, prepared, strict=True)]
+    is_counted = is_lit if any(is_lit) else [True] * len(is_lit)
+    counted_bands = list(itertools.compress(bands, is_counted))
+    levels = [score["psnr"] for score in counted_bands if score["psnr"] is not None]
+    if preset.peak is None:
+        # Each band was scored against its own maximum; the cube is scored against the largest one.
+        peaks = [float(preset.prepare(t.double())) for t in itertools.compress(tops, is_counted)]
+        largest_peak = max(peaks)
+        levels = [
+            value + 20 * math.log10(largest_peak / peak)
+            for value, peak in zip(levels, peaks, strict=True)
+        ]
     if preset.pool_bands:
         psnr = -10 * math.log10(max(_mean([10 ** (-level / 10) for level in levels]), 1e-300))
     else:
         psnr = _mean(levels)
-    similar = [score["ssim"] for score in bands]
-    known = [value for value in similar if value is not None]
+    ssim_values = [score["ssim"] for score in bands]
+    defined_ssim = [value for value in ssim_values if value is not None]
     return {
         "psnr": psnr,
-        "ssim": _mean(known) if len(known) == len(similar) else None,
+        "ssim": _mean(defined_ssim) if len(defined_ssim) == len(ssim_values) else None,
         "sam": angle,
         "rmse": math.sqrt(_mean([(score["rmse"] or 0.0) ** 2 for score in bands])),
         "ergas": math.sqrt(_mean([(score["ergas"] or 0.0) ** 2 for score in bands])),
@@ -261,8 +296,8 @@ def _join(name: str, bands: list[Scores], tops: list[Tensor], angle: float) -> S
 
 def _spectral_angle(cube: Readable, truth: Readable) -> float:
     total, height = 0.0, cube.shape[1]
-    for first in range(0, height, _ROWS):
-        rows = slice(first, min(first + _ROWS, height))
+    for first in range(0, height, _ANGLE_ROWS):
+        rows = slice(first, min(first + _ANGLE_ROWS, height))
         x, t = (torch.from_numpy(read(c, rows=rows)) for c in (cube, truth))
         total += float(metrics.sam(x, t)) * x.shape[1]
     return total / height

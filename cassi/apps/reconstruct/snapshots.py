@@ -1,4 +1,4 @@
-"""Which snapshots a command reconstructs: those of a folder, or those that a pattern finds."""
+"""List the snapshots that a command reconstructs: those of a folder or of a file pattern."""
 
 import glob
 import itertools
@@ -19,11 +19,11 @@ SUMMARY = "results.csv"
 """The table beside the folders of the results."""
 
 
-class Snapshot(NamedTuple):
-    """One of several measurements."""
+class SnapshotFiles(NamedTuple):
+    """The files of one of several snapshots."""
 
     name: str
-    """Of the folder of its results."""
+    """Name of the folder of its results."""
     measurement: str
     truth: str | None = None
 
@@ -36,71 +36,84 @@ def is_many(value: Any) -> bool:
     if isinstance(value, list):
         return False
     path = Path(str(value)).expanduser()
+    # A file may have brackets in its name, and a Zarr store is a folder; each is one snapshot.
     if value is None or (path.suffix.lower() in READ_SUFFIXES and path.exists()):
         return False
     return path.is_dir() or glob.has_magic(str(value))
 
 
-def find_snapshots(settings: Reconstruct) -> tuple[list[Snapshot], list[str]]:
-    """List the snapshots of a command, in the order of their names, and say what was left out.
+def find_snapshots(settings: Reconstruct) -> tuple[list[SnapshotFiles], list[str]]:
+    """List the snapshots of a command in the order of their names, with notes on skipped files.
 
-    A folder is a folder of snapshots, whatever its files are; folders in it are not looked into.
-    Links are followed that do not lead out of it.
-    Results are called as the file is without suffix, with what is not printable written out; where
-    a pattern finds files of several folders, the folders below the common one are part of the name.
-    Refused are two of one name, one of that of the table, and no snapshots or truths at all.
+    `measurement` is a folder or a pattern. Every readable file of the folder is a snapshot; folders
+    inside it are skipped. Links are followed unless they lead out of the folder.
+
+    The results of a snapshot have the name of its file, without suffix and with unprintable
+    characters escaped. If a pattern matches files of several folders, the folders below the common
+    one are part of the name.
+
+    Raises:
+        ValueError: two snapshots have the same name, or one has the name of the table.
+        FileNotFoundError: there is no snapshot, or no truth for any snapshot.
     """
-    known = (
+    input_settings = (
         settings.mask,
         settings.truth,
         settings.dark,
         settings.flat,
         settings.bad_pixels,
     )
-    named = [item for each in known for item in (each if isinstance(each, list) else [each])]
-    other = {os.path.abspath(value) for value in named if isinstance(value, str)}  # noqa: PTH100
-    files, notes = _list_files("measurement", settings.measurement, other)
+    other_inputs = set()
+    for value in input_settings:
+        for name in value if isinstance(value, list) else [value]:
+            if isinstance(name, str):
+                # Not `Path.resolve`: a link and its target are two inputs.
+                other_inputs.add(os.path.abspath(name))  # noqa: PTH100
+    files, notes = _list_files("measurement", settings.measurement, other_inputs)
     root = Path(os.path.commonpath([file.parent for file in files]))
     names = [printable(file.relative_to(root).with_suffix("").as_posix()) for file in files]
     _check_different("measurement", names)
     for name, file in zip(names, files, strict=True):
         if name.partition("/")[0] == SUMMARY:
             raise ValueError(f"measurement: {SUMMARY} is the table of all results; rename {file}")
-    truths, more = _match_truths(settings.truth, files)
+    truths, truth_notes = _match_truths(settings.truth, files)
     snapshots = [
-        Snapshot(name, str(file), truth)
+        SnapshotFiles(name, str(file), truth)
         for name, file, truth in zip(names, files, truths, strict=True)
     ]
-    return snapshots, [*notes, *more]
+    return snapshots, [*notes, *truth_notes]
 
 
-def settings_of_snapshot(settings: Reconstruct, snapshot: Snapshot) -> Reconstruct:
+def settings_of_snapshot(settings: Reconstruct, snapshot: SnapshotFiles) -> Reconstruct:
     """Return the settings of one snapshot of many."""
     return replace(settings, measurement=snapshot.measurement, truth=snapshot.truth)
 
 
-def _list_files(role: str, value: str, other: set[str]) -> tuple[list[Path], list[str]]:
-    path = Path(value).expanduser()
+def _list_files(
+    role: str, folder_or_pattern: str, other_inputs: set[str]
+) -> tuple[list[Path], list[str]]:
+    """Return the files of a folder or pattern that can be of a role, and a note on the others."""
+    path = Path(folder_or_pattern).expanduser()
     if path.is_dir():
         entries, left_out = list_folder(path)
     else:
-        matched = {entry: entry.is_symlink() for entry in sorted(_match(path))}
-        entries, left_out = choose_links(matched, _fixed_part(path))
-    found = sorted(Path(os.path.abspath(entry)) for entry in entries)  # noqa: PTH100
-    # Of the two files of an ENVI image, the header stands for both.
-    headers = {f for f in found if f.suffix == ".hdr"}
+        is_link_by_path = {entry: entry.is_symlink() for entry in sorted(_match(path))}
+        entries, left_out = choose_links(is_link_by_path, _fixed_part(path))
+    paths = sorted(Path(os.path.abspath(entry)) for entry in entries)  # noqa: PTH100
+    # An ENVI image has two files. Its header is listed, the file of the same name is not.
+    headers = {f for f in paths if f.suffix == ".hdr"}
     if headers:
-        found = [
-            f for f in found if not headers & ({f.with_suffix(".hdr"), Path(f"{f}.hdr")} - {f})
+        paths = [
+            f for f in paths if not headers & ({f.with_suffix(".hdr"), Path(f"{f}.hdr")} - {f})
         ]
-    files = [f for f in found if _can_be(role, f) and str(f) not in other]
-    for file in sorted({*found} - {*files}):
-        unknown = "a folder" if file.is_dir() else f"unknown suffix {file.suffix!r}"
-        left_out[file] = "named elsewhere" if str(file) in other else unknown
+    files = [f for f in paths if _can_be(role, f) and str(f) not in other_inputs]
+    for file in sorted({*paths} - {*files}):
+        reason = "a folder" if file.is_dir() else f"unknown suffix {file.suffix!r}"
+        left_out[file] = "named elsewhere" if str(file) in other_inputs else reason
     if not files:
-        wanted = "snapshot" if role == "measurement" else "cube"
+        kind = "snapshot" if role == "measurement" else "cube"
         raise FileNotFoundError(
-            f"{role}: no {wanted} in {value}; expected files {' '.join(READ_SUFFIXES)}"
+            f"{role}: no {kind} in {folder_or_pattern}; expected files {' '.join(READ_SUFFIXES)}"
             + (f"; {say_left_out(left_out)}" if left_out else "")
         )
     return files, [f"{role}: {say_left_out(left_out)}"] if left_out else []
@@ -118,17 +131,24 @@ def _fixed_part(pattern: Path) -> Path:
 
 
 def _match(pattern: Path) -> list[Path]:
-    """Return what a pattern means; `**` follows no links, which could lead back to themselves."""
+    """Return the paths that match a pattern."""
     parts = pattern.parts
     if "**" not in parts:
         return [Path(entry) for entry in glob.glob(str(pattern))]  # noqa: PTH207
+    # `glob.glob` follows links under `**`, and a link to a folder above it never ends.
     root = _fixed_part(pattern)
-    below = [*parts[len(root.parts) :], *["*"] * (parts[-1] == "**")]
-    asked = {part for part in below if part.startswith(".")}
+    pattern_parts = list(parts[len(root.parts) :])
+    if parts[-1] == "**":  # `Path.glob` would return folders alone
+        pattern_parts.append("*")
+    hidden_parts = {part for part in pattern_parts if part.startswith(".")}
+    # As in a shell, `*` does not match hidden names. `Path.glob` would match them.
     return [
         path
-        for path in root.glob("/".join(below))
-        if all(not part.startswith(".") or part in asked for part in path.relative_to(root).parts)
+        for path in root.glob("/".join(pattern_parts))
+        if all(
+            not part.startswith(".") or part in hidden_parts
+            for part in path.relative_to(root).parts
+        )
     ]
 
 

@@ -1,4 +1,4 @@
-"""The table of many snapshots, and that of a multirun whose jobs had many each."""
+"""Write results.csv: the table of many snapshots, and the joint table of a multirun."""
 
 import csv
 import math
@@ -10,8 +10,8 @@ from typing import Any
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
-from cassi.apps.command import FAILED
-from cassi.apps.reconstruct.snapshots import SUMMARY, Snapshot
+from cassi.apps.command import EXIT_FAILURE
+from cassi.apps.reconstruct.snapshots import SUMMARY, SnapshotFiles
 from cassi.data.atomic import atomic_path, is_temporary
 from cassi.data.formats.cells import Json, csv_text
 
@@ -19,10 +19,10 @@ Records = Mapping[str, Json]
 
 
 class MergeSummaries(Callback):
-    """One table of a multirun whose jobs reconstructed many snapshots each.
+    """Joins the tables of the jobs of a multirun that reconstructed many snapshots each.
 
-    Ends the command with status 1 if any has failures. Nothing is done where jobs reconstructed one
-    snapshot each.
+    Ends the command with status 1 if any snapshot failed. Does nothing if each job reconstructed
+    one snapshot.
     """
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
@@ -35,35 +35,43 @@ class MergeSummaries(Callback):
                 with path.open(newline="", encoding="utf-8") as stream:
                     rows += [{"job": job, **row} for row in csv.DictReader(stream)]
         if rows and _write_table(root, rows):
-            sys.exit(FAILED)
+            sys.exit(EXIT_FAILURE)
 
 
 def write_summary(
     root: Path,
     records: Records,
     keys: Mapping[str, str],
-    own: Sequence[Snapshot],
+    share_snapshots: Sequence[SnapshotFiles],
     is_multirun: bool,
 ) -> float:
-    """Write results.csv where every share is done, and say what it comes to."""
-    known = {name: records[name]["row"] for name, key in keys.items()
-             if name in records and records[name]["key"] == key}  # fmt: skip
-    rows = [
-        {"name": name, "status": "failed" if "error" in known[name] else "done", **known[name]}
-        for name in keys
-        if name in known
-    ]
+    """Write results.csv when every share is finished, print the counts, return the mean residual.
+
+    Args:
+        root: folder of the results.
+        records: of all snapshots, by name.
+        keys: the fingerprint that a valid record of each snapshot has.
+        share_snapshots: those of this command's share.
+        is_multirun: this is one job of several, and must not end the process.
+    """
+    rows: list[Json] = []
+    for name, key in keys.items():
+        if name in records and records[name]["key"] == key:
+            row = records[name]["row"]
+            rows.append({"name": name, "status": "failed" if "error" in row else "done", **row})
+    # The shares are done by separate commands, and the last one to finish writes the table.
     if len(rows) == len(keys):
-        failed = _write_table(root, rows, "; the same command does them again")
+        n_failed = _write_table(root, rows, "; the same command does them again")
     else:
-        failed = sum("error" in known[snapshot.name] for snapshot in own)
+        share_names = {snapshot.name for snapshot in share_snapshots}
+        n_failed = sum(row["name"] in share_names and row["status"] == "failed" for row in rows)
         print(
-            f"{len(own) - failed} of {len(own)} snapshots done -> {root}\n"
+            f"{len(share_names) - n_failed} of {len(share_names)} snapshots done -> {root}\n"
             f"{len(keys) - len(rows)} are left to other shares; the last one writes {SUMMARY}"
         )
     # A job of a multirun must not end the others; MergeSummaries ends the command.
-    if failed and not is_multirun:
-        sys.exit(FAILED)
+    if n_failed and not is_multirun:
+        sys.exit(EXIT_FAILURE)
     residuals = [row["relative_residual"] for row in rows if row["status"] == "done"]
     return math.fsum(residuals) / len(residuals) if residuals else float("nan")
 
@@ -72,9 +80,9 @@ def _write_table(root: Path, rows: Sequence[Json], hint: str = "") -> int:
     """Write the table of snapshots; return how many failed."""
     with atomic_path(root / SUMMARY) as temporary:
         temporary.write_text(csv_text(rows), encoding="utf-8")
-    failed = sum(row["status"] != "done" for row in rows)
-    print(f"{len(rows) - failed} of {len(rows)} snapshots done -> {root}")
-    if failed:
-        said = f"cassi-reconstruct: {failed} of {len(rows)} snapshots failed{hint}"
-        print(said, file=sys.stderr)
-    return failed
+    n_failed = sum(row["status"] != "done" for row in rows)
+    print(f"{len(rows) - n_failed} of {len(rows)} snapshots done -> {root}")
+    if n_failed:
+        message = f"cassi-reconstruct: {n_failed} of {len(rows)} snapshots failed{hint}"
+        print(message, file=sys.stderr)
+    return n_failed

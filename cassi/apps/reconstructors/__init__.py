@@ -1,8 +1,8 @@
-"""Reconstructors from settings.
+"""Make reconstructors from settings.
 
-`compose` makes settings of options, by Hydra. `names` says what a name means: a method, a network
-or a file. `networks` makes the network of a node `model`, `recipe` the reconstructor of settings.
-`identity` says what results depend on.
+`compose` makes settings from options, by Hydra. `names` finds the method, network or file that has
+a name. `networks` makes the network of a node `model`, `recipe` the reconstructor of settings.
+`identity` makes fingerprints of all that results depend on.
 """
 
 from cassi.apps.reconstructors.compose import (

@@ -1,4 +1,4 @@
-"""Settings from the configs: Hydra's search path, and what is registered in its groups."""
+"""Compose settings by Hydra: its search path, and the parts registered in its groups."""
 
 import threading
 from collections.abc import Iterable, Iterator
@@ -10,22 +10,21 @@ from typing import Any
 from hydra import compose, initialize_config_dir, initialize_config_module
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
-from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from cassi.apps.arguments import paper_recipes, spell
-from cassi.apps.errors import describe
+from cassi.apps.errors import config_errors
 from cassi.apps.reconstructors.networks import model_node
 from cassi.apps.settings import Reconstruct, read_settings
 from cassi.config import Node
 from cassi.models.registry import list_models
 from cassi.plugins import node_of, parts
 
-_COMPOSING = threading.RLock()
-"""Hydra's search path is the process's: one thread at a time sets it."""
-_ALSO: list[str] = []
+# Hydra has one search path for the whole process, so one thread at a time may set it.
+_SEARCH_LOCK = threading.RLock()
+# Folders of the user's configs, in a worker process; see `search_also`.
+_EXTRA_FOLDERS: list[str] = []
 
 
 def compose_settings(
@@ -33,81 +32,93 @@ def compose_settings(
 ) -> Any:
     """Return the settings of a command with these options.
 
-    `data_dir` is `paths.data_dir` of the command that asks.
+    Args:
+        options: as on the command line.
+        data_dir: replaces `paths.data_dir`.
+        kind: class of the settings.
+
+    Raises:
+        ValueError: the options do not fit the config.
     """
-    try:
-        with config_search():
-            name, options = kind.__name__.lower(), spell(options)
-            composed = compose(name, overrides=options)
-            if data_dir is not None:
-                composed.paths.data_dir = data_dir
-            return read_settings(composed, kind, options)
-    except (HydraException, OmegaConfBaseException) as error:
-        raise ValueError(describe(error)) from error
+    with config_errors(), config_search():
+        name, options = kind.__name__.lower(), spell(options)
+        config = compose(name, overrides=options)
+        if data_dir is not None:
+            config.paths.data_dir = data_dir
+        return read_settings(config, kind, options)
 
 
 def settings_of_file(path: Path) -> Reconstruct:
-    """Return the settings of cassi-reconstruct with a config of the user's own."""
+    """Return the settings of cassi-reconstruct from a config file of the user's own.
+
+    Raises:
+        ValueError: the config cannot be composed.
+    """
     store_parts()
-    try:
-        with _own_search(GlobalHydra.instance(), path.parent):
-            composed = compose(path.stem, ["hydra.searchpath=[pkg://cassi.conf]"])
-            settings: Reconstruct = read_settings(composed, Reconstruct)
-            return settings
-    except (HydraException, OmegaConfBaseException) as error:
-        raise ValueError(describe(error)) from error
+    with config_errors(), _own_search(GlobalHydra.instance(), path.parent):
+        config = compose(path.stem, ["hydra.searchpath=[pkg://cassi.conf]"])
+        settings: Reconstruct = read_settings(config, Reconstruct)
+        return settings
 
 
 def config_search() -> Any:
-    """Return a context in which configs are found and composed."""
+    """Return a context in which Hydra finds the configs of this package."""
     store_parts()
-    # Inside a command Hydra is set up, with the config folders of the user; elsewhere it is not, or
-    # for another program.
-    found = GlobalHydra.instance()
-    if found.is_initialized() and any(s.path == "cassi.conf" for s in _sources(found)):
+    # Inside a command Hydra is already set up, with the config folders of the user. Elsewhere it is
+    # not set up, or for another program.
+    hydra = GlobalHydra.instance()
+    if hydra.is_initialized() and any(source.path == "cassi.conf" for source in _sources(hydra)):
         return nullcontext()
-    return _own_search(found)
+    return _own_search(hydra)
 
 
-def _sources(found: GlobalHydra) -> list[Any]:
-    return list(found.config_loader().get_sources())
+def _sources(hydra: GlobalHydra) -> list[Any]:
+    return list(hydra.config_loader().get_sources())
 
 
 @contextmanager
-def _own_search(found: GlobalHydra, folder: Path | None = None) -> Iterator[None]:
-    """Search in the configs of this package, or in a folder, and leave Hydra as it was."""
-    with _COMPOSING:
-        program, found.hydra = found.hydra, None
+def _own_search(hydra: GlobalHydra, folder: Path | None = None) -> Iterator[None]:
+    """Search in the configs of this package, or in a folder alone; restore Hydra at the end."""
+    with _SEARCH_LOCK:
+        other_hydra, hydra.hydra = hydra.hydra, None
         try:
-            with (
-                initialize_config_module("cassi.conf", version_base="1.3")
-                if folder is None
-                else initialize_config_dir(str(folder.resolve()), version_base="1.3")
-            ):
+            hydra_context: Any
+            if folder is None:
+                hydra_context = initialize_config_module("cassi.conf", version_base="1.3")
+            else:
+                hydra_context = initialize_config_dir(str(folder.resolve()), version_base="1.3")
+            with hydra_context:
                 loader: Any = GlobalHydra.instance().config_loader()
-                for more in _ALSO if folder is None else ():
-                    loader.get_search_path().append("command", f"file://{more}")
+                for extra_folder in _EXTRA_FOLDERS if folder is None else ():
+                    loader.get_search_path().append("command", f"file://{extra_folder}")
                 loader.repository.initialize_sources(loader.get_search_path())
                 yield
         finally:
-            GlobalHydra.instance().hydra = program  # the instance is another one by now
+            # Hydra has made a new instance in the meantime.
+            GlobalHydra.instance().hydra = other_hydra
 
 
 def searched_folders() -> tuple[str, ...]:
     """Return the folders in which the running command finds configs of the user's own."""
-    found = GlobalHydra.instance()
-    if not found.is_initialized():
+    hydra = GlobalHydra.instance()
+    if not hydra.is_initialized():
         return ()
-    return tuple(str(Path(s.path).resolve()) for s in _sources(found) if s.scheme() == "file")
+    return tuple(
+        str(Path(source.path).resolve()) for source in _sources(hydra) if source.scheme() == "file"
+    )
 
 
 def search_also(folders: Iterable[str]) -> None:
-    """Search in these folders too, outside of a command: those of the one that this works for."""
-    _ALSO[:] = folders
+    """Search in these folders too; a worker is given those of its command."""
+    _EXTRA_FOLDERS[:] = folders
 
 
 def store_parts() -> None:
-    """Enter what is registered into Hydra's groups: networks, losses, priors and data sets."""
+    """Make registered networks, losses, priors and data sets options of Hydra's groups.
+
+    Raises:
+        ValueError: a name is already one of the package's.
+    """
     store_models()
     store = ConfigStore.instance()
     groups = {"loss": "loss", "prior": "prior", "dataset": "data"}
@@ -121,8 +132,8 @@ def store_parts() -> None:
 
 
 def _data_node(name: str, source: Node) -> Node:
-    """Return the config of a data set of the user's own: the bundled mask, the usual training."""
-    nm = parts("dataset")[name].about["wavelengths"]
+    """Return the config of a data set of the user's own, with the bundled mask."""
+    wavelengths = parts("dataset")[name].about["wavelengths"]
     node = {
         "defaults": ["_simulated", "_28_bands", "_self_"],
         "name": name,
@@ -133,41 +144,49 @@ def _data_node(name: str, source: Node) -> Node:
         "simulator": {"masks": {"mask": None}},
         "evaluation": {"split": "test", "mask": None, "crop": None},
     }
-    return node if nm is None else node | {"wavelengths": list(nm)}
+    return node if wavelengths is None else node | {"wavelengths": list(wavelengths)}
 
 
 def store_models() -> None:
-    """Enter every registered network, and `file`, into Hydra's group `model`."""
+    """Make every registered network, and `file`, an option of Hydra's group `model`."""
     store = ConfigStore.instance()
-    # Hydra copies its sources for each group that --help lists, and so every network's settings.
+    # Hydra copies its sources for each group that --help lists. The store is one of them, and a
+    # copy of it would copy the settings of every network each time.
     vars(store)["__deepcopy__"] = lambda _: store
-    stored = store.repo.get("model", {})  # by an earlier command of this process
-    for name in (name for name in list_models() if f"{name}.yaml" not in stored):
+    # An earlier command of this process may have registered some.
+    registered_files = store.repo.get("model", {})
+    for name in (name for name in list_models() if f"{name}.yaml" not in registered_files):
         store.store(group="model", name=name, node=model_node(name), provider="cassi.models")
     store.store(group="model", name="file", node={"path": "???"}, provider="cassi.models")
 
 
 def describe_groups(name: str, options: Iterable[str] = ()) -> str:
-    """Return what `--help` says of the groups of a command: a line for each, and its options.
+    """Return the lines of `--help` on the groups of a command, each with the options of a group.
 
-    Listed are the groups that a config of this name has, by the key that chooses in them, and files
-    that are not parts of others. Of data sets those of trainings are for trainings.
+    Args:
+        name: of the primary config.
+        options: of the command line; they may choose options that bring further groups.
     """
     loader = GlobalHydra.instance().config_loader()
-    found = loader.compute_defaults_list(name, list(options), RunMode.RUN)
-    groups = found.overrides.known_choices
+    defaults_list = loader.compute_defaults_list(name, list(options), RunMode.RUN)
+    groups = defaults_list.overrides.known_choices
     lines = []
     for key in sorted(key for key in groups if not key.startswith("hydra/")):
         group = key.partition("@")[0]
-        options = [o for o in loader.get_group_options(group) if not o.startswith("_")]
-        options += paper_recipes() if group == "recipe" else []
-        kept = [o for o in options if _is_for(group, o, name == "train")]
-        if len(kept) > 1 or (kept and groups[key] is None):
-            lines.append(f"{key}: {', '.join(kept)}")
+        options = loader.get_group_options(group) + (paper_recipes() if group == "recipe" else [])
+        # Files whose names begin with an underscore are parts of others.
+        listed_options = [
+            option
+            for option in options
+            if not option.startswith("_") and _is_option_for(group, option, name == "train")
+        ]
+        if len(listed_options) > 1 or (listed_options and groups[key] is None):
+            lines.append(f"{key}: {', '.join(listed_options)}")
     return "\n".join(lines) + "\n"
 
 
-def _is_for(group: str, option: str, training: bool) -> bool:
+def _is_option_for(group: str, option: str, training: bool) -> bool:
+    """Tell whether an option is of use to a training, or to any other command."""
     if not resources.files("cassi.conf").joinpath(group, f"{option}.yaml").is_file():
         return True  # the user's own
     if group == "experiment":
@@ -188,4 +207,4 @@ def list_methods() -> list[str]:
     """Return the options of the group `method`."""
     with config_search():
         loader = GlobalHydra.instance().config_loader()
-        return [n for n in loader.get_group_options("method") if not n.startswith("_")]
+        return [name for name in loader.get_group_options("method") if not name.startswith("_")]

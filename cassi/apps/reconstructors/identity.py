@@ -1,4 +1,4 @@
-"""What results depend on: fingerprints of settings, weights and plugins."""
+"""Make fingerprints of all that results depend on: settings, weights and plugins."""
 
 from typing import Any
 
@@ -14,35 +14,40 @@ from cassi.precision import resolve
 
 
 def identity_of(settings: Reconstruct, bands: int, device: torch.device) -> Node:
-    """Return what the results of a reconstructor depend on beside camera and measurement.
-
-    "auto" is named by the precision that it stands for on the device: other bits, another result.
-    """
-    settings, auto = adapted(settings), resolve("auto", device)
-    solver = {"solver": settings.solver, "prior": _settle(settings.prior, auto), **_own_files()}
+    """Return what the results of a reconstructor depend on, beside camera and measurement."""
+    # With `precision: auto` the bits of a result depend on the device, so the precision that it
+    # stands for is part of the identity.
+    settings, auto_precision = adapted(settings), resolve("auto", device)
+    solver = {
+        "solver": settings.solver,
+        "prior": _resolve_precision(settings.prior, auto_precision),
+        **_own_files(),
+    }
     if settings.model is None:
         return name_weights(solver)
-    settled = {"bands": bands, "refine": settings.refine, "precision": settings.precision}
-    settled |= {"auto": auto} if settings.model.get("name") in list_models(shipped=True) else {}
-    settled |= solver if has_start(settings) else _own_files()
-    return name_weights({"model": settings.model, **settled})
+    network_identity = {"bands": bands, "refine": settings.refine, "precision": settings.precision}
+    network_identity |= (
+        {"auto": auto_precision} if settings.model.get("name") in list_models(shipped=True) else {}
+    )
+    network_identity |= solver if has_start(settings) else _own_files()
+    return name_weights({"model": settings.model, **network_identity})
 
 
-def _settle(value: Any, auto: str) -> Any:
-    """Write the precision that "auto" stands for into a prior's settings."""
+def _resolve_precision(value: Any, auto_precision: str) -> Any:
+    """Replace `precision: auto` in the settings of a prior by the precision it stands for."""
     if isinstance(value, list):
-        return [_settle(item, auto) for item in value]
+        return [_resolve_precision(item, auto_precision) for item in value]
     if not isinstance(value, dict):
         return value
-    settled = {key: _settle(item, auto) for key, item in value.items()}
-    return settled | ({"precision": auto} if settled.get("precision") == "auto" else {})
+    new_values = {key: _resolve_precision(item, auto_precision) for key, item in value.items()}
+    if new_values.get("precision") == "auto":
+        new_values["precision"] = auto_precision
+    return new_values
 
 
 def name_weights(value: Any) -> Any:
-    """Replace the name of weights that come with the package by their files.
-
-    Other weights under the same name are another method.
-    """
+    """Replace the name of weights that come with the package by the text of their files."""
+    # A release may ship other weights under the same name, and its results are others.
     if isinstance(value, dict):
         return {key: name_weights(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -51,14 +56,14 @@ def name_weights(value: Any) -> Any:
 
 
 def fingerprint_settings(settings: Any, on: str = "files") -> str:
-    """Return a hash of all in settings that the results of every snapshot depend on.
+    """Return a hash of the settings that the results of every snapshot depend on.
 
-    A file stands for its name, size and time of change.
+    A file counts by its name, size and time of change.
     """
     return fingerprint(name_weights(influence(settings, on) | _own_files()))
 
 
 def _own_files() -> dict[str, list[str]]:
-    """Return the files of plugins, on which all results may depend; nothing without any."""
+    """Return the files of plugins, on which all results may depend; an empty dict without any."""
     files = plugin_files()
     return {"plugins": files} if files else {}

@@ -1,4 +1,4 @@
-"""What a name means: a method, a network, a file of weights."""
+"""Find what a name of a reconstructor stands for: a method, a network or a file of weights."""
 
 import json
 from collections.abc import Iterable
@@ -16,38 +16,40 @@ from cassi.checks import did_you_mean
 from cassi.config import Node
 from cassi.models.registry import list_models
 
-KEYS = ("method", "model", "name", "overrides", "weights")
-"""Of an item of `reconstructors`."""
+ITEM_KEYS = ("method", "model", "name", "overrides", "weights")
+"""Keys that an item of `reconstructors` may have."""
 
 
-def understand(item: Any, place: str = "reconstructors") -> Node:
-    """Return the mapping that an item of `reconstructors` stands for, with a name."""
+def understand(item: Any, setting: str = "reconstructors") -> Node:
+    """Return the mapping that an item of `reconstructors` stands for, with a name.
+
+    Raises:
+        ValueError: it is no known name, nor a mapping with method or model.
+    """
     if isinstance(item, str):
         networks, methods = list_models(), list_methods()
         if item.endswith(FILE_SUFFIX) or item in networks:
-            return {"name": _short(item), "model": item}
+            return {"name": _short_name(item), "model": item}
         if item not in methods:
             hint = did_you_mean(item, [*methods, *networks]) or f"; there is {', '.join(methods)}"
-            raise ValueError(f"{place}: no method, network or {FILE_SUFFIX} file {item!r}{hint}")
+            raise ValueError(f"{setting}: no method, network or {FILE_SUFFIX} file {item!r}{hint}")
         return {"name": item, "method": item}
-    unknown = sorted(set(map(str, item)) - set(KEYS)) if isinstance(item, dict) else ()
+    unknown = sorted(set(map(str, item)) - set(ITEM_KEYS)) if isinstance(item, dict) else ()
     if unknown:
-        near = did_you_mean(unknown[0], KEYS) or f"; there is {', '.join(KEYS)}"
-        raise ValueError(f"reconstructors: no key {unknown[0]!r}{near}")
+        hint = did_you_mean(unknown[0], ITEM_KEYS) or f"; there is {', '.join(ITEM_KEYS)}"
+        raise ValueError(f"reconstructors: no key {unknown[0]!r}{hint}")
     if not isinstance(item, dict) or ("method" in item) == ("model" in item):
         raise ValueError(
             f"reconstructors: expected a name, or a mapping with method or model, got {item!r}"
         )
-    what = item.get("method", item.get("model"))
-    return {**item, "name": str(item.get("name") or _short(str(what)))}
+    method_or_model = item.get("method", item.get("model"))
+    return {**item, "name": str(item.get("name") or _short_name(str(method_or_model)))}
 
 
 def settings_named(item: Any) -> Reconstruct:
-    """Return the settings that an item of `reconstructors` stands for, outside of any command.
-
-    Each is composed once: that takes as long as half a reconstruction. Where Hydra is set up, its
-    folders decide what a name means.
-    """
+    """Return the settings that an item of `reconstructors` stands for, outside of any command."""
+    # Composing takes as long as half a reconstruction, so the settings of a name are kept. Inside a
+    # command the config folders of the user decide what a name means, and they may change.
     if GlobalHydra.instance().is_initialized() or not isinstance(item, str | dict):
         return settings_of(understand(item))
     return _settings_once(json.dumps(item, default=str))
@@ -58,25 +60,36 @@ def _settings_once(item: str) -> Reconstruct:
     return settings_of(understand(json.loads(item)))
 
 
-def settings_of(spec: Node, more: Iterable[str] = (), data_dir: str | None = None) -> Reconstruct:
+def settings_of(
+    spec: Node, data_options: Iterable[str] = (), data_dir: str | None = None
+) -> Reconstruct:
     """Return the settings that an item of `reconstructors` stands for.
 
-    `more` are options that a data set has for solvers; `data_dir` is that of the command.
+    Args:
+        spec: as `understand` returns it.
+        data_options: options that a data set has for methods without a network.
+        data_dir: `paths.data_dir` of the command.
+
+    Raises:
+        ValueError: method and model are mixed up, or a network has no weights.
     """
-    given = spec.get("overrides") or []
-    # A mapping says the same, and needs no quotes on the command line.
-    pairs = [f"{key}={value}" for key, value in given.items()] if isinstance(given, dict) else given
-    overrides = list(map(str, pairs))
+    overrides = spec.get("overrides") or []
+    # A list has options as on the command line. A mapping needs no quotes there.
+    if isinstance(overrides, dict):
+        overrides = [f"{key}={value}" for key, value in overrides.items()]
+    overrides = list(map(str, overrides))
     if "model" not in spec:
         if "weights" in spec:
             raise ValueError("weights: expected with model only; a method takes overrides")
         name = spec["method"]
         if name in list_models():
             raise ValueError(f"{name} is a network: write {{model: {name}, weights: FILE}}")
-        chosen: Reconstruct = compose_settings([f"method={name}", *more, *overrides], data_dir)
-        return chosen
-    known = spec["model"] in list_models() or str(spec["model"]).endswith(FILE_SUFFIX)
-    if not known and spec["model"] in list_methods():
+        method_settings: Reconstruct = compose_settings(
+            [f"method={name}", *data_options, *overrides], data_dir
+        )
+        return method_settings
+    is_network_or_file = spec["model"] in list_models() or str(spec["model"]).endswith(FILE_SUFFIX)
+    if not is_network_or_file and spec["model"] in list_methods():
         raise ValueError(f"{spec['model']} is a method: write {{method: {spec['model']}}}")
     settings: Reconstruct = compose_settings([f"model={spec['model']}", *overrides], data_dir)
     if "weights" in spec:
@@ -89,9 +102,9 @@ def settings_of(spec: Node, more: Iterable[str] = (), data_dir: str | None = Non
     return settings
 
 
-def _short(item: str) -> str:
+def _short_name(item: str) -> str:
     path = Path(item)
     if path.suffix != FILE_SUFFIX:
         return item
-    # A training calls every file model.safetensors, and its folder tells which.
+    # A training calls every file model.safetensors, so its folder is the name.
     return path.parent.name if path.stem == "model" and path.parent.name else path.stem

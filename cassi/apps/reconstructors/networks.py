@@ -1,4 +1,4 @@
-"""The node `model`: a registered network, or a file of weights."""
+"""Make the network that a node `model` describes: a registered one, or a file of weights."""
 
 import inspect
 from dataclasses import replace
@@ -13,11 +13,11 @@ from cassi.models.registry import Card, Entry, find_model, plugins_of
 
 
 def model_node(name: str) -> Node:
-    """Return the config of a registered network: its name, weights, which of them, and settings."""
+    """Return the node of a registered network, with the defaults of its settings."""
     entry = find_model(name)
     settings: Node = _settings(entry)
     if entry.shipped:
-        # As the solver would take it: a data set knows its camera.
+        # The noise level that a data set states for the solver holds for the network too.
         return {"name": name} | settings | {"noise": "${oc.select:solver.noise,auto}"}
     return {"name": name, "weights": None, "ema": None} | settings
 
@@ -26,9 +26,10 @@ def _settings(entry: Entry) -> Node:
     parameters = inspect.signature(entry.make).parameters.values()
     missing = inspect.Parameter.empty
     settings = {
-        p.name: "???" if p.default is missing else p.default
-        for p in parameters
-        if p.name != "bands" and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+        parameter.name: "???" if parameter.default is missing else parameter.default
+        for parameter in parameters
+        if parameter.name != "bands"
+        and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
     }
     return settings | dict(entry.settings)
 
@@ -36,8 +37,13 @@ def _settings(entry: Entry) -> Node:
 def build_network(node: Node, bands: int) -> tuple[nn.Module, Card]:
     """Make the network of a `model` node.
 
-    The node has the name of a network, weights (a file, null or `random`) and settings; or the path
-    of a file that a training exported.
+    Args:
+        node: either `path`, a file that a training exported; or the `name` of a registered network,
+            its `weights` (a file, null or `random`) and its settings.
+        bands: C of the camera.
+
+    Raises:
+        ValueError: a setting is unknown or has no value, or the file is for other bands.
     """
     if missing := [key for key, value in node.items() if value == "???"]:
         raise ValueError(f"config: model.{missing[0]} has no value; give it one")
@@ -56,28 +62,35 @@ def build_network(node: Node, bands: int) -> tuple[nn.Module, Card]:
         return network, card if card.bands == bands else _for_any(card, bands)
     name, weights = settings.pop("name"), settings.pop("weights", None)
     ema = settings.pop("ema", None)
-    known = _settings(find_model(name))
-    if unknown := sorted(settings.keys() - known):
-        near = did_you_mean(unknown[0], known, place="model.") or f"; there is {', '.join(known)}"
-        raise ValueError(f"no config value {f'model.{unknown[0]}'!r} of {name}{near}")
+    allowed_settings = _settings(find_model(name))
+    if unknown := sorted(settings.keys() - allowed_settings):
+        hint = (
+            did_you_mean(unknown[0], allowed_settings, place="model.")
+            or f"; there is {', '.join(allowed_settings)}"
+        )
+        raise ValueError(f"no config value {f'model.{unknown[0]}'!r} of {name}{hint}")
     if ema not in (None, True, False):
         raise ValueError(f"model.ema: expected true, false or null, got {ema!r}")
-    given = None if weights in (None, "random") else weights
-    network = make_network(name, bands, given, ema, **settings)
-    if (shipped := shipped_with(network)) is not None:
-        return network, _for_any(shipped.card, bands)
+    weight_file = None if weights in (None, "random") else weights
+    network = make_network(name, bands, weight_file, ema, **settings)
+    if (shipped_network := shipped_with(network)) is not None:
+        return network, _for_any(shipped_network.card, bands)
     return network, Card(name=name, bands=bands, settings=settings, plugins=plugins_of(name))
 
 
 def _for_any(card: Card, bands: int) -> Card:
-    """What a network for any number of bands was trained with says nothing about a camera's."""
+    # A network for any number of bands was trained with wavelengths that are not the camera's.
     return replace(card, bands=bands, wavelengths=None)
 
 
 def check_model(node: Node) -> Card | None:
-    """Look at a `model` node before anything is read that it is needed for.
+    """Check a `model` node before the files of a scene are read.
 
-    Returns what the file of an exported network says of itself; None for a network by name.
+    Returns:
+        The card of an exported network; None for a network by name.
+
+    Raises:
+        ValueError: a network by name has no weights.
     """
     if "path" in node:
         return read_card(node["path"])

@@ -1,4 +1,4 @@
-"""What settings reconstruct with: a solver, a network, or a network that begins a method."""
+"""Make the reconstructor of settings: a solver, a network, or a solver that starts from one."""
 
 from dataclasses import replace
 from typing import Any
@@ -21,18 +21,20 @@ from cassi.solvers.base import Options, Reconstructor, Runs
 from cassi.solvers.linear_system import LinearSystem
 from cassi.systems.grid import Grid
 
-ADAPT = ("method=self_supervised",)
-"""What `adapt=true` puts a network beside: patches of the scene itself, for a minute."""
+ADAPT_OPTIONS = ("method=self_supervised",)
+"""Options of the method that `adapt=true` adds to a network: it trains a prior on patches of the
+scene itself, for a minute."""
 
 
 class Recipe:
-    """What settings describe: a solver, or a network that is made for each number of bands.
+    """Makes the reconstructor that settings describe; a network is made for each number of bands.
 
-    A network beside a method with a start makes its first cube; with `adapt`, that of `ADAPT`.
+    If there is a network and a method with a start, the network makes the method's first cube. With
+    `adapt` this method is that of `ADAPT_OPTIONS`.
 
     Attributes:
         may_change: see `cassi.pipeline.Recipe`.
-        bands: the number that a file of weights was made for, if it says one.
+        bands: the number that a file of weights was made for; None if it can take any.
     """
 
     def __init__(
@@ -53,71 +55,77 @@ class Recipe:
                     f"solver.start: expected auto beside model=…, whose cube is the first one, got "
                     f"{settings.solver['start']!r}"
                 )
-            alone = replace(settings, solver=settings.solver | {"start": None})
-            network = NamedNetwork(alone, Recipe(alone, torch.device("cpu")))
+            network_settings = replace(settings, solver=settings.solver | {"start": None})
+            # On the CPU at first: `NamedNetwork` makes it again on the device of the measurement.
+            network = NamedNetwork(network_settings, Recipe(network_settings, torch.device("cpu")))
             self._method = build_method(settings, network=network)
 
     @property
     def is_network(self) -> bool:
-        """Tell whether it is a network."""
+        """Tell whether the reconstructor is a network alone."""
         return self._method is None
 
     def grid(self, grid: Grid | None) -> Grid | None:
-        """Return the grid along the dispersion that suits the method, of one that suits the frame.
-
-        Bands are as wide as they are apart. The network that comes with the package takes so many
-        at most; a file of weights may be for those of the camera alone.
-        """
+        """Return the spectral grid that the method can use, given the one that suits the frame."""
         if grid is None or (self.settings.model is None and not has_start(self.settings)):
             return grid
+        # A file of weights may be for the number of the camera's bands alone.
         if self.bands is not None:
             return replace(grid, offsets=grid.named)
+        # The network that comes with the package has a largest number of bands.
         return grid.coarser(BANDS[1])
 
     def make(self, bands: int) -> tuple[Reconstructor, Card | None]:
-        """Return the reconstructor for C bands, and what a network says of itself."""
+        """Return the reconstructor for C bands, and the card of a network."""
         if self._method is not None:
             return self._method, None
         if bands not in self._networks:
             torch.manual_seed(self.settings.seed)  # random weights are those of the seed
             network, card = build_network(self.settings.model, bands)
-            ready = prepare(network, self.settings.refine, self.settings.precision)
-            self._networks[bands] = ready.to(self.device), card
+            prepared_network = prepare(network, self.settings.refine, self.settings.precision)
+            self._networks[bands] = prepared_network.to(self.device), card
         return self._networks[bands]
 
 
 def adapted(settings: Any) -> Any:
-    """Return settings with the method that fits a network's cube to the snapshot, if they ask so.
+    """Return settings with the method of `ADAPT_OPTIONS` beside the network, if `adapt` is true.
 
-    It is told the noise of theirs; a method with a start of its own stays.
+    The method gets the noise level of these settings. A method with a start of its own stays.
     """
     if not settings.adapt or has_start(settings):
         return replace(settings, adapt=False)
-    passes, told = compose_settings(ADAPT), (settings.solver or {}).get("noise", "auto")
-    solver = passes.solver | {"noise": told}
-    return replace(settings, solver=solver, prior=passes.prior, adapt=False)
+    method_settings = compose_settings(ADAPT_OPTIONS)
+    noise = (settings.solver or {}).get("noise", "auto")
+    solver = method_settings.solver | {"noise": noise}
+    return replace(settings, solver=solver, prior=method_settings.prior, adapt=False)
 
 
 def has_start(settings: Any) -> bool:
-    """Tell whether the method begins at another's cube: a network's then, where there is one."""
+    """Tell whether the method starts from the cube of another reconstructor."""
     return settings.solver is not None and settings.solver.get("start") is not None
 
 
 def build_method(settings: Any, **parts: Reconstructor) -> Reconstructor:
     """Make the method that the nodes `solver` and `prior` describe.
 
-    `parts` are further reconstructors that the method takes, such as `network`.
+    Args:
+        settings: of a command.
+        parts: further reconstructors that the method takes, such as `network`.
+
+    Raises:
+        ValueError: the prior is missing, or the node describes no reconstructor.
     """
     node, prior = dict(settings.solver), None
     if settings.prior is not None:
         check_node(settings.prior, "prior", complete=True)
         prior = build(settings.prior)
+    # Methods of this package choose a prior themselves; solvers need one.
     elif not node["_target_"].startswith("cassi.methods."):
         raise ValueError("prior: expected one with this solver, such as prior=tv, got null")
     start = node.pop("start", None)
     if start is not None and "network" not in parts:
-        made = _build_start(start, node.get("noise", "auto"))
-        parts["network" if isinstance(made, NamedNetwork) else "start"] = made
+        start_method = _build_start(start, node.get("noise", "auto"))
+        parts["network" if isinstance(start_method, NamedNetwork) else "start"] = start_method
     method: Reconstructor = build(node, prior=prior, **parts)
     if not isinstance(method, Runs):
         raise ValueError(f"solver: expected a reconstructor, got {type(method).__name__}")
@@ -125,7 +133,11 @@ def build_method(settings: Any, **parts: Reconstructor) -> Reconstructor:
 
 
 def build_solver(settings: Any) -> Solver:
-    """Make the solver that settings describe; ValueError where it is another kind of method."""
+    """Make the solver that settings describe.
+
+    Raises:
+        ValueError: they describe another kind of method.
+    """
     solver = build_method(settings)
     if not isinstance(solver, Solver):
         raise ValueError(
@@ -135,21 +147,23 @@ def build_solver(settings: Any) -> Solver:
 
 
 def _build_start(name: Any, noise: Any) -> Reconstructor:
-    """Make what a solver starts from: a method or network by its name, told the same noise."""
+    """Make the method or network that a solver starts from, with the same noise level."""
     if not isinstance(name, str):
         raise ValueError(f"solver.start: expected the name of a method or network, got {name!r}")
     spec = understand(name, "solver.start")
     if noise != "auto":
-        shipped = "model" in spec and spec["model"] in list_models(shipped=True)
-        told = "solver.noise" if "method" in spec else "model.noise" if shipped else None
-        spec = spec if told is None else spec | {"overrides": {told: noise}}
+        is_shipped_network = "model" in spec and spec["model"] in list_models(shipped=True)
+        noise_option = (
+            "solver.noise" if "method" in spec else "model.noise" if is_shipped_network else None
+        )
+        spec = spec if noise_option is None else spec | {"overrides": {noise_option: noise}}
     settings = settings_of(spec)
     recipe = Recipe(settings, torch.device("cpu"))
     return NamedNetwork(settings, recipe) if recipe.is_network else recipe.make(0)[0]
 
 
 class NamedNetwork:
-    """A network as a part of a method, made for a measurement's bands and device."""
+    """A network as a part of a method; it is made for the bands and device of a measurement."""
 
     iterations, halo, shares_batch, network = 1, 96, False, None
 

@@ -1,9 +1,9 @@
-"""What a command is told: one typed, frozen object, made once from Hydra's config.
+"""The settings of a command: one typed, frozen object, made once from Hydra's config.
 
-The files in `conf` hold every value and its default. `commands` and `parts` hold the types. `read`
-fills them: a key that no class has, or a value of another type, is refused. `unknown` says where a
-key that is refused has gone, or which key is near. Nobody beyond these files sees a config: nodes
-that describe an object (`system`, `solver`, …) are plain dicts until `cassi.config.build` makes it.
+The files in `conf` have every setting and its default. `commands` and `parts` have the types.
+`read` fills them, and refuses a key that no class has, or a value of another type. `unknown` writes
+the message on such a key. No other code reads a config. Nodes that describe an object (`system`,
+`solver`, …) are plain dicts until `cassi.config.build` makes the object.
 """
 
 from cassi.apps.settings.commands import (
@@ -29,11 +29,11 @@ from cassi.apps.settings.parts import (
     Validation,
 )
 from cassi.apps.settings.read import influence, read_settings, to_dict, to_yaml
-from cassi.apps.settings.unknown import RENAMED, unknown_key
+from cassi.apps.settings.unknown import MOVED_SETTINGS, unknown_key
 
 __all__ = [
     "KNOWLEDGE",
-    "RENAMED",
+    "MOVED_SETTINGS",
     "UNCERTAINTY",
     "Calibrate",
     "Camera",

@@ -1,4 +1,4 @@
-"""What each command is told: a frozen dataclass, which checks its own values."""
+"""The settings of each command: a frozen dataclass that checks its own values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,8 +7,8 @@ from typing import Any
 
 from cassi.apps.camera.nodes import check_described, find_target
 from cassi.apps.settings.parts import (
-    FILES,
-    NOTHING,
+    FILES_ONLY,
+    NO_INFLUENCE,
     Cluster,
     Data,
     Figure,
@@ -32,23 +32,33 @@ from cassi.plugins import is_loaded
 from cassi.solvers.heldout import check_share
 
 KNOWLEDGE = ("nominal", "calibrated", "told", "ideal")
-"""What a row of an evaluation with a twin can know of the camera."""
+"""Cameras that a row of an evaluation with a twin can get; see docs/reference/twin-model.md."""
 UNCERTAINTY = "uncertainty.tif"
-"""The standard deviations of a cube, beside it."""
+"""File of the standard deviations of a cube, beside it."""
 EXPORTS = ("onnx", "torch_export", "torch_operators", "aotinductor")
-"""What cassi-export can write."""
+"""Formats that cassi-export writes."""
 LIGHTS = ("auto", "all", "lines")
-"""Of a frame: of all wavelengths, or one line per band; auto: a sensor's frame is of all."""
-_SHARED = ("model", "share", "processes", "cluster", "memory_budget", "heldout", "uncertainty")
+"""Light of a frame: of all wavelengths, or one line per band. With auto, a raw frame is of all."""
+# Settings that treat snapshots one by one, in any order, which a sequence cannot.
+_INDEPENDENT_SNAPSHOTS = (
+    "model",
+    "share",
+    "processes",
+    "cluster",
+    "memory_budget",
+    "heldout",
+    "uncertainty",
+)
+# Settings of cassi-reconstruct, and the settings that cannot be used beside each of them.
 _CLASHES = {
-    "sequence": (*_SHARED, "batch"),  # each snapshot starts from the cube of the one before
+    "sequence": (*_INDEPENDENT_SNAPSHOTS, "batch"),
     "calibrate": ("memory_budget",),
     "output.unit": ("memory_budget",),
     "guide": ("memory_budget", "uncertainty"),
     "heldout": ("memory_budget",),
 }
-"""Settings of cassi-reconstruct, and which others none of them goes with."""
-_INSTEAD = {
+# What to do in place of two settings that exclude each other.
+_CLASH_ADVICE = {
     "sequence": "each snapshot starts from the cube of the one before; leave one of them out",
     "calibrate": "run cassi-calibrate, and give the camera that it writes: camera=DIR/camera.yaml",
 }
@@ -56,18 +66,18 @@ _INSTEAD = {
 
 @dataclass(frozen=True, kw_only=True)
 class Common:
-    """What every command has.
+    """Settings of every command.
 
     Attributes:
         plugins: files and modules of the user's own, loaded before the config was composed.
-        vars: names of the user's own, for `${vars.NAME}`; nobody reads them.
+        vars: values of the user's own, for `${vars.NAME}` in a config; no code reads them.
     """
 
-    paths: Paths = field(metadata=NOTHING)
+    paths: Paths = field(metadata=NO_INFLUENCE)
     seed: int
-    threads: int | None = field(metadata=NOTHING)
-    plugins: Any = field(default_factory=list, metadata=NOTHING)  # what counts are their files
-    vars: dict[str, Any] = field(default_factory=dict, metadata=NOTHING)
+    threads: int | None = field(metadata=NO_INFLUENCE)
+    plugins: Any = field(default_factory=list, metadata=NO_INFLUENCE)  # what counts are their files
+    vars: dict[str, Any] = field(default_factory=dict, metadata=NO_INFLUENCE)
 
     def __post_init__(self) -> None:
         check_plugins(self.plugins)
@@ -75,8 +85,8 @@ class Common:
         if self.threads is not None:
             whole_number("threads", self.threads, 1, 1024)
         values = vars(self)
-        kept = {name: values.get(name) for name in ("solver", "prior")}
-        check_nodes({name: node for name, node in kept.items() if node is not None})
+        method_nodes = {name: values.get(name) for name in ("solver", "prior")}
+        check_nodes({name: node for name, node in method_nodes.items() if node is not None})
         if "system" in values:
             check_described("system", values["system"])
         if values.get("noise") is not None:
@@ -86,6 +96,7 @@ class Common:
         if isinstance(mask, dict | list) and not files:
             check_described("mask", mask)
         model = values.get("model")
+        # A network may only be a registered one: a node with a class could build anything.
         if isinstance(model, dict) and "_target_" in model:
             raise ValueError(
                 "model: expected the name of a registered network, got _target_; register yours "
@@ -97,17 +108,17 @@ class Common:
 
 @dataclass(frozen=True, kw_only=True)
 class Sharing(Common):
-    """What the commands share that have many jobs: who does them.
+    """Settings of commands that have many jobs: which processes do them.
 
     Attributes:
-        processes: of this machine; None for this one alone.
-        cluster: other machines, by Dask.
+        processes: number of worker processes on this machine; None does all jobs in this one.
+        cluster: workers on other machines, by Dask.
         share: "3/16" for the third of sixteen commands that share the jobs.
     """
 
-    processes: int | None = field(default=None, metadata=NOTHING)
-    cluster: Cluster | None = field(default=None, metadata=NOTHING)
-    share: str | None = field(default=None, metadata=NOTHING)
+    processes: int | None = field(default=None, metadata=NO_INFLUENCE)
+    cluster: Cluster | None = field(default=None, metadata=NO_INFLUENCE)
+    share: str | None = field(default=None, metadata=NO_INFLUENCE)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -117,13 +128,14 @@ class Sharing(Common):
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshots(Common):
-    """What the commands that read snapshots share: files, camera, frames, solver."""
+    """Settings of commands that read snapshots: files, camera, corrections of frames, solver."""
 
-    measurement: Any = field(metadata=NOTHING)  # the files themselves are told apart, see `store`
+    # Not its name but the file itself is in the fingerprint of a result, see `data.store.stamp`.
+    measurement: Any = field(metadata=NO_INFLUENCE)
     mask: Any
     photographed: Any = "auto"
     light: str = "auto"
-    truth: str | None = field(metadata=NOTHING)
+    truth: str | None = field(metadata=NO_INFLUENCE)
     keys: Roles
     axes: Roles
     wavelengths: Any
@@ -140,25 +152,27 @@ class Snapshots(Common):
     saturation: Any
     window: Any
     scale: float
-    device: str = field(metadata=NOTHING)
-    camera: str | None = field(default=None, metadata=NOTHING)  # its values stand in the others
-    scene: str | None = field(default=None, metadata=NOTHING)  # a name of an experiment's own
+    device: str = field(metadata=NO_INFLUENCE)
+    camera: str | None = field(
+        default=None, metadata=NO_INFLUENCE
+    )  # its values stand in the others
+    scene: str | None = field(default=None, metadata=NO_INFLUENCE)  # a name of an experiment's own
 
     def __post_init__(self) -> None:
         """Check what can be checked without a file."""
         super().__post_init__()
         check_wavelengths(self.wavelengths, "wavelengths")
         errors = self.wavelengths_error
-        for each in errors if isinstance(errors, list) else [0.0 if errors is None else errors]:
-            not_negative("wavelengths_error", each)
+        for error in errors if isinstance(errors, list) else [0.0 if errors is None else errors]:
+            not_negative("wavelengths_error", error)
         _check_frames(self.light, self.photographed)
         bands = self.system.get("bands")
         if bands is not None:
             whole_number("system.bands", bands, 1)
-        given = self.given_wavelengths
-        if given is not None and bands not in (None, len(given)):
+        wavelengths = self.given_wavelengths
+        if wavelengths is not None and bands not in (None, len(wavelengths)):
             raise ValueError(
-                f"wavelengths: expected {bands} values as system.bands says, got {len(given)}"
+                f"wavelengths: expected {bands} values as system.bands says, got {len(wavelengths)}"
             )
 
     @property
@@ -169,14 +183,14 @@ class Snapshots(Common):
     @property
     def bands(self) -> int | None:
         """The number of bands that system and wavelengths state, if any."""
-        given = self.given_wavelengths
-        return self.system.get("bands") if given is None else len(given)
+        wavelengths = self.given_wavelengths
+        return self.system.get("bands") if wavelengths is None else len(wavelengths)
 
 
-def _check_frames(light: str, photographed: Any) -> None:
+def _check_frames(light: str, photograph_setting: Any) -> None:
     one_of("light", light, LIGHTS)
-    if photographed not in (True, False, "auto"):
-        raise ValueError(f"photographed: expected auto, true or false, got {photographed!r}")
+    if photograph_setting not in (True, False, "auto"):
+        raise ValueError(f"photographed: expected auto, true or false, got {photograph_setting!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,14 +199,14 @@ class Reconstruct(Snapshots, Sharing):
 
     model: Node = None
     guide: GuidePicture
-    heldout: float | None = field(metadata=FILES)
-    uncertainty: bool = field(metadata=FILES)
-    output: Output = field(metadata=FILES)
+    heldout: float | None = field(metadata=FILES_ONLY)
+    uncertainty: bool = field(metadata=FILES_ONLY)
+    output: Output = field(metadata=FILES_ONLY)
     refine: Any
     precision: str
     memory_budget: Any
     halo: int | None
-    batch: Any = field(metadata=NOTHING)
+    batch: Any = field(metadata=NO_INFLUENCE)
     calibrate: bool
     align: bool
     adapt: bool = False
@@ -213,6 +227,7 @@ class Reconstruct(Snapshots, Sharing):
             )
         if self.heldout is not None:
             check_share(self.heldout)
+        # The standard deviations would replace the cube.
         if self.uncertainty and self.output.cube == UNCERTAINTY:
             raise ValueError(
                 f"output.cube: expected another name than {UNCERTAINTY}, which uncertainty=true "
@@ -220,18 +235,21 @@ class Reconstruct(Snapshots, Sharing):
             )
 
     def _check_clashes(self) -> None:
-        """Raise ValueError for two settings of which each forbids the other."""
+        """Raise ValueError for two settings that exclude each other."""
         values = vars(self) | {
             "guide": self.guide.file,
             "output.unit": self.output.unit,
             "batch": None if self.batch in ("auto", 1) else self.batch,
         }
-        for name, others in _CLASHES.items():
-            is_set = [other for other in others if values[other] not in (None, False)]
-            if values[name] not in (None, False) and is_set:
-                nothing = "false" if values[name] is True else "null"
-                instead = _INSTEAD.get(name, "leave one of them out")
-                raise ValueError(f"{name}: expected {nothing} with {is_set[0]}; {instead}")
+        for name, excluded_names in _CLASHES.items():
+            # None and false are the neutral values of all these settings.
+            clashing_names = [
+                setting for setting in excluded_names if values[setting] not in (None, False)
+            ]
+            if values[name] not in (None, False) and clashing_names:
+                neutral = "false" if values[name] is True else "null"
+                advice = _CLASH_ADVICE.get(name, "leave one of them out")
+                raise ValueError(f"{name}: expected {neutral} with {clashing_names[0]}; {advice}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,13 +304,15 @@ class Evaluate(Sharing):
     """Settings of cassi-evaluate."""
 
     data: Data
-    camera: str | None = field(default=None, metadata=NOTHING)  # its values stand in the others
+    camera: str | None = field(
+        default=None, metadata=NO_INFLUENCE
+    )  # its values stand in the others
     system: Node
     noise: Node = None
     twin: Twin | None = None
     guide: SimulatedGuide
     benchmark: Protocol | None = None
-    figure: Figure = field(metadata=NOTHING)
+    figure: Figure = field(metadata=NO_INFLUENCE)
     knowledge: list[str]
     reconstructors: Any
     scenes: Any
@@ -326,7 +346,9 @@ class Train(Common):
 
     model: Node
     data: Data
-    camera: str | None = field(default=None, metadata=NOTHING)  # its values stand in the others
+    camera: str | None = field(
+        default=None, metadata=NO_INFLUENCE
+    )  # its values stand in the others
     noise: Node = None  # stands in data.simulator
     optimizer: Node
     scheduler: Node = None
@@ -336,7 +358,7 @@ class Train(Common):
     callbacks: dict[str, Any]
     logger: dict[str, Any]
     ckpt: str | None
-    dry_run: bool = field(default=False, metadata=NOTHING)
+    dry_run: bool = field(default=False, metadata=NO_INFLUENCE)
     channels_last: bool
     compile: bool
     half: bool
@@ -344,21 +366,21 @@ class Train(Common):
 
 
 def check_nodes(nodes: Mapping[str, Any]) -> None:
-    """Raise ValueError unless each describes an object that may be built, with its arguments."""
+    """Raise ValueError unless each node describes an object that may be built."""
     for name, node in nodes.items():
         find_target(node, name)
         check_node(node, name)
 
 
-def check_plugins(named: Any) -> None:
-    """Raise ValueError unless the user has named each plugin of a config at the start.
-
-    A plugin is a program: a config that came from elsewhere cannot bring one.
-    """
-    for name in named if isinstance(named, list) else [] if named is None else [named]:
+def check_plugins(plugins: Any) -> None:
+    """Raise ValueError for a plugin that the user has not named at the start of the command."""
+    # A plugin is a program. A config from elsewhere, such as that of a run, must not bring one.
+    if plugins is None:
+        return
+    for name in plugins if isinstance(plugins, list) else [plugins]:
         if not is_loaded(name):
-            given = str(name)[:200]
+            name_text = str(name)[:200]
             raise ValueError(
-                f"plugins: {given!r} is not loaded, because a plugin is a program; "
+                f"plugins: {name_text!r} is not loaded, because a plugin is a program; "
                 "name it on the command line, plugins=[FILE.py], or in the config of --config-name"
             )

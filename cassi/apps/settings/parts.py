@@ -1,4 +1,4 @@
-"""Parts of settings: what has several values of one kind, and checks them."""
+"""Parts of the settings of commands, such as `output`, `cluster` and `data`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
@@ -14,20 +14,20 @@ Node = Any
 """A dict with `_target_`, from which `cassi.config.build` makes an object; or None."""
 Wavelengths = tuple[float, ...] | None
 CLUSTERS = ("local", "slurm", "pbs", "lsf", "sge", "oar", "htcondor", "moab")
-"""Kinds of clusters: of this machine, and what starts jobs on others."""
+"""Kinds of clusters: workers of this machine, or a system that starts jobs on others."""
 UNITS = ("reflectance", "radiance")
-"""In which a cube may be written."""
+"""Units in which a cube may be written."""
 BANDS = ("wavelengths", "dispersion")
-"""Of a cube: those of the camera, or those that it was computed on."""
-NOTHING = {"changes": "nothing"}
-"""Of a field that changes no result: what was done under another value still holds."""
-FILES = {"changes": "files"}
-"""Of a field that changes which files are written, and not the cube."""
+"""Bands of a cube: those of the camera, or the spectral grid on which it was computed."""
+NO_INFLUENCE = {"changes": "nothing"}
+"""Metadata of a field that changes no result: results of another value count as finished."""
+FILES_ONLY = {"changes": "files"}
+"""Metadata of a field that changes which files are written, and not the cube."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Paths:
-    """Where data sets lie."""
+    """Folders of the machine; `data_dir` is that of all data sets."""
 
     data_dir: str
 
@@ -43,7 +43,7 @@ class Roles:
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """What is written beside metrics.json and convergence.csv."""
+    """The files that are written beside metrics.json and convergence.csv."""
 
     cube: str
     bands: str
@@ -53,10 +53,10 @@ class Output:
     illuminant: str | None
     points: Any
     unit: str | None
-    progress: bool = field(metadata=NOTHING)
+    progress: bool = field(metadata=NO_INFLUENCE)
 
     def __post_init__(self) -> None:
-        """Check before minutes of work, not after them."""
+        """Check the values here, so that an error does not come after minutes of work."""
         name = Path(self.cube)
         if name.suffix.lower() not in WRITE_SUFFIXES or name.name != self.cube:
             raise ValueError(
@@ -75,15 +75,15 @@ class Output:
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Where jobs run that other machines do.
+    """The workers of a Dask cluster.
 
     Attributes:
-        kind: "local" for one of this machine; else the system that starts jobs, "slurm", ….
-        address: of the scheduler of a cluster that is there.
-        workers: the most; None for as many as the machine has free processors.
-        least: workers that stay where there is less to do.
-        resources: of a worker that each job takes, such as `{GPU: 1}`.
-        options: of the class in dask_jobqueue.
+        kind: "local" for workers of this machine; else the system that starts jobs, "slurm", ….
+        address: of the scheduler of a running cluster; None starts one.
+        workers: largest number of workers; None for the free processors of the machine.
+        least: number of workers that stay when there is little to do.
+        resources: that each job takes of a worker, such as `{GPU: 1}`.
+        options: arguments of the class in dask_jobqueue.
     """
 
     kind: str
@@ -102,7 +102,7 @@ class Cluster:
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedGuide:
-    """A picture of every scene by an ordinary camera, in its place, made of the true cube."""
+    """A guide that is simulated from the true cube of each scene, without any shift."""
 
     response: str | None
     noise: float
@@ -113,61 +113,68 @@ class SimulatedGuide:
             raise ValueError(f"guide.noise: expected a number above 0, at most 1, got {self.noise}")
 
     def check_response(self) -> None:
-        """Raise ValueError unless the response has a name."""
+        """Raise ValueError for a response that is not simulated."""
         one_of("guide.response", self.response, ("pan", "cie"), null=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GuidePicture(SimulatedGuide):
-    """A picture of the scene by an ordinary camera beside the coded one."""
+    """A guide in a file: a picture of the scene by an uncoded camera."""
 
     file: str | None
     register: bool
 
     def check_response(self) -> None:
-        """Accept a file too, which is looked for when it is read."""
+        """Accept any response: it may be a file, which is checked when it is read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Monochromatic:
-    """A frame of light of one wavelength, nm, through a filter of a width at half its maximum."""
+    """A frame through a narrow filter: its wavelength and full width at half maximum, nm."""
 
     file: str
     wavelength: Any
     fwhm: float | None = None
 
 
-def read_filters(given: Any, white: str | None) -> list[Monochromatic]:
-    """Return the frames of light of one wavelength that `monochromatic` names, checked."""
-    several = given if isinstance(given, list) else [] if given is None else [given]
-    made = [_one_wavelength(each) for each in several]
-    known = all(each is not None and is_number(each.wavelength) for each in made)
-    if isinstance(given, list) and not (made and known):
+def read_filters(node: Any, white: str | None) -> list[Monochromatic]:
+    """Return the frames through filters that the setting `monochromatic` names.
+
+    Raises:
+        ValueError: a filter lacks its file or wavelength, or has a width without a white frame.
+    """
+    items = node if isinstance(node, list) else [node]
+    if node is None:
+        items = []
+    filters = [_read_filter(frame) for frame in items]
+    have_wavelengths = all(frame is not None and is_number(frame.wavelength) for frame in filters)
+    if isinstance(node, list) and not (filters and have_wavelengths):
         raise ValueError(
-            f"monochromatic: expected {{file: FILE, wavelength: NM}} of each filter, got {given}"
+            f"monochromatic: expected {{file: FILE, wavelength: NM}} of each filter, got {node}"
         )
-    found = [each for each in made if each is not None]
-    widths = [each.fwhm for each in found if each.fwhm is not None]
-    if widths and (white is None or not isinstance(given, list)):
+    frames = [frame for frame in filters if frame is not None]
+    widths = [frame.fwhm for frame in frames if frame.fwhm is not None]
+    # With a width, the spectrum of the lamp within the filter matters; the white frame gives it.
+    if widths and (white is None or not isinstance(node, list)):
         raise ValueError(
             "monochromatic.fwhm: expected white=FILE and a list of filters with it: the light "
             "of the lamp within a filter is that of the white frame"
         )
     if any(not is_number(width) or width <= 0 for width in widths):
         raise ValueError(f"monochromatic.fwhm: expected a width in nm > 0, got {widths}")
-    return found
+    return frames
 
 
-def _one_wavelength(values: Any) -> Monochromatic | None:
-    """Return a frame that settings name; None where they name none."""
+def _read_filter(values: Any) -> Monochromatic | None:
+    """Return the frame through one filter; None if its file is null."""
     names = [entry.name for entry in fields(Monochromatic)]
     if not isinstance(values, dict):
         raise ValueError(
             f"monochromatic: expected {{file: FILE, wavelength: NM}}, or a list, got {values!r}"
         )
     if unknown := [str(key) for key in values if key not in names]:
-        near = did_you_mean(unknown[0], names, cutoff=0.6, place="monochromatic.")
-        hint = near or f"; there is {names}"
+        suggestion = did_you_mean(unknown[0], names, cutoff=0.6, place="monochromatic.")
+        hint = suggestion or f"; there is {names}"
         raise ValueError(f"no config value 'monochromatic.{unknown[0]}'{hint}")
     if values.get("file") is None:
         return None
@@ -178,7 +185,7 @@ def _one_wavelength(values: Any) -> Monochromatic | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Validation:
-    """How the validation scenes are measured."""
+    """The validation of a training: how its scenes are cut and measured."""
 
     simulator: Node = None
     crop: Any = None
@@ -216,28 +223,32 @@ class Data:
     def __post_init__(self) -> None:
         """Check the wavelengths, and the noise of what is simulated."""
         check_wavelengths(self.wavelengths, "data.wavelengths")
-        judged = None if self.validation is None else self.validation.simulator
-        places = {"data.simulator": self.simulator, "data.validation.simulator": judged}
-        for place, simulator in places.items():
+        validation_simulator = None if self.validation is None else self.validation.simulator
+        simulators = {
+            "data.simulator": self.simulator,
+            "data.validation.simulator": validation_simulator,
+        }
+        for place, simulator in simulators.items():
             noise = simulator.get("noise") if isinstance(simulator, dict) else None
             if noise is not None:
                 check_described("noise", noise, f"{place}.noise")
 
     @property
     def given_wavelengths(self) -> Wavelengths:
-        """The bands that cubes are brought to, nm; None for those of the files."""
+        """Wavelengths to which cubes are interpolated, nm; None keeps those of the files."""
         return None if self.wavelengths is None else tuple(map(float, self.wavelengths))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Protocol:
-    """Measurements to compare methods on: what each case changes of the settings.
+    """A benchmark: cases on which methods are compared, each with other settings.
 
     Attributes:
         name: of the benchmark.
-        source: where the published figures come from, and what of.
-        cases: parts of the settings, such as `{noise: …, twin: {shift: [0, 1]}}`, by name.
-        published: rows that others report of a twin: `case`, `method`, and columns in dB.
+        source: publication of the figures in `published`.
+        cases: by name, the settings that a case changes, such as
+            `{noise: …, twin: {shift: [0, 1]}}`.
+        published: rows that others have published: `case`, `method`, and columns in dB.
     """
 
     name: str
@@ -248,14 +259,14 @@ class Protocol:
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """What `figures/SCENE.pdf` shows; see `cassi.viz.figures.Layout`."""
+    """The content of `figures/SCENE.pdf`; see `cassi.viz.figures.Layout`."""
 
     bands: list[float] | None = None
     zoom: Any = None
     regions: list[Any] | None = None
 
     def __post_init__(self) -> None:
-        """Check what needs no scene."""
+        """Check the form of the values; whether they fit a scene is checked when it is drawn."""
         if self.zoom not in (None, "auto") and not is_list(self.zoom, 3):
             raise ValueError(
                 f"figure.zoom: expected null, auto or [row, column, side], got {self.zoom!r}"
@@ -274,6 +285,8 @@ def check_wavelengths(values: Any, name: str) -> None:
         raise ValueError(f"{name}: expected a list of numbers in nm, got {values!r}")
     if not values or any(not b > a for a, b in pairwise(values)):
         raise ValueError(f"{name}: expected increasing values in nm, one per band, got {values}")
+    # Optical wavelengths are hundreds of nm. Below 10, they are in another unit or are numbers of
+    # bands.
     if not values[0] >= 10:
         raise ValueError(
             f"{name}: expected nm, got {values[0]} to {values[-1]}; are these micrometres?"

@@ -1,4 +1,4 @@
-"""Composed configs to settings, and settings to dicts and files."""
+"""Turn composed configs into settings, and settings into dicts and files."""
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
@@ -19,29 +19,38 @@ T = TypeVar("T")
 
 
 def read_settings(config: DictConfig, kind: Callable[..., T], options: Iterable[str] = ()) -> T:
-    """Turn a composed config into settings.
+    """Turn a composed config into settings of a class.
 
-    `options` of the command line win over the file of a camera.
+    Args:
+        config: composed by Hydra.
+        kind: one of the classes in `commands`.
+        options: of the command line; they win over the file of a camera.
+
+    Raises:
+        ValueError: a key is unknown, a value is missing, or values do not fit each other.
     """
     if absent := {"seed", "paths"} - set(map(str, config)):
         raise ValueError(
             f"no config value {min(absent)!r}; a config of your own begins with "
             f"defaults: [{kind.__name__.lower()}, _self_]; a camera's file is given by camera=FILE"
         )
+    # OmegaConf's own message on this value of an earlier version would not name the new setting.
     if config.get("calibrate") == "auto":
         raise ValueError("calibrate: expected true or false, got auto; auto is align=true now")
     config = with_camera(config, kind.__name__.lower(), options)
     _check_denoiser(config)
-    _check_missing(kind, config)  # where the class has another value, which would win
+    # Before the merge: a default of the class would take the place of a missing value.
+    _check_missing(kind, config)
     try:
-        merged = OmegaConf.merge(OmegaConf.structured(_schema(kind)), config)
+        merged_config = OmegaConf.merge(OmegaConf.structured(_schema(kind)), config)
     except (ConfigKeyError, ConfigAttributeError) as error:
         raise ValueError(unknown_key(error)) from error
-    _check_missing(kind, merged)
-    values: Any = OmegaConf.to_container(merged, resolve=True, throw_on_missing=False)
-    if "mask" in (values.get("system") or {}):  # that of a preset, where none is given
-        own = values["system"].pop("mask")
-        values["mask"] = own if values.get("mask") is None else values["mask"]
+    _check_missing(kind, merged_config)
+    values: Any = OmegaConf.to_container(merged_config, resolve=True, throw_on_missing=False)
+    # A preset of `system` may bring its mask, which counts if no other one is set.
+    if "mask" in (values.get("system") or {}):
+        preset_mask = values["system"].pop("mask")
+        values["mask"] = preset_mask if values.get("mask") is None else values["mask"]
     settings: T = _fill(kind, values)
     return settings
 
@@ -57,17 +66,19 @@ def to_yaml(value: Mapping[str, Any]) -> str:
 
 
 def influence(settings: Any, on: str = "files") -> dict[str, Any]:
-    """Return what results depend on, as dicts, lists and scalars.
+    """Return the settings that results depend on, as dicts, lists and scalars.
 
-    `on` is "files" for all that is written, "cube" for the cube alone.
+    Args:
+        settings: of a command, or a part of them.
+        on: "files" for all results, "cube" for the cube alone.
     """
-    kept = {}
+    values = {}
     for entry in fields(settings):
         changes = entry.metadata.get("changes", "cube")
         if changes == "cube" or (changes == "files" and on == "files"):
             value = getattr(settings, entry.name)
-            kept[entry.name] = influence(value, on) if is_dataclass(value) else value
-    return kept
+            values[entry.name] = influence(value, on) if is_dataclass(value) else value
+    return values
 
 
 @functools.cache
@@ -77,50 +88,56 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 @functools.cache
 def _schema(kind: Any) -> Any:
-    """Return the class as OmegaConf may fill it: one that is frozen cannot be merged into."""
+    """Return a copy of a class of settings that is not frozen."""
+    # OmegaConf checks keys and types by merging a config into a class, which must not be frozen.
     entries = []
     for entry in fields(kind):
         hint = _hints(kind)[entry.name]
-        if (inner := _inner(hint)) is not None:
-            hint = _schema(inner) if hint is inner else _schema(inner) | None
+        if (nested_class := _settings_class(hint)) is not None:
+            hint = _schema(nested_class) if hint is nested_class else _schema(nested_class) | None
         default = {name: getattr(entry, name) for name in ("default", "default_factory")}
         entries.append((entry.name, hint, field(**default)))
     return make_dataclass(kind.__name__, entries, kw_only=True)
 
 
-def _inner(hint: Any) -> Any:
+def _settings_class(hint: Any) -> Any:
     """Return the class of settings that a type hint names, alone or beside None."""
     options = get_args(hint) or (hint,)
     return next((option for option in options if is_dataclass(option)), None)
 
 
 def _check_denoiser(config: DictConfig) -> None:
-    """Raise where the prior takes the config's denoiser, and that is not complete."""
-    known = isinstance(config.get("denoiser"), DictConfig)
-    missing = sorted(OmegaConf.missing_keys(config.denoiser)) if known else []
+    """Raise ValueError if the prior refers to the denoiser, and a value of that is missing."""
+    is_node = isinstance(config.get("denoiser"), DictConfig)
+    missing = sorted(OmegaConf.missing_keys(config.denoiser)) if is_node else []
     if missing and "${denoiser}" in OmegaConf.to_yaml(config.get("prior")):
         key = f"denoiser.{missing[0].removeprefix('denoiser.')}"
         raise ValueError(f"config: {key} has no value; give it one, {key}=…")
 
 
-def _check_missing(kind: Any, config: Any, place: str = "") -> None:
-    """Raise for a setting that has no value; nodes may have such values inside."""
+def _check_missing(kind: Any, config: Any, prefix: str = "") -> None:
+    """Raise ValueError for a setting without a value.
+
+    Values inside of nodes are checked when their object is built.
+    """
     for key in map(str, config):
         if key in _hints(kind) and OmegaConf.is_missing(config, key):
-            if f"{place}{key}" == "data.root":
+            if f"{prefix}{key}" == "data.root":
                 raise ValueError(
                     "data.root: expected a folder of cubes, got none; give data.root=DIR, or "
                     "data.root=null data.measurements=DIR to evaluate on measurements"
                 )
-            raise ValueError(f"config: {place}{key} has no value; give it one, {place}{key}=…")
-        inner = _inner(_hints(kind).get(key))
-        if inner is not None and isinstance(config[key], DictConfig):
-            _check_missing(inner, config[key], f"{place}{key}.")
+            raise ValueError(f"config: {prefix}{key} has no value; give it one, {prefix}{key}=…")
+        nested_class = _settings_class(_hints(kind).get(key))
+        if nested_class is not None and isinstance(config[key], DictConfig):
+            _check_missing(nested_class, config[key], f"{prefix}{key}.")
 
 
 def _fill(kind: Any, values: Any) -> Any:
-    made = {}
+    arguments = {}
     for name, hint in _hints(kind).items():
-        value, inner = values[name], _inner(hint)
-        made[name] = value if inner is None or value is None else _fill(inner, value)
-    return kind(**made)
+        value, nested_class = values[name], _settings_class(hint)
+        arguments[name] = (
+            value if nested_class is None or value is None else _fill(nested_class, value)
+        )
+    return kind(**arguments)

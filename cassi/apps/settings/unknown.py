@@ -1,4 +1,4 @@
-"""Keys that there are not: where a setting has moved, and which keys are near."""
+"""Explain an unknown key: where a setting has moved, or which keys have a similar name."""
 
 from dataclasses import fields
 from typing import Any
@@ -9,7 +9,7 @@ from cassi.apps.arguments import options_of, paper_recipes
 from cassi.apps.settings.commands import Calibrate, Camera, Evaluate, Export, Train
 from cassi.checks import did_you_mean
 
-RENAMED = {
+MOVED_SETTINGS = {
     **{f"experiment={name}": f"it is method={name} now" for name in options_of("method")},
     **{f"experiment=train_{name}": f"it is recipe={name} now" for name in options_of("recipe")},
     **{f"experiment={name}": f"it is recipe={name} now" for name in paper_recipes()},
@@ -36,43 +36,47 @@ RENAMED = {
     "prior.settled": "it is 0.4 now, for every scene",
     "prior.balance": "it is solver.balance with solver=auto",
 }
-"""Settings and options of groups that have moved, and where they are now."""
+"""Settings and options of groups that have moved, each with a hint on its new name."""
 _COMMANDS = (Export, Camera, Calibrate, Evaluate, Train)
 _OF_COMMANDS = {entry.name for command in _COMMANDS for entry in fields(command)}
 
 
-def renamed(key: str) -> str | None:
-    """Say where a setting that has moved is now; None for any other."""
-    found = RENAMED.get(key) or RENAMED.get(key.partition(".")[0])
-    return None if found is None else f"no config value {key!r}: {found}"
+def moved_hint(key: str) -> str | None:
+    """Return a message on a setting that has moved; None for any other."""
+    hint = MOVED_SETTINGS.get(key) or MOVED_SETTINGS.get(key.partition(".")[0])
+    return None if hint is None else f"no config value {key!r}: {hint}"
 
 
 def unknown_key(error: Any) -> str:
-    """Say what OmegaConf's error about a key means, with the nearest keys that there are."""
-    key, known = str(error.full_key or error.key), list(map(str, error.parent_node or ()))
-    if (said := renamed(key)) is not None:
-        return said
-    place, dot, name = key.rpartition(".")
-    if place and not known:
-        return f"no config value {key!r}; {place} is null here"
-    rest = f"; there is {', '.join(known)}" if place else "; names of your own go under vars:"
-    if not place and key in _OF_COMMANDS:
+    """Return the message for OmegaConf's error about an unknown key, with similar keys."""
+    key, sibling_keys = str(error.full_key or error.key), list(map(str, error.parent_node or ()))
+    if (hint := moved_hint(key)) is not None:
+        return hint
+    # The likeliest mistake first: a part that is null, a key of another command, a key in the wrong
+    # place, and last a name that is misspelt.
+    prefix, dot, name = key.rpartition(".")
+    if prefix and not sibling_keys:
+        return f"no config value {key!r}; {prefix} is null here"
+    alternatives = (
+        f"; there is {', '.join(sibling_keys)}" if prefix else "; names of your own go under vars:"
+    )
+    if not prefix and key in _OF_COMMANDS:
         return (
             f"no config value {key!r} of this command, it is another's; does the config begin with "
             "the defaults of another? A camera for all commands is a file for camera=FILE"
         )
-    if not place and (inside := _places_of(name, error.parent_node)):
-        return f"no config value {key!r}; did you mean {' or '.join(inside[:3])}?"
-    near = did_you_mean(name, known, cutoff=0.6, place=place + dot)
-    return f"no config value {key!r}{near or rest}"
+    if not prefix and (full_names := _find_key(name, error.parent_node)):
+        return f"no config value {key!r}; did you mean {' or '.join(full_names[:3])}?"
+    suggestion = did_you_mean(name, sibling_keys, cutoff=0.6, place=prefix + dot)
+    return f"no config value {key!r}{suggestion or alternatives}"
 
 
-def _places_of(name: str, config: Any, place: str = "") -> list[str]:
-    """Return where a key stands inside of a config, by full names, the shortest first."""
+def _find_key(name: str, config: Any, prefix: str = "") -> list[str]:
+    """Return the full names under which a config has a key, the least nested first."""
     if not isinstance(config, DictConfig) or config._is_none() or config._is_missing():
         return []
-    found = [f"{place}{name}"] if place and name in config else []
+    full_names = [f"{prefix}{name}"] if prefix and name in config else []
     for key in map(str, config):
         node = config._get_node(key)
-        found += _places_of(name, node, f"{place}{key}.")
-    return sorted(found, key=lambda full: full.count("."))
+        full_names += _find_key(name, node, f"{prefix}{key}.")
+    return sorted(full_names, key=lambda name: name.count("."))

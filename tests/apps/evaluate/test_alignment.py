@@ -8,7 +8,7 @@ import torch
 
 from cassi.apps.evaluate import rows
 from cassi.apps.evaluate.problems import load_benchmark, preparation
-from cassi.apps.evaluate.rows import Knowledge, make_rows
+from cassi.apps.evaluate.rows import CameraView, make_rows
 from cassi.apps.reconstructors import Recipe, compose_settings
 from cassi.apps.settings import Evaluate
 from cassi.apps.snapshot import prepare
@@ -28,7 +28,7 @@ def test_rows_that_know_more_are_not_aligned(monkeypatch):
     snapshot = Snapshot(system(cube), Camera(system), cube)
     problem = Problem("one", snapshot, "", Twin().true_camera(system))
     for known, count in [("told", 0), ("ideal", 0), ("nominal", 1)]:
-        seen = Knowledge(known, align=True)(problem)
+        seen = CameraView(known, align=True)(problem)
         assert len(moved) == count
         assert torch.allclose(seen.y, problem.y)
 
@@ -37,7 +37,7 @@ def test_each_row_has_a_hash_of_what_it_knows():
     told = {"auto": Given(auto())}, {"auto": "1"}, ["nominal", "told"]
     rows, hashes, views = make_rows(*told, align=True, guide=False)
     assert list(rows) == ["auto", "auto (told)"]
-    assert views["auto"] == Knowledge("nominal", align=True)
+    assert views["auto"] == CameraView("nominal", align=True)
     other = make_rows(*told, align=False, guide=False)[1]
     assert len({*hashes.values(), *other.values(), "1"}) == 5
     taken = {"auto": Given(auto()), "auto (told)": Given(auto())}, {"auto": "1", "auto (told)": "2"}
@@ -67,7 +67,7 @@ def test_a_raw_frame_has_the_camera_that_reconstruct_gives_it(tmp_path):
     data += ["data.evaluation.dark=0.1", "data.wavelengths=[450.0,520.0,640.0]"]
     settings = compose_settings([*camera, *data], kind=Evaluate)
     problem = preparation({"": settings}, load_benchmark(settings), CPU)("", "one")
-    found = Knowledge()(problem).snapshot
+    found = CameraView()(problem).snapshot
     assert torch.equal(found.y, wanted.y)
     assert found.camera.grid == wanted.camera.grid is not None
     assert found.camera.system.all_light

@@ -45,7 +45,7 @@ def test_one_store_has_the_cubes_of_all(reconstruct, day, tmp_path):
 
 
 def test_new_ones_come_after_those_that_are_there(reconstruct, day, tmp_path, monkeypatch):
-    monkeypatch.setattr(many, "FEW", 1)
+    monkeypatch.setattr(many, "MAX_FOLDERS", 1)
     store = tmp_path / "run" / "day.zarr"
     reconstruct(*day("bcd"), "output.cube=day.zarr").ok()
     first = stamps(store / "cube" / "c", "**/0")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import cassi
-from cassi.apps.arguments import asked, write_nothing
+from cassi.apps.arguments import asks_for_info, write_nothing
 from cassi.apps.reconstruct.info import estimate, name_method
 from cassi.pipeline.snapshot import Camera, Snapshot
 from cassi.solvers import Function
@@ -48,10 +48,10 @@ def test_many_snapshots(reconstruct, write_day):
 
 def test_a_word_of_hydra_is_hydras():
     known = ("all", "plugins")
-    assert asked(["a=1", "--info"], known)
-    assert asked(["--info", "a=1"], known)
-    assert not asked(["--info", "plugins"], known)
-    assert not asked(["a=1"], known)
+    assert asks_for_info(["a=1", "--info"], known)
+    assert asks_for_info(["--info", "a=1"], known)
+    assert not asks_for_info(["--info", "plugins"], known)
+    assert not asks_for_info(["a=1"], known)
     arguments, into = write_nothing(["--info", "a=1", "hydra.run.dir=x"])
     assert into == "x"
     assert arguments == ["a=1", "hydra.run.dir=.", "hydra.output_subdir=null"]

@@ -86,7 +86,7 @@ def test_a_network_is_the_start_of_a_solver_that_has_one(reconstruct, camera, re
 
 def test_adapt_puts_a_network_before_passes(reconstruct, camera, monkeypatch, tmp_path):
     passes = (*METHOD, "solver.passes=2", "solver.iterations=2", "solver.start=auto")
-    monkeypatch.setattr(recipe, "ADAPT", passes)
+    monkeypatch.setattr(recipe, "ADAPT_OPTIONS", passes)
     network = ("model=gap_net", "model.weights=random", "model.stages=1", "output.pictures=false")
     given = (*camera.given(), *network)
     reconstruct(*given, "solver.noise=0", "adapt=true").ok()
@@ -97,7 +97,7 @@ def test_adapt_puts_a_network_before_passes(reconstruct, camera, monkeypatch, tm
 
 def test_adapt_is_as_its_experiment_and_for_networks_only(reconstruct, camera):
     adapt = compose_settings(["model=pretrained", "adapt=true"])
-    spelled = compose_settings(["model=pretrained", *recipe.ADAPT])
+    spelled = compose_settings(["model=pretrained", *recipe.ADAPT_OPTIONS])
     alone = compose_settings(["model=pretrained"])
     cpu = torch.device("cpu")
     identities = [identity_of(each, 28, cpu) for each in (adapt, spelled, alone)]
