@@ -28,7 +28,7 @@ def test_parts_make_the_cube_that_readers_read(tmp_path, name):
 
 
 def test_a_store_of_many_chunks(tmp_path, monkeypatch):
-    monkeypatch.setattr("cassi.data.formats.zarr._CHUNK", 4 * 20 * 4)  # of four rows
+    monkeypatch.setattr("cassi.data.formats.zarr._CHUNK_BYTES", 4 * 20 * 4)  # of four rows
     x = np.random.default_rng(0).random((3, 30, 20), dtype=np.float32)
     stack = create_stack(tmp_path / "cube.zarr", x.shape, NM)
     stack.write(x[:, :9], slice(0, 9), slice(None))
