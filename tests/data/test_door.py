@@ -32,7 +32,7 @@ def own_reader():
 
 
 def pid():
-    return door._process.running.pid
+    return door._reader.process.pid
 
 
 def test_one_process_serves_all_files_of_all_threads(cube_file):
@@ -76,12 +76,12 @@ def test_a_copy_of_the_process_has_a_reader_of_its_own(cube_file):
 def test_the_limit_is_the_users(tmp_path, monkeypatch, own_reader):
     path = tmp_path / "a.npz"
     np.savez_compressed(path, cube=np.zeros((3, 2000, 2000), "f4"))
-    monkeypatch.setenv(door.LIMIT, "30")
+    monkeypatch.setenv(door.LIMIT_VARIABLE, "30")
     with pytest.raises(ValueError, match=r"a\.npz: reading it takes more than 30 MB; .*=60"):
         io.read_cube(path)
-    monkeypatch.setenv(door.LIMIT, "400")
+    monkeypatch.setenv(door.LIMIT_VARIABLE, "400")
     assert io.read_cube(path).shape == (1, 3, 2000, 2000)
-    monkeypatch.setenv(door.LIMIT, "many")
+    monkeypatch.setenv(door.LIMIT_VARIABLE, "many")
     with pytest.raises(ValueError, match=r"CASSI_READ_MB: expected a whole number of MB"):
         io.read_cube(path)
 
@@ -89,7 +89,7 @@ def test_the_limit_is_the_users(tmp_path, monkeypatch, own_reader):
 def test_the_machine_keeps_a_part_of_its_memory(tmp_path, monkeypatch, own_reader):
     """Whatever limit the file's size or the user allows."""
     np.savez_compressed(tmp_path / "a.npz", cube=np.zeros((20, 2000, 2000)))
-    monkeypatch.setenv(door.LIMIT, "3000")
+    monkeypatch.setenv(door.LIMIT_VARIABLE, "3000")
     monkeypatch.setenv("SLURM_MEM_PER_NODE", "700")  # of which the array would take 610
     with pytest.raises(ValueError, match=r"more than the 550 MB that this machine has for it$"):
         io.read_cube(tmp_path / "a.npz")
@@ -140,7 +140,7 @@ kill = lambda number: os.kill(os.getpid(), number)
 worker.CALLS["array"] = lambda path, **_: {doing}
 serve("""
     monkeypatch.setattr(door, "_PROGRAM", door._PROGRAM.replace("\nserve(", other))
-    monkeypatch.setattr(door, "_SLOWER", 0.01 if "sleep" in doing else 1.5)
+    monkeypatch.setattr(door, "_MAX_ELAPSED_RATIO", 0.01 if "sleep" in doing else 1.5)
     with pytest.raises(kind, match=message):
         io.read_cube(cube_file[0])
 
@@ -162,12 +162,12 @@ def test_want_of_memory_is_told_from_damage():
 def test_what_may_be_opened_while_a_file_is_read(tmp_path, monkeypatch):
     """The file and the other one of its pair, what Python imports, and nothing to write to."""
     # As of a script that lies there.
-    monkeypatch.setattr(worker, "_HOMES", {str(tmp_path), sys.prefix})
+    monkeypatch.setattr(worker, "_LIBRARY_FOLDERS", {str(tmp_path), sys.prefix})
 
     def ask(name, flags=os.O_RDONLY, event="open"):
         worker._audit(event, (name if isinstance(name, int) else str(tmp_path / name), "r", flags))
 
-    with worker._only(tmp_path / "a.hdr"):
+    with worker._allow_only(tmp_path / "a.hdr"):
         for name in ("a.hdr", "a.img", "mine.py", f"{sys.prefix}/a.json", 3):
             ask(name)
         ask("b.img", event="import")
@@ -181,6 +181,6 @@ def test_what_may_be_opened_while_a_file_is_read(tmp_path, monkeypatch):
                 ask(name, flags)
         with pytest.raises(PermissionError, match=r"os\.remove while a file is read"):
             ask("a.hdr", event="os.remove")
-    with worker._only(tmp_path / "a.tif"), pytest.raises(PermissionError, match="alone"):
+    with worker._allow_only(tmp_path / "a.tif"), pytest.raises(PermissionError, match="alone"):
         ask("a.img")
     ask("b.img", os.O_WRONLY)
