@@ -191,7 +191,10 @@ def scale_integers(
     largest_level = int(array.max())
     sensor_bits = next((bits for bits in _SENSOR_BITS if largest_level < 1 << bits), None)
     if role_name == "measurement" and maximum == 65535 and sensor_bits is not None:
-        remark += f", none above {largest_level}: of a camera of {sensor_bits} bits? then set bits={sensor_bits}"
+        remark += (
+            f", none above {largest_level}: of a camera of {sensor_bits} bits? "
+            f"then set bits={sensor_bits}"
+        )
     return array / np.float32(maximum), remark, 1.0
 
 
@@ -205,6 +208,7 @@ def check_float32(array: np.ndarray) -> None:
     )
     if largest > float(np.finfo(np.float32).max) or 0 < largest < _MIN_LARGEST_VALUE:
         raise ValueError(
-            f"its largest value {largest:.2g} is beyond float32, which computes from {_MIN_LARGEST_VALUE:.0e} "
-            f"to 3e+38; save it in another unit, such as divided by {largest:.0e}"
+            f"its largest value {largest:.2g} is beyond float32, which computes from "
+            f"{_MIN_LARGEST_VALUE:.0e} to 3e+38; save it in another unit, such as divided by "
+            f"{largest:.0e}"
         )

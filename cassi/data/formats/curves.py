@@ -65,8 +65,8 @@ def read_curve(
             or band_nm[-1] > curve_nm[-1] + _MAX_EXTRAPOLATION_NM
         ):
             raise ValueError(
-                f"{name}: expected a curve of {band_nm[0]:g} to {band_nm[-1]:g} nm as the bands, got "
-                f"{curve_nm[0]:g} to {curve_nm[-1]:g} nm in {path}"
+                f"{name}: expected a curve of {band_nm[0]:g} to {band_nm[-1]:g} nm as the bands, "
+                f"got {curve_nm[0]:g} to {curve_nm[-1]:g} nm in {path}"
             )
         columns = [np.interp(band_nm, curve_nm, column) for column in table[:, 1:].T]
         return columns[0], columns[1] if len(columns) > 1 else np.zeros(bands)

@@ -47,7 +47,7 @@ def read_envi(path: Path) -> Iterator[Source]:
         raise ValueError(f"unknown interleave {header['interleave']!r}; expected bsq, bil or bip")
     expected_bytes = image.offset + math.prod(shape) * np.dtype(image.dtype).itemsize
     stored_bytes = data_path.stat().st_size
-    # An ENVI file has no checksum. Only a wrong length shows a damaged header or a file that is cut.
+    # An ENVI file has no checksum. Only a wrong length shows a damaged header or a cut file.
     if expected_bytes != stored_bytes or min(shape) < 1:
         raise ValueError(
             f"the header promises {expected_bytes} bytes, {data_path.name} has {stored_bytes}"
@@ -57,8 +57,8 @@ def read_envi(path: Path) -> Iterator[Source]:
     ]
     if bad_bands:
         raise ValueError(
-            f"its header marks {len(bad_bands)} bands as bad (bbl), the first is band {bad_bands[0]} of "
-            f"{shape[2]}; save it without them"
+            f"its header marks {len(bad_bands)} bands as bad (bbl), the first is band "
+            f"{bad_bands[0]} of {shape[2]}; save it without them"
         )
     scale_factor = float(header.get("reflectance scale factor", 1.0))
     wavelengths = header.get("wavelength")

@@ -111,8 +111,8 @@ def read_item(item: Any) -> np.ndarray:
                 ", ".join(_FILTERS.values()),
             )
             raise ValueError(
-                f"{item.name} is stored by the filter {filter_name}, expected {known_filters}; write it again "
-                "with h5repack -f GZIP=4 IN OUT"
+                f"{item.name} is stored by the filter {filter_name}, expected {known_filters}; "
+                "write it again with h5repack -f GZIP=4 IN OUT"
             )
     # HDF5 takes its fill value for what was never written, for example after a full disk.
     if item.chunks is not None:

@@ -159,8 +159,8 @@ def read_zarr(path: Path) -> Iterator[Source]:
             # zarr takes its fill value for a chunk without a file.
             if n_missing > 0:
                 raise ValueError(
-                    f"{n_missing} of its {array.nchunks} chunks are not there; copy the store again, "
-                    "or write it with write_empty_chunks=True"
+                    f"{n_missing} of its {array.nchunks} chunks are not there; copy the store "
+                    "again, or write it with write_empty_chunks=True"
                 )
             return unpack(np.asarray(array[...]), _attributes(array), axes[name])
 
