@@ -233,8 +233,8 @@ def stamp(value: object, content: bool = False) -> Any:
             return f"sha256:{digest(file)}"
         if not stat.S_ISDIR(status.st_mode):
             return [file.name, status.st_size, status.st_mtime_ns]
-        changed = max(path.stat().st_mtime_ns for path in (file, *file.rglob("*")))
-        return [file.name, size_of(file), changed]
+        latest_change_ns = max(path.stat().st_mtime_ns for path in (file, *file.rglob("*")))
+        return [file.name, size_of(file), latest_change_ns]
     return value
 
 

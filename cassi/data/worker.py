@@ -189,7 +189,7 @@ def _limits(megabytes: int, seconds: int) -> Iterator[None]:
 
 
 # The file or folder that may be opened at present; None between files, when all may be opened.
-_allowed: Path | None = None
+_allowed_path: Path | None = None
 _PACKAGE = str(Path(__file__).parents[1])
 # Folders from which Python and its libraries read. If the requested file lies in such a folder
 # itself, a neighbour with data must not be opened: there only code is allowed.
@@ -203,17 +203,17 @@ _CODE_SUFFIXES = (".py", ".pyc", ".so")
 @contextlib.contextmanager
 def _allow_only(path: Path) -> Iterator[None]:
     """Let Python open this file or folder only, and only to read it."""
-    global _allowed
-    _allowed = Path(os.path.realpath(path))
+    global _allowed_path
+    _allowed_path = Path(os.path.realpath(path))
     try:
         yield
     finally:
-        _allowed = None
+        _allowed_path = None
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
     """Raise PermissionError for what reading a file needs not; Python calls this as audit hook."""
-    if _allowed is None or (event != "open" and event not in _FORBIDDEN_EVENTS):
+    if _allowed_path is None or (event != "open" and event not in _FORBIDDEN_EVENTS):
         return
     if event != "open":
         raise PermissionError(f"{event} while a file is read")
@@ -224,13 +224,15 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
     if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC) == 0:
         is_code = target.suffix in _CODE_SUFFIXES
         folders = [
-            folder for folder in _LIBRARY_FOLDERS if is_code or not _allowed.is_relative_to(folder)
+            folder
+            for folder in _LIBRARY_FOLDERS
+            if is_code or not _allowed_path.is_relative_to(folder)
         ]
-        if any(target.is_relative_to(folder) for folder in (str(_allowed), *folders)):
+        if any(target.is_relative_to(folder) for folder in (str(_allowed_path), *folders)):
             return
-        if _is_pair(_allowed, target):
+        if _is_pair(_allowed_path, target):
             return
-    raise PermissionError(f"expected to read {_allowed.name} alone, it leads to {target}")
+    raise PermissionError(f"expected to read {_allowed_path.name} alone, it leads to {target}")
 
 
 def describe(error: BaseException) -> dict[str, object]:

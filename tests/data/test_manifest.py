@@ -37,9 +37,9 @@ def manifest(root):
 def test_all_there(manifest, root):
     found = check_split(manifest, "train", root)
     assert {path.name for path in found.paths} == {"apple.npy", "pear.npy"}
-    assert found.unlisted == ()
+    assert found.unlisted_files == ()
     _save(root / "train" / "more.npy", 9)
-    assert [path.name for path in check_split(manifest, "train", root).unlisted] == ["more.npy"]
+    assert [path.name for path in check_split(manifest, "train", root).unlisted_files] == ["more.npy"]
 
 
 def test_missing_and_changed(manifest, root):
@@ -137,7 +137,7 @@ def test_script_writes_what_is_read(root, monkeypatch):
     assert manifest.wavelengths == (500.0,)
     assert manifest.aliases == {"test/scene01.npy": "fig"}
     for split in SPLITS:
-        assert check_split(manifest, split, root).unlisted == ()
+        assert check_split(manifest, split, root).unlisted_files == ()
 
 
 def test_bundled_manifest():
@@ -154,4 +154,4 @@ def test_real_data(data_dir):
     for split in SPLITS:
         found = check_split(manifest, split, data_dir)
         assert len(found.paths) == len(manifest.files(split))
-        assert found.unlisted == ()
+        assert found.unlisted_files == ()

@@ -170,7 +170,7 @@ def test_links_are_followed_within_the_folder(tmp_path):
         "none.npy (its link leads nowhere)",
     ):
         assert part in said
-    assert find_scenes(tmp_path / "other", within=tmp_path) == [tmp_path / "other/d.npy"]
+    assert find_scenes(tmp_path / "other", tree=tmp_path) == [tmp_path / "other/d.npy"]
 
 
 @pytest.mark.parametrize("name", ["a_{nm}nm.png", "{nm}.png"])

@@ -258,15 +258,15 @@ class Preprocessing:
     def _read(self, name: str, path: str | os.PathLike[str]) -> None:
         try:
             if name == "bad_pixels":
-                file_content = load_mask(path)
+                raw_frame = load_mask(path)
             else:
-                file_content = load_measurement(path, counts=self.bits is not None)
+                raw_frame = load_measurement(path, counts=self.bits is not None)
         except FileNotFoundError as error:
             rule = _RULES[name][0]
             raise FileNotFoundError(f"{name}: expected {rule}, got {path!r}: {error}") from None
         except (OSError, ValueError) as error:
             raise type(error)(f"{name}: {error}") from None
-        data = file_content.data.flatten(0, 1)
+        data = raw_frame.data.flatten(0, 1)
         if name != "bad_pixels":
             self._files[name] = data.mean(0)
             return
