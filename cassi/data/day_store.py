@@ -64,7 +64,7 @@ class DayStore:
         expected, index = tuple(self.group["cube"].shape[1:]), self.places[name]
         if cube.shape != expected:
             raise ValueError(f"{self.path}: expected a cube of {expected}, got {cube.shape}")
-        # The cube comes last: a command that resumes takes a snapshot with a cube for finished.
+        # The cube comes last, so a snapshot with a cube is complete.
         values = {"preview": preview, "frame": frame, "uncertainty": std, "cube": cube}
         for key, value in values.items():
             if value is not None:

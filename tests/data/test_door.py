@@ -1,4 +1,4 @@
-"""The process that reads files: started once, started again after its end, and limited."""
+"""The sandboxed reader: one process, started again after its end, and limited."""
 
 import os
 import signal
@@ -38,15 +38,17 @@ def pid():
 def test_one_process_serves_all_files_of_all_threads(cube_file):
     path, cube = cube_file
     io.read_cube(path)
-    first, found = pid(), []
-    threads = [threading.Thread(target=lambda: found.append(io.read_cube(path))) for _ in range(8)]
+    first, cubes_read = pid(), []
+    threads = [
+        threading.Thread(target=lambda: cubes_read.append(io.read_cube(path))) for _ in range(8)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert pid() == first
-    assert len(found) == 8
-    assert all(torch.equal(each[0], cube) for each in found)
+    assert len(cubes_read) == 8
+    assert all(torch.equal(cube_read[0], cube) for cube_read in cubes_read)
 
 
 def test_a_process_that_was_killed_is_started_again(cube_file, own_reader):
@@ -111,7 +113,7 @@ def test_what_was_named_may_be_a_link_and_what_is_in_it_not(cube_file, tmp_path)
     (folder / "inner" / "more").symlink_to(tmp_path)
     assert torch.equal(io.read_cube(folder / "c.tif")[0], cube)
     (tmp_path / "named").symlink_to(folder)
-    assert [found.name for found in find_scenes(tmp_path / "named")] == ["b.tif"]
+    assert [path.name for path in find_scenes(tmp_path / "named")] == ["b.tif"]
 
 
 def test_the_process_imports_no_torch(cube_file):
@@ -132,14 +134,14 @@ def test_the_process_imports_no_torch(cube_file):
 )
 def test_a_reader_that_ends_badly(cube_file, monkeypatch, own_reader, doing, kind, message):
     """A library of a format may do anything: what is said names the file, and how it ended."""
-    other = f"""
+    program_end = f"""
 import os, time
 from signal import *
 from cassi.data import worker
 kill = lambda number: os.kill(os.getpid(), number)
 worker.CALLS["array"] = lambda path, **_: {doing}
 serve("""
-    monkeypatch.setattr(door, "_PROGRAM", door._PROGRAM.replace("\nserve(", other))
+    monkeypatch.setattr(door, "_PROGRAM", door._PROGRAM.replace("\nserve(", program_end))
     monkeypatch.setattr(door, "_MAX_ELAPSED_RATIO", 0.01 if "sleep" in doing else 1.5)
     with pytest.raises(kind, match=message):
         io.read_cube(cube_file[0])
@@ -152,9 +154,9 @@ def test_a_reader_that_does_not_start(cube_file, monkeypatch, own_reader):
 
 
 def test_want_of_memory_is_told_from_damage():
-    wrapped = ValueError("cannot read a.tif")
-    wrapped.__cause__ = MemoryError()
-    for error in (MemoryError(), wrapped, RuntimeError("can't start new thread")):
+    wrapped_error = ValueError("cannot read a.tif")
+    wrapped_error.__cause__ = MemoryError()
+    for error in (MemoryError(), wrapped_error, RuntimeError("can't start new thread")):
         assert worker.describe(error) == {"error": "memory"}
     assert worker.describe(ValueError("cut short"))["error"] == "ValueError"
 
