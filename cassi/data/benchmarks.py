@@ -62,7 +62,7 @@ class Benchmark:
         mask: one file for all; a folder of files named like the scenes; or None if the files of the
             measurements have the mask, too.
         wavelengths: bands to which cubes are interpolated, nm; None takes those of the files.
-        names: of the scenes to take, in this order; None takes all.
+        names: scenes to take, in this order; None takes all.
         expected: names of a published data set; those in `names` must be there. None for any.
         shape: (C, H, W) of every cube; None for any.
         measurement_shape: (H', W') of every measurement; None for any.
@@ -76,7 +76,7 @@ class Benchmark:
         mask_axes: order of its axes, such as "HWC".
         crop: central part of the cubes (and of the mask) that is kept, pixels.
         downsample: side of the blocks of pixels that are then averaged, only of cubes.
-        preprocessing: of the measurements.
+        preprocessing: correction of the measurements.
 
     Raises:
         OSError: a file or folder is missing.

@@ -43,8 +43,8 @@ def load_split(
         root: the data root. Without a manifest it has subfolders `train`, `validation` and `test`;
             or it is a list of files and folders, which all belong to the split.
         split: "train", "validation" or "test".
-        wavelengths: of the bands of the loaded scenes, nm, rising.
-        manifest: from `read_manifest`, a JSON file, or the name of a bundled one, such as "cave".
+        wavelengths: bands of the loaded scenes, nm, rising.
+        manifest: result of `read_manifest`, a JSON file, or the name of a bundled one, such as "cave".
         cache: folder for converted copies; it is made if needed. Copies are mapped into memory, so
             several processes share them, and a set may be larger than the memory. A new copy is
             made if the file or the list of wavelengths has changed.
@@ -96,9 +96,9 @@ class TrainingCrops(Dataset[Tensor]):
 
     Args:
         scenes: all with the same number of bands.
-        size: of the samples, one number of pixels or (height, width).
+        size: size of the samples, one number of pixels or (height, width).
         length: number of samples of an epoch.
-        seed: of all samples.
+        seed: seed of all samples.
         augment: the random variations; by default those of `Augment`.
 
     Raises:
@@ -237,9 +237,9 @@ def load_all(
     """Load scenes in threads, or map the converted copies that the first call writes into `cache`.
 
     Args:
-        paths: of the scenes.
+        paths: files or folders of the scenes.
         load: reads one of them.
-        wavelengths: of the bands of the loaded scenes, nm.
+        wavelengths: bands of the loaded scenes, nm.
         cache: folder for converted copies; None reads the files each time.
         value_settings: settings of `load` that change the values; they are part of a copy's name.
         workers: number of threads.

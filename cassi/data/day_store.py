@@ -52,11 +52,11 @@ class DayStore:
         """Write the arrays of a snapshot, and flush each to the disk.
 
         Args:
-            name: of the snapshot.
+            name: name of the snapshot.
             cube: `(C, H, W)`.
-            std: the same shape, where the store has standard deviations.
+            std: standard deviations, of the same shape, if the store has them.
             preview: `(H', W', 3)`, uint8.
-            frame: `(K, H', W')`, where the store has frames.
+            frame: `(K, H', W')`, if the store has frames.
 
         Raises:
             ValueError: the cube has another shape than those of the store.
@@ -93,13 +93,13 @@ def prepare_store(
 
     Args:
         path: ends in `.zarr`.
-        names: of the snapshots, in order.
-        times: of the snapshots, seconds since 1970.
+        names: names of the snapshots, in order.
+        times: times of the snapshots, seconds since 1970.
         shape: (C, H, W) of every cube.
-        wavelengths: nm, one per band, if known.
+        wavelengths: nm, one per band, or None.
         uncertainty: the store has standard deviations.
         about: attributes of a new store.
-        frame: (K, H', W') of every snapshot, where the store keeps them.
+        frame: (K, H', W') of every snapshot, if the store keeps them.
 
     Raises:
         ValueError: the existing store is for cubes of another shape or other wavelengths, or the
@@ -172,7 +172,7 @@ class Recording:
         """Append a frame and its cube.
 
         Args:
-            name: of the frame; its number is put before it.
+            name: name of the frame; the number of the frame is put before it.
             time: seconds since 1970.
             cube: `(C, H, W)`.
             picture: the cube in colour, `(H, W, 3)`, uint8.

@@ -334,8 +334,8 @@ def check_finite(name: str, tensor: Tensor, remedy: str = "replace them first") 
     """Raise ValueError for NaN and infinite values, with their number and the first index.
 
     Args:
-        name: of the tensor, in the message.
-        tensor: of any shape.
+        name: name of the tensor, for the message.
+        tensor: values of any shape.
         remedy: end of the message, what to do.
     """
     is_finite = torch.isfinite(tensor)

@@ -66,7 +66,7 @@ class Toolbox:
 
     Args:
         root: the folder `datasets`.
-        wavelengths: of the files' bands, nm; the files do not state them.
+        wavelengths: bands of the files, nm; the files do not state them.
         train: folders of training scenes, names of `FOLDERS`.
         cache: folder for converted copies, see `cassi.data.datasets.load_all`.
 
@@ -210,8 +210,8 @@ def draw_batch(
 
     Args:
         scenes: number of scenes.
-        rows: of every scene.
-        columns: of every scene.
+        rows: number of rows of every scene.
+        columns: number of columns of every scene.
         size: rows and columns of a sample.
         batch_size: B.
         position_random: stands for the toolbox's `numpy.random`.
@@ -253,10 +253,10 @@ class ToolboxBatches(Dataset[Tensor]):
 
     Args:
         scenes: all of one size, larger than the samples.
-        size: of the samples, rows and columns, even.
+        size: rows and columns of the samples, even.
         length: number of samples of an epoch.
         batch_size: B.
-        seed: of all samples.
+        seed: seed of all samples.
 
     Raises:
         ValueError: an odd size, or scenes of several sizes or not larger than the samples.

@@ -246,7 +246,7 @@ def load_scene(
     Args:
         path: a file, or a folder of PNGs in the form of CAVE: 31 pages, 400 nm to 700 nm, 8 or 16
             bits, grey or with equal colour channels.
-        wavelengths: of the bands of the result, nm, rising; None takes those of the file.
+        wavelengths: bands of the result, nm, rising; None takes those of the file.
         scale: divisor of the values. "maximum": the largest value of the scene. "auto": the same
             for digital counts (PNG folders, integer images without a stated full scale, values
             beyond 1); all other files in [0, 1] are taken as they are, because they have been

@@ -65,10 +65,10 @@ class Sensor:
         hot: fraction of hot pixels, in [0, 1), or their positions [[row, column], …].
         hot_level: mean dark current of hot pixels in addition to `dark`, in full wells.
         gain: electrons per count.
-        offset: of the converter, counts; prevents the clipping of read noise at zero.
-        bits: of the converter, 1 to 24; None does not round.
+        offset: offset of the converter, counts; prevents the clipping of read noise at zero.
+        bits: bits of the converter, 1 to 24; None does not round.
         raw: leave offset and dark current in the frame.
-        seed: of the response and the positions of hot pixels. These are the same in every frame
+        seed: seed of the response and the positions of hot pixels. These are the same in every frame
             and shot of one size.
 
     Raises:

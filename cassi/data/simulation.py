@@ -88,7 +88,7 @@ class Simulator:
         detector: pixels of the detector along the axis, for cubes of the size of the source's mask.
             For cubes of another size the detector is larger or smaller by the same number of
             pixels, so that a crop loses as much light at its border as the whole mask does.
-        noise: of the sensor; none by default.
+        noise: noise of the sensor; none by default.
 
     Raises:
         TypeError: a step is no number.
@@ -233,11 +233,11 @@ class MaskCrops:
     A mask that is smaller than the cubes is continued by its mirror images.
 
     Args:
-        mask: as for `FixedMask`.
+        mask: transmission in [0, 1], shaped as for `FixedMask`.
         flip: mirror rows and columns, each half of the time.
 
     Raises:
-        ValueError: as for `FixedMask`.
+        ValueError: the mask is one that `FixedMask` refuses.
     """
 
     def __init__(self, mask: Tensor, flip: bool = True) -> None:
@@ -312,7 +312,7 @@ class MixedMasks:
     """Masks of several sources; one source is drawn for each sample.
 
     Args:
-        sources: of masks with the same numbers of shots and bands.
+        sources: sources whose masks have the same numbers of shots and bands.
         weights: probabilities of the sources up to a common factor; equal by default.
 
     Raises:

@@ -152,7 +152,7 @@ def interpolate_spectra(
 
     Args:
         cube: `(C, H, W)`, floating.
-        wavelengths: of its bands, nm, rising.
+        wavelengths: wavelengths of its bands, nm, rising.
         target_nm: wavelengths of the new bands, nm, rising; none is outside the range of the bands.
         std: σ of every value, `(C, H, W)`. Errors of neighbouring bands count as fully correlated.
 

@@ -51,7 +51,7 @@ def unpack(values: np.ndarray, attributes: Mapping[str, object], axes: str = "")
 
     Args:
         values: the stored array.
-        attributes: of the array, by their CF names.
+        attributes: attributes of the array by their CF names.
         axes: letters of its axes, such as "CHW"; "" if they are unknown.
 
     Raises:

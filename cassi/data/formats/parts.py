@@ -18,7 +18,7 @@ class Stack:
         path: a file with uncompressed values, band after band; or a Zarr store of uncompressed
             chunks.
         shape: (C, H, W).
-        dtype: of the stored values.
+        dtype: type of the stored values.
         offset: position of the first value in the file, bytes.
         rows: number of rows of a chunk, which has one band and whole rows; None for a file.
     """

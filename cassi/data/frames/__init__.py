@@ -100,8 +100,8 @@ class Preprocessing:
     when the object is made. A file of several frames is averaged.
 
     Args:
-        bits: of the sensor's converter. Frames are then counts from 0 to 2^bits − 1, those of image
-            files too, and `dark` and `saturation` are counts. None: integers of an image file are
+        bits: bits of the sensor's converter. Frames are then counts from 0 to 2^bits − 1, also
+            those of image files, and `dark` and `saturation` are counts. None: integers of an image file are
             fractions of the largest value of their type; all other numbers are taken as they are.
         dark: level, in the unit of the frame; "auto" takes it from the edges, see `edge_level`; or
             a file, a frame taken in the dark with the same exposure.
@@ -121,7 +121,7 @@ class Preprocessing:
         window: [top, left, height, width] of the part to keep, pixels.
         scale: factor of the measurement, > 0.
         step: dispersion, pixels per band; gives the width of the edges for `dark="auto"`.
-        axis: of the dispersion.
+        axis: axis of the dispersion, -1 (columns) or -2 (rows).
     """
 
     bits: int | None = None
@@ -161,7 +161,7 @@ class Preprocessing:
         Args:
             frame: raw, `(B, K, H', W')`.
             full_scale: the largest value that it can have, if known; `bits` takes precedence.
-            name: of the frame, in warnings and errors.
+            name: name of the frame, for warnings and errors.
 
         Raises:
             ValueError: a setting does not fit the frame, or the frame has no light.

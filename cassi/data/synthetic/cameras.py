@@ -23,11 +23,11 @@ class RealCameras(Simulator):
     photon and read noise at every pixel (`cassi.systems.Weighted`). The dark level is subtracted.
 
     Args:
-        masks: as for `Simulator`.
+        masks: source of masks, or one mask for all, as in `Simulator`.
         defects: the range (low, high) of each setting of a twin that varies.
         chance: probability of each defect.
         ideal: fraction of samples that the nominal camera measures, as in `Simulator`.
-        settings: of `Simulator`; its noise is that of the ideal samples.
+        settings: further arguments of `Simulator`. Its noise is added to the ideal samples.
 
     Raises:
         ValueError: an unknown defect, or a range or probability out of its limits.

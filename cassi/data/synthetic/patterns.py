@@ -28,7 +28,7 @@ def draw_pattern(
         bands: C.
         height: pixels.
         width: pixels.
-        generator: of all random numbers.
+        generator: source of all random numbers.
         spectra: draws the s_k.
 
     Returns:

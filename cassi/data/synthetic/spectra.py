@@ -42,10 +42,10 @@ class MeasuredSpectra:
     random fraction.
 
     Args:
-        folder: of MATLAB files in the form of the Psychtoolbox. Each column of `sur_NAME` is a
+        folder: folder of MATLAB files in the form of the Psychtoolbox. Each column of `sur_NAME` is a
             reflectance, that of `spd_NAME` the power of a light. `S_NAME` is the first wavelength,
             the step (nm) and the count. Files that do not cover the bands are not used.
-        wavelengths: of the bands, nm, rising.
+        wavelengths: wavelengths of the bands, nm, rising.
         metamers: probability that a scene has metamers.
         peaks: probability that a material emits.
 

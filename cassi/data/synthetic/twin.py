@@ -38,7 +38,7 @@ class TrueCamera:
 
     Attributes:
         system: the true mask, dispersion and blur, on the pixels of the nominal camera.
-        gain: of every pixel, `(H', W')`.
+        gain: gain of every pixel, `(H', W')`.
         dark: level of the frame in the dark, in the unit of y.
         bad: True for stuck pixels, `(H', W')`.
         noise: a and b of the variance a·(frame − dark) + b, in the unit of y, of pixels that are
@@ -94,9 +94,9 @@ class Twin:
     The defaults are the nominal camera without noise.
 
     Args:
-        shift: of the mask, pixels (down, right).
-        rotation: of the mask, degrees, counterclockwise as displayed with row 0 on top.
-        magnification: of the mask's image, above 0.
+        shift: shift of the mask, pixels (down, right).
+        rotation: rotation of the mask, degrees, counterclockwise as displayed with row 0 on top.
+        magnification: magnification of the mask's image, above 0.
         mask_blur: μ, standard deviation, pixels.
         mask_offset: transmission where the mask is closed.
         mask_contrast: transmission of the open mask minus that of the closed mask.
@@ -105,24 +105,26 @@ class Twin:
         pivot: p, the position in the spectrum that ε does not move: 0 is the first band, 0.5 the
             middle.
         curvature: a, pixels at both ends of the spectrum.
-        tilt: of the axis of dispersion, degrees, counterclockwise as displayed.
+        tilt: rotation of the axis of dispersion, degrees, counterclockwise as displayed.
         lens_blur: λ, standard deviation, pixels, of each band's image on the detector.
         vignette: fraction of the light that is lost in the corners of the detector.
         pattern: relative standard deviation of the pixels' response.
         dark: level in the dark, as a fraction of full scale.
-        exposure: of the sensor; C / (2 · exposure) is the y that fills a pixel.
+        exposure: exposure of the sensor; C / (2 · exposure) is the y that fills a pixel.
         qe: quantum efficiency, electrons per photon.
-        shot: "poisson", "binomial" (of a known number of photons), or None for light without noise.
+        shot: "poisson", "binomial" (for a fixed number of photons), or None for light without
+            noise.
         full_well: electrons; None for 2^bits.
         read: standard deviation of the read noise, electrons.
-        bits: of the converter; None does not round.
+        bits: bits of the converter; None does not round.
         saturate: clip at the full well and at the converter's range.
         dead: fraction of pixels that are stuck at 0.
         hot: fraction of pixels that are stuck at full scale.
         supersample: s. Every pixel of mask and scene is divided into s×s equal parts, which are
             moved and blurred; a detector pixel is the mean of s×s parts. So fractions of a pixel
             are not interpolated in the same way as in reconstructions.
-        seed: of the pattern and the positions of stuck pixels, which are the same in every frame.
+        seed: seed of the pattern and of the positions of stuck pixels. These are the same in every
+            frame.
 
     Raises:
         ValueError: a setting is out of its range, or settings exclude each other.
@@ -200,7 +202,7 @@ class Twin:
         Args:
             x: cubes `(B, C, H, W)` in [0, 1].
             system: the nominal camera.
-            generator: of the noise.
+            generator: source of the noise.
 
         Returns:
             The frame `(B, K, H', W')` in the unit of y = A x, with dark level, gain and stuck
