@@ -44,7 +44,8 @@ def load_split(
             or it is a list of files and folders, which all belong to the split.
         split: "train", "validation" or "test".
         wavelengths: bands of the loaded scenes, nm, rising.
-        manifest: result of `read_manifest`, a JSON file, or the name of a bundled one, such as "cave".
+        manifest: result of `read_manifest`, a JSON file, or the name of a bundled one, such as
+            "cave".
         cache: folder for converted copies; it is made if needed. Copies are mapped into memory, so
             several processes share them, and a set may be larger than the memory. A new copy is
             made if the file or the list of wavelengths has changed.

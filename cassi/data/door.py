@@ -190,16 +190,10 @@ class _Reader:
         is_debugging = os.environ.get("CASSI_DEBUG", "0") not in ("", "0")
         output = None if is_debugging else subprocess.DEVNULL
         with reader_end:
+            # -P: the current folder is not searched for modules.
+            command = [sys.executable, "-P", "-c", _PROGRAM]
             self.process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-P",
-                    "-c",
-                    _PROGRAM,
-                    str(_ROOT),
-                    str(reader_end.fileno()),
-                    *_module_folders(),
-                ],
+                [*command, str(_ROOT), str(reader_end.fileno()), *_module_folders()],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -68,8 +68,8 @@ class Sensor:
         offset: offset of the converter, counts; prevents the clipping of read noise at zero.
         bits: bits of the converter, 1 to 24; None does not round.
         raw: leave offset and dark current in the frame.
-        seed: seed of the response and the positions of hot pixels. These are the same in every frame
-            and shot of one size.
+        seed: seed of the response and the positions of hot pixels. These are the same in every
+            frame and shot of one size.
 
     Raises:
         ValueError: a setting is out of its range, or neither `full_well` nor `bits` is set.

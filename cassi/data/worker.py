@@ -109,11 +109,10 @@ def _answer(connection: socket.socket, request: Mapping[str, Any]) -> bool:
     stored_bytes = sum(file.stat().st_size for file in files)
     megabytes = request["megabytes"] or BASE_MB + BYTES_PER_BYTE * stored_bytes // MB
     seconds = BASE_SECONDS + max(0, megabytes - BASE_MB) // MB_PER_SECOND
-    send(
-        connection, {"megabytes": megabytes, "seconds": seconds, "machine": _machine_share() // MB}
-    )
+    machine = _machine_share() // MB
+    send(connection, {"megabytes": megabytes, "seconds": seconds, "machine": machine})
     try:
-        with _limits(megabytes, seconds), _allow_only(path):
+        with _apply_limits(megabytes, seconds), _allow_only(path):
             with name_errors(f"cannot read {path}"):
                 for file in (file for file in files if file.stat().st_size <= _MAX_POINTER_BYTES):
                     check_fetched(file, file.read_bytes())
@@ -161,7 +160,7 @@ def _machine_share() -> int:
 
 
 @contextlib.contextmanager
-def _limits(megabytes: int, seconds: int) -> Iterator[None]:
+def _apply_limits(megabytes: int, seconds: int) -> Iterator[None]:
     """Limit what the block may take beyond what the process already has."""
     # proc(5): the first number is the size of the address space, the sixth that of data and stack.
     page_counts = Path("/proc/self/statm").read_text("ascii").split()

@@ -101,10 +101,11 @@ class Preprocessing:
 
     Args:
         bits: bits of the sensor's converter. Frames are then counts from 0 to 2^bits − 1, also
-            those of image files, and `dark` and `saturation` are counts. None: integers of an image file are
-            fractions of the largest value of their type; all other numbers are taken as they are.
-        dark: level, in the unit of the frame; "auto" takes it from the edges, see `edge_level`; or
-            a file, a frame taken in the dark with the same exposure.
+            those of image files, and `dark` and `saturation` are counts. None: integers of an image
+            file are fractions of the largest value of their type; all other numbers are taken as
+            they are.
+        dark: dark level, in the unit of the frame; "auto" takes it from the edges, see
+            `edge_level`; or the file of a frame taken in the dark with the same exposure.
         flat: a file, a frame of the bare sensor (no mask, no scene) under even light; normalised to
             its mean over good pixels, less the same dark level. It must not hold the mask: that
             is part of the camera.
