@@ -35,11 +35,11 @@ class DayStore:
     def __init__(self, path: Path) -> None:
         with _zarr() as zarr:
             self.path, self.group = path, zarr.open_group(path, mode="r+", zarr_format=3)
-            self.places = {str(name): i for i, name in enumerate(self.group["name"][:])}
+            self.indices = {str(name): i for i, name in enumerate(self.group["name"][:])}
 
     def file(self, name: str) -> Path:
         """Return the shard of a snapshot's cube."""
-        return self._shard_path("cube", self.places[name])
+        return self._shard_path("cube", self.indices[name])
 
     def write(
         self,
@@ -61,7 +61,7 @@ class DayStore:
         Raises:
             ValueError: the cube has another shape than those of the store.
         """
-        expected, index = tuple(self.group["cube"].shape[1:]), self.places[name]
+        expected, index = tuple(self.group["cube"].shape[1:]), self.indices[name]
         if cube.shape != expected:
             raise ValueError(f"{self.path}: expected a cube of {expected}, got {cube.shape}")
         # The cube comes last, so a snapshot with a cube is complete.

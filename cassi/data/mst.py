@@ -176,7 +176,7 @@ def load_toolbox_scene(path: Path, folder: Folder, wavelengths: tuple[float, ...
 
 
 @dataclass(frozen=True)
-class Draw:
+class SampleDraw:
     """One sample of a batch: the windows of scenes that it is cut from, and how it is turned.
 
     Attributes:
@@ -201,7 +201,7 @@ def draw_batch(
     batch_size: int,
     position_random: np.random.RandomState,
     turn_random: random.Random,
-) -> list[Draw]:
+) -> list[SampleDraw]:
     """Draw a batch by the rule of the toolbox, with the random numbers in its order.
 
     The first ⌊B/2⌋ of B samples are crops, turned and mirrored. Each of the others is spliced of
@@ -226,17 +226,17 @@ def draw_batch(
         turns = turn_random.randint(0, 3)
         flip_columns = bool(turn_random.randint(0, 1))
         flip_rows = bool(turn_random.randint(0, 1))
-        draws.append(Draw((crop,), turns, flip_columns, flip_rows))
+        draws.append(SampleDraw((crop,), turns, flip_columns, flip_rows))
     for _ in range(batch_size - batch_size // 2):
         quarters = []
         for scene in position_random.randint(0, scenes, 4):
             top = position_random.randint(0, rows - size // 2)
             quarters.append((int(scene), top, position_random.randint(0, columns - size // 2)))
-        draws.append(Draw(tuple(quarters)))
+        draws.append(SampleDraw(tuple(quarters)))
     return draws
 
 
-def cut(scenes: Sequence[Scene], size: int, draw: Draw) -> Tensor:
+def cut_sample(scenes: Sequence[Scene], size: int, draw: SampleDraw) -> Tensor:
     """Cut a sample out of scenes: float32 `(C, size, size)`."""
     side = size if len(draw.windows) == 1 else size // 2
     windows = [scenes[scene].values(top, left, side, side) for scene, top, left in draw.windows]
@@ -301,4 +301,4 @@ class ToolboxBatches(Dataset[Tensor]):
             np.random.RandomState(seeds[:4]),
             random.Random(seeds[4:].tobytes()),
         )
-        return cut(self.scenes, self.size, draws[position])
+        return cut_sample(self.scenes, self.size, draws[position])

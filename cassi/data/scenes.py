@@ -185,7 +185,7 @@ def find_scenes(
         visited_folders.add(real_path)
         entries, left_out_here = list_folder(folder, tree)
         left_out |= left_out_here
-        pages = [] if frames else planes.numbered_pages(entries)
+        pages = [] if frames else planes.find_numbered_pages(entries)
         if len(pages) > 1:
             scenes[real_path] = folder
         else:
@@ -325,8 +325,8 @@ def _is_image_folder(folder: Path, target_nm: Sequence[float] | None) -> bool:
 
     Other folders have the form of CAVE, whose 31 pages state no wavelengths.
     """
-    pages = planes.numbered_pages(list_folder(folder)[0])
-    has_wavelengths = bool(pages) and planes.wavelengths_of(pages) is not None
+    pages = planes.find_numbered_pages(list_folder(folder)[0])
+    has_wavelengths = bool(pages) and planes.parse_wavelengths(pages) is not None
     return has_wavelengths or (
         target_nm is not None and len(pages) == len(target_nm) != len(_CAVE_NM)
     )

@@ -114,8 +114,8 @@ class Simulator:
         self.steps: tuple[float, ...] = tuple(step) if isinstance(step, Sequence) else (step,)
         if not self.steps:
             raise ValueError("step: expected at least one, got none")
-        for shift in self.steps:
-            as_step(shift)
+        for pixels_per_band in self.steps:
+            as_step(pixels_per_band)
         if axis not in (-1, -2):
             raise ValueError(f"axis: expected -1 (columns) or -2 (rows), got {axis!r}")
         self.axis, self.noise = axis, noise

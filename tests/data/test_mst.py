@@ -14,7 +14,7 @@ from scipy.io import savemat
 from shared import write_toolbox
 from torch.utils.data import DataLoader
 
-from cassi.data.mst import FOLDERS, Toolbox, ToolboxBatches, cut, draw_batch, list_scenes
+from cassi.data.mst import FOLDERS, Toolbox, ToolboxBatches, cut_sample, draw_batch, list_scenes
 from cassi.data.scenes import Scene
 from cassi.data.wavelengths import BENCHMARK_WAVELENGTHS
 
@@ -113,7 +113,7 @@ def test_batches_equal_those_of_the_toolbox(batch_size, tmp_path):
     places, turns = np.random.RandomState(3), random.Random(4)
     for _ in range(4):
         draws = draw_batch(len(scenes), side, side, size, batch_size, places, turns)
-        batch = torch.stack([cut(scenes, size, draw) for draw in draws])
+        batch = torch.stack([cut_sample(scenes, size, draw) for draw in draws])
         assert batch.dtype == torch.float32
         assert np.array_equal(batch.numpy(), published_batch(cubes, batch_size, size))
 

@@ -29,7 +29,7 @@ def read_planes(folder: Path, pages: Sequence[str] | None = None) -> Iterator[So
     PNG and TIFF. `pages` has the names of the images to read, in order; None for all.
     """
     files = _sorted_images(folder) if pages is None else [folder / name for name in pages]
-    wavelengths = wavelengths_of(files)
+    wavelengths = parse_wavelengths(files)
     _, shape, first = _read_plane(files[0])
 
     def read(_: str) -> np.ndarray:
@@ -56,14 +56,14 @@ def read_planes(folder: Path, pages: Sequence[str] | None = None) -> Iterator[So
     )
 
 
-def wavelengths_of(pages: Sequence[Path]) -> list[str] | None:
+def parse_wavelengths(pages: Sequence[Path]) -> list[str] | None:
     """Return the wavelengths (nm) in the names of all pages; None if one name has none."""
     matches = [_WAVELENGTH.search(page.stem) for page in pages]
     wavelengths = [match[1] for match in matches if match is not None]
     return wavelengths if len(wavelengths) == len(pages) else None
 
 
-def numbered_pages(entries: Iterable[Path]) -> list[Path]:
+def find_numbered_pages(entries: Iterable[Path]) -> list[Path]:
     """Return the PNG images whose names end in a number, or in a wavelength."""
     images = [path for path in entries if path.suffix.lower() == ".png"]
     return [p for p in images if p.stem[-1:].isdigit() or _WAVELENGTH.search(p.stem)]

@@ -43,8 +43,8 @@ class MeasuredSpectra:
 
     Args:
         folder: folder of MATLAB files in the form of the Psychtoolbox. Each column of `sur_NAME` is
-            a reflectance, that of `spd_NAME` the power of a light. `S_NAME` is the first wavelength,
-            the step (nm) and the count. Files that do not cover the bands are not used.
+            a reflectance, that of `spd_NAME` the power of a light. `S_NAME` has the first
+            wavelength, the step (nm) and the count. Files that do not cover the bands are not used.
         wavelengths: wavelengths of the bands, nm, rising.
         metamers: probability that a scene has metamers.
         peaks: probability that a material emits.
