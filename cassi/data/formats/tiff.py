@@ -70,26 +70,25 @@ def read_tiff(path: Path) -> Iterator[Source]:
 
             # An OME-TIFF of one page is a cube of one band. tifffile gives it two axes, so the axis
             # of the bands is added.
-            is_single_page = first.description.lstrip()[:1] == "<" and len(tiff.pages) == 1
-            band_axis = (
-                (1,) if is_single_page and set(series) == {""} and series[""].ndim == 2 else ()
-            )
-            integers = first.dtype is not None and first.dtype.kind in "iu"
+            has_xml = first.description.lstrip()[:1] == "<"
+            is_single_plane = len(tiff.pages) == 1 and count == 1 and series[""].ndim == 2
+            band_axis: tuple[int, ...] = (1,) if has_xml and is_single_plane else ()
+            shapes, axes = {}, {}
+            for name, item in series.items():
+                shape = item.shape[:-1] if _has_opacity(item) else item.shape
+                shapes[name] = band_axis + tuple(shape)
+                axes[name] = "C" * len(band_axis) + _tiff_axes(item)
+            is_integer = first.dtype is not None and first.dtype.kind in "iu"
             full_scale = _read_json(first.description).get(
                 "full_scale", 2**bits - 1 if bits else None
             )
             scale = None
-            if integers and full_scale is not None:
+            if is_integer and full_scale is not None:
                 scale = float(full_scale), "full_scale"
             yield Source(
-                {
-                    name: band_axis + tuple(item.shape[:-1] if _has_opacity(item) else item.shape)
-                    for name, item in series.items()
-                },
+                shapes,
                 read,
-                axes={
-                    name: "C" * len(band_axis) + _tiff_axes(item) for name, item in series.items()
-                },
+                axes=axes,
                 wavelengths=stated_wavelengths(first.description),
                 scale=scale,
                 image=True,
@@ -105,10 +104,11 @@ def _has_opacity(series: Any) -> bool:
     # Four samples a pixel may be colours and opacity, or four bands that a program calls so. These
     # are read as bands.
     page = series.keyframe
-    is_grey_with_opacity = (
-        page.samplesperpixel == 2 and series.axes.endswith("S") and series.shape[-1] == 2
-    )
-    return bool(is_grey_with_opacity and page.extrasamples and int(page.extrasamples[-1]) in (1, 2))
+    has_two_samples = page.samplesperpixel == 2 and series.axes.endswith("S")
+    if not has_two_samples or series.shape[-1] != 2 or not page.extrasamples:
+        return False
+    # Values of the tag ExtraSamples: associated and unassociated opacity.
+    return int(page.extrasamples[-1]) in (1, 2)
 
 
 def _read_no_data(page: Any) -> tuple[float, ...]:

@@ -162,7 +162,7 @@ def read_zarr(path: Path) -> Iterator[Source]:
                     f"{n_missing} of its {array.nchunks} chunks are not there; copy the store "
                     "again, or write it with write_empty_chunks=True"
                 )
-            return unpack(np.asarray(array[...]), _attributes(array), axes[name])
+            return unpack(np.asarray(array[...]), _read_attributes(array), axes[name])
 
         yield Source(
             {name: tuple(map(int, array.shape)) for name, array in arrays.items()},
@@ -188,13 +188,14 @@ def _open_nodes(path: Path) -> dict[str, Any]:
 
 
 def _read_axes(array: Any) -> str:
-    dimension_names = getattr(array.metadata, "dimension_names", None)  # in version 2 an attribute
-    return axis_letters(
-        list(map(str, dimension_names or array.attrs.get("_ARRAY_DIMENSIONS") or ()))
-    )
+    """Return the letters of the axes of an array, "" if its dimensions have no names."""
+    names = getattr(array.metadata, "dimension_names", None)
+    # In version 2 xarray writes the names as an attribute.
+    names = names or array.attrs.get("_ARRAY_DIMENSIONS") or ()
+    return axis_letters([str(name) for name in names])
 
 
-def _attributes(array: Any) -> Mapping[str, object]:
+def _read_attributes(array: Any) -> Mapping[str, object]:
     """Return the attributes of an array, with `_FillValue` as a number."""
     attributes = dict(array.attrs)
     # In version 2 xarray marks missing values by the array's own fill value. 0 is the default of
