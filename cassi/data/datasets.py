@@ -44,8 +44,7 @@ def load_split(
             or it is a list of files and folders, which all belong to the split.
         split: "train", "validation" or "test".
         wavelengths: bands of the loaded scenes, nm, rising.
-        manifest: result of `read_manifest`, a JSON file, or the name of a bundled one, such as
-            "cave".
+        manifest: a manifest, a JSON file with one, or the name of a bundled one, such as "cave".
         cache: folder for converted copies; it is made if needed. Copies are mapped into memory, so
             several processes share them, and a set may be larger than the memory. A new copy is
             made if the file or the list of wavelengths has changed.
@@ -59,8 +58,7 @@ def load_split(
 
     Raises:
         OSError: a file or folder is missing.
-        ValueError: an unknown split, no scenes, a damaged file, or a scene that is also in a later
-            split.
+        ValueError: an unknown split, no scenes, a damaged file, or a scene of a later split.
     """
     if split not in SPLITS:
         raise ValueError(f"split: expected {', '.join(SPLITS)}, got {split!r}")

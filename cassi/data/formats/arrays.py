@@ -68,7 +68,7 @@ def read_array(
         path: an existing file with a suffix of `READERS`, or a folder of images.
         role: a key of `ROLES`.
         key: name of the array; None chooses it by `role`.
-        axes: order of its axes; None takes it from the file or the shape.
+        axes: order of the axes; None takes it from the file or the shape.
         bands: number of bands expected, a hint for the order of the axes.
         counts: take integers as they are.
         pages: names of the images of a folder to read; None for all.
@@ -76,8 +76,7 @@ def read_array(
     Returns:
         The array, its axes in the order of "KCHW", and a description in values of JSON: `key`,
         `axes` and `shape` in the file, `wavelengths` (values and unit, or None), `remarks`,
-        `missing` (a message on missing values, or ""), `counts` and `full_scale` as in
-        `cassi.data.io.Loaded`.
+        `missing` (a message, or ""), `counts` and `full_scale` (see `cassi.data.io.Loaded`).
 
     Raises:
         ValueError: the file is damaged, or it has no array or several arrays that fit.
@@ -86,23 +85,16 @@ def read_array(
     read_error = f"cannot read {path} as {'images' if is_image_folder else path.suffix.lower()}"
     with ExitStack() as stack:
         with name_errors(read_error):
-            reader = (
-                partial(planes.read_planes, pages=pages)
-                if is_image_folder
-                else _choose_reader(path, role)
-            )
-            source = stack.enter_context(reader(path))
+            source = stack.enter_context(_choose_reader(path, role, pages)(path))
         with name_errors(str(path)):
             key, shape, order = choose_array(source, ROLES[role], key, axes, bands)
         with name_errors(read_error):
-            array = source.read(key)
-            wavelengths = (
-                _read_wavelengths(source, shape[order.index("C")]) if "C" in order else None
-            )
+            array, wavelengths = source.read(key), None
+            if "C" in order:
+                wavelengths = _read_wavelengths(source, shape[order.index("C")])
         with name_errors(str(path)):
             is_unscaled = array.dtype.kind in "iu" and source.scale is None
-            # Many programs declare 0 as no-data value of every image. In a frame of a sensor 0 is
-            # darkness, and bad pixels are found later.
+            # In an image 0 is darkness, even if the file declares it as its no-data value.
             zeros = [value for value in source.missing if source.image and value == 0]
             is_missing = find_missing(array.reshape(shape), set(source.missing) - set(zeros))
             remarks = ["0 taken for darkness, not for its no-data value"] if zeros else []
@@ -123,9 +115,11 @@ def read_array(
     return array.transpose([order.index(letter) for letter in target_order]), description
 
 
-def _choose_reader(path: Path, role: str) -> Reader:
-    """Return the reader of a suffix; only the picture of a guide may have colours."""
+def _choose_reader(path: Path, role: str, pages: list[str] | None) -> Reader:
+    """Return the reader of a file or a folder; only the picture of a guide may have colours."""
     suffix = path.suffix.lower()
+    if path.is_dir() and suffix not in FOLDERS:
+        return partial(planes.read_planes, pages=pages)
     if (role, suffix) == ("guide", ".png"):
         return partial(png.read_png, colours=True)
     return READERS[suffix]

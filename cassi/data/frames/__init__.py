@@ -156,11 +156,8 @@ class Preprocessing:
     ) -> Prepared:
         """Correct a raw frame to a measurement, and find its bad pixels.
 
-        Pixels that a file or a list names may have any value, also NaN. They have no influence on
-        estimates or on other pixels.
-
         Args:
-            frame: raw, `(B, K, H', W')`.
+            frame: raw, `(B, K, H', W')`. Listed bad pixels may have any value, also NaN.
             full_scale: the largest value that it can have, if known; `bits` takes precedence.
             name: name of the frame, for warnings and errors.
 
@@ -184,9 +181,8 @@ class Preprocessing:
         saturated_pixels = _find_saturated(frame, known_bad, saturation_level)
         left_out = known_bad | saturated_pixels
         repaired_frame, largest = _repair_images(frame, left_out), good_values.max().item()
-        y, dark_source, dark_level = self._subtract_dark(
-            repaired_frame, ~left_out, largest, max_value, name
-        )
+        dark = self._subtract_dark(repaired_frame, ~left_out, largest, max_value, name)
+        y, dark_source, dark_level = dark
         corrections: dict[str, Any] = dict.fromkeys(STEPS)
         corrections |= {"bits": self.bits, "dark": {"source": dark_source, "level": dark_level}}
         if "flat" in self._files:
