@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+# Files that a message names; of the others it gives only the number.
 _MAX_LISTED = 5
 
 
@@ -36,9 +37,11 @@ def choose_links(entries: Mapping[Path, bool], tree: Path) -> tuple[list[Path], 
         The paths that are kept; and the reason by path why a link is left out.
     """
     root = Path(os.path.realpath(tree))
+    # Files and folders come first, so that a link to one of them is the one left out. Their last
+    # part is no link, so only the folder is resolved, once for all files in it.
     real_path = functools.cache(os.path.realpath)
-    own_paths = (path for path, is_link in entries.items() if not is_link)
-    kept_paths = {Path(real_path(path.parent), path.name): path for path in own_paths}
+    file_paths = (path for path, is_link in entries.items() if not is_link)
+    kept_paths = {Path(real_path(path.parent), path.name): path for path in file_paths}
     left_out: dict[Path, str] = {}
     for path in (path for path, is_link in entries.items() if is_link):
         target = Path(os.path.realpath(path))

@@ -43,6 +43,7 @@ WAVELENGTH_NAMES = (
     *("wavelengths_nm", "wavelengths", "wavelength", "wavelengths_um", "bands_nm"),
     *("wl", "wls", "wvl", "lambda", "lambdas", "bands"),
 )
+# Arrays that a message names; of the others it gives only the number.
 _MAX_LISTED = 8
 
 
@@ -112,8 +113,8 @@ def _find_key(
             raise ValueError(
                 f"{len(matching_keys)} arrays could be the {role.name}: {arrays_text}; pass key="
             )
-    # An array with a name of another role is none of this one: a file that holds only a `mask` has
-    # no measurement, although the shape would fit.
+    # An array with a name of another role is not a candidate: the `mask` of a file is no
+    # measurement, although its shape would fit.
     other_roles = [other_role for other_role in ROLES.values() if other_role is not role]
     candidates = [
         name
@@ -180,6 +181,8 @@ def _find_axes(
         return stated_axes
     if ndim != 3:
         return expected_letters
+    # A cube has more pixels along each side than bands, in nearly all files. So without another
+    # sign the shortest axis is that of the bands.
     band_axes = [i for i, length in enumerate(shape) if length == bands]
     if len(band_axes) != 1:
         band_axes = [i for i, length in enumerate(shape) if length == min(shape)]

@@ -255,15 +255,15 @@ class Preprocessing:
     def _read(self, name: str, path: str | os.PathLike[str]) -> None:
         try:
             if name == "bad_pixels":
-                raw_frame = load_mask(path)
+                array = load_mask(path)
             else:
-                raw_frame = load_measurement(path, counts=self.bits is not None)
+                array = load_measurement(path, counts=self.bits is not None)
         except FileNotFoundError as error:
             rule = _RULES[name][0]
             raise FileNotFoundError(f"{name}: expected {rule}, got {path!r}: {error}") from None
         except (OSError, ValueError) as error:
             raise type(error)(f"{name}: {error}") from None
-        data = raw_frame.data.flatten(0, 1)
+        data = array.data.flatten(0, 1)
         if name != "bad_pixels":
             self._files[name] = data.mean(0)
             return

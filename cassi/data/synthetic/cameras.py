@@ -47,6 +47,8 @@ class RealCameras(Simulator):
         **settings: Any,
     ) -> None:
         super().__init__(masks, **settings)
+        # The twin's noise follows from `bits` and `full_well`, and its seed is drawn for each
+        # sample.
         allowed_names = {entry.name for entry in fields(Twin)} - {"shot", "saturate", "seed"}
         for name, limits in defects.items():
             if name not in allowed_names:

@@ -68,7 +68,8 @@ def _draw_text(bands: int, height: int, width: int, generator: Generator, draw: 
     dots = torch.rand(rows, columns, line_height, letter_width, generator=generator) < 0.5
     dots[:, :, _GLYPH_DOTS[0] :] = False
     dots[..., _GLYPH_DOTS[1] :] = False
-    dots &= torch.rand(rows, columns, 1, 1, generator=generator) < 0.85  # spaces
+    # 15 % of the letters are spaces.
+    dots &= torch.rand(rows, columns, 1, 1, generator=generator) < 0.85
     ink = dots.permute(0, 2, 1, 3).reshape(rows * line_height, columns * letter_width).float()
     ink = ink.repeat_interleave(dot, 0).repeat_interleave(dot, 1)[:height, :width]
     paper, colour = draw(2, bands, generator)[:, :, None, None]
