@@ -150,6 +150,7 @@ class Store:
         return records
 
     def _warn_of_damage(self, damage: Exception) -> None:
+        """Warn that the file is damaged; the next `write` replaces it."""
         self._is_damaged = True
         warnings.warn(f"{self.file}: {damage}; it is made again", stacklevel=4)
 

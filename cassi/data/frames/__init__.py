@@ -253,6 +253,7 @@ class Preprocessing:
                 )
 
     def _read(self, name: str, path: str | os.PathLike[str]) -> None:
+        """Read the file of a setting; average the frames in it, or join maps of bad pixels."""
         try:
             if name == "bad_pixels":
                 array = load_mask(path)
