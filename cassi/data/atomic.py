@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and what the system says where they cannot."""
+"""Write files so that they appear whole or not at all; checksums; descriptions of disk errors."""
 
 import contextlib
 import errno
@@ -15,8 +15,11 @@ from pathlib import Path
 
 from cassi.links import check_parents
 
+# Every block writes into a hidden folder, the stage, beside its target: a rename is atomic only
+# within one file system. A stage has up to three entries: the lock, `new` with the files that are
+# written, and `old` with those that they replace.
 _STAGE = re.compile(r"\.cassi-[0-9a-f]{16}")
-_STAGED = re.compile(rf"/{_STAGE.pattern}(?:/new)?")
+_STAGE_IN_PATH = re.compile(rf"/{_STAGE.pattern}(?:/new)?")
 
 
 @contextlib.contextmanager
@@ -24,9 +27,9 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     r"""Yield a temporary path that becomes ``path`` if the block succeeds.
 
     The temporary file has the final name, in a hidden folder beside it. After the block the file is
-    flushed to the disk and renamed; after an exception it is removed and whatever stood under
-    ``path`` is untouched. The hidden folder is locked while its writer lives. What a killed process
-    has left is removed by the next one that writes beside it.
+    flushed to the disk and renamed. After an exception it is removed, and ``path`` stays as it was.
+    The hidden folder is locked while its writer lives. The next process that writes to the same
+    folder removes what a killed process left.
 
     Args:
         path: The final name. Its folder must exist; a link is followed, its target replaced. Below
@@ -49,11 +52,11 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 def atomic_paths(*paths: str | os.PathLike[str]) -> Iterator[tuple[Path, ...]]:
     """Yield one temporary path for each of several files of one folder that belong together.
 
-    They share a folder, so a pair such as ``cube.img`` and ``cube.hdr`` finds itself. All files are
-    flushed before the first is renamed; the renames follow the order of the arguments, so put the
-    file that announces the others last. Should a rename fail, all is put back as it was.
+    The temporary files share a folder, so the header ``cube.hdr`` finds its ``cube.img``. All files
+    are flushed before the first is renamed. The renames follow the order of the arguments, so put
+    the file that names the others last. If a rename fails, the files that stood there are restored.
     """
-    finals = [_checked(Path(path)) for path in paths]
+    finals = [_resolve_target(Path(path)) for path in paths]
     with _stage(finals[0].parent, finals[0]) as stage:
         temporaries = [stage / final.name for final in finals]
         yield tuple(temporaries)
@@ -71,9 +74,10 @@ def atomic_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
     final.mkdir(parents=True, exist_ok=True)
     with _stage(final, final) as stage:
         yield stage
-        # In the order of writing: what announces the others is written, and appears, last.
-        written = sorted(stage.iterdir(), key=lambda file: file.stat().st_mtime_ns)
-        _publish(written, [final / file.name for file in written])
+        # Files appear in the order in which they were written. A caller writes the file that names
+        # the others last, so a reader who sees it finds the others.
+        files = sorted(stage.iterdir(), key=lambda file: file.stat().st_mtime_ns)
+        _publish(files, [final / file.name for file in files])
 
 
 def is_temporary(path: Path) -> bool:
@@ -83,7 +87,7 @@ def is_temporary(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _stage(folder: Path, final: Path) -> Iterator[Path]:
-    """Make a hidden folder to write to, with a lock that tells others that it is in use."""
+    """Yield the folder `new` of a locked stage; name ``final`` in errors of the disk."""
     remove_leftovers(folder)
     try:
         stage, lock = _make_stage(folder)
@@ -93,27 +97,30 @@ def _stage(folder: Path, final: Path) -> Iterator[Path]:
             _remove_stage(stage)
             os.close(lock)
     except OSError as error:
-        _explain(error, final)
+        _complete_error(error, final)
         raise
 
 
 def _make_stage(folder: Path) -> tuple[Path, int]:
-    """Return a new stage and its lock, the first file in it."""
+    """Return a new stage, and the descriptor of its lock."""
     while True:
         stage = folder / f".cassi-{secrets.token_hex(8)}"
         stage.mkdir()
         lock: int | None = None
         try:
-            # NFS locks only what is opened to be written.
+            # NFS locks only files that are open for writing.
             lock = os.open(stage / "lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-            with contextlib.suppress(OSError):  # without locks here, nobody removes it
+            # On a file system without locks other processes fail to lock it, too, so they leave
+            # the stage alone.
+            with contextlib.suppress(OSError):
                 fcntl.flock(lock, fcntl.LOCK_EX)
             (stage / "new").mkdir()
         except BaseException as error:
             _remove_stage(stage)
             if lock is not None:
                 os.close(lock)
-            # Another process took it for that of a dead one, before it was locked.
+            # Between mkdir and flock another process may take the stage for that of a dead one and
+            # remove it. Then a new stage is made.
             if not isinstance(error, FileNotFoundError) or not folder.is_dir():
                 raise
         else:
@@ -122,21 +129,23 @@ def _make_stage(folder: Path) -> tuple[Path, int]:
 
 @functools.cache
 def remove_leftovers(folder: Path) -> None:
-    """Remove what processes that have ended left in a folder, once per process."""
+    """Remove the stages that killed processes left in a folder, once per process."""
     with contextlib.suppress(OSError):
         for stage in [entry for entry in folder.iterdir() if _STAGE.fullmatch(entry.name)]:
-            with contextlib.suppress(OSError):  # it is locked, another user's, or gone
+            # OSError: its writer holds the lock, it is another user's, or it has just gone.
+            with contextlib.suppress(OSError):
                 _remove_dead(stage)
 
 
 def _remove_dead(stage: Path) -> None:
-    """Remove a stage; OSError where its writer lives, or where it is a link."""
+    """Remove a stage; OSError if its writer lives, or if it is a link."""
     if stage.is_symlink():
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(stage))
     try:
         lock = os.open(stage / "lock", os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
-        stage.rmdir()  # it is empty: the lock comes first and goes last
+        # The lock is the first file made and the last one removed, so the stage is empty.
+        stage.rmdir()
         return
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -153,49 +162,55 @@ def _remove_stage(stage: Path) -> None:
 
 
 def _publish(temporaries: Sequence[Path], finals: Sequence[Path]) -> None:
-    """Flush all files of a stage, then rename them in order; if that fails, all is as it was."""
+    """Flush all files of a stage, then rename them in order; restore the targets on an error."""
     for temporary in temporaries:
-        for inner in temporary.rglob("*") if temporary.is_dir() else ():
-            _flush(inner)
+        for file in temporary.rglob("*") if temporary.is_dir() else ():
+            _flush(file)
         _flush(temporary)
-    moves = [(new, final, _old(new)) for new, final in zip(temporaries, finals, strict=True)]
+    moves = [
+        (temporary, final, _backup_path(temporary))
+        for temporary, final in zip(temporaries, finals, strict=True)
+    ]
     try:
-        for temporary, final, old in moves:
-            _keep(temporary, final, old, alone=len(moves) == 1)
+        for temporary, final, backup in moves:
+            _back_up(temporary, final, backup, is_only_file=len(moves) == 1)
             os.replace(temporary, final)  # noqa: PTH105
     except BaseException:
-        for temporary, final, old in moves:
+        for temporary, final, backup in moves:
             is_renamed = not os.path.lexists(temporary)
-            if is_renamed and (len(moves) > 1 or os.path.lexists(old)):  # one file alone is whole
+            # A single file without a backup has replaced its target in one step: it is whole, and
+            # there is nothing to restore.
+            if is_renamed and (len(moves) > 1 or os.path.lexists(backup)):
                 _remove(final)
             if not os.path.lexists(final):
                 with contextlib.suppress(OSError):
-                    old.rename(final)
+                    backup.rename(final)
         raise
     for final in finals:
-        # What GDAL once noted beside an image, such as its statistics, is not true of another.
+        # GDAL keeps statistics of an image in this file. They do not hold for the new image.
         _remove(final.with_name(f"{final.name}.aux.xml"))
-    # Some file systems refuse to flush a folder; the rename itself has already happened.
+    # Some file systems cannot flush a folder. The renames have already happened.
     with contextlib.suppress(OSError):
         _flush(finals[0].parent)
 
 
-def _old(temporary: Path) -> Path:
-    """Return the second name of what stood under the final one, to put it back from."""
+def _backup_path(temporary: Path) -> Path:
+    """Return the path in the stage to which the replaced file of that name is moved or linked."""
     return temporary.parent.with_name("old") / temporary.name
 
 
-def _keep(temporary: Path, final: Path, old: Path, alone: bool) -> None:
-    """Let what stands under the final name have a second one."""
+def _back_up(temporary: Path, final: Path, backup: Path, is_only_file: bool) -> None:
+    """Give the file or folder at ``final`` a second name, from which it can be restored."""
     is_folder = final.is_dir() and temporary.is_dir()
-    if not is_folder and (alone or not final.exists()):
-        return  # one rename replaces a file
-    old.parent.mkdir(exist_ok=True)
+    if not is_folder and (is_only_file or not final.exists()):
+        return  # os.replace replaces a single file in one step
+    backup.parent.mkdir(exist_ok=True)
     if is_folder:
-        final.rename(old)  # nothing can replace a folder that holds something
+        # os.replace cannot replace a folder that is not empty.
+        final.rename(backup)
     else:
-        with contextlib.suppress(OSError):  # no hard links here
-            os.link(final, old)
+        with contextlib.suppress(OSError):  # a file system without hard links
+            os.link(final, backup)
 
 
 def _remove(file: Path) -> None:
@@ -206,23 +221,25 @@ def _remove(file: Path) -> None:
             file.unlink(missing_ok=True)
 
 
-def _explain(error: OSError, final: Path) -> None:
-    """Name the file of an error that does not, and give a number to one that has none."""
+def _complete_error(error: OSError, final: Path) -> None:
+    """Put the final path into an error of the disk, and raise EIO for one without a number."""
     if isinstance(error.filename, str):
-        error.filename = _STAGED.sub("", error.filename)
+        error.filename = _STAGE_IN_PATH.sub("", error.filename)
     if type(error) is not OSError:
         return
     if error.errno is None:
-        # NumPy's word for a full disk is "1835008 requested and 783236 written".
+        # NumPy reports a full disk without a number: "1835008 requested and 783236 written".
         reason = f"could not be written whole, is the disk full? ({error})"
         raise OSError(errno.EIO, reason, str(final)) from error
     if error.errno in DISK_ERRORS and error.filename is None:
         error.filename = str(final)
 
 
-def _checked(path: Path) -> Path:
-    named = os.path.abspath(path.expanduser())  # noqa: PTH100
-    path = Path(named if check_parents(named) else os.path.realpath(named))
+def _resolve_target(path: Path) -> Path:
+    """Return the path to write to, its links followed; raise OSError if no file can be there."""
+    absolute = os.path.abspath(path.expanduser())  # noqa: PTH100
+    # Below a folder of results links are not followed: `check_parents` refuses one in a parent.
+    path = Path(absolute if check_parents(absolute) else os.path.realpath(absolute))
     if path.is_dir() and not path.is_symlink() and path.suffix != ".zarr":
         raise IsADirectoryError(f"cannot write {path}: it is a folder; expected a file name")
     if not path.parent.exists():
@@ -241,20 +258,20 @@ def _flush(path: Path) -> None:
 
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""No room on the disk, or none left of what the user may fill: making room helps."""
+"""Numbers of errors of a full disk or quota: making room helps."""
 UNWRITABLE = DISK_FULL | {errno.EROFS}
-"""Nothing can be written there, whatever it is: others would fail as this one did."""
+"""Numbers of errors after which writing any other file there would fail, too."""
 DISK_ERRORS = UNWRITABLE | {errno.EFBIG, errno.EIO}
-"""All that is the disk's fault and not the file's."""
+"""Numbers of errors of the disk, not of the file."""
 
 
 def describe_oserror(error: OSError) -> str:
-    """Say in one line which file it was, what is wrong with it, and what to do."""
+    """Return one line: the file of an error, what is wrong with it, and what to do."""
     if not error.strerror:
         return next((line.strip() for line in str(error).splitlines() if line.strip()), "OSError")
-    place = "" if error.filename is None else f"{error.filename}: "
-    room = "; make room, then the same command goes on" if error.errno in DISK_FULL else ""
-    return f"{place}{error.strerror}{room}"
+    file_prefix = "" if error.filename is None else f"{error.filename}: "
+    remedy = "; make room, then the same command goes on" if error.errno in DISK_FULL else ""
+    return f"{file_prefix}{error.strerror}{remedy}"
 
 
 def digest(path: Path) -> str:
@@ -275,26 +292,30 @@ def size_of(path: Path) -> int:
 
 def digest_content(parts: Iterable[bytes | memoryview | str]) -> str:
     """Return the SHA-256 of bytes and texts (UTF-8), one after the other, hexadecimal."""
-    found = hashlib.sha256()
+    sha256 = hashlib.sha256()
     for part in parts:
-        found.update(part.encode(errors="surrogatepass") if isinstance(part, str) else part)
-    return found.hexdigest()
+        sha256.update(part.encode(errors="surrogatepass") if isinstance(part, str) else part)
+    return sha256.hexdigest()
 
 
 def check_archive(path: Path) -> None:
     """Check a ZIP archive, which `torch.save` and `numpy.savez` write, by the CRC-32 of each part.
 
-    torch does not look at these sums when it reads. ValueError where it is damaged, or no archive.
+    torch does not check these sums when it reads a file.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is damaged, its parts are compressed, or it is no archive.
     """
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
             if any(member.compress_type for member in members):
                 raise ValueError("its parts are compressed")
-            damaged = archive.testzip()
+            damaged_member = archive.testzip()
     except OSError:
         raise
     except Exception as error:  # zipfile and zlib fail in many ways on a damaged file
         raise ValueError(f"{path}: it is cut or damaged ({error})") from None
-    if damaged is not None:
-        raise ValueError(f"{path}: it is damaged at {damaged}")
+    if damaged_member is not None:
+        raise ValueError(f"{path}: it is damaged at {damaged_member}")

@@ -1,4 +1,4 @@
-"""Random variations of training samples: pure functions of scenes and a generator."""
+"""Draw training samples: crops of scenes with random variations, from a generator only."""
 
 import math
 from collections.abc import Sequence
@@ -16,27 +16,30 @@ from cassi.data.synthetic.spectra import Spectra, smooth_spectra
 
 @dataclass(frozen=True)
 class Augment:
-    """What is varied; with everything off a sample is a crop at a random place.
+    """The random variations; with all of them off a sample is a crop at a random position.
 
     Attributes:
         flip: mirror rows and columns, each half of the time.
         rotate: turn by a random number of right angles.
-        splice: probability that a sample is a 2 x 2 splice of four half-size crops, from scenes
-            drawn anew (Cai et al., "Mask-guided spectral-wise transformer", 2022, use 0.5).
+        splice: probability that a sample is a 2 x 2 splice of four half-size crops of drawn scenes
+            (Cai et al., "Mask-guided spectral-wise transformer", 2022, use 0.5).
         mix: probability that a sample is a·x1 + (1-a)·x2 of two samples, a uniform in [0, 1].
-        scale: range of the ratio by which each crop is resampled in space, log-uniform; below 1 by
-            means over areas, which makes detail finer, above 1 bilinear. None: not at all.
-        brightness: range of a factor on the whole sample, uniform. Nothing is clipped: that would
-            change spectra. None: not at all.
-        illumination: standard deviation of the logarithm of a smooth factor over the bands, as
-            another light would give: three cosines; 0: not at all.
-        lift: probability that a sample becomes what an RGB picture of it would be lifted to: seen
-            in three broad channels, and lit in three broad colours, all drawn at random.
-        patterns: probability that a sample is drawn (`cassi.data.synthetic.patterns`) and not cut
-            from a scene; half of those are mixed with a crop.
-        spectra: draws the materials of half of the drawn samples, such as
-            `cassi.data.synthetic.spectra.MeasuredSpectra`. Of these every second one keeps the
-            layout of its crop: only the materials change.
+        scale: range of the ratio by which each crop is resampled in space, log-uniform. Below 1
+            areas are averaged, which makes detail finer; above 1 it is bilinear. None: off.
+        brightness: range of a factor on the whole sample, uniform. Nothing is clipped, because that
+            would change spectra. None: off.
+        illumination: standard deviation of the logarithm of a smooth factor over the bands, a sum
+            of three cosines, like the spectrum of another light. 0: off.
+        lift: probability that a sample is projected to an RGB picture and lifted back to a cube:
+            three broad channels see it, and three broad colours show it, all drawn at random.
+        patterns: probability that a sample is a synthetic scene (`cassi.data.synthetic.patterns`)
+            and not a crop of a scene; half of these are mixed with a crop.
+        spectra: draws the materials of half of the synthetic scenes, such as
+            `cassi.data.synthetic.spectra.MeasuredSpectra`. Every second one of this half keeps the
+            layout of a crop, and only its materials change.
+
+    Raises:
+        ValueError: a probability or a range is out of its limits.
     """
 
     flip: bool = True
@@ -66,7 +69,7 @@ class Augment:
             object.__setattr__(self, name, limits)
 
     def source_size(self, height: int, width: int) -> tuple[int, int]:
-        """Rows and columns that a scene must have for crops of this size."""
+        """Return the rows and columns that a scene must have at least for crops of this size."""
         low = self.scale[0] if self.scale else 1.0
         if self.rotate and height != width:
             height = width = max(height, width)
@@ -76,9 +79,9 @@ class Augment:
 def random_crop(
     scene: Scene, height: int, width: int, augment: Augment, generator: Generator
 ) -> Tensor:
-    """Cut a window at a random place, resampled in space, mirrored and turned as asked.
+    """Cut a window at a random position; resample, turn and mirror it as `augment` says.
 
-    Returns float32 `(C, height, width)`; ValueError where the scene is too small.
+    Returns float32 `(C, height, width)`; ValueError if the scene is too small.
     """
     turns = draw_integer(4, generator) if augment.rotate else 0
     rows, columns = (width, height) if turns % 2 else (height, width)
@@ -86,17 +89,17 @@ def random_crop(
     if augment.scale:
         low, high = augment.scale
         ratio = low * (high / low) ** _uniform(generator)
-    tall, wide = math.ceil(rows / ratio), math.ceil(columns / ratio)
+    window_rows, window_columns = math.ceil(rows / ratio), math.ceil(columns / ratio)
     _, scene_rows, scene_columns = scene.shape
-    if tall > scene_rows or wide > scene_columns:
+    if window_rows > scene_rows or window_columns > scene_columns:
         raise ValueError(
-            f"{scene.name}: expected a crop inside {scene_rows} x {scene_columns}, got {tall} x "
-            f"{wide}; choose a smaller size"
+            f"{scene.name}: expected a crop inside {scene_rows} x {scene_columns}, got "
+            f"{window_rows} x {window_columns}; choose a smaller size"
         )
-    top = draw_integer(scene_rows - tall + 1, generator)
-    left = draw_integer(scene_columns - wide + 1, generator)
-    window = scene.values(top, left, tall, wide)
-    if (tall, wide) != (rows, columns):
+    top = draw_integer(scene_rows - window_rows + 1, generator)
+    left = draw_integer(scene_columns - window_columns + 1, generator)
+    window = scene.values(top, left, window_rows, window_columns)
+    if (window_rows, window_columns) != (rows, columns):
         window = _resize(window, rows, columns)
     flips = (draw_integer(2, generator), draw_integer(2, generator)) if augment.flip else (0, 0)
     return turn(window, turns, bool(flips[0]), bool(flips[1]))
@@ -105,109 +108,118 @@ def random_crop(
 def augmented_crop(
     scenes: Sequence[Scene], height: int, width: int, augment: Augment, generator: Generator
 ) -> Tensor:
-    """Draw one training sample: scenes, each with the same chance, windows and all variations.
+    """Draw one training sample with all variations; every scene has the same probability.
 
     Returns float32 `(C, height, width)`.
     """
-    sample = _plain_or_spliced(scenes, height, width, augment, generator)
+    sample = _crop_or_splice(scenes, height, width, augment, generator)
     if augment.patterns and _uniform(generator) < augment.patterns:
-        sample = _drawn(sample, augment.spectra, generator)
+        sample = _mix_with_pattern(sample, augment.spectra, generator)
     if augment.mix and _uniform(generator) < augment.mix:
-        other = _plain_or_spliced(scenes, height, width, augment, generator)
-        sample = torch.lerp(other, sample, _uniform(generator))
+        second_sample = _crop_or_splice(scenes, height, width, augment, generator)
+        sample = torch.lerp(second_sample, sample, _uniform(generator))
     if augment.brightness:
         low, high = augment.brightness
         sample.mul_(low + (high - low) * _uniform(generator))
     if augment.illumination:
-        curve = _smooth_curve(len(sample), generator).mul_(augment.illumination).exp_()
+        curve = _draw_smooth_curve(len(sample), generator).mul_(augment.illumination).exp_()
         sample.mul_(curve[:, None, None])
     if augment.lift and _uniform(generator) < augment.lift:
-        sample = _lifted(sample, generator)
+        sample = _lift_from_rgb(sample, generator)
     return sample
 
 
 def turn(cube: Tensor, turns: int, flip_rows: bool = False, flip_columns: bool = False) -> Tensor:
-    """Turn `(…, H, W)` by right angles, counterclockwise, then mirror it; contiguous.
-
-    Two mirrors and two turns undo each other, so at most one copy is made of each kind.
-    """
+    """Turn `(…, H, W)` by right angles, counterclockwise, then mirror it; contiguous."""
+    # Mirroring both axes equals two turns. So at most one turn and one mirror are copied.
     if flip_rows and flip_columns:
         turns, flip_rows, flip_columns = turns + 2, False, False
-    turned = torch.rot90(cube, turns % 4, (-2, -1)) if turns % 4 else cube
+    image = torch.rot90(cube, turns % 4, (-2, -1)) if turns % 4 else cube
     if flip_rows or flip_columns:
-        turned = turned.flip(-2 if flip_rows else -1)
-    return turned.contiguous()
+        image = image.flip(-2 if flip_rows else -1)
+    return image.contiguous()
 
 
-def _plain_or_spliced(
+def _crop_or_splice(
     scenes: Sequence[Scene], height: int, width: int, augment: Augment, generator: Generator
 ) -> Tensor:
+    """Draw a crop of a scene, or a splice of four crops of half the size."""
     if not (augment.splice and _uniform(generator) < augment.splice) or min(height, width) < 2:
         scene = scenes[draw_integer(len(scenes), generator)]
         return random_crop(scene, height, width, augment, generator)
-    whole = torch.empty(scenes[0].shape[0], height, width)
+    sample = torch.empty(scenes[0].shape[0], height, width)
     middle, centre = height // 2, width // 2
     for rows in (slice(0, middle), slice(middle, height)):
         for columns in (slice(0, centre), slice(centre, width)):
-            part = whole[:, rows, columns]
+            part = sample[:, rows, columns]
             scene = scenes[draw_integer(len(scenes), generator)]
             part.copy_(random_crop(scene, part.shape[1], part.shape[2], augment, generator))
-    return whole
+    return sample
 
 
-def _drawn(cube: Tensor, spectra: Spectra | None, generator: Generator) -> Tensor:
-    chosen = draw_integer(4, generator) if spectra is not None else 0
-    if spectra is None or chosen < 2:
+def _mix_with_pattern(cube: Tensor, spectra: Spectra | None, generator: Generator) -> Tensor:
+    """Draw a synthetic scene of the size of a crop; half of the time mix it with the crop."""
+    choice = draw_integer(4, generator) if spectra is not None else 0
+    if spectra is None or choice < 2:
         spectra = smooth_spectra
-    if chosen == 3:
-        drawn = _recoloured(cube, spectra, generator)
+    if choice == 3:
+        pattern = _recolour(cube, spectra, generator)
     else:
         kind = list(PATTERNS)[draw_integer(len(PATTERNS), generator)]
         bands, height, width = cube.shape
-        drawn = draw_pattern(kind, bands, height, width, generator, spectra)
-    drawn = drawn.mul_(0.2 + 0.8 * _uniform(generator))
-    return torch.lerp(cube, drawn, _uniform(generator)) if draw_integer(2, generator) else drawn
+        pattern = draw_pattern(kind, bands, height, width, generator, spectra)
+    pattern = pattern.mul_(0.2 + 0.8 * _uniform(generator))
+    return torch.lerp(cube, pattern, _uniform(generator)) if draw_integer(2, generator) else pattern
 
 
-def _recoloured(cube: Tensor, spectra: Spectra, generator: Generator) -> Tensor:
-    # x ← Σ_k b w_k s_k: b the brightness of a pixel, w_k how much its spectrum is like that of the
-    # k-th of some pixels, softmax of the cosine, s_k another spectrum. The largest value is 1.
+def _recolour(cube: Tensor, spectra: Spectra, generator: Generator) -> Tensor:
+    """Give the materials of a crop other spectra s_k: x ← Σ_k b w_k s_k, with the maximum 1.
+
+    b is the brightness of a pixel. w_k says how similar its spectrum is to that of the k-th chosen
+    pixel: a softmax of 100 times the cosine.
+    """
     bands, height, width = cube.shape
     pixels = cube.flatten(1)
-    unit = functional.normalize(pixels, dim=0)
-    places = torch.randint(height * width, (2 + draw_integer(11, generator),), generator=generator)
-    shares = (100 * unit[:, places].T @ unit).softmax(0) * pixels.mean(0)
-    drawn = spectra(len(places), bands, generator).T @ shares
-    return drawn.div_(drawn.amax().clamp_min(1e-6)).view_as(cube)
+    directions = functional.normalize(pixels, dim=0)
+    count = 2 + draw_integer(11, generator)
+    chosen_pixels = torch.randint(height * width, (count,), generator=generator)
+    weights = (100 * directions[:, chosen_pixels].T @ directions).softmax(0) * pixels.mean(0)
+    pattern = spectra(len(chosen_pixels), bands, generator).T @ weights
+    return pattern.div_(pattern.amax().clamp_min(1e-6)).view_as(cube)
 
 
-def _smooth_curve(bands: int, generator: Generator) -> Tensor:
-    # Three half waves and their multiples, of variance 1 on average over the bands.
-    at = (torch.arange(bands) + 0.5) * (math.pi / bands)
+def _draw_smooth_curve(bands: int, generator: Generator) -> Tensor:
+    """Draw a sum of three cosines over the bands, `(C,)`; its mean variance over them is 1."""
+    phase = (torch.arange(bands) + 0.5) * (math.pi / bands)
     weights = torch.randn(3, generator=generator) * torch.tensor([1.2, 0.6, 0.4])
-    waves = [weight * torch.cos((k + 1) * at) for k, weight in enumerate(weights)]
+    waves = [weight * torch.cos((k + 1) * phase) for k, weight in enumerate(weights)]
     return torch.stack(waves).sum(0)
 
 
-def _lifted(cube: Tensor, generator: Generator) -> Tensor:
-    # x ← Bᵀ P R x, R and B three curves over the bands each, P a permutation; as bright as before.
-    channels, colours = _broad_curves(len(cube), generator), _broad_curves(len(cube), generator)
-    colours = colours[torch.randperm(3, generator=generator)]
-    picture = (channels / channels.sum(1, keepdim=True)) @ cube.flatten(1)
-    lifted = (colours.T @ picture).view_as(cube)
-    brightest = lifted.amax()
-    return lifted.mul_(cube.amax() / brightest) if brightest > 0 else lifted
+def _lift_from_rgb(cube: Tensor, generator: Generator) -> Tensor:
+    """Project a cube to three channels and lift it back: x ← Bᵀ P R x, with the same maximum.
+
+    R and B are three curves over the bands each, P is a permutation.
+    """
+    camera_curves = _draw_broad_curves(len(cube), generator)
+    display_curves = _draw_broad_curves(len(cube), generator)
+    display_curves = display_curves[torch.randperm(3, generator=generator)]
+    picture = (camera_curves / camera_curves.sum(1, keepdim=True)) @ cube.flatten(1)
+    lifted_cube = (display_curves.T @ picture).view_as(cube)
+    brightest = lifted_cube.amax()
+    return lifted_cube.mul_(cube.amax() / brightest) if brightest > 0 else lifted_cube
 
 
-def _broad_curves(bands: int, generator: Generator) -> Tensor:
-    # (3, C): bell curves, one in each third of the bands, a tenth to a third of them wide.
-    at = (torch.arange(bands) + 0.5) / bands
+def _draw_broad_curves(bands: int, generator: Generator) -> Tensor:
+    """Draw bell curves `(3, C)`, one in each third of the bands, 0.1 to 0.33 of them wide."""
+    positions = (torch.arange(bands) + 0.5) / bands
     centres = (torch.arange(3) + 0.15 + 0.7 * torch.rand(3, generator=generator)) / 3
     widths = 0.1 + 0.23 * torch.rand(3, generator=generator)
-    return torch.exp(-(((at - centres[:, None]) / widths[:, None]) ** 2))
+    return torch.exp(-(((positions - centres[:, None]) / widths[:, None]) ** 2))
 
 
 def _resize(cube: Tensor, height: int, width: int) -> Tensor:
+    """Resample a cube in space: means over areas to a smaller size, else bilinear."""
     if height <= cube.shape[-2] and width <= cube.shape[-1]:
         return functional.interpolate(cube[None], (height, width), mode="area")[0]
     size = (height, width)
@@ -215,5 +227,5 @@ def _resize(cube: Tensor, height: int, width: int) -> Tensor:
 
 
 def _uniform(generator: Generator) -> float:
-    # float64, so that 1 is never reached.
+    # In float64, so that 1 is never reached.
     return float(torch.rand((), generator=generator, dtype=torch.float64))

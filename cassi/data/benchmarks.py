@@ -1,4 +1,4 @@
-"""Data sets to evaluate on: cubes to be measured, or measurements that a camera took."""
+"""Data sets for evaluations: cubes that are measured in simulation, or measurements of a camera."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -12,15 +12,16 @@ from cassi.checks import did_you_mean
 from cassi.data.datasets import WholeScenes
 from cassi.data.frames import Prepared, Preprocessing, describe
 from cassi.data.io import load_cube, load_mask, load_measurement
-from cassi.data.manifest import checksum, some
+from cassi.data.manifest import checksum, first_names
 from cassi.data.scenes import Scene, find_scenes, load_scene, scene_name
 from cassi.systems import check_mask
 
 PathLike = str | os.PathLike[str]
 
-# Published cubes were interpolated and go a little below 0: the code of TSA-Net, which KAIST's test
-# scenes come from, clips its validation scenes there. What is to be refused are counts.
-_BEYOND = 0.1
+# Published cubes were interpolated over wavelength and so go a little below 0 (the code of TSA-Net,
+# from which KAIST's test scenes come, clips its validation scenes there). Cubes of counts, which
+# must be refused, exceed [0, 1] by far more.
+_MAX_OUTSIDE_UNIT_RANGE = 0.1
 
 
 @dataclass(frozen=True)
@@ -29,14 +30,13 @@ class Item:
 
     Attributes:
         name: unique in the data set.
-        truth: `(C, H, W)` in [0, 1], or None where it is not known.
-        measurement: `(K, H', W')`, after preprocessing, or None: to be simulated.
+        truth: `(C, H, W)` in [0, 1], or None if it is not known.
+        measurement: `(K, H', W')`, after preprocessing; None if it has to be simulated.
         mask: `(K, 1|C, H, W)`, transmission in [0, 1].
-        wavelengths: nm, one per band, or None where neither user nor file states them.
+        wavelengths: nm, one per band, or None if neither the user nor the file states them.
         note: how the files were understood, for the user.
-        preprocessing: what was done to the measurement, by step, or None.
-        bad: pixels of the measurement to leave out, bool, shaped like it; None where there are
-            none.
+        preprocessing: the corrections of the measurement by step, or None.
+        bad: pixels of the measurement to leave out, bool, shaped like it; None if there are none.
     """
 
     name: str
@@ -51,32 +51,36 @@ class Item:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Scenes in files, listed at once and read one by one; or cubes that are in memory.
+    """Scenes in files, listed when the object is made and read one by one; or cubes in memory.
 
-    Cubes and measurements that have the same name belong to the same scene. Names are those of the
-    files, as `scene_name` gives them.
+    A cube and a measurement of the same name belong to the same scene. Names are those of the
+    files, see `scene_name`.
 
     Args:
         cubes: a folder, or files, or None; or scenes by name.
         measurements: a folder, or files, or None.
-        mask: one file for all; a folder of files named like the scenes; None where the files of the
-            measurements hold the mask too.
-        wavelengths: bands that cubes are brought to, nm; None takes the bands of the files.
-        names: choose among the scenes, in this order; None takes all.
-        expected: names of a published data set; those that are chosen must be there. None for any.
-        shape: (C, H, W) of every cube, else any.
-        measurement_shape: (H', W') of every measurement, else any.
+        mask: one file for all; a folder of files named like the scenes; or None if the files of the
+            measurements have the mask, too.
+        wavelengths: bands to which cubes are interpolated, nm; None takes those of the files.
+        names: scenes to take, in this order; None takes all.
+        expected: names of a published data set; those in `names` must be there. None for any.
+        shape: (C, H, W) of every cube; None for any.
+        measurement_shape: (H', W') of every measurement; None for any.
         key: name of the array in the files of the cubes (or, without cubes, of the measurements).
-        axes: order of the axes of the cubes, such as "HWC", where the files leave it open.
+        axes: order of the axes of the cubes, such as "HWC", if the files do not state it.
         unit_range: take cubes as they are, and refuse those whose values lie more than 0.1 outside
-            [0, 1]; otherwise see `load_scene`.
-        checksums: SHA-256 by name of the scene; a file that has another is refused.
-        mask_checksum: the same for a mask that serves all.
-        mask_key: name of the array in the file of the mask, where it does not say so itself.
+            [0, 1]; otherwise cubes are scaled, see `load_scene`.
+        checksums: SHA-256 by name of the scene; a file with another one is refused.
+        mask_checksum: SHA-256 of a mask for all scenes.
+        mask_key: name of the array in the file of the mask, if it is not a usual one.
         mask_axes: order of its axes, such as "HWC".
-        crop: middle part of the cubes (and of the mask) that is kept, pixels.
-        downsample: side of the blocks that are then averaged, cubes only.
-        preprocessing: of the measurements.
+        crop: central part of the cubes (and of the mask) that is kept, pixels.
+        downsample: side of the blocks of pixels that are then averaged, only of cubes.
+        preprocessing: correction of the measurements.
+
+    Raises:
+        OSError: a file or folder is missing.
+        ValueError: no scenes, unknown or equal names, or settings that exclude each other.
     """
 
     cubes: PathLike | Sequence[PathLike] | Mapping[str, Scene] | None = None
@@ -99,7 +103,7 @@ class Benchmark:
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
 
     def __post_init__(self) -> None:
-        """List the scenes and check that what is asked for is there."""
+        """List the scenes, and check that those in `names` are there."""
         if self.cubes is None and self.measurements is None:
             raise ValueError("data: expected cubes or measurements, got neither; give a folder")
         if self.mask is None and self.measurements is None:
@@ -109,26 +113,28 @@ class Benchmark:
         if self.measurements is not None and (self.crop is not None or self.downsample != 1):
             raise ValueError("crop, downsample: expected none, a measurement is taken whole")
         cubes: Mapping[str, Path | Scene]
-        cubes = self.cubes if isinstance(self.cubes, Mapping) else _listed(self.cubes)
-        measured = _listed(self.measurements, frames=True)
-        there = sorted(cubes if self.measurements is None else measured)
-        known = list(self.expected or there)
-        chosen = list(self.names if self.names is not None else known)
-        if missing := [name for name in chosen if name in known and name not in there]:
-            where = self.cubes if self.measurements is None else self.measurements
+        cubes = self.cubes if isinstance(self.cubes, Mapping) else _find_files(self.cubes)
+        measurement_files = _find_files(self.measurements, frames=True)
+        available_names = sorted(cubes if self.measurements is None else measurement_files)
+        allowed_names = list(self.expected or available_names)
+        names = list(self.names if self.names is not None else allowed_names)
+        expected_names = [name for name in names if name in allowed_names]
+        if missing_names := [name for name in expected_names if name not in available_names]:
+            source = self.cubes if self.measurements is None else self.measurements
             raise FileNotFoundError(
-                f"data: {len(missing)} of {len(chosen)} scenes are missing in {where}: expected "
-                f"{some(missing)}, there is {some(there)}"
+                f"data: {len(missing_names)} of {len(names)} scenes are missing in {source}: "
+                f"expected {first_names(missing_names)}, there is {first_names(available_names)}"
             )
-        for name in chosen:
-            if name not in known:
-                hint = did_you_mean(name, known) or f"; there is {some(known)}"
+        for name in names:
+            if name not in allowed_names:
+                hint = did_you_mean(name, allowed_names)
+                hint = hint or f"; there is {first_names(allowed_names)}"
                 raise ValueError(f"scenes: {name!r} is not there{hint}")
-            if chosen.count(name) > 1:
+            if names.count(name) > 1:
                 raise ValueError(f"scenes: {name!r} is given twice")
-        if not chosen:
+        if not names:
             raise ValueError("scenes: expected at least one, got none")
-        files = {name: (cubes.get(name), measured.get(name)) for name in chosen}
+        files = {name: (cubes.get(name), measurement_files.get(name)) for name in names}
         object.__setattr__(self, "files", files)
 
     files: dict[str, tuple[Path | Scene | None, Path | None]] = field(init=False, repr=False)
@@ -140,40 +146,49 @@ class Benchmark:
         return list(self.files)
 
     def load(self, name: str) -> Item:
-        """Read a scene; an error says what was expected of which file."""
-        cube, measured = self.files[name]
-        first = cube or measured
-        if isinstance(first, Path) and (wanted := self.checksums.get(name)) is not None:
-            _check_digest(first, wanted)
+        """Read a scene.
+
+        Raises:
+            OSError: a file is missing.
+            ValueError: a file is damaged, changed, or of another size.
+        """
+        cube, measurement_file = self.files[name]
+        checked_file = cube or measurement_file
+        expected_checksum = self.checksums.get(name)
+        if isinstance(checked_file, Path) and expected_checksum is not None:
+            _check_digest(checked_file, expected_checksum)
         scene = self._load_cube(cube) if isinstance(cube, Path) else cube
         notes = [] if scene is None else [scene.note]
-        measurement = done = bad = None
-        if measured is not None:
-            made, note = self._load_measurement(measured)
-            measurement, done = made.y[0], made.done
-            bad = None if made.bad is None else made.bad[0]
-            notes.append(note)
-        mask, note = self._load_mask(name, measured)
+        measurement = corrections = bad_pixels = None
+        if measurement_file is not None:
+            frame, measurement_note = self._load_measurement(measurement_file)
+            measurement, corrections = frame.y[0], frame.done
+            bad_pixels = None if frame.bad is None else frame.bad[0]
+            notes.append(measurement_note)
+        mask, mask_note = self._load_mask(name, measurement_file)
+        notes.append(mask_note)
         truth = None
         if scene is not None:
             truth = WholeScenes([scene], crop=self.crop, downsample=self.downsample)[0]
-            # What is made in memory has no mask of its own: the middle of one measures it.
-            whole = self.crop is None and not isinstance(cube, Scene)
-            mask = mask if whole else _middle(mask, truth.shape[-2:])
+            # Cubes in memory and cropped ones are smaller than the mask, which is then cropped to
+            # its middle. A file must have the size of the mask.
+            keeps_mask_size = self.crop is None and not isinstance(cube, Scene)
+            mask = mask if keeps_mask_size else _crop_middle(mask, truth.shape[-2:])
             if truth.shape[-2:] != mask.shape[-2:]:
-                place = name if isinstance(cube, Scene) else cube
-                size, got = tuple(mask.shape[-2:]), tuple(truth.shape[-2:])
-                both = ",".join(str(min(pair)) for pair in zip(size, got, strict=True))
+                origin = name if isinstance(cube, Scene) else cube
+                mask_size, cube_size = tuple(mask.shape[-2:]), tuple(truth.shape[-2:])
+                sizes = zip(mask_size, cube_size, strict=True)
+                smaller_size = ",".join(str(min(pair)) for pair in sizes)
                 raise ValueError(
-                    f"{place}: expected a cube of the mask's size {size}, got {got}; give "
-                    f"another mask, data.evaluation.crop=[{both}] for the middle of both, or "
-                    "data.evaluation.downsample=2 for cubes of twice the size"
+                    f"{origin}: expected a cube of the mask's size {mask_size}, got {cube_size}; "
+                    f"give another mask, data.evaluation.crop=[{smaller_size}] for the middle of "
+                    "both, or data.evaluation.downsample=2 for cubes of twice the size"
                 )
         wavelengths = self.wavelengths
         if wavelengths is None and scene is not None:
             wavelengths = scene.wavelengths or None
-        told = "; ".join([*notes, note])
-        return Item(name, truth, measurement, mask, wavelengths, told, done, bad)
+        note = "; ".join(notes)
+        return Item(name, truth, measurement, mask, wavelengths, note, corrections, bad_pixels)
 
     def _load_cube(self, path: Path) -> Scene:
         if not self.unit_range:
@@ -182,15 +197,16 @@ class Benchmark:
             bands = None if self.wavelengths is None else len(self.wavelengths)
             if path.is_dir():
                 raise ValueError(f"{path}: expected a file, got a folder")
-            loaded = load_cube(path, key=self.key, axes=self.axes, bands=bands)
-            nm = loaded.wavelengths or self.wavelengths or ()
-            scene = Scene(scene_name(path), loaded.data[0], nm, loaded.note)
+            loaded_cube = load_cube(path, key=self.key, axes=self.axes, bands=bands)
+            nm = loaded_cube.wavelengths or self.wavelengths or ()
+            scene = Scene(scene_name(path), loaded_cube.data[0], nm, loaded_cube.note)
         if self.shape is not None and scene.shape != tuple(self.shape):
             raise ValueError(
                 f"{path}: expected a cube (C, H, W) of {tuple(self.shape)}, got {scene.shape}"
             )
         low, high = scene.cube.min().item(), scene.cube.max().item()
-        if self.unit_range and not (low >= -_BEYOND and 0 < high <= 1 + _BEYOND):
+        is_in_range = low >= -_MAX_OUTSIDE_UNIT_RANGE and 0 < high <= 1 + _MAX_OUTSIDE_UNIT_RANGE
+        if self.unit_range and not is_in_range:
             raise ValueError(
                 f"{path}: expected values in [0, 1], got {low:.4g} to {high:.4g}; "
                 "get the original file"
@@ -198,62 +214,69 @@ class Benchmark:
         return scene
 
     def _load_measurement(self, path: Path) -> tuple[Prepared, str]:
-        key, counts = self.key if self.cubes is None else None, self.preprocessing.bits is not None
-        loaded = load_measurement(path, key=key, finite=False, counts=counts)
-        y = loaded.data[0]
-        wanted, found = self.measurement_shape, tuple(y.shape[-2:])
-        if wanted is not None and found != tuple(wanted):
+        # With cubes, `key` is the name of their array.
+        key = self.key if self.cubes is None else None
+        counts = self.preprocessing.bits is not None
+        # Bad pixels may be NaN, so the check of finite values is left to `Preprocessing`.
+        loaded_frame = load_measurement(path, key=key, finite=False, counts=counts)
+        y = loaded_frame.data[0]
+        expected_size, size = self.measurement_shape, tuple(y.shape[-2:])
+        if expected_size is not None and size != tuple(expected_size):
             raise ValueError(
-                f"{path}: expected a measurement (H', W') of {tuple(wanted)}, got {found}"
+                f"{path}: expected a measurement (H', W') of {tuple(expected_size)}, got {size}"
             )
         try:
-            made = self.preprocessing.prepare(loaded.data, loaded.full_scale, path.name)
+            frame = self.preprocessing.prepare(
+                loaded_frame.data, loaded_frame.full_scale, path.name
+            )
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
-        return made, ", ".join(filter(None, (loaded.note, describe(made.done))))
+        return frame, ", ".join(filter(None, (loaded_frame.note, describe(frame.done))))
 
-    def _load_mask(self, name: str, measured: Path | None) -> tuple[Tensor, str]:
-        path = measured if self.mask is None else Path(self.mask).expanduser()
+    def _load_mask(self, name: str, measurement_file: Path | None) -> tuple[Tensor, str]:
+        path = measurement_file if self.mask is None else Path(self.mask).expanduser()
         if path is not None and path.is_dir() and self.mask is not None:
-            path = _listed(path, frames=True).get(name)
+            path = _find_files(path, frames=True).get(name)
         if path is None:
             raise FileNotFoundError(f"mask: no file for the scene {name} in {self.mask}")
         if self.mask_checksum is not None:
             _check_digest(path, self.mask_checksum)
         bands = None if self.wavelengths is None else len(self.wavelengths)
-        loaded = load_mask(path, bands=bands, key=self.mask_key, axes=self.mask_axes)
-        check_mask(loaded.data)
-        return loaded.data, loaded.note
+        loaded_mask = load_mask(path, bands=bands, key=self.mask_key, axes=self.mask_axes)
+        check_mask(loaded_mask.data)
+        return loaded_mask.data, loaded_mask.note
 
 
-def _listed(source: PathLike | Sequence[PathLike] | None, frames: bool = False) -> dict[str, Path]:
-    """Scenes by name; two files of one name cannot be told apart."""
+def _find_files(
+    source: PathLike | Sequence[PathLike] | None, frames: bool = False
+) -> dict[str, Path]:
+    """Return the files of scenes by name; ValueError if two have the same name."""
     if source is None:
         return {}
     roots = [source] if isinstance(source, str | os.PathLike) else list(source)
     paths = [path for root in roots for path in find_scenes(root, frames=frames)]
     if not paths:
         raise ValueError(f"data: expected scenes, found none in {', '.join(map(str, roots))}")
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for path in paths:
         name = scene_name(path)
-        if name in found:
-            raise ValueError(f"data: two scenes are called {name}: {found[name]} and {path}")
-        # A mask that lies beside the scenes it belongs to is none of them.
+        if name in files:
+            raise ValueError(f"data: two scenes are called {name}: {files[name]} and {path}")
+        # A file named mask in the folder of the scenes is their mask and not a scene.
         if name != "mask":
-            found[name] = path
-    return found
+            files[name] = path
+    return files
 
 
 def _check_digest(path: Path, expected: str) -> None:
-    digest = checksum(path)
-    if digest != expected:
-        wanted = f"the published file, with checksum {expected[:12]}…"
-        raise ValueError(f"{path}: expected {wanted}, got {digest[:12]}…; get the original")
+    actual = checksum(path)
+    if actual != expected:
+        expectation = f"the published file, with checksum {expected[:12]}…"
+        raise ValueError(f"{path}: expected {expectation}, got {actual[:12]}…; get the original")
 
 
-def _middle(mask: Tensor, size: Sequence[int]) -> Tensor:
-    """The middle `(…, h, w)` of a mask `(…, H, W)`; a smaller mask is left as it is."""
+def _crop_middle(mask: Tensor, size: Sequence[int]) -> Tensor:
+    """Return the middle `(…, h, w)` of a mask `(…, H, W)`; a smaller mask is returned unchanged."""
     rows, columns = mask.shape[-2] - size[0], mask.shape[-1] - size[1]
     if min(rows, columns) < 0:
         return mask

@@ -1,4 +1,4 @@
-"""Data sets of training crops and of whole scenes, and how the scenes get into memory."""
+"""Load the scenes of a split into memory; data sets of training crops and of whole scenes."""
 
 import glob
 import os
@@ -20,7 +20,8 @@ from cassi.data.scenes import Scale, Scene, find_scenes, load_scene
 
 PathLike = str | os.PathLike[str]
 
-# Raised whenever a converted copy would hold other values than before.
+# Part of the name of a converted copy. It is raised when a change of the code changes the values
+# of copies, so that old copies are not used any more.
 _CACHE_VERSION = 3
 
 
@@ -36,24 +37,28 @@ def load_split(
     axes: str | None = None,
     workers: int = 2,
 ) -> list[Scene]:
-    """Load all scenes of a split, compact: 2 bytes a value, see `Scene.compact`.
+    """Load all scenes of a split in compact form: 2 bytes per value, see `Scene.compact`.
 
     Args:
         root: the data root. Without a manifest it has subfolders `train`, `validation` and `test`;
-            or it is a list of files and folders, all of which belong to the split.
+            or it is a list of files and folders, which all belong to the split.
         split: "train", "validation" or "test".
-        wavelengths: wanted bands, nm, rising.
-        manifest: from `read_manifest`, a JSON file, or the name of a bundled one, such as "cave".
-        cache: folder for converted copies, made if it is not there. They are mapped, not read, so
-            several processes share one copy and a set may be larger than the memory. A changed
-            file or another list of wavelengths makes a new copy.
-        scale: see `load_scene`, as for the next two.
-        key: name of the array in the files.
-        axes: order of its axes.
+        wavelengths: bands of the loaded scenes, nm, rising.
+        manifest: a manifest, a JSON file with one, or the name of a bundled one, such as "cave".
+        cache: folder for converted copies; it is made if needed. Copies are mapped into memory, so
+            several processes share them, and a set may be larger than the memory. A new copy is
+            made if the file or the list of wavelengths has changed.
+        scale: divisor of the values, as for `load_scene`.
+        key: name of the array in the files, as for `load_scene`.
+        axes: order of its axes, as for `load_scene`.
         workers: threads that read files.
 
     Returns:
         The scenes, in the manifest's order, or sorted by path.
+
+    Raises:
+        OSError: a file or folder is missing.
+        ValueError: an unknown split, no scenes, a damaged file, or a scene of a later split.
     """
     if split not in SPLITS:
         raise ValueError(f"split: expected {', '.join(SPLITS)}, got {split!r}")
@@ -61,34 +66,42 @@ def load_split(
         if not isinstance(root, str | os.PathLike):
             raise TypeError(f"root: expected the manifest's data root, one folder, got {root!r}")
         manifest = manifest if isinstance(manifest, Manifest) else read_manifest(manifest)
-        checked = check_split(manifest, split, root)
-        paths = list(checked.paths)
-        if checked.unlisted:
-            names = ", ".join(path.name for path in checked.unlisted[:5])
-            # Not by logging, which Hydra switches off in the commands.
+        checked_split = check_split(manifest, split, root)
+        paths = list(checked_split.paths)
+        if checked_split.unlisted_files:
+            names = ", ".join(path.name for path in checked_split.unlisted_files[:5])
+            # A warning and no log message: Hydra switches logging off in the commands.
             warnings.warn(
-                f"{len(checked.unlisted)} scenes beside the {split} data are not in the manifest "
-                f"and are left out: {names}",
+                f"{len(checked_split.unlisted_files)} scenes beside the {split} data are not in "
+                f"the manifest and are left out: {names}",
                 stacklevel=2,
             )
     else:
-        paths = _unlisted_paths(root, split)
+        paths = _find_split(root, split)
 
     def load(path: Path) -> Scene:
         return load_scene(path, wavelengths, scale=scale, key=key, axes=axes).compact()
 
-    meaning = scale if key is None and axes is None else (scale, key, axes)
-    return load_all(paths, load, tuple(map(float, wavelengths)), cache, meaning, workers)
+    value_settings = scale if key is None and axes is None else (scale, key, axes)
+    return load_all(paths, load, tuple(map(float, wavelengths)), cache, value_settings, workers)
 
 
 class TrainingCrops(Dataset[Tensor]):
-    """Random samples of scenes; sample i depends on nothing but the seed and i.
+    """Random samples of scenes; sample i depends only on the seed and i.
 
-    So any number of workers and processes gives the same samples, and training goes on after a
-    stop as if there had been none. Every i >= 0 may be asked for, also beyond `length`: a sampler
-    that counts on over epochs never repeats a sample.
+    So any number of workers and processes gives the same samples, and a resumed training gets the
+    samples that it would have got without the stop. Every i >= 0 is allowed, also beyond `length`:
+    a sampler that continues to count over epochs never repeats a sample.
 
-    `size` is one number of pixels, or (height, width); `length` counts the samples of an epoch.
+    Args:
+        scenes: all with the same number of bands.
+        size: size of the samples, one number of pixels or (height, width).
+        length: number of samples of an epoch.
+        seed: seed of all samples.
+        augment: the random variations; by default those of `Augment`.
+
+    Raises:
+        ValueError: no scenes, a scene that is too small, or a length below 1.
     """
 
     def __init__(
@@ -102,7 +115,7 @@ class TrainingCrops(Dataset[Tensor]):
     ) -> None:
         self.scenes, self.length, self.seed = check_scenes(scenes), int(length), int(seed)
         self.augment = Augment() if augment is None else augment
-        self.size = _pair("size", size)
+        self.size = _as_pair("size", size)
         if self.length < 1:
             raise ValueError(f"length: expected at least 1, got {length}")
         height, width = self.augment.source_size(*self.size)
@@ -130,14 +143,17 @@ class TrainingCrops(Dataset[Tensor]):
 
 
 class WholeScenes(Dataset[Tensor]):
-    """Scenes as they are, for validation and tests: float32 `(C, H, W)`.
+    """Scenes without variations, for validation and tests: float32 `(C, H, W)`.
 
     Args:
         scenes: all with the same number of bands.
-        crop: size of the part in the centre that is kept, pixels of the scene, one number or
-            (height, width); None keeps all.
-        downsample: side of the blocks that are then averaged; rows and columns that fill no block
-            are cut off.
+        crop: size of the central part that is kept, pixels of the scene, one number or (height,
+            width); None keeps all.
+        downsample: side of the blocks of pixels that are then averaged. Rows and columns that do
+            not fill a block are cut off.
+
+    Raises:
+        ValueError: no scenes, or a crop or a block that is larger than a scene.
     """
 
     def __init__(
@@ -148,19 +164,21 @@ class WholeScenes(Dataset[Tensor]):
         downsample: int = 1,
     ) -> None:
         self.scenes, self.downsample = check_scenes(scenes), int(downsample)
-        self.crop = None if crop is None else _pair("crop", crop)
+        self.crop = None if crop is None else _as_pair("crop", crop)
         if self.downsample < 1:
             raise ValueError(f"downsample: expected at least 1, got {downsample}")
         for scene in self.scenes:
             _, rows, columns = scene.shape
             height, width = self.crop or (rows, columns)
-            most, least = f"{rows} x {columns}, the size of {scene.name}", min(height, width)
             if height > rows or width > columns:
-                raise ValueError(f"crop: expected at most {most}, got {height} x {width}")
-            if self.downsample > least:
-                name = scene.name
                 raise ValueError(
-                    f"downsample: expected at most {least}, the size of {name}, got {downsample}"
+                    f"crop: expected at most {rows} x {columns}, the size of {scene.name}, got "
+                    f"{height} x {width}"
+                )
+            if self.downsample > min(height, width):
+                raise ValueError(
+                    f"downsample: expected at most {min(height, width)}, the size of "
+                    f"{scene.name}, got {downsample}"
                 )
 
     @property
@@ -170,14 +188,14 @@ class WholeScenes(Dataset[Tensor]):
 
     @property
     def scales(self) -> list[float]:
-        """Values of its file for 1 of each scene, see `Scene.scale`."""
+        """The value in the file that is 1 in the scene, for each scene; see `Scene.scale`."""
         return [scene.scale for scene in self.scenes]
 
     def __len__(self) -> int:
         return len(self.scenes)
 
     def __getitem__(self, index: int) -> Tensor:
-        """Read scene `index`."""
+        """Return scene `index`, `(C, H, W)`."""
         scene = self.scenes[index]
         rows, columns = scene.shape[1:]
         height, width = self.crop or (rows, columns)
@@ -185,7 +203,8 @@ class WholeScenes(Dataset[Tensor]):
         return functional.avg_pool2d(cube, self.downsample) if self.downsample > 1 else cube
 
 
-def _unlisted_paths(root: PathLike | Sequence[PathLike], split: str) -> list[Path]:
+def _find_split(root: PathLike | Sequence[PathLike], split: str) -> list[Path]:
+    """List the scenes of a split without a manifest; ValueError if one is in a later split too."""
     if not isinstance(root, str | os.PathLike):
         paths = [path for item in root for path in find_scenes(item)]
         if not paths:
@@ -197,12 +216,12 @@ def _unlisted_paths(root: PathLike | Sequence[PathLike], split: str) -> list[Pat
             f"no folder {folders[split]}; expected {', '.join(SPLITS)} in the data root, or give a "
             "manifest or a list of folders"
         )
-    paths = find_scenes(folders[split], within=root)
+    paths = find_scenes(folders[split], tree=root)
     if not paths:
         raise ValueError(f"expected scenes, found none in {folders[split]}")
-    for judge in SPLITS[SPLITS.index(split) + 1 :]:
-        if folders[judge].is_dir():
-            refuse_shared(paths, find_scenes(folders[judge], within=root), split, judge)
+    for later_split in SPLITS[SPLITS.index(split) + 1 :]:
+        if folders[later_split].is_dir():
+            refuse_shared(paths, find_scenes(folders[later_split], tree=root), split, later_split)
     return paths
 
 
@@ -211,24 +230,30 @@ def load_all(
     load: Callable[[Path], Scene],
     wavelengths: tuple[float, ...],
     cache: PathLike | None = None,
-    meaning: object = None,
+    value_settings: object = None,
     workers: int = 2,
 ) -> list[Scene]:
     """Load scenes in threads, or map the converted copies that the first call writes into `cache`.
 
-    `meaning` is what the values of a copy depend on beside file and wavelengths.
+    Args:
+        paths: files or folders of the scenes.
+        load: reads one of them.
+        wavelengths: bands of the loaded scenes, nm.
+        cache: folder for converted copies; None reads the files each time.
+        value_settings: settings of `load` that change the values; they are part of a copy's name.
+        workers: number of threads.
     """
     if cache is None:
-        once = load
+        load_or_map = load
     else:
         folder = Path(cache).expanduser()
         folder.mkdir(parents=True, exist_ok=True)
 
-        def once(path: Path) -> Scene:
-            return _load_cached(path, load, wavelengths, folder, meaning)
+        def load_or_map(path: Path) -> Scene:
+            return _load_cached(path, load, wavelengths, folder, value_settings)
 
     with ThreadPoolExecutor(max(workers, 1)) as pool:
-        return list(pool.map(once, paths))
+        return list(pool.map(load_or_map, paths))
 
 
 def _load_cached(
@@ -236,27 +261,29 @@ def _load_cached(
     load: Callable[[Path], Scene],
     wavelengths: tuple[float, ...],
     cache: Path,
-    meaning: object,
+    value_settings: object,
 ) -> Scene:
+    """Map the converted copy of a scene, or load the scene and write the copy first."""
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     stamps = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    told = repr((_CACHE_VERSION, str(path.resolve()), stamps, wavelengths, meaning))
-    name = f"{path.stem[:60]}-{digest_content([told])[:16]}"
-    copy = next(cache.glob(f"{glob.escape(name)}-*.npy"), None)
-    if copy is None:
+    key = repr((_CACHE_VERSION, str(path.resolve()), stamps, wavelengths, value_settings))
+    copy_name = f"{path.stem[:60]}-{digest_content([key])[:16]}"
+    copy_path = next(cache.glob(f"{glob.escape(copy_name)}-*.npy"), None)
+    if copy_path is None:
         scene = load(path)
-        copy = cache / f"{name}-{scene.scale!r}-{scene.full_scale}.npy"
-        with atomic_path(copy) as temporary:
+        copy_path = cache / f"{copy_name}-{scene.scale!r}-{scene.full_scale}.npy"
+        with atomic_path(copy_path) as temporary:
             np.save(temporary, scene.cube.numpy())
-    # Copy on write: torch takes no read-only memory, and nobody can harm the file.
-    cube = torch.from_numpy(np.load(copy, mmap_mode="c", allow_pickle=False))
-    scale, full_scale = copy.stem.rsplit("-", 2)[1:]
-    name, note = path.stem.removesuffix("_ms"), f"{path.name}: from {copy.name}"
-    return Scene(name, cube, wavelengths, note, float(scale), int(full_scale))
+    # torch warns of read-only memory. Mode "c" maps the file copy-on-write: a tensor may be written
+    # to, and the file stays as it is.
+    cube = torch.from_numpy(np.load(copy_path, mmap_mode="c", allow_pickle=False))
+    scale, full_scale = copy_path.stem.rsplit("-", 2)[1:]
+    scene_name, note = path.stem.removesuffix("_ms"), f"{path.name}: from {copy_path.name}"
+    return Scene(scene_name, cube, wavelengths, note, float(scale), int(full_scale))
 
 
 def check_scenes(scenes: Sequence[Scene]) -> list[Scene]:
-    """Return scenes as a list; ValueError unless there are some, all of one number of bands."""
+    """Return scenes as a list; ValueError if there are none or their numbers of bands differ."""
     scenes = list(scenes)
     if not scenes:
         raise ValueError("scenes: expected at least one, got none")
@@ -269,7 +296,8 @@ def check_scenes(scenes: Sequence[Scene]) -> list[Scene]:
     return scenes
 
 
-def _pair(name: str, size: int | Sequence[int]) -> tuple[int, int]:
+def _as_pair(name: str, size: int | Sequence[int]) -> tuple[int, int]:
+    """Return a setting of one number or (height, width) as a pair; ValueError if it is neither."""
     pair = (size, size) if isinstance(size, int) else tuple(size)
     if len(pair) != 2 or not all(isinstance(n, int) and n > 0 for n in pair):
         raise ValueError(f"{name}: expected a positive number or (height, width), got {size!r}")

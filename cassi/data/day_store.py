@@ -18,28 +18,28 @@ from cassi.data.formats.labelled import CONVENTIONS, DIMENSIONS, WAVELENGTH
 
 _TIME = {"standard_name": "time", "units": "seconds since 1970-01-01", "calendar": "standard"}
 PREVIEW = 128
-"""Pixels of the longer side of a preview, at most."""
+"""Largest side of a preview, pixels."""
 
 
 class DayStore:
-    """A Zarr 3 group that xarray opens lazily, `xarray.open_zarr(path)`.
+    """The cubes of many snapshots: a Zarr 3 group that `xarray.open_zarr(path)` opens lazily.
 
     `cube(time, wavelength, y, x)` is float32, with one shard (a file) for each snapshot and one
-    compressed chunk for each band in it; what is not there yet is NaN. `uncertainty`, if asked for,
-    is alike: the standard deviation of every value. `preview(time, row, column, channel)` is an
-    sRGB picture of at most 128 pixels, uint8. Coordinates are `time` (of change of the file of the
-    snapshot), `name` and `wavelength` (nm). `frame(time, shot, row, column)`, if asked for, has the
-    snapshots as they were read.
+    compressed chunk for each band in it. The cube of a snapshot that is not written yet is NaN.
+    `uncertainty` is optional, of the same shape: the standard deviation of every value.
+    `preview(time, row, column, channel)` is an sRGB picture, uint8, of at most 128 pixels a side.
+    `frame(time, shot, row, column)` is optional: the snapshots as they were read. Coordinates are
+    `time` (when the file of the snapshot changed), `name` and `wavelength` (nm).
     """
 
     def __init__(self, path: Path) -> None:
         with _zarr() as zarr:
             self.path, self.group = path, zarr.open_group(path, mode="r+", zarr_format=3)
-            self.places = {str(name): i for i, name in enumerate(self.group["name"][:])}
+            self.indices = {str(name): i for i, name in enumerate(self.group["name"][:])}
 
     def file(self, name: str) -> Path:
         """Return the shard of a snapshot's cube."""
-        return self._shard("cube", self.places[name])
+        return self._shard_path("cube", self.indices[name])
 
     def write(
         self,
@@ -49,28 +49,32 @@ class DayStore:
         preview: np.ndarray,
         frame: np.ndarray | None = None,
     ) -> None:
-        """Write what belongs to a snapshot, its cube last.
+        """Write the arrays of a snapshot, and flush each to the disk.
 
         Args:
-            name: of the snapshot.
+            name: name of the snapshot.
             cube: `(C, H, W)`.
-            std: the same shape, where the store has standard deviations.
+            std: standard deviations, of the same shape, if the store has them.
             preview: `(H', W', 3)`, uint8.
-            frame: `(K, H', W')`, where the store has frames.
+            frame: `(K, H', W')`, if the store has frames.
+
+        Raises:
+            ValueError: the cube has another shape than those of the store.
         """
-        expected, place = tuple(self.group["cube"].shape[1:]), self.places[name]
+        expected, index = tuple(self.group["cube"].shape[1:]), self.indices[name]
         if cube.shape != expected:
             raise ValueError(f"{self.path}: expected a cube of {expected}, got {cube.shape}")
+        # The cube comes last, so a snapshot with a cube is complete.
         values = {"preview": preview, "frame": frame, "uncertainty": std, "cube": cube}
         for key, value in values.items():
             if value is not None:
                 with _zarr():
-                    self.group[key][place] = value
-                with self._shard(key, place).open("rb") as file:
+                    self.group[key][index] = value
+                with self._shard_path(key, index).open("rb") as file:
                     os.fsync(file.fileno())
 
-    def _shard(self, key: str, place: int) -> Path:
-        return self.path.joinpath(key, "c", str(place), "0", "0", "0")
+    def _shard_path(self, key: str, index: int) -> Path:
+        return self.path.joinpath(key, "c", str(index), "0", "0", "0")
 
 
 def prepare_store(
@@ -83,56 +87,66 @@ def prepare_store(
     about: Mapping[str, object] | None = None,
     frame: tuple[int, ...] | None = None,
 ) -> DayStore:
-    """Make a store for these snapshots, or give them a place in the one that is there.
+    """Make a store for these snapshots, or append those that an existing store does not have.
 
-    Commands that share the snapshots may do so at the same time. New snapshots come after those
-    that are there.
+    A lock lets several commands that share the snapshots call this at the same time.
 
     Args:
         path: ends in `.zarr`.
-        names: of the snapshots, in order.
-        times: of the snapshots, seconds since 1970.
+        names: names of the snapshots, in order.
+        times: times of the snapshots, seconds since 1970.
         shape: (C, H, W) of every cube.
-        wavelengths: nm, one per band, if known.
+        wavelengths: nm, one per band, or None.
         uncertainty: the store has standard deviations.
         about: attributes of a new store.
-        frame: (K, H', W') of every snapshot, where the store keeps them.
+        frame: (K, H', W') of every snapshot, if the store keeps them.
+
+    Raises:
+        ValueError: the existing store is for cubes of another shape or other wavelengths, or the
+            package zarr is missing.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_name(f".{path.name}.lock").open("w") as lock, _zarr() as zarr:
         fcntl.flock(lock, fcntl.LOCK_EX)
         nm = None if wavelengths is None else list(map(float, wavelengths))
-        known = {"cube_shape": list(shape), "wavelengths": nm, "uncertainty": uncertainty}
-        known |= {} if frame is None else {"frame_shape": list(frame)}
+        layout = {"cube_shape": list(shape), "wavelengths": nm, "uncertainty": uncertainty}
+        layout |= {} if frame is None else {"frame_shape": list(frame)}
         if not path.exists():
+            # The store is renamed once it is complete, so a killed process leaves none without its
+            # arrays.
             stage = path.with_name(f".{path.name}.new")
             group = zarr.create_group(stage, zarr_format=3, overwrite=True)
-            group.attrs.update({"Conventions": CONVENTIONS, **dict(about or {}), "cassi": known})
+            group.attrs.update({"Conventions": CONVENTIONS, **dict(about or {}), "cassi": layout})
             _create(group, shape, nm, uncertainty, frame)
             stage.rename(path)
         group = zarr.open_group(path, mode="r+", zarr_format=3)
-        if json.loads(json.dumps(group.attrs.get("cassi"))) != known:
+
+        if json.loads(json.dumps(group.attrs.get("cassi"))) != layout:
             raise ValueError(
                 f"{path} is for other cubes, {group.attrs.get('cassi')}; remove it, "
                 "or choose another name"
             )
-        there = set(map(str, group["name"][:]))
-        added = [i for i, name in enumerate(names) if name not in there]
-        if added:
-            _extend(group, [names[i] for i in added], [times[i] for i in added])
+        stored_names = set(map(str, group["name"][:]))
+        new_indices = [i for i, name in enumerate(names) if name not in stored_names]
+        if new_indices:
+            _extend(group, [names[i] for i in new_indices], [times[i] for i in new_indices])
     return DayStore(path)
 
 
 class Recording:
-    """Appends frames and cubes to a day store. One process at a time does so.
+    """Appends frames and cubes to a day store, under a lock that one process at a time can hold.
 
-    Every frame gets a number: the next after those that the store has.
+    Frames are numbered in the order of the store.
+
+    Raises:
+        ValueError: the package zarr is missing, the store has no frames, or another process
+            records into it.
     """
 
     def __init__(self, path: Path) -> None:
         self.path, self._count = path.resolve(), -1
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with _zarr():  # without the package nothing begins
+        with _zarr():  # raises here, before a camera runs, if the package is missing
             if path.exists() and "frame" not in DayStore(path).group:
                 raise ValueError(f"{path} keeps no frames; choose another name")
         self._lock = self.path.with_name(f".{self.path.name}.recording").open("w")
@@ -143,7 +157,7 @@ class Recording:
             raise ValueError(
                 f"another command records into {path}; wait for its end, or choose another name"
             ) from None
-        except OSError:  # there are no locks
+        except OSError:  # a file system without locks
             pass
 
     def append(
@@ -155,26 +169,34 @@ class Recording:
         frame: np.ndarray,
         wavelengths: Sequence[float] | None,
     ) -> None:
-        """Write a frame `(K, H', W')` and its cube `(C, H, W)` after the others.
+        """Append a frame and its cube.
 
-        `picture` is that of the cube, `(H, W, 3)`, uint8; `time` is in seconds since 1970.
+        Args:
+            name: name of the frame; the number of the frame is put before it.
+            time: seconds since 1970.
+            cube: `(C, H, W)`.
+            picture: the cube in colour, `(H, W, 3)`, uint8.
+            frame: `(K, H', W')`.
+            wavelengths: nm, one per band, or None.
         """
         bands, height, width = cube.shape
-        about = {"title": "frames and cubes, by cassi-live"}
+        attributes = {"title": "frames and cubes, by cassi-live"}
         prepare = partial(prepare_store, self.path, wavelengths=wavelengths)
-        prepare = partial(prepare, shape=(bands, height, width), about=about, frame=frame.shape)
+        prepare = partial(
+            prepare, shape=(bands, height, width), about=attributes, frame=frame.shape
+        )
         if self._count < 0:
             self._count = prepare([], []).group["name"].shape[0]
         self._count += 1
         name = f"{self._count:06d} {name}"
         store = prepare([name], [time])
-        small = torch.from_numpy(picture).permute(2, 0, 1).float()
-        small = torch.nn.functional.adaptive_avg_pool2d(small, preview_size(height, width))
-        preview = small.round().byte().permute(1, 2, 0).numpy()
+        pixels = torch.from_numpy(picture).permute(2, 0, 1).float()
+        pixels = torch.nn.functional.adaptive_avg_pool2d(pixels, preview_size(height, width))
+        preview = pixels.round().byte().permute(1, 2, 0).numpy()
         store.write(name, cube, None, preview, frame)
 
     def close(self) -> None:
-        """Let others record."""
+        """Release the lock, so that another process can record."""
         self._lock.close()
 
 
@@ -185,10 +207,11 @@ def _create(
     uncertainty: bool,
     frame: tuple[int, ...] | None,
 ) -> None:
+    """Create the empty arrays of a store in a Zarr group."""
     bands, height, width = shape
-    named = {"cube": "hyperspectral cube"}
-    named |= {"uncertainty": "standard deviation of the cube"} if uncertainty else {}
-    for key, title in named.items():
+    titles = {"cube": "hyperspectral cube"}
+    titles |= {"uncertainty": "standard deviation of the cube"} if uncertainty else {}
+    for key, title in titles.items():
         group.create_array(
             key,
             shape=(0, *shape),
@@ -217,11 +240,13 @@ def _create(
             dimension_names=("time", "shot", "sensor_row", "sensor_column"),
             attributes={"long_name": "snapshot as it was read", "coordinates": "name"},
         )
-    line = {"shape": (0,), "chunks": (1 << 16,), "dimension_names": ("time",)}
-    group.create_array("time", dtype="float64", attributes=_TIME, **line)
-    group.create_array("name", dtype=str, attributes={"long_name": "name of the snapshot"}, **line)
+    common = {"shape": (0,), "chunks": (1 << 16,), "dimension_names": ("time",)}
+    group.create_array("time", dtype="float64", attributes=_TIME, **common)
+    group.create_array(
+        "name", dtype=str, attributes={"long_name": "name of the snapshot"}, **common
+    )
     if nm is not None:
-        made = group.create_array(
+        axis = group.create_array(
             "wavelength",
             shape=(bands,),
             chunks=(bands,),
@@ -229,29 +254,30 @@ def _create(
             dimension_names=DIMENSIONS[:1],
             attributes=dict(WAVELENGTH),
         )
-        made[:] = np.asarray(nm)
+        axis[:] = np.asarray(nm)
 
 
 def _extend(group: Any, names: Sequence[str], times: Sequence[float]) -> None:
-    before = group["name"].shape[0]
+    """Lengthen all arrays of a store by some snapshots, and write their times and names."""
+    n_stored = group["name"].shape[0]
     for key in ("cube", "uncertainty", "preview", "frame", "time"):
         if key in group:
             array = group[key]
-            array.resize((before + len(names), *array.shape[1:]))
-    group["time"][before:] = np.asarray(times, float)
-    group["name"].resize((before + len(names),))
-    group["name"][before:] = np.asarray(names, dtype=object)
+            array.resize((n_stored + len(names), *array.shape[1:]))
+    group["time"][n_stored:] = np.asarray(times, float)
+    group["name"].resize((n_stored + len(names),))
+    group["name"][n_stored:] = np.asarray(names, dtype=object)
 
 
 def preview_size(height: int, width: int) -> tuple[int, int]:
-    """Return (H', W') of the preview of a cube."""
+    """Return (H', W') of the preview of a cube: both sides divided by one whole number."""
     side = -(-max(height, width) // PREVIEW)
     return -(-height // side), -(-width // side)
 
 
 @contextmanager
 def _zarr() -> Iterator[ModuleType]:
-    """Yield the package, without its warnings of what the specification leaves open."""
+    """Yield the package zarr, or say how to install it; hide its warnings of draft features."""
     try:
         import zarr
     except ImportError:

@@ -1,7 +1,7 @@
-"""Files from outside are read by a process of their own, see `worker.py`.
+"""Start and ask the sandboxed reader: the process with few rights that opens files (`worker.py`).
 
-It is started with the first file and kept; a limit that it exceeds ends it, and the next file
-starts another.
+The process starts with the first file and serves all later ones. If it exceeds a limit it ends, and
+the next file starts a new one.
 """
 
 import atexit
@@ -23,17 +23,21 @@ import numpy as np
 from cassi.checks import check_readable
 from cassi.data.worker import send
 
-LIMIT = "CASSI_READ_MB"
-"""Environment variable: how many MB reading one file may take, and time in proportion."""
-_SLOWER = 1.5
-"""Times its processor time, what reading may last; the disk and other programs take their part."""
-_LONGEST = 1 << 24  # bytes of what is said of a file
+LIMIT_VARIABLE = "CASSI_READ_MB"
+"""Environment variable with the memory, in MB, that reading one file may take. The limit of time
+follows from it."""
+# Elapsed time that reading may take, over its limit of processor time. It is above 1 because the
+# process also waits for the disk and for other programs.
+_MAX_ELAPSED_RATIO = 1.5
+# A line of JSON from the process: its metadata come from a file that nobody trusts.
+_MAX_ANSWER_BYTES = 1 << 24
 _ROOT = Path(__file__).resolve().parents[1]
-# The packages stand for themselves, without their `__init__`, which imports torch.
+# Empty modules take the place of the packages `cassi` and `cassi.data`, so that no `__init__` file
+# runs that could import torch: with torch the process would start slowly and need more memory.
 _PROGRAM = """
 import sys, types
 root, descriptor = sys.argv[1], int(sys.argv[2])
-sys.path += [place for place in sys.argv[3:] if place not in sys.path]
+sys.path += [folder for folder in sys.argv[3:] if folder not in sys.path]
 for name in ("cassi", "cassi.data"):
     sys.modules[name] = types.ModuleType(name)
     sys.modules[name].__path__ = [root + name[5:].replace(".", "/")]
@@ -43,105 +47,126 @@ serve(descriptor)
 _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "MALLOC_ARENA_MAX"), "1"
 )
+# "::" makes HDF5 load no filter plugins: those are shared libraries, chosen by the file.
 _NO_PLUGINS = {"HDF5_PLUGIN_PRELOAD": "::"}
 
 
-def read(call: str, path: Path, **given: Any) -> tuple[Any, Any]:
-    """Have something read by the process for it.
+def read(call: str, path: Path, **arguments: Any) -> tuple[Any, Any]:
+    """Read a file or folder in the sandboxed reader.
 
     Args:
         call: "array" or "stack", see `worker.CALLS`.
-        path: the file or folder, which is there.
-        given: further arguments of the call, in values of JSON.
+        path: an existing file or folder.
+        arguments: further arguments of the call, in values of JSON.
 
     Returns:
-        A float32 array, or None; and what is said of it.
+        A float32 array, or None; and the description that the call returns.
+
+    Raises:
+        OSError: the file cannot be opened, or the process does not start.
+        ValueError: the file is damaged or of another form, or it exceeds a limit.
+        RuntimeError: a reader has a defect.
     """
     check_readable(path)
-    request = {"call": call, "path": str(path), "given": given, "folder": str(Path.cwd())}
-    return _process.ask(path, request | {"megabytes": _stated_limit()})
+    request = {
+        "call": call,
+        "path": str(path),
+        "arguments": arguments,
+        "folder": str(Path.cwd()),
+    }
+    return _reader.ask(path, request | {"megabytes": _stated_limit()})
 
 
 def start() -> None:
-    """Start the process, so that it is ready when the first file is to be read."""
-    with _process.lock, contextlib.suppress(OSError):  # said when there is a file to read
-        _process.start()
+    """Start the process early, so that it is ready for the first file."""
+    # `read` tries again and reports the error.
+    with _reader.lock, contextlib.suppress(OSError):
+        _reader.start()
 
 
 def stop() -> None:
-    """End the process that reads; the next file starts another."""
-    with _process.lock:
-        _process.stop(patience=2.0)
+    """End the process; the next file starts a new one."""
+    with _reader.lock:
+        _reader.stop(patience=2.0)
 
 
 def process_number() -> int | None:
-    """Return the number of the process, None where it does not run."""
-    return None if _process.running is None else _process.running.pid
+    """Return the process id, or None if the process does not run."""
+    return None if _reader.process is None else _reader.process.pid
 
 
 def _stated_limit() -> int | None:
-    text = os.environ.get(LIMIT, "")
+    """Return the limit of memory (MB) that the user has set, or None."""
+    text = os.environ.get(LIMIT_VARIABLE, "")
     if not text:
         return None
     if not text.isdecimal() or not 0 < int(text) < 1 << 32:
-        raise ValueError(f"{LIMIT}: expected a whole number of MB, got {text!r}")
+        raise ValueError(f"{LIMIT_VARIABLE}: expected a whole number of MB, got {text!r}")
     return int(text)
 
 
-class _Process:
-    """The process, and the socket to it."""
+class _Reader:
+    """The process, and the socket through which it is asked. One request at a time holds `lock`."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.running: subprocess.Popen[bytes] | None = None
-        self.link: socket.socket | None = None
-        self.answers: Any = None  # what comes through it, buffered
+        self.process: subprocess.Popen[bytes] | None = None
+        self.connection: socket.socket | None = None
+        self.answers: Any = None  # buffered reader of the socket
 
     def ask(self, path: Path, request: Mapping[str, object]) -> tuple[Any, Any]:
-        """Send a request and wait for the answer."""
+        """Send a request; return array and description of the answer, or raise its error."""
         with self.lock:
-            fit, late = False, threading.Event()
-            limits = self._begin(request)
-            seconds = math.ceil(_SLOWER * limits["seconds"])
-            timer = threading.Timer(seconds, self._end_late, [late])
+            is_reusable, is_late = False, threading.Event()
+            limits = self._send_request(request)
+            seconds = math.ceil(_MAX_ELAPSED_RATIO * limits["seconds"])
+            timer = threading.Timer(seconds, self._kill_late, [is_late])
             timer.start()
             try:
-                answer, values = self._receive()
+                answer, values = self._receive_answer()
                 if answer is None:
-                    ended = self.stop(patience=2.0)
-                    raise ValueError(_why_it_ended(path, limits, ended, seconds * late.is_set()))
+                    status = self.stop(patience=2.0)
+                    if is_late.is_set():
+                        raise ValueError(
+                            f"{path}: reading it takes more than {seconds} s{_remedy(limits)}"
+                        )
+                    raise ValueError(_describe_end(path, limits, status))
                 if answer.get("error") == "memory":
-                    raise ValueError(_too_much_memory(path, limits))
-                fit = True
+                    raise ValueError(_describe_memory_limit(path, limits))
+                is_reusable = True
             finally:
                 timer.cancel()
-                if not fit:  # else its next answer could be that of this request
+                # After an exception, also KeyboardInterrupt, the answer to this request may still
+                # come. The next request would take it for its own, so the process ends.
+                if not is_reusable:
                     self.stop()
         if "error" not in answer:
-            return values, answer["about"]
-        said = answer["given"]
+            return values, answer["description"]
+        arguments = answer["arguments"]
         if answer["error"] == "OSError":
-            raise OSError(*said[:2], said[2])
+            number, reason, file_name = arguments
+            raise OSError(number, reason, file_name)
         if answer["error"] == "ValueError":
-            raise ValueError(said[0])
-        raise RuntimeError(f"{path}: {said[0]}")
+            raise ValueError(arguments[0])
+        raise RuntimeError(f"{path}: {arguments[0]}")
 
-    def _begin(self, request: Mapping[str, object]) -> dict[str, int]:
-        """Send a request; return the limits once the file is being read."""
+    def _send_request(self, request: Mapping[str, object]) -> dict[str, int]:
+        """Send a request; return the limits that the process has set itself for it."""
+        # A second attempt with a new process, since an idle one ends by itself, perhaps just now.
         for _ in range(2):
-            link = self.start()
+            connection = self.start()
             with contextlib.suppress(ConnectionError):
-                send(link, request)
-                if line := self.answers.readline(_LONGEST):
+                send(connection, request)
+                if line := self.answers.readline(_MAX_ANSWER_BYTES):
                     limits: dict[str, int] = json.loads(line)
                     return limits
-            self.stop()  # it may have ended for want of work
+            self.stop()
         raise OSError(f"the process that reads files does not start: {sys.executable}")
 
-    def _receive(self) -> tuple[dict[str, Any] | None, np.ndarray | None]:
-        """Return what is said of a file and its array; None where the process has ended."""
+    def _receive_answer(self) -> tuple[dict[str, Any] | None, np.ndarray | None]:
+        """Return the answer and its array; (None, None) if the process has ended."""
         with contextlib.suppress(ConnectionError, ValueError):
-            answer = json.loads(self.answers.readline(_LONGEST))
+            answer = json.loads(self.answers.readline(_MAX_ANSWER_BYTES))
             if answer.get("shape") is None:
                 return answer, None
             values = np.empty(answer["shape"], np.float32)
@@ -149,91 +174,101 @@ class _Process:
                 return answer, values
         return None, None
 
-    def _end_late(self, late: threading.Event) -> None:
-        late.set()
-        if self.running is not None:
-            self.running.kill()
+    def _kill_late(self, is_late: threading.Event) -> None:
+        """Kill a process that takes too long; the thread that waits for it then sees its end."""
+        is_late.set()
+        if self.process is not None:
+            self.process.kill()
 
     def start(self) -> socket.socket:
-        """Start the process where it does not run; return the socket to it."""
-        if self.link is not None and self.running is not None and self.running.poll() is None:
-            return self.link
+        """Return the socket of the process; start the process if it does not run."""
+        if self.connection is not None and self.process is not None and self.process.poll() is None:
+            return self.connection
         self.stop()
-        mine, its = socket.socketpair()
-        self.link, self.answers = mine, mine.makefile("rb")
-        debugging = os.environ.get("CASSI_DEBUG", "0") not in ("", "0")
-        shown = None if debugging else subprocess.DEVNULL
-        with its:
-            self.running = subprocess.Popen(
-                [sys.executable, "-P", "-c", _PROGRAM, str(_ROOT), str(its.fileno()), *_places()],
+        own_end, reader_end = socket.socketpair()
+        self.connection, self.answers = own_end, own_end.makefile("rb")
+        is_debugging = os.environ.get("CASSI_DEBUG", "0") not in ("", "0")
+        output = None if is_debugging else subprocess.DEVNULL
+        with reader_end:
+            # -P: the current folder is not searched for modules.
+            command = [sys.executable, "-P", "-c", _PROGRAM]
+            self.process = subprocess.Popen(
+                [*command, str(_ROOT), str(reader_end.fileno()), *_module_folders()],
                 stdin=subprocess.DEVNULL,
-                stdout=shown,
-                stderr=shown,
-                pass_fds=[its.fileno()],
+                stdout=output,
+                stderr=output,
+                pass_fds=[reader_end.fileno()],
                 env=os.environ | _ONE_THREAD | _NO_PLUGINS,
             )
-        return mine
+        return own_end
 
     def stop(self, patience: float = 0.0) -> int:
-        """End the process; return its status, negative for a signal."""
-        if self.link is not None:
+        """End the process within some seconds, or kill it; return its status, -n for signal n."""
+        if self.connection is not None:
             self.answers.close()
-            self.link.close()
-        running, self.link, self.answers, self.running = self.running, None, None, None
-        if running is None:
+            self.connection.close()
+        process, self.connection, self.answers, self.process = self.process, None, None, None
+        if process is None:
             return 0
         try:
-            return running.wait(patience)  # of what killed it, if anything did
+            # The process ends when its socket closes. Its status tells of a crash before that.
+            return process.wait(patience)
         except subprocess.TimeoutExpired:
-            running.kill()
-            return running.wait()
+            process.kill()
+            return process.wait()
 
     def leave(self) -> None:
-        """Leave the process to the one that started it: this one is a copy of that."""
-        if self.link is not None:
-            os.close(self.link.detach())
-        if self.running is not None:
-            self.running.returncode = 0
-        # Kept, since closing it could wait for a thread that is not in this copy.
-        self.left = self.answers
-        self.running, self.link, self.answers, self.lock = None, None, None, threading.Lock()
+        """Forget the process in a forked copy of its parent; it goes on serving the parent."""
+        if self.connection is not None:
+            os.close(self.connection.detach())
+        if self.process is not None:
+            # With a status, Popen does not wait for a process that is no child of this one.
+            self.process.returncode = 0
+        # A reference is kept: closing the reader takes its lock, which a thread of the parent may
+        # have held at the fork. No such thread exists here, so closing could wait forever.
+        self.answers_of_parent = self.answers
+        self.process, self.connection, self.answers, self.lock = None, None, None, threading.Lock()
 
 
-def _too_much_memory(path: Path, limits: Mapping[str, int]) -> str:
-    what = f"{path}: reading it takes more than"
+def _describe_memory_limit(path: Path, limits: Mapping[str, int]) -> str:
+    beginning = f"{path}: reading it takes more than"
+    # A higher limit would not help where the machine itself has less memory.
     if limits["megabytes"] > limits["machine"]:
-        return f"{what} the {limits['machine']} MB that this machine has for it"
-    return f"{what} {limits['megabytes']} MB{_remedy(limits)}"
+        return f"{beginning} the {limits['machine']} MB that this machine has for it"
+    return f"{beginning} {limits['megabytes']} MB{_remedy(limits)}"
 
 
 def _remedy(limits: Mapping[str, int]) -> str:
-    return f"; if you trust it, set {LIMIT}={2 * limits['megabytes']}"
+    """Return the end of a message: how to set twice the limit."""
+    return f"; if you trust it, set {LIMIT_VARIABLE}={2 * limits['megabytes']}"
 
 
-def _why_it_ended(path: Path, limits: Mapping[str, int], ended: int, seconds: int) -> str:
-    """Say why the process ended: its status, and the seconds after which it was too late, or 0."""
-    if seconds:
-        return f"{path}: reading it takes more than {seconds} s{_remedy(limits)}"
-    if ended == -signal.SIGXCPU:
-        spent = f"{limits['seconds']} s of processor time"
-        return f"{path}: reading it takes more than {spent}{_remedy(limits)}"
-    if ended == -signal.SIGKILL:  # the system had no more memory
-        return _too_much_memory(path, limits)
-    name = signal.Signals(-ended).name if ended < 0 else f"status {ended}"
+def _describe_end(path: Path, limits: Mapping[str, int], status: int) -> str:
+    """Return a message that says why the process ended, from its status."""
+    if status == -signal.SIGXCPU:
+        limit = f"{limits['seconds']} s of processor time"
+        return f"{path}: reading it takes more than {limit}{_remedy(limits)}"
+    # Linux kills a process with SIGKILL when the memory of the machine runs out.
+    if status == -signal.SIGKILL:
+        return _describe_memory_limit(path, limits)
+    name = signal.Signals(-status).name if status < 0 else f"status {status}"
     return f"cannot read {path}: it is damaged, its reader crashed ({name})"
 
 
-def _places() -> list[str]:
-    """Return where modules of this process lie, without the current folder: a stranger's, maybe.
+def _module_folders() -> list[str]:
+    """Return the folders in which this process finds modules, for the reader to search last.
 
-    The process searches them last, so a `types.py` among them never stands for Python's own.
+    The current folder is left out: it may hold files of a stranger. Searched last, a `types.py`
+    in one of the folders never takes the place of Python's own.
     """
-    with contextlib.suppress(OSError):  # the folder is gone
-        here = Path.cwd()
-        return [place for place in sys.path if Path(place).is_absolute() and Path(place) != here]
-    return []
+    try:
+        current_folder = Path.cwd()
+    except OSError:  # the folder has been removed
+        return []
+    folders = (Path(entry) for entry in sys.path)
+    return [str(folder) for folder in folders if folder.is_absolute() and folder != current_folder]
 
 
-_process = _Process()
-atexit.register(_process.stop, 2.0)
-os.register_at_fork(after_in_child=_process.leave)
+_reader = _Reader()
+atexit.register(_reader.stop, 2.0)
+os.register_at_fork(after_in_child=_reader.leave)

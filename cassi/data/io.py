@@ -1,7 +1,7 @@
 """Read cubes, masks and measurements from files; write cubes.
 
-The formats are those of `docs/guides/files.md`. Nothing is unpickled or run. Whatever is wrong with
-a file comes out as one line: what was expected, what is there, what to do.
+`docs/guides/files.md` describes the formats. Nothing in a file is unpickled or run. Every error is
+one line: what was expected, what the file has, and what to do.
 """
 
 import os
@@ -22,7 +22,7 @@ from cassi.data.wavelengths import checked_wavelengths, checked_widths, to_nanom
 
 PathLike = str | os.PathLike[str]
 
-_LOSSY = (".jpg", ".jpeg")
+_LOSSY_SUFFIXES = (".jpg", ".jpeg")
 _WRITERS: dict[str, Writer] = {
     **dict.fromkeys((".tif", ".tiff", ".ome.tif", ".ome.tiff"), tiff.write_tiff),
     ".mat": mat.write_mat,
@@ -33,8 +33,8 @@ _WRITERS: dict[str, Writer] = {
     ".zarr": zarr.write_zarr,
     ".hspy": hyperspy.write_hyperspy,
 }
-_WITH_WIDTHS = (".hdr", ".nc", ".zarr")
-"""Formats that have a place for the widths of bands."""
+# Formats that can store the widths of bands.
+_SUFFIXES_WITH_WIDTHS = (".hdr", ".nc", ".zarr")
 READ_SUFFIXES = tuple(READERS)
 WRITE_SUFFIXES = (*_WRITERS, ".hdr")
 
@@ -44,15 +44,15 @@ class Loaded:
     """An array read from a file, and how it was understood.
 
     Attributes:
-        data: float32, contiguous, finite; shape as the function that loaded it says.
+        data: float32, contiguous, finite; the function that loads it says the shape.
         wavelengths: One per band in nm, increasing; None if the file states none.
         path: The file.
         key: Name of the array in the file; None if the format has no names.
         axes: Order of the axes in the file, for example "HWC".
         note: One line for the user: key, axes, shapes, and every conversion made.
         counts: The file holds integers and states no full scale.
-        full_scale: What ``data`` is where the integers of the file are as large as their type can
-            be; None of other numbers.
+        full_scale: The value in ``data`` of the largest integer that the type in the file can
+            hold; None for other numbers.
     """
 
     data: Tensor
@@ -70,14 +70,14 @@ def load_cube(
 ) -> Loaded:
     """Read a cube; ``data`` has shape (1, C, H, W), bands in order of increasing wavelength.
 
-    Integers of TIFF and ENVI images are scaled by what the file states, else to [0, 1] by the
-    maximum of their type; other values are taken as they are.
+    Integers of TIFF and ENVI images are divided by the scale that the file states, else by the
+    maximum of their type, which brings them to [0, 1]. Other values are taken as they are.
 
     Args:
         path: File with one of the suffixes in ``READ_SUFFIXES``, or a folder of images, one a band.
         key: Name of the array; by default a usual name, else the only array that fits.
-        axes: Order of the axes in the file, such as "HWC". By default what the file states, else
-            the axis of length ``bands``, else the shortest axis is the bands.
+        axes: Order of the axes in the file, such as "HWC". By default that which the file states;
+            else the bands are the axis of length ``bands``, else the shortest axis.
         bands: Number of bands expected, a hint for the order of the axes.
 
     Raises:
@@ -93,9 +93,9 @@ def load_mask(
 ) -> Loaded:
     """Read a mask; arguments are those of `load_cube`.
 
-    Three axes may also be shots ("KHW"), four are "KCHW". ``data`` has shape (K, 1 or C, H, W):
-    (1, 1, H, W) from two axes, (1, C, H, W) from three. Integer images are scaled as by
-    `load_cube`, except those of zeros and ones.
+    ``data`` has shape (K, 1 or C, H, W). Two axes give (1, 1, H, W). Three give (1, C, H, W), or
+    (K, 1, H, W) with ``axes="KHW"``, where K stands for the shots. Four are "KCHW". Integer images
+    are scaled as by `load_cube`, except those of zeros and ones.
     """
     return _load("mask", path, key, axes, bands)
 
@@ -108,17 +108,22 @@ def load_measurement(
     finite: bool = True,
     counts: bool = False,
 ) -> Loaded:
-    """Read a measurement: ``data`` of shape (1, K, H, W'), K = 1 from two axes; no wavelengths.
+    """Read a measurement; ``data`` has shape (1, K, H, W'), and there are no wavelengths.
 
-    In ``axes`` K stands for the shots, by default the shortest axis.
+    K is the number of shots, 1 for a file with two axes. Of three axes the shots are the shortest
+    one by default.
 
     Args:
         path: File with one of the suffixes in ``READ_SUFFIXES``.
         key: Name of the array.
-        axes: Order of the axes in the file.
-        finite: Refuse values that are not finite. With bad pixels such values may not matter; then
-            the caller checks, see `check_finite`.
-        counts: Take integers as they are, those of images too, whatever scale the file states.
+        axes: Order of the axes in the file, such as "HWK".
+        finite: Refuse values that are not finite. Without it the caller has to check them by
+            `check_finite`, for example because bad pixels may have any value.
+        counts: Take integers as they are, also those of images and those with a stated scale.
+
+    Raises:
+        OSError: There is no such file.
+        ValueError: As for `load_cube`.
     """
     return _load("measurement", path, key, axes, None, finite, counts)
 
@@ -141,7 +146,7 @@ def read_cube(path: PathLike, key: str | None = None, axes: str | None = None) -
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: as `load_cube`.
+        ValueError: as for `load_cube`.
     """
     return load_cube(path, key=key, axes=axes).data
 
@@ -159,7 +164,7 @@ def read_mask(path: PathLike, key: str | None = None, axes: str | None = None) -
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: as `load_cube`.
+        ValueError: as for `load_cube`.
     """
     return load_mask(path, key=key, axes=axes).data
 
@@ -177,7 +182,7 @@ def read_measurement(path: PathLike, key: str | None = None, axes: str | None = 
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: as `load_cube`.
+        ValueError: as for `load_cube`.
     """
     return load_measurement(path, key=key, axes=axes).data
 
@@ -204,8 +209,8 @@ def write_cube(
     """
     path = Path(path).expanduser()
     if (suffix := _suffix(path)) not in WRITE_SUFFIXES:
-        known = " ".join(WRITE_SUFFIXES)
-        raise ValueError(f"cannot write {path}: unknown suffix {suffix!r}; use {known}")
+        suffixes = " ".join(WRITE_SUFFIXES)
+        raise ValueError(f"cannot write {path}: unknown suffix {suffix!r}; use {suffixes}")
     if isinstance(cube, Tensor):
         cube = cube.detach().cpu()
         cube = (cube.float() if cube.is_floating_point() else cube).numpy()
@@ -213,20 +218,24 @@ def write_cube(
     if values.ndim == 4 and values.shape[0] == 1:
         values = values[0]
     if values.ndim != 3 or 0 in values.shape or values.dtype.kind not in "biuf":
-        got = f"{values.dtype} {tuple(values.shape)}"
-        raise ValueError(f"expected a cube of real numbers (C, H, W) or (1, C, H, W), got {got}")
-    # Values beyond float32 become infinite and are refused.
+        description = f"{values.dtype} {tuple(values.shape)}"
+        raise ValueError(
+            f"expected a cube of real numbers (C, H, W) or (1, C, H, W), got {description}"
+        )
+    # Values beyond float32 become infinite, which `check_finite` refuses.
     with np.errstate(over="ignore", invalid="ignore"):
         values = np.array(values, dtype=np.float32, order="C")
     check_finite("cube", torch.from_numpy(values))
     nm = None if wavelengths is None else checked_wavelengths(wavelengths, len(values))
     widths: list[tuple[float, ...]] = []
     if fwhm is not None:
-        if nm is None or suffix not in _WITH_WIDTHS:
-            raise ValueError(f"fwhm: expected wavelengths with it, and {' '.join(_WITH_WIDTHS)}")
+        if nm is None or suffix not in _SUFFIXES_WITH_WIDTHS:
+            raise ValueError(
+                f"fwhm: expected wavelengths with it, and {' '.join(_SUFFIXES_WITH_WIDTHS)}"
+            )
         widths = [checked_widths(fwhm, len(values))]
     if suffix == ".hdr":
-        # The header announces the data, so it comes last.
+        # The header names the data, so it appears last.
         with atomic_paths(path.with_suffix(".img"), path) as (data, header):
             envi.write_envi(header, data, values, nm, *widths)
         return
@@ -235,6 +244,7 @@ def write_cube(
 
 
 def _suffix(path: Path) -> str:
+    """Return the suffix in lower case, `.ome.tif` for every spelling of it."""
     return ".ome.tif" if tiff.is_ome(path) else path.suffix.lower()
 
 
@@ -247,68 +257,73 @@ def _load(
     finite: bool = True,
     as_counts: bool = False,
 ) -> Loaded:
-    path = _existing(Path(path).expanduser(), role_name)
-    given = {"role": role_name, "key": key, "axes": axes, "bands": bands, "counts": as_counts}
-    values, about = door.read("array", path, **given)
-    order, shape, remarks = about["axes"], tuple(about["shape"]), about["remarks"]
-    target = "".join(letter for letter in "KCHW" if letter in order)
+    """Read a file in the sandboxed reader; order its axes and bands, and describe what was done."""
+    path = _find_file(Path(path).expanduser(), role_name)
+    arguments = {"role": role_name, "key": key, "axes": axes, "bands": bands, "counts": as_counts}
+    values, description = door.read("array", path, **arguments)
+    file_axes, shape = description["axes"], tuple(description["shape"])
+    remarks = description["remarks"]
+    axes_of_data = "".join(letter for letter in "KCHW" if letter in file_axes)
     data = torch.from_numpy(values)
-    # A mask of several shots has them first; whatever else has three axes is one sample.
-    data = data[:, None] if role_name == "mask" and target == "KHW" else data
+    # The shots of a mask are its first axis, and each has one band here. All other arrays with
+    # three axes are one sample.
+    data = data[:, None] if role_name == "mask" and axes_of_data == "KHW" else data
     data = data.reshape((1,) * (4 - data.ndim) + tuple(data.shape))
     if finite:
-        remedy = f"{about['missing']}; crop the image, or replace them" if about["missing"] else ""
-        check_finite(f"{path}: {role_name}", data, *filter(None, [remedy]))
+        remedy = "replace them first"
+        if description["missing"]:
+            remedy = f"{description['missing']}; crop the image, or replace them"
+        check_finite(f"{path}: {role_name}", data, remedy)
 
     wavelengths = None
-    if about["wavelengths"] is not None:
-        nm = to_nanometres(*about["wavelengths"])
+    if description["wavelengths"] is not None:
+        nm = to_nanometres(*description["wavelengths"])
         if not len(nm):
             remarks.append("its wavelengths are no numbers of a length, so they are ignored")
         elif len(nm) != data.shape[1]:
             remarks.append(f"its {len(nm)} wavelengths do not fit {data.shape[1]} bands: ignored")
         else:
             if (np.diff(nm) < 0).any():
-                how = "reversed" if (np.diff(nm) <= 0).all() else "sorted"
-                remarks.append(f"bands {how} to rising wavelength")
-                rising = np.argsort(nm, kind="stable")
-                nm, data = nm[rising], data[:, torch.from_numpy(rising)].contiguous()
+                change = "reversed" if (np.diff(nm) <= 0).all() else "sorted"
+                remarks.append(f"bands {change} to rising wavelength")
+                order = np.argsort(nm, kind="stable")
+                nm, data = nm[order], data[:, torch.from_numpy(order)].contiguous()
             wavelengths = tuple(nm.tolist())
 
-    key = about["key"]
+    key = description["key"]
     parts = [f"key {key!r}"] if key else []
-    parts += [f"axes {order} {shape} -> {tuple(data.shape)}", *remarks]
+    parts += [f"axes {file_axes} {shape} -> {tuple(data.shape)}", *remarks]
     note = printable(f"{path.name}: {', '.join(parts)}")
-    return Loaded(
-        data, wavelengths, path, key or None, order, note, about["counts"], about["full_scale"]
-    )
+    counts, full_scale = description["counts"], description["full_scale"]
+    return Loaded(data, wavelengths, path, key or None, file_axes, note, counts, full_scale)
 
 
-def _existing(path: Path, role_name: str) -> Path:
+def _find_file(path: Path, role_name: str) -> Path:
+    """Return the path of a file that can be read as `role_name`, or raise what is wrong with it."""
     if path.is_dir():
-        images = role_name == "cube" and planes.has_images(path)
-        if images or path.suffix.lower() in FOLDERS:
+        is_image_folder = role_name == "cube" and planes.has_images(path)
+        if is_image_folder or path.suffix.lower() in FOLDERS:
             return path
-        more = ", or a folder of images, one a band" if role_name == "cube" else ""
-        known = " ".join(filter(None, READ_SUFFIXES))
-        raise IsADirectoryError(f"{path} is a folder; expected a file {known}{more}")
+        alternative = ", or a folder of images, one a band" if role_name == "cube" else ""
+        suffixes = " ".join(filter(None, READ_SUFFIXES))
+        raise IsADirectoryError(f"{path} is a folder; expected a file {suffixes}{alternative}")
     if not path.exists():
         if path.is_symlink():
             raise FileNotFoundError(f"no file {path}: it is a link to {path.readlink()}, not there")
-        there = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise FileNotFoundError(f"no file {path}{did_you_mean(path.name, there, cutoff=0.7)}")
+        names = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise FileNotFoundError(f"no file {path}{did_you_mean(path.name, names, cutoff=0.7)}")
     if (suffix := path.suffix.lower()) not in READ_SUFFIXES:
-        known = " ".join(READ_SUFFIXES)
-        if suffix in _LOSSY:
+        suffixes = " ".join(READ_SUFFIXES)
+        if suffix in _LOSSY_SUFFIXES:
             raise ValueError(
                 f"cannot read {path}: expected the sensor's own values, JPEG changes them; save "
                 "frames as .png or .tif"
             )
-        raise ValueError(f"cannot read {path}: unknown suffix {suffix!r}; expected {known}")
+        raise ValueError(f"cannot read {path}: unknown suffix {suffix!r}; expected {suffixes}")
     if not path.is_file():
         raise ValueError(f"cannot read {path}: it is not a regular file")
     check_readable(path)
-    # Opening it says in one line if it may not be read.
+    # This raises PermissionError with the file's name, before a library of the format would fail.
     with path.open("rb") as file:
         if not file.read(1):
             raise ValueError(f"cannot read {path}: the file is empty")
@@ -316,11 +331,17 @@ def _existing(path: Path, role_name: str) -> Path:
 
 
 def check_finite(name: str, tensor: Tensor, remedy: str = "replace them first") -> None:
-    """Raise ValueError for NaN and infinite values; says how many and where the first is."""
-    finite = torch.isfinite(tensor)
-    if not finite.all():
-        bad = (~finite).nonzero()
+    """Raise ValueError for NaN and infinite values, with their number and the first index.
+
+    Args:
+        name: name of the tensor, for the message.
+        tensor: values of any shape.
+        remedy: end of the message, what to do.
+    """
+    is_finite = torch.isfinite(tensor)
+    if not is_finite.all():
+        bad_indices = (~is_finite).nonzero()
         raise ValueError(
-            f"{name} of shape {tuple(tensor.shape)} has {len(bad)} values that are NaN or infinite,"
-            f" the first at index {tuple(bad[0].tolist())}; {remedy}"
+            f"{name} of shape {tuple(tensor.shape)} has {len(bad_indices)} values that are NaN or "
+            f"infinite, the first at index {tuple(bad_indices[0].tolist())}; {remedy}"
         )

@@ -1,4 +1,4 @@
-"""Which files a network is trained, selected and tested on, and proof that they are those."""
+"""Manifests: lists of the files of each split, with checksums that prove which files were used."""
 
 import json
 import os
@@ -21,12 +21,12 @@ class Manifest:
     """The files of each split with their checksums.
 
     Attributes:
-        wavelengths: bands that everything is brought to, nm, rising.
+        wavelengths: bands to which all scenes are interpolated, nm, rising.
         train: checksum (SHA-256, hexadecimal) of each file or PNG folder by its path relative to
             the data root, with forward slashes.
-        validation: the same; weights are selected by these.
-        test: the same; nothing is selected by these.
-        aliases: path → what the scene is called elsewhere, where its file name does not tell.
+        validation: the same, of the scenes by which weights are selected.
+        test: the same, of the scenes by which nothing is selected.
+        aliases: name of a scene in other data sets by its path, if its file is named otherwise.
     """
 
     wavelengths: tuple[float, ...]
@@ -36,27 +36,27 @@ class Manifest:
     aliases: Mapping[str, str] = field(default_factory=dict)
 
     def files(self, split: str) -> Mapping[str, str]:
-        """Path → checksum of one split."""
+        """Return the checksums of one split by path."""
         if split not in SPLITS:
             raise ValueError(f"split: expected {', '.join(SPLITS)}, got {split!r}")
         return {"train": self.train, "validation": self.validation, "test": self.test}[split]
 
     def scene_name(self, path: str) -> str:
-        """What a listed scene is called: its alias, else by its file name."""
+        """Return the name of a listed scene: its alias, else that of its file."""
         return scene_name(self.aliases.get(path, path))
 
 
 class CheckedSplit(NamedTuple):
-    """The scenes of a split, in the manifest's order, and what lies unlisted beside them."""
+    """The scenes of a split, in the manifest's order, and scenes in their folders not listed."""
 
     paths: tuple[Path, ...]
-    unlisted: tuple[Path, ...]
+    unlisted_files: tuple[Path, ...]
 
 
 def checksum(path: str | os.PathLike[str]) -> str:
-    """SHA-256 of a file, or of the names and contents of the PNGs in a folder.
+    """Return the SHA-256 of a file, or of the names and contents of the PNGs in a folder.
 
-    Thumbnails and texts that lie in the folder do not count.
+    Other files in the folder, such as thumbnails and texts, do not count.
     """
     path = Path(path)
     if not path.is_dir():
@@ -70,11 +70,16 @@ def checksum(path: str | os.PathLike[str]) -> str:
 
 
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:
-    """Read a manifest: a JSON file, or a bundled one by its name, such as "cave"."""
+    """Read a manifest: a JSON file, or a bundled one by its name, such as "cave".
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is no manifest.
+    """
     file = Path(path).expanduser()
-    bundled = bundled_path(f"manifests/{file.name}.json")
-    if not file.is_file() and file.parent == Path() and bundled.is_file():
-        file = bundled
+    bundled_file = bundled_path(f"manifests/{file.name}.json")
+    if not file.is_file() and file.parent == Path() and bundled_file.is_file():
+        file = bundled_file
     if not file.is_file():
         raise FileNotFoundError(f"no manifest {file}; write one with scripts/data/manifest.py")
     text = read_regular(file)
@@ -83,85 +88,102 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{file}: expected a manifest in JSON: {error}") from error
     try:
-        return _manifest(content)
+        return _parse_manifest(content)
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
 
 
 def check_split(manifest: Manifest, split: str, root: str | os.PathLike[str]) -> CheckedSplit:
-    """Verify that the files of a split are there, are the ones named, and hold no test scene.
+    """Check the files of a split: all are there, unchanged, and none is a scene of a later split.
 
-    A scene counts as a test scene if it has a test file's checksum, or its name once suffix, case
-    and `_ms` are dropped. That is asked of every scene that lies in the folders of the training
-    and validation splits, listed or not; in the training split of validation scenes too.
+    A scene is that of a later split if it has the checksum of one of its files, or the same name
+    without suffix, case and `_ms`. The later splits of train are validation and test, that of
+    validation is test. All scenes in the folders of the split are compared, listed or not.
+
+    Raises:
+        FileNotFoundError: a listed file is missing.
+        ValueError: the split is empty, a file has changed, or a scene is in a later split too.
     """
     root = Path(root).expanduser()
-    listed = manifest.files(split)
-    if not listed:
+    checksums = manifest.files(split)
+    if not checksums:
         raise ValueError(f"the manifest names no {split} scenes")
-    missing = [name for name in listed if not (root / name).exists()]
+    missing = [name for name in checksums if not (root / name).exists()]
     if missing:
         raise FileNotFoundError(
-            f"{len(missing)} of {len(listed)} {split} scenes are missing in {root}: "
-            f"{some(missing)}; is this the data root?"
+            f"{len(missing)} of {len(checksums)} {split} scenes are missing in {root}: "
+            f"{first_names(missing)}; is this the data root?"
         )
-    _refuse_judges(manifest, split, [(n, manifest.scene_name(n)) for n in listed], listed)
-    known = {(root / name).resolve() for part in SPLITS for name in manifest.files(part)}
-    folders = {root / name.split("/")[0] if "/" in name else root for name in listed}
-    beside = sorted({path for folder in folders for path in find_scenes(folder)})
-    unlisted = [path for path in beside if path.resolve() not in known]
-    names = [(path.relative_to(root).as_posix(), scene_name(path)) for path in unlisted]
-    found = {name: checksum(root / name) for name in [*listed, *(name for name, _ in names)]}
-    changed = [name for name, digest in listed.items() if found[name] != digest]
-    if changed:
+    # Listed names are checked first: reading all files for their checksums takes long.
+    listed_scenes = [(name, manifest.scene_name(name)) for name in checksums]
+    _refuse_later_scenes(manifest, split, listed_scenes, checksums)
+    listed_files = {
+        (root / name).resolve() for split_name in SPLITS for name in manifest.files(split_name)
+    }
+    folders = {root / name.split("/")[0] if "/" in name else root for name in checksums}
+    scenes_beside = sorted({path for folder in folders for path in find_scenes(folder)})
+    unlisted_files = [path for path in scenes_beside if path.resolve() not in listed_files]
+    unlisted_scenes = [
+        (path.relative_to(root).as_posix(), scene_name(path)) for path in unlisted_files
+    ]
+    digests = {
+        name: checksum(root / name) for name in [*checksums, *(name for name, _ in unlisted_scenes)]
+    }
+    changed_names = [name for name, digest in checksums.items() if digests[name] != digest]
+    if changed_names:
         raise ValueError(
-            f"{len(changed)} of {len(listed)} {split} scenes have another checksum than the "
-            f"manifest: {some(changed)}; get the original files or write a new manifest"
+            f"{len(changed_names)} of {len(checksums)} {split} scenes have another checksum than "
+            f"the manifest: {first_names(changed_names)}; get the original files or write a new "
+            "manifest"
         )
-    _refuse_judges(manifest, split, names, found)
-    return CheckedSplit(tuple(root / name for name in listed), tuple(unlisted))
+    _refuse_later_scenes(manifest, split, unlisted_scenes, digests)
+    return CheckedSplit(tuple(root / name for name in checksums), tuple(unlisted_files))
 
 
-def refuse_shared(paths: Iterable[Path], judges: Iterable[Path], split: str, judge: str) -> None:
-    """Raise if a scene of a split lies in a later one that judges it, where there is no manifest.
+def refuse_shared(
+    paths: Iterable[Path], later_paths: Iterable[Path], split: str, later_split: str
+) -> None:
+    """Raise ValueError if a scene is in a split and in a later one; for data without a manifest.
 
-    Equal content is refused, and equal names, except numbers such as `scene01`, which every data
-    set uses.
+    Scenes are the same if their contents or their names are equal. Names such as `scene01` do not
+    count, because every data set uses them.
     """
     digests, names = {}, {}
-    for path in judges:
+    for path in later_paths:
         digests[checksum(path)] = path
         if any(letter.isalpha() for letter in scene_name(path).removeprefix("scene")):
             names[scene_name(path)] = path
     for path in paths:
-        twin = names.get(scene_name(path)) or digests.get(checksum(path))
-        if twin is not None:
+        later_path = names.get(scene_name(path)) or digests.get(checksum(path))
+        if later_path is not None:
             raise ValueError(
-                f"{path} is the {judge} scene {twin}; take it out of the {split} data, or the "
-                f"{judge} figures mean nothing"
+                f"{path} is the {later_split} scene {later_path}; take it out of the {split} data, "
+                f"or the {later_split} figures mean nothing"
             )
 
 
-def _refuse_judges(
-    manifest: Manifest, split: str, names: Iterable[tuple[str, str]], digests: Mapping[str, str]
+def _refuse_later_scenes(
+    manifest: Manifest, split: str, scenes: Iterable[tuple[str, str]], digests: Mapping[str, str]
 ) -> None:
-    # Later splits judge earlier ones: the test all, the validation split the training.
-    for judge in SPLITS[: SPLITS.index(split) : -1]:
-        twins = {manifest.scene_name(path): path for path in manifest.files(judge)}
-        contents = {digest: path for path, digest in manifest.files(judge).items()}
-        leaked = [
-            f"{path} (is {twins.get(name) or contents[digests[path]]})"
-            for path, name in names
-            if name in twins or digests.get(path) in contents
+    """Raise ValueError if scenes (path, name) of a split are in a later one of the manifest."""
+    for later_split in SPLITS[: SPLITS.index(split) : -1]:
+        scene_names = {manifest.scene_name(path): path for path in manifest.files(later_split)}
+        contents = {digest: path for path, digest in manifest.files(later_split).items()}
+        shared_scenes = [
+            f"{path} (is {scene_names.get(name) or contents[digests[path]]})"
+            for path, name in scenes
+            if name in scene_names or digests.get(path) in contents
         ]
-        if leaked:
+        if shared_scenes:
             raise ValueError(
-                f"{len(leaked)} {judge} scenes lie in the {split} data: {some(leaked)}; take "
-                f"them out, or the {judge} figures mean nothing"
+                f"{len(shared_scenes)} {later_split} scenes lie in the {split} data: "
+                f"{first_names(shared_scenes)}; take them out, or the {later_split} figures mean "
+                "nothing"
             )
 
 
-def _manifest(content: object) -> Manifest:
+def _parse_manifest(content: object) -> Manifest:
+    """Return the manifest of a JSON object; ValueError if its form is another one."""
     if not isinstance(content, dict):
         raise ValueError(f"expected a JSON object, got {type(content).__name__}")
     unknown = set(content) - {"wavelengths", "aliases", *SPLITS}
@@ -172,11 +194,16 @@ def _manifest(content: object) -> Manifest:
     tables: dict[str, dict[str, str]] = {}
     for name in (*SPLITS, "aliases"):
         table = content.get(name, {})
-        if not isinstance(table, dict) or not all(isinstance(v, str) for v in table.values()):
+        if not isinstance(table, dict) or not all(isinstance(text, str) for text in table.values()):
             raise ValueError(f"{name}: expected an object of texts")
-        outside = [path for path in table if Path(path).is_absolute() or ".." in Path(path).parts]
-        if outside:
-            raise ValueError(f"{name}: expected paths inside the data root, got {some(outside)}")
+        # A manifest of somebody else must not lead to other files of the machine.
+        outside_paths = [
+            path for path in table if Path(path).is_absolute() or ".." in Path(path).parts
+        ]
+        if outside_paths:
+            raise ValueError(
+                f"{name}: expected paths inside the data root, got {first_names(outside_paths)}"
+            )
         tables[name] = table
     wavelengths = content["wavelengths"]
     try:
@@ -186,7 +213,7 @@ def _manifest(content: object) -> Manifest:
     return Manifest(values, **tables)
 
 
-def some(names: Sequence[str], shown: int = 3) -> str:
-    """Return the first of several names, for a message."""
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return ", ".join(names[:shown]) + more
+def first_names(names: Sequence[str], count: int = 3) -> str:
+    """Return the first of several names, and the number of the others, for a message."""
+    ending = f" and {len(names) - count} more" if len(names) > count else ""
+    return ", ".join(names[:count]) + ending

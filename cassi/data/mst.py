@@ -1,4 +1,4 @@
-"""The data sets of the MST toolbox as its code reads them, and the batches that it trains on.
+"""Read the data sets of the MST toolbox as its code does, and draw its training batches.
 
 Source: https://github.com/caiyuanhao1998/MST (Cai et al., "Mask-guided spectral-wise transformer
 for efficient hyperspectral image reconstruction", CVPR 2022), `simulation/train_code/utils.py` and
@@ -33,11 +33,11 @@ class Folder:
     """How the toolbox reads the `.mat` files of one of its folders.
 
     Attributes:
-        pattern: of the files' names; a number in it is at most `most`.
-        keys: names of the array `(H, W, C)`; the first that a file has counts.
-        full_scale: what the values are divided by.
-        clip: bring them to [0, 1].
-        most: the largest number of a file, or None.
+        pattern: regular expression of the files' names, with a group for the number of a file.
+        keys: names of the array `(H, W, C)`; the first one that a file has is read.
+        full_scale: divisor of the values.
+        clip: clip the values to [0, 1].
+        most: files with a larger number are not read; None reads all.
     """
 
     pattern: str
@@ -55,20 +55,23 @@ FOLDERS = {
 }
 """The folders of cubes in `datasets` of the toolbox."""
 TEST = "TSA_simu_data/Truth"
-"""The ten scenes that it validates and tests on."""
+"""The folder of the ten scenes that the toolbox validates and tests on."""
 
 
 class Toolbox:
     """The cubes in the folder `datasets` of the toolbox, by split.
 
-    Values are those of the toolbox, to the last bit of float32 where a file holds whole numbers or
-    float32. Counts of `cave_1024_28` take two bytes each in memory, all else four.
+    Values have the same bits as in the toolbox if a file holds whole numbers or float32. Counts of
+    `cave_1024_28` take two bytes each in memory, all other values four.
 
     Args:
         root: the folder `datasets`.
-        wavelengths: of the files' bands, nm; they do not state them.
+        wavelengths: bands of the files, nm; the files do not state them.
         train: folders of training scenes, names of `FOLDERS`.
         cache: folder for converted copies, see `cassi.data.datasets.load_all`.
+
+    Raises:
+        ValueError: no training folder, or an unknown one.
     """
 
     def __init__(
@@ -86,16 +89,22 @@ class Toolbox:
         self.wavelengths = tuple(map(float, wavelengths))
 
     def __call__(self, split: str) -> list[Scene]:
-        """Load the scenes of "train"; of any other split those that the toolbox tests on."""
+        """Load the training scenes for "train", and the test scenes for any other split."""
         names = self.train if split == "train" else (TEST,)
-        listed = {name: list_scenes(self.root, name) for name in names}
+        paths_by_folder = {name: list_scenes(self.root, name) for name in names}
         if split == "train" and (self.root / TEST).is_dir():
-            tests = list_scenes(self.root, TEST)
-            # A copy has the same size, and most files need not be read for that.
-            sizes = {path.stat().st_size for path in tests}
-            paths = [p for part in listed.values() for p in part if p.stat().st_size in sizes]
-            refuse_shared(paths, tests, split, "test")
-        return [scene for name in names for scene in self._load(name, listed[name])]
+            test_paths = list_scenes(self.root, TEST)
+            # The checksum of every file would take long. A copy of a test scene has its size, so
+            # only files of such a size are read.
+            sizes = {path.stat().st_size for path in test_paths}
+            same_size_paths = [
+                p
+                for folder_paths in paths_by_folder.values()
+                for p in folder_paths
+                if p.stat().st_size in sizes
+            ]
+            refuse_shared(same_size_paths, test_paths, split, "test")
+        return [scene for name in names for scene in self._load(name, paths_by_folder[name])]
 
     def _load(self, name: str, paths: list[Path]) -> list[Scene]:
         folder = FOLDERS[name]
@@ -109,64 +118,71 @@ class Toolbox:
 def list_scenes(root: PathLike, name: str) -> list[Path]:
     """List the scenes in a folder of the toolbox, sorted by name: `scene10` before `scene2`.
 
-    The folder may be a link; links in it may lead to files below `root`.
+    The folder may be a link. Links in it may lead to files below `root`.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+        ValueError: it has no scenes.
     """
-    folder, place = FOLDERS[name], Path(root).expanduser() / name
-    first = "scene01.mat" if name == TEST else "scene1.mat"
-    if not place.is_dir():
+    folder, folder_path = FOLDERS[name], Path(root).expanduser() / name
+    example = "scene01.mat" if name == TEST else "scene1.mat"
+    if not folder_path.is_dir():
         raise FileNotFoundError(
-            f"no folder {place}; data.root=DIR is the folder datasets of the MST toolbox, in which "
-            f"there is {name}/{first}"
+            f"no folder {folder_path}; data.root=DIR is the folder datasets of the MST toolbox, in "
+            f"which there is {name}/{example}"
         )
     paths = []
-    entries, left_out = list_folder(place, Path(root).expanduser())
+    entries, left_out = list_folder(folder_path, Path(root).expanduser())
     left_out = {
-        path: why for path, why in left_out.items() if re.fullmatch(folder.pattern, path.name)
+        path: reason for path, reason in left_out.items() if re.fullmatch(folder.pattern, path.name)
     }
     for path in sorted(entries, key=lambda path: path.name):
-        found = re.fullmatch(folder.pattern, path.name)
-        if found is None:
+        match = re.fullmatch(folder.pattern, path.name)
+        if match is None:
             continue
-        if folder.most is None or int(found[1]) <= folder.most:
+        if folder.most is None or int(match[1]) <= folder.most:
             paths.append(path)
     if not paths:
-        more = f"; {say_left_out(left_out)}" if left_out else ""
-        raise ValueError(f"expected scenes such as {first}, found none in {place}{more}")
+        hint = f"; {say_left_out(left_out)}" if left_out else ""
+        raise ValueError(f"expected scenes such as {example}, found none in {folder_path}{hint}")
     if left_out:
-        warnings.warn(f"{place}: {say_left_out(left_out)}", stacklevel=2)
+        warnings.warn(f"{folder_path}: {say_left_out(left_out)}", stacklevel=2)
     return paths
 
 
 def load_toolbox_scene(path: Path, folder: Folder, wavelengths: tuple[float, ...]) -> Scene:
-    """Read a cube `(H, W, C)` as the toolbox does."""
+    """Read a cube `(H, W, C)` as the toolbox does; ValueError for another number of bands."""
     bands, full_scale = len(wavelengths), folder.full_scale
+    # The message is the only sign that a file has no array of this name. Any other error, and that
+    # of the last name, goes to the caller.
     for key in folder.keys:
         try:
-            loaded = load_cube(path, key=key, axes="HWC", bands=bands)
+            loaded_cube = load_cube(path, key=key, axes="HWC", bands=bands)
             break
         except ValueError as error:
             if key == folder.keys[-1] or "no array" not in str(error):
                 raise
-    cube = loaded.data[0]
+    cube = loaded_cube.data[0]
     if len(cube) != bands:
         raise ValueError(f"{path}: expected {bands} bands, got {len(cube)}")
-    note = f"{loaded.note}, divided by {full_scale}" if full_scale != 1 else loaded.note
-    # Counts of two bytes give the same bits where 1 / full_scale is a number of float32.
-    whole = (cube >= 0) & (cube < 65536) & (cube == cube.round())
-    if full_scale == 65536 and bool(whole.all()):
+    note = f"{loaded_cube.note}, divided by {full_scale}" if full_scale != 1 else loaded_cube.note
+    # Counts are kept in two bytes if `Scene.values` gives the same bits as the toolbox. It
+    # multiplies by 1 / full_scale, which is exact for a power of two.
+    is_count = (cube >= 0) & (cube < 65536) & (cube == cube.round())
+    if full_scale == 65536 and bool(is_count.all()):
         return Scene(path.stem, cube.to(torch.uint16), wavelengths, note, full_scale=full_scale)
     cube = cube.div_(full_scale)
     return Scene(path.stem, cube.clamp_(0, 1) if folder.clip else cube, wavelengths, note)
 
 
 @dataclass(frozen=True)
-class Draw:
-    """One sample of a batch: what is cut where, and how it is turned.
+class SampleDraw:
+    """One sample of a batch: the windows of scenes that it is cut from, and how it is turned.
 
     Attributes:
-        windows: scene, top and left of one crop, or of the four quarters of a spliced sample: top
+        windows: (scene, top, left) of one crop, or of the four quarters of a spliced sample: top
             left, top right, bottom left, bottom right.
-        turns: by right angles, counterclockwise.
+        turns: number of right angles, counterclockwise.
         flip_columns: mirror the columns after that.
         flip_rows: then mirror the rows.
     """
@@ -183,54 +199,67 @@ def draw_batch(
     columns: int,
     size: int,
     batch_size: int,
-    places: np.random.RandomState,
-    turns: random.Random,
-) -> list[Draw]:
+    position_random: np.random.RandomState,
+    turn_random: random.Random,
+) -> list[SampleDraw]:
     """Draw a batch by the rule of the toolbox, with the random numbers in its order.
 
-    Of B samples the first ⌊B/2⌋ are crops, turned and mirrored. The others are spliced of four
-    quarters, each of a scene drawn anew, neither turned nor mirrored. A place below the last one is
-    drawn: `randint(0, rows − size)` excludes its upper bound. `places` is what the toolbox draws
-    from `numpy.random`, `turns` what it draws from `random`.
+    The first ⌊B/2⌋ of B samples are crops, turned and mirrored. Each of the others is spliced of
+    four quarters of drawn scenes, neither turned nor mirrored. The last position is never drawn,
+    because `randint(0, rows − size)` excludes its upper bound.
+
+    Args:
+        scenes: number of scenes.
+        rows: number of rows of every scene.
+        columns: number of columns of every scene.
+        size: rows and columns of a sample.
+        batch_size: B.
+        position_random: stands for the toolbox's `numpy.random`.
+        turn_random: stands for its `random`.
     """
     crops = []
-    for scene in places.choice(range(scenes), batch_size // 2):
-        top = places.randint(0, rows - size)
-        crops.append((int(scene), top, places.randint(0, columns - size)))
-    draws = [
-        Draw((crop,), turns.randint(0, 3), bool(turns.randint(0, 1)), bool(turns.randint(0, 1)))
-        for crop in crops
-    ]
+    for scene in position_random.choice(range(scenes), batch_size // 2):
+        top = position_random.randint(0, rows - size)
+        crops.append((int(scene), top, position_random.randint(0, columns - size)))
+    draws = []
+    for crop in crops:
+        turns = turn_random.randint(0, 3)
+        flip_columns = bool(turn_random.randint(0, 1))
+        flip_rows = bool(turn_random.randint(0, 1))
+        draws.append(SampleDraw((crop,), turns, flip_columns, flip_rows))
     for _ in range(batch_size - batch_size // 2):
         quarters = []
-        for scene in places.randint(0, scenes, 4):
-            top = places.randint(0, rows - size // 2)
-            quarters.append((int(scene), top, places.randint(0, columns - size // 2)))
-        draws.append(Draw(tuple(quarters)))
+        for scene in position_random.randint(0, scenes, 4):
+            top = position_random.randint(0, rows - size // 2)
+            quarters.append((int(scene), top, position_random.randint(0, columns - size // 2)))
+        draws.append(SampleDraw(tuple(quarters)))
     return draws
 
 
-def cut(scenes: Sequence[Scene], size: int, draw: Draw) -> Tensor:
+def cut_sample(scenes: Sequence[Scene], size: int, draw: SampleDraw) -> Tensor:
     """Cut a sample out of scenes: float32 `(C, size, size)`."""
     side = size if len(draw.windows) == 1 else size // 2
-    parts = [scenes[scene].values(top, left, side, side) for scene, top, left in draw.windows]
-    if len(parts) == 1:
-        return turn(parts[0], draw.turns, draw.flip_rows, draw.flip_columns)
-    return torch.cat([torch.cat(parts[:2], -1), torch.cat(parts[2:], -1)], -2)
+    windows = [scenes[scene].values(top, left, side, side) for scene, top, left in draw.windows]
+    if len(windows) == 1:
+        return turn(windows[0], draw.turns, draw.flip_rows, draw.flip_columns)
+    return torch.cat([torch.cat(windows[:2], -1), torch.cat(windows[2:], -1)], -2)
 
 
 class ToolboxBatches(Dataset[Tensor]):
-    """Training samples by the rule of the toolbox: of every batch ⌊B/2⌋ crops, the rest spliced.
+    """Training samples by the rule of the toolbox: in each batch ⌊B/2⌋ crops, the rest spliced.
 
-    Sample i is the one at place i mod B of batch ⌊i/B⌋, which depends on nothing but the seed and
-    its number; so any number of workers and processes gives the same samples.
+    Sample i is number i mod B of batch ⌊i/B⌋. The batch depends only on the seed and its number, so
+    any number of workers and processes gives the same samples.
 
     Args:
         scenes: all of one size, larger than the samples.
-        size: of the samples, rows and columns, even.
+        size: rows and columns of the samples, even.
         length: number of samples of an epoch.
         batch_size: B.
-        seed: of all samples.
+        seed: seed of all samples.
+
+    Raises:
+        ValueError: an odd size, or scenes of several sizes or not larger than the samples.
     """
 
     def __init__(
@@ -261,7 +290,7 @@ class ToolboxBatches(Dataset[Tensor]):
         """Draw sample `index`: float32 `(C, size, size)`."""
         if index < 0:
             raise IndexError(f"expected an index >= 0, got {index}")
-        batch, place = divmod(index, self.batch_size)
+        batch, position = divmod(index, self.batch_size)
         seeds = np.random.SeedSequence([self.seed % 2**64, batch]).generate_state(8)
         draws = draw_batch(
             len(self.scenes),
@@ -272,4 +301,4 @@ class ToolboxBatches(Dataset[Tensor]):
             np.random.RandomState(seeds[:4]),
             random.Random(seeds[4:].tobytes()),
         )
-        return cut(self.scenes, self.size, draws[place])
+        return cut_sample(self.scenes, self.size, draws[position])

@@ -1,4 +1,4 @@
-"""Scenes as data sets ship them: folders of PNGs, MATLAB files, TIFF stacks."""
+"""Find and load scenes in the forms of published data sets: folders of PNGs, files of cubes."""
 
 from __future__ import annotations
 
@@ -27,15 +27,17 @@ Scale = Literal["auto", "maximum"] | float
 _PAGE = re.compile(r"(?P<stem>.*?)[_-]?(?P<number>\d+)\.png", re.IGNORECASE)
 # CAVE (Yasuma et al., "Generalized assorted pixel camera", 2008): 400 nm to 700 nm by 10 nm.
 _CAVE_NM = tuple(400.0 + 10.0 * band for band in range(31))
-# A raw ENVI file is found by its header, and the suffixes it may have mean other things elsewhere.
-_SUFFIXES = {".tif", ".tiff", ".mat", ".npz", ".npy", ".h5", ".hdf5", ".hdr", ".nc", ".hspy"}
-_STORE = ".zarr"
-"""The suffix of scenes that are folders."""
+# An ENVI image is found by its header: the suffixes of its data, such as .dat, are also those of
+# other files.
+_SCENE_SUFFIXES = {".tif", ".tiff", ".mat", ".npz", ".npy", ".h5", ".hdf5", ".hdr", ".nc", ".hspy"}
+# The suffix of scenes that are folders.
+_STORE_SUFFIX = ".zarr"
 
 FULL_SCALE = 65535
-"""What stands for 1 in a compact cube."""
-HIGHLIGHTS = 0.01
-"""Share of the values that may exceed 1 where 1 is white; of more, 1 is no level of the scene."""
+"""The value of a compact cube that stands for 1."""
+# If no more than this fraction of the values exceeds 1, they are highlights, and 1 is white in the
+# file. Then the divisor is kept as `Scene.scale`. If more do, the file has another unit.
+MAX_HIGHLIGHT_FRACTION = 0.01
 
 
 @dataclass(frozen=True)
@@ -43,14 +45,13 @@ class Scene:
     """A cube with a name.
 
     Attributes:
-        name: what the file or folder is called, without suffix and without CAVE's `_ms`. What is
-            not printable, such as bytes that are no UTF-8, is written out.
-        cube: `(C, H, W)` in [0, 1], float32; or uint16 that counts parts of `full_scale`.
-        wavelengths: one a band, nm, rising.
+        name: that of the file or folder, without suffix and without CAVE's `_ms`. Characters that
+            are not printable, such as bytes that are no UTF-8, are written as escapes.
+        cube: `(C, H, W)` in [0, 1], float32; or uint16, in units of 1 / `full_scale`.
+        wavelengths: one per band, nm, rising.
         note: how the file was understood, for the user.
-        scale: values of the file for 1 of the cube, where it was divided for the sake of highlights
-            beyond 1; else 1.
-        full_scale: what stands for 1 in a cube of uint16.
+        scale: the divisor, if the file was divided because of highlights beyond 1; else 1.
+        full_scale: the value that stands for 1 in a cube of uint16.
     """
 
     name: str
@@ -61,7 +62,7 @@ class Scene:
     full_scale: int = FULL_SCALE
 
     def __post_init__(self) -> None:
-        """Make the name fit for every table."""
+        """Make the name printable, so that every table can show it."""
         object.__setattr__(self, "name", printable(self.name))
 
     @property
@@ -73,9 +74,9 @@ class Scene:
     def values(
         self, top: int = 0, left: int = 0, height: int | None = None, width: int | None = None
     ) -> Tensor:
-        """Read a window of the cube, by default all of it up to the last row and column.
+        """Return a window of the cube, float32 `(C, height, width)`, by default to its end.
 
-        Returns float32 `(C, height, width)`, contiguous; the caller may write to it.
+        It is a contiguous copy. ValueError if the window is not inside the cube.
         """
         _, rows, columns = self.shape
         height = rows - top if height is None else height
@@ -91,25 +92,29 @@ class Scene:
         return torch.empty(window.shape).copy_(window).mul_(1 / self.full_scale)
 
     def compact(self) -> Scene:
-        """Halve the memory: uint16 has steps of 1.5e-5, float16 of 4.9e-4 near 1.
-
-        The sources have 8, 10, 12 or 16 bits, so nothing that was measured is lost.
-        """
+        """Return the scene with a cube of uint16, which takes half the memory of float32."""
+        # uint16 has steps of 1.5e-5, float16 has steps of 4.9e-4 near 1. The sources have 8, 10, 12
+        # or 16 bits, so no measured value is lost.
         if self.cube.dtype == torch.uint16:
             return self
         levels = self.cube.mul(FULL_SCALE).round_().clamp_(0, FULL_SCALE)
         return replace(self, cube=levels.to(torch.uint16))
 
 
-def scored_level(top: float, counts: bool = False) -> float:
-    """Return what scores take for 1 of a truth: its maximum, if that is beyond 1 or in counts."""
-    return top if top > 0 and (counts or top > 1) else 1.0
+def scored_level(maximum: float, counts: bool = False) -> float:
+    """Return the level of a truth that scores take for 1: its maximum if > 1 or counts, else 1."""
+    return maximum if maximum > 0 and (counts or maximum > 1) else 1.0
 
 
 def as_scenes(cubes: Any, wavelengths: Sequence[float]) -> list[Scene]:
-    """Check the cubes of a data set that a user's function made.
+    """Return scenes of the cubes that a user's function has made.
 
-    They are arrays or tensors `(C, H, W)` in [0, 1], by name or by number.
+    Args:
+        cubes: arrays or tensors `(C, H, W)` in [0, 1], by name or by number.
+        wavelengths: one per band, nm.
+
+    Raises:
+        ValueError: no cubes, or one has another shape or other values.
     """
     count = len(cubes) if hasattr(cubes, "__getitem__") and isinstance(cubes, Sized) else 0
     if not count:
@@ -117,7 +122,7 @@ def as_scenes(cubes: Any, wavelengths: Sequence[float]) -> list[Scene]:
             "data.source: expected cubes by name or number, as a dict or list, got "
             f"{type(cubes).__name__} without any"
         )
-    found = []
+    scenes = []
     for name in cubes if isinstance(cubes, Mapping) else range(count):
         values = cubes[name]
         try:
@@ -137,45 +142,52 @@ def as_scenes(cubes: Any, wavelengths: Sequence[float]) -> list[Scene]:
             raise ValueError(
                 f"data.source: expected {name} in [0, 1], got {low:.4g} to {high:.4g}; divide it"
             )
-        found.append(Scene(str(name), cube, tuple(map(float, wavelengths)), f"{name}: made"))
-    return found
+        scenes.append(Scene(str(name), cube, tuple(map(float, wavelengths)), f"{name}: made"))
+    return scenes
 
 
 def find_scenes(
     root: str | os.PathLike[str],
     *,
     frames: bool = False,
-    within: str | os.PathLike[str] | None = None,
+    tree: str | os.PathLike[str] | None = None,
 ) -> list[Path]:
     """List the scenes in a folder and all folders below it, sorted.
 
     A scene is a file that `cassi.data.io` reads, or a folder of PNGs whose names end in a number or
-    in a wavelength (nm), one a band; of `frames` each PNG is one. Hidden files are passed over. A
-    warning names whatever else is no scene, and links that lead out of `within`, the folder that
-    the user named, or the root. The root may be a scene, and a link.
+    in a wavelength (nm), one per band. Hidden files are left out. A warning names all other files,
+    and links that lead out of `tree`.
+
+    Args:
+        root: the folder, which may be a link; or a single scene.
+        frames: each PNG is a scene of its own.
+        tree: the folder that the user named, if it is another one than `root`.
+
+    Raises:
+        FileNotFoundError: there is no such file or folder.
     """
     root = Path(root).expanduser()
     if root.is_file() or (root.is_dir() and _is_store(root.name)):
         return [root]
     if not root.is_dir():
         raise FileNotFoundError(f"no file or folder {root}; expected scenes there")
-    within = root if within is None else Path(within).expanduser()
-    suffixes = _SUFFIXES | {".png"} if frames else _SUFFIXES
-    scenes: dict[str, Path] = {}  # by where they lie, since links may lead to one twice
+    tree = root if tree is None else Path(tree).expanduser()
+    suffixes = _SCENE_SUFFIXES | {".png"} if frames else _SCENE_SUFFIXES
+    scenes: dict[str, Path] = {}  # by real path: two links may lead to the same scene
     left_out: dict[Path, str] = {}
-    visited: set[str] = set()
+    visited_folders: set[str] = set()
     pending = [root]
     while pending:
         folder = pending.pop(0)
-        place = os.path.realpath(folder)
-        if place in visited:
+        real_path = os.path.realpath(folder)
+        if real_path in visited_folders:
             continue
-        visited.add(place)
-        entries, left_out_here = list_folder(folder, within)
+        visited_folders.add(real_path)
+        entries, left_out_here = list_folder(folder, tree)
         left_out |= left_out_here
-        pages = [] if frames else planes.numbered_pages(entries)
+        pages = [] if frames else planes.find_numbered_pages(entries)
         if len(pages) > 1:
-            scenes[place] = folder
+            scenes[real_path] = folder
         else:
             pages = []
         headers = {path.with_suffix("") for path in entries if path.suffix.lower() == ".hdr"}
@@ -183,12 +195,12 @@ def find_scenes(
             if _is_store(path.name) or (path.is_file() and path.suffix.lower() in suffixes):
                 scenes.setdefault(os.path.realpath(path), path)
             elif path.is_dir():
-                # Links come last, so that a folder is known by its own name.
+                # Links come last, so that a folder is listed under its own name.
                 pending = [*pending, path] if path.is_symlink() else [path, *pending]
             elif not pages and not headers & {path, path.with_suffix("")}:
                 left_out[path] = _why_no_scene(path)
     if left_out:
-        # Not by logging, which Hydra switches off in the commands.
+        # A warning and no log message: Hydra switches logging off in the commands.
         warnings.warn(f"{root}: {say_left_out(left_out)}", stacklevel=2)
     return sorted(scenes.values())
 
@@ -200,11 +212,11 @@ def _why_no_scene(path: Path) -> str:
 
 
 def _is_store(name: str) -> bool:
-    return name.lower().endswith(_STORE) and not name.startswith(".")
+    return name.lower().endswith(_STORE_SUFFIX) and not name.startswith(".")
 
 
 def scene_name(path: str | os.PathLike[str]) -> str:
-    """What a scene is called, however it is stored: no suffix, no `_ms`, lower case, printable.
+    """Return the name of a scene, the same for every format: no suffix, no `_ms`, lower case.
 
     >>> scene_name("CAVE/flowers_ms/Flowers_ms"), scene_name("cave_train/flowers.tif")
     ('flowers', 'flowers')
@@ -226,112 +238,135 @@ def load_scene(
     key: str | None = None,
     axes: str | None = None,
 ) -> Scene:
-    """Read a scene and bring it to the wanted bands and to [0, 1], float32.
+    """Read a scene, interpolate it to the requested bands, and scale it to [0, 1], float32.
 
-    Bands are interpolated first, then scaled. A file that states no wavelengths but has the wanted
-    number of bands is taken as it is, which the note says. Negative values become 0.
+    A file without wavelengths but with the requested number of bands is not interpolated; the note
+    says so. Negative values become 0.
 
     Args:
-        path: a file, or a folder of PNGs as CAVE ships them: 31 pages, 400 nm to 700 nm, 8 or 16
+        path: a file, or a folder of PNGs in the form of CAVE: 31 pages, 400 nm to 700 nm, 8 or 16
             bits, grey or with equal colour channels.
-        wavelengths: wanted bands, nm, rising; None takes those of the file.
-        scale: what is divided by. "maximum": the largest value of the scene. "auto": the same for
-            digital counts (PNG folders, integer images that state no full scale, and whatever
-            exceeds 1); other files in [0, 1] have been scaled already, and test scenes must keep
-            their truth. A number: a full scale, such as the 65536 that MST's public training code
-            divides `cave_1024_28` by; larger values are clipped to 1.
-        key: name of the array in the file, where it has an unusual one.
-        axes: order of its axes, such as "HWC", where the file leaves it open.
+        wavelengths: bands of the result, nm, rising; None takes those of the file.
+        scale: divisor of the values. "maximum": the largest value of the scene. "auto": the same
+            for digital counts (PNG folders, integer images without a stated full scale, values
+            beyond 1); all other files in [0, 1] are taken as they are, because they have been
+            scaled already. A number: a full scale, such as the 65536 by which MST's public training
+            code divides `cave_1024_28`; larger values are clipped to 1.
+        key: name of the array in the file, if it is not a usual one.
+        axes: order of its axes, such as "HWC", if the file does not state it.
+
+    Raises:
+        OSError: there is no such file or folder.
+        ValueError: the file is damaged or has no light, or its bands do not fit.
     """
     path = Path(path).expanduser()
-    wanted = None if wavelengths is None else checked_wavelengths(wavelengths, len(wavelengths))
-    pages = path.is_dir() and not _is_store(path.name) and not _is_stack(path, wanted)
-    raw = _read_pages(path) if pages else _read_file(path, wanted, key, axes)
-    cube, resampled, divided = raw.data[0], "", ""
-    if wanted is None:
-        wanted = raw.wavelengths or ()
+    target_nm = None if wavelengths is None else checked_wavelengths(wavelengths, len(wavelengths))
+    is_folder = path.is_dir() and not _is_store(path.name)
+    is_cave_folder = is_folder and not _is_image_folder(path, target_nm)
+    raw = _read_cave_pages(path) if is_cave_folder else _read_file(path, target_nm, key, axes)
+    cube, band_note, scale_note = raw.data[0], "", ""
+    if target_nm is None:
+        target_nm = raw.wavelengths or ()
     else:
         try:
-            cube, resampled = _to_bands(cube, raw.wavelengths, wanted)
+            cube, band_note = _interpolate_bands(cube, raw.wavelengths, target_nm)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
     cube = cube.clamp_(min=0)
-    top = cube.max().item()
-    if top == 0:
+    maximum = cube.max().item()
+    if maximum == 0:
         raise ValueError(f"{path}: expected a scene with light in it, all values are 0 or less")
-    level = 1.0
-    if scale == "maximum" or (scale == "auto" and scored_level(top, raw.counts) != 1):
-        if not raw.counts and top > 1 and (cube > 1).double().mean() <= HIGHLIGHTS:
-            level = top
-        cube, divided = cube.div_(top).clamp_(max=1), f", divided by its maximum {top:.6g}"
+    scene_scale = 1.0
+    if scale == "maximum" or (scale == "auto" and scored_level(maximum, raw.counts) != 1):
+        if not raw.counts and maximum > 1 and (cube > 1).double().mean() <= MAX_HIGHLIGHT_FRACTION:
+            scene_scale = maximum
+        cube = cube.div_(maximum).clamp_(max=1)
+        scale_note = f", divided by its maximum {maximum:.6g}"
     elif scale != "auto":
         if not float(scale) > 0:
             raise ValueError(f"scale: expected 'auto', 'maximum' or a number > 0, got {scale!r}")
-        cube, divided = cube.div_(float(scale)).clamp_(max=1), f", divided by {scale:g}"
-    note = raw.note + resampled + divided
-    return Scene(_stem(path).removesuffix("_ms"), cube, wanted, note, level)
+        cube = cube.div_(float(scale)).clamp_(max=1)
+        scale_note = f", divided by {scale:g}"
+    note = raw.note + band_note + scale_note
+    return Scene(_stem(path).removesuffix("_ms"), cube, target_nm, note, scene_scale)
 
 
 def _read_file(
-    path: Path, wanted: Sequence[float] | None, key: str | None, axes: str | None
+    path: Path, target_nm: Sequence[float] | None, key: str | None, axes: str | None
 ) -> Loaded:
+    """Read a file of a cube; messages name the settings of a data set."""
+    bands = None if target_nm is None else len(target_nm)
     try:
-        return load_cube(path, key=key, axes=axes, bands=None if wanted is None else len(wanted))
+        return load_cube(path, key=key, axes=axes, bands=bands)
     except ValueError as error:
-        said = str(error).replace("pass key=", "pass data.key=")
-        raise ValueError(said.replace("pass axes=", "pass data.axes=")) from error
+        message = str(error).replace("pass key=", "pass data.key=")
+        raise ValueError(message.replace("pass axes=", "pass data.axes=")) from error
 
 
-def _to_bands(
-    cube: Tensor, source: Sequence[float] | None, wanted: Sequence[float]
+def _interpolate_bands(
+    cube: Tensor, source_nm: Sequence[float] | None, target_nm: Sequence[float]
 ) -> tuple[Tensor, str]:
-    """Return a cube with the wanted bands, and what was done to its own, for the note."""
+    """Return a cube with bands at `target_nm`, and the end of the note that says what was done."""
     bands = len(cube)
-    if source is None and bands != len(wanted):
-        few = "too few bands" if bands < len(wanted) else "unknown bands"
-        what = f"expected {len(wanted)}, or a file that states its wavelengths"
+    if source_nm is None and bands != len(target_nm):
+        problem = "too few bands" if bands < len(target_nm) else "unknown bands"
+        expectation = f"expected {len(target_nm)}, or a file that states its wavelengths"
         hint = "give its own in nm, data.wavelengths=[…]"
-        raise ValueError(f"{few}: {what}, got {bands} without wavelengths; {hint}")
-    if source is None:
+        raise ValueError(f"{problem}: {expectation}, got {bands} without wavelengths; {hint}")
+    if source_nm is None:
         return cube, f", no wavelengths stated, its {bands} bands taken as the wanted ones"
-    cube = resample(cube, source, wanted)
-    same = bands == len(wanted) and np.allclose(source, wanted)
-    return cube, "" if same else f", {bands} bands interpolated to {len(wanted)}"
+    cube = resample(cube, source_nm, target_nm)
+    is_same = bands == len(target_nm) and np.allclose(source_nm, target_nm)
+    return cube, "" if is_same else f", {bands} bands interpolated to {len(target_nm)}"
 
 
-def _is_stack(folder: Path, wanted: Sequence[float] | None) -> bool:
-    """Tell whether pages are not CAVE's: their names say the bands, or there is one for each."""
-    pages = planes.numbered_pages(list_folder(folder)[0])
-    stated = bool(pages) and planes.wavelengths_of(pages) is not None
-    return stated or (wanted is not None and len(pages) == len(wanted) != len(_CAVE_NM))
+def _is_image_folder(folder: Path, target_nm: Sequence[float] | None) -> bool:
+    """Tell whether `io` reads a folder: its names state wavelengths, or it has a page per band.
+
+    Other folders have the form of CAVE, whose 31 pages state no wavelengths.
+    """
+    pages = planes.find_numbered_pages(list_folder(folder)[0])
+    has_wavelengths = bool(pages) and planes.parse_wavelengths(pages) is not None
+    return has_wavelengths or (
+        target_nm is not None and len(pages) == len(target_nm) != len(_CAVE_NM)
+    )
 
 
-def _read_pages(folder: Path) -> Loaded:
-    pages = _pages(folder)
-    images, about = door.read("array", folder, role="cube", pages=[page.name for page in pages])
+def _read_cave_pages(folder: Path) -> Loaded:
+    pages = _find_cave_pages(folder)
+    images, description = door.read(
+        "array", folder, role="cube", pages=[page.name for page in pages]
+    )
     cube = torch.from_numpy(images)
     check_finite(str(folder), cube)
-    note = f"{folder.name}: {len(pages)} PNG pages, {', '.join(about['remarks'])}"
+    note = f"{folder.name}: {len(pages)} PNG pages, {', '.join(description['remarks'])}"
     return Loaded(cube[None], _CAVE_NM, folder, None, "CHW", note, counts=True)
 
 
-def _pages(folder: Path) -> list[Path]:
-    """One file a band, in order; what is not numbered is passed over."""
+def _find_cave_pages(folder: Path) -> list[Path]:
+    """Return the 31 pages of CAVE in order; ValueError if one is missing or there are others."""
     by_stem: dict[str, dict[int, Path]] = {}
     for file in sorted(folder.iterdir()):
-        if (found := _PAGE.fullmatch(file.name)) and not file.name.startswith("."):
-            by_stem.setdefault(found["stem"], {})[int(found["number"])] = file
+        if (match := _PAGE.fullmatch(file.name)) and not file.name.startswith("."):
+            by_stem.setdefault(match["stem"], {})[int(match["number"])] = file
     if not by_stem:
         raise ValueError(f"{folder}: expected PNG pages such as NAME_01.png, got none")
-    numbered = max(by_stem.values(), key=len)
+    # A folder may also hold a picture whose name ends in a number. The pages have the most common
+    # name before theirs.
+    pages_by_number = max(by_stem.values(), key=len)
     expected = range(1, len(_CAVE_NM) + 1)
-    missing = [str(number) for number in expected if number not in numbered]
-    surplus = [numbered[number].name for number in sorted(numbered) if number not in expected]
-    if missing or surplus:
-        wrong = [f"missing {', '.join(missing[:5])}"] * bool(missing)
-        wrong += [f"not expected {', '.join(surplus[:5])}"] * bool(surplus)
+    missing_numbers = [str(number) for number in expected if number not in pages_by_number]
+    surplus_names = [
+        pages_by_number[number].name for number in sorted(pages_by_number) if number not in expected
+    ]
+    if missing_numbers or surplus_names:
+        problems = []
+        if missing_numbers:
+            problems.append(f"missing {', '.join(missing_numbers[:5])}")
+        if surplus_names:
+            problems.append(f"not expected {', '.join(surplus_names[:5])}")
         raise ValueError(
             f"{folder}: expected {len(_CAVE_NM)} pages numbered 1 to {len(_CAVE_NM)}, one each "
-            f"10 nm from 400 nm to 700 nm, got {len(numbered)}; {'; '.join(wrong)}"
+            f"10 nm from 400 nm to 700 nm, got {len(pages_by_number)}; {'; '.join(problems)}"
         )
-    return [numbered[number] for number in expected]
+    return [pages_by_number[number] for number in expected]

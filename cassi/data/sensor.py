@@ -1,4 +1,4 @@
-"""A model of a sensor: photon counts, noise, saturation, and a converter of a few bits."""
+"""Simulate a sensor: photon counts, noise, saturation, and an analog-to-digital converter."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,13 +11,14 @@ from cassi.checks import Rules, check_values, is_list, is_number, whole_number
 from cassi.data.simulation import generator_on
 
 _POSITIVE = ("a number > 0", lambda v: is_number(v) and v > 0)
-_NOT_NEGATIVE = ("a number of at least 0", lambda v: is_number(v) and v >= 0)
+_NON_NEGATIVE = ("a number of at least 0", lambda v: is_number(v) and v >= 0)
 _SWITCH = ("true or false", lambda v: isinstance(v, bool))
-_VALUES: Rules = {
+# The condition of each setting, in words and as a test.
+_RULES: Rules = {
     **dict.fromkeys(("exposure", "gain"), _POSITIVE),
     "full_well": ("a number > 0, or null", lambda v: v is None or (is_number(v) and v > 0)),
     "qe": ("a quantum efficiency in (0, 1]", lambda v: is_number(v) and 0 < v <= 1),
-    **dict.fromkeys(("read", "dark", "prnu", "hot_level", "offset"), _NOT_NEGATIVE),
+    **dict.fromkeys(("read", "dark", "prnu", "hot_level", "offset"), _NON_NEGATIVE),
     "shot": ("poisson, binomial or null", lambda v: v in ("poisson", "binomial", None)),
     "bits": ("1 to 24, or null", lambda v: v is None or (type(v) is int and 1 <= v <= 24)),
     **dict.fromkeys(("saturate", "raw"), _SWITCH),
@@ -30,12 +31,11 @@ _VALUES: Rules = {
         ),
     ),
 }
-"""What each value of a sensor must be, in words and as a test."""
 
 
 @dataclass(frozen=True)
 class Sensor:
-    r"""A sensor, from the noise-free measurement y to the frame y' that it gives, in the unit of y.
+    r"""A sensor: it turns the noise-free measurement y into a frame y' in the unit of y.
 
         s  = exposure · 2 / C                                    s·y = 1 makes W electrons
         n  = ρ s y W / qe,  ρ = 1 + prnu · N(0, 1)               photons
@@ -49,27 +49,30 @@ class Sensor:
         (f · e + dark + read² + gain²/12) / (s W)²,  e = s y W
 
     with f = 1 for Poisson, 1 − qe for Binomial (of a fixed number of photons), and 0 without shot
-    noise. The defaults are the sensor with which publications on real captures train: 2^11
-    electrons, Binomial, neither read noise nor saturation.
+    noise. Publications on real captures train with the sensor of the defaults: 2^11 electrons,
+    Binomial, neither read noise nor saturation.
 
     Args:
-        exposure: of the scale s; C / (2 · exposure) is the y that fills the pixel.
-        qe: quantum efficiency, electrons per photon, in (0, 1]. It changes nothing with Poisson
-            counts, whose mean ⟨e⟩ = qe n is set by the exposure.
+        exposure: factor in the scale s; C / (2 · exposure) is the y that fills the pixel.
+        qe: quantum efficiency, electrons per photon, in (0, 1]. It has no influence on Poisson
+            counts: the exposure sets their mean ⟨e⟩ = qe n.
         shot: "poisson", "binomial", or None for light without noise.
         full_well: W, electrons; None for gain · 2^bits.
-        saturate: clip at the full well and at the converter's range; else neither.
+        saturate: clip at the full well and at the converter's range; otherwise at neither.
         read: standard deviation of the read noise, electrons.
         dark: mean dark current of an exposure, electrons.
-        prnu: relative standard deviation of the pixels' response, fixed.
-        hot: fraction of hot pixels, in [0, 1), or their places [[row, column], …].
-        hot_level: mean dark current of hot pixels beyond `dark`, in full wells.
+        prnu: relative standard deviation of the pixels' response, which is the same in all frames.
+        hot: fraction of hot pixels, in [0, 1), or their positions [[row, column], …].
+        hot_level: mean dark current of hot pixels in addition to `dark`, in full wells.
         gain: electrons per count.
-        offset: of the converter, counts; prevents the clipping of read noise at zero.
-        bits: of the converter, 1 to 24; None does not round.
+        offset: offset of the converter, counts; prevents the clipping of read noise at zero.
+        bits: bits of the converter, 1 to 24; None does not round.
         raw: leave offset and dark current in the frame.
-        seed: of the response and of the places of hot pixels, which are the same in every frame
-            (and shot) of one size.
+        seed: seed of the response and the positions of hot pixels. These are the same in every
+            frame and shot of one size.
+
+    Raises:
+        ValueError: a setting is out of its range, or neither `full_well` nor `bits` is set.
 
     Source: EMVA 1288, "Standard for characterization of image sensors and cameras", linear model,
     for the chain; Meng, Ma, Yuan, "End-to-end low cost compressive spectral imaging with
@@ -101,14 +104,14 @@ class Sensor:
     )
 
     def __post_init__(self) -> None:
-        check_values(self, _VALUES)
+        check_values(self, _RULES)
         if self.bits is None and self.full_well is None:
             raise ValueError("full_well: expected electrons where bits is null, got none")
         whole_number("seed", self.seed, 0)
 
     @property
     def electrons(self) -> float:
-        """W, the electrons at level 1."""
+        """W, the electrons of a full pixel."""
         return self.full_well if self.full_well is not None else self.gain * 2 ** (self.bits or 0)
 
     def unit(self, bands: int) -> float:
@@ -116,38 +119,43 @@ class Sensor:
         return self.exposure * 2 / bands * self.electrons
 
     def __call__(self, y: Tensor, bands: int, generator: torch.Generator) -> Tensor:
-        """Expose the sensor to y `(B, K, H', W')`; what is below 0 counts as dark.
+        """Expose the sensor to y `(B, K, H', W')` of a scene of C `bands`; values below 0 are dark.
 
         The same state of the generator gives the same shot, dark and read noise. The frame has the
         shape, unit and dtype of y.
         """
-        unit, random = self.unit(bands), generator_on(y.device, generator)
+        electrons_per_unit, noise_generator = self.unit(bands), generator_on(y.device, generator)
         light = y.float().clamp(min=0)
-        response, hot = self._fixed((y.shape[-2], y.shape[-1]))
+        response, hot_pixels = self._fixed_pattern((y.shape[-2], y.shape[-1]))
         if self.prnu:
             light = light * response.to(y.device)
-        counted = self._count(light, unit, random)
-        if self.dark or hot.any():
-            current = hot.to(y.device) * (self.hot_level * self.electrons) + self.dark
-            current = current.expand_as(counted)
-            counted = counted + (current if self.shot is None else torch.poisson(current, random))
+        electrons = self._count_electrons(light, electrons_per_unit, noise_generator)
+        if self.dark or hot_pixels.any():
+            current = hot_pixels.to(y.device) * (self.hot_level * self.electrons) + self.dark
+            current = current.expand_as(electrons)
+            if self.shot is not None:
+                current = torch.poisson(current, noise_generator)
+            electrons = electrons + current
         if self.saturate:
-            counted = counted.clamp(max=self.electrons)
+            electrons = electrons.clamp(max=self.electrons)
         if self.read:
-            noise = torch.randn(y.shape, generator=random, device=y.device)
-            counted = counted + self.read * noise
-        return self._convert(counted).div_(unit).to(y.dtype)
+            noise = torch.randn(y.shape, generator=noise_generator, device=y.device)
+            electrons = electrons + self.read * noise
+        return self._digitize(electrons).div_(electrons_per_unit).to(y.dtype)
 
-    def _count(self, light: Tensor, unit: float, random: torch.Generator) -> Tensor:
+    def _count_electrons(
+        self, light: Tensor, electrons_per_unit: float, noise_generator: torch.Generator
+    ) -> Tensor:
+        """Return the electrons that light releases, with shot noise."""
         if self.shot == "binomial":
-            photons = light.mul(unit / self.qe).floor_()
+            photons = light.mul(electrons_per_unit / self.qe).floor_()
             chance = torch.full_like(photons, self.qe)
-            return torch.binomial(photons, chance, generator=random)
-        mean = light * unit
-        return mean if self.shot is None else torch.poisson(mean, random)
+            return torch.binomial(photons, chance, generator=noise_generator)
+        mean = light * electrons_per_unit
+        return mean if self.shot is None else torch.poisson(mean, noise_generator)
 
-    def _convert(self, electrons: Tensor) -> Tensor:
-        """Electrons to counts, and those to the electrons that they stand for."""
+    def _digitize(self, electrons: Tensor) -> Tensor:
+        """Convert electrons to counts, and return the electrons that those stand for."""
         counts = electrons / self.gain + self.offset
         if self.bits is not None:
             counts = counts.round()
@@ -157,23 +165,23 @@ class Sensor:
             return counts * self.gain
         return (counts - self.offset) * self.gain - self.dark
 
-    def _fixed(self, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
-        """Response and hot pixels (0 or 1), both `(H', W')`, from the sensor's own seed."""
+    def _fixed_pattern(self, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        """Return the response and the hot pixels (0 or 1) of the sensor's seed, both `(H', W')`."""
         if shape not in self._pattern:
-            # On the CPU, whatever the device: one sensor has one pattern. Of each part alone, so
-            # that switching one off leaves the other where it is.
-            hot = torch.zeros(shape[0] * shape[1])
+            # Drawn on the CPU, so that the pattern is the same on every device. Each part has a
+            # generator of its own, so that without one the other does not change.
+            hot_pixels = torch.zeros(shape[0] * shape[1])
             if isinstance(self.hot, int | float):
-                count = round(self.hot * len(hot))
-                own = torch.Generator().manual_seed(self.seed)
-                hot[torch.randperm(len(hot), generator=own)[:count]] = 1
+                count = round(self.hot * len(hot_pixels))
+                generator = torch.Generator().manual_seed(self.seed)
+                hot_pixels[torch.randperm(len(hot_pixels), generator=generator)[:count]] = 1
             else:
                 for row, column in self.hot:
                     if row >= shape[0] or column >= shape[1]:
-                        got = [row, column]
-                        raise ValueError(f"hot: expected pixels inside {shape}, got {got}")
-                    hot[row * shape[1] + column] = 1
-            own = torch.Generator().manual_seed(self.seed)
-            response = (1 + self.prnu * torch.randn(shape, generator=own)).clamp_(min=0)
-            self._pattern[shape] = response, hot.reshape(shape)
+                        position = [row, column]
+                        raise ValueError(f"hot: expected pixels inside {shape}, got {position}")
+                    hot_pixels[row * shape[1] + column] = 1
+            generator = torch.Generator().manual_seed(self.seed)
+            response = (1 + self.prnu * torch.randn(shape, generator=generator)).clamp_(min=0)
+            self._pattern[shape] = response, hot_pixels.reshape(shape)
         return self._pattern[shape]

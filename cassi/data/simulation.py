@@ -1,4 +1,4 @@
-"""Measurements of training cubes: random masks, dispersions and noise, on the cubes' device."""
+"""Simulate measurements of training cubes, with drawn masks, dispersion and noise."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class Noise(Protocol):
 
 
 def scene_generator(seed: int, name: str) -> torch.Generator:
-    """Return the generator of random numbers of one scene."""
-    first = bytes.fromhex(digest_content([f"{seed}/{name}"])[:16])
-    return torch.Generator().manual_seed(int.from_bytes(first, "little") >> 1)
+    """Return the generator of the random numbers of one scene; it depends on seed and name only."""
+    first_bytes = bytes.fromhex(digest_content([f"{seed}/{name}"])[:16])
+    return torch.Generator().manual_seed(int.from_bytes(first_bytes, "little") >> 1)
 
 
 class WhiteNoise:
-    """Gaussian noise of one standard deviation at every pixel; nothing is clipped.
+    """Gaussian noise with the same standard deviation at all pixels; nothing is clipped.
 
     Args:
         snr_db: signal-to-noise ratio, 10·log10(mean(y²)/σ²), one number, or a range (low, high)
@@ -48,7 +48,7 @@ class WhiteNoise:
             or a range.
 
     Raises:
-        ValueError: not exactly one of the two is given, or it is neither a number nor a range.
+        ValueError: none or both of the two are given, or one is neither a number nor a range.
     """
 
     def __init__(
@@ -58,8 +58,8 @@ class WhiteNoise:
     ) -> None:
         if (snr_db is None) == (sigma is None):
             raise ValueError(f"expected snr_db or sigma, got snr_db={snr_db!r}, sigma={sigma!r}")
-        self.snr_db = None if snr_db is None else _range("snr_db", snr_db)
-        self.sigma = None if sigma is None else _range("sigma", sigma)
+        self.snr_db = None if snr_db is None else _check_range("snr_db", snr_db)
+        self.sigma = None if sigma is None else _check_range("sigma", sigma)
         if self.sigma is not None and self.sigma[0] < 0:
             raise ValueError(f"sigma: expected at least 0, got {sigma!r}")
 
@@ -67,8 +67,8 @@ class WhiteNoise:
         """Add noise to y `(B, K, H', W')`."""
         low, high = self.sigma or self.snr_db or (0.0, 0.0)
         random = generator_on(y.device, generator)
-        drawn = torch.rand((len(y), 1, 1, 1), generator=random, device=y.device, dtype=y.dtype)
-        sigma = low + (high - low) * drawn
+        uniform = torch.rand((len(y), 1, 1, 1), generator=random, device=y.device, dtype=y.dtype)
+        sigma = low + (high - low) * uniform
         if self.snr_db is not None:
             power = y.square().mean((1, 2, 3), keepdim=True)
             sigma = (power * 10 ** (-sigma / 10)).sqrt()
@@ -81,13 +81,14 @@ class Simulator:
 
     Args:
         masks: source of masks, or one mask for all.
-        step: dispersion in pixels per band, whole or not; of several, each batch draws one.
+        step: dispersion in pixels per band, whole or not. If there are several, one is drawn for
+            each batch.
         axis: -1 disperses along columns, -2 along rows.
         offsets: one shift per band in pixels, instead of the step.
-        detector: pixels of the detector along the axis, for cubes as large as the mask of the
-            source. For cubes of another size it differs by the same number of pixels, so that as
-            much light is lost at the border of a crop as at the border of the mask.
-        noise: of the sensor; none by default.
+        detector: pixels of the detector along the axis, for cubes of the size of the source's mask.
+            For cubes of another size the detector is larger or smaller by the same number of
+            pixels, so that a crop loses as much light at its border as the whole mask does.
+        noise: noise of the sensor; none by default.
 
     Raises:
         TypeError: a step is no number.
@@ -113,8 +114,8 @@ class Simulator:
         self.steps: tuple[float, ...] = tuple(step) if isinstance(step, Sequence) else (step,)
         if not self.steps:
             raise ValueError("step: expected at least one, got none")
-        for one in self.steps:
-            as_step(one)
+        for pixels_per_band in self.steps:
+            as_step(pixels_per_band)
         if axis not in (-1, -2):
             raise ValueError(f"axis: expected -1 (columns) or -2 (rows), got {axis!r}")
         self.axis, self.noise = axis, noise
@@ -128,13 +129,14 @@ class Simulator:
                     f"{type(self.masks).__name__}; leave detector=null"
                 )
             self.margin = whole_number("detector", detector, 1) - mask.shape[axis]
-        self._kept: dict[object, SDCassi] = {}
+        self._fixed_systems: dict[object, SDCassi] = {}
 
     @torch.no_grad()
     def __call__(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, System]:
         """Measure cubes x `(B, C, H, W)` on any device.
 
-        The same state of the generator gives the same bits; one on the CPU serves every device.
+        The same state of the generator gives the same bits. A generator on the CPU serves cubes on
+        any device.
 
         Returns:
             y `(B, K, H', W')` and the camera that made it, both on x's device. The camera has a
@@ -149,39 +151,42 @@ class Simulator:
             )
         step = self.steps[0]
         if len(self.steps) > 1:
-            where = generator.device
-            chosen = torch.randint(len(self.steps), (), generator=generator, device=where)
-            step = self.steps[int(chosen)]
-        system = self._system(x, step, generator)
+            device = generator.device
+            index = torch.randint(len(self.steps), (), generator=generator, device=device)
+            step = self.steps[int(index)]
+        system = self._make_system(x, step, generator)
         y = system(x)
         return (y if self.noise is None else self.noise(y, x.shape[1], generator)), system
 
-    def _system(self, x: Tensor, step: float, generator: torch.Generator) -> SDCassi:
+    def _make_system(self, x: Tensor, step: float, generator: torch.Generator) -> SDCassi:
+        """Return a camera for cubes x; that of a fixed mask is made once for each size."""
         batch, bands, height, width = x.shape
         key = (step, bands, height, width, x.dtype, x.device)
-        if key in self._kept:
-            return self._kept[key]
-        # A camera that validation made in inference mode must serve training too.
+        if key in self._fixed_systems:
+            return self._fixed_systems[key]
+        # The camera of a fixed mask is kept. Validation may make it in inference mode, whose
+        # tensors training could not use, so that mode is switched off.
         with torch.inference_mode(False), torch.no_grad():
-            # Made on the CPU and then moved: the camera's check of its mask would wait for a GPU.
+            # The camera is made on the CPU and then moved: on a GPU its check of the mask would
+            # wait for all queued kernels.
             mask = self.masks.draw(batch, height, width, generator).to(x.dtype)
             mask = mask[0] if len(mask) == 1 else mask
             detector = None if self.margin is None else x.shape[self.axis] + self.margin
             system = SDCassi(mask, bands, step, self.axis, self.offsets, detector).to(x.device)
         if isinstance(self.masks, FixedMask):
-            self._kept[key] = system
+            self._fixed_systems[key] = system
         return system
 
 
 def generator_on(device: torch.device, generator: torch.Generator) -> torch.Generator:
-    """Return the generator on its own device; on another device, one that it seeds."""
+    """Return the generator, or for another device than its own a new one that it seeds."""
     if generator.device == device:
         return generator
     seed = torch.randint(2**62, (), generator=generator, device=generator.device)
     return torch.Generator(device).manual_seed(int(seed))
 
 
-def _range(name: str, value: float | Sequence[float]) -> tuple[float, float]:
+def _check_range(name: str, value: float | Sequence[float]) -> tuple[float, float]:
     limits = (value, value) if isinstance(value, int | float) else tuple(value)
     if len(limits) != 2 or not limits[0] <= limits[1]:
         raise ValueError(f"{name}: expected a number or (low, high), got {value!r}")
@@ -192,14 +197,14 @@ class MaskSource(Protocol):
     """Draws masks; all its random numbers come from the generator."""
 
     def draw(self, batch: int, height: int, width: int, generator: Generator) -> Tensor:
-        """Draw the masks of a batch of B cubes of some height and width, pixels.
+        """Draw the masks for a batch of B cubes of `height` and `width` pixels.
 
         Returns transmission in [0, 1], `(B, K, 1|C, H, W)`, or `(1, K, 1|C, H, W)`, one for all.
         """
 
 
 class FixedMask:
-    """The same mask always: that of one camera.
+    """Always the same mask, that of one camera.
 
     Args:
         mask: transmission in [0, 1], `(H, W)`, `(C, H, W)` or `(K, 1|C, H, W)`.
@@ -209,7 +214,7 @@ class FixedMask:
     """
 
     def __init__(self, mask: Tensor) -> None:
-        self.mask = _canonical(mask)
+        self.mask = _as_shots(mask)
 
     def draw(self, batch: int, height: int, width: int, generator: Generator) -> Tensor:
         """Return the mask `(1, K, 1|C, H, W)`; the cubes must have its size."""
@@ -223,49 +228,50 @@ class FixedMask:
 
 
 class MaskCrops:
-    """Parts of a given mask at random places, another for each sample.
+    """Crops of one mask at random positions, drawn for each sample.
 
     A mask that is smaller than the cubes is continued by its mirror images.
 
     Args:
-        mask: as for `FixedMask`.
+        mask: transmission in [0, 1], shaped as for `FixedMask`.
         flip: mirror rows and columns, each half of the time.
 
     Raises:
-        ValueError: as for `FixedMask`.
+        ValueError: the mask is one that `FixedMask` refuses.
     """
 
     def __init__(self, mask: Tensor, flip: bool = True) -> None:
-        self.mask, self.flip = _canonical(mask), flip
+        self.mask, self.flip = _as_shots(mask), flip
 
     def draw(self, batch: int, height: int, width: int, generator: Generator) -> Tensor:
-        """Draw a part for each sample: `(B, K, 1|C, height, width)`."""
-        rows, columns = self.mask.shape[-2:]
-        parts = [
-            self.mask[..., self._places(rows, height, generator), :][
-                ..., self._places(columns, width, generator)
-            ]
-            for _ in range(batch)
-        ]
-        return torch.stack(parts)
+        """Draw a crop for each sample: `(B, K, 1|C, height, width)`."""
+        n_rows, n_columns = self.mask.shape[-2:]
+        crops = []
+        for _ in range(batch):
+            rows = self._draw_positions(n_rows, height, generator)
+            columns = self._draw_positions(n_columns, width, generator)
+            crops.append(self.mask[..., rows, :][..., columns])
+        return torch.stack(crops)
 
-    def _places(self, length: int, wanted: int, generator: Generator) -> Tensor:  # (wanted,)
-        starts = length - wanted + 1 if wanted <= length else 2 * length
-        places = draw_integer(starts, generator) + torch.arange(wanted)
-        places = places.remainder(2 * length)
-        places = torch.where(places < length, places, 2 * length - 1 - places)
-        return places.flip(0) if self.flip and draw_integer(2, generator) else places
+    def _draw_positions(self, length: int, count: int, generator: Generator) -> Tensor:
+        """Draw `count` successive positions along an axis of the mask, mirrored at its ends."""
+        n_starts = length - count + 1 if count <= length else 2 * length
+        positions = draw_integer(n_starts, generator) + torch.arange(count)
+        # The mask and its mirror image have a period of 2 · length.
+        positions = positions.remainder(2 * length)
+        positions = torch.where(positions < length, positions, 2 * length - 1 - positions)
+        return positions.flip(0) if self.flip and draw_integer(2, generator) else positions
 
 
 class RandomMasks:
-    """Masks of independent pixels, another for each sample.
+    """Masks of independent random pixels, drawn for each sample.
 
     Args:
-        kinds: "binary", of zeros and ones, and "grey", u^(1/d - 1) with u uniform; each sample
-            draws one.
-        density: range of the mean transmission d, of which each sample draws its own.
+        kinds: "binary" masks of zeros and ones, and "grey" ones of u^(1/d - 1) with u uniform; one
+            kind is drawn for each sample.
+        density: range of the mean transmission d, which is drawn for each sample.
         shots: number K of masks of a sample.
-        bands: 1, or C for a mask of its own for each band, as for the frames of a video.
+        bands: 1, or C for one mask per band, as for the frames of a video.
 
     Raises:
         ValueError: an unknown kind, densities outside (0, 1), or counts below 1.
@@ -290,24 +296,24 @@ class RandomMasks:
 
     def draw(self, batch: int, height: int, width: int, generator: Generator) -> Tensor:
         """Draw masks for each sample: `(B, K, 1|C, height, width)`."""
-        where = generator.device
+        device = generator.device
         shape = (batch, self.shots, self.bands, height, width)
-        masks = torch.rand(shape, generator=generator, device=where)
+        masks = torch.rand(shape, generator=generator, device=device)
         for mask in masks:
             kind = self.kinds[draw_integer(len(self.kinds), generator)]
             low, high = self.density
-            mean = low + (high - low) * float(torch.rand((), generator=generator, device=where))
+            mean = low + (high - low) * float(torch.rand((), generator=generator, device=device))
             # The mean of u^p over [0, 1] is 1 / (p + 1).
             mask.copy_(mask < mean) if kind == "binary" else mask.pow_(1 / mean - 1)
         return masks.cpu()
 
 
 class MixedMasks:
-    """Each sample's mask comes from one of several sources.
+    """Masks of several sources; one source is drawn for each sample.
 
     Args:
-        sources: they must agree in the number of shots and bands.
-        weights: their chances, up to a common factor; equal by default.
+        sources: sources whose masks have the same numbers of shots and bands.
+        weights: probabilities of the sources up to a common factor; equal by default.
 
     Raises:
         ValueError: no source, or weights that do not fit.
@@ -329,17 +335,18 @@ class MixedMasks:
     def draw(self, batch: int, height: int, width: int, generator: Generator) -> Tensor:
         """Draw a source and then a mask for each sample: `(B, K, 1|C, height, width)`."""
         weights = self.weights.to(generator.device)
-        chosen = torch.multinomial(weights, batch, replacement=True, generator=generator).tolist()
-        drawn = [self.sources[i].draw(1, height, width, generator) for i in chosen]
-        shapes = {tuple(mask.shape[1:3]) for mask in drawn}
+        indices = torch.multinomial(weights, batch, replacement=True, generator=generator).tolist()
+        masks = [self.sources[i].draw(1, height, width, generator) for i in indices]
+        shapes = {tuple(mask.shape[1:3]) for mask in masks}
         if len(shapes) > 1:
             raise ValueError(
                 f"sources: expected masks of one number of shots and bands, got {sorted(shapes)}"
             )
-        return torch.cat(drawn)
+        return torch.cat(masks)
 
 
-def _canonical(mask: Tensor) -> Tensor:  # (K, 1|C, H, W)
+def _as_shots(mask: Tensor) -> Tensor:
+    """Return a mask of 2 to 4 axes as `(K, 1|C, H, W)`, float32; ValueError if it is none."""
     if not isinstance(mask, Tensor) or mask.ndim not in (2, 3, 4):
         shape = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
         raise ValueError(f"mask: expected (H, W), (C, H, W) or (K, 1 or C, H, W), got {shape}")
@@ -349,5 +356,5 @@ def _canonical(mask: Tensor) -> Tensor:  # (K, 1|C, H, W)
 
 
 def draw_integer(limit: int, generator: Generator) -> int:
-    """Draw one of 0 to limit - 1."""
+    """Draw an integer from 0 to limit - 1."""
     return int(torch.randint(limit, (), generator=generator, device=generator.device))

@@ -1,4 +1,4 @@
-"""Finished results under names, in an SQLite file, each with a record of all that it depends on."""
+"""Records of finished results in an SQLite file: fingerprint of the inputs, files, checksums."""
 
 import contextlib
 import errno
@@ -18,21 +18,22 @@ from cassi.links import check_names, check_parents
 
 FILE = "results.sqlite"
 _TABLE = "CREATE TABLE results (name TEXT PRIMARY KEY, record TEXT, checksum TEXT) WITHOUT ROWID"
-_LARGEST = 2**26
-"""Characters of a record that is read."""
-_NOT_THE_FILE = ("locked", "unable to open", "readonly", "full", "I/O")
-"""Words of errors that are not about what the file holds."""
-_PATIENCE = 60.0
-"""Seconds to wait for another process that writes."""
+# The file may come from somebody else: a row longer than this is not read into memory.
+_MAX_RECORD_CHARACTERS = 2**26
+# SQLite raises the same class for a damaged file and for one that cannot be opened, locked or
+# written. Only the words tell them apart. The second kind must not lead to a new file.
+_ACCESS_ERRORS = ("locked", "unable to open", "readonly", "full", "I/O")
+# How long to wait for the lock of another process that writes.
+_LOCK_TIMEOUT_SECONDS = 60.0
 
 
 class Store:
-    """Results under names: files, and a small record of each, written last.
+    """The records of the results in a folder, each written after the files of its result.
 
-    A result is done if its record says so, has the expected fingerprint, and all its files are
-    there and whole. Records are rows of one SQLite file, which several processes may write. A
-    damaged record, or one with damaged files, counts as missing, with a warning. The folder is made
-    when the first record is written.
+    A result is done if its record says so and has the expected fingerprint, and if all its files
+    are there with the recorded size and checksum. Records are rows of one SQLite file, which
+    several processes may write. A damaged record, or one with damaged files, counts as missing,
+    with a warning. The folder is made when the first record is written.
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
@@ -51,14 +52,18 @@ class Store:
     ) -> None:
         """Write the record of a result whose files exist.
 
-        It has the SHA-256 and size of each file, and further values: dicts, lists, numbers, texts.
-        With `done=False` it is a note, such as the reason why there is no result.
+        The record has the size and SHA-256 of each file, and `values` of dicts, lists, numbers and
+        texts. With `done=False` it does not count as a result; its values may say why there is
+        none.
+
+        Raises:
+            OSError: the SQLite file cannot be opened or written.
         """
-        listed = {
+        checksums = {
             Path(os.path.relpath(file, self.root)).as_posix(): [size_of(file), digest(file)]
             for file in files
         }
-        record = {"fingerprint": fingerprint, "done": done, "files": listed, "values": values}
+        record = {"fingerprint": fingerprint, "done": done, "files": checksums, "values": values}
         text = json.dumps(record)
         row = name, text, digest_content([name, text])
         self.root.mkdir(parents=True, exist_ok=True)
@@ -67,16 +72,18 @@ class Store:
             try:
                 self._execute(insert, row, create=True)
                 return
-            except _Damaged as damage:
-                self._note(damage)
+            except _DatabaseError as damage:
+                self._warn_of_damage(damage)
+        # A damaged file is replaced by an empty one: its results count as missing and are computed
+        # again. `read` only warns, so that reading never removes anything.
         self.file.unlink(missing_ok=True)
         self._is_damaged = False
         self._execute(insert, row, create=True)
 
     def read(self, name: str, fingerprint: str | None = None) -> Json | None:
-        """Return the values of a record; None where there is none, or it has another fingerprint.
+        """Return the values of a record; None if there is none or its fingerprint is another one.
 
-        It does not check the files; see `is_done`.
+        The files of the result are not checked; `is_done` does that.
         """
         record = self._records(name).get(name)
         if record is None or fingerprint not in (None, record.fingerprint):
@@ -84,30 +91,28 @@ class Store:
         return record.values
 
     def is_done(self, name: str, fingerprint: str) -> bool:
-        """Return whether a result is done; reads all files.
-
-        Where all of a folder is done nobody writes into it any more. So what a killed process has
-        left in it is removed here.
-        """
+        """Tell whether a result is done; read all its files and compare their checksums."""
         record = self._records(name).get(name)
         if record is None or not record.done or record.fingerprint != fingerprint:
             return False
-        for listed, (size, checksum) in record.files.items():
-            file = self.root / listed
-            # A record that somebody made could name any file.
-            if not self._is_ours(file):
+        for path, (size, checksum) in record.files.items():
+            file = self.root / path
+            # The record of a stranger's folder could name any file of the machine.
+            if not self._is_in_results(file):
                 return False
+            # Writers remove the leftovers of killed processes. Nobody writes into a folder of
+            # finished results any more, so they are removed here.
             remove_leftovers(file.parent)
             if size_of(file) != size or checksum != digest(file):
                 warnings.warn(f"{file}: it is damaged, and made again", stacklevel=2)
                 return False
         return True
 
-    def _is_ours(self, file: Path) -> bool:
-        """Tell whether a file or folder is there, and lies with the results that a record is of."""
-        inside = Path(os.path.normpath(file)).is_relative_to(os.path.normpath(self.root.parent))
+    def _is_in_results(self, file: Path) -> bool:
+        """Tell whether a file (or Zarr folder) exists and lies below the parent of the store."""
+        is_inside = Path(os.path.normpath(file)).is_relative_to(os.path.normpath(self.root.parent))
         is_folder = file.is_dir() and file.suffix == ".zarr"
-        return inside and (file.is_file() or is_folder)
+        return is_inside and (file.is_file() or is_folder)
 
     def all(self) -> dict[str, Json]:
         """Return the values of all records by name, in the order of the names."""
@@ -118,70 +123,83 @@ class Store:
         if not self.file.exists():
             return {}
         query = "SELECT name, record, checksum FROM results WHERE ifnull(length(record), 0) < ?"
-        query += " AND name = ?" * (name is not None) + " ORDER BY name"
+        parameters: list[object] = [_MAX_RECORD_CHARACTERS]
+        if name is not None:
+            query += " AND name = ?"
+            parameters.append(name)
+        query += " ORDER BY name"
         try:
-            rows = self._execute(query, (_LARGEST, *([] if name is None else [name])))
-        except _Damaged as damage:
-            self._note(damage)  # a row could be written, and not be found again
+            rows = self._execute(query, tuple(parameters))
+        except _DatabaseError as damage:
+            # The next `write` makes a new file: a row written into this one might not be found.
+            self._warn_of_damage(damage)
             return {}
-        found = {}
+        records = {}
         for key, text, checksum in rows:
             try:
                 if checksum != digest_content([key, text]):
                     raise ValueError("the content is not what its checksum says")
                 record = _Record(**json.loads(text))
+                # This raises TypeError or ValueError where values or files are of another form.
                 dict(record.values), [(size, sha) for size, sha in record.files.values()]
             except (ValueError, TypeError, AttributeError, RecursionError):
                 note = "it is damaged or of another version, and made again"
                 warnings.warn(f"{self.file}: {key!r}: {note}", stacklevel=3)
                 continue
-            found[key] = record
-        return found
+            records[key] = record
+        return records
 
-    def _note(self, damage: Exception) -> None:
+    def _warn_of_damage(self, damage: Exception) -> None:
+        """Warn that the file is damaged; the next `write` replaces it."""
         self._is_damaged = True
         warnings.warn(f"{self.file}: {damage}; it is made again", stacklevel=4)
 
     def _execute(
-        self, statement: str, given: tuple[object, ...], create: bool = False
+        self, statement: str, parameters: tuple[object, ...], create: bool = False
     ) -> list[tuple[Any, ...]]:
-        """Execute one statement in a connection of its own, so that a process may be forked.
+        """Execute one statement in a new connection; with `create`, make a missing file and table.
 
-        With `create`, the file and its table are made if there is none. OSError where the file
-        cannot be opened or written, or others write into it all the time.
+        A connection must not be used after a fork, so none is kept.
+
+        Raises:
+            OSError: the file cannot be opened or written, or is locked all the time.
+            _DatabaseError: it is no SQLite file, or has other tables.
         """
         check_parents(str(self.file.absolute()))
         check_names(self.root, [f"{FILE}*"])
-        place = f"{self.file.absolute().as_uri()}?mode=rw{'c' if create else ''}"
+        uri = f"{self.file.absolute().as_uri()}?mode=rw{'c' if create else ''}"
         try:
             with contextlib.closing(
-                sqlite3.connect(place, timeout=_PATIENCE, isolation_level=None, uri=True)
+                sqlite3.connect(uri, timeout=_LOCK_TIMEOUT_SECONDS, isolation_level=None, uri=True)
             ) as connection:
-                # The file may be a stranger's: no functions, views or triggers of it are run.
+                # The file may come from somebody else: none of its functions, views or triggers
+                # is run.
                 connection.execute("PRAGMA trusted_schema = OFF")
                 connection.execute("PRAGMA cell_size_check = ON")
                 schema = "SELECT sql FROM sqlite_master"
                 if not connection.execute(schema).fetchall():
                     if not create:
-                        return []  # another process has made the file a moment ago
+                        return []  # another process has just made the file, without a table yet
                     connection.execute(_TABLE.replace("TABLE", "TABLE IF NOT EXISTS", 1))
                 if connection.execute(schema).fetchall() != [(_TABLE,)]:
-                    raise _Damaged("expected one table of results")
-                return connection.execute(statement, given).fetchall()
+                    raise _DatabaseError("expected one table of results")
+                return connection.execute(statement, parameters).fetchall()
         except sqlite3.OperationalError as error:
-            if not any(word in str(error) for word in _NOT_THE_FILE):
-                raise _Damaged(str(error)) from None
+            if not any(word in str(error) for word in _ACCESS_ERRORS):
+                raise _DatabaseError(str(error)) from None
             number = errno.ENOSPC if "full" in str(error) else errno.EIO
             raise OSError(number, f"cannot be read or written ({error})", str(self.file)) from None
         except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
-            raise _Damaged(str(error)) from None
+            raise _DatabaseError(str(error)) from None
 
 
-class _Damaged(Exception):
-    """An SQLite file is none, or has other tables."""
+class _DatabaseError(Exception):
+    """The file is no SQLite file, or it has other tables than a store."""
 
 
 class _Record(NamedTuple):
+    """The content of a row: `files` has (size, SHA-256) by path relative to the store."""
+
     fingerprint: str
     done: bool
     files: dict[str, tuple[int, str]]
@@ -189,43 +207,47 @@ class _Record(NamedTuple):
 
 
 def file_name(text: str) -> str:
-    """Return a file name for a text: `snr=10` stays readable, `a/b` does not."""
-    safe = quote(text, safe=" =,+()[]")
-    return f"%{safe[1:]}" if safe.startswith(".") else safe
+    """Return a file name for a text: `snr=10` is left as it is, `a/b` becomes `a%2Fb`."""
+    name = quote(text, safe=" =,+()[]")
+    return f"%{name[1:]}" if name.startswith(".") else name
 
 
 def fingerprint(value: object, content: bool = False) -> str:
-    """Return a hash of a value made of dicts, lists, numbers and texts; see `stamp` for files."""
+    """Return a hash of dicts, lists, numbers and texts; files in them count as `stamp` says."""
     text = json.dumps(stamp(value, content), sort_keys=True, default=str)
     return digest_content([text])[:32]
 
 
 def stamp(value: object, content: bool = False) -> Any:
-    """Return a value in which every file is replaced by a mark that changes with the file.
+    """Return a value in which the path of each existing file is replaced by what identifies it.
 
-    With `content` that is the SHA-256 of the file; otherwise its name, size and time of change,
-    because reading a thousand files would take too long.
+    With `content` that is its SHA-256. Otherwise it is its name, size and time of change, because
+    it would take too long to read a thousand files.
     """
     if isinstance(value, Mapping):
         return {str(key): stamp(item, content) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [stamp(item, content) for item in value]
-    if isinstance(value, str | os.PathLike) and (found := _find_file(value)) is not None:
-        file, about = found
+    if isinstance(value, str | os.PathLike) and (found_file := _find_file(value)) is not None:
+        file, status = found_file
         if content:
             return f"sha256:{digest(file)}"
-        if not stat.S_ISDIR(about.st_mode):
-            return [file.name, about.st_size, about.st_mtime_ns]
-        changed = max(entry.stat().st_mtime_ns for entry in (file, *file.rglob("*")))
-        return [file.name, size_of(file), changed]
+        if not stat.S_ISDIR(status.st_mode):
+            return [file.name, status.st_size, status.st_mtime_ns]
+        latest_change_ns = max(path.stat().st_mtime_ns for path in (file, *file.rglob("*")))
+        return [file.name, size_of(file), latest_change_ns]
     return value
 
 
 def _find_file(value: str | os.PathLike[str]) -> tuple[Path, os.stat_result] | None:
+    """Return the file (or Zarr folder) that a text names, and its status; None if it names none."""
     try:
         file = Path(value).expanduser()
-        about = file.stat()
-    except (OSError, ValueError, RuntimeError):  # too long for a name, or somebody's "~"
+        status = file.stat()
+    # Any text may come here: one that is too long for a name, or that begins with "~".
+    except (OSError, ValueError, RuntimeError):
         return None
-    there = stat.S_ISREG(about.st_mode) or (file.suffix == ".zarr" and stat.S_ISDIR(about.st_mode))
-    return (file, about) if there else None
+    is_data = stat.S_ISREG(status.st_mode) or (
+        file.suffix == ".zarr" and stat.S_ISDIR(status.st_mode)
+    )
+    return (file, status) if is_data else None

@@ -1,11 +1,12 @@
-"""The process that reads files: limited, and without torch. `door.py` starts it and asks it.
+"""The sandboxed reader: a process with few rights that reads files. `door.py` starts and asks it.
 
-It imports numpy and the library of the format alone. Around each file it limits its own addresses,
-memory, processor time, open files and written bytes, and refuses to open anything else. So readers
-may believe a file: what it claims beyond these limits ends in an error, or ends the process.
+It imports numpy and the library of the format, but no torch. Around each file it limits its own
+address space, memory, processor time, open files and written bytes, and it refuses to open other
+files. So the readers of formats need not doubt sizes in a header: one that exceeds the limits leads
+to an error, or ends the process.
 
-A request is a line of JSON. The answer is one with the limits, one with what the file says, and the
-bytes of a float32 array.
+A request is a line of JSON. The answer is a line of JSON with the limits, another one with the
+description of the file or an error, and the bytes of a float32 array.
 """
 
 import contextlib
@@ -25,19 +26,22 @@ from typing import Any
 import numpy as np
 
 from cassi.checks import check_fetched
-from cassi.data.formats import arrays, blaming, envi, machine_memory, tiff
+from cassi.data.formats import arrays, envi, machine_memory, name_errors, tiff
 
 MB = 1_000_000
-BASE_MB, EACH_BYTE = 512, 64
-"""What reading may take: so much, and so many bytes for each of the file."""
-BASE_SECONDS, MB_A_SECOND = 8, 128
-"""Processor time: so much, and a second for each of so many MB beyond the base."""
-_OPEN_FILES = 64
-_IDLE = 120
-"""Seconds without a request, after which it ends; the next request starts another."""
-_POINTER = 1024
-"""Bytes of a file that may be a pointer of Git LFS, at most."""
-_LIBRARIES = {
+BASE_MB, BYTES_PER_BYTE = 512, 64
+"""Limit of memory: 512 MB, and 64 bytes for each byte of the file."""
+BASE_SECONDS, MB_PER_SECOND = 8, 128
+"""Limit of processor time: 8 s, and a second for each 128 MB that the memory limit is above
+`BASE_MB`."""
+_MAX_OPEN_FILES = 64
+# An idle process ends after this time and frees its memory. The next request starts a new one.
+_IDLE_SECONDS = 120
+# A pointer of Git LFS is about 130 bytes long. A larger file is no pointer and is not searched.
+_MAX_POINTER_BYTES = 1024
+# What a reader of the format imports. It is imported before the limits are set, so that the
+# memory and the time of the import do not count as those of the first file.
+_FORMAT_LIBRARIES = {
     **dict.fromkeys((".tif", ".tiff"), ("tifffile",)),
     **dict.fromkeys(envi.SUFFIXES, ("spectral.io.envi",)),
     **dict.fromkeys((".h5", ".hdf5", ".hspy"), ("h5py",)),
@@ -45,11 +49,14 @@ _LIBRARIES = {
     ".png": ("PIL.PngImagePlugin",),
     ".zarr": ("zarr",),
 }
-_NO_MEMORY = (
+# Words of libraries that fail for want of memory without raising MemoryError, in lower case.
+_MEMORY_ERRORS = (
     *("allocate memory", "unable to allocate", "out of memory", "memory allocation failed"),
     *("can't start new thread", "not enough memory"),
 )
-_NEVER = (
+# Audit events of Python (https://docs.python.org/3/library/audit_events.html) that no reader of a
+# file needs: starting programs, changing files, the network.
+_FORBIDDEN_EVENTS = (
     *("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork"),
     *("os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.truncate"),
     *("socket.connect", "socket.bind", "shutil.rmtree"),
@@ -59,7 +66,7 @@ Values = tuple["np.ndarray | None", "Mapping[str, object] | None"]
 
 
 def _describe_stack(path: Path) -> Values:
-    with blaming(f"cannot read {path} as {path.suffix.lower()}"):
+    with name_errors(f"cannot read {path} as {path.suffix.lower()}"):
         return None, tiff.describe_stack(path)
 
 
@@ -67,61 +74,70 @@ CALLS: dict[str, Callable[..., Values]] = {
     "array": arrays.read_array,
     "stack": _describe_stack,
 }
-"""What can be asked for; each gives an array, or None, and values that JSON can hold."""
+"""Functions of a path that can be requested. Each returns an array or None, and a description of
+values that JSON can hold."""
 
 
 def serve(descriptor: int) -> None:
-    """Answer requests until nobody is there to ask."""
+    """Answer requests until the other end closes the socket, or none comes for some time."""
+    # Ctrl-C also reaches this process. Its parent handles it and then ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sys.addaudithook(_audit)
-    with socket.socket(fileno=descriptor) as link, link.makefile("rb") as requests:
-        while select.select([link], [], [], _IDLE)[0] and (line := requests.readline()):
-            if not _answer(link, json.loads(line)):
+    with socket.socket(fileno=descriptor) as connection, connection.makefile("rb") as requests:
+        while select.select([connection], [], [], _IDLE_SECONDS)[0] and (
+            line := requests.readline()
+        ):
+            if not _answer(connection, json.loads(line)):
                 return
 
 
-def send(link: socket.socket, message: Mapping[str, object]) -> None:
+def send(connection: socket.socket, message: Mapping[str, object]) -> None:
     """Send a line of JSON."""
-    link.sendall(json.dumps(message).encode() + b"\n")
+    connection.sendall(json.dumps(message).encode() + b"\n")
 
 
-def _answer(link: socket.socket, request: Mapping[str, Any]) -> bool:
-    """Answer one request; tell whether this process is fit for another."""
-    with contextlib.suppress(OSError):  # a folder that is gone
+def _answer(connection: socket.socket, request: Mapping[str, Any]) -> bool:
+    """Answer one request; return False if the process must not answer another one."""
+    with contextlib.suppress(OSError):  # the folder has been removed
         os.chdir(request["folder"])
     path, values = Path(request["path"]), None
-    for name in _LIBRARIES.get(path.suffix.lower(), ()):  # counts as none of the file's reading
+    for name in _FORMAT_LIBRARIES.get(path.suffix.lower(), ()):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    files = [file for file in _files_of(path) if file.is_file()]
-    stored = sum(file.stat().st_size for file in files)
-    megabytes = request["megabytes"] or BASE_MB + EACH_BYTE * stored // MB
-    seconds = BASE_SECONDS + max(0, megabytes - BASE_MB) // MB_A_SECOND
-    send(link, {"megabytes": megabytes, "seconds": seconds, "machine": _machine_share() // MB})
+    files = [file for file in _find_files(path) if file.is_file()]
+    stored_bytes = sum(file.stat().st_size for file in files)
+    megabytes = request["megabytes"] or BASE_MB + BYTES_PER_BYTE * stored_bytes // MB
+    seconds = BASE_SECONDS + max(0, megabytes - BASE_MB) // MB_PER_SECOND
+    machine = _machine_share() // MB
+    send(connection, {"megabytes": megabytes, "seconds": seconds, "machine": machine})
     try:
-        with _limits(megabytes, seconds), _only(path):
-            with blaming(f"cannot read {path}"):
-                for file in (file for file in files if file.stat().st_size <= _POINTER):
+        with _apply_limits(megabytes, seconds), _allow_only(path):
+            with name_errors(f"cannot read {path}"):
+                for file in (file for file in files if file.stat().st_size <= _MAX_POINTER_BYTES):
                     check_fetched(file, file.read_bytes())
-            values, about = CALLS[request["call"]](path, **request["given"])
+            values, description = CALLS[request["call"]](path, **request["arguments"])
             if values is not None:
-                # Values beyond float32 become infinite, which the caller sees.
+                # Values beyond float32 become infinite; `io` refuses those.
                 with np.errstate(over="ignore", invalid="ignore"):
                     values = np.ascontiguousarray(values, np.float32)
-        answer: dict[str, object] = {"about": about, "shape": getattr(values, "shape", None)}
+        answer: dict[str, object] = {
+            "description": description,
+            "shape": getattr(values, "shape", None),
+        }
     except Exception as error:
         answer = describe(error)
         if os.environ.get("CASSI_DEBUG", "0") not in ("", "0"):
             traceback.print_exc()
-    send(link, answer)
+    send(connection, answer)
     if "error" not in answer and values is not None:
-        link.sendall(values.data.cast("B"))
+        connection.sendall(values.data.cast("B"))
+    # After a failed allocation libraries may keep memory, so a new process reads the next file.
     return answer.get("error") != "memory"
 
 
-def _files_of(path: Path) -> list[Path]:
-    """Return what is read with a file: all below a folder, both parts of an ENVI image."""
+def _find_files(path: Path) -> list[Path]:
+    """Return the files of a path: those in the folder, or both parts of an ENVI image."""
     with contextlib.suppress(OSError):
         if path.is_dir():
             return list(path.rglob("*"))
@@ -131,92 +147,107 @@ def _files_of(path: Path) -> list[Path]:
 
 
 def _is_pair(path: Path, file: Path) -> bool:
-    """Tell whether these may be the two parts of an ENVI image."""
-    alike = file.name.split(".")[0] == path.name.split(".")[0]
-    return path.suffix.lower() in envi.SUFFIXES and file.parent == path.parent and alike
+    """Tell whether a file may be the other part of an ENVI image, or the path itself."""
+    has_same_stem = file.name.split(".")[0] == path.name.split(".")[0]
+    return path.suffix.lower() in envi.SUFFIXES and file.parent == path.parent and has_same_stem
 
 
 def _machine_share() -> int:
-    """Return how many bytes of the machine's memory reading may take, so that it never runs out."""
+    """Return how many bytes of the machine's memory reading may take: three quarters."""
+    # The rest is left to the caller and to other programs. If memory ran out, Linux would kill one
+    # of them.
     return max(3 * machine_memory() // 4, BASE_MB * MB)
 
 
 @contextlib.contextmanager
-def _limits(megabytes: int, seconds: int) -> Iterator[None]:
-    pages = Path("/proc/self/statm").read_text("ascii").split()
-    page, size = os.sysconf("SC_PAGE_SIZE"), megabytes * MB
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    wanted = {
-        resource.RLIMIT_AS: int(pages[0]) * page + size,
-        # Without maps of files, so that a large file can be read within the machine's memory.
-        resource.RLIMIT_DATA: int(pages[5]) * page + min(size, _machine_share()),
-        resource.RLIMIT_CPU: int(used.ru_utime + used.ru_stime) + 1 + seconds,
-        resource.RLIMIT_FSIZE: size,
-        resource.RLIMIT_NOFILE: _OPEN_FILES,
+def _apply_limits(megabytes: int, seconds: int) -> Iterator[None]:
+    """Limit what the block may take beyond what the process already has."""
+    # proc(5): the first number is the size of the address space, the sixth that of data and stack.
+    page_counts = Path("/proc/self/statm").read_text("ascii").split()
+    page_bytes, max_bytes = os.sysconf("SC_PAGE_SIZE"), megabytes * MB
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    new_limits = {
+        resource.RLIMIT_AS: int(page_counts[0]) * page_bytes + max_bytes,
+        # This limit does not count mapped files, so a file that is larger than the memory of the
+        # machine can still be mapped.
+        resource.RLIMIT_DATA: int(page_counts[5]) * page_bytes + min(max_bytes, _machine_share()),
+        resource.RLIMIT_CPU: int(usage.ru_utime + usage.ru_stime) + 1 + seconds,
+        resource.RLIMIT_FSIZE: max_bytes,
+        resource.RLIMIT_NOFILE: _MAX_OPEN_FILES,
     }
-    before = {kind: resource.getrlimit(kind) for kind in wanted}
+    old_limits = {kind: resource.getrlimit(kind) for kind in new_limits}
     try:
-        for kind, value in wanted.items():
-            soft, hard = before[kind]
-            known = [n for n in (soft, hard) if n != resource.RLIM_INFINITY]
-            resource.setrlimit(kind, (min([value, *known]), hard))
+        for kind, value in new_limits.items():
+            soft, hard = old_limits[kind]
+            finite_limits = [n for n in (soft, hard) if n != resource.RLIM_INFINITY]
+            resource.setrlimit(kind, (min([value, *finite_limits]), hard))
         yield
     finally:
-        for kind, limits in before.items():
+        for kind, limits in old_limits.items():
             resource.setrlimit(kind, limits)
 
 
-_allowed: Path | None = None
+# The file or folder that may be opened at present; None between files, when all may be opened.
+_allowed_path: Path | None = None
 _PACKAGE = str(Path(__file__).parents[1])
-_HOMES = {os.path.realpath(path) for path in (*sys.path, sys.prefix, sys.base_prefix, _PACKAGE)}
-_HOMES |= {"/proc/self", f"/proc/{os.getpid()}", "/sys"}
-"""What Python and its libraries read; where the file lies there too, this is code alone."""
-_CODE = (".py", ".pyc", ".so")
+# Folders from which Python and its libraries read. If the requested file lies in such a folder
+# itself, a neighbour with data must not be opened: there only code is allowed.
+_LIBRARY_FOLDERS = {
+    os.path.realpath(path) for path in (*sys.path, sys.prefix, sys.base_prefix, _PACKAGE)
+}
+_LIBRARY_FOLDERS |= {"/proc/self", f"/proc/{os.getpid()}", "/sys"}
+_CODE_SUFFIXES = (".py", ".pyc", ".so")
 
 
 @contextlib.contextmanager
-def _only(path: Path) -> Iterator[None]:
-    """Let Python open this file or folder alone, to read it."""
-    global _allowed
-    _allowed = Path(os.path.realpath(path))
+def _allow_only(path: Path) -> Iterator[None]:
+    """Let Python open this file or folder only, and only to read it."""
+    global _allowed_path
+    _allowed_path = Path(os.path.realpath(path))
     try:
         yield
     finally:
-        _allowed = None
+        _allowed_path = None
 
 
-def _audit(event: str, given: tuple[Any, ...]) -> None:
-    if _allowed is None or (event != "open" and event not in _NEVER):
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    """Raise PermissionError for what reading a file needs not; Python calls this as audit hook."""
+    if _allowed_path is None or (event != "open" and event not in _FORBIDDEN_EVENTS):
         return
     if event != "open":
         raise PermissionError(f"{event} while a file is read")
-    path, flags = given[0], given[2] or 0
+    path, flags = arguments[0], arguments[2] or 0
     if isinstance(path, int):
         return
-    place = Path(os.path.realpath(os.fsdecode(path)))
+    target = Path(os.path.realpath(os.fsdecode(path)))
     if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC) == 0:
-        code = place.suffix in _CODE
-        homes = [home for home in _HOMES if code or not _allowed.is_relative_to(home)]
-        if any(place.is_relative_to(home) for home in (str(_allowed), *homes)):
+        is_code = target.suffix in _CODE_SUFFIXES
+        folders = [
+            folder
+            for folder in _LIBRARY_FOLDERS
+            if is_code or not _allowed_path.is_relative_to(folder)
+        ]
+        if any(target.is_relative_to(folder) for folder in (str(_allowed_path), *folders)):
             return
-        if _is_pair(_allowed, place):
+        if _is_pair(_allowed_path, target):
             return
-    raise PermissionError(f"expected to read {_allowed.name} alone, it leads to {place}")
+    raise PermissionError(f"expected to read {_allowed_path.name} alone, it leads to {target}")
 
 
 def describe(error: BaseException) -> dict[str, object]:
-    """Return what is said of an error: want of memory, the file's fault, or a defect."""
-    link: BaseException | None = error
-    while link is not None:
-        said = str(link).lower()
-        if isinstance(link, MemoryError) or any(words in said for words in _NO_MEMORY):
+    """Return an error in values of JSON: want of memory, an error of the file, or a defect."""
+    # A library may wrap the MemoryError, so the whole chain is searched.
+    cause: BaseException | None = error
+    while cause is not None:
+        text = str(cause).lower()
+        if isinstance(cause, MemoryError) or any(words in text for words in _MEMORY_ERRORS):
             return {"error": "memory"}
-        link = link.__cause__ or link.__context__
+        cause = cause.__cause__ or cause.__context__
     if isinstance(error, OSError) and error.errno is not None:
-        named = None if error.filename is None else os.fsdecode(error.filename)
-        return {"error": "OSError", "given": [error.errno, error.strerror, named]}
+        file_name = None if error.filename is None else os.fsdecode(error.filename)
+        return {"error": "OSError", "arguments": [error.errno, error.strerror, file_name]}
     if isinstance(error, ValueError):
-        return {"error": "ValueError", "given": [str(error)]}
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    said = f"{type(error).__name__}: {error} ({place.filename}:{place.lineno})"
-    return {"error": "defect", "given": [said]}
+        return {"error": "ValueError", "arguments": [str(error)]}
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    text = f"{type(error).__name__}: {error} ({frame.filename}:{frame.lineno})"
+    return {"error": "defect", "arguments": [text]}

@@ -1,4 +1,4 @@
-"""What several tests of files share."""
+"""Fixtures of several tests of files."""
 
 import h5py
 import numpy as np
@@ -8,7 +8,7 @@ import torch
 
 @pytest.fixture
 def cube():
-    # Width is the shortest axis: only what the file states tells that the bands are another.
+    # The width is the shortest axis, so the bands are found only if the file states its axes.
     return torch.rand(5, 7, 4, generator=torch.Generator().manual_seed(0))
 
 

@@ -27,10 +27,12 @@ def _write_text(text, *finals, error=None):
             raise error
 
 
-@pytest.mark.parametrize("before", [True, False])
-def test_an_interrupt_right_behind_the_rename_keeps_a_whole_file(tmp_path, monkeypatch, before):
+@pytest.mark.parametrize("is_replaced", [True, False])
+def test_an_interrupt_right_behind_the_rename_keeps_a_whole_file(
+    tmp_path, monkeypatch, is_replaced
+):
     file, replace = tmp_path / "last.ckpt", os.replace
-    if before:
+    if is_replaced:
         file.write_text("old")
 
     def interrupted(source, target):
@@ -49,9 +51,9 @@ def test_atomic_path(tmp_path):
     with atomic_path(final) as temporary:
         assert temporary.name == final.name
         assert is_temporary(temporary)
-        (hidden,) = tmp_path.iterdir()
-        assert hidden.name.startswith(".")
-        assert temporary.is_relative_to(hidden)
+        (stage,) = tmp_path.iterdir()
+        assert stage.name.startswith(".")
+        assert temporary.is_relative_to(stage)
         temporary.write_text("new")
         assert not final.exists()
     assert final.read_text() == "new"
@@ -69,8 +71,8 @@ def test_atomic_path(tmp_path):
 
 def test_atomic_path_needs_a_folder(tmp_path):
     (tmp_path / "file").write_text("")
-    for bad, kind in [("no/a.csv", FileNotFoundError), ("file/a.csv", NotADirectoryError)]:
-        with pytest.raises(kind, match="cannot write"), atomic_path(tmp_path / bad):
+    for name, kind in [("no/a.csv", FileNotFoundError), ("file/a.csv", NotADirectoryError)]:
+        with pytest.raises(kind, match="cannot write"), atomic_path(tmp_path / name):
             pass
     with pytest.raises(IsADirectoryError, match="it is a folder"), atomic_path(tmp_path):
         pass
@@ -112,16 +114,16 @@ def test_folder_stays_as_it_was(tmp_path, monkeypatch, moment):
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "message"),
     [
         (OSError("1835008 requested and 783236 written"), "is the disk full"),
         (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "No space left"),
     ],
 )
-def test_a_failed_write_names_the_file(tmp_path, error, said):
-    with pytest.raises(OSError, match=said) as caught, atomic_path(tmp_path / "cube.tif"):
+def test_a_failed_write_names_the_file(tmp_path, error, message):
+    with pytest.raises(OSError, match=message) as error_info, atomic_path(tmp_path / "cube.tif"):
         raise error
-    assert caught.value.filename == str(tmp_path / "cube.tif")
+    assert error_info.value.filename == str(tmp_path / "cube.tif")
 
 
 def test_a_zarr_folder_takes_the_place_of_another(tmp_path):
@@ -174,21 +176,21 @@ def begin(function, folder):
 
 
 def test_leftovers_of_the_dead_are_removed(tmp_path):
-    mine = tmp_path / ".cassi-notes"
-    mine.mkdir()
+    user_folder = tmp_path / ".cassi-notes"
+    user_folder.mkdir()
     writer = begin(write_and_wait, tmp_path)
     while not (tmp_path / "ready").exists():
         assert writer.is_alive()
         time.sleep(0.02)
-    kept = {mine, tmp_path / "ready", tmp_path / "c.txt"}
+    expected = {user_folder, tmp_path / "ready", tmp_path / "c.txt"}
     begin(write_next, tmp_path).join()
-    living = set(tmp_path.iterdir()) - kept
-    assert len(living) == 2
+    living_stages = set(tmp_path.iterdir()) - expected
+    assert len(living_stages) == 2
     writer.kill()
     writer.join()
-    assert set(tmp_path.iterdir()) == kept | living
+    assert set(tmp_path.iterdir()) == expected | living_stages
     begin(write_next, tmp_path).join()
-    assert set(tmp_path.iterdir()) == kept
+    assert set(tmp_path.iterdir()) == expected
 
 
 def write_many(folder):
@@ -206,12 +208,12 @@ def test_nobody_takes_the_living_for_dead(tmp_path):
     assert len(list(tmp_path.iterdir())) == 400
 
 
-@pytest.mark.parametrize("made", [(), ("lock",)])
-def test_what_was_killed_while_it_began_is_removed(tmp_path, made):
-    left = tmp_path / f".cassi-{'0' * 16}"
-    left.mkdir()
-    for name in made:
-        (left / name).touch()
+@pytest.mark.parametrize("entries", [(), ("lock",)])
+def test_what_was_killed_while_it_began_is_removed(tmp_path, entries):
+    stage = tmp_path / f".cassi-{'0' * 16}"
+    stage.mkdir()
+    for name in entries:
+        (stage / name).touch()
     write_next(tmp_path)
     assert set(tmp_path.iterdir()) == {tmp_path / "c.txt"}
 
@@ -221,31 +223,35 @@ def test_without_locks_nothing_is_removed(tmp_path, monkeypatch):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr("fcntl.flock", refuse)
-    left = tmp_path / f".cassi-{'0' * 16}"
-    (left / "new").mkdir(parents=True)
-    (left / "lock").touch()
+    stage = tmp_path / f".cassi-{'0' * 16}"
+    (stage / "new").mkdir(parents=True)
+    (stage / "lock").touch()
     write_next(tmp_path)
-    assert set(tmp_path.iterdir()) == {left, tmp_path / "c.txt"}
+    assert set(tmp_path.iterdir()) == {stage, tmp_path / "c.txt"}
 
 
 def test_an_error_names_the_final_file(tmp_path):
-    with pytest.raises(FileNotFoundError) as caught, atomic_folder(tmp_path) as stage:
+    with pytest.raises(FileNotFoundError) as error_info, atomic_folder(tmp_path) as stage:
         (stage / "none" / "a.txt").write_text("")
-    assert caught.value.filename == str(tmp_path / "none" / "a.txt")
+    assert error_info.value.filename == str(tmp_path / "none" / "a.txt")
 
 
 def test_archives_are_checked_part_by_part(tmp_path):
     file = tmp_path / "a.pt"
     torch.save({"a": torch.arange(1000.0)}, file)
     check_archive(file)
-    whole = file.read_bytes()
-    place = whole.index(torch.arange(1000.0).numpy().tobytes())
+    content = file.read_bytes()
+    position = content.index(torch.arange(1000.0).numpy().tobytes())
     with zipfile.ZipFile(tmp_path / "bomb.pt", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a/data.pkl", bytes(10**7))
     with pytest.raises(ValueError, match="compressed"):
         check_archive(tmp_path / "bomb.pt")
-    for broken in (whole[: len(whole) // 2], whole[:place] + b"\1" + whole[place + 1 :], b""):
-        file.write_bytes(broken)
+    for damaged_content in (
+        content[: len(content) // 2],
+        content[:position] + b"\1" + content[position + 1 :],
+        b"",
+    ):
+        file.write_bytes(damaged_content)
         with pytest.raises(ValueError, match="damaged"):
             check_archive(file)
     with pytest.raises(FileNotFoundError):

@@ -9,7 +9,7 @@ from shared import seeded
 from cassi.data.augment import Augment, augmented_crop, random_crop, turn
 from cassi.data.scenes import Scene
 
-OFF = Augment(flip=False, rotate=False, splice=0.0)
+NO_VARIATIONS = Augment(flip=False, rotate=False, splice=0.0)
 BANDS = (450.0, 550.0)
 
 
@@ -20,14 +20,14 @@ def _scene(rows=12, columns=15, base=0.0):
 
 
 def _all_turns(cube):
-    turned = [torch.rot90(cube, k, (-2, -1)) for k in range(4)]
-    return [*turned, *(one.flip(-1) for one in turned)]
+    turned_cubes = [torch.rot90(cube, k, (-2, -1)) for k in range(4)]
+    return [*turned_cubes, *(turned_cube.flip(-1) for turned_cube in turned_cubes)]
 
 
 def test_everything_off_is_a_crop():
     scene, places = _scene(), set()
     for seed in range(300):
-        crop = augmented_crop([scene], 5, 6, OFF, seeded(seed))
+        crop = augmented_crop([scene], 5, 6, NO_VARIATIONS, seeded(seed))
         top, left = divmod(int(crop[0, 0, 0]), 16)
         assert torch.equal(crop, scene.values(top, left, 5, 6))
         places.add((top, left))
@@ -39,15 +39,15 @@ def test_flips_and_turns_are_all_drawn():
     scene = _scene(5, 5)
     views = [tuple(view.flatten().tolist()) for view in _all_turns(scene.cube)]
     for augment, expected in (
-        (replace(OFF, flip=True, rotate=True), set(views)),
-        (replace(OFF, rotate=True), set(views[:4])),
-        (replace(OFF, flip=True), {views[0], views[2], views[4], views[6]}),
+        (replace(NO_VARIATIONS, flip=True, rotate=True), set(views)),
+        (replace(NO_VARIATIONS, rotate=True), set(views[:4])),
+        (replace(NO_VARIATIONS, flip=True), {views[0], views[2], views[4], views[6]}),
     ):
-        drawn = {
+        crops = {
             tuple(random_crop(scene, 5, 5, augment, seeded(seed)).flatten().tolist())
             for seed in range(200)
         }
-        assert drawn == expected
+        assert crops == expected
 
 
 @pytest.mark.parametrize("turns", range(4))
@@ -55,18 +55,20 @@ def test_flips_and_turns_are_all_drawn():
 def test_turn(turns, flips):
     cube = _scene(4, 6).cube
     dims = [dim for dim, flip in zip((-2, -1), flips, strict=True) if flip]
-    got = turn(cube, turns, *map(bool, flips))
-    assert torch.equal(got, torch.rot90(cube, turns, (-2, -1)).flip(dims))
-    assert got.is_contiguous()
+    result = turn(cube, turns, *map(bool, flips))
+    assert torch.equal(result, torch.rot90(cube, turns, (-2, -1)).flip(dims))
+    assert result.is_contiguous()
 
 
 @pytest.mark.parametrize("size", [(6, 8), (5, 7), (1, 7)])
 def test_splice_is_made_of_four_crops(size):
     scenes = [_scene(base=1000.0 * k) for k in range(4)]
     height, width = size
-    used = set()
+    cube_numbers = set()
     for seed in range(40):
-        sample = augmented_crop(scenes, height, width, replace(OFF, splice=1.0), seeded(seed))
+        sample = augmented_crop(
+            scenes, height, width, replace(NO_VARIATIONS, splice=1.0), seeded(seed)
+        )
         assert sample.shape == (2, height, width)
         rows = [slice(0, height // 2), slice(height // 2, None)] if height > 1 else [slice(0, 1)]
         columns = [slice(0, width // 2), slice(width // 2, None)]
@@ -74,29 +76,29 @@ def test_splice_is_made_of_four_crops(size):
             k, place = divmod(int(part[0, 0, 0]), 1000)
             top, left = divmod(place, 16)
             assert torch.equal(part, scenes[k].values(top, left, *part.shape[1:]))
-            used.add(k)
-    assert used == set(range(4))
+            cube_numbers.add(k)
+    assert cube_numbers == set(range(4))
 
 
 def test_mix_is_a_convex_combination():
     scenes = [Scene("a", torch.zeros(2, 6, 6), BANDS), Scene("b", torch.ones(2, 6, 6), BANDS)]
     values = []
     for seed in range(200):
-        sample = augmented_crop(scenes, 3, 3, replace(OFF, mix=1.0), seeded(seed))
+        sample = augmented_crop(scenes, 3, 3, replace(NO_VARIATIONS, mix=1.0), seeded(seed))
         assert sample.min() == sample.max()
         values.append(sample.max().item())
-    inner = [value for value in values if 0 < value < 1]
-    assert 60 < len(inner) < 140
-    assert min(inner) < 0.1
-    assert max(inner) > 0.9
+    shares = [value for value in values if 0 < value < 1]
+    assert 60 < len(shares) < 140
+    assert min(shares) < 0.1
+    assert max(shares) > 0.9
 
 
 def test_scale_keeps_means_and_sizes():
     scene = Scene("a", torch.full((2, 12, 15), 0.25), BANDS)
     for seed in range(20):
-        crop = random_crop(scene, 6, 6, replace(OFF, scale=(0.5, 2.0)), seeded(seed))
+        crop = random_crop(scene, 6, 6, replace(NO_VARIATIONS, scale=(0.5, 2.0)), seeded(seed))
         torch.testing.assert_close(crop, torch.full((2, 6, 6), 0.25))
-    half = replace(OFF, scale=(0.5, 0.5))
+    half = replace(NO_VARIATIONS, scale=(0.5, 0.5))
     crop = random_crop(_scene(12, 12), 6, 6, half, seeded())
     expected = torch.nn.functional.avg_pool2d(_scene(12, 12).cube, 2)
     torch.testing.assert_close(crop, expected)
@@ -108,7 +110,9 @@ def test_brightness_is_one_factor():
     scene = Scene("a", torch.rand(2, 6, 6, generator=seeded()), BANDS)
     factors = []
     for seed in range(100):
-        sample = augmented_crop([scene], 6, 6, replace(OFF, brightness=(0.5, 2)), seeded(seed))
+        sample = augmented_crop(
+            [scene], 6, 6, replace(NO_VARIATIONS, brightness=(0.5, 2)), seeded(seed)
+        )
         ratio = sample / scene.cube
         torch.testing.assert_close(ratio, ratio[0, 0, 0].expand_as(ratio))
         factors.append(ratio[0, 0, 0].item())
@@ -120,7 +124,9 @@ def test_illumination_is_one_smooth_factor_per_band():
     scene = Scene("a", torch.rand(28, 6, 6, generator=seeded()) + 0.1, tuple(range(28)))
     logs = []
     for seed in range(200):
-        sample = augmented_crop([scene], 6, 6, replace(OFF, illumination=0.3), seeded(seed))
+        sample = augmented_crop(
+            [scene], 6, 6, replace(NO_VARIATIONS, illumination=0.3), seeded(seed)
+        )
         ratio = sample / scene.cube
         torch.testing.assert_close(ratio, ratio[:, :1, :1].expand_as(ratio))
         logs.append(ratio[:, 0, 0].log())
@@ -134,7 +140,7 @@ def test_lifted_spectra_are_sums_of_three_smooth_ones():
     scene = Scene("a", cube, tuple(range(28)))
     directions = []
     for seed in range(20):
-        sample = augmented_crop([scene], 12, 15, replace(OFF, lift=1.0), seeded(seed))
+        sample = augmented_crop([scene], 12, 15, replace(NO_VARIATIONS, lift=1.0), seeded(seed))
         assert sample.min() >= 0
         torch.testing.assert_close(sample.max(), cube.max())
         left, values, _ = torch.linalg.svd(sample.flatten(1).double(), full_matrices=False)
@@ -160,4 +166,4 @@ def test_refused(arguments, message):
 
 def test_crop_larger_than_the_scene():
     with pytest.raises(ValueError, match="a: expected a crop inside 12 x 15, got 13 x 3"):
-        random_crop(_scene(), 13, 3, OFF, seeded())
+        random_crop(_scene(), 13, 3, NO_VARIATIONS, seeded())

@@ -111,7 +111,7 @@ def test_a_mask_beside_the_scenes_is_none_of_them(pairs):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"cubes": None}, "expected cubes or measurements, got neither"),
         ({"mask": None}, "mask: expected a file, got none"),
@@ -131,38 +131,38 @@ def test_a_mask_beside_the_scenes_is_none_of_them(pairs):
         ({"crop": 4, "downsample": 3}, None),
     ],
 )
-def test_refusals_of_cubes(cubes, mask, options, said):
-    given = {"cubes": cubes, "mask": mask, "wavelengths": NM, **options}
-    if said is None:
-        assert Benchmark(**given).load("scene01").truth.shape[-1] == 1
+def test_refusals_of_cubes(cubes, mask, options, message):
+    arguments = {"cubes": cubes, "mask": mask, "wavelengths": NM, **options}
+    if message is None:
+        assert Benchmark(**arguments).load("scene01").truth.shape[-1] == 1
         return
-    with pytest.raises((ValueError, OSError), match=said):
-        Benchmark(**given).load("scene01")
+    with pytest.raises((ValueError, OSError), match=message):
+        Benchmark(**arguments).load("scene01")
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"measurement_shape": (8, 15)}, r"\(H', W'\) of \(8, 15\), got \(8, 14\)"),
         ({"crop": 4}, "a measurement is taken whole"),
         ({"key": "z"}, "no array 'z'"),
     ],
 )
-def test_refusals_of_measurements(pairs, options, said):
-    with pytest.raises(ValueError, match=said):
+def test_refusals_of_measurements(pairs, options, message):
+    with pytest.raises(ValueError, match=message):
         Benchmark(measurements=pairs, **options).load("a")
 
 
 def test_more_refusals(cubes, mask, tmp_path):
     np.save(tmp_path / "small.npy", np.ones((8, 9), np.float32))
     data = Benchmark(cubes=cubes, mask=tmp_path / "small.npy", wavelengths=NM)
-    said = r"the mask's size \(8, 9\), got \(8, 10\); give another mask, .*crop=\[8,9\]"
-    with pytest.raises(ValueError, match=said):
+    message = r"the mask's size \(8, 9\), got \(8, 10\); give another mask, .*crop=\[8,9\]"
+    with pytest.raises(ValueError, match=message):
         data.load("scene01")
     np.savez(cubes / "scene01.npz", img=np.ones((8, 10, 3)))
     (tmp_path / "empty").mkdir()
-    for folder, said in ((cubes, "two scenes are called scene01"), ("empty", "found none in")):
-        with pytest.raises(ValueError, match=said):
+    for folder, message in ((cubes, "two scenes are called scene01"), ("empty", "found none in")):
+        with pytest.raises(ValueError, match=message):
             Benchmark(cubes=tmp_path / folder, mask=mask)
 
 
@@ -180,9 +180,9 @@ def test_values_of_published_scenes(tmp_path, mask):
 def test_scenes_are_chosen(cubes, mask):
     data = Benchmark(cubes=cubes, mask=mask, wavelengths=NM, names=["scene02", "scene01"])
     assert data.scenes == ["scene02", "scene01"]  # in this order
-    published = {"cubes": cubes, "mask": mask, "expected": ["scene01", "scene09"]}
-    assert Benchmark(**published, names=["scene01"]).scenes == ["scene01"]
+    published_set = {"cubes": cubes, "mask": mask, "expected": ["scene01", "scene09"]}
+    assert Benchmark(**published_set, names=["scene01"]).scenes == ["scene01"]
     with pytest.raises(FileNotFoundError, match=r"1 of 1 scenes are missing .* expected scene09"):
-        Benchmark(**published, names=["scene09"])
+        Benchmark(**published_set, names=["scene09"])
     with pytest.raises(ValueError, match="'scene02' is not there; did you mean scene0"):
-        Benchmark(**published, names=["scene02"])
+        Benchmark(**published_set, names=["scene02"])

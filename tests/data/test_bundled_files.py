@@ -18,13 +18,13 @@ def _read(name):
 
 
 def test_the_files_say_what_they_hold():
-    scene, about = _read("scene.tif")
+    scene, description = _read("scene.tif")
     assert scene.dtype == np.uint16
-    assert (list(scene.shape), about["axes"]) == (about["shape"], "CYX")
-    assert about["wavelengths_nm"] == list(BENCHMARK_WAVELENGTHS)
-    assert scene.max() == about["full_scale"]
-    mask, about = _read("mask.tif")
-    assert (mask.dtype, mask.shape, about["full_scale"]) == (np.uint8, (256, 256), 255)
+    assert (list(scene.shape), description["axes"]) == (description["shape"], "CYX")
+    assert description["wavelengths_nm"] == list(BENCHMARK_WAVELENGTHS)
+    assert scene.max() == description["full_scale"]
+    mask, description = _read("mask.tif")
+    assert (mask.dtype, mask.shape, description["full_scale"]) == (np.uint8, (256, 256), 255)
     assert mask.min() > 0
     assert 0.45 < mask.mean() / 255 < 0.55
     size = sum(path.stat().st_size for path in (ROOT / "data").glob("*.tif"))

@@ -17,7 +17,7 @@ from cassi.data.scenes import Scene
 from cassi.data.wavelengths import BENCHMARK_WAVELENGTHS
 
 BANDS = (450.0, 550.0)
-EVERYTHING = Augment(splice=0.5, mix=0.5, scale=(0.8, 1.2), brightness=(0.5, 1.0))
+ALL_VARIATIONS = Augment(splice=0.5, mix=0.5, scale=(0.8, 1.2), brightness=(0.5, 1.0))
 
 
 @pytest.fixture
@@ -35,53 +35,53 @@ def root(tmp_path):
 
 
 def test_a_sample_depends_on_seed_and_index_alone(scenes):
-    data = TrainingCrops(scenes, size=6, length=8, seed=1, augment=EVERYTHING)
+    data = TrainingCrops(scenes, size=6, length=8, seed=1, augment=ALL_VARIATIONS)
     samples = list(data)
     assert len(samples) == len(data) == 8
     assert all(s.shape == (2, 6, 6) and s.dtype == torch.float32 for s in samples)
     assert len({sample.sum().item() for sample in samples}) == 8
     torch.manual_seed(5)
-    again = TrainingCrops(scenes, size=6, length=100, seed=1, augment=EVERYTHING)
+    same_crops = TrainingCrops(scenes, size=6, length=100, seed=1, augment=ALL_VARIATIONS)
     for index in (7, 0, 3):
-        assert torch.equal(again[index], samples[index])
-    other = TrainingCrops(scenes, size=6, length=8, seed=2, augment=EVERYTHING)
-    assert not torch.equal(other[0], samples[0])
-    assert again[10**9].shape == (2, 6, 6)
+        assert torch.equal(same_crops[index], samples[index])
+    other_seed_crops = TrainingCrops(scenes, size=6, length=8, seed=2, augment=ALL_VARIATIONS)
+    assert not torch.equal(other_seed_crops[0], samples[0])
+    assert same_crops[10**9].shape == (2, 6, 6)
     with pytest.raises(IndexError):
         data[-1]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_workers_give_the_same_batches(scenes, workers):
-    data = TrainingCrops(scenes, size=(6, 4), length=8, seed=1, augment=EVERYTHING)
+    data = TrainingCrops(scenes, size=(6, 4), length=8, seed=1, augment=ALL_VARIATIONS)
     loader = DataLoader(data, batch_size=2, num_workers=workers, multiprocessing_context="fork")
     for batch, expected in zip(loader, DataLoader(data, batch_size=2), strict=True):
         assert torch.equal(batch, expected)
 
 
 def test_crops_that_are_refused(scenes):
-    odd = Scene("odd", torch.ones(3, 12, 12), (1.0, 2.0, 3.0))
+    odd_scene = Scene("odd", torch.ones(3, 12, 12), (1.0, 2.0, 3.0))
     half = {"size": 8, "augment": Augment(scale=(0.5, 1))}
-    for given, options, message in (
+    for scenes_argument, options, message in (
         (scenes, {"size": 13}, "13 x 13 needs .* at least 13 x 13, s0 is 12 x 14"),
         (scenes, half, "8 x 8 needs scenes of at least 16 x 16"),
         *((scenes, {"size": s}, "size: expected a pos") for s in (0, (1, 2, 3), (2, -1), "ab")),
         (scenes, {"length": 0}, "length: expected at least 1"),
         ([], {}, "at least one, got none"),
-        ([*scenes, odd], {}, "one number of bands, got 2 in s0 and 3 in odd"),
+        ([*scenes, odd_scene], {}, "one number of bands, got 2 in s0 and 3 in odd"),
     ):
         with pytest.raises(ValueError, match=message):
-            TrainingCrops(given, **{"size": 4, "length": 1, **options})
+            TrainingCrops(scenes_argument, **{"size": 4, "length": 1, **options})
 
 
 def test_whole_scenes(scenes):
     assert WholeScenes(scenes).names == ["s0", "s1", "s2"]
     assert [cube.shape for cube in islice(WholeScenes(scenes), 3)] == [(2, 12, 14)] * 3
     assert torch.equal(WholeScenes(scenes)[1], scenes[1].values())
-    cropped = WholeScenes(scenes, crop=(6, 8))[2]
-    assert torch.equal(cropped, scenes[2].values(3, 3, 6, 8))
-    small = WholeScenes(scenes, crop=(6, 8), downsample=2)[2]
-    torch.testing.assert_close(small, cropped.view(2, 3, 2, 4, 2).mean((2, 4)))
+    cropped_scene = WholeScenes(scenes, crop=(6, 8))[2]
+    assert torch.equal(cropped_scene, scenes[2].values(3, 3, 6, 8))
+    small_scene = WholeScenes(scenes, crop=(6, 8), downsample=2)[2]
+    torch.testing.assert_close(small_scene, cropped_scene.view(2, 3, 2, 4, 2).mean((2, 4)))
     with pytest.raises(ValueError, match="crop: expected at most 12 x 14, the size of s0"):
         WholeScenes(scenes, crop=13)
     for downsample in (0, 13):
@@ -96,8 +96,10 @@ def test_split_from_folders(root):
     torch.testing.assert_close(
         scenes[0].values(), uniform(3, 8, 9, seed=1)[[0, 2]], rtol=0, atol=1e-5
     )
-    listed = load_split([root / "test", root / "train" / "a.tif"], "train", wavelengths=BANDS)
-    assert [scene.name for scene in listed] == ["d", "a"]
+    listed_scenes = load_split(
+        [root / "test", root / "train" / "a.tif"], "train", wavelengths=BANDS
+    )
+    assert [scene.name for scene in listed_scenes] == ["d", "a"]
 
 
 def test_test_scene_in_a_training_folder(root):
@@ -130,15 +132,15 @@ def test_split_from_a_manifest(root):
 
 def test_cache(root, tmp_path):
     cache = tmp_path / "deep" / "cache"
-    plain = load_split(root, "train", wavelengths=BANDS)
+    loaded_scenes = load_split(root, "train", wavelengths=BANDS)
     for _ in range(2):
-        mapped = load_split(root, "train", wavelengths=BANDS, cache=cache)
+        mapped_scenes = load_split(root, "train", wavelengths=BANDS, cache=cache)
         assert len(list(cache.iterdir())) == 2
-        for one, other in zip(plain, mapped, strict=True):
-            assert one.name == other.name
-            assert torch.equal(one.cube, other.cube)
+        for loaded_scene, mapped_scene in zip(loaded_scenes, mapped_scenes, strict=True):
+            assert loaded_scene.name == mapped_scene.name
+            assert torch.equal(loaded_scene.cube, mapped_scene.cube)
     copies = {path: path.stat().st_mtime_ns for path in cache.iterdir()}
-    mapped[0].cube.zero_()  # writes to memory alone
+    mapped_scenes[0].cube.zero_()  # writes to memory alone
     assert load_split(root, "train", wavelengths=BANDS, cache=cache)[0].cube.any()
     assert {path: path.stat().st_mtime_ns for path in cache.iterdir()} == copies
     load_split(root, "train", wavelengths=BANDS[:1], cache=cache)
@@ -159,14 +161,14 @@ def test_the_cache_keeps_the_scale(root, tmp_path):
 
 def test_splits_that_are_refused(root):
     (root / "validation" / "c.tif").unlink()
-    for given, split, wanted, message in (
+    for root_argument, split, wavelengths, message in (
         (root / "train", "train", BANDS, "expected train, validation, test in the data"),
         (root, "validation", BANDS, "expected scenes, found none in"),
         ([root / "validation"], "test", BANDS, "expected scenes for test, found none"),
         (root, "train", [440, 500], "440 nm would be extrapolated"),
     ):
         with pytest.raises((ValueError, FileNotFoundError), match=message):
-            load_split(given, split, wavelengths=wanted)
+            load_split(root_argument, split, wavelengths=wavelengths)
 
 
 def test_real_splits(data_dir):
@@ -175,19 +177,19 @@ def test_real_splits(data_dir):
     crop = TrainingCrops(scenes, size=256, length=1)[0]
     assert crop.shape == (28, 256, 256)
     assert np.isfinite(crop.numpy()).all()
-    whole = WholeScenes(scenes, downsample=2)[0]
-    assert whole.shape == (28, 256, 256)
+    downsampled_scene = WholeScenes(scenes, downsample=2)[0]
+    assert downsampled_scene.shape == (28, 256, 256)
 
 
 def test_names_and_axes_of_files_that_leave_them_open(tmp_path):
     cube = torch.rand(6, 6, 8, generator=torch.Generator().manual_seed(0))
     np.savez(tmp_path / "a.npz", mine=cube.permute(1, 2, 0).numpy(), other=np.zeros((6, 6, 8)))
-    given = {"wavelengths": range(450, 510, 10), "cache": tmp_path / "cache"}
+    options = {"wavelengths": range(450, 510, 10), "cache": tmp_path / "cache"}
     with pytest.raises(ValueError, match=r"pass data\.key="):
-        load_split([tmp_path / "a.npz"], "train", **given)
+        load_split([tmp_path / "a.npz"], "train", **options)
     for _ in range(2):  # read, and from the copy
-        (scene,) = load_split([tmp_path / "a.npz"], "train", key="mine", axes="HWC", **given)
+        (scene,) = load_split([tmp_path / "a.npz"], "train", key="mine", axes="HWC", **options)
         assert torch.allclose(scene.values(), cube, atol=1e-5)
     np.savez(tmp_path / "b.npz", mine=np.ones((6, 6, 8)))
     with pytest.raises(ValueError, match=r"pass data\.axes="):
-        load_split([tmp_path / "b.npz"], "train", **given)
+        load_split([tmp_path / "b.npz"], "train", **options)

@@ -1,4 +1,4 @@
-"""The process that reads files: started once, started again after its end, and limited."""
+"""The sandboxed reader: one process, started again after its end, and limited."""
 
 import os
 import signal
@@ -32,21 +32,23 @@ def own_reader():
 
 
 def pid():
-    return door._process.running.pid
+    return door._reader.process.pid
 
 
 def test_one_process_serves_all_files_of_all_threads(cube_file):
     path, cube = cube_file
     io.read_cube(path)
-    first, found = pid(), []
-    threads = [threading.Thread(target=lambda: found.append(io.read_cube(path))) for _ in range(8)]
+    first, cubes_read = pid(), []
+    threads = [
+        threading.Thread(target=lambda: cubes_read.append(io.read_cube(path))) for _ in range(8)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert pid() == first
-    assert len(found) == 8
-    assert all(torch.equal(each[0], cube) for each in found)
+    assert len(cubes_read) == 8
+    assert all(torch.equal(cube_read[0], cube) for cube_read in cubes_read)
 
 
 def test_a_process_that_was_killed_is_started_again(cube_file, own_reader):
@@ -76,12 +78,12 @@ def test_a_copy_of_the_process_has_a_reader_of_its_own(cube_file):
 def test_the_limit_is_the_users(tmp_path, monkeypatch, own_reader):
     path = tmp_path / "a.npz"
     np.savez_compressed(path, cube=np.zeros((3, 2000, 2000), "f4"))
-    monkeypatch.setenv(door.LIMIT, "30")
+    monkeypatch.setenv(door.LIMIT_VARIABLE, "30")
     with pytest.raises(ValueError, match=r"a\.npz: reading it takes more than 30 MB; .*=60"):
         io.read_cube(path)
-    monkeypatch.setenv(door.LIMIT, "400")
+    monkeypatch.setenv(door.LIMIT_VARIABLE, "400")
     assert io.read_cube(path).shape == (1, 3, 2000, 2000)
-    monkeypatch.setenv(door.LIMIT, "many")
+    monkeypatch.setenv(door.LIMIT_VARIABLE, "many")
     with pytest.raises(ValueError, match=r"CASSI_READ_MB: expected a whole number of MB"):
         io.read_cube(path)
 
@@ -89,7 +91,7 @@ def test_the_limit_is_the_users(tmp_path, monkeypatch, own_reader):
 def test_the_machine_keeps_a_part_of_its_memory(tmp_path, monkeypatch, own_reader):
     """Whatever limit the file's size or the user allows."""
     np.savez_compressed(tmp_path / "a.npz", cube=np.zeros((20, 2000, 2000)))
-    monkeypatch.setenv(door.LIMIT, "3000")
+    monkeypatch.setenv(door.LIMIT_VARIABLE, "3000")
     monkeypatch.setenv("SLURM_MEM_PER_NODE", "700")  # of which the array would take 610
     with pytest.raises(ValueError, match=r"more than the 550 MB that this machine has for it$"):
         io.read_cube(tmp_path / "a.npz")
@@ -111,7 +113,7 @@ def test_what_was_named_may_be_a_link_and_what_is_in_it_not(cube_file, tmp_path)
     (folder / "inner" / "more").symlink_to(tmp_path)
     assert torch.equal(io.read_cube(folder / "c.tif")[0], cube)
     (tmp_path / "named").symlink_to(folder)
-    assert [found.name for found in find_scenes(tmp_path / "named")] == ["b.tif"]
+    assert [path.name for path in find_scenes(tmp_path / "named")] == ["b.tif"]
 
 
 def test_the_process_imports_no_torch(cube_file):
@@ -132,15 +134,15 @@ def test_the_process_imports_no_torch(cube_file):
 )
 def test_a_reader_that_ends_badly(cube_file, monkeypatch, own_reader, doing, kind, message):
     """A library of a format may do anything: what is said names the file, and how it ended."""
-    other = f"""
+    program_end = f"""
 import os, time
 from signal import *
 from cassi.data import worker
 kill = lambda number: os.kill(os.getpid(), number)
 worker.CALLS["array"] = lambda path, **_: {doing}
 serve("""
-    monkeypatch.setattr(door, "_PROGRAM", door._PROGRAM.replace("\nserve(", other))
-    monkeypatch.setattr(door, "_SLOWER", 0.01 if "sleep" in doing else 1.5)
+    monkeypatch.setattr(door, "_PROGRAM", door._PROGRAM.replace("\nserve(", program_end))
+    monkeypatch.setattr(door, "_MAX_ELAPSED_RATIO", 0.01 if "sleep" in doing else 1.5)
     with pytest.raises(kind, match=message):
         io.read_cube(cube_file[0])
 
@@ -152,9 +154,9 @@ def test_a_reader_that_does_not_start(cube_file, monkeypatch, own_reader):
 
 
 def test_want_of_memory_is_told_from_damage():
-    wrapped = ValueError("cannot read a.tif")
-    wrapped.__cause__ = MemoryError()
-    for error in (MemoryError(), wrapped, RuntimeError("can't start new thread")):
+    wrapped_error = ValueError("cannot read a.tif")
+    wrapped_error.__cause__ = MemoryError()
+    for error in (MemoryError(), wrapped_error, RuntimeError("can't start new thread")):
         assert worker.describe(error) == {"error": "memory"}
     assert worker.describe(ValueError("cut short"))["error"] == "ValueError"
 
@@ -162,12 +164,12 @@ def test_want_of_memory_is_told_from_damage():
 def test_what_may_be_opened_while_a_file_is_read(tmp_path, monkeypatch):
     """The file and the other one of its pair, what Python imports, and nothing to write to."""
     # As of a script that lies there.
-    monkeypatch.setattr(worker, "_HOMES", {str(tmp_path), sys.prefix})
+    monkeypatch.setattr(worker, "_LIBRARY_FOLDERS", {str(tmp_path), sys.prefix})
 
     def ask(name, flags=os.O_RDONLY, event="open"):
         worker._audit(event, (name if isinstance(name, int) else str(tmp_path / name), "r", flags))
 
-    with worker._only(tmp_path / "a.hdr"):
+    with worker._allow_only(tmp_path / "a.hdr"):
         for name in ("a.hdr", "a.img", "mine.py", f"{sys.prefix}/a.json", 3):
             ask(name)
         ask("b.img", event="import")
@@ -181,6 +183,6 @@ def test_what_may_be_opened_while_a_file_is_read(tmp_path, monkeypatch):
                 ask(name, flags)
         with pytest.raises(PermissionError, match=r"os\.remove while a file is read"):
             ask("a.hdr", event="os.remove")
-    with worker._only(tmp_path / "a.tif"), pytest.raises(PermissionError, match="alone"):
+    with worker._allow_only(tmp_path / "a.tif"), pytest.raises(PermissionError, match="alone"):
         ask("a.img")
     ask("b.img", os.O_WRONLY)

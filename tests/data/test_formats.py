@@ -1,4 +1,4 @@
-"""What other programs look for in the files, and what theirs have that ours have not."""
+"""Headers that other programs read, and files of other programs that cassi reads."""
 
 import json
 import struct
@@ -31,8 +31,8 @@ def test_envi_header(tmp_path):
     assert header["default bands"] == ["5", "4", "3"]  # nearest to 640, 550 and 460 nm
     assert header["band names"] == ["453.5 nm", "457.5 nm", "462 nm", "466.125 nm", "640 nm"]
     assert header["wavelength units"] == "Nanometers"
-    told = ("interleave", "byte order", "data ignore value", "file type")
-    assert [header[name] for name in told] == ["bsq", "0", "nan", "ENVI Standard"]
+    keys = ("interleave", "byte order", "data ignore value", "file type")
+    assert [header[name] for name in keys] == ["bsq", "0", "nan", "ENVI Standard"]
     image = envi.open(str(tmp_path / "a.hdr"))
     assert image.bands.bandwidths == [9.5] * 5
     assert image.bands.band_unit == "Nanometers"
@@ -46,13 +46,13 @@ def test_what_was_noted_of_an_earlier_file_goes(tmp_path):
     for name in ("a.hdr", "a.tif"):
         io.write_cube(tmp_path / name, CUBE, NM)
     notes = [tmp_path / f"a.{suffix}.aux.xml" for suffix in ("img", "hdr", "tif")]
-    other = tmp_path / "b.tif.aux.xml"
-    for note in (*notes, other):
+    note_file = tmp_path / "b.tif.aux.xml"
+    for note in (*notes, note_file):
         note.write_text("<PAMDataset/>")
     for name in ("a.hdr", "a.tif"):
         io.write_cube(tmp_path / name, CUBE + 1, NM)
     assert not any(note.exists() for note in notes)
-    assert other.exists()
+    assert note_file.exists()
 
 
 def test_pixels_without_a_value(tmp_path):
@@ -97,10 +97,10 @@ def test_what_xarray_writes(tmp_path, name):
         data.to_zarr(path, zarr_format=2 if name == "two.zarr" else 3)
     else:
         data.to_netcdf(path, engine="scipy" if name == "classic.nc" else "h5netcdf")
-    loaded = io.load_cube(path)
-    assert torch.equal(loaded.data[0], torch.from_numpy(counts).float() * 0.5)
-    assert loaded.wavelengths == NM
-    assert loaded.axes == "HWC"
+    loaded_cube = io.load_cube(path)
+    assert torch.equal(loaded_cube.data[0], torch.from_numpy(counts).float() * 0.5)
+    assert loaded_cube.wavelengths == NM
+    assert loaded_cube.axes == "HWC"
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -123,20 +123,20 @@ def test_a_plain_store_of_others_takes_the_package_that_the_page_names(
 
 
 def write_bands_scaled(path, cube):
-    stored = (cube * 1000).round().astype(np.uint16)
+    stored_values = (cube * 1000).round().astype(np.uint16)
     steps = np.float32([1, 2, 3, 4, 5]) / 1000
     with h5py.File(path, "w") as file:
-        file["cube"] = stored
+        file["cube"] = stored_values
         file["cube"].attrs["scale_factor"] = steps
         file["cube"].attrs["add_offset"] = np.float32(0.25)
-    return stored * steps[:, None, None] + np.float32(0.25)
+    return stored_values * steps[:, None, None] + np.float32(0.25)
 
 
 @pytest.mark.parametrize("suffix", [".nc", ".h5"])
 def test_a_scale_of_each_band(tmp_path, suffix):
-    wanted = write_bands_scaled(tmp_path / f"a{suffix}", CUBE.numpy())
-    found = io.load_cube(tmp_path / f"a{suffix}", axes="CHW").data
-    torch.testing.assert_close(found[0], torch.from_numpy(wanted))
+    expected = write_bands_scaled(tmp_path / f"a{suffix}", CUBE.numpy())
+    result = io.load_cube(tmp_path / f"a{suffix}", axes="CHW").data
+    torch.testing.assert_close(result[0], torch.from_numpy(expected))
     with h5py.File(tmp_path / f"a{suffix}", "a") as file:
         file["cube"].attrs["scale_factor"] = np.float32([1, 2, 3])
     with pytest.raises(ValueError, match="scale_factor: expected one number, or one per band"):
@@ -154,8 +154,8 @@ def with_attribute(name, value):
 
 def write_no_data(path, values):
     _, height, width = values.shape
-    about = {"driver": "GTiff", "count": len(values), "dtype": "float32", "nodata": -1}
-    with rasterio.open(path, "w", height=height, width=width, **about) as image:
+    options = {"driver": "GTiff", "count": len(values), "dtype": "float32", "nodata": -1}
+    with rasterio.open(path, "w", height=height, width=width, **options) as image:
         image.write(values)
 
 
@@ -193,12 +193,12 @@ def test_values_that_stand_for_none(tmp_path, name, write):
 
 
 def test_darkness_is_a_value(tmp_path):
-    about = {"driver": "GTiff", "count": 5, "dtype": "uint16", "nodata": 0}
-    with rasterio.open(tmp_path / "a.tif", "w", height=7, width=4, **about) as image:
+    options = {"driver": "GTiff", "count": 5, "dtype": "uint16", "nodata": 0}
+    with rasterio.open(tmp_path / "a.tif", "w", height=7, width=4, **options) as image:
         image.write(np.zeros((5, 7, 4), np.uint16))
-    loaded = io.load_cube(tmp_path / "a.tif")
-    assert not loaded.data.any()
-    assert "0 taken for darkness, not for its no-data value" in loaded.note
+    loaded_cube = io.load_cube(tmp_path / "a.tif")
+    assert not loaded_cube.data.any()
+    assert "0 taken for darkness, not for its no-data value" in loaded_cube.note
 
 
 def test_bad_bands_are_refused(tmp_path):
@@ -220,9 +220,9 @@ def test_parts_that_were_never_written(tmp_path):
         file.create_dataset("cube", (5, 8, 4), "f4", chunks=(1, 8, 4))[:3] = 1
     with pytest.raises(ValueError, match="2 of its 5 chunks were never written"):
         io.load_cube(tmp_path / "a.h5")
-    about = {"driver": "GTiff", "count": 5, "dtype": "float32", "sparse_ok": True, "tiled": True}
-    about |= {"blockxsize": 16, "blockysize": 16}
-    with rasterio.open(tmp_path / "a.tif", "w", height=32, width=16, **about) as image:
+    options = {"driver": "GTiff", "count": 5, "dtype": "float32", "sparse_ok": True, "tiled": True}
+    options |= {"blockxsize": 16, "blockysize": 16}
+    with rasterio.open(tmp_path / "a.tif", "w", height=32, width=16, **options) as image:
         image.write(np.ones((16, 16), np.float32), 1, window=((0, 16), (0, 16)))
     with pytest.raises(ValueError, match="strips or tiles of it were never written"):
         io.load_cube(tmp_path / "a.tif")
@@ -231,8 +231,8 @@ def test_parts_that_were_never_written(tmp_path):
 def test_even_wavelengths_are_an_even_axis_of_hyperspy(tmp_path):
     io.write_cube(tmp_path / "a.hspy", CUBE, [400.0, 410.0, 420.0, 430.0, 440.0])
     axis = rsciio.file_reader(str(tmp_path / "a.hspy"))[0]["axes"][2]
-    told = [axis[name] for name in ("_type", "offset", "scale", "units", "name", "navigate")]
-    assert told == ["UniformDataAxis", 400.0, 10.0, "nm", "Wavelength", False]
+    keys = [axis[name] for name in ("_type", "offset", "scale", "units", "name", "navigate")]
+    assert keys == ["UniformDataAxis", 400.0, 10.0, "nm", "Wavelength", False]
     assert io.load_cube(tmp_path / "a.hspy").wavelengths == (400.0, 410.0, 420.0, 430.0, 440.0)
 
 
@@ -240,11 +240,11 @@ def test_channels_of_ome_have_names(tmp_path):
     io.write_cube(tmp_path / "a.ome.tif", CUBE, NM)
     with tifffile.TiffFile(tmp_path / "a.ome.tif") as file:
         assert file.series[0].axes == "CYX"
-        about = tifffile.xml2dict(file.ome_metadata)["OME"]["Image"]["Pixels"]["Channel"]
-    assert [channel["Name"] for channel in about][:2] == ["453.5 nm", "457.5 nm"]
-    assert [channel["EmissionWavelength"] for channel in about] == list(NM)
-    named = {"axes": "CYX", "Channel": {"Name": [f"{nm} nm" for nm in NM]}}
-    tifffile.imwrite(tmp_path / "b.ome.tif", CUBE.numpy(), photometric=1, metadata=named)
+        options = tifffile.xml2dict(file.ome_metadata)["OME"]["Image"]["Pixels"]["Channel"]
+    assert [channel["Name"] for channel in options][:2] == ["453.5 nm", "457.5 nm"]
+    assert [channel["EmissionWavelength"] for channel in options] == list(NM)
+    channel_names = {"axes": "CYX", "Channel": {"Name": [f"{nm} nm" for nm in NM]}}
+    tifffile.imwrite(tmp_path / "b.ome.tif", CUBE.numpy(), photometric=1, metadata=channel_names)
     assert io.load_cube(tmp_path / "b.ome.tif").wavelengths == NM
     xml = b'<!DOCTYPE a [<!ENTITY b "x">]><OME><Channel EmissionWavelength="500"/></OME>'
     tifffile.imwrite(tmp_path / "c.tif", CUBE.numpy(), photometric=1, description=xml)
@@ -254,8 +254,8 @@ def test_channels_of_ome_have_names(tmp_path):
 def _save_tiff(path, values, bits, photometric=1):
     """Write one page of pixels without gaps, as cameras do."""
     height, width = values.shape
-    single = (values[..., None] >> np.arange(bits)[::-1]) & 1
-    data = np.packbits(single.reshape(height, -1).astype(np.uint8), axis=1).tobytes()
+    pixel_bits = (values[..., None] >> np.arange(bits)[::-1]) & 1
+    data = np.packbits(pixel_bits.reshape(height, -1).astype(np.uint8), axis=1).tobytes()
     tags = [(256, width), (257, height), (258, bits), (259, 1), (262, photometric), (273, 8)]
     tags += [(277, 1), (278, height), (279, len(data))]
     entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags)
@@ -268,15 +268,15 @@ def _save_tiff(path, values, bits, photometric=1):
 def test_packed_pixels(tmp_path, bits, width):
     counts = np.random.default_rng(0).integers(0, 1 << bits, (5, width))
     _save_tiff(tmp_path / "a.tif", counts, bits)
-    loaded = io.load_measurement(tmp_path / "a.tif")
-    scaled = torch.from_numpy((counts / np.float32((1 << bits) - 1)).astype(np.float32))
-    assert torch.equal(loaded.data[0, 0], scaled)
-    assert loaded.full_scale == 1.0
+    loaded_cube = io.load_measurement(tmp_path / "a.tif")
+    expected_frame = torch.from_numpy((counts / np.float32((1 << bits) - 1)).astype(np.float32))
+    assert torch.equal(loaded_cube.data[0, 0], expected_frame)
+    assert loaded_cube.full_scale == 1.0
     raw = io.load_measurement(tmp_path / "a.tif", counts=True)
     assert torch.equal(raw.data[0, 0], torch.from_numpy(counts).float())
-    whole = (tmp_path / "a.tif").read_bytes()
-    wide, wider = (struct.pack("<HHII", 256, 4, 1, size) for size in (width, width + 1))
-    (tmp_path / "a.tif").write_bytes(whole.replace(wide, wider))
+    content = (tmp_path / "a.tif").read_bytes()
+    width_tag, wider_tag = (struct.pack("<HHII", 256, 4, 1, size) for size in (width, width + 1))
+    (tmp_path / "a.tif").write_bytes(content.replace(width_tag, wider_tag))
     with pytest.raises(ValueError, match=r"expected .* bytes of .*-bit pixels"):
         io.load_measurement(tmp_path / "a.tif")
 
@@ -297,16 +297,16 @@ def test_a_folder_of_images(tmp_path, suffix):
     for number in (9, 10, 11):
         Image.fromarray(levels[number - 9]).save(folder / f"band_{number}{suffix}")
     (folder / "notes.txt").write_text("of the lamp")
-    loaded = io.load_cube(folder)
-    assert loaded.wavelengths is None
-    assert torch.equal(loaded.data[0], torch.from_numpy(levels[:3] / np.float32(65535)))
+    loaded_cube = io.load_cube(folder)
+    assert loaded_cube.wavelengths is None
+    assert torch.equal(loaded_cube.data[0], torch.from_numpy(levels[:3] / np.float32(65535)))
     for nm, level in zip((650, 450.5, 500), levels, strict=False):
         Image.fromarray(level).save(folder / f"a_{nm}nm{suffix}")
     for file in folder.glob("band*"):
         file.unlink()
-    loaded = io.load_cube(folder)
-    assert loaded.wavelengths == (450.5, 500.0, 650.0)
-    assert torch.equal(loaded.data[0, 2], torch.from_numpy(levels[0] / np.float32(65535)))
+    loaded_cube = io.load_cube(folder)
+    assert loaded_cube.wavelengths == (450.5, 500.0, 650.0)
+    assert torch.equal(loaded_cube.data[0, 2], torch.from_numpy(levels[0] / np.float32(65535)))
     Image.fromarray(levels[0, :, :3]).save(folder / f"b_700nm{suffix}")
     with pytest.raises(ValueError, match="expected images alike"):
         io.load_cube(folder)
@@ -373,15 +373,15 @@ PICKLES |= {"compressor": None, "filters": [{"id": "pickle"}], "fill_value": 0}
 )
 def test_nothing_of_a_store_is_believed(tmp_path, name, changes):
     store = make_store(tmp_path / "a.zarr")
-    about = json.loads((store / "zarr.json").read_text())
+    options = json.loads((store / "zarr.json").read_text())
     if name == ".zarray":
         (store / "zarr.json").unlink()
-        about = {}
-    text = changes if isinstance(changes, str) else json.dumps(about | changes)
+        options = {}
+    text = changes if isinstance(changes, str) else json.dumps(options | changes)
     (store / name).write_text(text)
-    with pytest.raises(ValueError, match=r"cannot read .* as \.zarr") as caught:
+    with pytest.raises(ValueError, match=r"cannot read .* as \.zarr") as error_info:
         io.read_cube(store, axes="HWC")
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error_info.value)
 
 
 def test_a_sharded_store_is_refused(tmp_path):

@@ -1,4 +1,4 @@
-"""Frames to measurements: each step alone, all of them undoing a simulated sensor, and refusals."""
+"""Correction of raw frames: each step alone, all steps on a simulated sensor, and errors."""
 
 import math
 
@@ -25,8 +25,8 @@ def snapshot():
 
 
 def _apply(chain, frame):
-    made = chain.prepare(frame)
-    return made.y, made.done
+    result = chain.prepare(frame)
+    return result.y, result.done
 
 
 @pytest.fixture
@@ -42,24 +42,24 @@ def save(tmp_path):
 
 def test_nothing_is_done_by_default():
     frame = torch.rand(1, 2, 6, 8)
-    y, done = _apply(Preprocessing(), frame)
+    y, corrections = _apply(Preprocessing(), frame)
     assert torch.equal(y, frame)
-    assert tuple(done) == STEPS
-    assert done["dark"] == {"source": "number", "level": 0.0}
-    assert done["scale"] == 1.0
-    assert {name: done[name] for name in STEPS if done[name] is not None}.keys() == {
+    assert tuple(corrections) == STEPS
+    assert corrections["dark"] == {"source": "number", "level": 0.0}
+    assert corrections["scale"] == 1.0
+    assert {name: corrections[name] for name in STEPS if corrections[name] is not None}.keys() == {
         "dark",
         "scale",
     }
-    assert describe(done) == ""
+    assert describe(corrections) == ""
 
 
 def test_dark_window_and_scale():
     frame = torch.rand(1, 2, 6, 8) + 1
-    y, done = _apply(Preprocessing(dark=0.5, window=[1, 2, 4, 5], scale=3), frame)
+    y, corrections = _apply(Preprocessing(dark=0.5, window=[1, 2, 4, 5], scale=3), frame)
     torch.testing.assert_close(y, 3 * (frame[..., 1:5, 2:7] - 0.5))
-    assert done["window"] == [1, 2, 4, 5]
-    assert describe(done) == "dark level 0.5 subtracted, window [1, 2, 4, 5], times 3"
+    assert corrections["window"] == [1, 2, 4, 5]
+    assert describe(corrections) == "dark level 0.5 subtracted, window [1, 2, 4, 5], times 3"
 
 
 @pytest.mark.parametrize("axis", [-1, -2])
@@ -67,8 +67,8 @@ def test_dark_level_of_the_edges(axis):
     frame = torch.rand(1, 1, 6, 12) + 5
     frame[..., :2] = frame[..., -2:] = 0.25
     frame = frame.transpose(-1, axis)
-    y, done = _apply(Preprocessing(dark="auto", step=-2, axis=axis), frame)
-    assert done["dark"] == {"source": "edges", "level": 0.25}
+    y, corrections = _apply(Preprocessing(dark="auto", step=-2, axis=axis), frame)
+    assert corrections["dark"] == {"source": "edges", "level": 0.25}
     torch.testing.assert_close(y, frame - 0.25)
 
 
@@ -76,39 +76,41 @@ def test_dark_frames_are_averaged_and_flats_normalised(save):
     frame, dark = torch.rand(1, 2, 6, 8) + 1, torch.rand(3, 6, 8)
     flat = 1 + torch.rand(6, 8)
     chain = Preprocessing(dark=save("dark", dark), flat=save("flat", flat + dark.mean(0)))
-    y, done = _apply(chain, frame)
+    y, corrections = _apply(chain, frame)
     torch.testing.assert_close(y, (frame - dark.mean(0)) / (flat / flat.mean()))
-    assert done["dark"]["level"] == pytest.approx(dark.mean().item())
-    assert done["flat"]["lowest"] == pytest.approx((flat.min() / flat.mean()).item())
-    assert "dark.npy" in describe(done)
-    assert "flat.npy" in describe(done)
+    assert corrections["dark"]["level"] == pytest.approx(dark.mean().item())
+    assert corrections["flat"]["lowest"] == pytest.approx((flat.min() / flat.mean()).item())
+    assert "dark.npy" in describe(corrections)
+    assert "flat.npy" in describe(corrections)
 
 
 def test_repair_takes_the_mean_of_good_neighbours():
     frame = torch.arange(30.0).reshape(1, 1, 5, 6)
-    bad = torch.zeros(5, 6, dtype=torch.bool)
-    bad[2, 2] = bad[2, 3] = bad[0, 0] = True
-    broken = torch.where(bad, 1e6, frame)
-    fixed = repair(broken, bad)
-    assert torch.equal(fixed[..., ~bad], frame[..., ~bad])
-    around = [frame[0, 0, r, c] for r in (1, 2, 3) for c in (1, 2, 3) if not bad[r, c]]
-    assert fixed[0, 0, 2, 2].item() == pytest.approx(torch.stack(around).mean().item())
-    assert fixed[0, 0, 0, 0].item() == pytest.approx((1 + 6 + 7) / 3)
+    is_bad = torch.zeros(5, 6, dtype=torch.bool)
+    is_bad[2, 2] = is_bad[2, 3] = is_bad[0, 0] = True
+    broken_frame = torch.where(is_bad, 1e6, frame)
+    repaired_frame = repair(broken_frame, is_bad)
+    assert torch.equal(repaired_frame[..., ~is_bad], frame[..., ~is_bad])
+    good_neighbours = [frame[0, 0, r, c] for r in (1, 2, 3) for c in (1, 2, 3) if not is_bad[r, c]]
+    assert repaired_frame[0, 0, 2, 2].item() == pytest.approx(
+        torch.stack(good_neighbours).mean().item()
+    )
+    assert repaired_frame[0, 0, 0, 0].item() == pytest.approx((1 + 6 + 7) / 3)
     # A whole block is filled from its border inwards.
-    bad[:4, :4] = True
-    assert repair(torch.where(bad, math.inf, torch.ones(5, 6)), bad).eq(1).all()
+    is_bad[:4, :4] = True
+    assert repair(torch.where(is_bad, math.inf, torch.ones(5, 6)), is_bad).eq(1).all()
 
 
 def test_hot_pixels_by_list_and_by_map(save):
     frame = torch.ones(1, 2, 6, 8)
     frame[..., 3, 4] = 50
-    bad = torch.zeros(6, 8)
-    bad[3, 4] = 1
-    for given in ([[3, 4]], save("map", bad), save("map", bad.bool())):
-        y, done = _apply(Preprocessing(bad_pixels=given), frame)
+    bad_map = torch.zeros(6, 8)
+    bad_map[3, 4] = 1
+    for bad_pixels in ([[3, 4]], save("map", bad_map), save("map", bad_map.bool())):
+        y, corrections = _apply(Preprocessing(bad_pixels=bad_pixels), frame)
         assert y.eq(1).all()
-        assert done["bad_pixels"]["left_out"] == 2
-        assert done["bad_pixels"]["found"] is None
+        assert corrections["bad_pixels"]["left_out"] == 2
+        assert corrections["bad_pixels"]["found"] is None
 
 
 @pytest.mark.parametrize("constant", [False, True])
@@ -117,8 +119,8 @@ def test_hot_pixels_by_dark_frame(save, constant):
     dark += 0 if constant else 0.01 * torch.randn(40, 50, generator=seeded())
     dark[3, 4] = dark[3, 5] = 0.5
     frame = torch.rand(1, 1, 40, 50) + dark
-    y, done = _apply(Preprocessing(dark=save("dark", dark), bad_pixels=8), frame)
-    assert (done["bad_pixels"]["source"], done["bad_pixels"]["found"]) == ("8", 2)
+    y, corrections = _apply(Preprocessing(dark=save("dark", dark), bad_pixels=8), frame)
+    assert (corrections["bad_pixels"]["source"], corrections["bad_pixels"]["found"]) == ("8", 2)
     # The code is left alone.
     expected = frame - dark
     expected[..., 3, 4:6] = y[..., 3, 4:6]
@@ -133,63 +135,63 @@ def test_hot_pixels_of_a_dark_frame_without_asking(save):
     y = frame + dark
     y[..., 11] = 0
     for bad_pixels in ("auto", ["auto", [1, 1]]):
-        made = Preprocessing(dark=save("dark", dark), bad_pixels=bad_pixels).prepare(y)
-        about = made.done["bad_pixels"]
-        assert (about["found"], about["columns"], about["rows"]) == (2, [11], [])
-        assert made.bad[0, 0, [5, 20], [6, 30]].all()
-        assert int(made.bad.sum()) == 42 + (bad_pixels != "auto")
-    kept = Preprocessing(dark=save("dark", dark), bad_pixels=None).prepare(y)
-    assert kept.bad is None
-    listed = Preprocessing(dark=save("dark", dark), bad_pixels=[[1, 1]]).prepare(y)
-    assert listed.done["bad_pixels"]["found"] is None
-    noisy = Preprocessing(
+        result = Preprocessing(dark=save("dark", dark), bad_pixels=bad_pixels).prepare(y)
+        report = result.done["bad_pixels"]
+        assert (report["found"], report["columns"], report["rows"]) == (2, [11], [])
+        assert result.bad[0, 0, [5, 20], [6, 30]].all()
+        assert int(result.bad.sum()) == 42 + (bad_pixels != "auto")
+    unchecked_frame = Preprocessing(dark=save("dark", dark), bad_pixels=None).prepare(y)
+    assert unchecked_frame.bad is None
+    listed_only = Preprocessing(dark=save("dark", dark), bad_pixels=[[1, 1]]).prepare(y)
+    assert listed_only.done["bad_pixels"]["found"] is None
+    without_outliers = Preprocessing(
         dark=save("dark", 0.2 + 0.01 * torch.rand(40, 50, generator=seeded(1)))
     ).prepare(frame + 0.2)
-    assert noisy.bad is None
+    assert without_outliers.bad is None
 
 
 def test_dead_pixels_by_flat_field(save):
     flat = 1 + 0.01 * torch.randn(40, 50, generator=seeded())
     flat[3, 4] = 0
     frame = torch.ones(1, 1, 40, 50) * flat
-    y, done = _apply(Preprocessing(flat=save("flat", flat), bad_pixels=8), frame)
-    assert done["bad_pixels"]["found"] == done["bad_pixels"]["left_out"] == 1
+    y, corrections = _apply(Preprocessing(flat=save("flat", flat), bad_pixels=8), frame)
+    assert corrections["bad_pixels"]["found"] == corrections["bad_pixels"]["left_out"] == 1
     torch.testing.assert_close(y, torch.full_like(y, y[..., 3, 4].item()))
 
 
 def test_hot_pixels_of_a_coded_snapshot(snapshot):
-    clean, done = _apply(Preprocessing(bad_pixels=8), snapshot)
-    assert torch.equal(clean, snapshot)
-    assert done["bad_pixels"]["found"] == 0
+    clean_frame, corrections = _apply(Preprocessing(bad_pixels=8), snapshot)
+    assert torch.equal(clean_frame, snapshot)
+    assert corrections["bad_pixels"]["found"] == 0
     frame = snapshot.clone()
     places = torch.randperm(frame.numel(), generator=seeded())[:100]
     frame.view(-1)[places] += snapshot.max()
-    y, done = _apply(Preprocessing(bad_pixels=8), frame)
-    assert 96 <= done["bad_pixels"]["found"] <= 100
-    changed = (y != frame).flatten()
-    assert changed.sum() == changed[places].sum()
+    y, corrections = _apply(Preprocessing(bad_pixels=8), frame)
+    assert 96 <= corrections["bad_pixels"]["found"] <= 100
+    is_changed = (y != frame).flatten()
+    assert is_changed.sum() == is_changed[places].sum()
 
 
 def test_saturation_counts_what_is_not_repaired():
     frame = torch.rand(1, 1, 10, 10)
     frame[..., 2, 3] = frame[..., 4, 5] = 2
     with pytest.warns(UserWarning, match=r"1 pixels \(1 %\) are saturated, at 2 or more"):
-        _, done = _apply(Preprocessing(saturation=2, dark=0.25, bad_pixels=[[2, 3]]), frame)
-    assert done["saturation"] == {"level": 2.0, "pixels": 1, "fraction": 0.01}
+        _, corrections = _apply(Preprocessing(saturation=2, dark=0.25, bad_pixels=[[2, 3]]), frame)
+    assert corrections["saturation"] == {"level": 2.0, "pixels": 1, "fraction": 0.01}
 
 
 def test_counts_of_a_few_bits():
     frame = torch.randint(200, 4000, (1, 1, 10, 12), generator=seeded()).float()
     frame[..., 2, 3:5] = 4095
     with pytest.warns(UserWarning, match=r"2 pixels \(1.67 %\) are saturated, at 4095 or more"):
-        made = Preprocessing(bits=12, dark=200).prepare(frame)
-    assert made.bad.nonzero().tolist() == [[0, 0, 2, 3], [0, 0, 2, 4]]
-    torch.testing.assert_close(made.y[~made.bad], (frame[~made.bad] - 200) / 4095)
-    assert made.done["bits"] == 12
-    assert "divided by 4095, full scale of 12 bits" in describe(made.done)
-    wrong = {2: "8190, set more bits", 16: "65520, all multiples of 16; set bits=16"}
-    for factor, said in wrong.items():
-        with pytest.raises(ValueError, match=rf"bits: .*, as bits=12 says, got up to {said}"):
+        result = Preprocessing(bits=12, dark=200).prepare(frame)
+    assert result.bad.nonzero().tolist() == [[0, 0, 2, 3], [0, 0, 2, 4]]
+    torch.testing.assert_close(result.y[~result.bad], (frame[~result.bad] - 200) / 4095)
+    assert result.done["bits"] == 12
+    assert "divided by 4095, full scale of 12 bits" in describe(result.done)
+    messages_by_factor = {2: "8190, set more bits", 16: "65520, all multiples of 16; set bits=16"}
+    for factor, message in messages_by_factor.items():
+        with pytest.raises(ValueError, match=rf"bits: .*, as bits=12 says, got up to {message}"):
             Preprocessing(bits=12).prepare(frame * factor)
     with pytest.raises(ValueError, match=r"saturation: .*, 0 to 4095, got 65535"):
         Preprocessing(bits=12, saturation=65535).prepare(frame)
@@ -224,15 +226,15 @@ def test_saturation_is_found_where_the_frame_is_clipped(snapshot, bits, share):
     """Of any sensor: nothing is known of its full scale."""
     frame = _clipped(snapshot, bits, share)
     with pytest.warns(UserWarning, match="are saturated, at .*; saturation=null keeps them"):
-        made = Preprocessing().prepare(frame)
+        result = Preprocessing().prepare(frame)
     top = frame == frame.max()
-    assert torch.equal(made.bad, top)
-    assert made.done["saturation"] == {
+    assert torch.equal(result.bad, top)
+    assert result.done["saturation"] == {
         "level": frame.max().item(),
         "pixels": int(top.sum()),
         "fraction": top.double().mean().item(),
     }
-    assert made.done["bad_pixels"]["left_out"] == int(top.sum())
+    assert result.done["bad_pixels"]["left_out"] == int(top.sum())
 
 
 @pytest.mark.parametrize("bits", [8, 10, 12, None])
@@ -244,18 +246,18 @@ def test_no_saturation_is_found_in_a_frame_that_is_not_clipped(snapshot, bits):
         assert clipped_level(frame.flatten()) is None
     # A plain scene through a binary mask has few values, each at many pixels.
     mask = (torch.rand(1, 1, 40, 50, generator=seeded()) > 0.5).float()
-    even = SDCassi(mask, bands=8, step=1)(torch.ones(1, 8, 40, 50))
-    assert clipped_level(even.flatten()) is None
+    even_light = SDCassi(mask, bands=8, step=1)(torch.ones(1, 8, 40, 50))
+    assert clipped_level(even_light.flatten()) is None
 
 
 def test_overexposed_frames_are_warned_of():
     frame = torch.rand(1, 1, 40, 50, generator=seeded()).clamp(max=0.6)
     with pytest.warns(UserWarning, match=r"% of the pixels share its largest value, .*saturation="):
-        made = Preprocessing().prepare(frame)
-    assert made.bad is None
+        result = Preprocessing().prepare(frame)
+    assert result.bad is None
     with pytest.warns(UserWarning, match="are saturated, at 0.6 or more; they are left out"):
-        made = Preprocessing(saturation=0.6).prepare(frame)
-    assert torch.equal(made.bad, frame >= 0.6)
+        result = Preprocessing(saturation=0.6).prepare(frame)
+    assert torch.equal(result.bad, frame >= 0.6)
 
 
 def test_dead_lines(snapshot, tmp_path):
@@ -267,38 +269,40 @@ def test_dead_lines(snapshot, tmp_path):
     noisy[..., 100:102] = 3.7
     noisy[..., 7, :] = 2.9
     noisy[..., 5, 40] = 1.0  # one of its pixels does something
-    made = Preprocessing().prepare(noisy)
-    about = made.done["bad_pixels"]
-    assert (about["rows"], about["columns"]) == ([7], [40, 100, 101])
+    result = Preprocessing().prepare(noisy)
+    report = result.done["bad_pixels"]
+    assert (report["rows"], report["columns"]) == ([7], [40, 100, 101])
     expected = torch.zeros_like(noisy, dtype=torch.bool)
     expected[..., 7, :] = expected[..., [40, 100, 101]] = True
-    assert torch.equal(made.bad, expected)
-    assert "row 7 dead, column 40, 100, 101 dead" in describe(made.done)
+    assert torch.equal(result.bad, expected)
+    assert "row 7 dead, column 40, 100, 101 dead" in describe(result.done)
     assert Preprocessing(bad_pixels=None).prepare(noisy).bad is None
 
 
 def test_all_that_holds_no_light_is_left_out(snapshot, save):
     """Listed, hot and saturated pixels; whatever they hold changes nothing."""
-    bad = torch.zeros(snapshot.shape[-2:])
-    bad[30, 40:44] = 1
-    chain = Preprocessing(bad_pixels=[save("bad", bad), [50, 60]], saturation=snapshot.max().item())
+    bad_map = torch.zeros(snapshot.shape[-2:])
+    bad_map[30, 40:44] = 1
+    chain = Preprocessing(
+        bad_pixels=[save("bad", bad_map), [50, 60]], saturation=snapshot.max().item()
+    )
     frames = [snapshot.clone(), snapshot.clone()]
     for frame, value in zip(frames, (math.nan, 1e6), strict=True):
-        frame[..., bad > 0] = frame[..., 50, 60] = value
+        frame[..., bad_map > 0] = frame[..., 50, 60] = value
     with pytest.warns(UserWarning, match="1 pixels .* saturated"):
-        made = [chain.prepare(frame) for frame in frames]
-    assert torch.equal(made[0].y, made[1].y)
-    assert int(made[0].bad.sum()) == 4 + 1 + 1
-    assert bool(made[0].bad[0, 0, 50, 60])
-    assert torch.equal(made[0].y[~made[0].bad], snapshot[~made[0].bad])
+        result = [chain.prepare(frame) for frame in frames]
+    assert torch.equal(result[0].y, result[1].y)
+    assert int(result[0].bad.sum()) == 4 + 1 + 1
+    assert bool(result[0].bad[0, 0, 50, 60])
+    assert torch.equal(result[0].y[~result[0].bad], snapshot[~result[0].bad])
 
 
 def test_a_pixel_without_a_number_is_named_with_what_leaves_it_out(snapshot):
     snapshot = snapshot.index_fill(-1, torch.tensor(4), math.nan)
     with pytest.raises(ValueError, match=r"values .*\(0, 0, 0, 4\); .*bad_pixels=\[row,column\]"):
         Preprocessing().prepare(snapshot)
-    listed = [[row, 4] for row in range(snapshot.shape[-2])]
-    assert bool(Preprocessing(bad_pixels=listed).prepare(snapshot).y.isfinite().all())
+    listed_pixels = [[row, 4] for row in range(snapshot.shape[-2])]
+    assert bool(Preprocessing(bad_pixels=listed_pixels).prepare(snapshot).y.isfinite().all())
 
 
 def test_a_frame_in_errors_has_its_name_and_its_file_enough_bits():
@@ -316,26 +320,26 @@ def test_the_chain_undoes_a_sensor(snapshot, save):
     sensor = Sensor(**options, prnu=0.02, hot=0.002, hot_level=0.4, raw=True)
     bands, random = 28, seeded()
     frame = sensor(snapshot, bands, random)
-    still = torch.zeros(1, 16, *snapshot.shape[-2:])
-    even = torch.full_like(still, 0.5 * sensor.electrons / sensor.unit(bands))
-    dark = save("dark", sensor(still, bands, random)[0])
-    flat = save("flat", sensor(even, bands, random)[0])
-    y, done = _apply(Preprocessing(dark=dark, flat=flat, bad_pixels=8), frame)
-    hot = round(0.002 * snapshot[0, 0].numel())
-    assert hot <= done["bad_pixels"]["found"] <= hot + 2
+    dark_scene = torch.zeros(1, 16, *snapshot.shape[-2:])
+    even_light = torch.full_like(dark_scene, 0.5 * sensor.electrons / sensor.unit(bands))
+    dark = save("dark", sensor(dark_scene, bands, random)[0])
+    flat = save("flat", sensor(even_light, bands, random)[0])
+    y, corrections = _apply(Preprocessing(dark=dark, flat=flat, bad_pixels=8), frame)
+    n_hot = round(0.002 * snapshot[0, 0].numel())
+    assert n_hot <= corrections["bad_pixels"]["found"] <= n_hot + 2
     electrons = snapshot * sensor.unit(bands)
     variance = electrons + 300 + 2.5**2 + 2.5**2 / 12
     z = (y - snapshot) * sensor.unit(bands) / variance.sqrt()
-    good = z.abs() < 6
-    assert good.double().mean() > 0.998
-    assert z[good].mean().abs() < 0.05
-    assert z[good].std().item() == pytest.approx(1, abs=0.06)
-    untouched = (frame - snapshot) * sensor.unit(bands) / variance.sqrt()
-    assert untouched.abs().median() > 10
+    is_good = z.abs() < 6
+    assert is_good.double().mean() > 0.998
+    assert z[is_good].mean().abs() < 0.05
+    assert z[is_good].std().item() == pytest.approx(1, abs=0.06)
+    errors = (frame - snapshot) * sensor.unit(bands) / variance.sqrt()
+    assert errors.abs().median() > 10
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"dark": math.nan}, "dark: expected a number, auto or a file, got nan"),
         (
@@ -362,8 +366,8 @@ def test_the_chain_undoes_a_sensor(snapshot, save):
         ({"scale": 0}, "scale: expected a number > 0"),
     ],
 )
-def test_refused(options, said):
-    with pytest.raises(ValueError, match=said):
+def test_refused(options, message):
+    with pytest.raises(ValueError, match=message):
         Preprocessing(**options).prepare(torch.rand(1, 1, 6, 8, generator=seeded()))
 
 
@@ -372,9 +376,9 @@ def test_refused_files(save, tmp_path):
     for name in ("dark", "flat", "bad_pixels"):
         with pytest.raises(FileNotFoundError, match=rf"{name}: expected .* got 'none\.npy'"):
             Preprocessing(**{name: "none.npy"})
-        small = {name: save("small", torch.ones(6, 7))}
+        small_file = {name: save("small", torch.ones(6, 7))}
         with pytest.raises(ValueError, match=rf"{name}: expected a frame of \(6, 8\) .* \(6, 7\)"):
-            Preprocessing(**small).prepare(frame)
+            Preprocessing(**small_file).prepare(frame)
     flat = torch.ones(6, 8)
     flat[2, 3] = 0
     with pytest.raises(

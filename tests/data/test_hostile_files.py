@@ -76,8 +76,8 @@ def test_matlab_things_that_are_not_arrays(tmp_path):
         "z": np.ones((6, 7)) * 1j,
     }
     scipy_io.savemat(tmp_path / "a.mat", things)
-    said = {"c": "a cell array", "s": "a struct array", "t": "a char array"}
-    for key, words in said.items():
+    descriptions = {"c": "a cell array", "s": "a struct array", "t": "a char array"}
+    for key, words in descriptions.items():
         with pytest.raises(ValueError, match=f"'{key}' is {words}, not an array of numbers"):
             io.read_mask(tmp_path / "a.mat", key=key)
     with pytest.raises(ValueError, match="complex"):
@@ -88,13 +88,13 @@ def test_matlab_things_that_are_not_arrays(tmp_path):
 def files(tmp_path, save_hdf5_as_matlab):
     """The same cube in every format."""
     cube = torch.rand(5, 16, 17, generator=torch.Generator().manual_seed(0))
-    written = [suffix for suffix in io.WRITE_SUFFIXES if suffix != ".zarr"]
-    for suffix in written:
+    suffixes = [suffix for suffix in io.WRITE_SUFFIXES if suffix != ".zarr"]
+    for suffix in suffixes:
         io.write_cube(tmp_path / f"a{suffix}", cube, None if suffix == ".npy" else NM)
     save_hdf5_as_matlab(tmp_path / "v73.mat", cube=cube.numpy().transpose(1, 2, 0))
     with tifffile.TiffWriter(tmp_path / "deflate.tif") as tiff:
         tiff.write(cube.numpy(), photometric="minisblack", compression="zlib")
-    names = [f"a{s}" for s in written] + ["a.img", "v73.mat", "deflate.tif"]
+    names = [f"a{s}" for s in suffixes] + ["a.img", "v73.mat", "deflate.tif"]
     return [(tmp_path / name, cube[None]) for name in names]
 
 
@@ -108,17 +108,19 @@ def _attempt(path):
 def test_truncated_files(files, capfd):
     """Whatever is missing, the answer is one line or the whole cube, never a part of it."""
     for path, cube in files:
-        whole = path.read_bytes()
-        cuts = {0, 1, 7, 100, 130, 400, 600, *(len(whole) * k // 8 for k in range(1, 8))}
-        for cut in sorted(c for c in {*cuts, len(whole) - 40, len(whole) - 1} if c < len(whole)):
-            path.write_bytes(whole[:cut])
+        content = path.read_bytes()
+        cuts = {0, 1, 7, 100, 130, 400, 600, *(len(content) * k // 8 for k in range(1, 8))}
+        for cut in sorted(
+            c for c in {*cuts, len(content) - 40, len(content) - 1} if c < len(content)
+        ):
+            path.write_bytes(content[:cut])
             read, message = _attempt(path)
             if read is None:
                 assert str(path) in message, (path.name, cut)
                 assert "\n" not in message, (path.name, cut)
             else:
                 assert torch.equal(read, cube), (path.name, cut)
-        path.write_bytes(whole)
+        path.write_bytes(content)
         assert torch.equal(io.read_cube(path), cube)
     assert capfd.readouterr() == ("", "")
 
@@ -126,19 +128,21 @@ def test_truncated_files(files, capfd):
 def test_random_bytes(files):
     generator = np.random.default_rng(0)
     for path, _ in files:
-        whole = np.frombuffer(path.read_bytes(), np.uint8)
-        damaged = whole.copy()
-        damaged[: len(whole) // 2] = generator.integers(0, 256, len(whole) // 2, np.uint8)
-        noise = generator.integers(0, 256, len(whole) + 1, np.uint8)
-        for wrong in (noise, damaged):
-            path.write_bytes(wrong.tobytes())
-            if path.suffix == ".img" and wrong is damaged:
+        content = np.frombuffer(path.read_bytes(), np.uint8)
+        damaged_content = content.copy()
+        damaged_content[: len(content) // 2] = generator.integers(
+            0, 256, len(content) // 2, np.uint8
+        )
+        noise = generator.integers(0, 256, len(content) + 1, np.uint8)
+        for wrong_content in (noise, damaged_content):
+            path.write_bytes(wrong_content.tobytes())
+            if path.suffix == ".img" and wrong_content is damaged_content:
                 continue  # a raw file has no redundancy
-            refused = r"cannot read|NaN or infinite|beyond float32"
-            with pytest.raises(ValueError, match=refused) as caught:
+            message = r"cannot read|NaN or infinite|beyond float32"
+            with pytest.raises(ValueError, match=message) as error_info:
                 io.read_cube(path)
-            assert "\n" not in str(caught.value), path.name
-        path.write_bytes(whole.tobytes())
+            assert "\n" not in str(error_info.value), path.name
+        path.write_bytes(content.tobytes())
 
 
 @pytest.mark.parametrize(
@@ -149,9 +153,9 @@ def test_names_of_files_are_text(name, tmp_path):
     np.save(tmp_path / name, np.ones((3, 4, 5), "f4"))
     assert io.load_cube(tmp_path / name).note.isprintable()
     (tmp_path / name).write_bytes(b"damaged")
-    with pytest.raises(ValueError, match="cannot read") as caught:
+    with pytest.raises(ValueError, match="cannot read") as error_info:
         io.load_cube(tmp_path / name)
-    assert describe(caught.value).isprintable()
+    assert describe(error_info.value).isprintable()
     cell = csv_text([{"name": name, "psnr": -1.5}]).splitlines()[1]
     assert cell.lstrip('"').startswith(("'", r"\x1b[2J"))
     assert cell.endswith(",-1.5")

@@ -19,24 +19,24 @@ DATA = Path(os.environ.get("CASSI_DATA", Path(__file__).parents[3] / "shared" / 
 
 
 @pytest.mark.parametrize("suffix", io.WRITE_SUFFIXES)
-@pytest.mark.parametrize("stated", [NM, None])
-def test_round_trip(tmp_path, cube, suffix, stated):
+@pytest.mark.parametrize("has_wavelengths", [NM, None])
+def test_round_trip(tmp_path, cube, suffix, has_wavelengths):
     path = tmp_path / f"my.cube{suffix}"
-    if suffix == ".npy" and stated:
+    if suffix == ".npy" and has_wavelengths:
         with pytest.raises(ValueError, match="cannot hold wavelengths"):
-            io.write_cube(path, cube, stated)
+            io.write_cube(path, cube, has_wavelengths)
         assert not list(tmp_path.iterdir())
         return
-    io.write_cube(path, cube[None].requires_grad_(), stated)
+    io.write_cube(path, cube[None].requires_grad_(), has_wavelengths)
     axes = "CHW" if suffix == ".npy" else None
-    loaded = io.load_cube(path, axes=axes)
-    assert loaded.data.dtype == torch.float32
-    assert loaded.data.is_contiguous()
-    assert torch.equal(loaded.data, cube[None])
-    assert loaded.wavelengths == stated
-    assert loaded.path == path
-    assert loaded.note.startswith(f"{path.name}: ")
-    assert "\n" not in loaded.note
+    loaded_cube = io.load_cube(path, axes=axes)
+    assert loaded_cube.data.dtype == torch.float32
+    assert loaded_cube.data.is_contiguous()
+    assert torch.equal(loaded_cube.data, cube[None])
+    assert loaded_cube.wavelengths == has_wavelengths
+    assert loaded_cube.path == path
+    assert loaded_cube.note.startswith(f"{path.name}: ")
+    assert "\n" not in loaded_cube.note
     names = {path.name} | ({"my.cube.img"} if suffix == ".hdr" else set())
     assert {p.name for p in tmp_path.iterdir()} == names
     io.write_cube(tmp_path / f"A{suffix.upper()}", cube)
@@ -85,19 +85,19 @@ def test_a_failed_write_leaves_what_was_there(tmp_path, cube, suffix, failing, m
             target.write_bytes(b"half")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    for written in (False, True):
-        before = _contents(tmp_path)
-        assert bool(before) == written
+    for is_replaced in (False, True):
+        contents = _contents(tmp_path)
+        assert bool(contents) == is_replaced
         with monkeypatch.context() as patch:
             if failing == "half":
                 patch.setattr(io.envi, "write_envi", fail)
-                for known in io._WRITERS:
-                    patch.setitem(io._WRITERS, known, fail)
+                for known_suffix in io._WRITERS:
+                    patch.setitem(io._WRITERS, known_suffix, fail)
             else:
                 patch.setattr(os, failing, fail)
             with pytest.raises(OSError, match="No space left"):
                 io.write_cube(path, cube + 1)
-        assert _contents(tmp_path) == before
+        assert _contents(tmp_path) == contents
         io.write_cube(path, cube)
     assert torch.equal(io.load_cube(path, axes=axes).data[0], cube)
 
@@ -117,13 +117,13 @@ def test_published_data(load, name, key, shape):
     path = DATA / name
     if not path.exists():
         pytest.skip(f"no {path}; set CASSI_DATA to the folder that holds {name}")
-    loaded = load(path)
-    assert loaded.key == key
-    assert loaded.data.shape == shape
+    loaded_cube = load(path)
+    assert loaded_cube.key == key
+    assert loaded_cube.data.shape == shape
     if load is not io.load_measurement:
-        assert 0 <= float(loaded.data.min()) <= float(loaded.data.max()) <= 1
+        assert 0 <= float(loaded_cube.data.min()) <= float(loaded_cube.data.max()) <= 1
     if path.suffix == ".tif":
-        assert (loaded.wavelengths[0], loaded.wavelengths[-1]) == (453.5, 648.0)
+        assert (loaded_cube.wavelengths[0], loaded_cube.wavelengths[-1]) == (453.5, 648.0)
 
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 123\n"
@@ -169,9 +169,9 @@ def test_wavelengths_that_are_no_numbers(tmp_path, cube):
     bands = cube.shape[-3]
     with (tmp_path / "a.hdr").open("a") as file:
         file.write(f"wavelength = {{ {', '.join(['red'] * bands)} }}\n")
-    loaded = io.load_cube(tmp_path / "a.hdr")
-    assert loaded.wavelengths is None
-    assert "its wavelengths are no numbers of a length, so they are ignored" in loaded.note
+    loaded_cube = io.load_cube(tmp_path / "a.hdr")
+    assert loaded_cube.wavelengths is None
+    assert "its wavelengths are no numbers of a length, so they are ignored" in loaded_cube.note
 
 
 def test_matlab_things_beside_the_cube(tmp_path, cube):
@@ -186,14 +186,14 @@ def test_matlab_things_beside_the_cube(tmp_path, cube):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ({"data": {"cube": np.ones((4, 5, 3)), "nm": 5}}, "'data' is a struct array of cube, nm"),
         ({"mask": scipy.sparse.eye(5).tocsc()}, r"'mask' is a sparse array, save full\("),
     ],
 )
-def test_matlab_things_that_are_not_read_are_named(tmp_path, content, said):
+def test_matlab_things_that_are_not_read_are_named(tmp_path, content, message):
     scipy_io.savemat(tmp_path / "a.mat", content)
     for load in (io.load_cube, io.load_mask):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             load(tmp_path / "a.mat")

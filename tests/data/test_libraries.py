@@ -17,8 +17,8 @@ def open_xarray(path):
     import xarray
 
     engine = {".zarr": "zarr"}.get(path.suffix, "h5netcdf")
-    more = {"phony_dims": "sort"} if path.suffix == ".h5" else {}
-    with xarray.open_dataset(path, engine=engine, **more) as data:
+    options = {"phony_dims": "sort"} if path.suffix == ".h5" else {}
+    with xarray.open_dataset(path, engine=engine, **options) as data:
         if path.suffix == ".h5":  # dimensions have no names
             return data["cube"].values, data["wavelengths"].values
         return data["cube"].transpose("wavelength", "y", "x").values, data["wavelength"].values
@@ -53,8 +53,8 @@ def open_rsciio(path):
     (signal,) = (hspy if path.suffix == ".hspy" else tiff).file_reader(str(path))
     for number, axis in enumerate(signal["axes"]):
         if axis.get("units") == "nm":
-            even = axis.get("offset", 0) + axis.get("scale", 0) * np.arange(axis["size"])
-            return np.moveaxis(signal["data"], number, 0), axis.get("axis", even)
+            uniform_values = axis.get("offset", 0) + axis.get("scale", 0) * np.arange(axis["size"])
+            return np.moveaxis(signal["data"], number, 0), axis.get("axis", uniform_values)
     return signal["data"], None
 
 
@@ -64,8 +64,8 @@ def open_tifffile(path):
     with tifffile.TiffFile(path) as file:
         if file.ome_metadata is None:
             return file.asarray(), (file.shaped_metadata or ({},))[0]["wavelengths_nm"]
-        about = tifffile.xml2dict(file.ome_metadata)["OME"]["Image"]["Pixels"]["Channel"]
-        return file.asarray(), [channel["EmissionWavelength"] for channel in about]
+        metadata = tifffile.xml2dict(file.ome_metadata)["OME"]["Image"]["Pixels"]["Channel"]
+        return file.asarray(), [channel["EmissionWavelength"] for channel in metadata]
 
 
 def save_xarray(path):
@@ -79,8 +79,8 @@ def save_xarray(path):
 def save_spectral(path):
     from spectral.io import envi
 
-    about = {"wavelength": list(NM), "wavelength units": "Nanometers"}
-    envi.save_image(str(path), CUBE.transpose(1, 2, 0), metadata=about, interleave="bip")
+    metadata = {"wavelength": list(NM), "wavelength units": "Nanometers"}
+    envi.save_image(str(path), CUBE.transpose(1, 2, 0), metadata=metadata, interleave="bip")
 
 
 def save_rasterio(path):
@@ -118,12 +118,12 @@ def save_rsciio(path):
 def save_tifffile(path):
     import tifffile
 
-    about = {"axes": "CYX", "wavelengths_nm": list(NM)}
+    metadata = {"axes": "CYX", "wavelengths_nm": list(NM)}
     if path.name.endswith(".ome.tif"):
         units = ["nm"] * len(NM)
         channel = {"EmissionWavelength": list(NM), "EmissionWavelengthUnit": units}
-        about = {"axes": "CYX", "Channel": channel}
-    tifffile.imwrite(path, CUBE, photometric="minisblack", metadata=about)
+        metadata = {"axes": "CYX", "Channel": channel}
+    tifffile.imwrite(path, CUBE, photometric="minisblack", metadata=metadata)
 
 
 LIBRARIES = {
@@ -136,39 +136,39 @@ LIBRARIES = {
 
 
 def cells():
-    """Yield format, column and what the page says, of cells that say something."""
+    """Yield suffix, column and text of each cell of the table that is not empty."""
     text = PAGE.read_text(encoding="utf-8").partition("| format | ")[2].partition("\n\n")[0]
     (head, _, *rows) = (line.strip("| ").split(" | ") for line in f"| {text}".splitlines())
-    for suffix, *found in rows:
-        for column, said in zip(head, found, strict=True):
-            if said != "–":
-                yield suffix.strip("`"), column, said
+    for suffix, *descriptions in rows:
+        for column, description in zip(head, descriptions, strict=True):
+            if description != "–":
+                yield suffix.strip("`"), column, description
 
 
-def found(cube, nm):
+def describe_array(cube, nm):
     assert np.array_equal(cube, CUBE)
     assert nm is None or [float(value) for value in nm] == list(NM)
     return "cube" if nm is None else "cube, nm"
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("suffix", "column", "said"), list(cells()))
-def test_a_library_finds_what_the_page_says(suffix, column, said, tmp_path):
+@pytest.mark.parametrize(("suffix", "column", "description"), list(cells()))
+def test_a_library_finds_what_the_page_says(suffix, column, description, tmp_path):
     package, open_it, save_it = LIBRARIES[column]
     pytest.importorskip(package)
     logging.getLogger("rasterio").setLevel(logging.CRITICAL)
-    opens, _, is_read = said.partition("; is read: ")
+    opens, _, is_read = description.partition("; is read: ")
     path = tmp_path / f"a{suffix}"
     io.write_cube(path, CUBE, NM)
-    assert f"opens {found(*open_it(path))}" == opens
+    assert f"opens {describe_array(*open_it(path))}" == opens
     if is_read:
         path = tmp_path / f"b{suffix}"
         save_it(path)
-        loaded = io.load_cube(path)
-        assert found(loaded.data[0].numpy(), loaded.wavelengths) == is_read
+        loaded_cube = io.load_cube(path)
+        assert describe_array(loaded_cube.data[0].numpy(), loaded_cube.wavelengths) == is_read
 
 
 def test_the_page_has_all_formats_and_libraries():
-    text, others = PAGE.read_text(encoding="utf-8"), {".tiff", ".hdf5", ".ome.tiff"}
-    assert all(f"\n| `{suffix}` |" in text for suffix in set(io.WRITE_SUFFIXES) - others)
+    text, further_suffixes = PAGE.read_text(encoding="utf-8"), {".tiff", ".hdf5", ".ome.tiff"}
+    assert all(f"\n| `{suffix}` |" in text for suffix in set(io.WRITE_SUFFIXES) - further_suffixes)
     assert {column for _, column, _ in cells()} == set(LIBRARIES)

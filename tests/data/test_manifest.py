@@ -1,4 +1,4 @@
-"""Manifests: proof that the files are those, and that no test scene is in training."""
+"""Manifests: files are unchanged, and no test scene is in the training split."""
 
 import runpy
 import sys
@@ -35,11 +35,13 @@ def manifest(root):
 
 
 def test_all_there(manifest, root):
-    found = check_split(manifest, "train", root)
-    assert {path.name for path in found.paths} == {"apple.npy", "pear.npy"}
-    assert found.unlisted == ()
+    checked_split = check_split(manifest, "train", root)
+    assert {path.name for path in checked_split.paths} == {"apple.npy", "pear.npy"}
+    assert checked_split.unlisted_files == ()
     _save(root / "train" / "more.npy", 9)
-    assert [path.name for path in check_split(manifest, "train", root).unlisted] == ["more.npy"]
+    assert [path.name for path in check_split(manifest, "train", root).unlisted_files] == [
+        "more.npy"
+    ]
 
 
 def test_missing_and_changed(manifest, root):
@@ -52,7 +54,7 @@ def test_missing_and_changed(manifest, root):
 
 
 @pytest.mark.parametrize(
-    ("split", "name", "seed", "said"),
+    ("split", "name", "seed", "message"),
     [
         *(
             (split, name, 9, rf"1 test scenes lie in the {split} data: .*scene01\.npy")
@@ -64,14 +66,14 @@ def test_missing_and_changed(manifest, root):
         ("train", "fig_ms/fig_ms", 0, "test scenes lie in the train data: train/fig_ms/fig_ms"),
     ],
 )
-def test_a_scene_that_judges_in_an_earlier_split(manifest, root, split, name, seed, said):
+def test_a_scene_that_judges_in_an_earlier_split(manifest, root, split, name, seed, message):
     if seed:
         _save(root / split / name, seed)
     else:
         (root / split / name).mkdir(parents=True)
         for number in (1, 2):
             (root / split / name / f"fig_ms_{number:02d}.png").write_bytes(b"")
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         check_split(manifest, split, root)
     assert check_split(manifest, "test", root).paths
 
@@ -79,10 +81,10 @@ def test_a_scene_that_judges_in_an_earlier_split(manifest, root, split, name, se
 def test_a_manifest_that_lists_a_test_scene_for_training(manifest, root):
     digest = manifest.test["test/scene01.npy"]
     for name in ("train/fig.npy", "train/other.npy"):
-        wrong = Manifest((500.0,), {name: digest}, {}, manifest.test, manifest.aliases)
+        leaking_manifest = Manifest((500.0,), {name: digest}, {}, manifest.test, manifest.aliases)
         _save(root / name, 3)
         with pytest.raises(ValueError, match="test scenes lie in the train data"):
-            check_split(wrong, "train", root)
+            check_split(leaking_manifest, "train", root)
 
 
 def test_checksum_of_a_folder(tmp_path):
@@ -112,9 +114,9 @@ def test_checksum_of_a_folder(tmp_path):
 def test_damaged_manifests(tmp_path, content, message):
     file = tmp_path / "manifest.json"
     file.write_text(content)
-    with pytest.raises(ValueError, match=message) as caught:
+    with pytest.raises(ValueError, match=message) as error_info:
         read_manifest(file)
-    assert str(file) in str(caught.value)
+    assert str(file) in str(error_info.value)
 
 
 def test_other_refusals(manifest, root):
@@ -137,7 +139,7 @@ def test_script_writes_what_is_read(root, monkeypatch):
     assert manifest.wavelengths == (500.0,)
     assert manifest.aliases == {"test/scene01.npy": "fig"}
     for split in SPLITS:
-        assert check_split(manifest, split, root).unlisted == ()
+        assert check_split(manifest, split, root).unlisted_files == ()
 
 
 def test_bundled_manifest():
@@ -152,6 +154,6 @@ def test_bundled_manifest():
 def test_real_data(data_dir):
     manifest = read_manifest("cave")
     for split in SPLITS:
-        found = check_split(manifest, split, data_dir)
-        assert len(found.paths) == len(manifest.files(split))
-        assert found.unlisted == ()
+        checked_split = check_split(manifest, split, data_dir)
+        assert len(checked_split.paths) == len(manifest.files(split))
+        assert checked_split.unlisted_files == ()

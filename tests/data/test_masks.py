@@ -35,9 +35,9 @@ def test_shape_range_and_repetition(name):
 @pytest.mark.parametrize("shape", [(6, 8), (4, 6, 8), (2, 1, 6, 8), (2, 4, 6, 8)])
 def test_fixed(shape):
     mask = _mask(*shape)
-    drawn = FixedMask(mask).draw(3, 6, 8, seeded())
-    assert torch.equal(drawn.view(shape), mask)
-    assert drawn.ndim == 5
+    masks = FixedMask(mask).draw(3, 6, 8, seeded())
+    assert torch.equal(masks.view(shape), mask)
+    assert masks.ndim == 5
     with pytest.raises(ValueError, match=r"the mask's size \(6, 8\), got \(6, 6\)"):
         FixedMask(mask).draw(3, 6, 6, seeded())
 
@@ -46,10 +46,10 @@ def test_crops_are_windows():
     mask = _mask(7, 8)
     windows = {tuple(mask[t : t + 5, s : s + 6].flatten().tolist()) for t in range(3)
                for s in range(3)}  # fmt: skip
-    drawn = MaskCrops(mask, flip=False).draw(200, 5, 6, seeded())
-    assert {tuple(one.flatten().tolist()) for one in drawn} == windows
-    flipped = MaskCrops(mask).draw(400, 5, 6, seeded())
-    assert len({tuple(one.flatten().tolist()) for one in flipped}) == 36
+    masks = MaskCrops(mask, flip=False).draw(200, 5, 6, seeded())
+    assert {tuple(crop.flatten().tolist()) for crop in masks} == windows
+    flipped_crops = MaskCrops(mask).draw(400, 5, 6, seeded())
+    assert len({tuple(crop.flatten().tolist()) for crop in flipped_crops}) == 36
 
 
 def test_small_masks_are_mirrored():
@@ -74,9 +74,9 @@ def test_mixed_draws_from_all():
     ones, half = FixedMask(torch.ones(4, 4)), FixedMask(torch.full((4, 4), 0.5))
     masks = MixedMasks([ones, half], [3, 1]).draw(400, 4, 4, seeded())
     assert 0.65 < (masks[:, 0, 0, 0, 0] == 1).float().mean() < 0.85
-    wrong = MixedMasks([ones, FixedMask(torch.ones(2, 1, 4, 4))])
+    unequal_masks = MixedMasks([ones, FixedMask(torch.ones(2, 1, 4, 4))])
     with pytest.raises(ValueError, match="masks of one number of shots and bands"):
-        wrong.draw(20, 4, 4, seeded())
+        unequal_masks.draw(20, 4, 4, seeded())
 
 
 @pytest.mark.parametrize(

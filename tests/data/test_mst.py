@@ -14,7 +14,7 @@ from scipy.io import savemat
 from shared import write_toolbox
 from torch.utils.data import DataLoader
 
-from cassi.data.mst import FOLDERS, Toolbox, ToolboxBatches, cut, draw_batch, list_scenes
+from cassi.data.mst import FOLDERS, Toolbox, ToolboxBatches, cut_sample, draw_batch, list_scenes
 from cassi.data.scenes import Scene
 from cassi.data.wavelengths import BENCHMARK_WAVELENGTHS
 
@@ -26,8 +26,8 @@ def root(tmp_path):
     return write_toolbox(tmp_path / "datasets", side=20, crop=16)
 
 
-def load(root, split="train", **more):
-    return Toolbox(root, BANDS, **more)(split)
+def load(root, split="train", **options):
+    return Toolbox(root, BANDS, **options)(split)
 
 
 def published_values(root, name, file):
@@ -46,8 +46,8 @@ def published_values(root, name, file):
 
 def published_batch(scenes, batch_size, size):
     """Cut a batch of cubes (H, W, C), with numbers of `numpy.random` and `random`."""
-    half, chosen, crops = size // 2, np.random.choice(len(scenes), batch_size // 2), []
-    for index in chosen:
+    half, scene_indices, crops = size // 2, np.random.choice(len(scenes), batch_size // 2), []
+    for index in scene_indices:
         height, width, _ = scenes[index].shape
         top = np.random.randint(0, height - size)
         left = np.random.randint(0, width - size)
@@ -70,8 +70,8 @@ def published_batch(scenes, batch_size, size):
 
 @pytest.mark.parametrize("name", FOLDERS)
 def test_values_are_those_of_the_toolbox(root, name):
-    split, more = ("test", {}) if name.startswith("TSA") else ("train", {"train": [name]})
-    scenes, paths = load(root, split, **more), list_scenes(root, name)
+    split, options = ("test", {}) if name.startswith("TSA") else ("train", {"train": [name]})
+    scenes, paths = load(root, split, **options), list_scenes(root, name)
     assert [scene.name for scene in scenes] == [path.stem for path in paths]
     for scene, path in zip(scenes, paths, strict=True):
         expected = published_values(root, name, path.name).transpose(2, 0, 1)
@@ -85,8 +85,8 @@ def test_numbers_beyond_205_are_left_out_and_10_comes_before_2(root):
 
 
 def test_counts_take_two_bytes_and_nothing_is_clipped(root):
-    one, ten, two = load(root)
-    assert one.cube.dtype == ten.cube.dtype == torch.uint16
+    one_scene, ten, two = load(root)
+    assert one_scene.cube.dtype == ten.cube.dtype == torch.uint16
     # Not whole numbers, and beyond the range of two bytes.
     assert two.cube.dtype == torch.float32
     assert two.values().max() > 1
@@ -94,10 +94,10 @@ def test_counts_take_two_bytes_and_nothing_is_clipped(root):
 
 def test_copies_in_a_cache_have_the_same_values(root, tmp_path):
     for train in (["cave_1024_28"], ["CAVE_512_28", "KAIST_CVPR2021"]):
-        plain = load(root, train=train)
+        loaded_scenes = load(root, train=train)
         for _ in range(2):
-            kept = load(root, train=train, cache=tmp_path / "cache")
-            for a, b in zip(plain, kept, strict=True):
+            cached_scenes = load(root, train=train, cache=tmp_path / "cache")
+            for a, b in zip(loaded_scenes, cached_scenes, strict=True):
                 assert torch.equal(a.values(), b.values())
     assert len(list((tmp_path / "cache").iterdir())) == 3 + 4
 
@@ -113,7 +113,7 @@ def test_batches_equal_those_of_the_toolbox(batch_size, tmp_path):
     places, turns = np.random.RandomState(3), random.Random(4)
     for _ in range(4):
         draws = draw_batch(len(scenes), side, side, size, batch_size, places, turns)
-        batch = torch.stack([cut(scenes, size, draw) for draw in draws])
+        batch = torch.stack([cut_sample(scenes, size, draw) for draw in draws])
         assert batch.dtype == torch.float32
         assert np.array_equal(batch.numpy(), published_batch(cubes, batch_size, size))
 
@@ -137,7 +137,7 @@ def scene(side, name="a", bands=2):
 
 
 @pytest.mark.parametrize(
-    ("scenes", "size", "said"),
+    ("scenes", "size", "message"),
     [
         ([scene(8), scene(9, "b")], 4, "one size, .* 8 x 8 in a and 9 x 9 in b"),
         ([scene(8)], 8, "less than 8, the size of the scenes"),
@@ -146,8 +146,8 @@ def scene(side, name="a", bands=2):
         ([], 4, "at least one"),
     ],
 )
-def test_batches_that_the_toolbox_could_not_cut(scenes, size, said):
-    with pytest.raises(ValueError, match=said):
+def test_batches_that_the_toolbox_could_not_cut(scenes, size, message):
+    with pytest.raises(ValueError, match=message):
         ToolboxBatches(scenes, size=size, length=1, batch_size=5)
 
 
@@ -162,11 +162,11 @@ def test_a_missing_folder_is_named_with_what_is_expected(root, tmp_path):
 
 
 def test_links_below_the_root_are_followed(root, tmp_path_factory):
-    folder, outside = root / "cave_1024_28", tmp_path_factory.mktemp("outside") / "scene6.mat"
-    outside.write_bytes((folder / "scene1.mat").read_bytes())
+    folder, outside_file = root / "cave_1024_28", tmp_path_factory.mktemp("outside") / "scene6.mat"
+    outside_file.write_bytes((folder / "scene1.mat").read_bytes())
     (folder / "scene1.mat").rename(root / "one.mat")
     (folder / "scene5.mat").symlink_to(root / "one.mat")
-    (folder / "scene6.mat").symlink_to(outside)
+    (folder / "scene6.mat").symlink_to(outside_file)
     folder.rename(root / "elsewhere")
     folder.symlink_to(root / "elsewhere")
     with pytest.warns(UserWarning, match=r"scene6\.mat \(its link leads out of "):

@@ -21,23 +21,23 @@ def interpolate(request):
 
 def test_equals_numpy():
     cube = uniform(31, 3, 4, dtype=torch.float64)
-    got = resample(cube, CAVE, BENCHMARK_WAVELENGTHS)
+    result = resample(cube, CAVE, BENCHMARK_WAVELENGTHS)
     for h in range(3):
         for w in range(4):
             expected = np.interp(BENCHMARK_WAVELENGTHS, CAVE, cube[:, h, w].numpy())
-            np.testing.assert_allclose(got[:, h, w].numpy(), expected, rtol=1e-12)
+            np.testing.assert_allclose(result[:, h, w].numpy(), expected, rtol=1e-12)
 
 
 def test_bands_that_are_there_are_copied(interpolate):
     cube = uniform(31, 2, 2)
-    same = interpolate(cube, CAVE, CAVE)
-    assert torch.equal(same, cube)
-    assert same.data_ptr() != cube.data_ptr()
+    same_bands = interpolate(cube, CAVE, CAVE)
+    assert torch.equal(same_bands, cube)
+    assert same_bands.data_ptr() != cube.data_ptr()
     assert torch.equal(interpolate(cube, CAVE, [400.0, 550.0, 700.0]), cube[[0, 15, 30]])
     assert torch.equal(interpolate(cube[:1], [550.0], [550.0]), cube[:1])
 
 
-def _smooth(nm, count=40):  # (C, 1, count)
+def _smooth_spectra(nm, count=40):  # (C, 1, count)
     random = torch.Generator().manual_seed(0)
     middle, width, height = (torch.rand(count, 3, generator=random).double() for _ in range(3))
     t = (torch.tensor(nm).double()[:, None, None] - 400 - 300 * middle) / (40 + 80 * width)
@@ -45,34 +45,36 @@ def _smooth(nm, count=40):  # (C, 1, count)
 
 
 def test_smooth_spectra_are_followed_between_bands():
-    fine = [405.0 + 5 * band for band in range(58)]
-    truth = _smooth(fine)
+    fine_nm = [405.0 + 5 * band for band in range(58)]
+    truth = _smooth_spectra(fine_nm)
     std = torch.full((31, 1, 40), 1e-6, dtype=torch.float64)
-    got, error = interpolate_spectra(_smooth(CAVE), CAVE, fine, std)
-    linear = resample(_smooth(CAVE), CAVE, fine)
-    assert (got - truth).norm() < 0.2 * (linear - truth).norm()
-    away = (got - truth)[::2] / error[::2]  # between bands
-    assert 0.1 < away.square().mean().sqrt() < 2
+    result, error = interpolate_spectra(_smooth_spectra(CAVE), CAVE, fine_nm, std)
+    linear = resample(_smooth_spectra(CAVE), CAVE, fine_nm)
+    assert (result - truth).norm() < 0.2 * (linear - truth).norm()
+    normalized_errors = (result - truth)[::2] / error[::2]  # between bands
+    assert 0.1 < normalized_errors.square().mean().sqrt() < 2
 
 
 def test_error_bars_widen_between_bands():
     nm = [450.0, 480.0, 510.0, 540.0, 570.0, 600.0]
     std = 0.01 + uniform(6, 2, 3, dtype=torch.float64)
     cube = uniform(6, 2, 3, dtype=torch.float64)
-    wanted = [480.0, 482.0, 487.0, 495.0, 510.0]
-    _, error = interpolate_spectra(cube, nm, wanted, std)
+    target_nm = [480.0, 482.0, 487.0, 495.0, 510.0]
+    _, error = interpolate_spectra(cube, nm, target_nm, std)
     assert torch.equal(error[[0, 4]], std[[1, 2]])
-    _, alone = interpolate_spectra(cube, nm, wanted, 0 * std)
-    assert (alone[0] == 0).all()
-    assert (alone[1:4].diff(dim=0) > 0).all()
-    torch.testing.assert_close(interpolate_spectra(2 * cube, nm, wanted, 0 * std)[1], 2 * alone)
+    _, interpolation_std = interpolate_spectra(cube, nm, target_nm, 0 * std)
+    assert (interpolation_std[0] == 0).all()
+    assert (interpolation_std[1:4].diff(dim=0) > 0).all()
+    torch.testing.assert_close(
+        interpolate_spectra(2 * cube, nm, target_nm, 0 * std)[1], 2 * interpolation_std
+    )
 
 
 def test_what_is_interpolated_is_linear_in_a_flat_cube_and_has_a_gradient():
     cube = torch.full((5, 2, 2), 0.3, dtype=torch.float64, requires_grad=True)
-    got, _ = interpolate_spectra(cube, CAVE[:5], [404.0, 433.0])
-    torch.testing.assert_close(got, torch.full_like(got, 0.3), rtol=1e-3, atol=0)
-    got.sum().backward()
+    result, _ = interpolate_spectra(cube, CAVE[:5], [404.0, 433.0])
+    torch.testing.assert_close(result, torch.full_like(result, 0.3), rtol=1e-3, atol=0)
+    result.sum().backward()
     torch.testing.assert_close(
         cube.grad.sum(0), torch.full((2, 2), 2.0).double(), rtol=1e-3, atol=0
     )
@@ -97,20 +99,20 @@ def test_what_is_interpolated_is_linear_in_a_flat_cube_and_has_a_gradient():
     ],
 )
 def test_refused(interpolate, cube, source, target, message):
-    with pytest.raises((ValueError, TypeError), match=message) as caught:
+    with pytest.raises((ValueError, TypeError), match=message) as error_info:
         interpolate(cube, source, target)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error_info.value)
 
 
 def test_spectra_between_pixels():
     cube = uniform(4, 5, 7, dtype=torch.float64)
     points = [(0, 0), (4, 6), (2, 3.5), (1.25, 6), (3.75, 0.5)]
-    got = spectra_at(cube, points)
-    assert torch.equal(got[:2], torch.stack([cube[:, 0, 0], cube[:, 4, 6]]))
-    torch.testing.assert_close(got[2], (cube[:, 2, 3] + cube[:, 2, 4]) / 2)
-    torch.testing.assert_close(got[3], 0.75 * cube[:, 1, 6] + 0.25 * cube[:, 2, 6])
+    result = spectra_at(cube, points)
+    assert torch.equal(result[:2], torch.stack([cube[:, 0, 0], cube[:, 4, 6]]))
+    torch.testing.assert_close(result[2], (cube[:, 2, 3] + cube[:, 2, 4]) / 2)
+    torch.testing.assert_close(result[3], 0.75 * cube[:, 1, 6] + 0.25 * cube[:, 2, 6])
     upper, lower = (cube[:, row, :2].mean(1) for row in (3, 4))
-    torch.testing.assert_close(got[4], 0.25 * upper + 0.75 * lower)
+    torch.testing.assert_close(result[4], 0.25 * upper + 0.75 * lower)
     assert torch.equal(spectra_at(cube[:, :1, :1], [(0, 0)])[0], cube[:, 0, 0])
 
 

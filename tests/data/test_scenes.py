@@ -88,8 +88,8 @@ def test_matlab_counts_and_fractions(tmp_path, key):
     torch.testing.assert_close(
         load_scene(tmp_path / "scene1.mat", BANDS).cube, counts / counts.max(), rtol=0, atol=1e-6
     )
-    published = load_scene(tmp_path / "scene1.mat", BANDS, scale=65536)
-    torch.testing.assert_close(published.cube, counts / 65536, rtol=0, atol=1e-6)
+    scene = load_scene(tmp_path / "scene1.mat", BANDS, scale=65536)
+    torch.testing.assert_close(scene.cube, counts / 65536, rtol=0, atol=1e-6)
     savemat(tmp_path / "scene01.mat", {key: cube.permute(1, 2, 0).numpy()})
     fractions = load_scene(tmp_path / "scene01.mat", BANDS)
     assert torch.equal(fractions.cube, cube)
@@ -102,8 +102,8 @@ def test_matlab_counts_and_fractions(tmp_path, key):
 def test_tiff_states_its_wavelengths(tmp_path):
     cube = uniform(5, 6, 4)
     cassi.write_cube(tmp_path / "a.tif", cube, [440, 500, 560, 620, 700])
-    got = load_scene(tmp_path / "a.tif", BANDS).cube
-    torch.testing.assert_close(got, resample(cube, [440, 500, 560, 620, 700], BANDS))
+    resampled_cube = load_scene(tmp_path / "a.tif", BANDS).cube
+    torch.testing.assert_close(resampled_cube, resample(cube, [440, 500, 560, 620, 700], BANDS))
     with pytest.raises(ValueError, match=r"a\.tif: .* 430 nm would be extrapolated"):
         load_scene(tmp_path / "a.tif", [430, 500])
 
@@ -159,18 +159,18 @@ def test_links_are_followed_within_the_folder(tmp_path):
         (root / f"{name}.npy").symlink_to(target)
     (root / "again").symlink_to(".")
     (root / "0in").symlink_to("in")
-    with pytest.warns(UserWarning, match="skipped") as caught:
+    with pytest.warns(UserWarning, match="skipped") as warnings_info:
         scenes = find_scenes(root)
     assert scenes == [root / "a.npy", root / "b.npy", root / "in/c.npy"]
-    said = str(caught[0].message)
-    assert said.startswith(f"{root}: skipped 4 ")
+    text = str(warnings_info[0].message)
+    assert text.startswith(f"{root}: skipped 4 ")
     for part in (
         "b2.npy (a link to b.npy)",
         f"d.npy (its link leads out of {root})",
         "none.npy (its link leads nowhere)",
     ):
-        assert part in said
-    assert find_scenes(tmp_path / "other", within=tmp_path) == [tmp_path / "other/d.npy"]
+        assert part in text
+    assert find_scenes(tmp_path / "other", tree=tmp_path) == [tmp_path / "other/d.npy"]
 
 
 @pytest.mark.parametrize("name", ["a_{nm}nm.png", "{nm}.png"])
@@ -180,25 +180,25 @@ def test_pages_of_any_number_are_a_scene(tmp_path, levels, name):
         Image.fromarray(levels[band]).save(tmp_path / "a" / name.format(nm=int(nm)))
     assert find_scenes(tmp_path) == [tmp_path / "a"]
     scene = load_scene(tmp_path / "a", BANDS)
-    wanted = torch.from_numpy(levels[: len(BANDS)].astype(np.float32))
-    torch.testing.assert_close(scene.cube, wanted / wanted.max())
+    expected = torch.from_numpy(levels[: len(BANDS)].astype(np.float32))
+    torch.testing.assert_close(scene.cube, expected / expected.max())
     assert scene.wavelengths == BANDS
 
 
 def test_compact_keeps_half_a_step():
     scene = Scene("a", uniform(3, 6, 5), BANDS)
     scene.cube[0, 0, :2] = torch.tensor([0.0, 1.0])
-    small = scene.compact()
-    assert small.cube.dtype == torch.uint16
-    assert small.compact() is small
-    torch.testing.assert_close(small.values(), scene.cube, rtol=0, atol=0.5 / 65535 + 1e-7)
-    assert small.values()[0, 0, :2].tolist() == [0, 1]
-    for one in (scene, small):
-        part = one.values(1, 2, 3, 2)
-        assert torch.equal(part, one.values()[:, 1:4, 2:4])
+    compact_scene = scene.compact()
+    assert compact_scene.cube.dtype == torch.uint16
+    assert compact_scene.compact() is compact_scene
+    torch.testing.assert_close(compact_scene.values(), scene.cube, rtol=0, atol=0.5 / 65535 + 1e-7)
+    assert compact_scene.values()[0, 0, :2].tolist() == [0, 1]
+    for each_scene in (scene, compact_scene):
+        part = each_scene.values(1, 2, 3, 2)
+        assert torch.equal(part, each_scene.values()[:, 1:4, 2:4])
         assert part.is_contiguous()
         part.zero_()
-        assert one.values(1, 2, 3, 2).max() > 0
+        assert each_scene.values(1, 2, 3, 2).max() > 0
     for window in ((0, 0, 7, 5), (-1, 0, 2, 2), (5, 0, 2, 2), (0, 0, 0, 1)):
         with pytest.raises(ValueError, match="a: expected a window inside 6 x 5"):
             scene.values(*window)

@@ -18,11 +18,11 @@ def test_matlab73_means_the_same_axes_as_v5(tmp_path, save_hdf5_as_matlab):
     array = np.random.default_rng(0).random((6, 7, 3))
     scipy_io.savemat(tmp_path / "v5.mat", {"img": array, "lambda": NM[:3]})
     save_hdf5_as_matlab(tmp_path / "v73.mat", img=array, **{"lambda": np.array([NM[:3]])})
-    old, new = (io.load_cube(tmp_path / f"{name}.mat") for name in ("v5", "v73"))
-    assert old.axes == new.axes == "HWC"
-    assert torch.equal(old.data, new.data)
-    assert old.data.shape == (1, 3, 6, 7)
-    assert old.wavelengths == new.wavelengths == NM[:3]
+    file_v5, file_v73 = (io.load_cube(tmp_path / f"{name}.mat") for name in ("v5", "v73"))
+    assert file_v5.axes == file_v73.axes == "HWC"
+    assert torch.equal(file_v5.data, file_v73.data)
+    assert file_v5.data.shape == (1, 3, 6, 7)
+    assert file_v5.wavelengths == file_v73.wavelengths == NM[:3]
 
 
 def test_plain_hdf5_named_mat_keeps_its_axes(tmp_path):
@@ -83,9 +83,9 @@ def test_axis_orders(tmp_path, order):
     # Nothing tells rows from columns, so a file that has columns first has to be told.
     rows_first = order.index("H") < order.index("W")
     for axes in (order, order.lower(), *([None] if rows_first else [])):
-        loaded = io.load_cube(path, axes=axes)
-        assert loaded.axes == order
-        assert np.array_equal(loaded.data[0], cube)
+        loaded_cube = io.load_cube(path, axes=axes)
+        assert loaded_cube.axes == order
+        assert np.array_equal(loaded_cube.data[0], cube)
 
 
 def test_ambiguous_axes(tmp_path):
@@ -97,9 +97,9 @@ def test_ambiguous_axes(tmp_path):
     with pytest.raises(ValueError, match="cannot tell"):
         io.load_cube(path, bands=6)
     assert io.load_cube(path, axes="chw").data.shape == (1, 6, 6, 8)
-    for wrong in ("HW", "HWK", "HWCC", ""):
+    for wrong_axes in ("HW", "HWK", "HWCC", ""):
         with pytest.raises(ValueError, match="expected an order of 'CHW'"):
-            io.read_cube(path, axes=wrong)
+            io.read_cube(path, axes=wrong_axes)
 
 
 @pytest.mark.parametrize(
@@ -147,25 +147,27 @@ def test_wavelength_units(tmp_path, name, values, expected):
 def test_bands_are_put_in_rising_order(tmp_path, order):
     cube = RNG.random((3, 6, 7)).astype(np.float32)
     np.savez(tmp_path / "a.npz", cube=cube[order], wavelengths=np.array(NM[:3])[order])
-    loaded = io.load_cube(tmp_path / "a.npz")
-    assert loaded.wavelengths == NM[:3]
-    assert np.array_equal(loaded.data[0], cube)
-    assert "rising wavelength" in loaded.note
+    loaded_cube = io.load_cube(tmp_path / "a.npz")
+    assert loaded_cube.wavelengths == NM[:3]
+    assert np.array_equal(loaded_cube.data[0], cube)
+    assert "rising wavelength" in loaded_cube.note
 
 
 def test_integer_tiff(tmp_path):
-    grey = np.arange(3 * 6 * 7, dtype=np.uint16).reshape(3, 6, 7)
-    about = {"axes": "CYX", "wavelengths_nm": NM[:3]}
+    levels = np.arange(3 * 6 * 7, dtype=np.uint16).reshape(3, 6, 7)
+    metadata = {"axes": "CYX", "wavelengths_nm": NM[:3]}
     path = tmp_path / "a.tif"
-    tifffile.imwrite(path, grey, photometric="minisblack", metadata=about | {"full_scale": 1023})
-    loaded = io.load_cube(path)
-    np.testing.assert_array_equal(loaded.data[0], grey / np.float32(1023))
-    assert "uint16 divided by full_scale 1023" in loaded.note
-    tifffile.imwrite(path, grey, photometric="minisblack", metadata=about)
-    loaded = io.load_cube(path)
-    np.testing.assert_array_equal(loaded.data[0], grey / np.float32(65535))
-    assert "uint16 divided by 65535" in loaded.note
-    tifffile.imwrite(path, grey, photometric="minisblack", metadata=about | {"full_scale": 0})
+    tifffile.imwrite(
+        path, levels, photometric="minisblack", metadata=metadata | {"full_scale": 1023}
+    )
+    loaded_cube = io.load_cube(path)
+    np.testing.assert_array_equal(loaded_cube.data[0], levels / np.float32(1023))
+    assert "uint16 divided by full_scale 1023" in loaded_cube.note
+    tifffile.imwrite(path, levels, photometric="minisblack", metadata=metadata)
+    loaded_cube = io.load_cube(path)
+    np.testing.assert_array_equal(loaded_cube.data[0], levels / np.float32(65535))
+    assert "uint16 divided by 65535" in loaded_cube.note
+    tifffile.imwrite(path, levels, photometric="minisblack", metadata=metadata | {"full_scale": 0})
     with pytest.raises(ValueError, match="positive full_scale, got 0"):
         io.read_cube(path)
 
@@ -197,16 +199,21 @@ def test_tiff_pages_of_other_programs(tmp_path):
 def test_envi_of_other_programs(tmp_path, interleave):
     cube = np.random.default_rng(0).integers(0, 10000, (6, 7, 3)).astype(np.int16)
     micrometres = [w / 1000 for w in NM[2::-1]]
-    about = {"wavelength": micrometres, "Wavelength Units": "Micrometers"}
-    about["reflectance scale factor"] = 10000
-    how = {"ext": ".dat", "interleave": interleave, "byteorder": "big", "metadata": about}
-    envi.save_image(str(tmp_path / "a.hdr"), cube, **how)
+    metadata = {"wavelength": micrometres, "Wavelength Units": "Micrometers"}
+    metadata["reflectance scale factor"] = 10000
+    envi_options = {
+        "ext": ".dat",
+        "interleave": interleave,
+        "byteorder": "big",
+        "metadata": metadata,
+    }
+    envi.save_image(str(tmp_path / "a.hdr"), cube, **envi_options)
     for name in ("a.hdr", "a.dat"):
-        loaded = io.load_cube(tmp_path / name)
-        assert loaded.axes == "HWC"
-        assert loaded.wavelengths == NM[:3]
+        loaded_cube = io.load_cube(tmp_path / name)
+        assert loaded_cube.axes == "HWC"
+        assert loaded_cube.wavelengths == NM[:3]
         expected = (cube / np.float32(10000)).transpose(2, 0, 1)[::-1]
-        np.testing.assert_array_equal(loaded.data[0], expected)
+        np.testing.assert_array_equal(loaded_cube.data[0], expected)
     (tmp_path / "a.dat").unlink()
     with pytest.raises(ValueError, match=r"no data file a\.img"):
         io.read_cube(tmp_path / "a.hdr")

@@ -58,8 +58,8 @@ def test_mean_and_variance(options, variance):
 
 def test_saturation_at_full_well_and_at_the_converter():
     sensor = Sensor(**CAMERA, saturate=True)
-    full = torch.full((1, 1, 400, 400), 1e4).double()
-    torch.testing.assert_close(_expose(sensor, 5.0), full, rtol=1e-6, atol=0)
+    saturated_light = torch.full((1, 1, 400, 400), 1e4).double()
+    torch.testing.assert_close(_expose(sensor, 5.0), saturated_light, rtol=1e-6, atol=0)
     low = Sensor(**CAMERA | {"gain": 1.0}, saturate=True, offset=95.0)
     assert _expose(low, 5.0).max().item() == pytest.approx(4000, rel=1e-6)
     assert _expose(Sensor(**CAMERA), 5.0).mean().item() == pytest.approx(5e4, rel=1e-3)
@@ -80,24 +80,24 @@ def test_frames_are_whole_counts():
 
 def test_a_raw_frame_keeps_the_dark_level():
     options = CAMERA | {"dark": 200.0, "offset": 64.0}
-    raw, corrected = (_expose(Sensor(**options, raw=raw), 0.1) for raw in (True, False))
+    raw, corrected_frame = (_expose(Sensor(**options, raw=raw), 0.1) for raw in (True, False))
     level = torch.full_like(raw, 64 * 2.5 + 200)
-    torch.testing.assert_close(raw - corrected, level, rtol=1e-5, atol=0)
+    torch.testing.assert_close(raw - corrected_frame, level, rtol=1e-5, atol=0)
 
 
 def test_hot_pixels_stay_where_they_are():
     sensor = Sensor(**CAMERA, hot=0.01, hot_level=0.8)
     first, second = _expose(sensor, 0.0, seed=1), _expose(sensor, 0.0, seed=2)
-    hot = first > 4000
-    assert hot.sum() == 1600
-    assert torch.equal(hot, second > 4000)
+    is_hot = first > 4000
+    assert is_hot.sum() == 1600
+    assert torch.equal(is_hot, second > 4000)
     assert not torch.equal(first, second)
-    assert first[hot].mean().item() == pytest.approx(8000, rel=0.01)
-    assert torch.equal(hot, _expose(Sensor(**CAMERA, hot=0.01, prnu=0.1), 0.0) > 4000)
-    other = _expose(Sensor(**CAMERA, hot=0.01, seed=1), 0.0) > 4000
-    assert (hot & other).sum() < 100
-    listed = _expose(Sensor(**CAMERA, hot=[[3, 4], [399, 0]]), 0.0) > 4000
-    assert listed.nonzero()[:, 2:].tolist() == [[3, 4], [399, 0]]
+    assert first[is_hot].mean().item() == pytest.approx(8000, rel=0.01)
+    assert torch.equal(is_hot, _expose(Sensor(**CAMERA, hot=0.01, prnu=0.1), 0.0) > 4000)
+    other_seed = _expose(Sensor(**CAMERA, hot=0.01, seed=1), 0.0) > 4000
+    assert (is_hot & other_seed).sum() < 100
+    is_listed = _expose(Sensor(**CAMERA, hot=[[3, 4], [399, 0]]), 0.0) > 4000
+    assert is_listed.nonzero()[:, 2:].tolist() == [[3, 4], [399, 0]]
 
 
 def test_every_shot_and_sample_meets_the_same_pixels():
@@ -120,12 +120,12 @@ def test_a_gpu_has_the_same_sensor():
         pytest.skip("no CUDA device")
     sensor = Sensor(**IDEAL, prnu=0.1, hot=0.05)
     y = torch.rand(2, 1, 20, 30)
-    there = sensor(y.cuda(), BANDS, seeded())
-    torch.testing.assert_close(there.cpu(), sensor(y, BANDS, seeded()))
+    frame_of_gpu = sensor(y.cuda(), BANDS, seeded())
+    torch.testing.assert_close(frame_of_gpu.cpu(), sensor(y, BANDS, seeded()))
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"exposure": 0}, "exposure: expected a number > 0, got 0"),
         ({"full_well": 0}, "full_well: expected a number > 0, or null"),
@@ -139,8 +139,8 @@ def test_a_gpu_has_the_same_sensor():
         ({"seed": -1}, "seed: expected a whole number"),
     ],
 )
-def test_refused(options, said):
-    with pytest.raises(ValueError, match=said):
+def test_refused(options, message):
+    with pytest.raises(ValueError, match=message):
         Sensor(**options)
 
 

@@ -25,11 +25,11 @@ def test_a_mask_per_sample():
     y, system = Simulator(RandomMasks())(x, seeded())
     assert system.mask.shape == (3, 1, 1, 6, 8)
     for b in range(3):
-        alone = SDCassi(system.mask[b], bands=4, step=2)
-        torch.testing.assert_close(y[b : b + 1], alone(x[b : b + 1]))
+        single_system = SDCassi(system.mask[b], bands=4, step=2)
+        torch.testing.assert_close(y[b : b + 1], single_system(x[b : b + 1]))
     assert not torch.equal(system.mask[0], system.mask[1])
-    _, single = Simulator(RandomMasks())(x[:1], seeded())
-    assert single.mask.shape == (1, 1, 6, 8)
+    _, single_camera = Simulator(RandomMasks())(x[:1], seeded())
+    assert single_camera.mask.shape == (1, 1, 6, 8)
 
 
 def test_steps_are_drawn():
@@ -51,9 +51,9 @@ def _assert_repeatable(noise, device):
     x, generator = uniform(2, 3, 6, 8).to(device), seeded()
     first = simulator(x, generator)[0]
     second = simulator(x, generator)[0]
-    again = seeded()
-    assert torch.equal(simulator(x, again)[0], first)
-    assert torch.equal(simulator(x, again)[0], second)
+    same_generator = seeded()
+    assert torch.equal(simulator(x, same_generator)[0], first)
+    assert torch.equal(simulator(x, same_generator)[0], second)
     assert first.shape != second.shape or not torch.equal(first, second)
     assert first.device.type == device
 
@@ -110,9 +110,9 @@ def test_cubes_that_do_not_fit():
 
 def test_offsets_and_the_detector_of_the_whole_mask():
     mask, offsets = uniform(8, 20), [-0.5, 1.25, 3.0]
-    whole, x = SDCassi(mask, 3, offsets=offsets, detector=22), uniform(1, 3, 8, 20)
+    full_camera, x = SDCassi(mask, 3, offsets=offsets, detector=22), uniform(1, 3, 8, 20)
     y, system = Simulator(mask, offsets=offsets, detector=22)(x, seeded())
-    assert torch.equal(y, whole(x))
+    assert torch.equal(y, full_camera(x))
     # A crop has a detector that is smaller by as much as it is itself.
     crops = Simulator(MaskCrops(mask), offsets=offsets, detector=22)
     y, system = crops(x[..., :12].expand(2, -1, -1, -1), seeded())

@@ -18,27 +18,28 @@ def test_parts_make_the_cube_that_readers_read(tmp_path, name):
     stack.write(x[:, :17], slice(0, 17), slice(None))
     stack.write(x[:, 17:, :9], slice(17, 30), slice(0, 9))
     stack.write(x[:, 17:, 9:], slice(17, 30), slice(9, 20))
-    loaded = io.load_cube(tmp_path / name, axes="CHW")
-    assert np.array_equal(loaded.data[0].numpy(), x)
-    assert loaded.wavelengths == nm
-    again, wavelengths = open_stack(tmp_path / name)
+    loaded_cube = io.load_cube(tmp_path / name, axes="CHW")
+    assert np.array_equal(loaded_cube.data[0].numpy(), x)
+    assert loaded_cube.wavelengths == nm
+    reopened_stack, wavelengths = open_stack(tmp_path / name)
     assert wavelengths == nm
-    part = again.read(slice(1, 3), slice(4, 20), slice(2, 5))
+    part = reopened_stack.read(slice(1, 3), slice(4, 20), slice(2, 5))
     assert np.array_equal(part, x[1:3, 4:20, 2:5])
 
 
 def test_a_store_of_many_chunks(tmp_path, monkeypatch):
-    monkeypatch.setattr("cassi.data.formats.zarr._CHUNK", 4 * 20 * 4)  # of four rows
+    monkeypatch.setattr("cassi.data.formats.zarr._CHUNK_BYTES", 4 * 20 * 4)  # of four rows
     x = np.random.default_rng(0).random((3, 30, 20), dtype=np.float32)
     stack = create_stack(tmp_path / "cube.zarr", x.shape, NM)
     stack.write(x[:, :9], slice(0, 9), slice(None))
     stack.write(x[:, 9:, :7], slice(9, 30), slice(0, 7))
     stack.write(x[:, 9:, 7:], slice(9, 30), slice(7, 20))
     assert np.array_equal(io.load_cube(tmp_path / "cube.zarr").data[0].numpy(), x)
-    again, _ = open_stack(tmp_path / "cube.zarr")
-    assert np.array_equal(again.read(slice(1, 3), slice(7, 22), slice(3, 9)), x[1:3, 7:22, 3:9])
-    opened = xarray.open_zarr(tmp_path / "cube.zarr", consolidated=False)["cube"]
-    assert np.array_equal(opened.values, x)
+    reopened_stack, _ = open_stack(tmp_path / "cube.zarr")
+    part = reopened_stack.read(slice(1, 3), slice(7, 22), slice(3, 9))
+    assert np.array_equal(part, x[1:3, 7:22, 3:9])
+    opened_array = xarray.open_zarr(tmp_path / "cube.zarr", consolidated=False)["cube"]
+    assert np.array_equal(opened_array.values, x)
     (tmp_path / "cube.zarr/cube/c/1/2/0").unlink()
     with pytest.raises(ValueError, match="cut short"):
         io.load_cube(tmp_path / "cube.zarr")

@@ -1,4 +1,4 @@
-"""What is done: records, the files that they list, and what damage and kills leave."""
+"""The store of results: records, checksums of files, damage and killed writers."""
 
 import contextlib
 import errno
@@ -52,8 +52,8 @@ def test_a_result_is_done_under_its_fingerprint(store, cube):
     store.write("scene 2", "k", {})
     assert store.is_done("scene 2", "k")
     # The folder may be moved, with all that lies in it.
-    moved = store.root.rename(store.root.with_name("moved"))
-    assert Store(moved).is_done("scene/gap_tv", "k")
+    moved_folder = store.root.rename(store.root.with_name("moved"))
+    assert Store(moved_folder).is_done("scene/gap_tv", "k")
 
 
 def test_files_that_are_not_whole_are_not_done(store, cube):
@@ -92,8 +92,13 @@ def test_a_damaged_record_counts_as_not_there(store, cube, column, value):
 
 def test_a_damaged_file_is_made_again(store, cube):
     store.write("one", "k", VALUES, [cube])
-    whole = store.file.read_bytes()
-    for content in (b"", whole[: len(whole) // 2], b"no database" * 99, whole[:16] + bytes(99)):
+    whole_file = store.file.read_bytes()
+    for content in (
+        b"",
+        whole_file[: len(whole_file) // 2],
+        b"no database" * 99,
+        whole_file[:16] + bytes(99),
+    ):
         store.file.write_bytes(content)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -101,8 +106,8 @@ def test_a_damaged_file_is_made_again(store, cube):
             store.write("one", "k", VALUES, [cube])
         assert store.is_done("one", "k")
     # A byte of the text of a record is no longer what its checksum says.
-    at = whole.index(b"psnr")
-    store.file.write_bytes(whole[:at] + b"PSNR" + whole[at + 4 :])
+    at = whole_file.index(b"psnr")
+    store.file.write_bytes(whole_file[:at] + b"PSNR" + whole_file[at + 4 :])
     with pytest.warns(UserWarning, match="checksum|made again"):
         assert store.read("one") is None
 
@@ -133,8 +138,8 @@ def test_a_record_names_no_file_elsewhere(store, cube, tmp_path):
         record = {"fingerprint": "k", "done": True, "files": {str(file): [10, "0"]}, "values": {}}
         seal(store, "a", record)
         assert not store.is_done("a", "k")
-    for wrong in ({"files": []}, {"files": {"a": 1}}, {"values": 3}):
-        seal(store, "a", record | wrong)
+    for changes in ({"files": []}, {"files": {"a": 1}}, {"values": 3}):
+        seal(store, "a", record | changes)
         with pytest.warns(UserWarning, match="made again"):
             assert not store.is_done("a", "k")
 
@@ -167,8 +172,8 @@ def test_a_killed_write_leaves_what_was_there(tmp_path):
 
 def test_several_processes_write(tmp_path):
     def write(number):
-        for each in range(20):
-            Store(tmp_path).write(f"{number}-{each}", "k", {"a": each})
+        for index in range(20):
+            Store(tmp_path).write(f"{number}-{index}", "k", {"a": index})
 
     context = multiprocessing.get_context("fork")
     processes = [context.Process(target=write, args=(number,)) for number in range(3)]
@@ -203,17 +208,17 @@ def test_a_fingerprint_knows_files(tmp_path):
         os.utime(path, ns=(0, 0))
     value = {"mask": [str(file)]}
     assert stamp(value) == stamp({"mask": [file]}) == {"mask": [["mask.mat", 3, 0]]}
-    known = fingerprint(value), fingerprint(value, content=True)
-    assert fingerprint({"mask": [str(copy)]}, content=True) == known[1]
+    fingerprints = fingerprint(value), fingerprint(value, content=True)
+    assert fingerprint({"mask": [str(copy)]}, content=True) == fingerprints[1]
     os.utime(file, ns=(0, 5))
-    assert fingerprint(value) != known[0]
-    assert fingerprint(value, content=True) == known[1]
+    assert fingerprint(value) != fingerprints[0]
+    assert fingerprint(value, content=True) == fingerprints[1]
     file.write_bytes(b"two")
-    assert fingerprint(value, content=True) != known[1]
+    assert fingerprint(value, content=True) != fingerprints[1]
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "message"),
     [
         (OSError(errno.ENOSPC, "No space", "a.tif"), "a.tif: No space; make room, then the same"),
         (OSError(errno.EDQUOT, "Quota"), "Quota; make room, then the same command goes on"),
@@ -222,9 +227,9 @@ def test_a_fingerprint_knows_files(tmp_path):
         (OSError(), "OSError"),
     ],
 )
-def test_what_the_disk_says(error, said):
+def test_what_the_disk_says(error, message):
     line = describe_oserror(error)
-    assert line == said or line.startswith(f"{said} ")
+    assert line == message or line.startswith(f"{message} ")
     assert error.errno is None or error.errno in DISK_ERRORS
     assert ("make room" in line) == (error.errno in DISK_FULL)
     assert (error.errno in UNWRITABLE) == (error.errno is not None)

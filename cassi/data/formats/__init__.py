@@ -1,7 +1,8 @@
-"""What the readers and writers of all file formats share.
+"""`Source`, which every reader of a file format yields, and functions that readers share.
 
-Readers run in the process of `cassi.data.worker`, which limits what a file can do. So they ask the
-library of the format, and check what it would pass over: parts that are missing or lie elsewhere.
+Readers run in the sandboxed reader (`cassi.data.worker`), which limits what a file can do. So they
+leave the file to the library of its format. They check only what that library accepts without an
+error: parts of the values that are missing, or that lie in other files.
 """
 
 import functools
@@ -19,24 +20,24 @@ from cassi.control_groups import read_limits
 
 @dataclass(frozen=True)
 class Source:
-    """What one open file holds.
+    """The content of one open file.
 
     Attributes:
-        shapes: Shape of every numeric array by name; the name is "" where arrays have none.
-        read: Reads one of them by name.
-        others: What else is there, by name, in words ("a cell array").
+        shapes: Shape of every numeric array by name; the name is "" if the format has no names.
+        read: Returns one of these arrays by name.
+        other_items: Items that are no numeric arrays: what they are ("a cell array") by name.
         axes: Axis order stated by the file itself, by array name, for example "CHW".
         units: Units of arrays, where the file states them.
         wavelengths: Wavelengths and their unit stated outside the arrays (headers, attributes).
-        scale: What values are to be divided by, and the name the file gives it. None: nothing is
-            stated, and integers of an image are divided by the maximum of their type.
+        scale: Divisor of the values, and the name that the file gives it. None: the file states
+            none, and integers of an image are divided by the maximum of their type.
         image: Whether integers are grey levels of an image rather than plain numbers.
-        missing: Stored values that stand for no value. A 0 of an image is taken for darkness.
+        missing: Values that mark a missing pixel. In an image a 0 is taken for darkness instead.
     """
 
     shapes: dict[str, tuple[int, ...]]
     read: Callable[[str], np.ndarray]
-    others: dict[str, str] = field(default_factory=dict)
+    other_items: dict[str, str] = field(default_factory=dict)
     axes: dict[str, str] = field(default_factory=dict)
     units: dict[str, str] = field(default_factory=dict)
     wavelengths: tuple[object, str] | None = None
@@ -52,32 +53,39 @@ Writer = Callable[..., None]
 
 
 @contextmanager
-def blaming(what: str) -> Iterator[None]:
-    """Turn whatever a library raises into a ValueError of one line that begins with ``what``."""
+def name_errors(beginning: str) -> Iterator[None]:
+    """Turn any error of a library into a ValueError of one line that begins with ``beginning``."""
     try:
         yield
     except Exception as error:
+        # Some libraries put parts of the file into their messages, so those are cut.
         reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise ValueError(f"{what}: {reason}") from error
+        raise ValueError(f"{beginning}: {reason}") from error
 
 
 def find_missing(
-    stored: np.ndarray, missing: Iterable[float], valid: tuple[float, float] = (-math.inf, math.inf)
+    values: np.ndarray,
+    missing_values: Iterable[float],
+    valid: tuple[float, float] = (-math.inf, math.inf),
 ) -> np.ndarray:
-    """Tell which stored values stand for none: those of a list, and those out of a range."""
-    gone = np.isin(stored, list(missing))
-    for beyond, limit in ((np.less, valid[0]), (np.greater, valid[1])):
-        gone |= beyond(stored, limit) if math.isfinite(limit) else False
-    return gone
+    """Return a mask, bool, of values that are in a list or outside the `valid` range."""
+    is_missing = np.isin(values, list(missing_values))
+    # Only finite limits: an integer compared with infinity would be converted to float64.
+    if math.isfinite(valid[0]):
+        is_missing |= values < valid[0]
+    if math.isfinite(valid[1]):
+        is_missing |= values > valid[1]
+    return is_missing
 
 
-def blank(values: np.ndarray, gone: np.ndarray) -> np.ndarray:
-    """Return values with NaN where there are none."""
-    return np.where(gone, np.float32(np.nan), values) if gone.any() else values
+def blank(values: np.ndarray, is_missing: np.ndarray) -> np.ndarray:
+    """Return values with NaN where they are missing."""
+    return np.where(is_missing, np.float32(np.nan), values) if is_missing.any() else values
 
 
 def drop_opacity(levels: np.ndarray, opacity: np.ndarray) -> np.ndarray:
-    """Return the levels of an image without its opacity, which must not be what has the pattern."""
+    """Return the levels of an image; ValueError if only its opacity differs between pixels."""
+    # A mask may be drawn as an opacity in one colour. Without the opacity nothing would be left.
     if np.ptp(levels) == 0 and np.ptp(opacity) > 0:
         raise ValueError("its pattern is in the opacity, and all its levels are one; save it grey")
     return levels
@@ -85,28 +93,30 @@ def drop_opacity(levels: np.ndarray, opacity: np.ndarray) -> np.ndarray:
 
 @functools.cache
 def machine_memory(root: Path = Path("/")) -> int:
-    """Bytes of memory this process may use.
+    """Return how many bytes of memory this process may use.
 
-    What the machine has, the strictest of all control groups above this process (version 1 and 2)
-    leaves, and SLURM grants: `SLURM_MEM_PER_NODE`, or `SLURM_MEM_PER_CPU` for each of
-    `SLURM_CPUS_ON_NODE` (in MiB). Linux tells this below `root`.
+    It is the smallest of three numbers: the memory of the machine, the limits of all control groups
+    above this process (version 1 and 2), and what SLURM grants. SLURM grants
+    `SLURM_MEM_PER_NODE`, or `SLURM_MEM_PER_CPU` times `SLURM_CPUS_ON_NODE`, in MiB. The limits are
+    files of Linux below `root`.
     """
     try:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError):  # not on every system
-        memory = 1 << 62
+        memory = 1 << 62  # no limit is known
     names = ("SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU", "SLURM_CPUS_ON_NODE")
-    told = [os.environ.get(name, "") for name in names]
-    node, each, cores = (int(text) if text.isdecimal() else 0 for text in told)
-    if granted := node or each * cores:  # 0 means all
-        memory = min(memory, granted << 20)
+    texts = [os.environ.get(name, "") for name in names]
+    node, per_core, cores = (int(text) if text.isdecimal() else 0 for text in texts)
+    # SLURM writes 0 for all the memory of the node.
+    if slurm_mib := node or per_core * cores:
+        memory = min(memory, slurm_mib << 20)
     for words in read_limits(root, "memory", ["memory.max"], ["memory.limit_in_bytes"]):
         memory = min([memory, *(int(word) for word in words if word.isdecimal())])
     return memory
 
 
 def as_text(value: object) -> str:
-    """Text out of an attribute or a small array of any text type; "" if it is none."""
+    """Return the text of an attribute or of an array with one text; "" if it is no text."""
     value = np.asarray(value)
     if value.size != 1 or value.dtype.kind not in "SUO":
         return ""
@@ -115,9 +125,9 @@ def as_text(value: object) -> str:
 
 
 def as_numbers(values: object) -> np.ndarray:
-    """Return numbers, or texts of numbers, as float64 `(N,)`; empty where they are none.
+    """Return numbers, or texts of numbers, as float64 `(N,)`; empty if they are no numbers.
 
-    One text lists them with commas, in braces or not.
+    A single text is a list with commas, with braces around it or without.
     """
     try:
         if isinstance(values, str):

@@ -1,4 +1,7 @@
-"""One array of a file, found and brought into order; needs numpy and the libraries of formats."""
+"""Read one array of a file or a folder of images: choose it, order its axes, scale its integers.
+
+This runs in the sandboxed reader, so it imports numpy and the libraries of formats, but no torch.
+"""
 
 from contextlib import ExitStack
 from functools import partial
@@ -11,13 +14,13 @@ from cassi.data.formats import (
     Reader,
     Source,
     as_numbers,
-    blaming,
     blank,
     envi,
     find_missing,
     hdf5,
     hyperspy,
     mat,
+    name_errors,
     netcdf,
     numpy,
     planes,
@@ -41,11 +44,13 @@ READERS: dict[str, Reader] = {
 }
 FOLDERS = (".zarr",)
 """Formats that are folders."""
-_CONVERTERS = (8, 10, 12, 14)
-"""Bits of the sensors whose frames lie in files of 16."""
-_MOST_WAVELENGTHS = 1 << 16
-_LEAST = 1e-31
-"""Of the largest value: a ten-millionth of it has all its digits in float32."""
+# Bits of sensors whose frames are stored in 16-bit files, without a note of the bits.
+_SENSOR_BITS = (8, 10, 12, 14)
+# A file may list any number of wavelengths, but the answer of the sandboxed reader is one line.
+_MAX_WAVELENGTHS = 1 << 16
+# float32 has all its digits from 1.2e-38 on. With a largest value of 1e-31, values down to a
+# ten-millionth of it keep them.
+_MIN_LARGEST_VALUE = 1e-31
 
 
 def read_array(
@@ -60,83 +65,101 @@ def read_array(
     """Read one array of a file or folder.
 
     Args:
-        path: it is there, and has a suffix of `READERS` or is a folder of images.
-        role: of `ROLES`.
-        key: name of the array; None finds it.
-        axes: order of its axes; None finds it.
+        path: an existing file with a suffix of `READERS`, or a folder of images.
+        role: a key of `ROLES`.
+        key: name of the array; None chooses it by `role`.
+        axes: order of the axes; None takes it from the file or the shape.
         bands: number of bands expected, a hint for the order of the axes.
         counts: take integers as they are.
-        pages: names of the images of a folder that are read; None for all.
+        pages: names of the images of a folder to read; None for all.
 
     Returns:
-        The array, its axes in the order of "KCHW"; and what it is, in values of JSON: `key`,
+        The array, its axes in the order of "KCHW", and a description in values of JSON: `key`,
         `axes` and `shape` in the file, `wavelengths` (values and unit, or None), `remarks`,
-        `counts` and `full_scale` as in `cassi.data.io.Loaded`.
+        `missing` (a message, or ""), `counts` and `full_scale` (see `cassi.data.io.Loaded`).
+
+    Raises:
+        ValueError: the file is damaged, or it has no array or several arrays that fit.
     """
-    images = path.is_dir() and path.suffix.lower() not in FOLDERS
-    what = f"cannot read {path} as {'images' if images else path.suffix.lower()}"
+    is_image_folder = path.is_dir() and path.suffix.lower() not in FOLDERS
+    read_error = f"cannot read {path} as {'images' if is_image_folder else path.suffix.lower()}"
     with ExitStack() as stack:
-        with blaming(what):
-            reader = partial(planes.read_planes, pages=pages) if images else _reader(path, role)
-            source = stack.enter_context(reader(path))
-        with blaming(str(path)):
+        with name_errors(read_error):
+            source = stack.enter_context(_choose_reader(path, role, pages)(path))
+        with name_errors(str(path)):
             key, shape, order = choose_array(source, ROLES[role], key, axes, bands)
-        with blaming(what):
-            array = source.read(key)
-            listed = _listed_wavelengths(source, shape[order.index("C")]) if "C" in order else None
-        with blaming(str(path)):
-            unscaled = array.dtype.kind in "iu" and source.scale is None
-            dark = [value for value in source.missing if source.image and value == 0]
-            gone = find_missing(array.reshape(shape), set(source.missing) - set(dark))
-            remarks = ["0 taken for darkness, not for its no-data value"] if dark else []
-            array, remark, full = scale_integers(array.reshape(shape), source, role, counts)
-            array = blank(array, gone)
+        with name_errors(read_error):
+            array, wavelengths = source.read(key), None
+            if "C" in order:
+                wavelengths = _read_wavelengths(source, shape[order.index("C")])
+        with name_errors(str(path)):
+            is_unscaled = array.dtype.kind in "iu" and source.scale is None
+            # In an image 0 is darkness, even if the file declares it as its no-data value.
+            zeros = [value for value in source.missing if source.image and value == 0]
+            is_missing = find_missing(array.reshape(shape), set(source.missing) - set(zeros))
+            remarks = ["0 taken for darkness, not for its no-data value"] if zeros else []
+            array, remark, full_scale = scale_integers(array.reshape(shape), source, role, counts)
+            array = blank(array, is_missing)
             check_float32(array)
-    target = "".join(letter for letter in "KCHW" if letter in order)
-    about = {
+    target_order = "".join(letter for letter in "KCHW" if letter in order)
+    description = {
         "key": key,
         "axes": order,
         "shape": shape,
-        "wavelengths": listed,
+        "wavelengths": wavelengths,
         "remarks": [remark, *remarks] if remark else remarks,
-        "missing": _count_missing(source, int(gone.sum())),
-        "counts": unscaled,
-        "full_scale": full,
+        "missing": _count_missing(source, int(is_missing.sum())),
+        "counts": is_unscaled,
+        "full_scale": full_scale,
     }
-    return array.transpose([order.index(letter) for letter in target]), about
+    return array.transpose([order.index(letter) for letter in target_order]), description
 
 
-def _reader(path: Path, role: str) -> Reader:
-    """Return what reads a file; the picture of a guide may have colours."""
+def _choose_reader(path: Path, role: str, pages: list[str] | None) -> Reader:
+    """Return the reader of a file or a folder; only the picture of a guide may have colours."""
     suffix = path.suffix.lower()
+    if path.is_dir() and suffix not in FOLDERS:
+        return partial(planes.read_planes, pages=pages)
     if (role, suffix) == ("guide", ".png"):
         return partial(png.read_png, colours=True)
     return READERS[suffix]
 
 
-def _count_missing(source: Source, number: int) -> str:
-    stated = ", ".join(f"{value:g}" for value in source.missing if value)
-    return f"{number} values are its data ignore value {stated}" if number else ""
+def _count_missing(source: Source, count: int) -> str:
+    """Return a message on missing values, "" if there are none."""
+    listed_values = ", ".join(f"{value:g}" for value in source.missing if value)
+    return f"{count} values are its data ignore value {listed_values}" if count else ""
 
 
-def _listed_wavelengths(source: Source, bands: int) -> tuple[list[float], str] | None:
-    name, unit = find_wavelengths(source, bands)
-    stated = (source.read(name), unit) if name else source.wavelengths
-    if stated is None:
+def _read_wavelengths(source: Source, bands: int) -> tuple[list[float], str] | None:
+    """Return the wavelengths of an array or of the header, and their unit; None if there are none.
+
+    Their number is not checked; one more than the limit is kept, so that they never fit the bands.
+    """
+    values: object
+    key, unit = find_wavelengths(source, bands)
+    if key:
+        values = source.read(key)
+    elif source.wavelengths is not None:
+        values, unit = source.wavelengths
+    else:
         return None
-    return as_numbers(stated[0])[: _MOST_WAVELENGTHS + 1].tolist(), str(stated[1])[:64]
+    return as_numbers(values)[: _MAX_WAVELENGTHS + 1].tolist(), str(unit)[:64]
 
 
 def scale_integers(
     array: np.ndarray, source: Source, role_name: str, counts: bool = False
 ) -> tuple[np.ndarray, str, float | None]:
-    """Bring integer grey levels of a file to [0, 1]; a mask of zeros and ones is never scaled.
+    """Scale integer grey levels of a file to [0, 1]; a mask of zeros and ones is never scaled.
 
-    Where they are `counts`, integers are taken as they are, whatever the file says of them.
+    With `counts`, integers are taken as they are, even if the file states a scale.
 
     Returns:
-        The array; a remark on what was done to integers ("" if there were none); what the largest
-        integer that there can be has become (None where that is unknown).
+        The array; a remark on the scaling of integers ("" for other numbers); the value that the
+        largest possible integer has now (None if it is unknown).
+
+    Raises:
+        ValueError: the numbers are complex or of another type, or the scale is not positive.
     """
     kind, dtype = array.dtype.kind, array.dtype
     if kind == "c":
@@ -153,15 +176,20 @@ def scale_integers(
         return array / np.float32(divisor), remark, 1.0 if reason == "full_scale" else None
     if kind not in "iu":
         return array, "", None
-    top = np.iinfo(dtype).max
+    maximum = np.iinfo(dtype).max
     if not source.image or (role_name == "mask" and array.max() <= 1 and array.min() >= 0):
-        return array, f"{dtype} taken as it is", float(top)
-    remark = f"{dtype} divided by {top}"
-    largest = int(array.max())
-    fewer = next((bits for bits in _CONVERTERS if largest < 1 << bits), None)
-    if role_name == "measurement" and top == 65535 and fewer is not None:
-        remark += f", none above {largest}: of a camera of {fewer} bits? then set bits={fewer}"
-    return array / np.float32(top), remark, 1.0
+        return array, f"{dtype} taken as it is", float(maximum)
+    remark = f"{dtype} divided by {maximum}"
+    # A 12-bit camera that writes 16-bit files never exceeds 4095, so 65535 is not its full scale.
+    # The user is told; the values may also come from a dark scene.
+    largest_level = int(array.max())
+    sensor_bits = next((bits for bits in _SENSOR_BITS if largest_level < 1 << bits), None)
+    if role_name == "measurement" and maximum == 65535 and sensor_bits is not None:
+        remark += (
+            f", none above {largest_level}: of a camera of {sensor_bits} bits? "
+            f"then set bits={sensor_bits}"
+        )
+    return array / np.float32(maximum), remark, 1.0
 
 
 def check_float32(array: np.ndarray) -> None:
@@ -172,8 +200,9 @@ def check_float32(array: np.ndarray) -> None:
         (float(np.max(np.abs(part), where=np.isfinite(part), initial=0)) for part in array),
         default=0.0,
     )
-    if largest > float(np.finfo(np.float32).max) or 0 < largest < _LEAST:
+    if largest > float(np.finfo(np.float32).max) or 0 < largest < _MIN_LARGEST_VALUE:
         raise ValueError(
-            f"its largest value {largest:.2g} is beyond float32, which computes from {_LEAST:.0e} "
-            f"to 3e+38; save it in another unit, such as divided by {largest:.0e}"
+            f"its largest value {largest:.2g} is beyond float32, which computes from "
+            f"{_MIN_LARGEST_VALUE:.0e} to 3e+38; save it in another unit, such as divided by "
+            f"{largest:.0e}"
         )

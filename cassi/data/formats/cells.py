@@ -1,4 +1,4 @@
-"""Tables and numbers as text that other programs read: CSV, and JSON without infinite numbers."""
+"""Write tables as CSV that is safe in a spreadsheet, and values as strict JSON."""
 
 import csv
 import io
@@ -14,7 +14,7 @@ Json = dict[str, Any]
 
 
 def csv_text(rows: Sequence[Mapping[str, object]]) -> str:
-    """Return rows as CSV, with the keys of all of them as columns."""
+    """Return rows as CSV; the columns are the keys of all rows, with `error` last."""
     names = list(dict.fromkeys(key for row in rows for key in row if key != "error"))
     names += ["error"] if any(row.get("error") for row in rows) else []
     stream = io.StringIO()
@@ -25,9 +25,9 @@ def csv_text(rows: Sequence[Mapping[str, object]]) -> str:
 
 
 def plain_cell(value: object) -> object:
-    """Return a cell that a spreadsheet takes for text, where it would take a text for a formula.
+    """Return a cell; a text that a spreadsheet would run as a formula gets a ' before it.
 
-    Characters that steer a terminal, or end a line, are written out.
+    Characters that control a terminal, or end a line, are written out as escapes.
 
     >>> plain_cell("=cmd|' /c calc'!A1"), plain_cell("-1.5"), plain_cell(-1.5)
     ("'=cmd|' /c calc'!A1", '-1.5', -1.5)
@@ -50,7 +50,7 @@ def strict_json(value: object) -> str:
 
 
 def strict(value: object) -> object:
-    """Return a value that strict JSON can hold: numbers that are not finite become null."""
+    """Return a value that strict JSON can hold: a number that is not finite becomes None."""
     if isinstance(value, Mapping):
         return {str(key): strict(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""ENVI: a text header and a raw file."""
+"""Read and write ENVI images: a text header, and a file with the raw values."""
 
 import math
 import warnings
@@ -15,62 +15,66 @@ SUFFIXES = (".hdr", *filter(None, DATA_SUFFIXES))
 
 
 def _find_pair(path: Path) -> tuple[Path, Path]:
-    """Return header and data file, given either."""
+    """Return the header and the data file of an image, from the path of either."""
     stem = path.with_suffix("")
     if path.suffix.lower() == ".hdr":
         names = [stem.name + s for suffix in DATA_SUFFIXES for s in (suffix, suffix.upper())]
     else:
         names = [name + s for name in (stem.name, path.name) for s in (".hdr", ".HDR")]
-    there = [path.with_name(name) for name in names if path.with_name(name).is_file()]
+    files = [path.with_name(name) for name in names if path.with_name(name).is_file()]
     if path.suffix.lower() == ".hdr":
-        if not there:
+        if not files:
             raise ValueError(f"no data file {stem.name}.img (.dat, .raw, …) beside it")
-        return path, there[0]
-    if not there:
+        return path, files[0]
+    if not files:
         raise ValueError(f"no header {stem.name}.hdr beside it")
-    return there[0], path
+    return files[0], path
 
 
 @contextmanager
 def read_envi(path: Path) -> Iterator[Source]:
-    """ENVI: a text header and a raw file; either name will do."""
+    """Read an ENVI image, from the path of its header or of its data file."""
     from spectral.io import envi
 
     header_path, data_path = _find_pair(path)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # about capitals in the header
+        warnings.simplefilter("ignore", UserWarning)  # on capital letters in the header
         image = envi.open(str(header_path), str(data_path))
     if isinstance(image, envi.SpectralLibrary):
         raise ValueError("it is a spectral library, not an image")
     header, shape = image.metadata, tuple(map(int, image.shape))
     if str(header["interleave"]).lower() not in {"bsq", "bil", "bip"}:
         raise ValueError(f"unknown interleave {header['interleave']!r}; expected bsq, bil or bip")
-    claimed = image.offset + math.prod(shape) * np.dtype(image.dtype).itemsize
-    stored = data_path.stat().st_size
-    # An ENVI file has no check sum; its exact length is the only sign of a damaged header.
-    if claimed != stored or min(shape) < 1:
-        raise ValueError(f"the header promises {claimed} bytes, {data_path.name} has {stored}")
-    bad = [band for band, good in enumerate(as_numbers(header.get("bbl", [])), 1) if not good]
-    if bad:
+    expected_bytes = image.offset + math.prod(shape) * np.dtype(image.dtype).itemsize
+    stored_bytes = data_path.stat().st_size
+    # An ENVI file has no checksum. Only a wrong length shows a damaged header or a cut file.
+    if expected_bytes != stored_bytes or min(shape) < 1:
         raise ValueError(
-            f"its header marks {len(bad)} bands as bad (bbl), the first is band {bad[0]} of "
-            f"{shape[2]}; save it without them"
+            f"the header promises {expected_bytes} bytes, {data_path.name} has {stored_bytes}"
         )
-    factor = float(header.get("reflectance scale factor", 1.0))
-    values = header.get("wavelength")
+    bad_bands = [
+        band for band, is_good in enumerate(as_numbers(header.get("bbl", [])), 1) if not is_good
+    ]
+    if bad_bands:
+        raise ValueError(
+            f"its header marks {len(bad_bands)} bands as bad (bbl), the first is band "
+            f"{bad_bands[0]} of {shape[2]}; save it without them"
+        )
+    scale_factor = float(header.get("reflectance scale factor", 1.0))
+    wavelengths = header.get("wavelength")
     yield Source(
         {"": shape},
         lambda _: np.asarray(image.open_memmap(interleave="bip")),
         axes={"": "HWC"},
-        wavelengths=(values, str(header.get("wavelength units", ""))) if values else None,
-        scale=(factor, "reflectance scale factor") if factor != 1.0 else None,
+        wavelengths=(wavelengths, str(header.get("wavelength units", ""))) if wavelengths else None,
+        scale=(scale_factor, "reflectance scale factor") if scale_factor != 1.0 else None,
         image=True,
         missing=tuple(as_numbers(header.get("data ignore value", []))),
     )
 
 
-# What red, green and blue of a picture are taken from, nm.
-_DISPLAYED = (640.0, 550.0, 460.0)
+# Other programs show the bands nearest to these wavelengths as red, green and blue.
+_DISPLAY_NM = (640.0, 550.0, 460.0)
 
 
 def write_envi(
@@ -82,8 +86,8 @@ def write_envi(
 ) -> None:
     """Write a (C, H, W) float32 cube as the two files of ENVI, band after band.
 
-    The header has what ENVI, GDAL and Spectral Python look for: names and wavelengths of the
-    bands, their widths where they are known, and the bands of a colour picture.
+    The header has the keys that ENVI, GDAL and Spectral Python read: names and wavelengths (nm) of
+    the bands, their widths (nm) if given, and the bands of a colour picture.
     """
     from spectral.io import envi
 
@@ -98,7 +102,7 @@ def write_envi(
         "data type": 4,  # float32
         "interleave": "bsq",
         "byte order": 0,  # little-endian
-        # No value is missing; the one that says so is none that a cube can have.
+        # No value is missing. The key says so with NaN, which a finite cube does not contain.
         "data ignore value": "nan",
     }
     if wavelengths is None:
@@ -108,7 +112,7 @@ def write_envi(
             "band names": [f"{value:g} nm" for value in wavelengths],
             "wavelength units": "Nanometers",
             "wavelength": list(wavelengths),
-            "default bands": [_nearest(wavelengths, wanted) for wanted in _DISPLAYED],
+            "default bands": [_nearest_band(wavelengths, nm) for nm in _DISPLAY_NM],
         }
     if fwhm is not None:
         header["fwhm"] = list(fwhm)
@@ -117,6 +121,6 @@ def write_envi(
     envi.write_envi_header(str(header_path), header)
 
 
-def _nearest(wavelengths: tuple[float, ...], wanted: float) -> int:
-    """Return the number of a band, from 1 on."""
-    return 1 + min(range(len(wavelengths)), key=lambda band: abs(wavelengths[band] - wanted))
+def _nearest_band(wavelengths: tuple[float, ...], nm: float) -> int:
+    """Return the number of the band nearest to a wavelength, counted from 1."""
+    return 1 + min(range(len(wavelengths)), key=lambda band: abs(wavelengths[band] - nm))

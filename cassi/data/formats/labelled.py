@@ -1,4 +1,4 @@
-"""Names of dimensions and attributes, as the CF conventions and xarray have them."""
+"""Dimensions and attributes of arrays by the CF conventions, which xarray also uses."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,22 +8,24 @@ from cassi.data.formats import as_numbers, blank, find_missing
 from cassi.data.formats.selection import WAVELENGTH_NAMES
 
 DIMENSIONS = ("wavelength", "y", "x")
-"""Of a cube that is written."""
+"""Dimensions of a cube that is written."""
 CONVENTIONS = "CF-1.11"
 WAVELENGTH = {
     "units": "nm",
     "standard_name": "radiation_wavelength",
     "long_name": "central wavelength of the band",
 }
-"""Attributes of the coordinate."""
+"""Attributes of the coordinate `wavelength`."""
 FWHM = {"units": "nm", "long_name": "full width at half maximum of the band"}
-_STATED = (
+# Attributes from which a stored number becomes a value (CF conventions, section 8.1 and 2.5.1).
+_CF_ATTRIBUTES = (
     *("scale_factor", "add_offset", "_FillValue", "missing_value"),
     *("valid_min", "valid_max", "valid_range"),
 )
 _LETTERS = {
     **dict.fromkeys((*WAVELENGTH_NAMES, "band", "channel", "c", "spectral", "spectrum"), "C"),
-    **dict.fromkeys(("time", "t", "frame", "frames"), "C"),  # of a video, whose bands they are
+    # The pages of a video count as bands: a cube has no other axis for them.
+    **dict.fromkeys(("time", "t", "frame", "frames"), "C"),
     **dict.fromkeys(("y", "row", "rows", "line", "lines", "lat", "latitude", "height", "h"), "H"),
     **dict.fromkeys(("x", "column", "columns", "col", "sample", "samples"), "W"),
     **dict.fromkeys(("lon", "longitude", "width", "w"), "W"),
@@ -31,41 +33,56 @@ _LETTERS = {
 }
 
 
-def letters(dimensions: Sequence[str]) -> str:
-    """Return one letter for each dimension, such as "CHW"; "" where one is not known.
+def axis_letters(dimensions: Sequence[str]) -> str:
+    """Return one letter for each dimension, such as "CHW"; "" if one is unknown or comes twice.
 
-    >>> letters(("wavelength", "y", "x")), letters(("y", "x", "time")), letters(("run", "y", "x"))
-    ('CHW', 'HWC', '')
+    >>> axis_letters(("wavelength", "y", "x")), axis_letters(("run", "y", "x"))
+    ('CHW', '')
     """
-    found = [_LETTERS.get(name.lower(), "") for name in dimensions]
-    return "".join(found) if all(found) and len(set(found)) == len(found) else ""
+    letters = [_LETTERS.get(name.lower(), "") for name in dimensions]
+    is_known = all(letters) and len(set(letters)) == len(letters)
+    return "".join(letters) if is_known else ""
 
 
-def unpack(values: np.ndarray, about: Mapping[str, object], axes: str = "") -> np.ndarray:
-    """Return the values that stored ones stand for, by the attributes of an array.
+def unpack(values: np.ndarray, attributes: Mapping[str, object], axes: str = "") -> np.ndarray:
+    """Return scale_factor · stored + add_offset, with NaN for missing values.
 
-    Those that stand for none are NaN. The scale may be one number, or one for each of its bands.
+    An attribute is one number, or one per band.
+
+    Args:
+        values: the stored array.
+        attributes: attributes of the array by their CF names.
+        axes: letters of its axes, such as "CHW"; "" if they are unknown.
+
+    Raises:
+        ValueError: the length of an attribute does not fit the array.
     """
-    stated = {name: as_numbers(about[name]) for name in _STATED if about.get(name) is not None}
-    missing = [value for name in ("_FillValue", "missing_value") for value in stated.get(name, [])]
-    valid = [*stated.get("valid_min", [-np.inf])[:1], *stated.get("valid_max", [np.inf])[:1]]
-    gone = find_missing(values, missing, tuple(stated.get("valid_range", valid)))
+    numbers = {
+        name: as_numbers(attributes[name])
+        for name in _CF_ATTRIBUTES
+        if attributes.get(name) is not None
+    }
+    missing_values = [*numbers.get("_FillValue", []), *numbers.get("missing_value", [])]
+    valid = [*numbers.get("valid_min", [-np.inf])[:1], *numbers.get("valid_max", [np.inf])[:1]]
+    # These attributes are numbers of the stored type, so they are compared before the scaling.
+    is_missing = find_missing(values, missing_values, tuple(numbers.get("valid_range", valid)))
     for name, apply in (("scale_factor", np.multiply), ("add_offset", np.add)):
-        if name in stated:
-            values = apply(values, _along_bands(name, stated[name], values.shape, axes))
-    return blank(values, gone)
+        if name in numbers:
+            values = apply(values, _along_bands(name, numbers[name], values.shape, axes))
+    return blank(values, is_missing)
 
 
 def _along_bands(
-    name: str, stated: np.ndarray, shape: tuple[int, ...], axes: str
+    name: str, numbers: np.ndarray, shape: tuple[int, ...], axes: str
 ) -> float | np.ndarray:
-    """Return a number for all values, or numbers in a shape that meets the axis of the bands."""
-    if stated.size == 1:
-        return float(stated[0])
-    fitting = [axis for axis, size in enumerate(shape) if size == stated.size]
-    banded = [axis for axis in fitting if axes[axis : axis + 1] == "C"] or fitting
-    if len(banded) != 1:
+    """Return one number, or the numbers of the bands in a shape that broadcasts over the array."""
+    if numbers.size == 1:
+        return float(numbers[0])
+    # The axis C, or without letters the only axis of that length.
+    fitting_axes = [axis for axis, size in enumerate(shape) if size == numbers.size]
+    band_axes = [axis for axis in fitting_axes if axes[axis : axis + 1] == "C"] or fitting_axes
+    if len(band_axes) != 1:
         raise ValueError(
-            f"{name}: expected one number, or one per band, got {stated.size} for shape {shape}"
+            f"{name}: expected one number, or one per band, got {numbers.size} for shape {shape}"
         )
-    return stated.reshape([-1 if axis == banded[0] else 1 for axis in range(len(shape))])
+    return numbers.reshape([-1 if axis == band_axes[0] else 1 for axis in range(len(shape))])

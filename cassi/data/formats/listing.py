@@ -1,53 +1,65 @@
-"""What lies in a folder, and what of it is left out; all lists of files begin here."""
+"""List the files of a folder, without links that lead out of it; all lists of files use this."""
 
 import functools
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
-_SHOWN = 5
+# Files that a message names; of the others it gives only the number.
+_MAX_LISTED = 5
 
 
-def list_folder(folder: Path, within: Path | None = None) -> tuple[list[Path], dict[Path, str]]:
-    """List what is in a folder and not hidden; links are followed that do not lead out of a tree.
+def list_folder(folder: Path, tree: Path | None = None) -> tuple[list[Path], dict[Path, str]]:
+    """List what is not hidden in a folder; leave out links that lead out of a tree.
 
-    What came with a folder could lead to any file of the machine. The tree is what the user named,
-    `within`, or the folder itself.
+    A link in somebody's folder could lead to any file of the machine. The tree is the folder that
+    the user named: `tree`, or the folder itself.
 
     Returns:
-        Files and folders by name, links last; and why links are left out, by path.
+        Files and folders by name, links last; and the reason by path why a link is left out.
     """
-    with os.scandir(folder) as entries:  # it tells links without a look at each
-        shown = [entry for entry in entries if not entry.name.startswith(".")]
-    shown.sort(key=lambda entry: (entry.is_symlink(), entry.name))
-    return choose_links({Path(entry.path): entry.is_symlink() for entry in shown}, within or folder)
+    with os.scandir(folder) as entries:  # entries know whether they are links, without a stat
+        visible_entries = [entry for entry in entries if not entry.name.startswith(".")]
+    visible_entries.sort(key=lambda entry: (entry.is_symlink(), entry.name))
+    return choose_links(
+        {Path(entry.path): entry.is_symlink() for entry in visible_entries}, tree or folder
+    )
 
 
-def choose_links(entries: Mapping[Path, bool], within: Path) -> tuple[list[Path], dict[Path, str]]:
-    """Keep links (those marked True) that lead below `within`, and to nothing that is kept already.
+def choose_links(entries: Mapping[Path, bool], tree: Path) -> tuple[list[Path], dict[Path, str]]:
+    """Leave out links that lead out of `tree`, or to a file that is already in the list.
 
-    Returns what is kept; and why the others are left out, by path.
+    Args:
+        entries: whether it is a link, by path.
+        tree: the folder in which the targets of links must be.
+
+    Returns:
+        The paths that are kept; and the reason by path why a link is left out.
     """
-    root = Path(os.path.realpath(within))
-    place = functools.cache(os.path.realpath)
-    own = (path for path, link in entries.items() if not link)
-    kept = {Path(place(path.parent), path.name): path for path in own}
+    root = Path(os.path.realpath(tree))
+    # Files and folders come first, so that a link to one of them is the one left out. Their last
+    # part is no link, so only the folder is resolved, once for all files in it.
+    real_path = functools.cache(os.path.realpath)
+    file_paths = (path for path, is_link in entries.items() if not is_link)
+    kept_paths = {Path(real_path(path.parent), path.name): path for path in file_paths}
     left_out: dict[Path, str] = {}
-    for path in (path for path, link in entries.items() if link):
+    for path in (path for path, is_link in entries.items() if is_link):
         target = Path(os.path.realpath(path))
         if not target.exists():
             left_out[path] = "its link leads nowhere"
         elif not target.is_relative_to(root):
-            left_out[path] = f"its link leads out of {within}"
-        elif target in kept:
-            left_out[path] = f"a link to {kept[target].name}"
+            left_out[path] = f"its link leads out of {tree}"
+        elif target in kept_paths:
+            left_out[path] = f"a link to {kept_paths[target].name}"
         else:
-            kept[target] = path
-    return list(kept.values()), left_out
+            kept_paths[target] = path
+    return list(kept_paths.values()), left_out
 
 
 def say_left_out(left_out: Mapping[Path, str]) -> str:
-    """Say how many files are left out, and why, in a line."""
-    listed = [f"{path.name} ({reason})" for path, reason in sorted(left_out.items())]
-    more = ", …" if len(listed) > _SHOWN else ""
-    return f"skipped {len(listed)} that cannot be one: {', '.join(listed[:_SHOWN])}{more}"
+    """Return a line that says how many files are left out, and why."""
+    reasons = [f"{path.name} ({reason})" for path, reason in sorted(left_out.items())]
+    ellipsis = ", …" if len(reasons) > _MAX_LISTED else ""
+    return (
+        f"skipped {len(reasons)} that cannot be one: {', '.join(reasons[:_MAX_LISTED])}{ellipsis}"
+    )

@@ -1,4 +1,4 @@
-"""MATLAB files: up to v7 through scipy, v7.3 (HDF5 files) through h5py."""
+"""Read MATLAB files, up to v7 by scipy and v7.3 (HDF5 files) by h5py; write version 5."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,8 @@ import numpy as np
 from cassi.data.formats import Source, as_text
 from cassi.data.formats.hdf5 import SIGNATURE, read_hdf5
 
-_OTHERS = {
+# Description of items that are no numeric arrays, by the name that scipy gives their class.
+_UNREADABLE_CLASSES = {
     "cell": "a cell array",
     "struct": "a struct array",
     "object": "an object",
@@ -18,46 +19,48 @@ _OTHERS = {
     "function": "a function",
     "opaque": "an object or a string",
 }
-"""What is not read, by the class that scipy names."""
 
 
 @contextmanager
 def read_mat(path: Path) -> Iterator[Source]:
-    """Arrays by name; of structs, which are not read, the message names the fields."""
+    """Read arrays by name. Structs are not read; messages name their fields."""
     with path.open("rb") as file:
-        head = file.read(520)
-    matlab73 = b"MATLAB 7.3" in head[:116] or head[512:] == SIGNATURE
-    if matlab73 or head.startswith(SIGNATURE):
-        with read_hdf5(path, matlab=matlab73) as source:
+        first_bytes = file.read(520)
+    is_version_73 = b"MATLAB 7.3" in first_bytes[:116] or first_bytes[512:] == SIGNATURE
+    if is_version_73 or first_bytes.startswith(SIGNATURE):
+        with read_hdf5(path, matlab=is_version_73) as source:
             yield source
         return
 
-    if 0 in head[:4]:  # scipy would take it for version 4, which has no signature
+    # Version 4 has no signature. scipy takes any file that begins so for one of version 4.
+    if 0 in first_bytes[:4]:
         raise ValueError("no MATLAB file of version 5 to 7.3; save it again with -v7")
     from scipy.io import loadmat, whosmat
     from scipy.io.matlab import varmats_from_mat
 
     def read(name: str) -> np.ndarray:
-        return np.asarray(loadmat(parts[name], variable_names=[name])[name])
+        return np.asarray(loadmat(contents[name], variable_names=[name])[name])
 
-    shapes, others, axes = {}, {}, {}
+    shapes, other_items, axes = {}, {}, {}
     with path.open("rb") as file:
-        parts = {name: part for name, part in varmats_from_mat(file) if name}
-    for name, part in parts.items():
+        contents = {name: content for name, content in varmats_from_mat(file) if name}
+    for name, content in contents.items():
         try:
-            (_, shape, kind), *_ = whosmat(part)
+            (_, shape, kind), *_ = whosmat(content)
         except TypeError:  # an object or a string has no shape
             shape, kind = (), "opaque"
-        if kind in _OTHERS:
-            others[name] = _OTHERS[kind]
+        if kind in _UNREADABLE_CLASSES:
+            other_items[name] = _UNREADABLE_CLASSES[kind]
         else:
             shapes[name] = shape
-    if not shapes:  # so the message names the fields, one of which may be the cube
-        for name in (name for name, words in others.items() if words == _OTHERS["struct"]):
-            others[name] += f" of {', '.join((read(name).dtype.names or ())[:8])}"
-    if "cube" in shapes and others.get("axes") == _OTHERS["char"]:
+    # Without an array the message names the fields of structs, since one may be the cube.
+    if not shapes:
+        structs = [n for n, kind in other_items.items() if kind == _UNREADABLE_CLASSES["struct"]]
+        for name in structs:
+            other_items[name] += f" of {', '.join((read(name).dtype.names or ())[:8])}"
+    if "cube" in shapes and other_items.get("axes") == _UNREADABLE_CLASSES["char"]:
         axes["cube"] = as_text(read("axes"))
-    yield Source(shapes, read, others, axes)
+    yield Source(shapes, read, other_items, axes)
 
 
 def write_mat(path: Path, cube: np.ndarray, wavelengths: tuple[float, ...] | None) -> None:

@@ -1,4 +1,4 @@
-"""NetCDF: version 4, which are HDF5 files, and the classic format."""
+"""Read netCDF files: those of version 4, which are HDF5 files, and the classic format."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,31 +6,33 @@ from pathlib import Path
 
 from cassi.data.formats import Source, as_text
 from cassi.data.formats.hdf5 import SIGNATURE, read_hdf5
-from cassi.data.formats.labelled import letters, unpack
+from cassi.data.formats.labelled import axis_letters, unpack
 
 
 @contextmanager
 def read_netcdf(path: Path) -> Iterator[Source]:
-    """Variables inside groups are named by their path."""
+    """Read a netCDF file. A variable inside groups is named by its path."""
     with path.open("rb") as file:
-        head = file.read(8)
-    if head == SIGNATURE:
+        first_bytes = file.read(8)
+    if first_bytes == SIGNATURE:
         with read_hdf5(path) as source:
             yield source
         return
-    if head[:3] != b"CDF":
+    if first_bytes[:3] != b"CDF":
         raise ValueError("it is no netCDF file")
     from scipy.io import netcdf_file
 
-    # Mapped: many variables may claim the same bytes, and only the one that is asked for is copied.
+    # The file is mapped: in a hostile file many variables may claim the same bytes, so only the
+    # requested one is copied into memory.
     with path.open("rb") as stream, netcdf_file(stream, "r", mmap=True) as file:
         shapes, axes, units = {}, {}, {}
-        for name, item in file.variables.items():
-            if item.data.dtype.kind in "biuf" and item.data.size:
-                shapes[name] = item.data.shape
-                axes[name] = letters(item.dimensions)
-                units[name] = as_text(item._attributes.get("units", ""))
-        item = None  # the map is closed once nothing refers to it
+        for name, variable in file.variables.items():
+            if variable.data.dtype.kind in "biuf" and variable.data.size:
+                shapes[name] = variable.data.shape
+                axes[name] = axis_letters(variable.dimensions)
+                units[name] = as_text(variable._attributes.get("units", ""))
+        # The map is closed when nothing refers to it any more.
+        variable = None
 
         yield Source(
             shapes,

@@ -1,4 +1,4 @@
-"""numpy's files: one array (npy), or several with names (npz)."""
+"""Read and write numpy's files: one array (.npy), or several with names (.npz)."""
 
 import zipfile
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from cassi.data.formats import Source, as_text
 
 
 def read_array(path: Path) -> np.ndarray:
-    """Read an array that this package saved, in this process."""
+    """Read an array that this package saved, in this process instead of the sandboxed reader."""
     content = read_regular(path, path.lstat().st_size, follow=False)
     try:
         return np.array(np.load(BytesIO(content), allow_pickle=False))
@@ -24,7 +24,7 @@ def read_array(path: Path) -> np.ndarray:
 
 @contextmanager
 def read_npy(path: Path) -> Iterator[Source]:
-    """One numpy array."""
+    """Read one numpy array."""
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except ValueError as error:
@@ -36,27 +36,32 @@ def read_npy(path: Path) -> Iterator[Source]:
 
 @contextmanager
 def read_npz(path: Path) -> Iterator[Source]:
-    """Several named numpy arrays in a zip archive."""
-    shapes, others, axes = {}, {}, {}
+    """Read numpy arrays by name from a zip archive."""
+    shapes, other_items, axes = {}, {}, {}
     with zipfile.ZipFile(path) as archive:
 
         def read(name: str) -> np.ndarray:
             with archive.open(f"{name}.npy") as member:
                 return np.lib.format.read_array(member, allow_pickle=False)
 
-        for name in (n.removesuffix(".npy") for n in archive.namelist() if n.endswith(".npy")):
+        for name in (
+            file_name.removesuffix(".npy")
+            for file_name in archive.namelist()
+            if file_name.endswith(".npy")
+        ):
             with archive.open(f"{name}.npy") as member:
                 shape, dtype = _read_header(member)
             if dtype.kind in "biufc":
                 shapes[name] = shape
             else:
-                others[name] = "Python objects" if dtype.hasobject else f"of type {dtype}"
-        if "cube" in shapes and others.get("axes", "").startswith("of type"):
+                other_items[name] = "Python objects" if dtype.hasobject else f"of type {dtype}"
+        if "cube" in shapes and other_items.get("axes", "").startswith("of type"):
             axes["cube"] = as_text(read("axes"))
-        yield Source(shapes, read, others, axes)
+        yield Source(shapes, read, other_items, axes)
 
 
 def _read_header(member: IO[bytes]) -> tuple[tuple[int, ...], np.dtype]:
+    """Return the shape and type of an array without reading its values."""
     if np.lib.format.read_magic(member) == (1, 0):
         shape, _, dtype = np.lib.format.read_array_header_1_0(member)
     else:

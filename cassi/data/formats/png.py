@@ -1,4 +1,4 @@
-"""PNG: one image of grey levels, 8 or 16 bits a pixel, or of zeros and ones."""
+"""Read a PNG: one image of grey levels, with 8 or 16 bits a pixel or of zeros and ones."""
 
 import warnings
 from collections.abc import Iterator
@@ -10,21 +10,22 @@ import numpy as np
 
 from cassi.data.formats import Source, drop_opacity
 
-_DEPTH = 24  # byte of the header that holds the bits of a channel
+# The byte of the header that holds the bits of a channel. Pillow does not tell them in all modes.
+_DEPTH_BYTE = 24
 
 
 @contextmanager
 def read_png(path: Path, colours: bool = False) -> Iterator[Source]:
-    """One image of grey levels; or of three colours with 8 bits each, where they are wanted."""
+    """Read an image of grey levels; with `colours`, also one of three colours of 8 bits each."""
     from PIL import Image
 
     with warnings.catch_warnings():
-        # Of a large image, which the limits of this process hold.
+        # Pillow warns of large images. The limits of the sandboxed reader already stop a bomb.
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        # Whatever else Pillow would take it for: one of its formats runs a program.
-        opened = Image.open(path, formats=("PNG",))
-    with opened as image, path.open("rb") as file:
-        depth = file.read(_DEPTH + 1)[_DEPTH]
+        # Only as PNG, whatever the file is: for one of its formats Pillow runs a program.
+        pillow_image = Image.open(path, formats=("PNG",))
+    with pillow_image as image, path.open("rb") as file:
+        depth = file.read(_DEPTH_BYTE + 1)[_DEPTH_BYTE]
         size = image.height, image.width
         if not colours or image.mode not in ("RGB", "RGBA"):
             yield Source(
@@ -38,17 +39,21 @@ def read_png(path: Path, colours: bool = False) -> Iterator[Source]:
 
 
 def _read_levels(image: Any, depth: int) -> np.ndarray:
-    """Read the grey levels `(H, W)` of an open image with so many bits: bool, uint8 or uint16."""
+    """Return the grey levels `(H, W)` of an image with `depth` bits: bool, uint8 or uint16.
+
+    ValueError for a palette, several images, or colour channels that differ.
+    """
     if image.mode == "P" or getattr(image, "n_frames", 1) > 1:
-        what = "colours of a palette" if image.mode == "P" else f"{image.n_frames} images"
-        raise ValueError(f"expected one image of grey levels, got {what}; save it in grey")
+        content = "colours of a palette" if image.mode == "P" else f"{image.n_frames} images"
+        raise ValueError(f"expected one image of grey levels, got {content}; save it in grey")
     values = np.asarray(image)
     if values.ndim == 3:
-        colours = 3 if values.shape[2] > 2 else 1
-        if values.shape[2] > colours:
-            drop_opacity(values[..., :colours], values[..., colours])
-        values = values[..., :colours]
-        if depth == 16 or (values != values[..., :1]).any():  # Pillow drops 8 of 16 bits
+        n_colours = 3 if values.shape[2] > 2 else 1
+        if values.shape[2] > n_colours:
+            drop_opacity(values[..., :n_colours], values[..., n_colours])
+        values = values[..., :n_colours]
+        # Pillow reads colours of 16 bits as 8 bits, so their grey levels would be lost.
+        if depth == 16 or (values != values[..., :1]).any():
             raise ValueError(
                 "expected a grey image or equal colour channels, got colours; save it in grey"
             )

@@ -1,4 +1,4 @@
-"""Which array of a file is meant, and how its axes lie."""
+"""Choose the array of a file that is the cube, mask or measurement, and order its axes."""
 
 import math
 from collections.abc import Mapping
@@ -10,13 +10,13 @@ from cassi.data.formats import Source
 
 @dataclass(frozen=True)
 class Role:
-    """What an array is read as.
+    """What an array is read as: a cube, a mask, ….
 
     Attributes:
         name: The noun used in messages.
-        ndims: Numbers of axes it may have.
-        axes: What three axes mean; the first letter is the one that may lie anywhere.
-        keys: Names it is known by in published files, in order of preference, lower case.
+        ndims: Allowed numbers of axes.
+        axes: Letters of three axes. H stands before W; the first letter may be at any place.
+        keys: Names of such arrays in published files, preferred ones first, in lower case.
     """
 
     name: str
@@ -25,162 +25,205 @@ class Role:
     keys: tuple[str, ...]
 
 
-_CUBES = (
+_CUBE_KEYS = (
     "cube hypercube img_expand img hsi truth gt orig recon pred result reflectance ref radiance "
     "rad x data"
 )
-_MASKS = "mask mask3d mask_3d mask3d_shift mask_3d_shift phi code aperture data"
-_MEASUREMENTS = "measurement meas_real meas snapshot meas_noise y data"
+_MASK_KEYS = "mask mask3d mask_3d mask3d_shift mask_3d_shift phi code aperture data"
+_MEASUREMENT_KEYS = "measurement meas_real meas snapshot meas_noise y data"
 ROLES = {
-    "cube": Role("cube", (3,), "CHW", tuple(_CUBES.split())),
-    "mask": Role("mask", (2, 3, 4), "CHW", tuple(_MASKS.split())),
-    "measurement": Role("measurement", (2, 3), "KHW", tuple(_MEASUREMENTS.split())),
+    "cube": Role("cube", (3,), "CHW", tuple(_CUBE_KEYS.split())),
+    "mask": Role("mask", (2, 3, 4), "CHW", tuple(_MASK_KEYS.split())),
+    "measurement": Role("measurement", (2, 3), "KHW", tuple(_MEASUREMENT_KEYS.split())),
     "guide": Role("guide", (2, 3), "CHW", ("guide", "rgb", "pan")),
 }
-# Names that say nothing about the role, so a file may use them for anything.
-_VAGUE = {"x", "y", "data", "ref", "result", "code"}
+# Names of several roles or of other arrays, so they do not tell what an array is.
+_AMBIGUOUS_KEYS = {"x", "y", "data", "ref", "result", "code"}
 WAVELENGTH_NAMES = (
     *("wavelengths_nm", "wavelengths", "wavelength", "wavelengths_um", "bands_nm"),
     *("wl", "wls", "wvl", "lambda", "lambdas", "bands"),
 )
-_SHOWN = 8
+# Arrays that a message names; of the others it gives only the number.
+_MAX_LISTED = 8
 
 
 def choose_array(
     source: Source, role: Role, key: str | None, axes: str | None, bands: int | None
 ) -> tuple[str, tuple[int, ...], str]:
-    """Find the array to read, its shape without a spare axis, and a letter for each of its axes.
+    """Choose the array to read.
 
-    What the user chose, `key` and `axes`, counts first; so many `bands` are expected, if known.
+    Args:
+        source: the open file.
+        role: what the array is read as.
+        key: the user's choice of the array, if any.
+        axes: the user's order of its axes, if any.
+        bands: the number of bands, if known.
+
+    Returns:
+        The key of the array; its shape without the axis of a batch of one; a letter for each axis.
+
+    Raises:
+        ValueError: no array or several fit, the array is empty, or its axes are not clear.
     """
-    key = _find_key(role, source.shapes, source.others, key)
+    key = _find_key(role, source.shapes, source.other_items, key)
     shape = tuple(map(int, source.shapes[key]))
     if min(shape, default=1) < 1:
         raise ValueError(f"the array {key!r} of shape {shape} is empty")
-    stated, spare = source.axes.get(key, ""), _spare_axis(role, shape)
-    if spare is not None:
-        shape, stated = shape[:spare] + shape[spare + 1 :], ""
-    return key, shape, _find_axes(role, shape, axes, stated, bands)
+    stated_axes, batch_axis = source.axes.get(key, ""), _find_batch_axis(role, shape)
+    if batch_axis is not None:
+        shape, stated_axes = shape[:batch_axis] + shape[batch_axis + 1 :], ""
+    return key, shape, _find_axes(role, shape, axes, stated_axes, bands)
 
 
 def _find_key(
-    role: Role, shapes: Mapping[str, tuple[int, ...]], others: Mapping[str, str], key: str | None
+    role: Role,
+    shapes: Mapping[str, tuple[int, ...]],
+    other_items: Mapping[str, str],
+    key: str | None,
 ) -> str:
-    """Name of the array to read: the one asked for, else a known name, else the only one possible.
+    """Return the key of the array to read.
 
-    Shapes are those of all numeric arrays by name, "" where they have none.
+    It is the user's `key`; else the one with a usual name of the role; else the only one whose axes
+    fit. The key is "" in formats whose arrays have no names.
     """
-    there = _describe(shapes)
+    arrays_text = _describe_arrays(shapes)
     if key is not None:
         key = key.strip("/")
         if key in shapes and key:
             return key
-        if key in others:
-            raise ValueError(f"{key!r} is {others[key]}, not an array of numbers; it holds {there}")
+        if key in other_items:
+            raise ValueError(
+                f"{key!r} is {other_items[key]}, not an array of numbers; it holds {arrays_text}"
+            )
         if set(shapes) == {""}:
             raise ValueError(f"key {key!r} given, but it holds one array without a name: drop key=")
-        raise ValueError(f"no array {key!r}; it holds {there}{did_you_mean(key, shapes)}")
+        raise ValueError(f"no array {key!r}; it holds {arrays_text}{did_you_mean(key, shapes)}")
     if set(shapes) == {""}:
         return ""
 
-    for known in role.keys:
-        named = [k for k in shapes if _leaf(k) == known and _ndim(role, shapes[k]) in role.ndims]
-        if len(named) == 1:
-            return named[0]
-        if named:
-            raise ValueError(f"{len(named)} arrays could be the {role.name}: {there}; pass key=")
-    # A file that holds only a mask is not a measurement.
-    others_roles = [other for other in ROLES.values() if other is not role]
-    fitting = [
-        k
-        for k, shape in shapes.items()
-        if not any(_is_named(other, k, shape) for other in others_roles)
-        and _leaf(k) not in WAVELENGTH_NAMES
-        and _ndim(role, shape) in role.ndims
+    for usual_name in role.keys:
+        matching_keys = [
+            name
+            for name in shapes
+            if _base_name(name) == usual_name and _count_axes(role, shapes[name]) in role.ndims
+        ]
+        if len(matching_keys) == 1:
+            return matching_keys[0]
+        if matching_keys:
+            raise ValueError(
+                f"{len(matching_keys)} arrays could be the {role.name}: {arrays_text}; pass key="
+            )
+    # An array with a name of another role is not a candidate: the `mask` of a file is no
+    # measurement, although its shape would fit.
+    other_roles = [other_role for other_role in ROLES.values() if other_role is not role]
+    candidates = [
+        name
+        for name, shape in shapes.items()
+        if not any(_has_role_name(other_role, name, shape) for other_role in other_roles)
+        and _base_name(name) not in WAVELENGTH_NAMES
+        and _count_axes(role, shape) in role.ndims
         and sum(n > 1 for n in shape) >= min(role.ndims)
     ]
-    if len(fitting) == 1:
-        return fitting[0]
-    if not shapes and others:
-        listed = ", ".join(f"{name!r} is {what}" for name, what in list(others.items())[:_SHOWN])
-        there = f"{there}, {listed}"
-    found = "more than one array" if fitting else "no array"
-    raise ValueError(f"{found} there could be the {role.name}: {there}; pass key=")
+    if len(candidates) == 1:
+        return candidates[0]
+    if not shapes and other_items:
+        listed_items = list(other_items.items())[:_MAX_LISTED]
+        items_text = ", ".join(f"{name!r} is {kind}" for name, kind in listed_items)
+        arrays_text = f"{arrays_text}, {items_text}"
+    count_text = "more than one array" if candidates else "no array"
+    raise ValueError(f"{count_text} there could be the {role.name}: {arrays_text}; pass key=")
 
 
-def _spare_axis(role: Role, shape: tuple[int, ...]) -> int | None:
-    """The first or last axis, if of length 1 and one too many: a batch of one."""
+def _find_batch_axis(role: Role, shape: tuple[int, ...]) -> int | None:
+    """Return the axis of a batch of one: the first or last, of length 1, if there is one too many.
+
+    None if there is no such axis.
+    """
     if len(shape) == max(role.ndims) + 1:
-        return 0 if shape[0] == 1 else len(shape) - 1 if shape[-1] == 1 else None
+        if shape[0] == 1:
+            return 0
+        if shape[-1] == 1:
+            return len(shape) - 1
     return None
 
 
 def _find_axes(
-    role: Role, shape: tuple[int, ...], axes: str | None, stated: str, bands: int | None
+    role: Role, shape: tuple[int, ...], axes: str | None, stated_axes: str, bands: int | None
 ) -> str:
-    """One letter for each axis of an array, for example "HWC".
+    """Return one letter for each axis of an array, for example "HWC".
 
-    The user's choice ``axes`` wins; what the file has ``stated`` is ignored where it does not fit;
-    then the axis as long as the number of ``bands`` decides, if there is exactly one.
+    The user's ``axes`` come first, then ``stated_axes`` of the file, which are ignored if they do
+    not fit. Otherwise the only axis of length ``bands`` is that of the bands, else the only
+    shortest axis.
     """
     ndim = len(shape)
     if ndim not in role.ndims:
-        allowed = " or ".join(map(str, role.ndims))
-        raise ValueError(f"a {role.name} has {allowed} axes, this array has shape {shape}")
-    band = role.axes[0]
-    full = {2: "HW", 3: role.axes, 4: "KCHW"}[ndim]
+        allowed_counts = " or ".join(map(str, role.ndims))
+        raise ValueError(f"a {role.name} has {allowed_counts} axes, this array has shape {shape}")
+    band_letter = role.axes[0]
+    expected_letters = {2: "HW", 3: role.axes, 4: "KCHW"}[ndim]
     if axes is not None:
         letters = axes.upper()
         # The three axes of a mask may also be shots; those of a measurement are never bands.
         if role.name == "mask" and ndim == 3:
-            full = full if "C" in letters else "KHW"
+            expected_letters = expected_letters if "C" in letters else "KHW"
         elif role.name == "measurement":
             letters = letters.replace("C", "K")
-        if sorted(letters) != sorted(full):
-            raise ValueError(f"axes={axes!r} for shape {shape}; expected an order of {full!r}")
+        if sorted(letters) != sorted(expected_letters):
+            raise ValueError(
+                f"axes={axes!r} for shape {shape}; expected an order of {expected_letters!r}"
+            )
         return letters
-    stated = stated.upper().replace("C", band) if ndim == 3 else stated.upper()
-    if sorted(stated) == sorted(full):
-        return stated
+    stated_axes = (
+        stated_axes.upper().replace("C", band_letter) if ndim == 3 else stated_axes.upper()
+    )
+    if sorted(stated_axes) == sorted(expected_letters):
+        return stated_axes
     if ndim != 3:
-        return full
-    hits = [i for i, n in enumerate(shape) if n == bands]
-    if len(hits) != 1:
-        hits = [i for i, n in enumerate(shape) if n == min(shape)]
-    if len(hits) != 1:
-        example = f"HW{band}"
+        return expected_letters
+    # A cube has more pixels along each side than bands, in nearly all files. So without another
+    # sign the shortest axis is that of the bands.
+    band_axes = [i for i, length in enumerate(shape) if length == bands]
+    if len(band_axes) != 1:
+        band_axes = [i for i, length in enumerate(shape) if length == min(shape)]
+    if len(band_axes) != 1:
+        example = f"HW{band_letter}"
         hint = f"pass axes= such as {example!r}"
-        raise ValueError(f"cannot tell which axis of {shape} is {band}: {hint}")
-    return "HW"[: hits[0]] + band + "HW"[hits[0] :]
+        raise ValueError(f"cannot tell which axis of {shape} is {band_letter}: {hint}")
+    return "HW"[: band_axes[0]] + band_letter + "HW"[band_axes[0] :]
 
 
 def find_wavelengths(source: Source, bands: int) -> tuple[str, str]:
-    """Name and unit of the array that lists one wavelength a band, ("", "") if there is none."""
-    for known in WAVELENGTH_NAMES:
+    """Return key and unit of the array with one wavelength per band; ("", "") if there is none."""
+    for usual_name in WAVELENGTH_NAMES:
         for key, shape in source.shapes.items():
-            if _leaf(key) == known and math.prod(shape) == bands == max(shape, default=1):
+            if _base_name(key) == usual_name and math.prod(shape) == bands == max(shape, default=1):
                 # Arrays named "bands" are nanometres or count 1, 2, 3, …; never micrometres.
-                by_name = "nm" if known == "bands" else known.rpartition("_")[2]
-                return key, source.units.get(key) or by_name
+                unit_of_name = "nm" if usual_name == "bands" else usual_name.rpartition("_")[2]
+                return key, source.units.get(key) or unit_of_name
     return "", ""
 
 
-def _is_named(role: Role, key: str, shape: tuple[int, ...]) -> bool:
-    """Whether an array has a name and a number of axes of that role."""
-    return _leaf(key) in {*role.keys} - _VAGUE and _ndim(role, shape) in role.ndims
+def _has_role_name(role: Role, key: str, shape: tuple[int, ...]) -> bool:
+    """Tell whether an array has a clear name of a role, and a number of axes that fits."""
+    return (
+        _base_name(key) in {*role.keys} - _AMBIGUOUS_KEYS and _count_axes(role, shape) in role.ndims
+    )
 
 
-def _leaf(key: str) -> str:
+def _base_name(key: str) -> str:
     return key.rsplit("/", 1)[-1].lower()
 
 
-def _ndim(role: Role, shape: tuple[int, ...]) -> int:
-    return len(shape) - (_spare_axis(role, shape) is not None)
+def _count_axes(role: Role, shape: tuple[int, ...]) -> int:
+    """Return the number of axes without that of a batch of one."""
+    return len(shape) if _find_batch_axis(role, shape) is None else len(shape) - 1
 
 
-def _describe(shapes: Mapping[str, tuple[int, ...]]) -> str:
+def _describe_arrays(shapes: Mapping[str, tuple[int, ...]]) -> str:
     if not shapes:
         return "no array of numbers"
-    shown = [f"{k} {tuple(map(int, s))}".strip() for k, s in list(shapes.items())[:_SHOWN]]
-    more = [f"and {len(shapes) - _SHOWN} more"] if len(shapes) > _SHOWN else []
-    return ", ".join(shown + more)
+    listed_shapes = list(shapes.items())[:_MAX_LISTED]
+    texts = [f"{name} {tuple(map(int, shape))}".strip() for name, shape in listed_shapes]
+    ellipsis = [f"and {len(shapes) - _MAX_LISTED} more"] if len(shapes) > _MAX_LISTED else []
+    return ", ".join(texts + ellipsis)

@@ -1,4 +1,4 @@
-"""Cubes that lie band after band in a file or a store, read and written in parts."""
+"""Make and open cubes on the disk that are read and written in parts: TIFF, .npy and Zarr."""
 
 import math
 import os
@@ -10,38 +10,43 @@ import numpy as np
 from cassi.data import door
 from cassi.data.formats import tiff
 from cassi.data.formats.parts import Stack
-from cassi.data.formats.zarr import create_zarr, open_own
+from cassi.data.formats.zarr import create_zarr, open_plain_store
 from cassi.data.wavelengths import checked_wavelengths, to_nanometres
 
 STACK_SUFFIXES = (".tif", ".tiff", ".npy", ".zarr")
-"""Formats whose files hold a cube so, uncompressed."""
+"""Formats in which a cube can be written in parts: uncompressed, band after band."""
 
 
 def create_stack(
     path: Path, shape: tuple[int, int, int], wavelengths: Sequence[float] | None
 ) -> Stack:
-    """Make the file of a cube, as long as it will be, without its values.
+    """Make the file of a cube in its final length, without its values.
 
     Args:
-        path: suffix as in ``STACK_SUFFIXES``; nothing is there yet.
+        path: suffix as in ``STACK_SUFFIXES``; no file is there yet.
         shape: (C, H, W).
         wavelengths: One per band in nm, increasing.
+
+    Raises:
+        OSError: the disk has no room for the cube.
+        ValueError: another suffix, or wavelengths that do not fit the bands or the format.
     """
     nm = None if wavelengths is None else checked_wavelengths(wavelengths, shape[0])
     dtype, suffix = np.dtype("<f4"), path.suffix.lower()
     if suffix == ".zarr":
         return create_zarr(path, shape, nm)
     if suffix in (".tif", ".tiff"):
-        offset = tiff.reserve(path, shape, nm)
+        offset = tiff.write_header(path, shape, nm)
     elif suffix == ".npy":
         if nm is not None:
             raise ValueError("a .npy file cannot hold wavelengths: write .tif")
         offset = int(np.lib.format.open_memmap(path, "w+", dtype, shape).offset)
     else:
-        known = " ".join(STACK_SUFFIXES)
-        raise ValueError(f"cannot write {path.name} in parts; use one of {known}")
+        suffixes = " ".join(STACK_SUFFIXES)
+        raise ValueError(f"cannot write {path.name} in parts; use one of {suffixes}")
     with path.open("r+b") as file:
-        # A full disk is better noticed now than after hours.
+        # The blocks of the disk are reserved now, so that a full disk ends the command at once and
+        # not after hours of reconstruction.
         os.posix_fallocate(file.fileno(), offset, math.prod(shape) * dtype.itemsize)
     return Stack(path, shape, dtype, offset)
 
@@ -50,29 +55,34 @@ def open_stack(path: Path) -> tuple[Stack, tuple[float, ...] | None] | None:
     """Open the cube of a file, to read it in parts.
 
     Returns:
-        The cube and its wavelengths in nm, if stated; None where the file holds it in another
-        way: compressed, in another order of axes or another format, or as integers.
+        The cube, and its wavelengths in nm if they are stated. None if the file has another format
+        or order of axes, or if its values are compressed or integers.
     """
-    suffix, stated = path.suffix.lower(), None
+    suffix, stated_wavelengths = path.suffix.lower(), None
     if suffix == ".npy":
-        mapped = np.load(path, mmap_mode="r", allow_pickle=False)
-        found = mapped.ndim == 3 and mapped.dtype.kind == "f" and mapped.flags.c_contiguous
-        if not found or mapped.shape[0] != min(mapped.shape):  # the bands come first
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        is_float_cube = array.ndim == 3 and array.dtype.kind == "f" and array.flags.c_contiguous
+        # A .npy file does not state its axes. As in `selection`, the shortest one is the bands.
+        if not is_float_cube or array.shape[0] != min(array.shape):
             return None
-        cube = Stack(path, mapped.shape, mapped.dtype, mapped.offset)
+        cube = Stack(path, array.shape, array.dtype, array.offset)
     elif suffix == ".zarr":
-        own = open_own(path)
-        if own is None:
+        store = open_plain_store(path)
+        if store is None:
             return None
-        cube, stated = own
+        cube, stated_wavelengths = store
     elif suffix in (".tif", ".tiff"):
-        _, about = door.read("stack", path)
-        if about is None:
+        _, description = door.read("stack", path)
+        if description is None:
             return None
-        bands, height, width = about["shape"]
-        dtype, stated = np.dtype(about["dtype"]), about["wavelengths"]
-        cube = Stack(path, (bands, height, width), dtype, about["offset"])
+        bands, height, width = description["shape"]
+        dtype, stated_wavelengths = np.dtype(description["dtype"]), description["wavelengths"]
+        cube = Stack(path, (bands, height, width), dtype, description["offset"])
     else:
         return None
-    nm = None if stated is None else checked_wavelengths(to_nanometres(*stated), cube.shape[0])
+    nm = (
+        None
+        if stated_wavelengths is None
+        else checked_wavelengths(to_nanometres(*stated_wavelengths), cube.shape[0])
+    )
     return cube, nm

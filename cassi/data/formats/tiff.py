@@ -1,4 +1,4 @@
-"""TIFF and OME-TIFF: an image stack, normally one page a band."""
+"""Read and write TIFF and OME-TIFF: an image stack, normally one page a band."""
 
 import json
 import logging
@@ -13,11 +13,13 @@ import numpy as np
 
 from cassi.data.formats import Source, as_numbers, drop_opacity
 
-_UNCOMPRESSED = 1
-_PACKED = (10, 12, 14)
-"""Bits of pixels that cameras pack without gaps, the most significant first."""
-_COLOUR_FILTERS = 32803
-_NAMED = re.compile(r"(\d+(?:\.\d+)?)\s*nm", re.IGNORECASE)
+# Values of the tags Compression and PhotometricInterpretation.
+_NO_COMPRESSION = 1
+_COLOUR_FILTER_ARRAY = 32803
+# Bits of pixels that cameras store without gaps, the most significant bit first. For these tifffile
+# needs the package imagecodecs, so they are unpacked here.
+_PACKED_BITS = (10, 12, 14)
+_WAVELENGTH_NAME = re.compile(r"(\d+(?:\.\d+)?)\s*nm", re.IGNORECASE)
 
 
 def is_ome(path: Path) -> bool:
@@ -25,23 +27,22 @@ def is_ome(path: Path) -> bool:
     return path.name.lower().endswith((".ome.tif", ".ome.tiff"))
 
 
-class _Complaints(logging.Handler):
-    """Makes errors of what tifffile only logs, such as a broken chain of pages."""
+class _ErrorOfLog(logging.Handler):
+    """Raises an error for what tifffile only logs, such as a broken chain of pages."""
 
     def emit(self, record: logging.LogRecord) -> None:
         raise ValueError(record.getMessage())
 
 
-_COMPLAINTS = _Complaints(logging.ERROR)
+_RAISE_LOGGED_ERRORS = _ErrorOfLog(logging.ERROR)
 
 
 def open_tiff(path: Path) -> Any:
-    """Open a file with tifffile, which reads this one and none that it names or that lie beside it.
-
-    OME-TIFF, Micro-Manager's stacks and NDTiff may be parts of several files.
-    """
+    """Open a file with tifffile, without other files that it names or that lie beside it."""
     import tifffile
 
+    # OME-TIFF, Micro-Manager's stacks and NDTiff may consist of several files. A hostile file could
+    # name any file of the machine.
     return tifffile.TiffFile(
         path, is_ome=False, is_mmstack=False, is_ndtiff=False, _multifile=False
     )
@@ -49,80 +50,92 @@ def open_tiff(path: Path) -> Any:
 
 @contextmanager
 def read_tiff(path: Path) -> Iterator[Source]:
-    """TIFF, normally one page a band, with a JSON object as description."""
+    """Read the series of a TIFF, normally one page a band; the description may be JSON or XML."""
     logger = logging.getLogger("tifffile")
     propagate, logger.propagate = logger.propagate, False
-    logger.addHandler(_COMPLAINTS)
+    logger.addHandler(_RAISE_LOGGED_ERRORS)
     try:
         with open_tiff(path) as tiff:
             first, count = tiff.pages.first, len(tiff.series)
             series = {str(i) if count > 1 else "": item for i, item in enumerate(tiff.series)}
-            bits = _packed_bits(first)
+            bits = _count_packed_bits(first)
             for item in series.values():
-                _check_written(item)
+                _check_complete(item)
 
             def read(name: str) -> np.ndarray:
-                array = _unpack(series[name], bits) if bits else series[name].asarray()
+                array = _unpack_pixels(series[name], bits) if bits else series[name].asarray()
                 if _has_opacity(series[name]):
                     array = drop_opacity(array[..., 0], array[..., 1])
-                return np.asarray(array).reshape(one + array.shape)
+                return np.asarray(array).reshape(band_axis + array.shape)
 
-            # A cube of one band is one page, and no less a cube.
-            single = first.description.lstrip()[:1] == "<" and len(tiff.pages) == 1
-            one = (1,) if single and set(series) == {""} and series[""].ndim == 2 else ()
-            integers = first.dtype is not None and first.dtype.kind in "iu"
-            full_scale = _about(first.description).get("full_scale", 2**bits - 1 if bits else None)
+            # An OME-TIFF of one page is a cube of one band. tifffile gives it two axes, so the axis
+            # of the bands is added.
+            has_xml = first.description.lstrip()[:1] == "<"
+            is_single_plane = len(tiff.pages) == 1 and count == 1 and series[""].ndim == 2
+            band_axis: tuple[int, ...] = (1,) if has_xml and is_single_plane else ()
+            shapes, axes = {}, {}
+            for name, item in series.items():
+                shape = item.shape[:-1] if _has_opacity(item) else item.shape
+                shapes[name] = band_axis + tuple(shape)
+                axes[name] = "C" * len(band_axis) + _tiff_axes(item)
+            is_integer = first.dtype is not None and first.dtype.kind in "iu"
+            full_scale = _read_json(first.description).get(
+                "full_scale", 2**bits - 1 if bits else None
+            )
             scale = None
-            if integers and full_scale is not None:
+            if is_integer and full_scale is not None:
                 scale = float(full_scale), "full_scale"
             yield Source(
-                {
-                    name: one + tuple(item.shape[:-1] if _has_opacity(item) else item.shape)
-                    for name, item in series.items()
-                },
+                shapes,
                 read,
-                axes={name: "C" * len(one) + _tiff_axes(item) for name, item in series.items()},
+                axes=axes,
                 wavelengths=stated_wavelengths(first.description),
                 scale=scale,
                 image=True,
-                missing=_no_data(first),
+                missing=_read_no_data(first),
             )
     finally:
-        logger.removeHandler(_COMPLAINTS)
+        logger.removeHandler(_RAISE_LOGGED_ERRORS)
         logger.propagate = propagate
 
 
 def _has_opacity(series: Any) -> bool:
-    """Tell whether pixels are a grey level and its opacity; four may be bands called colours."""
+    """Tell whether each pixel is a grey level and its opacity."""
+    # Four samples a pixel may be colours and opacity, or four bands that a program calls so. These
+    # are read as bands.
     page = series.keyframe
-    grey = page.samplesperpixel == 2 and series.axes.endswith("S") and series.shape[-1] == 2
-    return bool(grey and page.extrasamples and int(page.extrasamples[-1]) in (1, 2))
+    has_two_samples = page.samplesperpixel == 2 and series.axes.endswith("S")
+    if not has_two_samples or series.shape[-1] != 2 or not page.extrasamples:
+        return False
+    # Values of the tag ExtraSamples: associated and unassociated opacity.
+    return int(page.extrasamples[-1]) in (1, 2)
 
 
-def _no_data(page: Any) -> tuple[float, ...]:
-    """Return the value that GDAL says stands for none."""
+def _read_no_data(page: Any) -> tuple[float, ...]:
+    """Return the value by which GDAL marks a missing pixel, if any."""
     tag = page.tags.get("GDAL_NODATA")
     return () if tag is None else tuple(as_numbers(str(tag.value).strip("\0 ")))
 
 
-def _about(description: str) -> dict[str, Any]:
+def _read_json(description: str) -> dict[str, Any]:
+    """Return the object of a JSON text; empty if it is none."""
     try:
-        about = json.loads(description)
+        content = json.loads(description)
     except (ValueError, RecursionError):
         return {}
-    return about if isinstance(about, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def stated_wavelengths(description: str) -> tuple[object, str] | None:
-    """Return the wavelengths of a file's description and their unit; None where there are none.
+    """Return the wavelengths in a file's description and their unit; None if it has none.
 
-    It may be ours or anybody's JSON, or the XML of OME-TIFF, whose channels have an emission
-    wavelength or a name such as "550 nm".
+    The description is JSON with `wavelengths_nm` or `wavelengths`, or the XML of OME-TIFF, whose
+    channels have an emission wavelength or a name such as "550 nm".
     """
-    about = _about(description)
-    values = about.get("wavelengths_nm", about.get("wavelengths"))
+    content = _read_json(description)
+    values = content.get("wavelengths_nm", content.get("wavelengths"))
     if values:
-        return values, "nm" if "wavelengths_nm" in about else ""
+        return values, "nm" if "wavelengths_nm" in content else ""
     if description.lstrip()[:1] != "<":
         return None
     try:
@@ -133,46 +146,50 @@ def stated_wavelengths(description: str) -> tuple[object, str] | None:
         ]
     except (ElementTree.ParseError, ValueError):
         return None
-    emitted = [channel.get("EmissionWavelength") for channel in channels]
-    if channels and None not in emitted:
-        return emitted, channels[0].get("EmissionWavelengthUnit", "nm")
-    named = [_NAMED.fullmatch(channel.get("Name", "").strip()) for channel in channels]
-    if channels and None not in named:
-        return [found[1] for found in named if found is not None], "nm"
+    emission_wavelengths = [channel.get("EmissionWavelength") for channel in channels]
+    if channels and None not in emission_wavelengths:
+        return emission_wavelengths, channels[0].get("EmissionWavelengthUnit", "nm")
+    matches = [_WAVELENGTH_NAME.fullmatch(channel.get("Name", "").strip()) for channel in channels]
+    if channels and None not in matches:
+        return [match[1] for match in matches if match is not None], "nm"
     return None
 
 
-def _packed_bits(page: Any) -> int:
-    """Return how many bits a packed pixel has, 0 where they are not packed."""
-    if int(page.photometric) == _COLOUR_FILTERS:
+def _count_packed_bits(page: Any) -> int:
+    """Return the bits of a packed pixel, 0 if pixels are not packed; ValueError for a mosaic."""
+    if int(page.photometric) == _COLOUR_FILTER_ARRAY:
         raise ValueError("it has a mosaic of colour filters; expected a monochrome sensor's frame")
     bits = page.bitspersample
-    packed = bits in _PACKED and int(page.compression) == _UNCOMPRESSED
-    return int(bits) if packed and page.samplesperpixel == 1 and not page.is_tiled else 0
+    is_packed = bits in _PACKED_BITS and int(page.compression) == _NO_COMPRESSION
+    return int(bits) if is_packed and page.samplesperpixel == 1 and not page.is_tiled else 0
 
 
-def _unpack(series: Any, bits: int) -> np.ndarray:
-    """Read pages of pixels without gaps; each row begins with a byte of its own."""
+def _unpack_pixels(series: Any, bits: int) -> np.ndarray:
+    """Read pages of packed pixels; each row begins with a new byte."""
     planes = []
     for page in series.pages:
         height, width = page.imagelength, page.imagewidth
-        line = -(-width * bits // 8)
+        row_bytes = -(-width * bits // 8)
         file = page.parent.filehandle
-        parts = []
+        strips = []
         for offset, size in zip(page.dataoffsets, page.databytecounts, strict=True):
             file.seek(offset)
-            parts.append(file.read(size))
-        packed = np.frombuffer(b"".join(parts), np.uint8)
-        if packed.size != height * line:
-            raise ValueError(f"expected {height * line} bytes of {bits}-bit pixels, {packed.size}")
-        single = np.unpackbits(packed.reshape(height, line), axis=1)[:, : width * bits]
+            strips.append(file.read(size))
+        packed_bytes = np.frombuffer(b"".join(strips), np.uint8)
+        if packed_bytes.size != height * row_bytes:
+            raise ValueError(
+                f"expected {height * row_bytes} bytes of {bits}-bit pixels, {packed_bytes.size}"
+            )
+        pixel_bits = np.unpackbits(packed_bytes.reshape(height, row_bytes), axis=1)[
+            :, : width * bits
+        ]
         weights = (1 << np.arange(bits)[::-1]).astype(np.uint16)
-        planes.append(single.reshape(height, width, bits) @ weights)
+        planes.append(pixel_bits.reshape(height, width, bits) @ weights)
     return np.stack(planes).reshape(series.shape)
 
 
-def _check_written(series: Any) -> None:
-    """Refuse a file in which tifffile would take what is not there for 0."""
+def _check_complete(series: Any) -> None:
+    """Raise ValueError if parts of an image were never written; tifffile would return 0 there."""
     if series.dataoffset is None and not all(
         page is not None and all(page.databytecounts) for page in series.pages
     ):
@@ -180,75 +197,82 @@ def _check_written(series: Any) -> None:
 
 
 def describe_stack(path: Path) -> dict[str, Any] | None:
-    """Tell where a cube lies in a file, uncompressed and band after band; None where it does not.
+    """Tell where the values of a cube lie in a file, so that parts of it can be read.
 
     Returns:
         `offset` (bytes), `shape` (C, H, W), `dtype` and `wavelengths` (values and unit, or None).
+        None if the values are not uncompressed floating numbers, band after band.
+
+    Raises:
+        ValueError: the file is cut short.
     """
     with open_tiff(path) as file:
-        item = file.series[0]
-        if len(file.series) != 1 or item.dataoffset is None or len(item.shape) != 3:
+        series = file.series[0]
+        if len(file.series) != 1 or series.dataoffset is None or len(series.shape) != 3:
             return None
-        if item.dtype is None or item.dtype.kind != "f" or item.axes[1:] != "YX":
+        if series.dtype is None or series.dtype.kind != "f" or series.axes[1:] != "YX":
             return None
-        if _no_data(file.pages.first):
+        if _read_no_data(file.pages.first):
             return None
-        if item.dataoffset + item.nbytes > path.stat().st_size:
-            raise ValueError(f"the file is cut short: {item.nbytes} bytes of values expected")
-        found = stated_wavelengths(file.pages.first.description)
+        if series.dataoffset + series.nbytes > path.stat().st_size:
+            raise ValueError(f"the file is cut short: {series.nbytes} bytes of values expected")
+        wavelengths = stated_wavelengths(file.pages.first.description)
         return {
-            "offset": int(item.dataoffset),
-            "shape": [int(size) for size in item.shape],
-            "dtype": np.dtype(item.dtype).newbyteorder(file.byteorder).str,
-            "wavelengths": None if found is None else (as_numbers(found[0]).tolist(), found[1]),
+            "offset": int(series.dataoffset),
+            "shape": [int(size) for size in series.shape],
+            "dtype": np.dtype(series.dtype).newbyteorder(file.byteorder).str,
+            "wavelengths": None
+            if wavelengths is None
+            else (as_numbers(wavelengths[0]).tolist(), wavelengths[1]),
         }
 
 
 def _tiff_axes(series: Any) -> str:
-    # tifffile marks an axis it knows nothing about by Q: arrays saved whole, in whatever order.
-    # Everywhere else what is neither a row nor a column is a page, a channel or a sample.
-    # Among those the shortest axis decides, and without one the pages are the bands.
-    if (
-        series.kind == "shaped"
-        and "Q" in series.axes
-        and series.shape.count(min(series.shape)) == 1
-    ):
+    """Return the letters of the axes of a series; "" if the shape must decide."""
+    # tifffile calls an axis Q if it knows nothing about it: an array that was saved as a whole may
+    # have its axes in any order. Then the shortest axis is that of the bands. If there are several
+    # shortest ones, it is the pages. Every other axis besides rows and columns (pages, channels,
+    # samples) counts as bands.
+    has_unknown_axis = series.kind == "shaped" and "Q" in series.axes
+    if has_unknown_axis and series.shape.count(min(series.shape)) == 1:
         return ""
     letters = series.axes[:-1] if _has_opacity(series) else series.axes
     return "".join({"Y": "H", "X": "W"}.get(letter, "C") for letter in letters)
 
 
-def described(ome: bool, wavelengths: Sequence[float] | None) -> dict[str, Any]:
-    """Return what tifffile is to write of a cube: one page a band, and the wavelengths (nm).
+def imwrite_options(ome: bool, wavelengths: Sequence[float] | None) -> dict[str, Any]:
+    """Return options of `tifffile.imwrite` for a cube: one page a band, and the wavelengths (nm).
 
-    OME-TIFF has a channel a band, named "550 nm", with its emission wavelength.
+    OME-TIFF has a channel per band, named "550 nm", with its emission wavelength.
     """
+    metadata: dict[str, object] = {"axes": "CYX"}
     if not ome:
-        nm = {} if wavelengths is None else {"wavelengths_nm": list(wavelengths)}
-        return {"photometric": "minisblack", "ome": False, "metadata": {"axes": "CYX", **nm}}
-    about: dict[str, object] = {"axes": "CYX", "Name": "cube"}
+        if wavelengths is not None:
+            metadata["wavelengths_nm"] = list(wavelengths)
+        return {"photometric": "minisblack", "ome": False, "metadata": metadata}
+    metadata["Name"] = "cube"
     if wavelengths is not None:
-        about["Channel"] = {
+        metadata["Channel"] = {
             "Name": [f"{value:g} nm" for value in wavelengths],
             "EmissionWavelength": list(wavelengths),
             "EmissionWavelengthUnit": ["nm"] * len(wavelengths),
         }
-    return {"photometric": "minisblack", "ome": True, "metadata": about}
+    return {"photometric": "minisblack", "ome": True, "metadata": metadata}
 
 
-def reserve(path: Path, shape: tuple[int, ...], wavelengths: Sequence[float] | None) -> int:
-    """Write the header of a cube; return where its values lie."""
+def write_header(path: Path, shape: tuple[int, ...], wavelengths: Sequence[float] | None) -> int:
+    """Write the header of a cube; return the position of its values, bytes."""
     import tifffile
 
-    # Not tifffile.memmap, which moves the values to the next page of memory.
-    how: dict[str, Any] = described(is_ome(path), wavelengths) | {"returnoffset": True}
-    written = tifffile.imwrite(path, shape=shape, dtype="<f4", **how)
-    assert written is not None  # what is not compressed lies in one piece
-    return int(written[0])
+    # tifffile.memmap would move the values to the next page of memory, unlike `write_tiff`.
+    options: dict[str, Any] = imwrite_options(is_ome(path), wavelengths) | {"returnoffset": True}
+    result = tifffile.imwrite(path, shape=shape, dtype="<f4", **options)
+    assert result is not None  # uncompressed values lie in one piece
+    return int(result[0])
 
 
 def write_tiff(path: Path, cube: np.ndarray, wavelengths: tuple[float, ...] | None) -> None:
-    """Write one page a band, uncompressed; OME-TIFF where the name says so."""
+    """Write one page a band, uncompressed, as OME-TIFF if the name ends in `.ome.tif`."""
     import tifffile
 
-    tifffile.imwrite(path, cube, **described(is_ome(path), wavelengths))
+    tifffile.imwrite(path, cube, **imwrite_options(is_ome(path), wavelengths))

@@ -1,4 +1,8 @@
-"""Zarr: a folder of chunks. Written plainly, in parts if need be; read by the package zarr."""
+"""Read and write Zarr stores, which are folders of chunks.
+
+Cubes are written without the package zarr, uncompressed, so that parts can be written. Other
+stores are read by the package.
+"""
 
 import base64
 import importlib.util
@@ -21,17 +25,19 @@ from cassi.data.formats.labelled import (
     DIMENSIONS,
     FWHM,
     WAVELENGTH,
-    letters,
+    axis_letters,
     unpack,
 )
 from cassi.data.formats.parts import Stack
 
-_CHUNK = 1 << 22
-"""Bytes of a chunk, about: one band, as many whole rows as that takes."""
-_LARGEST_METADATA = 1 << 24
-_METADATA = ("zarr.json", ".zarray", ".zattrs")
-# What makes numbers of bytes, in versions 2 and 3; others are unknown, or run programs as pickles.
-_CODECS = {
+# A chunk has one band and as many whole rows as fit into this size.
+_CHUNK_BYTES = 1 << 22
+
+_MAX_METADATA_BYTES = 1 << 24
+_METADATA_FILES = ("zarr.json", ".zarray", ".zattrs")
+# Codecs of versions 2 and 3 that only turn bytes into numbers. Others are refused: a pickle, for
+# example, can run a program.
+_ALLOWED_CODECS = {
     *("BytesCodec", "TransposeCodec", "Crc32cCodec", "GzipCodec", "ZstdCodec", "BloscCodec"),
     *("zlib", "gzip", "zstd", "blosc", "shuffle", "crc32"),
 }
@@ -43,24 +49,27 @@ def create_zarr(
     wavelengths: Sequence[float] | None,
     fwhm: Sequence[float] | None = None,
 ) -> Stack:
-    """Make a store (Zarr 3) for a cube `(C, H, W)`, as large as it will be, without its values.
+    """Make a store (Zarr 3) for a cube `(C, H, W)` in its final size, without its values.
 
-    It is the Dataset of xarray: `cube(wavelength, y, x)`, its coordinate, and the widths of its
-    bands (nm). OSError where the disk has no room for it.
+    xarray reads it as a Dataset: `cube(wavelength, y, x)`, the coordinate `wavelength` (nm), and
+    the widths of the bands `fwhm` (nm).
+
+    Raises:
+        OSError: the disk has no room for it.
     """
     bands, height, width = shape
-    rows = max(1, min(height, _CHUNK // (4 * width)))
+    rows = max(1, min(height, _CHUNK_BYTES // (4 * width)))
     _write_json(path, {"node_type": "group", "attributes": {"Conventions": CONVENTIONS}})
-    for name, values, about in (
+    for name, values, attributes in (
         ("wavelength", wavelengths, WAVELENGTH),
         ("fwhm", fwhm, FWHM),
     ):
         if values is not None:
-            _describe(path / name, (bands,), (bands,), "float64", about)
-            single = path / name / "c" / "0"
-            single.parent.mkdir()
-            single.write_bytes(np.asarray(values, "<f8").tobytes())
-    _describe(
+            _write_array_metadata(path / name, (bands,), (bands,), "float64", attributes)
+            values_file = path / name / "c" / "0"
+            values_file.parent.mkdir()
+            values_file.write_bytes(np.asarray(values, "<f8").tobytes())
+    _write_array_metadata(
         path / "cube", shape, (1, rows, width), "float32", {"long_name": "hyperspectral cube"}
     )
     stack = Stack(path, shape, rows=rows)
@@ -68,7 +77,8 @@ def create_zarr(
         file = stack.file(band, chunk)
         file.parent.mkdir(parents=True)
         with file.open("wb") as stream:
-            # A full disk is better noticed now than after hours.
+            # The blocks of the disk are reserved now, so that a full disk ends the command at once
+            # and not after hours of reconstruction.
             os.posix_fallocate(stream.fileno(), 0, rows * width * 4)
     return stack
 
@@ -85,40 +95,43 @@ def write_zarr(
     stack.write(cube, slice(None), slice(None))
 
 
-def open_own(path: Path) -> tuple[Stack, tuple[object, str] | None] | None:
-    """Open the cube of a store that `create_zarr` made; None where it is another's.
+def open_plain_store(path: Path) -> tuple[Stack, tuple[object, str] | None] | None:
+    """Open the cube of a store that `create_zarr` made.
 
     Returns:
-        The cube; its wavelengths and their unit, if stated.
+        The cube; its wavelengths and their unit, if stated. None if it is another store.
+
+    Raises:
+        ValueError: the file of the wavelengths has a wrong length.
     """
-    about = _read_json(path / "cube")
+    metadata = _read_json(path / "cube")
     try:
-        (bands, height, width), chunk = about["shape"], about["chunk_grid"]["configuration"]
+        (bands, height, width), chunk = metadata["shape"], metadata["chunk_grid"]["configuration"]
         rows = chunk["chunk_shape"][1]
-        plain = _array((bands, height, width), (1, rows, width), "float32")
-        if any(about[name] != plain[name] for name in plain) or not 1 <= rows <= height:
+        expected = _plain_metadata((bands, height, width), (1, rows, width), "float32")
+        if any(metadata[name] != expected[name] for name in expected) or not 1 <= rows <= height:
             return None
         stack = Stack(path, (int(bands), int(height), int(width)), rows=int(rows))
     except (KeyError, TypeError, ValueError, IndexError):
         return None
-    listed = _read_json(path / "wavelength")
-    if listed.get("codecs") != _BYTES:
+    axis_metadata = _read_json(path / "wavelength")
+    if axis_metadata.get("codecs") != _UNCOMPRESSED_CODECS:
         return stack, None
-    stored = path / "wavelength" / "c" / "0"
-    content = read_regular(stored, _LARGEST_METADATA)
+    values_file = path / "wavelength" / "c" / "0"
+    content = read_regular(values_file, _MAX_METADATA_BYTES)
     if len(content) != 8 * bands:
         raise ValueError(
-            f"{stored}: expected {8 * bands} bytes, one wavelength a band, got {len(content)}"
+            f"{values_file}: expected {8 * bands} bytes, one wavelength a band, got {len(content)}"
         )
-    units = listed.get("attributes", {}).get("units", "")
+    units = axis_metadata.get("attributes", {}).get("units", "")
     return stack, (np.frombuffer(content, "<f8"), str(units))
 
 
 @contextmanager
 def read_zarr(path: Path) -> Iterator[Source]:
-    """A store of Zarr 2 or 3; arrays inside groups are named by their path."""
-    if (own := open_own(path)) is not None:
-        stack, wavelengths = own
+    """Read a store of Zarr 2 or 3. An array inside groups is named by its path."""
+    if (plain_store := open_plain_store(path)) is not None:
+        stack, wavelengths = plain_store
         axes = {"cube": "CHW"}
         yield Source(
             {"cube": stack.shape}, lambda _: stack.read(), axes=axes, wavelengths=wavelengths
@@ -132,21 +145,24 @@ def read_zarr(path: Path) -> Iterator[Source]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        arrays = {n: node for n, node in _nodes(path).items() if isinstance(node, zarr.Array)}
+        arrays = {
+            name: node for name, node in _open_nodes(path).items() if isinstance(node, zarr.Array)
+        }
         for array in arrays.values():
             _check_codecs(array)
-        axes = {name: _axes(array) for name, array in arrays.items()}
+        axes = {name: _read_axes(array) for name, array in arrays.items()}
 
         def read(name: str) -> np.ndarray:
             array = arrays[name]
             files = [file for file in (path / name).rglob("*") if file.is_file()]
-            missing = array.nchunks - sum(file.name not in _METADATA for file in files)
-            if missing > 0:  # which zarr takes for its fill value
+            n_missing = array.nchunks - sum(file.name not in _METADATA_FILES for file in files)
+            # zarr takes its fill value for a chunk without a file.
+            if n_missing > 0:
                 raise ValueError(
-                    f"{missing} of its {array.nchunks} chunks are not there; copy the store again, "
-                    "or write it with write_empty_chunks=True"
+                    f"{n_missing} of its {array.nchunks} chunks are not there; copy the store "
+                    "again, or write it with write_empty_chunks=True"
                 )
-            return unpack(np.asarray(array[...]), _attributes(array), axes[name])
+            return unpack(np.asarray(array[...]), _read_attributes(array), axes[name])
 
         yield Source(
             {name: tuple(map(int, array.shape)) for name, array in arrays.items()},
@@ -156,76 +172,92 @@ def read_zarr(path: Path) -> Iterator[Source]:
         )
 
 
-def _nodes(path: Path) -> dict[str, Any]:
+def _open_nodes(path: Path) -> dict[str, Any]:
     """Return the arrays and groups of a store by name."""
     import zarr
 
     try:
         node: Any = zarr.open(path, mode="r")
-    except zarr.errors.NodeNotFoundError:  # a folder of arrays, without a group above them
-        folders = [each for each in sorted(path.iterdir()) if each.is_dir()]
+    except zarr.errors.NodeNotFoundError:
+        # The folder may hold arrays without a group above them.
+        folders = [child for child in sorted(path.iterdir()) if child.is_dir()]
         if not folders:
             raise
-        return {each.name: zarr.open(each, mode="r") for each in folders}
+        return {child.name: zarr.open(child, mode="r") for child in folders}
     return {"": node} if isinstance(node, zarr.Array) else dict(node.members(max_depth=2))
 
 
-def _axes(array: Any) -> str:
-    stated = getattr(array.metadata, "dimension_names", None)  # in version 2 an attribute
-    return letters(list(map(str, stated or array.attrs.get("_ARRAY_DIMENSIONS") or ())))
+def _read_axes(array: Any) -> str:
+    """Return the letters of the axes of an array, "" if its dimensions have no names."""
+    names = getattr(array.metadata, "dimension_names", None)
+    # In version 2 xarray writes the names as an attribute.
+    names = names or array.attrs.get("_ARRAY_DIMENSIONS") or ()
+    return axis_letters([str(name) for name in names])
 
 
-def _attributes(array: Any) -> Mapping[str, object]:
-    """Return the attributes of an array, with the value that stands for none as a number."""
-    about = dict(array.attrs)
-    of_version_2 = (array.fill_value or None) if "_ARRAY_DIMENSIONS" in about else None
-    fill = about.get("_FillValue", of_version_2)
-    if isinstance(fill, str):  # as xarray writes that of fractions
+def _read_attributes(array: Any) -> Mapping[str, object]:
+    """Return the attributes of an array, with `_FillValue` as a number."""
+    attributes = dict(array.attrs)
+    # In version 2 xarray marks missing values by the array's own fill value. 0 is the default of
+    # that, so it marks nothing.
+    fill_of_version_2 = (array.fill_value or None) if "_ARRAY_DIMENSIONS" in attributes else None
+    fill = attributes.get("_FillValue", fill_of_version_2)
+    # xarray writes a floating fill value as base64 of its bytes.
+    if isinstance(fill, str):
         fill = struct.unpack("<d", base64.b64decode(fill))[0]
-    return about | {"_FillValue": fill}
+    return attributes | {"_FillValue": fill}
 
 
 def _check_codecs(array: Any) -> None:
-    """Refuse an array that is no numbers, or that takes a codec which could run a program."""
+    """Raise ValueError for an array of other than numbers, with shards or with other codecs."""
     if array.dtype.kind not in "biufc":
         raise ValueError(f"expected numbers, got data of type {array.dtype}")
     if array.shards is not None:
         raise ValueError("expected chunks without shards; write it again without")
     for codec in (*array.filters, array.serializer, *array.compressors):
         name = getattr(codec, "codec_id", type(codec).__name__)
-        if codec is not None and name not in _CODECS:
+        if codec is not None and name not in _ALLOWED_CODECS:
             raise ValueError(f"its chunks are encoded by {name}; expected gzip, zstd or blosc")
 
 
 def _read_json(folder: Path) -> dict[str, Any]:
-    """Return what is said of an array; empty where nothing is, or nothing that is understood."""
+    """Return the metadata of an array or group; empty if there are none that can be read."""
     try:
-        found = json.loads(read_regular(folder / "zarr.json", _LARGEST_METADATA))
+        content = json.loads(read_regular(folder / "zarr.json", _MAX_METADATA_BYTES))
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
-_BYTES = [{"name": "bytes", "configuration": {"endian": "little"}}]
+_UNCOMPRESSED_CODECS = [{"name": "bytes", "configuration": {"endian": "little"}}]
 
 
-def _array(shape: Sequence[int], chunk: Sequence[int], kind: str) -> dict[str, object]:
-    """Return what is said of an array whose chunks are not compressed."""
+def _plain_metadata(
+    shape: Sequence[int], chunk: Sequence[int], data_type: str
+) -> dict[str, object]:
+    """Return the metadata (Zarr 3) of an array whose chunks are not compressed."""
     return {
         "node_type": "array",
         "shape": list(shape),
-        "data_type": kind,
+        "data_type": data_type,
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunk)}},
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-        "codecs": _BYTES,
+        "codecs": _UNCOMPRESSED_CODECS,
         "dimension_names": list(DIMENSIONS[: len(shape)]),
     }
 
 
-def _describe(
-    folder: Path, shape: Sequence[int], chunk: Sequence[int], kind: str, about: Mapping[str, str]
+def _write_array_metadata(
+    folder: Path,
+    shape: Sequence[int],
+    chunk: Sequence[int],
+    data_type: str,
+    attributes: Mapping[str, str],
 ) -> None:
-    _write_json(folder, _array(shape, chunk, kind) | {"attributes": about, "fill_value": 0.0})
+    _write_json(
+        folder,
+        _plain_metadata(shape, chunk, data_type) | {"attributes": attributes, "fill_value": 0.0},
+    )
 
 
 def _write_json(folder: Path, content: Mapping[str, object]) -> None:

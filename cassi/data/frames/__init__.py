@@ -1,4 +1,4 @@
-"""From the frame of a sensor to the measurement, in named steps."""
+"""Correct a raw frame to a measurement: dark level, flat field, bad pixels, saturation, …."""
 
 import os
 import warnings
@@ -22,25 +22,32 @@ from cassi.data.frames.pixels import (
 from cassi.data.io import check_finite, load_mask, load_measurement
 
 STEPS = ("bits", "dark", "flat", "bad_pixels", "saturation", "window", "scale")
-"""Config values of what is done to a frame, in this order."""
-MOST_OUTLIERS = 0.1
-"""Of the pixels; where more stand out, they are no outliers."""
-HOT = 8.0
-"""Robust standard deviations of a dark frame: from there on a pixel is hot, without being asked."""
-MOST_CLIPPED = 0.25
-"""Share of the pixels that may have a frame's maximum and be taken for clipped."""
+"""Settings of the steps, in the order in which they are applied to a frame."""
+# If more pixels than this fraction exceed a threshold, they are no outliers: the threshold is too
+# low, or the whole frame is noisy.
+MAX_OUTLIER_FRACTION = 0.1
+# With bad_pixels=auto, pixels of a dark frame beyond so many robust standard deviations are hot.
+HOT_PIXEL_SIGMAS = 8.0
+# If more pixels than this fraction share the largest value, that may be a bright area of the scene,
+# such as a white wall. Then nothing is left out, and a warning asks the user for the level.
+MAX_CLIPPED_FRACTION = 0.25
 Bad = str | os.PathLike[str] | float | Sequence[int]
 """A file, a threshold, "auto", or a row and a column."""
-_CONVERTERS = (8, 10, 12, 14, 16)  # bits
-_OUT_OF_RANGE = 1000
-"""Times its maximum, a level that is in another unit than the frame."""
+_CONVERTER_BITS = (8, 10, 12, 14, 16)
+# A saturation level that exceeds the frame's maximum so many times is in another unit, such as
+# counts for a frame of fractions.
+_MAX_LEVEL_RATIO = 1000
 
 
-def _items(bad: object) -> list[object]:
-    """Return the files, pairs and thresholds that `bad_pixels` holds."""
-    if not isinstance(bad, Sequence) or isinstance(bad, str) or is_list(bad, 2):
-        bad = [bad]
-    return [item for item in bad if item not in (None, "auto")]
+def _bad_pixel_items(bad_pixels: object) -> list[object]:
+    """Return the files, pairs and thresholds in the setting `bad_pixels`."""
+    if (
+        not isinstance(bad_pixels, Sequence)
+        or isinstance(bad_pixels, str)
+        or is_list(bad_pixels, 2)
+    ):
+        bad_pixels = [bad_pixels]
+    return [item for item in bad_pixels if item not in (None, "auto")]
 
 
 def _is_file(value: object) -> bool:
@@ -56,7 +63,7 @@ _RULES: Rules = {
     "flat": ("a file", lambda v: v is None or _is_file(v)),
     "bad_pixels": (
         "a file, [row, column], a number > 0, a list of those, or auto",
-        lambda v: all(_is_file(i) or is_list(i, 2) or _is_positive(i) for i in _items(v)),
+        lambda v: all(_is_file(i) or is_list(i, 2) or _is_positive(i) for i in _bad_pixel_items(v)),
     ),
     "saturation": ("a number, auto or null", lambda v: v in (None, "auto") or is_number(v)),
     "window": (
@@ -73,7 +80,7 @@ class Prepared:
 
     Attributes:
         y: measurement `(B, K, H', W')`, finite.
-        bad: pixels of it that are left out, bool, shaped like y; None where there are none.
+        bad: pixels that are left out, bool, shaped like y; None if there are none.
         done: the corrections by step, and the number of pixels that are left out.
     """
 
@@ -84,37 +91,38 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Preprocessing:
-    r"""The chain from a raw frame f to the measurement y; every step can be left out.
+    r"""The steps from a raw frame f to the measurement y; each can be left out.
 
         y = scale · window((f − dark) / r) / F,  r = (flat − dark) / mean(flat − dark)
 
-    F = 2^bits − 1 is the full scale, or 1 without `bits`. Pixels without light are found and left
-    out: they are filled in from good neighbours, and `Prepared.bad` names them. Files are read
-    once, when this is made. A file of several frames is averaged.
+    F = 2^bits − 1 is the full scale, or 1 without `bits`. Bad and saturated pixels are left out:
+    they get values of their good neighbours, and `Prepared.bad` marks them. Files are read once,
+    when the object is made. A file of several frames is averaged.
 
     Args:
-        bits: of the sensor's converter. Frames are then counts from 0 to 2^bits − 1, those of image
-            files too, and `dark` and `saturation` are counts. None: integers of an image file are
-            fractions of the largest value of their type; all other numbers are taken as they are.
-        dark: level, in the unit of the frame; "auto" takes it from the edges, see `edge_level`; or
-            a file, a frame taken in the dark with the same exposure.
+        bits: bits of the sensor's converter. Frames are then counts from 0 to 2^bits − 1, also
+            those of image files, and `dark` and `saturation` are counts. None: integers of an image
+            file are fractions of the largest value of their type; all other numbers are taken as
+            they are.
+        dark: dark level, in the unit of the frame; "auto" takes it from the edges, see
+            `edge_level`; or the file of a frame taken in the dark with the same exposure.
         flat: a file, a frame of the bare sensor (no mask, no scene) under even light; normalised to
             its mean over good pixels, less the same dark level. It must not hold the mask: that
             is part of the camera.
-        bad_pixels: pixels to leave out: a file of the raw frame's size that is not zero there; a
-            pair [row, column]; a threshold in robust standard deviations, by which hot pixels are
-            found in the dark frame and the flat field if these are files (`find_outliers`), else
-            in the frame itself (`find_hot_in_snapshot`; 8 suits grey masks, 12 binary ones);
-            "auto", hot pixels of a dark frame that is a file, beyond 8 of these; or a list of
-            those. With each of them dead rows and columns are left out too, see `find_dead_lines`;
-            None leaves nothing out.
-        saturation: level of the raw frame from which on pixels are saturated, and left out. "auto"
-            is full scale where a pixel reaches it, else the level of `clipped_level`. None is no
-            level.
+        bad_pixels: pixels to leave out, as one of these or a list of them. A file of the raw
+            frame's size: pixels that are not zero there. A pair: [row, column]. A threshold in
+            robust standard deviations: hot pixels of the dark frame and the flat field if these
+            are files (`find_outliers`), else of the frame itself (`find_hot_in_snapshot`; 8 suits
+            grey masks, 12 binary ones). "auto": hot pixels of a dark frame in a file, with a
+            threshold of 8. Each of them also leaves out dead rows and columns, see
+            `find_dead_lines`. None leaves nothing out.
+        saturation: level of the raw frame; pixels at it or above are saturated and left out. "auto"
+            is full scale if a pixel reaches it, else the level of `clipped_level`. None: no pixel
+            counts as saturated.
         window: [top, left, height, width] of the part to keep, pixels.
         scale: factor of the measurement, > 0.
         step: dispersion, pixels per band; gives the width of the edges for `dark="auto"`.
-        axis: of the dispersion.
+        axis: axis of the dispersion, -1 (columns) or -2 (rows).
     """
 
     bits: int | None = None
@@ -135,92 +143,105 @@ class Preprocessing:
             whole_number("bits", self.bits, 1, 24)
         if len(self._thresholds()) > 1:
             raise ValueError(f"bad_pixels: expected one threshold, got {self._thresholds()}")
-        named = [("dark", self.dark), ("flat", self.flat)]
-        for name, given in [*named, *(("bad_pixels", item) for item in _items(self.bad_pixels))]:
-            if isinstance(given, str | os.PathLike) and given != "auto":
-                self._read(name, given)
+        sources = [("dark", self.dark), ("flat", self.flat)]
+        for name, source in [
+            *sources,
+            *(("bad_pixels", item) for item in _bad_pixel_items(self.bad_pixels)),
+        ]:
+            if isinstance(source, str | os.PathLike) and source != "auto":
+                self._read(name, source)
 
     def prepare(
         self, frame: Tensor, full_scale: float | None = None, name: str = "measurement"
     ) -> Prepared:
-        """Make a measurement of a frame `(B, K, H', W')`, and find its bad pixels.
-
-        The values at pixels that a file or a list names, NaN included, have no influence on
-        estimates or on other pixels.
+        """Correct a raw frame to a measurement, and find its bad pixels.
 
         Args:
-            frame: raw.
-            full_scale: the largest value that it can have, if known; `bits` wins over it.
-            name: of the frame, in warnings and errors.
+            frame: raw, `(B, K, H', W')`. Listed bad pixels may have any value, also NaN.
+            full_scale: the largest value that it can have, if known; `bits` takes precedence.
+            name: name of the frame, for warnings and errors.
+
+        Raises:
+            ValueError: a setting does not fit the frame, or the frame has no light.
         """
         self._check_size(frame)
-        full = full_scale if self.bits is None else float(2**self.bits - 1)
-        listed, hot, lines = self._find_bad(frame)
-        known = listed | _lines_mask(lines, listed.shape)
-        known = known if hot is None else known | hot
+        max_value = full_scale if self.bits is None else float(2**self.bits - 1)
+        listed_pixels, hot_pixels, lines = self._find_bad_pixels(frame)
+        known_bad = listed_pixels | _mask_lines(lines, listed_pixels.shape)
+        known_bad = known_bad if hot_pixels is None else known_bad | hot_pixels
         remedy = "leave them out by bad_pixels=FILE, not zero there, or bad_pixels=[row,column]"
-        check_finite(name, torch.where(known, 0, frame), remedy)
-        if bool(known.all()):
+        check_finite(name, torch.where(known_bad, 0, frame), remedy)
+        if bool(known_bad.all()):
             raise ValueError("bad_pixels: expected some good pixels, all are to be left out")
-        values = frame[..., ~known].flatten()
-        if not bool(values.any()):
+        good_values = frame[..., ~known_bad].flatten()
+        if not bool(good_values.any()):
             raise ValueError(f"{name}: expected light, got only zeros")
-        self._check_bits(values, full, full_scale)
-        level = self._saturation(values, full, name)
-        saturated = _find_saturated(frame, known, level)
-        left_out = known | saturated
-        filled, top = _fill(frame, left_out), values.max().item()
-        y, source, dark = self._subtract_dark(filled, ~left_out, top, full, name)
-        done: dict[str, Any] = dict.fromkeys(STEPS)
-        done |= {"bits": self.bits, "dark": {"source": source, "level": dark}}
+        self._check_counts(good_values, max_value, full_scale)
+        saturation_level = self._saturation_level(good_values, max_value, name)
+        saturated_pixels = _find_saturated(frame, known_bad, saturation_level)
+        left_out = known_bad | saturated_pixels
+        repaired_frame, largest = _repair_images(frame, left_out), good_values.max().item()
+        dark = self._subtract_dark(repaired_frame, ~left_out, largest, max_value, name)
+        y, dark_source, dark_level = dark
+        corrections: dict[str, Any] = dict.fromkeys(STEPS)
+        corrections |= {"bits": self.bits, "dark": {"source": dark_source, "level": dark_level}}
         if "flat" in self._files:
-            y, done["flat"] = self._flatten(y, dark, known)
-        y = _fill(y, left_out)  # dark frame and flat field have values of their own there
-        if hot is None and self._thresholds():
+            y, corrections["flat"] = self._divide_by_flat(y, dark_level, known_bad)
+        # Subtraction and division have put values of the dark frame and the flat field into the
+        # repaired pixels, so these are repaired again.
+        y = _repair_images(y, left_out)
+        if hot_pixels is None and self._thresholds():
             images = y.flatten(0, 1)
-            found = [find_hot_in_snapshot(one, *self._thresholds()) for one in images]
-            hot = torch.stack(found).any(0)
-            y, left_out = _fill(y, hot & ~known), left_out | hot
-        number = None if hot is None else self._count_hot(hot & ~listed)
-        if level is not None:
-            done["saturation"] = self._count(saturated, level, name)
+            hot_in_images = [find_hot_in_snapshot(image, *self._thresholds()) for image in images]
+            hot_pixels = torch.stack(hot_in_images).any(0)
+            y, left_out = _repair_images(y, hot_pixels & ~known_bad), left_out | hot_pixels
+        n_hot = None if hot_pixels is None else self._count_hot_pixels(hot_pixels & ~listed_pixels)
+        if saturation_level is not None:
+            corrections["saturation"] = self._report_saturation(
+                saturated_pixels, saturation_level, name
+            )
         if self.window is not None:
-            y, left_out, done["window"] = self._cut(y), self._cut(left_out), list(self.window)
+            y, left_out = self._cut_window(y), self._cut_window(left_out)
+            corrections["window"] = list(self.window)
             if bool(left_out.flatten(2).all(2).any()):
                 raise ValueError("bad_pixels: expected some good pixels in the window, got none")
-        done["scale"] = float(self.scale)
+        corrections["scale"] = float(self.scale)
         y = y * (self.scale if self.bits is None else self.scale / (2**self.bits - 1))
         if not bool(y.isfinite().all()) or not bool(y.any()):
             raise ValueError(f"scale: expected values within float32's range, got {self.scale!r}")
-        done["bad_pixels"] = self._left_out(left_out, lines, number)
-        return Prepared(y, left_out if bool(left_out.any()) else None, done)
+        corrections["bad_pixels"] = self._report_bad_pixels(left_out, lines, n_hot)
+        return Prepared(y, left_out if bool(left_out.any()) else None, corrections)
 
-    def _find_bad(self, frame: Tensor) -> tuple[Tensor, Tensor | None, list[tuple[str, int]]]:
-        """Return pixels that are named, hot ones if a file tells, and dead rows and columns."""
+    def _find_bad_pixels(
+        self, frame: Tensor
+    ) -> tuple[Tensor, Tensor | None, list[tuple[str, int]]]:
+        """Return listed pixels, hot ones (None without a file to find them in), and dead lines."""
         size = tuple(frame.shape[-2:])
-        listed, hot = self.bad_in(size), self._find_hot(size)
-        known = listed if hot is None else listed | hot
-        lines = [] if self.bad_pixels is None else find_dead_lines(frame, ~known)
-        if hot is not None:  # what a dark frame shows of a dead line is no hot pixel
-            lines = sorted({*lines, *find_lines(hot, ~listed)})
-            hot = hot & ~_lines_mask(lines, size)
-        return listed, hot, lines
+        listed_pixels, hot_pixels = self.bad_in(size), self._find_hot_pixels(size)
+        known_bad = listed_pixels if hot_pixels is None else listed_pixels | hot_pixels
+        lines = [] if self.bad_pixels is None else find_dead_lines(frame, ~known_bad)
+        if hot_pixels is not None:
+            # Pixels of a dead line differ from their neighbours in the dark frame, too. They count
+            # as a line and not as hot pixels.
+            lines = sorted({*lines, *find_lines(hot_pixels, ~listed_pixels)})
+            hot_pixels = hot_pixels & ~_mask_lines(lines, size)
+        return listed_pixels, hot_pixels, lines
 
     def bad_in(self, size: Sequence[int]) -> Tensor:
         """Return the pixels that `bad_pixels` names, bool `(H', W')`, of a frame of that size."""
-        bad = torch.zeros(tuple(size), dtype=torch.bool)
+        is_bad = torch.zeros(tuple(size), dtype=torch.bool)
         if "bad_pixels" in self._files:
             self._check_size(torch.empty((1, 1, *size), device="meta"))
-            bad |= self._files["bad_pixels"] > 0
-        for item in _items(self.bad_pixels):
+            is_bad |= self._files["bad_pixels"] > 0
+        for item in _bad_pixel_items(self.bad_pixels):
             if isinstance(item, Sequence) and not isinstance(item, str):
                 if item[0] >= size[0] or item[1] >= size[1]:
                     raise ValueError(f"bad_pixels: {list(item)} lies outside {tuple(size)}")
-                bad[item[0], item[1]] = True
-        return bad
+                is_bad[item[0], item[1]] = True
+        return is_bad
 
     def _thresholds(self) -> list[float]:
-        return [float(item) for item in _items(self.bad_pixels) if is_number(item)]
+        return [float(item) for item in _bad_pixel_items(self.bad_pixels) if is_number(item)]
 
     def _check_size(self, frame: Tensor) -> None:
         size = tuple(frame.shape[-2:])
@@ -232,184 +253,221 @@ class Preprocessing:
                 )
 
     def _read(self, name: str, path: str | os.PathLike[str]) -> None:
+        """Read the file of a setting; average the frames in it, or join maps of bad pixels."""
         try:
             if name == "bad_pixels":
-                loaded = load_mask(path)
+                array = load_mask(path)
             else:
-                loaded = load_measurement(path, counts=self.bits is not None)
+                array = load_measurement(path, counts=self.bits is not None)
         except FileNotFoundError as error:
-            wanted = _RULES[name][0]
-            raise FileNotFoundError(f"{name}: expected {wanted}, got {path!r}: {error}") from None
+            rule = _RULES[name][0]
+            raise FileNotFoundError(f"{name}: expected {rule}, got {path!r}: {error}") from None
         except (OSError, ValueError) as error:
             raise type(error)(f"{name}: {error}") from None
-        data = loaded.data.flatten(0, 1)
+        data = array.data.flatten(0, 1)
         if name != "bad_pixels":
             self._files[name] = data.mean(0)
             return
-        bad, earlier = data.any(0).float(), self._files.get(name)
-        if earlier is not None and earlier.shape != bad.shape:
+        is_bad, earlier = data.any(0).float(), self._files.get(name)
+        if earlier is not None and earlier.shape != is_bad.shape:
             raise ValueError(
                 f"bad_pixels: expected files of one size, got {tuple(earlier.shape)} and "
-                f"{tuple(bad.shape)}"
+                f"{tuple(is_bad.shape)}"
             )
-        self._files[name] = bad if earlier is None else earlier.maximum(bad)
+        self._files[name] = is_bad if earlier is None else earlier.maximum(is_bad)
 
-    def _check_bits(self, values: Tensor, full: float | None, most: float | None) -> None:
-        if self.bits is None or full is None:
+    def _check_counts(
+        self, values: Tensor, max_value: float | None, stated_max: float | None
+    ) -> None:
+        """Raise ValueError if values cannot be counts of a converter of `bits` bits."""
+        if self.bits is None or max_value is None:
             return
-        top = values.max().item()
-        wanted = f"bits: expected counts from 0 to {full:g}, as bits={self.bits} says"
-        if most is not None and most < full:
+        largest = values.max().item()
+        expectation = f"bits: expected counts from 0 to {max_value:g}, as bits={self.bits} says"
+        if stated_max is not None and stated_max < max_value:
             raise ValueError(
-                f"{wanted}, got a file whose values end at {most:g}; was it converted?"
+                f"{expectation}, got a file whose values end at {stated_max:g}; was it converted?"
             )
-        if top > full:
-            unused = 16 - self.bits
-            aligned = unused > 0 and top < 65536 and not (values % 2**unused).any()
-            enough = next((bits for bits in _CONVERTERS if top < 2**bits), None)
-            hint = "set bits=16" if enough == 16 else "set more bits"
-            if aligned:
-                hint = f"all multiples of {2**unused}; set bits=16"
-            elif enough is not None and enough < 16:  # a mean of frames has no multiples
-                hint += f": bits={enough}, or bits=16 where the camera shifts counts to the left"
-            raise ValueError(f"{wanted}, got up to {top:g}, {hint}")
-        if 0 < top <= 1 < full and bool((values % 1).any()):
-            raise ValueError(f"{wanted}, got fractions up to {top:.4g}; leave bits=null")
+        if largest > max_value:
+            unused_bits = 16 - self.bits
+            # Some cameras shift their 12 bits to the left in 16, so all counts are multiples of 16.
+            is_shifted = unused_bits > 0 and largest < 65536 and not (values % 2**unused_bits).any()
+            sufficient_bits = next((bits for bits in _CONVERTER_BITS if largest < 2**bits), None)
+            hint = "set bits=16" if sufficient_bits == 16 else "set more bits"
+            if is_shifted:
+                hint = f"all multiples of {2**unused_bits}; set bits=16"
+            elif sufficient_bits is not None and sufficient_bits < 16:
+                # A mean of several frames with shifted counts holds no multiples.
+                hint += f": bits={sufficient_bits}, or bits=16 if the camera shifts counts left"
+            raise ValueError(f"{expectation}, got up to {largest:g}, {hint}")
+        if 0 < largest <= 1 < max_value and bool((values % 1).any()):
+            raise ValueError(f"{expectation}, got fractions up to {largest:.4g}; leave bits=null")
 
-    def _saturation(self, values: Tensor, full: float | None, name: str) -> float | None:
-        """Return the level from which on pixels of a frame are saturated, if there is one."""
-        top, level = values.max().item(), self.saturation
+    def _saturation_level(self, values: Tensor, max_value: float | None, name: str) -> float | None:
+        """Return the level at and above which pixels of a frame are saturated, if there is one."""
+        largest, level = values.max().item(), self.saturation
         if level is None:
             return None
         if not isinstance(level, str):
-            most = _OUT_OF_RANGE * top if full is None else full
-            if level > most > 0:
-                holds = f"whose largest value is {top:.4g}" if full is None else f"0 to {full:g}"
+            max_level = _MAX_LEVEL_RATIO * largest if max_value is None else max_value
+            if level > max_level > 0:
+                if max_value is None:
+                    value_range = f"whose largest value is {largest:.4g}"
+                else:
+                    value_range = f"0 to {max_value:g}"
                 raise ValueError(
-                    f"saturation: expected a level in the unit of the frame, {holds}, got "
-                    f"{level:g}{self._of_counts(full)}"
+                    f"saturation: expected a level in the unit of the frame, {value_range}, got "
+                    f"{level:g}{self._bits_hint(max_value)}"
                 )
             return float(level)
-        if full is not None and top >= full:
-            return full
-        clipped = clipped_level(values)
-        share = 0.0 if clipped is None else (values == clipped).double().mean().item()
-        if share > MOST_CLIPPED:
+        if max_value is not None and largest >= max_value:
+            return max_value
+        clipped_value = clipped_level(values)
+        if clipped_value is None:
+            return None
+        fraction = (values == clipped_value).double().mean().item()
+        if fraction > MAX_CLIPPED_FRACTION:
             warnings.warn(
-                f"{name}: {100 * share:.3g} % of the pixels share its largest value, "
-                f"{top:.4g}; where that is overexposed, saturation={top:.6g} leaves them out",
+                f"{name}: {100 * fraction:.3g} % of the pixels share its largest value, "
+                f"{largest:.4g}; where that is overexposed, saturation={largest:.6g} leaves them "
+                "out",
                 stacklevel=2,
             )
             return None
-        return clipped
+        return clipped_value
 
-    def _of_counts(self, full: float | None) -> str:
-        """Say how a level is given in counts, where a frame is in fractions of full scale."""
-        if self.bits is not None or full != 1:
+    def _bits_hint(self, max_value: float | None) -> str:
+        """Return a hint on `bits` for a frame in fractions of full scale, else ""."""
+        if self.bits is not None or max_value != 1:
             return ""
         return "; set bits to give it in counts, bits=12 for a camera of 12 bits"
 
     def _subtract_dark(
-        self, filled: Tensor, good: Tensor, top: float, full: float | None, name: str
+        self,
+        repaired_frame: Tensor,
+        is_good: Tensor,
+        largest: float,
+        max_value: float | None,
+        name: str,
     ) -> tuple[Tensor, str, float]:
-        source, dark, hint = "number", self._dark_of(filled), self._of_counts(full)
-        seen = good.flatten(0, 1).any(0)
-        level = dark[seen].mean().item() if isinstance(dark, Tensor) else dark
+        """Return the frame without its dark level, the source of the level, and the level."""
+        source, dark, hint = "number", self._dark_level(repaired_frame), self._bits_hint(max_value)
+        is_good_in_any = is_good.flatten(0, 1).any(0)
+        level = dark[is_good_in_any].mean().item() if isinstance(dark, Tensor) else dark
         if self.dark == "auto":
             source = "edges"
         elif "dark" in self._files:
             source, hint = str(self.dark), "; give the dark frame in the format of the measurement"
-        y = filled - dark
-        if level >= top and level != 0:
+        y = repaired_frame - dark
+        if level >= largest and level != 0:
             raise ValueError(
-                f"dark: expected a level below the frame's largest value, {top:.4g}, got "
+                f"dark: expected a level below the frame's largest value, {largest:.4g}, got "
                 f"{level:.4g}{hint}"
             )
-        light = y[good].double()
-        mean, spread = light.mean().item(), light.std(correction=0).item()
-        # The noise of a frame without light is as far below zero as above.
-        dim = mean <= 3 * spread / len(light) ** 0.5 and light.max() <= -2 * light.min()
-        if mean <= 0 or dim:
+        good_values = y[is_good].double()
+        mean, spread = good_values.mean().item(), good_values.std(correction=0).item()
+        # Noise without light is symmetric about 0: its mean is within three standard errors, and
+        # its largest value is not far beyond its smallest one. Such a frame is refused.
+        is_noise = (
+            mean <= 3 * spread / len(good_values) ** 0.5
+            and good_values.max() <= -2 * good_values.min()
+        )
+        if mean <= 0 or is_noise:
             raise ValueError(
                 f"{name}: expected light, its mean is {mean:.3g} above the dark level "
                 f"{level:.4g} ({source}); set dark to the level of a frame without light"
             )
         return y, source, level
 
-    def _dark_of(self, frame: Tensor) -> Tensor | float:
+    def _dark_level(self, frame: Tensor) -> Tensor | float:
+        """Return the dark frame `(H, W)` or the dark level."""
         if self.dark == "auto":
             return edge_level(frame, self.step, self.axis)
         return self._files["dark"] if "dark" in self._files else float(self.dark)
 
-    def _light(self, dark: float) -> Tensor:
-        """The flat field less the dark frame or level, `(H, W)`."""
+    def _subtracted_flat(self, dark: float) -> Tensor:
+        """Return the flat field minus the dark frame or level, `(H, W)`."""
         return self._files["flat"] - self._files.get("dark", dark)
 
-    def _find_hot(self, size: tuple[int, ...]) -> Tensor | None:
-        """Hot pixels of dark frame and flat field, `(H, W)`; None: only the frame itself tells."""
-        smooth = {name: self._files[name] for name in ("dark",) if name in self._files}
-        if "flat" in self._files:
-            smooth["flat"] = self._light(0.0)
-        bad = torch.zeros(size, dtype=torch.bool)
-        for threshold in self._thresholds():
-            for values in smooth.values():
-                bad |= find_outliers(values, threshold)
-        auto = self.bad_pixels if isinstance(self.bad_pixels, list | tuple) else [self.bad_pixels]
-        if not self._thresholds() and "auto" in auto and "dark" in smooth:
-            bad = find_outliers(smooth["dark"], HOT)
-            # Of many, the dark frame knows the level.
-            return bad if 0 < int(bad.sum()) <= MOST_OUTLIERS * bad.numel() else None
-        return bad if smooth and self._thresholds() else None
+    def _find_hot_pixels(self, size: tuple[int, ...]) -> Tensor | None:
+        """Return the hot pixels of dark frame and flat field, `(H, W)`, or None.
 
-    def _count_hot(self, hot: Tensor) -> int:
-        found = int(hot.sum())
+        None: there is no such file, and a threshold applies to the frame itself.
+        """
+        smooth_frames = {}
+        if "dark" in self._files:
+            smooth_frames["dark"] = self._files["dark"]
+        if "flat" in self._files:
+            smooth_frames["flat"] = self._subtracted_flat(0.0)
+        is_hot = torch.zeros(size, dtype=torch.bool)
         for threshold in self._thresholds():
-            if found > MOST_OUTLIERS * hot.numel():
+            for values in smooth_frames.values():
+                is_hot |= find_outliers(values, threshold)
+        items = self.bad_pixels if isinstance(self.bad_pixels, list | tuple) else [self.bad_pixels]
+        if not self._thresholds() and "auto" in items and "dark" in smooth_frames:
+            is_hot = find_outliers(smooth_frames["dark"], HOT_PIXEL_SIGMAS)
+            # If there are many, none is left out: the dark frame has their excess and subtracts it.
+            is_plausible = 0 < int(is_hot.sum()) <= MAX_OUTLIER_FRACTION * is_hot.numel()
+            return is_hot if is_plausible else None
+        return is_hot if smooth_frames and self._thresholds() else None
+
+    def _count_hot_pixels(self, hot_pixels: Tensor) -> int:
+        """Return the number of hot pixels; ValueError if there are too many for a threshold."""
+        count = int(hot_pixels.sum())
+        for threshold in self._thresholds():
+            if count > MAX_OUTLIER_FRACTION * hot_pixels.numel():
                 raise ValueError(
-                    f"bad_pixels: {found} of {hot.numel()} pixels lie beyond {threshold:g} "
+                    f"bad_pixels: {count} of {hot_pixels.numel()} pixels lie beyond {threshold:g} "
                     "standard deviations, too many to be outliers; give a larger number, or a file"
                 )
-        return found
+        return count
 
-    def _flatten(self, y: Tensor, dark: float, bad: Tensor) -> tuple[Tensor, dict[str, object]]:
-        light, good = self._light(dark), ~bad
-        if number := int((good & (light <= 0)).sum()):
+    def _divide_by_flat(
+        self, y: Tensor, dark: float, is_bad: Tensor
+    ) -> tuple[Tensor, dict[str, object]]:
+        """Divide by the pixels' response; return the report of that, too."""
+        flat, is_good = self._subtracted_flat(dark), ~is_bad
+        if number := int((is_good & (flat <= 0)).sum()):
             raise ValueError(
                 f"flat: expected more than the dark level everywhere, got {number} pixels at or "
                 f"below it in {self.flat}; name dead pixels in bad_pixels"
             )
-        response = torch.where(good, light / light[good].mean(), 1)
-        low, high = response[good].aminmax()
+        response = torch.where(is_good, flat / flat[is_good].mean(), 1)
+        low, high = response[is_good].aminmax()
         return y / response, {
             "source": str(self.flat),
             "lowest": low.item(),
             "highest": high.item(),
         }
 
-    def _count(self, saturated: Tensor, level: float, name: str) -> dict[str, float]:
-        number, share = int(saturated.sum()), saturated.double().mean().item()
-        if number:
-            found = self.saturation == "auto"
+    def _report_saturation(
+        self, saturated_pixels: Tensor, level: float, name: str
+    ) -> dict[str, float]:
+        """Warn of saturated pixels; return their level, number and fraction."""
+        count, fraction = int(saturated_pixels.sum()), saturated_pixels.double().mean().item()
+        if count:
+            remedy = "; saturation=null keeps them" if self.saturation == "auto" else ""
             warnings.warn(
-                f"{name}: {number} pixels ({100 * share:.3g} %) are saturated, at {level:g} "
-                f"or more; they are left out{'; saturation=null keeps them' if found else ''}",
+                f"{name}: {count} pixels ({100 * fraction:.3g} %) are saturated, at {level:g} "
+                f"or more; they are left out{remedy}",
                 stacklevel=2,
             )
-        return {"level": level, "pixels": number, "fraction": share}
+        return {"level": level, "pixels": count, "fraction": fraction}
 
-    def _left_out(
-        self, bad: Tensor, lines: list[tuple[str, int]], found: int | None
+    def _report_bad_pixels(
+        self, is_bad: Tensor, lines: list[tuple[str, int]], n_hot: int | None
     ) -> dict[str, object] | None:
-        items, number = _items(self.bad_pixels), int(bad.sum())
-        if not items and not number:
+        """Return what is recorded of bad pixels; None if there are none and none were set."""
+        items, count = _bad_pixel_items(self.bad_pixels), int(is_bad.sum())
+        if not items and not count:
             return None
-        lost: dict[str, list[int]] = {"rows": [], "columns": []}
+        dead_lines: dict[str, list[int]] = {"rows": [], "columns": []}
         for kind, index in lines:
-            lost[kind].append(index)
-        about: dict[str, object] = {"source": ", ".join(map(str, items)) or None, "found": found}
-        return about | lost | {"left_out": number, "fraction": number / bad.numel()}
+            dead_lines[kind].append(index)
+        report: dict[str, object] = {"source": ", ".join(map(str, items)) or None, "found": n_hot}
+        return report | dead_lines | {"left_out": count, "fraction": count / is_bad.numel()}
 
-    def _cut(self, y: Tensor) -> Tensor:
+    def _cut_window(self, y: Tensor) -> Tensor:
         top, left, height, width = self.window or ()
         if top + height > y.shape[-2] or left + width > y.shape[-1]:
             raise ValueError(
@@ -419,61 +477,69 @@ class Preprocessing:
         return y[..., top : top + height, left : left + width].contiguous()
 
 
-def describe(done: Mapping[str, Any]) -> str:
+def describe(corrections: Mapping[str, Any]) -> str:
     """Return the corrections of a frame in one line; empty if there were none."""
     parts = []
-    dark, flat, full, without = (
-        done[name] for name in ("dark", "flat", "saturation", "bad_pixels")
-    )
+    dark, flat = corrections["dark"], corrections["flat"]
+    saturation, bad_pixels = corrections["saturation"], corrections["bad_pixels"]
     if dark["source"] != "number" or dark["level"]:
-        origin = {"number": "", "edges": " (of the edges)"}.get(
-            dark["source"], f" (mean of {Path(dark['source']).name})"
-        )
+        origins = {"number": "", "edges": " (of the edges)"}
+        origin = origins.get(dark["source"], f" (mean of {Path(dark['source']).name})")
         parts.append(f"dark level {dark['level']:.4g}{origin} subtracted")
     if flat:
         span = f"{flat['lowest']:.3g} to {flat['highest']:.3g}"
         parts.append(f"divided by {Path(flat['source']).name} ({span})")
-    if without and without["found"] is not None:
-        parts.append(f"{without['found']} hot pixels found")
-    for kind in ("rows", "columns") if without else ():
-        if without[kind]:
-            parts.append(f"{kind[:-1]} {', '.join(map(str, without[kind]))} dead")
-    if full:
-        parts.append(f"{full['pixels']} pixels saturated ({100 * full['fraction']:.3g} %)")
-    if without:
-        parts.append(f"{without['left_out']} pixels left out ({100 * without['fraction']:.3g} %)")
-    if done["window"]:
-        parts.append(f"window {done['window']}")
-    if done["bits"]:
-        parts.append(f"divided by {2 ** done['bits'] - 1}, full scale of {done['bits']} bits")
-    if done["scale"] != 1:
-        parts.append(f"times {done['scale']:.4g}")
+    if bad_pixels:
+        if bad_pixels["found"] is not None:
+            parts.append(f"{bad_pixels['found']} hot pixels found")
+        for kind in ("rows", "columns"):
+            if bad_pixels[kind]:
+                parts.append(f"{kind[:-1]} {', '.join(map(str, bad_pixels[kind]))} dead")
+    if saturation:
+        parts.append(
+            f"{saturation['pixels']} pixels saturated ({100 * saturation['fraction']:.3g} %)"
+        )
+    if bad_pixels:
+        parts.append(
+            f"{bad_pixels['left_out']} pixels left out ({100 * bad_pixels['fraction']:.3g} %)"
+        )
+    if corrections["window"]:
+        parts.append(f"window {corrections['window']}")
+    if corrections["bits"]:
+        parts.append(
+            f"divided by {2 ** corrections['bits'] - 1}, full scale of {corrections['bits']} bits"
+        )
+    if corrections["scale"] != 1:
+        parts.append(f"times {corrections['scale']:.4g}")
     return ", ".join(parts)
 
 
-def _lines_mask(lines: list[tuple[str, int]], size: tuple[int, ...]) -> Tensor:
+def _mask_lines(lines: list[tuple[str, int]], size: tuple[int, ...]) -> Tensor:
+    """Return a mask, bool, that is True in some rows and columns."""
     mask = torch.zeros(size, dtype=torch.bool)
     for kind, index in lines:
         (mask if kind == "rows" else mask.mT)[index] = True
     return mask
 
 
-def _find_saturated(frame: Tensor, known: Tensor, level: float | None) -> Tensor:
-    """Return the pixels from a level on, without those that are known to be bad."""
+def _find_saturated(frame: Tensor, known_bad: Tensor, level: float | None) -> Tensor:
+    """Return the pixels at a level or above it, without those that are known to be bad."""
     if level is None:
         return torch.zeros_like(frame, dtype=torch.bool)
-    saturated = (frame >= level) & ~known
-    if bool((known | saturated).flatten(2).all(2).any()):
+    is_saturated = (frame >= level) & ~known_bad
+    if bool((known_bad | is_saturated).flatten(2).all(2).any()):
         raise ValueError(
             f"saturation: expected some pixels below {level:g}, got none; expose for a shorter "
             "time, or set saturation to a higher level"
         )
-    return saturated
+    return is_saturated
 
 
-def _fill(frame: Tensor, bad: Tensor, name: str = "bad_pixels") -> Tensor:
-    """Repair a frame `(B, K, H, W)`, each image where its own pixels `(B, K, H, W)` are bad."""
-    if not bool(bad.any()):
+def _repair_images(frame: Tensor, is_bad: Tensor, name: str = "bad_pixels") -> Tensor:
+    """Repair a frame `(B, K, H, W)`; every image has bad pixels of its own, `(B, K, H, W)`."""
+    if not bool(is_bad.any()):
         return frame
-    images = zip(frame.flatten(0, 1), bad.expand_as(frame).flatten(0, 1), strict=True)
-    return torch.stack([repair(one, where, name) for one, where in images]).view_as(frame)
+    images = zip(frame.flatten(0, 1), is_bad.expand_as(frame).flatten(0, 1), strict=True)
+    return torch.stack(
+        [repair(image, is_bad_in_image, name) for image, is_bad_in_image in images]
+    ).view_as(frame)

@@ -1,4 +1,4 @@
-"""Pixels of a frame without light: how they are found, and the values that replace them."""
+"""Find dead lines and hot pixels of a frame, estimate its dark level, and repair bad pixels."""
 
 import itertools
 import math
@@ -7,61 +7,78 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+# In a snapshot neighbours differ because of the mask's code, not only because of noise. So the
+# threshold of a hot pixel is raised by this fraction of the contrast among its neighbours, for each
+# sigma. Without it bright openings of the mask would count as hot.
 CODE_CONTRAST = 0.3
-"""Of the contrast among its neighbours, what a pixel must exceed them by for each sigma."""
-STUCK, LIT = 0.99, 0.5
-"""Shares of the pixels that have one value, in a dead line at least and in a lit one at most."""
-WIDEST_DEAD = 3
-"""Dead lines side by side; more are a part of the detector in the dark."""
-_SHORTEST_LINE = 8
+# A line is dead if at least this fraction of its good pixels has one value. It is below 1, so that
+# single pixels of another value, such as hot ones, do not hide a dead line.
+MIN_STUCK_FRACTION = 0.99
+# In the lines beside a dead one less than this fraction of the pixels may have its value. Otherwise
+# the scene itself is of one brightness there, such as a black object.
+MAX_EQUAL_FRACTION = 0.5
+# More dead lines side by side are a part of the detector without light, such as its border.
+MAX_DEAD_WIDTH = 3
+# Fewer good pixels may have one value by chance.
+_MIN_LINE_PIXELS = 8
 
 
-def find_dead_lines(frame: Tensor, good: Tensor) -> list[tuple[str, int]]:
-    """Find the dead rows and columns of a detector: they have one value for any scene.
+def find_dead_lines(frame: Tensor, is_good: Tensor) -> list[tuple[str, int]]:
+    """Find the dead rows and columns of a detector, which have one value for any scene.
 
-    In a dead line 99 % of the good pixels have the same value, in every shot of a raw frame
-    `(B, K, H', W')`. At most 3 dead lines lie side by side. In the lines beside them less than half
-    of the pixels have that value.
+    In a dead line 99 % of the good pixels have the same value, in every shot. At most 3 dead lines
+    lie side by side. In the lines beside them less than half of the pixels have that value.
 
-    Returns ("rows", index) or ("columns", index) of each.
+    Args:
+        frame: raw, `(B, K, H', W')`.
+        is_good: pixels that are not known to be bad, bool, `(H', W')`.
+
+    Returns:
+        ("rows", index) or ("columns", index) of each dead line.
     """
-    found = []
-    for kind, across in (("rows", False), ("columns", True)):
-        images, usable = frame.flatten(0, 1), good
-        if across:
-            images, usable = images.mT, usable.mT
-        count = usable.sum(-1).clamp(min=1)
-        level = torch.where(usable, images, math.nan).nanmedian(-1, keepdim=True).values
-        share = ((images == level) & usable).sum(-1) / count  # (N, lines)
-        stuck = (share >= STUCK).all(0) & (count >= _SHORTEST_LINE)
+    dead_lines = []
+    for kind, is_column in (("rows", False), ("columns", True)):
+        images, is_usable = frame.flatten(0, 1), is_good
+        if is_column:
+            images, is_usable = images.mT, is_usable.mT
+        count = is_usable.sum(-1).clamp(min=1)
+        level = torch.where(is_usable, images, math.nan).nanmedian(-1, keepdim=True).values
+        fraction = ((images == level) & is_usable).sum(-1) / count  # (N, lines)
+        is_stuck_line = (fraction >= MIN_STUCK_FRACTION).all(0) & (count >= _MIN_LINE_PIXELS)
         start = 0
-        for is_stuck, run in itertools.groupby(stuck.tolist()):
-            first, start = start, start + len(list(run))
-            if not is_stuck or start - first > WIDEST_DEAD or first == 0 or start == len(stuck):
+        for is_dead, run in itertools.groupby(is_stuck_line.tolist()):
+            stop = start + len(list(run))
+            first, start = start, stop
+            # At the border of the detector a line has no neighbour to compare it with.
+            is_at_border = first == 0 or stop == len(is_stuck_line)
+            if not is_dead or is_at_border or stop - first > MAX_DEAD_WIDTH:
                 continue
-            beside = [first - 1, start]
-            alike = ((images[:, beside] == level[:, [first]]) & usable[beside]).sum(-1)
-            if bool((alike < LIT * count[beside]).all()):
-                found += [(kind, at) for at in range(first, start)]
-    return found
+            beside_run = [first - 1, stop]
+            is_equal = (images[:, beside_run] == level[:, [first]]) & is_usable[beside_run]
+            if bool((is_equal.sum(-1) < MAX_EQUAL_FRACTION * count[beside_run]).all()):
+                dead_lines += [(kind, index) for index in range(first, stop)]
+    return dead_lines
 
 
-def find_lines(bad: Tensor, usable: Tensor) -> list[tuple[str, int]]:
-    """Return the rows and columns of which 99 % of the usable pixels are bad, both `(H', W')`."""
-    found = []
-    for kind, across in (("rows", -1), ("columns", -2)):
-        count = usable.sum(across)
-        full = ((bad & usable).sum(across) >= STUCK * count) & (count >= _SHORTEST_LINE)
-        found += [(kind, at) for at in full.nonzero().flatten().tolist()]
-    return found
+def find_lines(is_bad: Tensor, is_usable: Tensor) -> list[tuple[str, int]]:
+    """Return the rows and columns in which 99 % of the usable pixels are bad, both `(H', W')`."""
+    lines = []
+    for kind, axis in (("rows", -1), ("columns", -2)):
+        count = is_usable.sum(axis)
+        is_full = ((is_bad & is_usable).sum(axis) >= MIN_STUCK_FRACTION * count) & (
+            count >= _MIN_LINE_PIXELS
+        )
+        lines += [(kind, index) for index in is_full.nonzero().flatten().tolist()]
+    return lines
 
 
 def edge_level(measurement: Tensor, step: float, axis: int = -1) -> float:
     """Estimate a sensor's dark level from the edges of one snapshot `(B, K, H, W')`, in its unit.
 
-    The outermost |step| columns on either side get the light of one band, which is little beside
-    the middle, where C bands add up. Their median is the level. It is too high where the scene is
-    bright up to its left and right border. A dark frame is better.
+    The outermost |step| columns on either side get the light of one band only. That is little
+    compared to the middle, where C bands add up. The level is the mean of the medians of both
+    sides. It is too high if the scene is bright up to its left and right border. A dark frame is
+    better.
     """
     length = measurement.shape[axis]
     count = min(max(1, math.floor(abs(step))), length)
@@ -75,8 +92,8 @@ def find_outliers(frame: Tensor, threshold: float) -> Tensor:
 
         |d| > threshold · σ,  d = pixel − median of its 8 neighbours
 
-    σ = 1.4826 · median |d − median d| is the robust standard deviation of d over the frame. Where
-    most pixels equal their neighbours, it is the standard deviation of d.
+    σ = 1.4826 · median |d − median d| is the robust standard deviation of d over the frame. If it
+    is 0, because most pixels equal their neighbours, σ is the standard deviation of d.
     """
     excess = frame - torch.stack(_neighbours(frame, math.nan)).nanmedian(0).values
     sigma = _robust_sigma(excess) or excess.std().item()
@@ -88,11 +105,11 @@ def find_hot_in_snapshot(frame: Tensor, threshold: float) -> Tensor:
 
         d > threshold · (σ + 0.3 · (max − min)),  d = pixel − max
 
-    max and min are those of the pixel's 8 neighbours; σ is as in `find_outliers`. Contrast among
-    the neighbours comes from the code, so the threshold rises with it. Clean snapshots of 15 scenes
-    with grey masks, five of them real captures, stay below 6.4, those of a binary mask below 10. Of
-    two hot pixels side by side only the brighter may be found, and dead pixels are not found: a
-    dark frame or a map is better.
+    max and min are those of the pixel's 8 neighbours; σ is as in `find_outliers`. The contrast
+    among the neighbours comes from the mask's code, so the threshold rises with it. No pixel of 15
+    clean snapshots with grey masks, five of them real captures, is found by a threshold of 6.4;
+    with a binary mask none is found by 10. Of two hot pixels side by side only the brighter one may
+    be found, and dead pixels are not found. A dark frame or a map of bad pixels is better.
     """
     highest = torch.stack(_neighbours(frame, -math.inf)).amax(0)
     lowest = torch.stack(_neighbours(frame, math.inf)).amin(0)
@@ -100,33 +117,38 @@ def find_hot_in_snapshot(frame: Tensor, threshold: float) -> Tensor:
     return excess > threshold * (_robust_sigma(excess) + CODE_CONTRAST * (highest - lowest))
 
 
-def repair(frame: Tensor, bad: Tensor, name: str = "bad_pixels") -> Tensor:
+def repair(frame: Tensor, is_bad: Tensor, name: str = "bad_pixels") -> Tensor:
     """Replace pixels of `(..., H, W)` where bad `(H, W)` is True by the mean of their neighbours.
 
-    Pixels without a valid neighbour are filled from filled ones, from the border inwards.
+    Pixels without a good neighbour get the mean of neighbours that are already repaired, from the
+    border of a bad region inwards. ValueError if all pixels are bad.
     """
-    if bool(bad.all()):
+    if bool(is_bad.all()):
         raise ValueError(f"{name}: expected some good pixels, all are to be repaired")
-    shape, bad = frame.shape, bad.clone()
-    values = torch.where(bad, 0, frame).reshape(-1, 1, *shape[-2:])
-    around = values.new_ones(1, 1, 3, 3)  # the middle is bad, hence zero
-    while bool(bad.any()):
-        valid = (~bad).to(values.dtype)[None, None]
-        count = F.conv2d(valid, around, padding=1)
-        mean = F.conv2d(values, around, padding=1) / count.clamp(min=1)
-        ready = bad & (count[0, 0] > 0)
-        values = torch.where(ready, mean, values)
-        bad &= ~ready
+    shape, is_bad = frame.shape, is_bad.clone()
+    values = torch.where(is_bad, 0, frame).reshape(-1, 1, *shape[-2:])
+    # The middle of the kernel counts a pixel itself, which is bad and hence zero.
+    kernel = values.new_ones(1, 1, 3, 3)
+    while bool(is_bad.any()):
+        valid = (~is_bad).to(values.dtype)[None, None]
+        count = F.conv2d(valid, kernel, padding=1)
+        mean = F.conv2d(values, kernel, padding=1) / count.clamp(min=1)
+        is_next = is_bad & (count[0, 0] > 0)
+        values = torch.where(is_next, mean, values)
+        is_bad &= ~is_next
     return values.reshape(shape)
 
 
-def _neighbours(frame: Tensor, outside: float) -> list[Tensor]:
-    """The 8 neighbours of every pixel, each `(H, W)`."""
+def _neighbours(frame: Tensor, fill: float) -> list[Tensor]:
+    """Return the 8 neighbours of every pixel, each `(H, W)`, with `fill` outside the frame."""
     height, width = frame.shape
-    padded = F.pad(frame, (1, 1, 1, 1), value=outside)
-    places = [(row, column) for row in range(3) for column in range(3) if (row, column) != (1, 1)]
-    return [padded[r : r + height, c : c + width] for r, c in places]
+    padded = F.pad(frame, (1, 1, 1, 1), value=fill)
+    positions = [
+        (row, column) for row in range(3) for column in range(3) if (row, column) != (1, 1)
+    ]
+    return [padded[r : r + height, c : c + width] for r, c in positions]
 
 
 def _robust_sigma(values: Tensor) -> float:
+    # 1.4826 times the median deviation is the standard deviation of a normal distribution.
     return 1.4826 * (values - values.median()).abs().median().item()

@@ -1,1 +1,1 @@
-"""Simulated cameras with defects, and drawn scenes."""
+"""Simulated cameras with defects, and synthetic scenes."""

@@ -1,4 +1,4 @@
-"""Measurements of training cubes by cameras that differ from the nominal one."""
+"""Simulate measurements of training cubes by cameras that differ from the nominal one."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -11,23 +11,26 @@ from cassi.data.simulation import MaskSource, Simulator
 from cassi.data.synthetic.twin import Twin
 from cassi.systems import SDCassi, System
 
-_INTEGERS = ("bits", "seed", "supersample")
+_INTEGER_SETTINGS = ("bits", "seed", "supersample")
 
 
 class RealCameras(Simulator):
-    """Measures each sample with a `Twin` of its own, and returns the nominal camera.
+    """Measures each sample with a random `Twin`, and returns the nominal camera.
 
     Each defect is present with a given probability, and its size is uniform in its range. So a
-    network is trained with single and combined defects. It gets what is known of a real camera: the
-    nominal mask and dispersion, the stuck pixels, and for half of the frames the variance of photon
-    and read noise at every pixel (`cassi.systems.Weighted`). The dark level is subtracted.
+    network is trained with single and combined defects. It gets what a user has of a real camera:
+    the nominal mask and dispersion, the stuck pixels, and for half of the frames the variance of
+    photon and read noise at every pixel (`cassi.systems.Weighted`). The dark level is subtracted.
 
     Args:
-        masks: as for `Simulator`.
-        defects: the range (low, high) of each value of a twin that varies.
+        masks: source of masks, or one mask for all, as in `Simulator`.
+        defects: the range (low, high) of each setting of a twin that varies.
         chance: probability of each defect.
-        ideal: share of samples that the nominal camera measures, as `Simulator` does.
-        settings: of `Simulator`; its noise is that of the ideal samples.
+        ideal: fraction of samples that the nominal camera measures, as in `Simulator`.
+        settings: further arguments of `Simulator`. Its noise is added to the ideal samples.
+
+    Raises:
+        ValueError: an unknown defect, or a range or probability out of its limits.
 
     >>> cameras = RealCameras(torch.rand(16, 16), {"mask_blur": (0, 0.5)}, step=1)
     >>> y, camera = cameras(torch.rand(2, 3, 16, 16), torch.Generator().manual_seed(0))
@@ -44,9 +47,11 @@ class RealCameras(Simulator):
         **settings: Any,
     ) -> None:
         super().__init__(masks, **settings)
-        known = {entry.name for entry in fields(Twin)} - {"shot", "saturate", "seed"}
+        # The twin's noise follows from `bits` and `full_well`, and its seed is drawn for each
+        # sample.
+        allowed_names = {entry.name for entry in fields(Twin)} - {"shot", "saturate", "seed"}
         for name, limits in defects.items():
-            if name not in known:
+            if name not in allowed_names:
                 raise ValueError(f"defects: expected values of a twin, got {name!r}")
             if len(limits) != 2 or not limits[0] <= limits[1]:
                 raise ValueError(f"defects.{name}: expected (low, high), got {limits!r}")
@@ -58,54 +63,56 @@ class RealCameras(Simulator):
 
     @torch.no_grad()
     def __call__(self, x: Tensor, generator: Generator) -> tuple[Tensor, System]:
-        """Measure cubes x `(B, C, H, W)`; as `Simulator`.
+        """Measure cubes x `(B, C, H, W)`, as `Simulator` does.
 
-        Returns y `(B, K, H', W')` and the nominal camera, which does not see stuck pixels.
+        Returns y `(B, K, H', W')` and the nominal camera without the stuck pixels.
         """
         y, nominal = super().__call__(x, generator)
         assert isinstance(nominal, SDCassi)
         variance = torch.ones_like(y)
-        bad = torch.zeros_like(y, dtype=torch.bool)
+        bad_pixels = torch.zeros_like(y, dtype=torch.bool)
         for k in range(len(x)):
             if _uniform(generator) < self.ideal:
                 continue
-            twin, own = self.draw(generator), _camera_of(nominal, k)
-            frame = twin.measure(x[k : k + 1], own, generator)
-            truth = twin.true_camera(own)
+            twin, sample_camera = self.draw(generator), _camera_of_sample(nominal, k)
+            frame = twin.measure(x[k : k + 1], sample_camera, generator)
+            truth = twin.true_camera(sample_camera)
             y[k] = frame[0] - truth.dark
-            bad[k] = truth.bad
-            photons, floor = truth.noise
+            bad_pixels[k] = truth.bad
+            photons, noise_floor = truth.noise
             if photons and _uniform(generator) < 0.5:
-                expected = photons * y[k].clamp_min(0) + floor
-                # The relative variance of a dark pixel is no less than a hundredth.
+                expected = photons * y[k].clamp_min(0) + noise_floor
+                # Without read noise the variance of a dark pixel is 0, and its weight would be
+                # infinite. So the variance is at least a hundredth of the mean.
                 expected = expected.clamp_min(0.01 * expected.mean())
                 variance[k] = expected / expected.mean()
-        return y, nominal.weighted(variance, bad)
+        return y, nominal.weighted(variance, bad_pixels)
 
     def draw(self, generator: Generator) -> Twin:
-        """Draw a camera."""
+        """Draw a camera with random defects."""
         values: dict[str, Any] = {"seed": int(torch.randint(2**31, (), generator=generator))}
         for name, (low, high) in self.defects.items():
             if name == "shift":
                 pair = torch.rand(2, generator=generator).tolist()
-                drawn: object = [low + (high - low) * value for value in pair]
+                value: object = [low + (high - low) * uniform for uniform in pair]
             else:
-                one = low + (high - low) * _uniform(generator)
-                drawn = round(one) if name in _INTEGERS else one
+                number = low + (high - low) * _uniform(generator)
+                value = round(number) if name in _INTEGER_SETTINGS else number
             if _uniform(generator) < self.chance:
-                values[name] = drawn
+                values[name] = value
         if "bits" in values or "full_well" in values:
             values["shot"] = "poisson"
-        else:  # read noise is in electrons
+        else:
+            # Read noise is in electrons, which have no scale without a converter or a full well.
             values.pop("read", None)
-        # Their sum is a transmission.
-        most = 1 - values.get("mask_offset", 0.0)
-        values["mask_contrast"] = min(most, values.get("mask_contrast", 1.0))
+        # The open mask has the transmission offset + contrast, which is at most 1.
+        max_contrast = 1 - values.get("mask_offset", 0.0)
+        values["mask_contrast"] = min(max_contrast, values.get("mask_contrast", 1.0))
         return Twin(**values)
 
 
-def _camera_of(nominal: SDCassi, k: int) -> SDCassi:
-    """Return the camera of one sample, which has one mask."""
+def _camera_of_sample(nominal: SDCassi, k: int) -> SDCassi:
+    """Return the nominal camera with the mask of sample k only."""
     mask = nominal.mask.detach()
     mask = mask if mask.ndim == 4 else mask[k]
     axis, offsets, detector = nominal.axis, nominal.offsets, nominal.detector

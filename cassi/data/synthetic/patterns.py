@@ -1,4 +1,4 @@
-"""Drawn scenes: drawn images with drawn spectra."""
+"""Draw synthetic scenes: random images, such as letters or stripes, with random spectra."""
 
 import math
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from torch.nn import functional
 from cassi.data.simulation import draw_integer
 from cassi.data.synthetic.spectra import Spectra, smooth_spectra
 
-_GLYPH = (7, 5)  # rows and columns of the dots of a letter
+_GLYPH_DOTS = (7, 5)  # rows and columns of the dots of a letter
 
 
 def draw_pattern(
@@ -21,10 +21,21 @@ def draw_pattern(
     generator: Generator,
     spectra: Spectra = smooth_spectra,
 ) -> Tensor:
-    """Draw a scene of a kind of `PATTERNS`: images a_k with spectra s_k, x = Σ_k a_k s_k.
+    """Draw a scene x = Σ_k a_k s_k of images a_k and spectra s_k.
 
-    Returns float32 `(C, height, width)`, in [0, 1]; the largest value is 1. `spectra` draws the
-    s_k.
+    Args:
+        kind: a key of `PATTERNS`.
+        bands: C.
+        height: pixels.
+        width: pixels.
+        generator: source of all random numbers.
+        spectra: draws the s_k.
+
+    Returns:
+        float32 `(C, height, width)`, in [0, 1], with a maximum of 1.
+
+    Raises:
+        ValueError: an unknown kind.
 
     >>> draw_pattern("patches", 4, 8, 8, torch.Generator().manual_seed(0)).shape
     torch.Size([4, 8, 8])
@@ -35,53 +46,68 @@ def draw_pattern(
     return cube.div_(cube.amax().clamp_min(1e-6))
 
 
-def _patches(bands: int, height: int, width: int, generator: Generator, draw: Spectra) -> Tensor:
-    # A colour chart: squares of one reflectance each, with dark gaps.
+def _draw_patches(
+    bands: int, height: int, width: int, generator: Generator, draw: Spectra
+) -> Tensor:
+    """Draw a colour chart: squares of one reflectance each, with dark gaps."""
     side = 6 + draw_integer(27, generator)
     rows, columns = height // side + 1, width // side + 1
     spectra = draw(rows * columns, bands, generator)
     cube = spectra.T.reshape(bands, rows, columns)
     cube = cube.repeat_interleave(side, 1).repeat_interleave(side, 2)[:, :height, :width]
     gap = draw_integer(max(1, side // 4), generator)
-    inside = [(torch.arange(n) % side >= gap).float() for n in (height, width)]
-    return cube * (0.03 + 0.97 * torch.outer(*inside))
+    is_inside = [(torch.arange(n) % side >= gap).float() for n in (height, width)]
+    return cube * (0.03 + 0.97 * torch.outer(*is_inside))
 
 
-def _text(bands: int, height: int, width: int, generator: Generator, draw: Spectra) -> Tensor:
-    # Lines of letters of 7x5 dots; a dot is one to four pixels wide.
+def _draw_text(bands: int, height: int, width: int, generator: Generator, draw: Spectra) -> Tensor:
+    """Draw lines of random letters of 7x5 dots; a dot is one to four pixels wide."""
     dot = 1 + draw_integer(4, generator)
-    tall, wide = _GLYPH[0] + 2, _GLYPH[1] + 1
-    rows, columns = height // (tall * dot) + 1, width // (wide * dot) + 1
-    dots = torch.rand(rows, columns, tall, wide, generator=generator) < 0.5
-    dots[:, :, _GLYPH[0] :] = False
-    dots[..., _GLYPH[1] :] = False
-    dots &= torch.rand(rows, columns, 1, 1, generator=generator) < 0.85  # spaces
-    ink = dots.permute(0, 2, 1, 3).reshape(rows * tall, columns * wide).float()
+    line_height, letter_width = _GLYPH_DOTS[0] + 2, _GLYPH_DOTS[1] + 1
+    rows, columns = height // (line_height * dot) + 1, width // (letter_width * dot) + 1
+    dots = torch.rand(rows, columns, line_height, letter_width, generator=generator) < 0.5
+    dots[:, :, _GLYPH_DOTS[0] :] = False
+    dots[..., _GLYPH_DOTS[1] :] = False
+    # 15 % of the letters are spaces.
+    dots &= torch.rand(rows, columns, 1, 1, generator=generator) < 0.85
+    ink = dots.permute(0, 2, 1, 3).reshape(rows * line_height, columns * letter_width).float()
     ink = ink.repeat_interleave(dot, 0).repeat_interleave(dot, 1)[:height, :width]
     paper, colour = draw(2, bands, generator)[:, :, None, None]
     return torch.lerp(paper.expand(-1, height, width), colour, ink)
 
 
-def _speckle(bands: int, height: int, width: int, generator: Generator, draw: Spectra) -> Tensor:
-    # Intensity of a circular Gaussian field, low-pass filtered to grains of some pixels.
+def _draw_speckle(
+    bands: int, height: int, width: int, generator: Generator, draw: Spectra
+) -> Tensor:
+    """Draw speckle: the intensity of a circular Gaussian field with grains of some pixels."""
     grain = 1 + 3 * _uniform(generator)
     fields = torch.randn(2, height, width, generator=generator)
-    grains = _blurred(fields, grain / 2).square().sum(0)
-    scene = _gradients(bands, height, width, generator, draw)
+    grains = _blur(fields, grain / 2).square().sum(0)
+    scene = _draw_gradients(bands, height, width, generator, draw)
     return scene * grains / grains.mean()
 
 
-def _gradients(bands: int, height: int, width: int, generator: Generator, draw: Spectra) -> Tensor:
-    # Even change from one reflectance to another, along two directions at once.
+def _draw_gradients(
+    bands: int, height: int, width: int, generator: Generator, draw: Spectra
+) -> Tensor:
+    """Draw a bilinear change between four reflectances in the corners."""
     spectra = draw(4, bands, generator)
     down = torch.linspace(0, 1, height)[:, None]
     right = torch.linspace(0, 1, width)
-    parts = [(1 - down) * (1 - right), (1 - down) * right, down * (1 - right), down * right]
-    return torch.einsum("kc,khw->chw", spectra, torch.stack(parts))
+    corner_weights = [
+        (1 - down) * (1 - right),
+        (1 - down) * right,
+        down * (1 - right),
+        down * right,
+    ]
+    return torch.einsum("kc,khw->chw", spectra, torch.stack(corner_weights))
 
 
-def _stripes(bands: int, height: int, width: int, generator: Generator, draw: Spectra) -> Tensor:
-    # Fine periodic texture; half of the time along the columns, where dispersion mostly is.
+def _draw_stripes(
+    bands: int, height: int, width: int, generator: Generator, draw: Spectra
+) -> Tensor:
+    """Draw a fine periodic texture."""
+    # Half of the time it varies along the columns only, the usual axis of dispersion.
     period = 2 + 10 * _uniform(generator) ** 2
     angle = 0.0 if draw_integer(2, generator) else math.pi * _uniform(generator)
     down, right = torch.arange(height)[:, None].float(), torch.arange(width).float()
@@ -92,22 +118,24 @@ def _stripes(bands: int, height: int, width: int, generator: Generator, draw: Sp
     return torch.lerp(first.expand(-1, height, width), second, wave)
 
 
-def _lines(bands: int, height: int, width: int, generator: Generator, draw: Spectra) -> Tensor:
-    # Lamps: soft spots, each of one narrow spectral line, on a dim ground.
-    count, at = 3 + draw_integer(6, generator), torch.arange(bands).float()
+def _draw_lamps(bands: int, height: int, width: int, generator: Generator, draw: Spectra) -> Tensor:
+    """Draw lamps: soft spots, each with one narrow spectral line, on a dim ground."""
+    count, band_numbers = 3 + draw_integer(6, generator), torch.arange(bands).float()
     centres = bands * torch.rand(count, 1, generator=generator)
-    narrow = torch.exp(-(((at - centres) / (0.02 * bands + 0.5)) ** 2))
-    points = torch.rand(2, count, 1, 1, generator=generator)
+    line_spectra = torch.exp(-(((band_numbers - centres) / (0.02 * bands + 0.5)) ** 2))
+    spot_centres = torch.rand(2, count, 1, 1, generator=generator)
     size = (0.03 + 0.15 * torch.rand(count, 1, 1, generator=generator)) * min(height, width)
-    down = torch.arange(height)[:, None] - height * points[0]
-    right = torch.arange(width) - width * points[1]
+    down = torch.arange(height)[:, None] - height * spot_centres[0]
+    right = torch.arange(width) - width * spot_centres[1]
     spots = torch.exp(-(down.square() + right.square()) / (2 * size.square()))
-    ground = 0.1 * _gradients(bands, height, width, generator, draw)
-    return torch.einsum("kc,khw->chw", narrow, spots) + ground
+    ground = 0.1 * _draw_gradients(bands, height, width, generator, draw)
+    return torch.einsum("kc,khw->chw", line_spectra, spots) + ground
 
 
-def _leaves(bands: int, height: int, width: int, generator: Generator, draw: Spectra) -> Tensor:
-    # Discs of all sizes that hide one another, with the statistics of edges in photographs.
+def _draw_leaves(
+    bands: int, height: int, width: int, generator: Generator, draw: Spectra
+) -> Tensor:
+    """Draw discs of all sizes that hide one another, with the edge statistics of photographs."""
     count = 60
     spectra = draw(count, bands, generator)
     spots = torch.rand(2, count, generator=generator)
@@ -116,20 +144,20 @@ def _leaves(bands: int, height: int, width: int, generator: Generator, draw: Spe
     down, right = torch.arange(height)[:, None], torch.arange(width)
     owner = torch.zeros(height, width, dtype=torch.long)
     for k in radii.argsort(descending=True).tolist():
-        near = (down - height * spots[0, k]) ** 2 + (right - width * spots[1, k]) ** 2
-        owner[near < radii[k] ** 2] = k
+        squared_distance = (down - height * spots[0, k]) ** 2 + (right - width * spots[1, k]) ** 2
+        owner[squared_distance < radii[k] ** 2] = k
     return spectra[owner].permute(2, 0, 1).contiguous()
 
 
-def _blurred(images: Tensor, sigma: float) -> Tensor:
-    # (N, H, W), Gaussian, mirrored at the border.
-    reach = max(1, math.ceil(3 * sigma))
-    at = torch.arange(-reach, reach + 1).float()
-    kernel = torch.exp(-0.5 * (at / sigma) ** 2)
+def _blur(images: Tensor, sigma: float) -> Tensor:
+    """Blur images `(N, H, W)` by a Gaussian, mirrored at the border."""
+    radius = max(1, math.ceil(3 * sigma))
+    offsets = torch.arange(-radius, radius + 1).float()
+    kernel = torch.exp(-0.5 * (offsets / sigma) ** 2)
     kernel = (kernel / kernel.sum())[None, None]
-    wide = functional.pad(images[:, None], (reach,) * 4, mode="reflect")
-    wide = functional.conv2d(wide, kernel[:, :, None])
-    return functional.conv2d(wide, kernel[..., None])[:, 0]
+    padded = functional.pad(images[:, None], (radius,) * 4, mode="reflect")
+    padded = functional.conv2d(padded, kernel[:, :, None])
+    return functional.conv2d(padded, kernel[..., None])[:, 0]
 
 
 def _uniform(generator: Generator) -> float:
@@ -137,12 +165,12 @@ def _uniform(generator: Generator) -> float:
 
 
 PATTERNS: dict[str, Callable[[int, int, int, Generator, Spectra], Tensor]] = {
-    "patches": _patches,
-    "text": _text,
-    "speckle": _speckle,
-    "gradients": _gradients,
-    "stripes": _stripes,
-    "lines": _lines,
-    "leaves": _leaves,
+    "patches": _draw_patches,
+    "text": _draw_text,
+    "speckle": _draw_speckle,
+    "gradients": _draw_gradients,
+    "stripes": _draw_stripes,
+    "lines": _draw_lamps,
+    "leaves": _draw_leaves,
 }
-"""Kinds of scenes, by name."""
+"""The functions that draw scenes, by kind."""

@@ -1,4 +1,4 @@
-"""A digital twin: a camera with defects, its frames, and its true parameters."""
+"""Simulate a digital twin: a camera with defects, its frames, and its true parameters."""
 
 import math
 from dataclasses import dataclass, field
@@ -14,22 +14,22 @@ from cassi.systems import BlurredCassi, SDCassi, System, TiltedCassi
 from cassi.systems.blurred import convolve, line_kernels
 from cassi.systems.masks import move_mask
 
-_WIDEST = 50  # pixels, of a blur
+_MAX_BLUR_PIXELS = 50
 _NUMBER = ("a finite number", is_number)
-_WIDTH = (f"0 to {_WIDEST} pixels", lambda v: is_number(v) and 0 <= v <= _WIDEST)
-_NOT_NEGATIVE = ("a number of at least 0", lambda v: is_number(v) and v >= 0)
+_BLUR = (f"0 to {_MAX_BLUR_PIXELS} pixels", lambda v: is_number(v) and 0 <= v <= _MAX_BLUR_PIXELS)
+_NON_NEGATIVE = ("a number of at least 0", lambda v: is_number(v) and v >= 0)
 _SHARE = ("a share in [0, 1)", lambda v: is_number(v) and 0 <= v < 1)
-_VALUES: Rules = {
+# The condition of each setting, in words and as a test. `Sensor` checks those of the sensor.
+_RULES: Rules = {
     "shift": ("[down, right]", lambda v: isinstance(v, list | tuple) and len(v) == 2),
     **dict.fromkeys(("rotation", "dispersion", "curvature", "tilt"), _NUMBER),
     "pivot": ("a number from 0 to 1", lambda v: is_number(v) and 0 <= v <= 1),
     "magnification": ("a number > 0", lambda v: is_number(v) and v > 0),
-    **dict.fromkeys(("mask_blur", "lens_blur"), _WIDTH),
+    **dict.fromkeys(("mask_blur", "lens_blur"), _BLUR),
     "mask_contrast": ("a number in (0, 1]", lambda v: is_number(v) and 0 < v <= 1),
     **dict.fromkeys(("mask_offset", "vignette", "dark", "dead", "hot"), _SHARE),
-    **dict.fromkeys(("pattern", "band_gain"), _NOT_NEGATIVE),
+    **dict.fromkeys(("pattern", "band_gain"), _NON_NEGATIVE),
 }
-"""Condition of each value, in words and as a test; `Sensor` checks those of the sensor."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ class TrueCamera:
     """The true camera of a twin.
 
     Attributes:
-        system: the true mask, dispersion and blur, on the grid of the nominal camera.
-        gain: of every pixel, `(H', W')`.
+        system: the true mask, dispersion and blur, on the pixels of the nominal camera.
+        gain: gain of every pixel, `(H', W')`.
         dark: level of the frame in the dark, in the unit of y.
-        bad: True where a pixel is stuck, `(H', W')`.
+        bad: True for stuck pixels, `(H', W')`.
         noise: a and b of the variance a·(frame − dark) + b, in the unit of y, of pixels that are
             neither stuck nor saturated.
-        pivot: the part of the spectrum at its nominal position.
+        pivot: position in the spectrum, 0 to 1, whose offset is the nominal one.
     """
 
     system: System
@@ -56,7 +56,7 @@ class TrueCamera:
     def correct(self, frame: Tensor) -> Tensor:
         """Correct a frame `(B, K, H', W')` to a measurement of `camera`, up to noise.
 
-        The dark level is subtracted, the gain is divided by, and stuck pixels are zero.
+        Subtract the dark level, divide by the gain, and set stuck pixels to zero.
         """
         y = (frame - self.dark) / self.gain.to(frame).clamp_min(1e-6)
         return torch.where(self.bad.to(frame.device), 0, y)
@@ -80,51 +80,57 @@ class Twin:
     two dimensions, sampled at pixels. S(d) moves by d pixels. n(c) are the nominal offsets.
     P₂(v) = (3v² − 1)/2 is a Legendre polynomial. Y = C / (2 · exposure) is the y that fills a
     pixel. With a tilt, bands move along a tilted axis, about the position of a band at p. Fractions
-    of a pixel are interpolated linearly. A moved or blurred mask is continued by its border, and
-    light beside the nominal detector is lost. A band keeps b_c = 1 − band_gain · |N(0, 1)| of its
-    light, at least 0. The gain is
+    of a pixel are interpolated linearly. A moved or blurred mask is continued by its border. Light
+    outside the nominal detector is lost. A band keeps the fraction b_c = 1 − band_gain · |N(0, 1)|
+    of its light, at least 0. The gain is
 
         G = (1 − vignette · r²) · (1 + pattern · N(0, 1)),  at least 0
 
     with r from 0 in the middle of the detector to 1 in its corners. The sensor is
     `cassi.data.sensor.Sensor`, with a gain of full_well / 2^bits electrons per count and the dark
-    level as the converter's offset. With `shot`, `read` and `bits` off there is no sensor. At the
-    end stuck pixels are set: dead ones to 0, hot ones to full scale.
+    level as the converter's offset. Without `shot`, `read` and `bits` no sensor is simulated. At
+    the end stuck pixels are set: dead ones to 0, hot ones to full scale.
 
     The defaults are the nominal camera without noise.
 
     Args:
-        shift: of the mask, pixels (down, right).
-        rotation: of the mask, degrees, counterclockwise as displayed with row 0 on top.
-        magnification: of the mask's image, above 0.
+        shift: shift of the mask, pixels (down, right).
+        rotation: rotation of the mask, degrees, counterclockwise as displayed with row 0 on top.
+        magnification: magnification of the mask's image, above 0.
         mask_blur: μ, standard deviation, pixels.
         mask_offset: transmission where the mask is closed.
         mask_contrast: transmission of the open mask minus that of the closed mask.
-        band_gain: scale of the share of light that each band loses, band_gain · |N(0, 1)|.
+        band_gain: scale of the fraction of light that each band loses, band_gain · |N(0, 1)|.
         dispersion: ε, pixels per band.
-        pivot: p, the part of the spectrum that ε does not move; 0 is the first band, 0.5 the
+        pivot: p, the position in the spectrum that ε does not move: 0 is the first band, 0.5 the
             middle.
         curvature: a, pixels at both ends of the spectrum.
-        tilt: of the axis of dispersion, degrees, counterclockwise as displayed.
+        tilt: rotation of the axis of dispersion, degrees, counterclockwise as displayed.
         lens_blur: λ, standard deviation, pixels, of each band's image on the detector.
-        vignette: share of the light that is lost in the corners of the detector.
+        vignette: fraction of the light that is lost in the corners of the detector.
         pattern: relative standard deviation of the pixels' response.
-        dark: level in the dark, a share of full scale.
-        exposure: of the sensor; C / (2 · exposure) is the y that fills a pixel.
+        dark: level in the dark, as a fraction of full scale.
+        exposure: exposure of the sensor; C / (2 · exposure) is the y that fills a pixel.
         qe: quantum efficiency, electrons per photon.
-        shot: "poisson", "binomial" (of a known number of photons), or None for light without noise.
+        shot: "poisson", "binomial" (for a fixed number of photons), or None for light without
+            noise.
         full_well: electrons; None for 2^bits.
         read: standard deviation of the read noise, electrons.
-        bits: of the converter; None does not round.
+        bits: bits of the converter; None does not round.
         saturate: clip at the full well and at the converter's range.
-        dead: share of pixels that are stuck at 0.
-        hot: share of pixels that are stuck at full scale.
-        supersample: s. Mask and scene are made of s×s equal parts per pixel, moved and blurred on
-            that grid, and a detector pixel is the mean of s×s: fractions of a pixel are then not
-            interpolated as reconstructors do it.
-        seed: of the pattern and of the places of stuck pixels, the same in every frame.
+        dead: fraction of pixels that are stuck at 0.
+        hot: fraction of pixels that are stuck at full scale.
+        supersample: s. Every pixel of mask and scene is divided into s×s equal parts, which are
+            moved and blurred; a detector pixel is the mean of s×s parts. So fractions of a pixel
+            are not interpolated in the same way as in reconstructions.
+        seed: seed of the pattern and of the positions of stuck pixels. These are the same in every
+            frame.
 
-    Source: the sensor's; pixels and dispersion as `SDCassi` and `cassi-calibrate` have them.
+    Raises:
+        ValueError: a setting is out of its range, or settings exclude each other.
+
+    Source: for the sensor that of `Sensor`; pixels and dispersion are those of `SDCassi` and
+    `cassi-calibrate`.
 
     >>> system = SDCassi(torch.rand(8, 8), bands=3, step=1)
     >>> x = torch.rand(1, 3, 8, 8)
@@ -160,7 +166,7 @@ class Twin:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_values(self, _VALUES, "twin.")
+        check_values(self, _RULES, "twin.")
         if not all(is_number(value) for value in self.shift):
             raise ValueError(f"twin.shift: expected finite numbers, got {self.shift!r}")
         if self.mask_offset + self.mask_contrast > 1 + 1e-9:
@@ -186,15 +192,21 @@ class Twin:
 
     @property
     def is_noisy(self) -> bool:
-        """Whether its sensor changes the light: noise, or a converter."""
+        """Whether a sensor is simulated: noise, or a converter."""
         return bool(self.shot or self.read) or self.bits is not None
 
     @torch.no_grad()
     def measure(self, x: Tensor, system: SDCassi, generator: torch.Generator) -> Tensor:
-        """Take a frame of cubes `(B, C, H, W)` in [0, 1]; `system` is the nominal camera.
+        """Take a raw frame of cubes.
 
-        The frame `(B, K, H', W')` is in the unit of y = A x; dark level, gain and stuck pixels are
-        in it. The generator is that of the noise.
+        Args:
+            x: cubes `(B, C, H, W)` in [0, 1].
+            system: the nominal camera.
+            generator: source of the noise.
+
+        Returns:
+            The frame `(B, K, H', W')` in the unit of y = A x, with dark level, gain and stuck
+            pixels.
         """
         light = self.expose(x, system)
         if self.vignette or self.pattern:
@@ -203,17 +215,18 @@ class Twin:
             frame = self._sensor()(light, system.bands, generator)
         else:
             frame = light + self.dark * self._full_scale(system.bands)
-        dead, hot = (stuck.to(frame.device) for stuck in self._stuck(system))
-        return frame.masked_fill(dead, 0.0).masked_fill(hot, self._most(system.bands))
+        dead_pixels, hot_pixels = (pixels.to(frame.device) for pixels in self._stuck_pixels(system))
+        largest = self._largest_value(system.bands)
+        return frame.masked_fill(dead_pixels, 0.0).masked_fill(hot_pixels, largest)
 
     @torch.no_grad()
     def expose(self, x: Tensor, system: SDCassi) -> Tensor:
         """Return the light on the detector, z `(B, K, H', W')`, of cubes `(B, C, H, W)`."""
         if self.supersample == 1:
-            z: Tensor = self._camera(system)(x)
+            z: Tensor = self._true_system(system)(x)
             return z
         s = self.supersample
-        z = self._dispersed(self._fine_mask(system), system, s)(_finer(x, s))
+        z = self._disperse(self._fine_mask(system), system, s)(_subdivide(x, s))
         if self.lens_blur:
             kernel = line_kernels(s * self.lens_blur, 1).to(z)
             z = convolve(convolve(z[:, :, None], kernel, -2), kernel, -1)[:, :, 0]
@@ -221,32 +234,39 @@ class Twin:
 
     @torch.no_grad()
     def true_camera(self, system: SDCassi) -> TrueCamera:
-        """Return the truth about the camera that takes the frames; `system` is the nominal one."""
-        dead, hot = self._stuck(system)
+        """Return the true parameters of the twin of a nominal camera `system`."""
+        dead_pixels, hot_pixels = self._stuck_pixels(system)
         bands, sensor = system.bands, self._sensor()
-        unit, kept = sensor.unit(bands), {"poisson": 1.0, "binomial": 1 - self.qe}
-        floor = self.read**2 + (0 if self.bits is None else sensor.gain**2 / 12)
+        electrons_per_unit = sensor.unit(bands)
+        # Variance over mean of the electrons, see `Sensor`. The rounding of a converter has the
+        # variance gain² / 12.
+        shot_factor = {"poisson": 1.0, "binomial": 1 - self.qe}.get(self.shot or "", 0.0)
+        noise_floor = self.read**2 + (0 if self.bits is None else sensor.gain**2 / 12)
         return TrueCamera(
-            self._camera(system),
+            self._true_system(system),
             self._gain(system),
             self.dark * self._full_scale(bands),
-            dead | hot,
-            (kept.get(self.shot or "", 0.0) / unit, floor / unit**2),
+            dead_pixels | hot_pixels,
+            (shot_factor / electrons_per_unit, noise_floor / electrons_per_unit**2),
             self.pivot,
         )
 
-    def _camera(self, system: SDCassi) -> System:
+    def _true_system(self, system: SDCassi) -> System:
+        """Return the true camera on the pixels of the nominal one."""
         mask = self._fine_mask(system)
         mask = mask if self.supersample == 1 else F.avg_pool2d(mask, self.supersample)
         if not self.lens_blur:
-            return self._dispersed(mask, system)
+            return self._disperse(mask, system)
         s = self.supersample
-        # What a pixel of even light sends to a pixel t further, both made of s parts.
+        # The kernel on whole pixels: light that a pixel of even brightness sends to a pixel t
+        # pixels away. That is the kernel on parts, convolved with the overlap of two pixels, which
+        # is a triangle of s parts on each side, at every s-th position.
         kernel = line_kernels(s * self.lens_blur, 1)[0]
-        even = 1 - torch.arange(1 - s, s, dtype=torch.float64).abs() / s
-        reach = -(-(len(kernel) // 2 + s - 1) // s)
-        room = s * reach + s - 1 - len(kernel) // 2
-        kernel = F.conv1d(F.pad(kernel, (room, room))[None, None], even[None, None], stride=s)[0, 0]
+        overlap = 1 - torch.arange(1 - s, s, dtype=torch.float64).abs() / s
+        radius = -(-(len(kernel) // 2 + s - 1) // s)
+        padding = s * radius + s - 1 - len(kernel) // 2
+        kernel = F.pad(kernel, (padding, padding))[None, None]
+        kernel = F.conv1d(kernel, overlap[None, None], stride=s)[0, 0]
         return BlurredCassi(
             mask,
             system.bands,
@@ -258,24 +278,28 @@ class Twin:
             offsets=self._offsets(system),
         )
 
-    def _dispersed(self, mask: Tensor, system: SDCassi, s: int = 1) -> System:
-        """Return the camera of a mask on a grid of s×s parts per pixel, without a lens."""
+    def _disperse(self, mask: Tensor, system: SDCassi, s: int = 1) -> System:
+        """Return the camera of a mask on a grid of s×s parts per pixel, without the lens's blur."""
         axis, offsets = system.axis, self._offsets(system)
-        where: dict[str, Any] = {"axis": axis, "detector": s * system.detector}
+        geometry: dict[str, Any] = {"axis": axis, "detector": s * system.detector}
         if not self.tilt:
-            where["offsets"] = [s * offset for offset in offsets]
-            return SDCassi(mask, system.bands, **where)
+            geometry["offsets"] = [s * offset for offset in offsets]
+            return SDCassi(mask, system.bands, **geometry)
         angle, nominal = math.radians(self.tilt), system.offsets
-        stays = (1 - self.pivot) * nominal[0] + self.pivot * nominal[-1]
-        reach = [s * (offset - stays) for offset in offsets]
-        where["offsets"] = [s * stays + math.cos(angle) * r for r in reach]
-        # Rows count downwards: what is turned counterclockwise goes up, or right.
+        pivot_offset = (1 - self.pivot) * nominal[0] + self.pivot * nominal[-1]
+        distances = [s * (offset - pivot_offset) for offset in offsets]
+        geometry["offsets"] = [
+            s * pivot_offset + math.cos(angle) * distance for distance in distances
+        ]
+        # Row numbers grow downwards. A counterclockwise tilt moves bands along the columns up, that
+        # is to smaller rows, and bands along the rows to the right.
         sign = -1 if axis == -1 else 1
-        where["across"] = [sign * math.sin(angle) * r for r in reach]
-        where |= {"tolerance": 1e-3, "iterations": 10}
-        return TiltedCassi(mask, system.bands, **where)
+        geometry["across"] = [sign * math.sin(angle) * distance for distance in distances]
+        geometry |= {"tolerance": 1e-3, "iterations": 10}
+        return TiltedCassi(mask, system.bands, **geometry)
 
     def _offsets(self, system: SDCassi) -> list[float]:
+        """Return o(c), the true offsets of the bands, pixels."""
         half = (system.bands - 1) / 2
         offsets = []
         for c, nominal in enumerate(system.offsets):
@@ -286,53 +310,56 @@ class Twin:
 
     def _fine_mask(self, system: SDCassi) -> Tensor:
         """Return m', `(K, 1|C, s·H, s·W)`."""
-        if type(system) is not SDCassi:  # the others move other things
+        # Subclasses have further parameters, which the twin would lose.
+        if type(system) is not SDCassi:
             raise ValueError(f"twin: expected an SDCassi, got {type(system).__name__}")
         if system.band_width > 1:
             raise ValueError(f"twin: expected bands of one pixel, got {system.band_width:g}")
         if system.mask.ndim != 4:
             raise ValueError("twin: expected a camera with one mask for all samples")
-        s, mask = self.supersample, _finer(system.mask.detach(), self.supersample)
+        s, mask = self.supersample, _subdivide(system.mask.detach(), self.supersample)
         if any((*self.shift, self.rotation)) or self.magnification != 1:
             shift = [s * value for value in self.shift]
             mask = move_mask(mask, shift, self.rotation, self.magnification)
         if self.mask_blur:
             kernel = line_kernels(s * self.mask_blur, 1).to(mask)
-            reach = kernel.shape[-1] // 2
-            wide = F.pad(mask, (reach,) * 4, mode="replicate")[None]
-            wide = convolve(convolve(wide, kernel, -2), kernel, -1)[0]
-            mask = wide[..., reach:-reach, reach:-reach]
+            radius = kernel.shape[-1] // 2
+            padded = F.pad(mask, (radius,) * 4, mode="replicate")[None]
+            padded = convolve(convolve(padded, kernel, -2), kernel, -1)[0]
+            mask = padded[..., radius:-radius, radius:-radius]
         if self.mask_offset or self.mask_contrast != 1:
             mask = self.mask_offset + self.mask_contrast * mask
         if self.band_gain:
-            own = torch.Generator().manual_seed(self.seed)
-            lost = self.band_gain * torch.randn(system.bands, 1, 1, generator=own).abs()
-            mask = mask * (1 - lost).clamp_min(0).to(mask)
+            generator = torch.Generator().manual_seed(self.seed)
+            loss = self.band_gain * torch.randn(system.bands, 1, 1, generator=generator).abs()
+            mask = mask * (1 - loss).clamp_min(0).to(mask)
         return mask
 
     def _gain(self, system: SDCassi) -> Tensor:
+        """Return G, the gain of every pixel, `(H', W')`."""
         height, width = system.measurement_shape[1:]
         down = torch.linspace(-1, 1, height)[:, None] if height > 1 else torch.zeros(1, 1)
         right = torch.linspace(-1, 1, width) if width > 1 else torch.zeros(1)
         squares = (down * height) ** 2 + (right * width) ** 2
         gain = 1 - self.vignette * squares / (height**2 + width**2)
         if self.pattern:
-            own = torch.Generator().manual_seed(self.seed)
-            gain = gain * (1 + self.pattern * torch.randn(gain.shape, generator=own))
+            generator = torch.Generator().manual_seed(self.seed)
+            gain = gain * (1 + self.pattern * torch.randn(gain.shape, generator=generator))
         return gain.clamp_min(0)
 
-    def _stuck(self, system: SDCassi) -> tuple[Tensor, Tensor]:
+    def _stuck_pixels(self, system: SDCassi) -> tuple[Tensor, Tensor]:
         """Return the dead and the hot pixels, `(H', W')`."""
         shape = system.measurement_shape[1:]
-        pixels = shape[0] * shape[1]
-        places = torch.randperm(pixels, generator=torch.Generator().manual_seed(self.seed))
-        dead, hot = round(self.dead * pixels), round(self.hot * pixels)
-        found = torch.zeros(2, pixels, dtype=torch.bool)
-        found[0, places[:dead]] = True
-        found[1, places[dead : dead + hot]] = True
-        return found[0].reshape(shape), found[1].reshape(shape)
+        n_pixels = shape[0] * shape[1]
+        order = torch.randperm(n_pixels, generator=torch.Generator().manual_seed(self.seed))
+        n_dead, n_hot = round(self.dead * n_pixels), round(self.hot * n_pixels)
+        is_stuck = torch.zeros(2, n_pixels, dtype=torch.bool)
+        is_stuck[0, order[:n_dead]] = True
+        is_stuck[1, order[n_dead : n_dead + n_hot]] = True
+        return is_stuck[0].reshape(shape), is_stuck[1].reshape(shape)
 
     def _sensor(self) -> Sensor:
+        """Return the sensor of the twin."""
         levels = 2 ** (self.bits if isinstance(self.bits, int) else 0)
         well = float(levels) if self.full_well is None else self.full_well
         gain = well / levels  # electrons per count
@@ -350,15 +377,16 @@ class Twin:
         )
 
     def _full_scale(self, bands: int) -> float:
-        """Return Y, the y that fills a pixel."""
+        """Return Y, the value of y that fills a pixel."""
         return bands / (2 * self.exposure)
 
-    def _most(self, bands: int) -> float:
-        """Return the y of the converter's highest count."""
-        lost = 0.0 if self.bits is None else 2.0**-self.bits
-        return (1 - lost) * self._full_scale(bands)
+    def _largest_value(self, bands: int) -> float:
+        """Return the value of y at the largest count of the converter."""
+        # The largest count is 2^bits − 1, one step below full scale.
+        step = 0.0 if self.bits is None else 2.0**-self.bits
+        return (1 - step) * self._full_scale(bands)
 
 
-def _finer(image: Tensor, s: int) -> Tensor:
-    """Divide every pixel of `(..., H, W)` into s×s equal ones."""
+def _subdivide(image: Tensor, s: int) -> Tensor:
+    """Divide every pixel of `(..., H, W)` into s×s equal parts."""
     return image if s == 1 else image.repeat_interleave(s, -2).repeat_interleave(s, -1)
