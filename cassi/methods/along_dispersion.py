@@ -8,7 +8,7 @@ from typing_extensions import Unpack
 
 from cassi.methods.wrapper import Wrapper
 from cassi.solvers import Geometric, LinearSystem, Solution, Solver
-from cassi.solvers.base import Along, Options, Reconstructor, Relay
+from cassi.solvers.base import Along, CallbackWrapper, Options, Reconstructor
 
 
 @dataclass(frozen=True)
@@ -32,16 +32,16 @@ class AlongDispersion(Wrapper):
         """False: samples end their light elsewhere."""
         return False
 
-    def run(self, y: Tensor, system: LinearSystem, **given: Unpack[Options]) -> Solution:
+    def run(self, y: Tensor, system: LinearSystem, **options: Unpack[Options]) -> Solution:
         """Reconstruct y; see `cassi.solvers.Reconstructor.run`."""
         grid = self.grid
-        if (first := given.get("x0")) is not None:
-            given["x0"] = grid.spread(first)
-        if (callback := given.get("callback")) is not None:
-            given["callback"] = Relay(callback, grid.read)
-        if (known := given.get("statistics")) is not None:
-            given["statistics"] = known.by(grid, grid.camera)
-        found = self._suited().run(y, grid.camera(system), **given)
+        if (first := options.get("x0")) is not None:
+            options["x0"] = grid.spread(first)
+        if (callback := options.get("callback")) is not None:
+            options["callback"] = CallbackWrapper(callback, grid.read)
+        if (known := options.get("statistics")) is not None:
+            options["statistics"] = known.by(grid, grid.camera)
+        found = self._suited().run(y, grid.camera(system), **options)
         return replace(found, x=grid.read(found.x), along=Along(found.x, grid))
 
     def _suited(self) -> Reconstructor:

@@ -35,9 +35,9 @@ class NoiseThreshold(Wrapper):
         super().__post_init__()
         not_negative("noise_threshold", self.threshold)
 
-    def run(self, y: Tensor, system: LinearSystem, **given: Unpack[Options]) -> Solution:
+    def run(self, y: Tensor, system: LinearSystem, **options: Unpack[Options]) -> Solution:
         """Reconstruct y; see `cassi.solvers.Reconstructor.run`."""
-        known = given.get("statistics") or Statistics(lambda: [(seen(y, system), system)])
+        known = options.get("statistics") or Statistics(lambda: [(seen(y, system), system)])
         real = torch.where(known.noise < self.threshold, 0, known.noise)
-        given["statistics"] = known.with_noise(real)
-        return self.method.run(y, system, **given)
+        options["statistics"] = known.with_noise(real)
+        return self.method.run(y, system, **options)

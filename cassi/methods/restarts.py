@@ -11,7 +11,7 @@ from typing_extensions import Unpack
 
 from cassi.methods.wrapper import check_method
 from cassi.solvers import Callback, Iteration, LinearSystem, Reconstructor, Solution
-from cassi.solvers.base import Options, Pass, Relay, take
+from cassi.solvers.base import CallbackWrapper, Options, Pass, take
 
 
 @dataclass(frozen=True)
@@ -55,18 +55,18 @@ class Restarts:
 
     @property
     def shares_batch(self) -> bool:
-        """Whether the result of a sample does not depend on the rest of its batch."""
+        """Whether the result of a sample is independent of the other samples of its batch."""
         return all(method.shares_batch for method in self.passes)
 
     @torch.no_grad()
-    def run(self, y: Tensor, system: LinearSystem, **given: Unpack[Options]) -> Solution:
+    def run(self, y: Tensor, system: LinearSystem, **options: Unpack[Options]) -> Solution:
         """Reconstruct y; see `cassi.solvers.Reconstructor.run`.
 
         A checkpoint keeps the result of every pass, and has that of an earlier run. A callback that
         returns True ends all passes.
         """
-        x0, callback, objective, statistics = take(given)
-        checkpoint = given.get("checkpoint")
+        x0, callback, objective, statistics = take(options)
+        checkpoint = options.get("checkpoint")
         began, first, history, x = time.perf_counter(), 0, list[Iteration](), x0
         if (kept := None if checkpoint is None else checkpoint.read("pass")) is not None:
             first, x, history = kept.passes, kept.x.to(y), list(kept.history)
@@ -92,7 +92,7 @@ class Restarts:
         return self.run(y, system).x
 
 
-class Counted(Relay):
+class Counted(CallbackWrapper):
     """A callback that counts iterations and seconds on from those of runs before.
 
     `history` has the iterations of the runs before; those of this run are appended.

@@ -127,7 +127,7 @@ class Following:
         self.count = iterations
 
     @torch.no_grad()
-    def run(self, y: Tensor, system: LinearSystem, **given: Unpack[Options]) -> Solution:
+    def run(self, y: Tensor, system: LinearSystem, **options: Unpack[Options]) -> Solution:
         """Reconstruct the next snapshot; see `cassi.solvers.Reconstructor.run`."""
         take(given, "sequence")
         solution = self._follow(y, system, given)

@@ -41,21 +41,21 @@ class Started(Wrapper):
 
     @property
     def shares_batch(self) -> bool:
-        """Whether the result of a sample does not depend on the rest of its batch."""
+        """Whether the result of a sample is independent of the other samples of its batch."""
         return self.method.shares_batch and self.start.shares_batch
 
-    def run(self, y: Tensor, system: LinearSystem, **given: Unpack[Options]) -> Solution:
+    def run(self, y: Tensor, system: LinearSystem, **options: Unpack[Options]) -> Solution:
         """Reconstruct y; see `cassi.solvers.Reconstructor.run`."""
-        if given.get("x0") is None:
-            known = given.get("statistics") or Statistics(lambda: [(seen(y, system), system)])
-            checkpoint = given.get("checkpoint")
+        if options.get("x0") is None:
+            known = options.get("statistics") or Statistics(lambda: [(seen(y, system), system)])
+            checkpoint = options.get("checkpoint")
             first = None if checkpoint is None else checkpoint.read("start")
             if first is None:
                 found = self.start.run(y, system, statistics=known).checked()
                 first = Pass(0, found.x, [], found.noise)
                 if checkpoint is not None:
                     checkpoint.write("start", first)
-            given["x0"], given["statistics"] = first.x.to(y), known
+            options["x0"], options["statistics"] = first.x.to(y), known
             if first.noise is not None:
-                given["statistics"] = known.with_noise(first.noise.to(y))
-        return self.method.run(y, system, **given)
+                options["statistics"] = known.with_noise(first.noise.to(y))
+        return self.method.run(y, system, **options)
