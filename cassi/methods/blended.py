@@ -38,5 +38,7 @@ class Blended(Wrapper):
 
     def run(self, y: Tensor, system: LinearSystem, **options: Unpack[Options]) -> Solution:
         """Reconstruct y; see `cassi.solvers.Reconstructor.run`."""
-        found, x0 = self.method.run(y, system, **options), options.get("x0")
-        return found if x0 is None else replace(found, x=torch.lerp(found.x, x0, self.share))
+        solution, x0 = self.method.run(y, system, **options), options.get("x0")
+        if x0 is None:
+            return solution
+        return replace(solution, x=torch.lerp(solution.x, x0, self.share))

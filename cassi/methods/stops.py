@@ -1,4 +1,4 @@
-"""A stopping rule: a time limit."""
+"""A time limit for solvers."""
 
 import time
 from dataclasses import dataclass, replace
@@ -37,7 +37,7 @@ class TimeLimit(Wrapper):
 
     @property
     def noise(self) -> float | Literal["auto"]:
-        """Of the solver."""
+        """The `noise` of the solver."""
         return self.method.noise
 
     @property
@@ -48,6 +48,8 @@ class TimeLimit(Wrapper):
     def run(self, y: Tensor, system: LinearSystem, **options: Unpack[Options]) -> Solution:
         """Reconstruct y; see `cassi.solvers.Reconstructor.run`."""
         sigma = Timed(as_schedule(self.method.sigma), time.perf_counter() + self.seconds)
-        timed = replace(self.method, sigma=sigma, heldout=0.0)
-        options["callback"] = CallbackWrapper(options.get("callback"), is_over=lambda: sigma.is_over)
-        return timed.run(y, system, **options)
+        # A `Timed` schedule serves one run, and early stopping makes runs of its own.
+        limited_solver = replace(self.method, sigma=sigma, heldout=0.0)
+        callback = CallbackWrapper(options.get("callback"), is_over=lambda: sigma.is_over)
+        options["callback"] = callback
+        return limited_solver.run(y, system, **options)

@@ -1,4 +1,4 @@
-"""The base of reconstructors around a reconstructor."""
+"""The base class of reconstructors around another reconstructor."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from cassi.solvers.base import Options, Runs
 
 @dataclass(frozen=True)
 class Wrapper:
-    """A reconstructor around another one. Attributes that it does not define are the other's."""
+    """A reconstructor around another one. A subclass overrides some of the other's properties."""
 
     method: Reconstructor
 
