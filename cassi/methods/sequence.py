@@ -30,7 +30,7 @@ WEIGHT_INTERVAL = 5
 # limit, and a run starts with at least 8.
 ENERGY_DIVISOR, MIN_RANK = 50.0, 8
 
-# With a smaller share of the scene as predicted, the snapshot shows another scene.
+# If a smaller share of the scene is as predicted, the snapshot shows another scene.
 MIN_PREDICTED_SHARE = 0.3
 
 
@@ -175,6 +175,7 @@ class Following:
     def _follow(self, y: Tensor, system: LinearSystem, options: Options) -> Solution | None:
         """Reconstruct a snapshot from a prediction; None where there is no prediction."""
         last_cube = self.cube
+        # A prediction needs single snapshots of one camera. A guide pulls the components already.
         if (
             last_cube is None
             or self.followup_solver is None

@@ -74,7 +74,7 @@ class Length(NamedTuple):
     scales: Tensor | None = None
     """Shaped like the norms; None is 1."""
     squares: Tensor | None = None
-    """Squares, of which negative ones count as 0: rounding makes them negative."""
+    """Squares. A negative one, which only rounding makes, counts as 0."""
 
     @staticmethod
     def read(lengths: Sequence[Length]) -> list[float]:
@@ -243,7 +243,7 @@ class Solution:
     """The cube on the spectral grid from which x was interpolated; None where there is no grid."""
 
     def measured(self, system: LinearSystem) -> Tensor:
-        """Return what the camera measures of the cube, `(B, K, H', W')`."""
+        """Return A x, the measurement of the cube by the camera, `(B, K, H', W')`."""
         if self.along is None:
             return system(self.x)
         return self.along.grid.camera(system)(self.along.x)

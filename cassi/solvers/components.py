@@ -21,8 +21,9 @@ from cassi.solvers.linear_system import LinearSystem, Rho, SubspaceSystem, is_ca
 class Components:
     """The state of ADMM: the cube x = F c, and the argument of the prior, t = F a − Aᵀs.
 
-    The part of t that is neither in the subspace nor in the range of Aᵀ is not stored. It has no
-    influence on the result: the prior does not see it, and it is zero while the basis stays.
+    A is the camera, and F makes cubes of components (`Basis.synthesis`). The part of t that is
+    neither in the subspace nor in the range of Aᵀ is not stored. It has no influence on the
+    result: the prior does not see it, and it is zero while the basis stays.
     """
 
     components: Tensor
@@ -36,7 +37,7 @@ class Components:
     residual: Tensor
     """y − A x."""
     basis: Basis
-    """Has F."""
+    """The spectral basis, with F; see `cassi.prior_protocols.Basis`."""
     dtype: torch.dtype
     """The dtype of the cube."""
     run: Runner
@@ -194,7 +195,7 @@ class _Step:
         return self._results(output, argument, image, argument_residual, synthesis, change)
 
     def change_basis(self, *values: Any) -> tuple[Tensor, ...]:
-        """Take a step in the basis of F a − Aᵀs.
+        """Take a step in a new basis, which is found from F a − Aᵀs.
 
         F' Pᵀc is the projection of x = F c onto the directions of the new basis, and
         ‖x' − x‖² = ‖F' (c' − Pᵀc)‖² + ‖(F − F' Pᵀ) c‖².

@@ -20,8 +20,8 @@ from cassi.solvers.statistics import root_mean_square
 # scenes with shot noise the best cube is there.
 ERROR_TOLERANCE = 0.01
 
-# The run ends when the strength is below this share of that of the least error, so that a later
-# minimum can still be found.
+# The run ends once the strength is below this share of the strength at the least error. Until then
+# a smaller error may still come.
 MIN_STRENGTH_SHARE = 0.5
 
 # Held-out errors count below this strength, in signal levels. Before, the cube still depends on the
@@ -35,7 +35,8 @@ MODEL_ERROR_NOISE_RATIO = 1.5
 MODEL_ERROR_SIGNAL_RATIO = 0.02
 
 # A held-out error below this share of the estimated noise shows that most of the estimate is
-# texture. A run without noise is then compared. `beads` has 22.06 dB with it, 20.8 dB without.
+# texture. A run without noise is then compared. CAVE's `beads` has 22.06 dB with this comparison,
+# and 20.8 dB without it.
 TEXTURE_NOISE_RATIO = 0.5
 
 ERROR_INTERVAL = 3  # iterations from one held-out error to the next

@@ -66,7 +66,7 @@ class Graphs:
             return graph(values)
         tensors = [value for value in values if isinstance(value, Tensor)]
         dtype, device = tensors[0].dtype, tensors[0].device
-        # Numbers are tensors in calls without a graph too: both ways give the same bits.
+        # A graph can change tensors only. The warm-up gets numbers as tensors too.
         arguments = [
             v if isinstance(v, Tensor) else torch.full((), v, dtype=dtype, device=device)
             for v in values

@@ -34,10 +34,10 @@ def evaluate_objective(
     sigma: float | Tensor,
     rho: Rho,
 ) -> float | None:
-    """Return what algorithm and prior minimise together, summed over the samples.
+    """Return the objective that algorithm and prior minimise, summed over the samples.
 
     Returns:
-        The objective; None where the algorithm has none or the prior is no proximal map.
+        The sum; None where the algorithm has none or the prior is no proximal map.
     """
     if not is_proximal(prior):
         return None

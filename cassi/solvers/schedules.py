@@ -25,7 +25,7 @@ class NoiseDependent(Protocol):
 
 @dataclass(frozen=True)
 class Constant:
-    """The same value, >= 0, at every iteration.
+    """A schedule with the same value, >= 0, at every iteration.
 
     Raises:
         ValueError: a negative value.
@@ -44,7 +44,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Geometric:
-    """From `start` to `end` by equal factors; both > 0.
+    """A schedule from `start` to `end` by equal factors; both > 0.
 
         value(i) = start·(end/start)^(i/(n−1)),   i = 0 … n − 1
 
@@ -72,7 +72,7 @@ class Geometric:
 
 @dataclass(frozen=True)
 class Linear:
-    """From `start` to `end` by equal differences; both >= 0.
+    """A schedule from `start` to `end` by equal differences; both >= 0.
 
         value(i) = start + (end − start)·i/(n−1),   i = 0 … n − 1
 
@@ -153,7 +153,7 @@ class Phases:
 
 @dataclass(frozen=True)
 class Steps:
-    """Values >= 0, each for its own number of iterations. After the last count the last one stays.
+    """A schedule of values >= 0, each for its own number of iterations; the last value stays.
 
     Raises:
         ValueError: no value, another number of counts, a negative value, or a count below 1.

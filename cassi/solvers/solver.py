@@ -41,6 +41,7 @@ from cassi.solvers.statistics import (
 
 ALGORITHM, SIGMA = GAP(), Geometric(0.4, 0.1)
 HALO = 40
+"""Number of lines around a part of a scene that influence its result."""
 N_LAST = 20
 """Iterations at the last strength, where the annealing is stopped early."""
 

@@ -25,11 +25,12 @@ Parts = Callable[[], Iterable[tuple[Tensor, LinearSystem]]]
 UNSEEN = 0.003
 """Noise below this, relative to the root mean square of y (50 dB), counts as no noise."""
 
-# A quantile sorts its values. Of a large detector every n-th pixel is enough, so many in all.
+# Largest number of pixels for a quantile, which sorts its values. Of a larger detector every n-th
+# pixel is taken.
 _MAX_SAMPLES = 1 << 20
 
-# The noise level comes from the best 2 % of the windows: nearly every scene has so many smooth
-# ones. _QUANTILE is the normal quantile of this share; it corrects for the selection of windows.
+# The noise level comes from the 2 % of the windows with the least residual: nearly every scene has
+# this many smooth windows. The normal quantile of this share corrects for their selection.
 _WINDOW_SHARE, _QUANTILE = 0.02, 2.054
 _BRIGHTNESS_BINS = 4
 _N_SPECTRA = 6  # cosines over the bands
@@ -62,7 +63,7 @@ class Statistics:
 
     def remember(self, key: object, compute: Callable[[], T]) -> T:
         """Return `compute()`, which is called once for each object `key`."""
-        # Keys are compared by identity: equal solvers are rare, and tensors compare by elements.
+        # Keys are compared by identity, because tensors compare element by element.
         for cached_key, value in self._cache:
             if cached_key is key:
                 return value
