@@ -99,7 +99,9 @@ class Denoiser:
     def __post_init__(self) -> None:
         """Check the numbers, take a copy of the network, load its weights."""
         if self.domain not in DOMAINS:
-            raise ValueError(f"Denoiser domain: expected {_listed(DOMAINS)}, got {self.domain!r}")
+            raise ValueError(
+                f"Denoiser domain: expected {_join_names(DOMAINS)}, got {self.domain!r}"
+            )
         whole_number("Denoiser rank", self.rank, 1)
         whole_number("Denoiser window", self.window, 1)
         if self.window % 2 == 0:
@@ -107,9 +109,9 @@ class Denoiser:
         whole_number("Denoiser pixels", self.pixels, 1)
         not_negative("Denoiser strength", self.strength)
         check_precision(self.precision)
-        low, high = _range(self.sigma_range)
+        low, high = _check_range(self.sigma_range)
         object.__setattr__(self, "sigma_range", (low, high))
-        network = _prepare(self.network, self.weights)
+        network = _prepare_network(self.network, self.weights)
         if self.learns and isinstance(network, nn.Module):
             network.requires_grad_(True)
         object.__setattr__(self, "network", network)
@@ -143,17 +145,18 @@ class Denoiser:
             u = self._apply_network(_images(cube), level.expand(-1, bands).flatten())
         elif self.domain == "window":
             reach = self.window // 2
-            # Replicating pads the last dimensions only; depth is one of them in five.
+            # F.pad replicates along the last three of five dimensions: bands, rows and columns.
             padded = F.pad(cube[:, None], (0, 0, 0, 0, reach, reach), mode="replicate")[:, 0]
             windows = padded.unfold(1, self.window, 1).movedim(-1, 2).flatten(0, 1)
             u = self._apply_network(windows, level.expand(-1, bands).flatten(), outputs=1)
         elif self.domain == "components":
-            u = self._components(cube, level)
+            u = self._denoise_components(cube, level)
         else:
-            u = self._subspace(cube, level)
+            u = self._denoise_subspace(cube, level)
         return u.reshape(batch, bands, height, width).to(x.dtype)
 
-    def _subspace(self, cube: Tensor, level: Tensor) -> Tensor:
+    def _denoise_subspace(self, cube: Tensor, level: Tensor) -> Tensor:
+        """Denoise the `rank` leading spectral components of each sample."""
         moments = spectral_moments(cube.detach()).cpu()
         if not moments.isfinite().all():
             return cube  # has no eigenvectors; the solver stops at such a cube
@@ -161,9 +164,10 @@ class Denoiser:
         # An eigenvector has an arbitrary sign. The one with a positive sum makes the image of a
         # component mostly positive, like the images that the network was trained on.
         basis = torch.where(basis.sum(1, keepdim=True) < 0, -basis, basis).to(cube.device)
-        return from_subspace(self._components(to_subspace(cube, basis), level), basis)
+        return from_subspace(self._denoise_components(to_subspace(cube, basis), level), basis)
 
-    def _components(self, components: Tensor, level: Tensor) -> Tensor:
+    def _denoise_components(self, components: Tensor, level: Tensor) -> Tensor:
+        """Denoise components `(B, R, H, W)`, each shifted and scaled to [0, 1]."""
         images = _images(components)
         low, high = images.amin((1, 2, 3)), images.amax((1, 2, 3))
         levels = level.expand(-1, components.shape[1]).flatten()
@@ -210,7 +214,7 @@ class Denoiser:
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _network_on(self, device: torch.device) -> Network:
-        network = cast(Network, self.network)  # as `_prepare` made it
+        network = cast(Network, self.network)  # as `_prepare_network` made it
         if isinstance(network, nn.Module):
             first = next(network.parameters(), next(network.buffers(), None))
             if first is not None and first.device != device:
@@ -223,7 +227,7 @@ def _images(cube: Tensor) -> Tensor:
     return cube.flatten(0, 1)[:, None]
 
 
-def _prepare(
+def _prepare_network(
     network: Network | str | os.PathLike[str], weights: str | os.PathLike[str] | None
 ) -> Network:
     """Return the network that the prior calls: read from its file, or a copy with its weights."""
@@ -263,7 +267,7 @@ def _read_program(file: Path) -> nn.Module:
         ) from None
 
 
-def _range(value: Sequence[float]) -> tuple[float, float]:
+def _check_range(value: Sequence[float]) -> tuple[float, float]:
     try:
         low, high = (float(end) for end in value)
     except (TypeError, ValueError):
@@ -275,5 +279,5 @@ def _range(value: Sequence[float]) -> tuple[float, float]:
     return low, high
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} or {names[-1]}"

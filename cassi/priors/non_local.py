@@ -141,12 +141,12 @@ class Matches:
 
     def is_due(self, images: Tensor) -> bool:
         """Tell whether the next call with images `(B, C, H, W)` searches for groups."""
-        return self.calls % self.refresh == 0 or self.shape != _sides(images)
+        return self.calls % self.refresh == 0 or self.shape != _batch_and_size(images)
 
     def __call__(self, images: Tensor) -> Groups:
         """Return the groups of images `(B, C, H, W)`."""
         if self.groups is None or self.is_due(images):
-            self.calls, self.shape = 0, _sides(images)
+            self.calls, self.shape = 0, _batch_and_size(images)
             self.groups = self.find(images)
         return self.groups
 
@@ -200,7 +200,7 @@ class _Run:
         self.matches.memory = values
 
 
-def _sides(images: Tensor) -> tuple[int, ...]:
+def _batch_and_size(images: Tensor) -> tuple[int, ...]:
     return (images.shape[0], *images.shape[2:])
 
 

@@ -147,7 +147,7 @@ class _Run:
         self.is_due, self.may_drop = True, False
 
     def keep(self, share: float, rank: int = 1) -> None:
-        """Divide the energy limit of dropped components, and start with at least `rank` of them."""
+        """Divide the energy limit for dropping by `share`; start with `rank` components or more."""
         self.energy, self.rank = self.energy / share, max(self.rank, rank)
 
     def means(self, x: Tensor) -> Tensor:

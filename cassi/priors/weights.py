@@ -1,4 +1,4 @@
-"""Weights of networks, from files that can hold nothing but tensors."""
+"""Weights of networks: reading files without executing anything, and loading them."""
 
 import argparse
 import hashlib
@@ -107,7 +107,7 @@ def load_weights(
     """
     file = Path(path).expanduser()
     content = read_file(file)
-    weights, average = _find(content)
+    weights, average = _weights_and_average(content)
     if weights is None and average is None:
         raise ValueError(_no_weights_message(file, content))
     if ema and average is None:
@@ -117,7 +117,7 @@ def load_weights(
     expected = network.state_dict()
     state = {} if weights is None else _unwrap(weights, expected)
     if average is not None and ema is not False:
-        state |= _average(network, average, expected, file)
+        state |= _average_by_name(network, average, expected, file)
     unneeded_prefixes = tuple(network.unneeded) if isinstance(network, _Partial) else ()
     state = {k: v for k, v in state.items() if k in expected or not k.startswith(unneeded_prefixes)}
     for key, value in expected.items():
@@ -131,7 +131,7 @@ def load_weights(
 def _no_weights_message(file: Path, content: object) -> str:
     """Return the message that a file has no weights, with the keys that hold some."""
     parts = content.items() if isinstance(content, Mapping) else ()
-    keys = [key for key, part in parts if _find(part) != (None, None)]
+    keys = [key for key, part in parts if _weights_and_average(part) != (None, None)]
     content_text, source = "got none", "network.state_dict()"
     if keys:
         content_text = f"got them under {', '.join(map(repr, keys[:SHOWN]))}"
@@ -166,8 +166,8 @@ def read_file(file: Path) -> Any:
         text = str(error)
         if needs := re.search(r"GLOBAL (\S+)", text):
             raise ValueError(
-                f"weights {file}: holds a Python object ({needs[1]}), and to make one may run any "
-                "code; if you trust the file, where its code is at hand, run "
+                f"weights {file}: holds a Python object ({needs[1]}), and creating it may run any "
+                "code; if you trust the file, and the code of the object is installed, run "
                 "from cassi.priors.weights import find_weights; torch.save(find_weights(torch.load("
                 f"{str(file)!r}, weights_only=False)), {f'{file.stem}_weights.pth'!r})"
             ) from None
@@ -190,10 +190,12 @@ def find_weights(content: object) -> dict[str, Average]:
     Raises:
         ValueError: there are neither weights nor an average.
     """
-    weights, average = _find(content)
+    weights, average = _weights_and_average(content)
     if weights is None and average is None:
         names = list(content) if isinstance(content, Mapping) else type(content).__name__
-        raise ValueError(f"expected a network or its weights, got {names}; give the one of them")
+        raise ValueError(
+            f"expected a network or its weights, got {names}; give the entry that holds them"
+        )
     checkpoint = {"state_dict": weights, "ema": average}
     return {key: value for key, value in checkpoint.items() if value is not None}
 
@@ -273,10 +275,10 @@ def _harmless_types() -> list[Any]:
     return [*((make, name) for name in names), np.dtype, *kinds, argparse.Namespace]
 
 
-def _find(content: object) -> tuple[Mapping[str, Tensor] | None, Average | None]:
+def _weights_and_average(content: object) -> tuple[Mapping[str, Tensor] | None, Average | None]:
     """Return the weights in the content of a file and their moving average; None for either."""
     if isinstance(content, _Stateful) and callable(content.state_dict):
-        return _find(content.state_dict())
+        return _weights_and_average(content.state_dict())
     if _is_list(content):
         return None, content
     if not isinstance(content, Mapping):
@@ -292,11 +294,11 @@ def _find(content: object) -> tuple[Mapping[str, Tensor] | None, Average | None]
     # weights of that checkpoint are an average as well, if it has no other one.
     weights = average = None
     for key in _AVERAGE_KEYS:
-        nested_weights, nested_average = _find(content.get(key))
+        nested_weights, nested_average = _weights_and_average(content.get(key))
         if average is None:
             average = nested_weights if nested_average is None else nested_average
     for key in _WEIGHT_KEYS:
-        nested_weights, nested_average = _find(content.get(key))
+        nested_weights, nested_average = _weights_and_average(content.get(key))
         weights = nested_weights if weights is None else weights
         average = nested_average if average is None else average
     return weights, average
@@ -342,7 +344,7 @@ def _common_prefix(names: Mapping[str, Tensor]) -> str | None:
     return next((p for p in _PREFIXES if all(name.startswith(p) for name in names)), None)
 
 
-def _average(
+def _average_by_name(
     network: nn.Module, average: Average, expected: Mapping[str, Tensor], file: Path
 ) -> dict[str, Tensor]:
     """Return a moving average by the names of the network."""

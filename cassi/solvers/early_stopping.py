@@ -51,7 +51,7 @@ N_LINES = 64
 
 
 def truncated(schedule: AnySchedule, total: int, count: int) -> AnySchedule:
-    """Return a schedule of `total` iterations that stays as it is after `count` of them."""
+    """Return a schedule for runs of `total` iterations that is constant after `count` of them."""
     return lambda iteration, _: schedule(min(iteration, count - 1), total)
 
 

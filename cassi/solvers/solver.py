@@ -154,9 +154,9 @@ class Solver:
         x0, callback, objective, statistics = take(options)
         start = time.perf_counter()
         preparation = self._prepare(seen(y, system), system, statistics)
-        in_unit = None
+        wrapped_callback = None
         if callback is not None:
-            in_unit = CallbackWrapper(callback, lambda x: x * preparation.level)
+            wrapped_callback = CallbackWrapper(callback, lambda x: x * preparation.level)
         solution = iterate(
             self.algorithm,
             preparation.y,
@@ -168,7 +168,7 @@ class Solver:
             # A function: a cube that is an argument would stay in memory for the whole run.
             x0=lambda: preparation.first_cube(x0),
             tol=self.tol,
-            callback=in_unit,
+            callback=wrapped_callback,
             objective=objective,
             statistics=preparation.statistics,
             began=start,
