@@ -44,7 +44,7 @@ class InTurn:
 
 
 class _MirroringRun:
-    """One run of InTurn."""
+    """The prior of one run of InTurn."""
 
     def __init__(self, prior: Prior) -> None:
         self.prior = prior

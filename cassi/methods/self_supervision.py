@@ -18,8 +18,8 @@ from cassi.solvers import ADMM, AboveNoise, Geometric, Prior, Reconstructor, Sol
 # so the first pass after a network takes the schedule of the later ones.
 FIRST_SIGMA, LATER_SIGMA = Geometric(0.15, 0.03), Geometric(0.08, 0.03)
 
-# Energy of a spectral component, relative to the first one, from which on a pass takes it. Strong
-# components alone suit scenes of few colours and much texture, all of them suit many colours.
+# A pass takes the spectral components with at least this energy, relative to the first one. Strong
+# components alone suit scenes of few colours and much texture; all of them suit many colours.
 STRONG_ENERGY, ALL_ENERGY = 2e-4, 0.0
 
 NETWORK_WEIGHT = 0.1  # share of a network's cube in the result of every pass

@@ -229,7 +229,7 @@ def match_patches(
         stride: distance of reference patches, pixels.
         matches: M; fewer where the search window of a corner holds fewer patches.
         radius: largest distance of a match from its reference, rows and columns.
-        reach: largest distance in the sequence of the image of a match.
+        reach: largest distance of a match in the sequence, images.
 
     Returns:
         Flat positions (c·H + h)·W + w of the patches' first pixels, `(B, N, M)`. The reference
@@ -245,7 +245,7 @@ def match_patches(
     positions = rows[:, None, None] * width + columns[:, None]
     # All groups have the size that the smallest search window allows: that of a corner patch in
     # the first image. So the groups are one tensor.
-    corner = (min(radius, height - patch) + 1) * (min(radius, width - patch) + 1)
+    corner_count = (min(radius, height - patch) + 1) * (min(radius, width - patch) + 1)
     groups = []
     for index in range(count):
         distances, shifts = [], []
@@ -257,7 +257,7 @@ def match_patches(
                 pair_distances[len(pair_distances) // 2] = -1  # the reference patch itself
             distances.append(pair_distances)
             shifts.append(pair_shifts + neighbour * height * width)
-        size = min(matches, corner * min(len(neighbours), reach + 1))
+        size = min(matches, corner_count * min(len(neighbours), reach + 1))
         nearest = torch.cat(distances).permute(1, 3, 2, 0).topk(size, largest=False).indices
         groups.append((positions + torch.cat(shifts)[nearest]).flatten(1, 2))
     return torch.cat(groups, 1)
@@ -299,8 +299,10 @@ def patch_distances(
 def count_cover(positions: Tensor, patch: int, height: int, width: int) -> Tensor:
     """Count the patches `(B, N, M)` that cover each pixel of an image, `(B, H, W)`."""
     count, size = len(positions), height * width
-    first = positions.flatten(1) + size * torch.arange(count, device=positions.device)[:, None]
-    counts = first.flatten().bincount(minlength=count * size).view(count, height, width)
+    first_pixels = (
+        positions.flatten(1) + size * torch.arange(count, device=positions.device)[:, None]
+    )
+    counts = first_pixels.flatten().bincount(minlength=count * size).view(count, height, width)
     # A patch covers the square that begins at its first pixel. So a pixel is covered by the patches
     # that begin in the square that ends at it.
     padded = torch.nn.functional.pad(counts, (patch - 1, 0, patch - 1, 0))

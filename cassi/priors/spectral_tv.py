@@ -9,8 +9,8 @@ from torch.nn.functional import pad
 
 from cassi.checks import not_negative, whole_number
 
-# 1/‖∇‖², the largest step for which the gradient method converges: each of the three directions
-# adds at most 4 to the squared norm of the differences.
+# 1/‖∇‖², a step with which the dual gradient method converges: each of the three directions adds at
+# most 4 to the squared norm of the differences.
 _STEP = 1 / 12
 
 

@@ -105,8 +105,10 @@ def _approximation(coefficients: Tensor) -> Tensor:
 
 def _apply(matrix: Tensor, x: Tensor, axis: int) -> Tensor:
     """Multiply an axis of x by a sparse matrix."""
-    first = x.movedim(axis, 0)
-    return (matrix @ first.reshape(len(first), -1)).view(first.shape).movedim(0, axis)
+    axis_first = x.movedim(axis, 0)
+    return (
+        (matrix @ axis_first.reshape(len(axis_first), -1)).view(axis_first.shape).movedim(0, axis)
+    )
 
 
 @lru_cache(maxsize=64)

@@ -29,7 +29,10 @@ class LinearSystem(Protocol):
 
 
 class SubspaceSystem(LinearSystem, Protocol):
-    """The operators that algorithms on spectral components need too. Every `System` has them."""
+    """The operators that algorithms on spectral components need too. Every `System` has them.
+
+    c are components, and F and G the matrices of a `cassi.prior_protocols.Basis`.
+    """
 
     @property
     def is_closed(self) -> bool:
@@ -45,10 +48,10 @@ class SubspaceSystem(LinearSystem, Protocol):
         """Return v + AAᵀy."""
 
     def residual_subspace(self, y: Tensor, components: Tensor, basis: Tensor) -> Tensor:
-        """Return y − A F c."""
+        """Return y − A F c, with F as `basis`, `(B, K, H', W')`."""
 
     def adjoint_subspace(self, y: Tensor, basis: Tensor) -> Tensor:
-        """Return Gᵀ Aᵀ y."""
+        """Return Gᵀ Aᵀ y, with G as `basis`: `(B, K, H', W')` → `(B, R, H, W)`."""
 
 
 class Camera(SubspaceSystem, Protocol):
@@ -80,7 +83,7 @@ class Camera(SubspaceSystem, Protocol):
         """Return v + Aᵀy."""
 
     def forward_subspace(self, components: Tensor, basis: Tensor) -> Tensor:
-        """Return A F c."""
+        """Return A F c, with F as `basis`: `(B, R, H, W)` → `(B, K, H', W')`."""
 
     def part(self, start: int, stop: int) -> Camera:
         """Return the camera of the lines from `start` to before `stop`."""

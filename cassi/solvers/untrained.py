@@ -73,7 +73,7 @@ class Untrained(Algorithm[UntrainedState]):
             relative to it. The authors' scenes are in [0, 1]. Scaled so, CAVE's training scenes
             have a median level of 0.52, from 0.29 to 0.87.
         precision: "32-true" ("auto" is the same), or "bf16-mixed" for a network that computes in
-            bfloat16; weights, code and loss stay as they are.
+            bfloat16; weights, code and loss keep their dtype.
 
     Raises:
         TypeError: the network is not callable.
@@ -103,7 +103,7 @@ class Untrained(Algorithm[UntrainedState]):
                 raise ValueError(f"Untrained {name}: expected a number > 0, got 0")
         for name in ("sparsity", "spread", "disturbance"):
             not_negative(f"Untrained {name}", numbers[name])
-        # "auto" takes what fitted weights were tested in, and here no weights are known.
+        # "auto" stands for the precision that trained weights were tested in. Here there are none.
         if self.precision == "auto":
             object.__setattr__(self, "precision", "32-true")
         if self.precision not in PRECISIONS:
