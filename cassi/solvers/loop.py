@@ -81,21 +81,18 @@ def iterate(
     check_order("iterate", y, system)
     start = time.perf_counter() if began is None else began
     y = seen(y, system)
-    norms = _Norms(norm(y).item())
-    running, prior = begin_system(system), begin(prior, system)
-    rho = (lambda *_: algorithm.rho) if rho is None else rho
     run = _Run(
         algorithm=algorithm,
         y=y,
         system=system,
-        running=running,
-        prior=prior,
+        running=begin_system(system),
+        prior=begin(prior, system),
         iterations=iterations,
         sigma=sigma,
-        rho=rho,
+        rho=(lambda *_: algorithm.rho) if rho is None else rho,
         callback=callback,
         objective=objective,
-        norms=norms,
+        norms=_Norms(norm(y).item()),
         start=start,
     )
     return run.solve(x0, statistics, tol)
