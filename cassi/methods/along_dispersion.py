@@ -1,4 +1,4 @@
-"""Cubes that are computed along the dispersion, and read at the bands of the camera."""
+"""Reconstruction on a spectral grid, interpolated to the bands of the camera."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -8,17 +8,17 @@ from typing_extensions import Unpack
 
 from cassi.methods.wrapper import Wrapper
 from cassi.solvers import Geometric, LinearSystem, Solution, Solver
-from cassi.solvers.base import Along, Options, Reconstructor, Relay
+from cassi.solvers.base import Along, CallbackWrapper, Options, Reconstructor
 
 
 @dataclass(frozen=True)
 class AlongDispersion(Wrapper):
-    """Reconstructs on a grid along the dispersion, and returns the cube at the camera's bands.
+    """Reconstruct on a spectral grid, and return the cube at the camera's bands.
 
-    The light of a scene is the same on any grid, so more bands have less each. In units of the
-    light of a band, noise of y rises with their number G, and total variation of spectral
-    components with its square root. For the same smoothness the final strength of a `Geometric`
-    schedule is multiplied by (G/C)^(3/4), C the number of the camera's bands.
+    The grid has G bands and the camera C. The light of a scene is the same on any grid, so each of
+    more bands has less of it. In units of the light of a band, the noise of y grows like G, and the
+    total variation of spectral components like √G. To keep the smoothness of the result, the final
+    strength of a `Geometric` schedule is multiplied by (G/C)^(3/4).
 
     Args:
         method: the reconstructor, of any number of bands.
@@ -29,23 +29,23 @@ class AlongDispersion(Wrapper):
 
     @property
     def shares_batch(self) -> bool:
-        """False: samples end their light elsewhere."""
+        """False: the ends of the grid depend on the snapshot."""
         return False
 
-    def run(self, y: Tensor, system: LinearSystem, **given: Unpack[Options]) -> Solution:
+    def run(self, y: Tensor, system: LinearSystem, **options: Unpack[Options]) -> Solution:
         """Reconstruct y; see `cassi.solvers.Reconstructor.run`."""
         grid = self.grid
-        if (first := given.get("x0")) is not None:
-            given["x0"] = grid.spread(first)
-        if (callback := given.get("callback")) is not None:
-            given["callback"] = Relay(callback, grid.read)
-        if (known := given.get("statistics")) is not None:
-            given["statistics"] = known.by(grid, grid.camera)
-        found = self._suited().run(y, grid.camera(system), **given)
-        return replace(found, x=grid.read(found.x), along=Along(found.x, grid))
+        if (x0 := options.get("x0")) is not None:
+            options["x0"] = grid.spread(x0)
+        if (callback := options.get("callback")) is not None:
+            options["callback"] = CallbackWrapper(callback, grid.read)
+        if (statistics := options.get("statistics")) is not None:
+            options["statistics"] = statistics.by(grid, grid.camera)
+        solution = self._adapted_method().run(y, grid.camera(system), **options)
+        return replace(solution, x=grid.read(solution.x), along=Along(solution.x, grid))
 
-    def _suited(self) -> Reconstructor:
-        """Return the method for as many bands as the grid has."""
+    def _adapted_method(self) -> Reconstructor:
+        """Return the method with the final strength for the grid's number of bands."""
         method, ratio = self.method, len(self.grid.offsets) / len(self.grid.named)
         if not isinstance(method, Solver) or not isinstance(method.sigma, Geometric):
             return method
@@ -54,10 +54,12 @@ class AlongDispersion(Wrapper):
 
 
 def inner_of(method: Reconstructor) -> Reconstructor:
-    """Return the reconstructor within one along the dispersion; another one itself."""
+    """Return the method inside an `AlongDispersion`; any other reconstructor as it is."""
     return method.method if isinstance(method, AlongDispersion) else method
 
 
-def around(method: Reconstructor, inner: Reconstructor) -> Reconstructor:
-    """Return another reconstructor on the grid of a method, if that has one."""
-    return replace(method, method=inner) if isinstance(method, AlongDispersion) else inner
+def around(method: Reconstructor, replacement: Reconstructor) -> Reconstructor:
+    """Return the replacement for a method, on the same spectral grid if the method has one."""
+    if isinstance(method, AlongDispersion):
+        return replace(method, method=replacement)
+    return replacement

@@ -36,7 +36,9 @@ class Blended(Wrapper):
         if not 0 <= self.share < 1:
             raise ValueError(f"blend: expected a share from 0 to below 1, got {self.share}")
 
-    def run(self, y: Tensor, system: LinearSystem, **given: Unpack[Options]) -> Solution:
+    def run(self, y: Tensor, system: LinearSystem, **options: Unpack[Options]) -> Solution:
         """Reconstruct y; see `cassi.solvers.Reconstructor.run`."""
-        found, x0 = self.method.run(y, system, **given), given.get("x0")
-        return found if x0 is None else replace(found, x=torch.lerp(found.x, x0, self.share))
+        solution, x0 = self.method.run(y, system, **options), options.get("x0")
+        if x0 is None:
+            return solution
+        return replace(solution, x=torch.lerp(solution.x, x0, self.share))

@@ -10,8 +10,8 @@ from cassi.methods.started import Started
 from cassi.priors import TV, MovingPatches, NonLocalLowRank
 from cassi.solvers import ADMM, GAP, Geometric, Prior, Reconstructor, Solver
 
-PASS = 20
-"""Iterations of a pass with patches that are followed."""
+PASS_ITERATIONS = 20
+"""Iterations of a pass with patches that are followed from frame to frame."""
 
 
 def video(
@@ -23,15 +23,16 @@ def video(
 ) -> Reconstructor:
     """Return the method for video snapshots. It needs no training.
 
-    ADMM with the low rank of groups of similar patches, which starts from total variation. First a
-    patch holds the same place in all frames. Then, in further passes of 20 iterations, patches are
-    followed from frame to frame (`cassi.priors.MovingPatches`): better, and slower. Each pass
-    starts from the result of the one before it, and keeps half of that.
+    ADMM with the low rank of groups of similar patches, which starts from a run of total variation.
+    In the first iterations a patch is at the same position in all frames. In further passes of 20
+    iterations, patches follow what moves from frame to frame (`cassi.priors.MovingPatches`). These
+    passes are better, and slower. Each pass starts from the result of the pass before it; from the
+    second pass with moving patches on, half of that result is kept.
 
     Args:
         prior: replaces groups of similar patches in the first iterations.
-        iterations: with patches of all frames, >= 1.
-        passes: with patches that are followed, >= 0; 4 are enough.
+        iterations: number of iterations with patches through all frames, >= 1.
+        passes: number of passes with moving patches, >= 0; 4 are enough.
         noise: relative to the root mean square of y, >= 0; "auto" estimates it.
 
     Raises:
@@ -43,28 +44,31 @@ def video(
     whole_number("iterations", iterations, 1)
     whole_number("passes", passes, 0)
     start = Solver(TV(), GAP(), iterations=60, sigma=Geometric(0.4, 0.1), noise=noise)
-    still = Solver(
+    still_patches = Solver(
         NonLocalLowRank(weight=0.6, stride=3, rank=None) if prior is None else prior,
         ADMM(rho=0.1, relaxation=1.8),
         iterations=iterations,
         sigma=Geometric(0.2, 0.03),
         noise=noise,
     )
-    moving = Solver(
+    moving_patches = Solver(
         MovingPatches(),
         ADMM(rho=0.05, relaxation=1.6),
-        iterations=PASS,
+        iterations=PASS_ITERATIONS,
         sigma=Geometric(0.06, 0.02),
         noise=noise,
     )
-    later = [Blended(moving, 0.5)] * max(0, passes - 1)
-    return Started(Restarts([still, *([moving] if passes else []), *later]), start)
+    # Still patches are worse, so the first pass keeps nothing of their result.
+    first_pass = [moving_patches] if passes else []
+    later_passes = [Blended(moving_patches, 0.5)] * max(0, passes - 1)
+    return Started(Restarts([still_patches, *first_pass, *later_passes]), start)
 
 
 def for_frames(method: Reconstructor) -> Reconstructor:
-    """Return `video` in place of `auto` as it is, told the same noise; any other method as it is.
+    """Return `video` with the same noise for an unchanged `auto`, and any other method as it is.
 
-    `auto` describes spectra by few components, and frames that move are not like that.
+    `auto` assumes that the values of a pixel over the bands are mixtures of a few spectra. Those of
+    a moving scene over the frames are not.
     """
     if isinstance(method, Solver) and method == auto(noise=method.noise):
         return video(noise=method.noise)

@@ -1,4 +1,6 @@
-"""How a scene moved from one snapshot to the next, found through the camera."""
+"""The motion of a scene from one snapshot to the next, estimated through the camera."""
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -8,16 +10,19 @@ from cassi.priors.subspace import spectral_basis, to_subspace
 from cassi.solvers.linear_system import Camera
 from cassi.solvers.statistics import unit_of
 
-COMPONENTS = 4
-"""Spectral components that motion is found with."""
-STILL = 0.03
-"""Change of a motion, in pixels at the border, that counts as none."""
-SHIFTS = (0, -8, 8, -16, 16)
-"""Pixels, tried down and right where nothing is known of the motion."""
-FIRST = ((8, 5), (4, 5), (2, 4), (0, 5))
-"""Radius of the smoothing in pixels, and steps at most, where nothing is known of the motion."""
-NEXT = ((2, 2), (0, 3))
-"""Alike, from the motion of the snapshot before."""
+N_COMPONENTS = 4  # spectral components of the cube from which the motion is estimated
+
+# A change of the motion below this, in pixels at the border, ends the steps.
+MIN_CHANGE_PIXELS = 0.03
+
+# Without an earlier motion the best of these shifts, down and right in pixels, is the first guess.
+TRIAL_SHIFTS = (0, -8, 8, -16, 16)
+
+# Smoothing radius in pixels, and the largest number of steps with it. A smooth cube has slopes that
+# hold over a longer way, so the steps find larger motions. The motion of the last snapshot is a
+# good guess, from which less smoothing is enough.
+FIRST_STAGES = ((8, 5), (4, 5), (2, 4), (0, 5))
+NEXT_STAGES = ((2, 2), (0, 3))
 
 
 def find_motion(x: Tensor, y: Tensor, system: Camera, motion: Tensor | None = None) -> Tensor:
@@ -25,95 +30,114 @@ def find_motion(x: Tensor, y: Tensor, system: Camera, motion: Tensor | None = No
 
         argmin_M Σ_i w_i (y − A W_M x)_i²,   w = 1/(1 + (r/s)²),   r = y − A W_M x
 
-    W_M moves the cube, s is twice the median of |r|: what moves by itself counts little. Steps of
-    Gauss and Newton begin with a smoothed cube.
+    W_M moves the cube, and s is twice the median of |r|. So parts of the scene that move by
+    themselves have little weight. The Gauss–Newton steps begin with a blurred cube.
+
+    Args:
+        x: the last cube `(1, C, H, W)`.
+        y: the next snapshot `(1, K, H', W')`.
+        system: the camera.
+        motion: M of the snapshot before, as a first guess; None for the best of several shifts.
 
     Returns:
         M `(2, 3)`: the scene at (u, v) was at M (u, v, 1) in x; u down, v right, −1 to 1 from the
         first pixel to the last.
     """
-    unit = unit_of(y)
+    unit = unit_of(y)  # squares of y stay within float32
     x, y = x / unit, y / unit
-    basis = spectral_basis(x, COMPONENTS)
+    basis = spectral_basis(x, N_COMPONENTS)
     components, side = to_subspace(x, basis), max(x.shape[-2:])
-    found = _guess(components, y, system, basis) if motion is None else motion
-    for radius, steps in FIRST if motion is None else NEXT:
-        smooth = _smooth(components, radius)
+    stages: Sequence[tuple[int, int]] = NEXT_STAGES
+    if motion is None:
+        motion, stages = _best_shift(components, y, system, basis), FIRST_STAGES
+    for radius, steps in stages:
+        blurred_x = _blur(components, radius)
         for _ in range(steps):
-            change = _step(smooth, y, system, basis, found)
-            found = found + change
-            if float(change.abs().max()) * side / 2 < STILL:
+            change = _step(blurred_x, y, system, basis, motion)
+            motion = motion + change
+            if float(change.abs().max()) * side / 2 < MIN_CHANGE_PIXELS:
                 break
-    return found
+    return motion
 
 
-def _guess(x: Tensor, y: Tensor, system: Camera, basis: Tensor) -> Tensor:
-    """Return the shift of a coarse grid that fits the snapshot best."""
-    smooth, size = _smooth(x, FIRST[0][0]), x.new_tensor(x.shape[-2:])
-    found, least = x.new_tensor([[1, 0, 0], [0, 1, 0]]), torch.inf
-    for down in SHIFTS:
-        for right in SHIFTS:
+def _best_shift(x: Tensor, y: Tensor, system: Camera, basis: Tensor) -> Tensor:
+    """Return the motion by those `TRIAL_SHIFTS` that fit the snapshot best."""
+    blurred_x, size = _blur(x, FIRST_STAGES[0][0]), x.new_tensor(x.shape[-2:])
+    best, least_error = x.new_tensor([[1, 0, 0], [0, 1, 0]]), torch.inf
+    for down in TRIAL_SHIFTS:
+        for right in TRIAL_SHIFTS:
             shift = 2 * x.new_tensor([down, right]) / (size - 1)
             motion = torch.cat((torch.eye(2).to(x), shift[:, None]), 1)
-            moved = move(smooth, motion, "bilinear")
-            error = float((y - system.forward_subspace(moved, basis)).abs().mean())
-            if error < least:
-                found, least = motion, error
-    return found
+            image = system.forward_subspace(move(blurred_x, motion, "bilinear"), basis)
+            error = float((y - image).abs().mean())
+            if error < least_error:
+                best, least_error = motion, error
+    return best
 
 
 def move(x: Tensor, motion: Tensor, mode: str = "bicubic") -> Tensor:
     """Move a cube `(B, C, H, W)`; see `find_motion`."""
-    places = _places(motion, *x.shape[-2:]).flip(-1).expand(len(x), -1, -1, -1)
-    return grid_sample(x, places, mode=mode, padding_mode="border", align_corners=True)
+    points = _source_points(motion, *x.shape[-2:]).flip(-1).expand(len(x), -1, -1, -1)
+    return grid_sample(x, points, mode=mode, padding_mode="border", align_corners=True)
 
 
-def inside(motion: Tensor, height: int, width: int) -> Tensor:
-    """Return where a moved cube has values of its own, `(H, W)`: 1 or 0."""
-    return (_places(motion, height, width).abs() <= 1).all(-1).to(motion.dtype)
+def is_inside(motion: Tensor, height: int, width: int) -> Tensor:
+    """Return 1 where a moved cube comes from inside the unmoved one, else 0: `(H, W)`."""
+    return (_source_points(motion, height, width).abs() <= 1).all(-1).to(motion.dtype)
 
 
-def _places(motion: Tensor, height: int, width: int) -> Tensor:  # (H, W, 2)
+def _source_points(motion: Tensor, height: int, width: int) -> Tensor:
+    """Return the point (u, v) of the unmoved cube for each pixel of the moved one, `(H, W, 2)`."""
     u, v = _coordinates(motion, height, width)
     return torch.stack((u, v, torch.ones_like(u)), -1) @ motion.mT
 
 
-def _coordinates(like: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
-    lines = (
-        torch.linspace(-1, 1, size, dtype=like.dtype, device=like.device)
+def _coordinates(example: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
+    """Return u and v of all pixels, `(H, W)` each, with the example's dtype and device."""
+    axes = (
+        torch.linspace(-1, 1, size, dtype=example.dtype, device=example.device)
         for size in (height, width)
     )
-    u, v = torch.meshgrid(*lines, indexing="ij")
+    u, v = torch.meshgrid(*axes, indexing="ij")
     return u, v
 
 
-def _smooth(x: Tensor, radius: int) -> Tensor:
+def _blur(x: Tensor, radius: int) -> Tensor:
+    """Return means over squares of 2·radius + 1 pixels."""
     size = 2 * radius + 1
     x = pad(x, (radius,) * 4, mode="replicate")
     for axis in (-1, -2):  # sums over windows as differences of running sums
-        total = x.cumsum(axis)
-        last = total.narrow(axis, size - 1, x.shape[axis] - size + 1)
-        before = total.narrow(axis, 0, x.shape[axis] - size)
-        side = (1, 0) if axis == -1 else (0, 0, 1, 0)
-        x = last - pad(before, side)
+        running_sum = x.cumsum(axis)
+        upper = running_sum.narrow(axis, size - 1, x.shape[axis] - size + 1)
+        lower = running_sum.narrow(axis, 0, x.shape[axis] - size)
+        first_zero = (1, 0) if axis == -1 else (0, 0, 1, 0)
+        x = upper - pad(lower, first_zero)
     return x / size**2
 
 
 def _step(x: Tensor, y: Tensor, system: Camera, basis: Tensor, motion: Tensor) -> Tensor:
+    """Return the change of a motion by one weighted Gauss–Newton step, `(2, 3)`."""
     height, width = x.shape[-2:]
     u, v = _coordinates(x, height, width)
-    moved, ratio = move(x, motion, "bilinear"), (height - 1) / (width - 1)
-    residual = (y - system.forward_subspace(moved, basis)).flatten()
-    down, right = torch.zeros_like(moved), torch.zeros_like(moved)
-    down[..., 1:-1, :] = (moved[..., 2:, :] - moved[..., :-2, :]) * ((height - 1) / 4)
-    right[..., 1:-1] = (moved[..., 2:] - moved[..., :-2]) * ((width - 1) / 4)
-    turned = down * (v / ratio) - right * (u * ratio)
-    slopes = torch.cat((down * u + right * v, turned, down, right))
+    moved_x, ratio = move(x, motion, "bilinear"), (height - 1) / (width - 1)
+    residual = (y - system.forward_subspace(moved_x, basis)).flatten()
+    # Central differences per unit of u and v, which run over 2 from the first pixel to the last.
+    down, right = torch.zeros_like(moved_x), torch.zeros_like(moved_x)
+    down[..., 1:-1, :] = (moved_x[..., 2:, :] - moved_x[..., :-2, :]) * ((height - 1) / 4)
+    right[..., 1:-1] = (moved_x[..., 2:] - moved_x[..., :-2]) * ((width - 1) / 4)
+    # The derivatives by scale, rotation and both shifts. A pixel is not square in (u, v) where the
+    # image is not: `ratio` makes a rotation of it.
+    by_rotation = down * (v / ratio) - right * (u * ratio)
+    slopes = torch.cat((down * u + right * v, by_rotation, down, right))
     slopes = system.forward_subspace(slopes, basis.expand(4, -1, -1)).flatten(1)
     size = 2 * residual.abs().median().clamp_min(torch.finfo(x.dtype).tiny)
-    weighted = slopes / (1 + (residual / size).square())
-    normal, right_side = (weighted @ slopes.mT).double(), (weighted @ residual).double()
+    weighted_slopes = slopes / (1 + (residual / size).square())
+    # float64: the normal equations square the condition of the slopes.
+    normal = (weighted_slopes @ slopes.mT).double()
+    right_side = (weighted_slopes @ residual).double()
+    # A scene without edges in some direction has a singular matrix. A damping of 1e-4 keeps its
+    # motion in that direction, and changes no step that the scene determines.
     damping = 1e-4 * normal.diagonal().mean().clamp_min(torch.finfo(torch.double).tiny)
     normal = normal + damping * torch.eye(4, dtype=normal.dtype, device=normal.device)
-    scale, turn, a, b = torch.linalg.solve(normal, right_side).to(x.dtype)
-    return torch.stack((scale, turn / ratio, a, -turn * ratio, scale, b)).view(2, 3)
+    scale, rotation, a, b = torch.linalg.solve(normal, right_side).to(x.dtype)
+    return torch.stack((scale, rotation / ratio, a, -rotation * ratio, scale, b)).view(2, 3)

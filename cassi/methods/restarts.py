@@ -11,7 +11,7 @@ from typing_extensions import Unpack
 
 from cassi.methods.wrapper import check_method
 from cassi.solvers import Callback, Iteration, LinearSystem, Reconstructor, Solution
-from cassi.solvers.base import Options, Pass, Relay, take
+from cassi.solvers.base import CallbackWrapper, Options, Pass, take
 
 
 @dataclass(frozen=True)
@@ -20,14 +20,14 @@ class Restarts:
 
         x ← (1 − w) pass_k(y, x) + w x₀,   k = 1, 2, …
 
-    The first cube x₀ is the one that is given; `cassi.methods.Started` has another method make it.
+    The first cube x₀ is that of the caller. In a `cassi.methods.Started` another method makes it.
 
     Args:
         passes: at least one method that takes a first cube.
         weight: w, in [0, 1).
 
     Raises:
-        ValueError: no pass is given, or the weight is out of range.
+        ValueError: there is no pass, or the weight is out of range.
         TypeError: a method has no `run`.
     """
 
@@ -55,30 +55,33 @@ class Restarts:
 
     @property
     def shares_batch(self) -> bool:
-        """Whether the result of a sample does not depend on the rest of its batch."""
+        """Whether the result of a sample is independent of the other samples of its batch."""
         return all(method.shares_batch for method in self.passes)
 
     @torch.no_grad()
-    def run(self, y: Tensor, system: LinearSystem, **given: Unpack[Options]) -> Solution:
+    def run(self, y: Tensor, system: LinearSystem, **options: Unpack[Options]) -> Solution:
         """Reconstruct y; see `cassi.solvers.Reconstructor.run`.
 
-        A checkpoint keeps the result of every pass, and has that of an earlier run. A callback that
-        returns True ends all passes.
+        A checkpoint stores the result of every pass. A run with the checkpoint of an earlier run
+        goes on after the last pass that is stored. A callback that returns True ends all passes.
         """
-        x0, callback, objective, statistics = take(given)
-        checkpoint = given.get("checkpoint")
-        began, first, history, x = time.perf_counter(), 0, list[Iteration](), x0
-        if (kept := None if checkpoint is None else checkpoint.read("pass")) is not None:
-            first, x, history = kept.passes, kept.x.to(y), list(kept.history)
-            began -= history[-1].seconds
-        solution = Solution(y if x is None else x, history, "iterations")  # where all are done
-        for k, method in enumerate(self.passes[first:], first):
-            counted = Counted(callback, history, time.perf_counter() - began)
+        x0, callback, objective, statistics = take(options)
+        checkpoint = options.get("checkpoint")
+        start, n_finished, history, x = time.perf_counter(), 0, list[Iteration](), x0
+        last_pass = None if checkpoint is None else checkpoint.read("pass")
+        if last_pass is not None:
+            n_finished, x, history = last_pass.passes, last_pass.x.to(y), list(last_pass.history)
+            start -= history[-1].seconds
+        # The result if the checkpoint has all passes. Without a checkpoint the loop replaces it.
+        solution = Solution(y if x is None else x, history, "iterations")
+        for k, method in enumerate(self.passes[n_finished:], n_finished):
+            counter = CountingCallback(callback, history, time.perf_counter() - start)
             solution = method.run(
-                y, system, x0=x, callback=counted, objective=objective, statistics=statistics
+                y, system, x0=x, callback=counter, objective=objective, statistics=statistics
             )
             x = solution.x
-            if counted.is_stopped or solution.reason == "diverged":
+            # A pass that was stopped is not stored, so a resumed run repeats it.
+            if counter.is_stopped or solution.reason == "diverged":
                 break
             if x0 is not None and self.weight > 0:
                 x = torch.lerp(x, x0, self.weight)
@@ -92,19 +95,24 @@ class Restarts:
         return self.run(y, system).x
 
 
-class Counted(Relay):
-    """A callback that counts iterations and seconds on from those of runs before.
+class CountingCallback(CallbackWrapper):
+    """A callback that counts iterations and seconds across several runs.
 
-    `history` has the iterations of the runs before; those of this run are appended.
+    `history` has the iterations of the earlier runs, which took `seconds`. Those of this run are
+    appended to it.
     """
 
     def __init__(self, callback: Callback | None, history: list[Iteration], seconds: float) -> None:
-        done = len(history)
+        n_earlier = len(history)
 
-        def move(each: Iteration) -> Iteration:
-            return replace(each, index=each.index + done, seconds=each.seconds + seconds)
+        def shift(iteration: Iteration) -> Iteration:
+            return replace(
+                iteration,
+                index=iteration.index + n_earlier,
+                seconds=iteration.seconds + seconds,
+            )
 
-        super().__init__(callback, iteration=move)
+        super().__init__(callback, iteration=shift)
         self.history, self.is_stopped = history, False
 
     def __call__(self, iteration: Iteration, x: Tensor | None) -> bool:

@@ -1,4 +1,4 @@
-"""Low rank of groups of similar patches of the scene itself: a minute for one scene."""
+"""The self-supervised method: low rank of groups of similar patches of the scene itself."""
 
 from typing import Literal
 
@@ -12,13 +12,21 @@ from cassi.methods.stops import TimeLimit
 from cassi.priors import NonLocalLowRank, Subspace
 from cassi.solvers import ADMM, AboveNoise, Geometric, Prior, Reconstructor, Solver
 
-FIRST, LATER = Geometric(0.15, 0.03), Geometric(0.08, 0.03)
-STRONG, ALL = 2e-4, 0.0
-"""Relative energy of a spectral component that stays: strong components alone, or all."""
-WEIGHT = 0.1
-"""Share of a network's cube in the result of every pass."""
-FLOOR = 0.4
-"""Least σ, as a share of the noise in the argument of the prior."""
+# docs/development/experiments/self-supervised.md has the measurements behind these numbers.
+
+# σ of the first pass, from a cube of `auto`, and of the later passes. A network's cube is better,
+# so the first pass after a network takes the schedule of the later ones.
+FIRST_SIGMA, LATER_SIGMA = Geometric(0.15, 0.03), Geometric(0.08, 0.03)
+
+# A pass takes the spectral components with at least this energy, relative to the first one. Strong
+# components alone suit scenes of few colours and much texture; all of them suit many colours.
+STRONG_ENERGY, ALL_ENERGY = 2e-4, 0.0
+
+NETWORK_WEIGHT = 0.1  # share of a network's cube in the result of every pass
+
+# Least σ, as a share of the noise in the argument of the prior. At 30 dB `paints` prefers 0.6
+# and `cloth`, whose noise is overestimated, less. Without a limit `paints` loses 1.5 dB.
+MIN_SIGMA_SHARE = 0.4
 
 
 def self_supervised(
@@ -35,11 +43,11 @@ def self_supervised(
     """Return the method that needs the snapshot alone, without training data.
 
     ADMM with the low rank of groups of similar patches. Passes alternate between the strong
-    spectral components and all of them. Each starts from the result of the pass before it, and
-    keeps a share of that. With a noisy measurement σ does not fall below the noise.
+    spectral components and all of them. Each pass starts from the result of the pass before it, and
+    keeps a share of that. With a noisy measurement σ stays above a share of the noise.
 
     Args:
-        prior: of every pass; replaces groups of similar patches.
+        prior: the prior of every pass; replaces groups of similar patches.
         start: makes the first cube; None takes `auto` with the same noise.
         network: makes the first cube in place of `start`. That cube is better than those of other
             methods: the first pass changes it less, and a tenth of it stays in every pass.
@@ -59,26 +67,28 @@ def self_supervised(
     whole_number("passes", passes, 1)
     count = min(passes, iterations)
 
-    def one(energy: float, sigma: Geometric) -> Reconstructor:
+    def make_pass(energy: float, sigma: Geometric) -> Reconstructor:
         solver = Solver(
             nonlocal_subspace(energy) if prior is None else prior,
             ADMM(rho=0.05, relaxation=1.9),
             iterations=iterations // count,
-            sigma=AboveNoise(sigma, FLOOR),
+            sigma=AboveNoise(sigma, MIN_SIGMA_SHARE),
             noise=noise,
             consistent=True,
         )
-        timed = solver if time_limit is None else TimeLimit(solver, time_limit / count)
-        return Blended(timed, blend)
+        limited_solver = solver if time_limit is None else TimeLimit(solver, time_limit / count)
+        return Blended(limited_solver, blend)
 
+    weight, first_sigma = (0.0, FIRST_SIGMA) if network is None else (NETWORK_WEIGHT, LATER_SIGMA)
+    pass_methods = [make_pass(STRONG_ENERGY, first_sigma)]
+    for index in range(1, count):
+        pass_methods.append(make_pass(ALL_ENERGY if index % 2 else STRONG_ENERGY, LATER_SIGMA))
     first = network or start or auto(noise=noise)
-    weight, sigma = (0.0, FIRST) if network is None else (WEIGHT, LATER)
-    each = [one(ALL if k % 2 else STRONG, LATER if k else sigma) for k in range(count)]
-    return Started(NoiseThreshold(Restarts(each, weight)), first)
+    return Started(NoiseThreshold(Restarts(pass_methods, weight)), first)
 
 
 def nonlocal_subspace(energy: float, *, rank: int = 8, **groups: int) -> Subspace:
-    """Return the prior of similar patches of spectral components, weak ones scaled down."""
+    """Return the prior of similar patches of spectral components; weak components count less."""
     settings = {"patch": 4, "stride": 3, "matches": 24} | groups
     return Subspace(
         prior=NonLocalLowRank(weight=0.6, rank=None, **settings),

@@ -1,4 +1,4 @@
-"""Snapshots in a row of one scene: the last cube predicts the next one."""
+"""Reconstruction of a sequence of snapshots, in which each cube predicts the next one."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch.nn.functional import interpolate, max_pool2d
 from typing_extensions import Unpack
 
 from cassi.checks import not_negative, whole_number
-from cassi.methods.motion import find_motion, inside, move
-from cassi.methods.restarts import Counted
+from cassi.methods.motion import find_motion, is_inside, move
+from cassi.methods.restarts import CountingCallback
 from cassi.methods.wrapper import Wrapper
 from cassi.prior_protocols import ComponentPrior, has_components
 from cassi.priors import Subspace
@@ -23,41 +23,44 @@ from cassi.solvers.base import Options, take
 from cassi.solvers.linear_system import is_camera, seen
 from cassi.solvers.schedules import as_schedule
 
-EVERY = 5
-"""Iterations from one look at what has changed to the next."""
-KEPT, RANK = 50.0, 8
-"""With a prediction weak components are kept down to 1/50 of the energy, and 8 at the start."""
-JOINED = 0.3
-"""Share of the scene below which a prediction counts as none: the scene is another one."""
+# Iterations from one comparison of cube and prediction to the next.
+WEIGHT_INTERVAL = 5
+
+# A prediction makes weak components reliable. So they are kept down to 1/50 of the usual energy
+# limit, and a run starts with at least 8.
+ENERGY_DIVISOR, MIN_RANK = 50.0, 8
+
+# If a smaller share of the scene is as predicted, the snapshot shows another scene.
+MIN_PREDICTED_SHARE = 0.3
 
 
 @dataclass(frozen=True)
 class Sequence(Wrapper):
     """Reconstruct snapshots of one scene in their order, each from the cube of the one before.
 
-    The first snapshot takes the method as it is. For every other one, the last cube is moved as the
-    scene moved (`cassi.methods.motion`). This prediction p is the first cube, and pulls in every
-    iteration of a shorter run:
+    The first snapshot takes the method as it is. For every later one, the last cube is moved as the
+    scene has moved (`cassi.methods.motion`). This prediction p is the first cube of a shorter run,
+    and the cube x is pulled towards p in every iteration:
 
         x ← x + w (p − x),   w = weight / (1 + e²/tolerance²)
 
     e is the root mean square, over bands, of the means of x − p over blocks of 8×8 pixels, relative
-    to the signal level; a block takes the largest e of its neighbours. So parts that move by
-    themselves are left alone. A scene that moves below a fixed mask is coded anew in each snapshot,
-    and the cubes get better from one to the next. Where less than 30 % of the scene are as
-    predicted, the method starts afresh.
+    to the signal level. A block takes the largest e of its neighbours. So the pull is weak where
+    parts of the scene move by themselves. A scene that moves below a fixed mask is coded by other
+    mask pixels in each snapshot, so the cubes improve from one to the next. If less than 30 % of
+    the scene are as predicted, the method starts anew.
 
     `begin` returns the reconstructor of one sequence; `run` reconstructs one snapshot alone.
 
     Args:
         method: a solver with ADMM on spectral components, such as `cassi.methods.auto`.
-        iterations_each: of a snapshot that has a prediction, >= 1.
+        iterations_each: iterations for a snapshot that has a prediction, >= 1.
         start: strength of the prior in the first of them, relative to the signal level, > 0.
-        weight: of the prediction, in [0, 1].
+        weight: weight of the prediction, in [0, 1].
         tolerance: e at which the weight is halved, > 0.
 
     Raises:
-        TypeError: the method is another one.
+        TypeError: the method is no solver with ADMM on spectral components.
         ValueError: a number is out of range.
     """
 
@@ -85,7 +88,7 @@ class Sequence(Wrapper):
             raise ValueError("Sequence: expected a weight to 1, a start and a tolerance above 0")
 
     def begin(self) -> Following:
-        """Return the reconstructor of one sequence, which keeps the last cube."""
+        """Return the reconstructor of one sequence, which stores the last cube."""
         assert isinstance(self.method, Solver)
         return Following(self.method, self)
 
@@ -94,18 +97,20 @@ class Following:
     """One sequence of snapshots of one camera; see `Sequence`.
 
     Attributes:
-        joined: share of the last scene that was as predicted; 0 where it started afresh.
+        predicted_share: share of the last scene that was as predicted; 0 after a new start.
+        statistics: those of the first snapshot: noise, level and stopping point hold for all.
+        followup_solver: the shorter solver for snapshots that have a prediction.
     """
 
     shares_batch, network = False, None
 
-    def __init__(self, method: Solver, of: Sequence) -> None:
-        self.method, self.of, self.count = method, of, of.iterations_each
-        self.shorter: Solver | None = None
-        self.known: Statistics | None = None
+    def __init__(self, method: Solver, settings: Sequence) -> None:
+        self.method, self.settings, self.count = method, settings, settings.iterations_each
+        self.followup_solver: Solver | None = None
+        self.statistics: Statistics | None = None
         self.cube: Tensor | None = None
         self.motion: Tensor | None = None
-        self.joined = 0.0
+        self.predicted_share = 0.0
 
     @property
     def iterations(self) -> int:
@@ -122,117 +127,136 @@ class Following:
         return self.run(y, system).x
 
     def shorten(self, iterations: int) -> None:
-        """Take another number of iterations for the snapshots that follow."""
+        """Change the number of iterations for the snapshots that follow."""
         whole_number("iterations", iterations, 1)
         self.count = iterations
 
     @torch.no_grad()
-    def run(self, y: Tensor, system: LinearSystem, **given: Unpack[Options]) -> Solution:
+    def run(self, y: Tensor, system: LinearSystem, **options: Unpack[Options]) -> Solution:
         """Reconstruct the next snapshot; see `cassi.solvers.Reconstructor.run`."""
-        take(given, "sequence")
-        solution = self._follow(y, system, given)
-        stopped = solution is not None and solution.reason == "callback"
-        if solution is None or (self.joined < JOINED and not stopped):
-            solution = self._begin(y, system, given, [] if solution is None else solution.history)
+        take(options, "sequence")
+        solution = self._follow(y, system, options)
+        is_stopped = solution is not None and solution.reason == "callback"
+        is_other_scene = self.predicted_share < MIN_PREDICTED_SHARE and not is_stopped
+        if solution is None or is_other_scene:
+            # The callback got the iterations with the wrong prediction, so they are history too.
+            history = [] if solution is None else solution.history
+            solution = self._begin(y, system, options, history)
         self.cube = solution.checked().x
         return solution
 
     def _begin(
-        self, y: Tensor, system: LinearSystem, given: Options, before: list[Iteration]
+        self, y: Tensor, system: LinearSystem, options: Options, history: list[Iteration]
     ) -> Solution:
+        """Reconstruct a snapshot without a prediction, and prepare the solver for later ones."""
         method, prior = self.method, self.method.prior
         assert isinstance(prior, Subspace)
-        history, seconds = list(before), before[-1].seconds if before else 0.0
-        counted = Counted(given.get("callback"), history, seconds)
-        # Noise, level and stopping point hold for the snapshots that follow.
-        known = given.get("statistics")
-        known = Statistics(lambda: [(seen(y, system), system)]) if known is None else known
-        more: Options = {**given, "statistics": known, "callback": counted}
-        solution = method.run(y, system, **more)
+        history, seconds = list(history), history[-1].seconds if history else 0.0
+        counter = CountingCallback(options.get("callback"), history, seconds)
+        statistics = options.get("statistics")
+        if statistics is None:
+            statistics = Statistics(lambda: [(seen(y, system), system)])
+        run_options: Options = {**options, "statistics": statistics, "callback": counter}
+        solution = method.run(y, system, **run_options)
+        # Later runs anneal to the strength at which this one ended.
         count = method.iterations
         last = count if solution.stopped is None else min(count, solution.stopped.count)
         end = float(as_schedule(method.sigma)(last - 1, count))
-        noise = method.noise if solution.noise is None else float(solution.noise.max())
-        shorter = replace(
+        self.followup_solver = replace(
             method,
-            prior=replace(prior, settle=1),
-            sigma=Geometric(max(self.of.start, end), end),
-            noise=noise,
+            prior=replace(prior, settle=1),  # the basis of a prediction is good at once
+            sigma=Geometric(max(self.settings.start, end), end),
+            noise=method.noise if solution.noise is None else float(solution.noise.max()),
             heldout=0.0,
         )
-        self.shorter, self.known, self.motion, self.joined = shorter, known, None, 0.0
+        self.statistics, self.motion, self.predicted_share = statistics, None, 0.0
         return replace(solution, history=history)
 
-    def _follow(self, y: Tensor, system: LinearSystem, given: Options) -> Solution | None:
-        last = self.cube
+    def _follow(self, y: Tensor, system: LinearSystem, options: Options) -> Solution | None:
+        """Reconstruct a snapshot from a prediction; None where there is no prediction."""
+        last_cube = self.cube
+        # A prediction needs single snapshots of one camera. A guide pulls the components already.
         if (
-            last is None
-            or self.shorter is None
-            or self.known is None
-            or len(last) > 1
+            last_cube is None
+            or self.followup_solver is None
+            or self.statistics is None
+            or len(last_cube) > 1
             or not is_camera(system)
             or system.is_guided
-            or tuple(last.shape) != (len(y), *system.cube_shape)
+            or tuple(last_cube.shape) != (len(y), *system.cube_shape)
         ):
             return None
-        began = time.perf_counter()
-        motion = find_motion(last, seen(y, system), system, self.motion)
+        start = time.perf_counter()
+        motion = find_motion(last_cube, seen(y, system), system, self.motion)
         if not motion.isfinite().all():
             return None
-        cube = move(last, motion)
-        there = inside(motion, *cube.shape[-2:])
-        level, prior = self.known.level.to(cube), self.shorter.prior
+        cube = move(last_cube, motion)
+        # The scene that comes in at the border has no prediction.
+        weight = self.settings.weight * is_inside(motion, *cube.shape[-2:])
+        level, prior = self.statistics.level.to(cube), self.followup_solver.prior
         assert isinstance(prior, Subspace)
-        smooth = prior.begin()
-        assert has_components(smooth)
-        near = Predicted(smooth, cube / level, self.of.weight * there, self.of.tolerance)
+        run_prior = prior.begin()
+        assert has_components(run_prior)
+        pulled_prior = PredictionPrior(run_prior, cube / level, weight, self.settings.tolerance)
         history: list[Iteration] = []
-        counted = Counted(given.get("callback"), history, time.perf_counter() - began)
-        more: Options = {"x0": cube, "statistics": self.known, "callback": counted}
-        shorter = replace(self.shorter, prior=near, iterations=self.count)
-        solution = shorter.run(y, system, **more)
+        seconds = time.perf_counter() - start
+        run_options: Options = {
+            "x0": cube,
+            "statistics": self.statistics,
+            "callback": CountingCallback(options.get("callback"), history, seconds),
+        }
+        solver = replace(self.followup_solver, prior=pulled_prior, iterations=self.count)
+        solution = solver.run(y, system, **run_options)
         if not solution.history:
             return None
-        self.motion, self.joined = motion, near.joined
+        self.motion, self.predicted_share = motion, pulled_prior.predicted_share
         return replace(solution, history=history)
 
 
-class Predicted(PulledPrior):
+class PredictionPrior(PulledPrior):
     """The prior of one run on spectral components, with a pull towards a prediction of the cube.
 
+    Args:
+        prior: the prior of the run, on components.
+        cube: the prediction, in signal levels, `(1, C, H, W)`.
+        weight: weight of the prediction at each pixel, `(H, W)`.
+        tolerance: error at which the weight is halved.
+
     Attributes:
-        joined: share of the scene that is as predicted, in the last look.
+        predicted_share: share of the scene that was as predicted in the last comparison.
     """
 
     side = 8
+    """Pixels of a block. Errors of the cube average out in it, while other scenes differ."""
 
     def __init__(
         self, prior: ComponentPrior, cube: Tensor, weight: Tensor, tolerance: float
     ) -> None:
-        super().__init__(prior, KEPT, RANK)
+        super().__init__(prior, ENERGY_DIVISOR, MIN_RANK)
         self.cube, self.weight, self.tolerance = cube, weight, tolerance
-        self.calls, self.joined = 0, 1.0
-        self.aimed: object = None  # of the aim
+        self.calls, self.predicted_share = 0, 1.0
+        self.target_basis: object = None
 
     def pull(self, components: Tensor, sigma: float | Tensor) -> Tensor:
         """Pull components c of a cube F c to those of the prediction."""
-        c = components
         basis = self.prior.basis
-        if self.aimed is not basis:
-            aim = basis.analysis.mT @ self.cube.to(basis.analysis.dtype).flatten(2)
-            self.aim, self.aimed = aim.view_as(c), basis
-        away = self.aim - c
-        if self.calls % EVERY == 0:
-            self.map = self._weigh(away, basis.synthesis)
+        if self.target_basis is not basis:
+            target = basis.analysis.mT @ self.cube.to(basis.analysis.dtype).flatten(2)
+            self.target, self.target_basis = target.view_as(components), basis
+        difference = self.target - components
+        if self.calls % WEIGHT_INTERVAL == 0:
+            self.weight_map = self._compute_weights(difference, basis.synthesis)
         self.calls += 1
-        return torch.addcmul(c, away, self.map)
+        return torch.addcmul(components, difference, self.weight_map)
 
-    def _weigh(self, away: Tensor, synthesis: Tensor) -> Tensor:
-        sizes = synthesis.square().sum(1)[..., None, None] / synthesis.shape[1]
-        errors = (block_means(away, self.side, 1).square() * sizes).sum(1, keepdim=True)
+    def _compute_weights(self, difference: Tensor, synthesis: Tensor) -> Tensor:
+        """Return w of `Sequence`, `(1, 1, H, W)`, from the difference of the components."""
+        # The columns of F are orthogonal, so e² of a block is a weighted sum over components.
+        squared_lengths = synthesis.square().sum(1)[..., None, None] / synthesis.shape[1]
+        means = block_means(difference, self.side, 1)
+        errors = (means.square() * squared_lengths).sum(1, keepdim=True)
         errors = max_pool2d(errors, 3, 1, 1)
         trust = 1 / (1 + errors / self.tolerance**2)
-        self.joined = float((trust > 0.5).float().mean())
-        size = away.shape[-2:]
-        smooth = interpolate(trust, size=size, mode="bilinear", align_corners=False)
-        return smooth * self.weight
+        self.predicted_share = float((trust > 0.5).float().mean())
+        size = difference.shape[-2:]
+        return self.weight * interpolate(trust, size=size, mode="bilinear", align_corners=False)

@@ -13,16 +13,16 @@ from cassi.solvers.linear_system import seen
 
 @dataclass(frozen=True)
 class Started(Wrapper):
-    """Run a method from the cube of another one, and with the noise level that this one found.
+    """Run a method from the cube of another one, the start, and with the noise level of the start.
 
         method(y, start(y))
 
-    A first cube that is given is in place of the start's. A run that resumes takes the start's cube
-    from its checkpoint.
+    With a first cube as the argument `x0` the start does not run. A run that resumes takes the
+    start's cube from its checkpoint.
 
     Args:
         method: takes a first cube.
-        start: makes it; its iterations are not counted.
+        start: makes the first cube; its iterations are not counted.
 
     Raises:
         TypeError: a method has no `run`.
@@ -41,21 +41,24 @@ class Started(Wrapper):
 
     @property
     def shares_batch(self) -> bool:
-        """Whether the result of a sample does not depend on the rest of its batch."""
+        """Whether the result of a sample is independent of the other samples of its batch."""
         return self.method.shares_batch and self.start.shares_batch
 
-    def run(self, y: Tensor, system: LinearSystem, **given: Unpack[Options]) -> Solution:
+    def run(self, y: Tensor, system: LinearSystem, **options: Unpack[Options]) -> Solution:
         """Reconstruct y; see `cassi.solvers.Reconstructor.run`."""
-        if given.get("x0") is None:
-            known = given.get("statistics") or Statistics(lambda: [(seen(y, system), system)])
-            checkpoint = given.get("checkpoint")
+        if options.get("x0") is None:
+            statistics = options.get("statistics")
+            statistics = statistics or Statistics(lambda: [(seen(y, system), system)])
+            checkpoint = options.get("checkpoint")
             first = None if checkpoint is None else checkpoint.read("start")
             if first is None:
-                found = self.start.run(y, system, statistics=known).checked()
-                first = Pass(0, found.x, [], found.noise)
+                solution = self.start.run(y, system, statistics=statistics).checked()
+                first = Pass(0, solution.x, [], solution.noise)
                 if checkpoint is not None:
                     checkpoint.write("start", first)
-            given["x0"], given["statistics"] = first.x.to(y), known
+            options["x0"], options["statistics"] = first.x.to(y), statistics
+            # The start may have bounded the noise by held-out pixels: a better value than the
+            # estimate from smooth windows.
             if first.noise is not None:
-                given["statistics"] = known.with_noise(first.noise.to(y))
-        return self.method.run(y, system, **given)
+                options["statistics"] = statistics.with_noise(first.noise.to(y))
+        return self.method.run(y, system, **options)

@@ -1,4 +1,4 @@
-"""A stopping rule: a time limit."""
+"""A time limit for solvers."""
 
 import time
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ from typing_extensions import Unpack
 from cassi.checks import not_negative
 from cassi.methods.wrapper import Wrapper
 from cassi.solvers import LinearSystem, Solution, Solver, Timed
-from cassi.solvers.base import Options, Relay
+from cassi.solvers.base import CallbackWrapper, Options
 from cassi.solvers.schedules import as_schedule
 
 
@@ -37,7 +37,7 @@ class TimeLimit(Wrapper):
 
     @property
     def noise(self) -> float | Literal["auto"]:
-        """Of the solver."""
+        """The `noise` of the solver."""
         return self.method.noise
 
     @property
@@ -45,9 +45,11 @@ class TimeLimit(Wrapper):
         """False: the clock stops all samples together."""
         return False
 
-    def run(self, y: Tensor, system: LinearSystem, **given: Unpack[Options]) -> Solution:
+    def run(self, y: Tensor, system: LinearSystem, **options: Unpack[Options]) -> Solution:
         """Reconstruct y; see `cassi.solvers.Reconstructor.run`."""
         sigma = Timed(as_schedule(self.method.sigma), time.perf_counter() + self.seconds)
-        timed = replace(self.method, sigma=sigma, heldout=0.0)
-        given["callback"] = Relay(given.get("callback"), is_over=lambda: sigma.is_over)
-        return timed.run(y, system, **given)
+        # A `Timed` schedule serves one run, and early stopping makes runs of its own.
+        limited_solver = replace(self.method, sigma=sigma, heldout=0.0)
+        callback = CallbackWrapper(options.get("callback"), is_over=lambda: sigma.is_over)
+        options["callback"] = callback
+        return limited_solver.run(y, system, **options)

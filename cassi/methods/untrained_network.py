@@ -1,4 +1,4 @@
-"""An untrained network that is fitted to the one snapshot."""
+"""The method that fits an untrained network to a snapshot."""
 
 from cassi.methods.stops import TimeLimit
 from cassi.solvers import Algorithm, Prior, Reconstructor, Solver
@@ -12,7 +12,7 @@ def untrained(
     sigma: float = 0.0,
     time_limit: float | None = None,
 ) -> Reconstructor:
-    """Return the method that fits a network's weights to the measurement.
+    """Return the method that fits the weights of an untrained network to the measurement.
 
     Args:
         prior: smooths the cube of the network, where σ > 0.

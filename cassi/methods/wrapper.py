@@ -1,4 +1,4 @@
-"""The base of reconstructors around a reconstructor."""
+"""The base class of reconstructors around another reconstructor."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from cassi.solvers.base import Options, Runs
 
 @dataclass(frozen=True)
 class Wrapper:
-    """A reconstructor around another one. Attributes that it does not define are the other's."""
+    """A reconstructor around another one. A subclass overrides some of the other's properties."""
 
     method: Reconstructor
 
@@ -30,7 +30,7 @@ class Wrapper:
 
     @property
     def shares_batch(self) -> bool:
-        """Whether the result of a sample does not depend on the rest of its batch."""
+        """Whether the result of a sample is independent of the other samples of its batch."""
         return self.method.shares_batch
 
     @property
@@ -38,9 +38,9 @@ class Wrapper:
         """The network that it runs, if any."""
         return self.method.network
 
-    def run(self, y: Tensor, system: LinearSystem, **given: Unpack[Options]) -> Solution:
+    def run(self, y: Tensor, system: LinearSystem, **options: Unpack[Options]) -> Solution:
         """Reconstruct y; see `cassi.solvers.Reconstructor.run`."""
-        return self.method.run(y, system, **given)
+        return self.method.run(y, system, **options)
 
     def __call__(self, y: Tensor, system: LinearSystem) -> Tensor:
         """Reconstruct: `(B, K, H, W')` → `(B, C, H, W)`."""

@@ -20,12 +20,13 @@ from cassi.priors.weights import load_weights
 Network = Callable[[Tensor, Tensor], Tensor]
 """(images `(N, c, H, W)`, standard deviations `(N,)`) → images."""
 
-SHIPPED = Path(__file__).parents[1] / "models" / "weights" / "denoiser.safetensors"
-"""Weights that come with the package, for the network of `prior=drunet_small`."""
+PACKAGE_WEIGHTS = Path(__file__).parents[1] / "models" / "weights" / "denoiser.safetensors"
+"""File of the weights in the package, for the network of `prior=drunet_small`."""
 
 DOMAINS = ("band", "subspace", "components", "window", "cube")
 
-_TIMES = 8  # as many pixels a call on a GPU
+# A GPU takes this many times the pixels per call: there a call takes long to begin.
+_GPU_PIXEL_FACTOR = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,8 +41,8 @@ class Denoiser:
     - `subspace`: the `rank` leading spectral components of each sample, each as a grey image,
       shifted by o and scaled by s to [0, 1]. The part of the cube outside their span is dropped.
       The images are few and less noisy: the fastest choice.
-    - `components`: each band as such an image, where the bands are components already, as those
-      that a `Subspace` gives its prior.
+    - `components`: each band as such an image. The bands are components already, as in a prior
+      inside a `Subspace`.
     - `window`: each band with its neighbours; `window` channels in and one out. At the ends the
       first and the last band are repeated.
     - `cube`: all bands at once; C channels in and out.
@@ -51,23 +52,24 @@ class Denoiser:
     was trained at one level, such as DnCNN, has a range of width zero.
 
     Samples do not influence each other. A copy of the network runs on the device of x in evaluation
-    mode, without gradients unless it `learns`. With bf16-mixed it convolves in bfloat16. The
-    relative error of 1/256 suits networks that predict the noise, and the time halves on a device
-    that is fast in bfloat16.
+    mode, without gradients unless it `learns`. With bf16-mixed it convolves in bfloat16, whose
+    relative error is 1/256. That is enough for networks that predict the noise. It takes half the
+    time on a device that is fast in bfloat16.
 
     Args:
         network: `net(x, σ) -> x`: a module of `cassi.models`, any other module or function, or the
             path of a TorchScript file. A TorchScript file is a program: load only what you trust.
-        weights: file for `load_weights`; "pretrained" for the weights in the package, `SHIPPED`;
-            None where the network has its weights.
-        domain: `band`, `subspace`, `window` or `cube`, see above.
+        weights: file for `load_weights`; "pretrained" for the weights in the package,
+            `PACKAGE_WEIGHTS`; None for a network that has its weights.
+        domain: `band`, `subspace`, `components`, `window` or `cube`, see above.
         rank: number of components of the subspace, >= 1; at most C are used.
         window: number of bands of a window, the band itself included; odd.
         strength: σ of the network per σ of the schedule, >= 0.
         sigma_range: least and largest standard deviation of the training, for images in [0, 1].
-        pixels: at most this many pixels, and at least one image, per call of the network; bounds
-            the memory. Eight times as many on a GPU, where a call takes long to begin.
-        precision: of the network, see `cassi.precision`; "auto" takes what is fast on x's device.
+        pixels: at most this many pixels, and at least one image, per call of the network. It bounds
+            the memory. A GPU takes eight times as many.
+        precision: precision of the network, see `cassi.precision`; "auto" takes a fast one on the
+            device of x.
         learns: pass gradients to cube and weights. The directions of a subspace count as constants.
 
     Raises:
@@ -92,12 +94,14 @@ class Denoiser:
     precision: str = "32-true"
     learns: bool = False
     memory: ClassVar[tuple[Tensor, ...]] = ()
-    """It keeps nothing from call to call."""
+    """Empty: a denoiser keeps nothing from call to call."""
 
     def __post_init__(self) -> None:
         """Check the numbers, take a copy of the network, load its weights."""
         if self.domain not in DOMAINS:
-            raise ValueError(f"Denoiser domain: expected {_listed(DOMAINS)}, got {self.domain!r}")
+            raise ValueError(
+                f"Denoiser domain: expected {_join_names(DOMAINS)}, got {self.domain!r}"
+            )
         whole_number("Denoiser rank", self.rank, 1)
         whole_number("Denoiser window", self.window, 1)
         if self.window % 2 == 0:
@@ -105,9 +109,9 @@ class Denoiser:
         whole_number("Denoiser pixels", self.pixels, 1)
         not_negative("Denoiser strength", self.strength)
         check_precision(self.precision)
-        low, high = _range(self.sigma_range)
+        low, high = _check_range(self.sigma_range)
         object.__setattr__(self, "sigma_range", (low, high))
-        network = _prepare(self.network, self.weights)
+        network = _prepare_network(self.network, self.weights)
         if self.learns and isinstance(network, nn.Module):
             network.requires_grad_(True)
         object.__setattr__(self, "network", network)
@@ -125,7 +129,8 @@ class Denoiser:
     def _denoise(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         batch, bands, height, width = x.shape
         cube = x.float()
-        if not isinstance(sigma, Tensor) and not sigma >= 0:  # of a tensor a device would wait
+        # Only a number is checked: the host would wait for the value of a tensor on a device.
+        if not isinstance(sigma, Tensor) and not sigma >= 0:
             raise ValueError(f"sigma: expected a number >= 0, got {sigma}")
         level = torch.as_tensor(sigma, dtype=torch.float32)
         level = self.strength * level.to(x.device)
@@ -135,37 +140,40 @@ class Denoiser:
             )
         level = level.reshape(-1, 1).expand(batch, 1)
         if self.domain == "cube":
-            u = self._run(cube, level.flatten())
+            u = self._apply_network(cube, level.flatten())
         elif self.domain == "band":
-            u = self._run(_images(cube), level.expand(-1, bands).flatten())
+            u = self._apply_network(_images(cube), level.expand(-1, bands).flatten())
         elif self.domain == "window":
             reach = self.window // 2
-            # Replicating pads the last dimensions only; depth is one of them in five.
+            # F.pad replicates along the last three of five dimensions: bands, rows and columns.
             padded = F.pad(cube[:, None], (0, 0, 0, 0, reach, reach), mode="replicate")[:, 0]
             windows = padded.unfold(1, self.window, 1).movedim(-1, 2).flatten(0, 1)
-            u = self._run(windows, level.expand(-1, bands).flatten(), outputs=1)
+            u = self._apply_network(windows, level.expand(-1, bands).flatten(), outputs=1)
         elif self.domain == "components":
-            u = self._components(cube, level)
+            u = self._denoise_components(cube, level)
         else:
-            u = self._subspace(cube, level)
+            u = self._denoise_subspace(cube, level)
         return u.reshape(batch, bands, height, width).to(x.dtype)
 
-    def _subspace(self, cube: Tensor, level: Tensor) -> Tensor:
+    def _denoise_subspace(self, cube: Tensor, level: Tensor) -> Tensor:
+        """Denoise the `rank` leading spectral components of each sample."""
         moments = spectral_moments(cube.detach()).cpu()
         if not moments.isfinite().all():
             return cube  # has no eigenvectors; the solver stops at such a cube
         basis = decompose(moments, cube.dtype)[1][..., : self.rank]
-        # Of the two signs, that with the larger sum: the image of a component is mostly positive.
+        # An eigenvector has an arbitrary sign. The one with a positive sum makes the image of a
+        # component mostly positive, like the images that the network was trained on.
         basis = torch.where(basis.sum(1, keepdim=True) < 0, -basis, basis).to(cube.device)
-        return from_subspace(self._components(to_subspace(cube, basis), level), basis)
+        return from_subspace(self._denoise_components(to_subspace(cube, basis), level), basis)
 
-    def _components(self, components: Tensor, level: Tensor) -> Tensor:
+    def _denoise_components(self, components: Tensor, level: Tensor) -> Tensor:
+        """Denoise components `(B, R, H, W)`, each shifted and scaled to [0, 1]."""
         images = _images(components)
         low, high = images.amin((1, 2, 3)), images.amax((1, 2, 3))
         levels = level.expand(-1, components.shape[1]).flatten()
-        return self._run(images, levels, offset=low, scale=high - low).view_as(components)
+        return self._apply_network(images, levels, offset=low, scale=high - low).view_as(components)
 
-    def _run(
+    def _apply_network(
         self,
         images: Tensor,  # (N, c, H, W)
         level: Tensor,  # (N,)
@@ -174,32 +182,39 @@ class Denoiser:
         scale: Tensor | None = None,  # (N,)
         outputs: int | None = None,
     ) -> Tensor:
+        """Return s·net((x − o)/s, σ/s) + o with the offsets o and scales s; None for 0 and 1.
+
+        The network is called with as many images as `pixels` allows. It has `outputs` channels,
+        None for as many as inputs.
+        """
         low, high = self.sigma_range
         scale = torch.ones_like(level) if scale is None else scale
-        # A constant image has no scale of its own.
+        # σ above the range of the training: the image and σ are scaled down. A constant image has
+        # the scale 0, and the lower bound avoids a division by it.
         scale = torch.maximum(scale, level / high).clamp_min(torch.finfo(torch.float32).tiny)
         level = (level / scale).clamp(low, high)
         scale = scale.view(-1, 1, 1, 1)
         offset = torch.zeros_like(scale) if offset is None else offset.view(-1, 1, 1, 1)
         network = self._network_on(images.device)
         warn_if_slow(self.precision, images.device)
-        pixels = self.pixels if images.device.type == "cpu" else _TIMES * self.pixels
-        count = max(1, pixels // (images.shape[-2] * images.shape[-1]))
+        pixels = self.pixels if images.device.type == "cpu" else _GPU_PIXEL_FACTOR * self.pixels
+        step = max(1, pixels // (images.shape[-2] * images.shape[-1]))
         parts = []
-        for first in range(0, len(images), count):
-            part = slice(first, first + count)
-            given = (images[part] - offset[part]) / scale[part]
+        for first in range(0, len(images), step):
+            part = slice(first, first + step)
+            scaled_images = (images[part] - offset[part]) / scale[part]
             with autocast(self.precision, images.device):
-                u = network(given, level[part])
-            expected = (len(given), outputs or given.shape[1], *given.shape[2:])
+                u = network(scaled_images, level[part])
+            count, channels, *sides = scaled_images.shape
+            expected = (count, outputs or channels, *sides)
             if not isinstance(u, Tensor) or u.shape != expected:
-                got = tuple(u.shape) if isinstance(u, Tensor) else type(u).__name__
-                raise ValueError(f"Denoiser network: expected it to return {expected}, got {got}")
+                shape = tuple(u.shape) if isinstance(u, Tensor) else type(u).__name__
+                raise ValueError(f"Denoiser network: expected it to return {expected}, got {shape}")
             parts.append(u.float() * scale[part] + offset[part])
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _network_on(self, device: torch.device) -> Network:
-        network = cast(Network, self.network)  # as `_prepare` made it
+        network = cast(Network, self.network)  # as `_prepare_network` made it
         if isinstance(network, nn.Module):
             first = next(network.parameters(), next(network.buffers(), None))
             if first is not None and first.device != device:
@@ -208,12 +223,14 @@ class Denoiser:
 
 
 def _images(cube: Tensor) -> Tensor:
+    """Return each band as an image, `(B, C, H, W)` → `(B·C, 1, H, W)`."""
     return cube.flatten(0, 1)[:, None]
 
 
-def _prepare(
+def _prepare_network(
     network: Network | str | os.PathLike[str], weights: str | os.PathLike[str] | None
 ) -> Network:
+    """Return the network that the prior calls: read from its file, or a copy with its weights."""
     if isinstance(network, str | os.PathLike):
         network = _read_program(Path(network).expanduser())
         if weights is not None:
@@ -227,9 +244,9 @@ def _prepare(
         return network
     network = copy.deepcopy(network)
     if weights is not None:
-        load_weights(network, SHIPPED if weights == "pretrained" else weights)
+        load_weights(network, PACKAGE_WEIGHTS if weights == "pretrained" else weights)
     network.eval().requires_grad_(False).float()
-    # The layout of images that convolutions are fastest in: half the time on a CPU.
+    # Convolutions are fastest in this layout: half the time on a CPU.
     return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
@@ -250,7 +267,7 @@ def _read_program(file: Path) -> nn.Module:
         ) from None
 
 
-def _range(value: Sequence[float]) -> tuple[float, float]:
+def _check_range(value: Sequence[float]) -> tuple[float, float]:
     try:
         low, high = (float(end) for end in value)
     except (TypeError, ValueError):
@@ -262,5 +279,5 @@ def _range(value: Sequence[float]) -> tuple[float, float]:
     return low, high
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} or {names[-1]}"

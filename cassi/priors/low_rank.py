@@ -53,9 +53,9 @@ class LowRank:
         if self.rank == "auto":
             noise = self.weight * torch.as_tensor(sigma, dtype=values.dtype, device=x.device)
             edge = (noise * (1 + math.sqrt(bands / pixels))).square().reshape(-1, 1)
-            kept = values > edge
-            kept[:, 0] = True
+            is_kept = values > edge
+            is_kept[:, 0] = True  # r >= 1, also for a cube of noise alone
         else:
-            kept = (torch.arange(bands, device=x.device) < self.rank).expand_as(values)
-        basis = vectors * kept[:, None]
+            is_kept = (torch.arange(bands, device=x.device) < self.rank).expand_as(values)
+        basis = vectors * is_kept[:, None]
         return from_subspace(to_subspace(x, basis), basis).to(x.dtype)

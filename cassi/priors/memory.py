@@ -1,4 +1,4 @@
-"""The memory of the prior of a run."""
+"""Access to the memory of a prior within one run, for priors that contain other priors."""
 
 from collections.abc import Sequence
 
@@ -8,27 +8,27 @@ from cassi.prior_protocols import Counting, Keeping, Prior, Remembering, Turning
 
 
 def begin(prior: Prior) -> Prior:
-    """Return the prior of one run."""
+    """Return the prior of one run: `prior.begin()`, or the prior itself if it has no `begin`."""
     return prior.begin() if isinstance(prior, Remembering) else prior
 
 
-def kept(prior: Prior) -> Sequence[Tensor] | None:
-    """Return what the prior of a run keeps; None where that is more than tensors."""
+def memory_of(prior: Prior) -> Sequence[Tensor] | None:
+    """Return the memory of a prior; None where it is more than tensors."""
     return prior.memory if isinstance(prior, Keeping) else None
 
 
-def turn(prior: Prior, rotation: Tensor) -> None:
-    """Let the prior of a run follow a change of the basis, if it does."""
+def rotate_memory(prior: Prior, rotation: Tensor) -> None:
+    """Change the memory of a prior to bands Rᵀx, if it has a memory with bands."""
     if isinstance(prior, Turning):
         prior.turn(rotation)
 
 
-def uncounted(prior: Prior, x: Tensor, sigma: float | Tensor) -> Tensor:
-    """Apply the prior of a run; one that counts its calls does not count this one."""
+def apply_uncounted(prior: Prior, x: Tensor, sigma: float | Tensor) -> Tensor:
+    """Apply a prior. A prior that counts its calls does not count this one."""
     return prior.apply(x, sigma) if isinstance(prior, Counting) else prior(x, sigma)
 
 
 def count_call(prior: Prior) -> None:
-    """Let the prior of a run count a call, if it does."""
+    """Count a call of a prior, if it counts its calls."""
     if isinstance(prior, Counting):
         prior.count()

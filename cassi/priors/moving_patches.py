@@ -11,25 +11,25 @@ from cassi.priors.non_local import Groups, Matches, check_groups, match_patches
 
 @dataclass(frozen=True)
 class MovingPatches:
-    """Weighted nuclear norm shrinkage of groups of similar patches, found in several frames.
+    """Weighted nuclear norm shrinkage of groups of similar patches from several frames.
 
-    The bands of the cube are frames. For every patch of every frame the most similar patches of
-    this frame and of its neighbours in time are a group: an object is followed where it moves.
+    The bands of the cube are frames. A group consists of a patch of a frame and the patches most
+    like it in this frame and in its neighbours in time. So a group follows an object that moves.
     The singular values s of a group, less its mean, become s·(1 + √(1 − t²/s²))/2, or 0 where
     s <= t, with
 
         t = weight·σ·(√M + patch),   M patches in the group
 
-    `cassi.priors.NonLocalLowRank` takes a patch of all frames at once. It is faster, and blurs what
-    moves by more than a part of a patch from frame to frame.
+    `cassi.priors.NonLocalLowRank` takes a patch of all frames at once. It is faster, and blurs
+    objects that move by more than a part of a patch from frame to frame.
 
     Args:
         weight: threshold in units of the largest singular value of noise, >= 0.
         patch: side of a patch, pixels.
-        stride: distance of the patches that groups are made for, <= patch.
+        stride: distance of reference patches, pixels, <= patch.
         matches: M, at most 48 for the compiled operator.
-        radius: of the search, pixels.
-        reach: frames before and after in which to search.
+        radius: largest distance of a match from its reference, rows and columns.
+        reach: number of frames before and after that are searched.
         refresh: number of calls in a run from one search to the next.
 
     Raises:
@@ -57,22 +57,25 @@ class MovingPatches:
         return self.begin()(x, sigma)
 
     def begin(self) -> Callable[[Tensor, float | Tensor], Tensor]:
-        """Return the prior of one run, which keeps its matches for `refresh` calls."""
+        """Return the prior of one run, which keeps its groups for `refresh` calls."""
         matches = Matches(self._match, self.refresh)
 
         def denoise(x: Tensor, sigma: float | Tensor) -> Tensor:
             groups = matches(x)
             matches.count()
-            return groups.shrink(_one_image(x), self.weight, sigma).reshape(x.shape)
+            return groups.shrink(_stack_frames(x), self.weight, sigma).reshape(x.shape)
 
         return denoise
 
     def _match(self, videos: Tensor) -> Groups:
         side = min(self.patch, *videos.shape[2:])
         settings = side, min(self.stride, side), self.matches, self.radius, self.reach
-        return Groups.of(match_patches(videos[:, :, None], *settings), _one_image(videos), side)
+        return Groups.of(match_patches(videos[:, :, None], *settings), _stack_frames(videos), side)
 
 
-def _one_image(videos: Tensor) -> Tensor:
-    """Return frames `(B, F, H, W)` one below the other, `(B, 1, F·H, W)`."""
+def _stack_frames(videos: Tensor) -> Tensor:
+    """Return frames `(B, F, H, W)` one below the other, `(B, 1, F·H, W)`.
+
+    A flat position in that image names frame, row and column of a patch.
+    """
     return videos.flatten(1, 2)[:, None]

@@ -1,4 +1,4 @@
-"""Non-local low rank: similar patches, stacked, have few singular values."""
+"""Non-local low rank: a matrix of similar patches has few large singular values."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from cassi import ops
 from cassi.checks import not_negative, whole_number
 from cassi.priors.subspace import from_subspace, spectral_basis, to_subspace
 
-_CHUNK = 1 << 18  # numbers of shifted images that are in memory at a time: they fit a cache
-_LARGE_CHUNK = 1 << 24  # the same on a GPU, which wants few large kernels
-_GUIDE = 3  # spectral components that patches are compared in: they hold nearly all the energy
+# Values of the shifted images that are in memory at a time. On a CPU they fit a cache; a GPU needs
+# few large kernels.
+_MAX_CPU_VALUES, _MAX_GPU_VALUES = 1 << 18, 1 << 24
+
+# Patches are compared in the first three spectral components, which hold nearly all the energy.
+_N_GUIDES = 3
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class NonLocalLowRank:
         radius: largest distance of a match from its reference, rows and columns.
         rank: number of spectral components that it works on; fewer are faster. None works on all
             bands, as they are; patches are compared in the leading components.
-        refresh: number of calls in a run from one search for matches to the next.
+        refresh: number of calls in a run from one search for similar patches to the next.
 
     Raises:
         ValueError: a negative weight, a number below 1, or a stride beyond the patch.
@@ -69,13 +72,15 @@ class NonLocalLowRank:
         return self.begin()(x, sigma)
 
     def begin(self) -> _Run:
-        """Return the prior of one run, which keeps its matches for `refresh` calls."""
+        """Return the prior of one run, which keeps its groups for `refresh` calls."""
         return _Run(self, Matches(self._match, self.refresh))
 
     def _match(self, images: Tensor) -> Groups:
-        guides, side = images[:, :_GUIDE], min(self.patch, *images.shape[2:])
+        side = min(self.patch, *images.shape[2:])
+        # With a rank the images are components already, in order of their energy.
+        guides = images[:, :_N_GUIDES]
         if self.rank is None:
-            guides = to_subspace(images, spectral_basis(images, _GUIDE))
+            guides = to_subspace(images, spectral_basis(images, _N_GUIDES))
         settings = side, min(self.stride, side), self.matches, self.radius
         return Groups.of(match_patches(guides[:, None], *settings), images, side)
 
@@ -95,32 +100,35 @@ class Groups:
 
     Attributes:
         positions: flat positions h·W + w of the patches' first pixels, `(B, N, M)`.
-        covered: how many patches cover each pixel, `(B, 1, H, W)`.
-        side: of a patch, pixels.
+        cover_counts: number of patches that cover each pixel, `(B, 1, H, W)`.
+        side: side of a patch, pixels.
     """
 
     positions: Tensor
-    covered: Tensor
+    cover_counts: Tensor
     side: int
 
     @staticmethod
     def of(positions: Tensor, images: Tensor, side: int) -> Groups:
-        """Return the groups `(B, N, M)` of images `(B, C, H, W)`."""
-        real = torch.promote_types(images.dtype, torch.float32)
-        return Groups(positions, cover(positions, side, *images.shape[2:])[:, None].to(real), side)
+        """Return the groups of images `(B, C, H, W)` from the positions `(B, N, M)`."""
+        counts = count_cover(positions, side, *images.shape[2:])[:, None]
+        dtype = torch.promote_types(images.dtype, torch.float32)
+        return Groups(positions, counts.to(dtype), side)
 
     def shrink(self, images: Tensor, weight: float, sigma: float | Tensor) -> Tensor:
         """Shrink the groups of images `(B, C, H, W)`; σ is a number or one per image."""
-        count, numbers = self.positions.shape[2], self.side**2 * images.shape[1]
-        scale = weight * (math.sqrt(count) + math.sqrt(numbers))
-        wide = images.to(self.covered.dtype)
+        count, values = self.positions.shape[2], self.side**2 * images.shape[1]
+        # √M + √(patch²·C) is about the largest singular value of a noise matrix with σ = 1.
+        scale = weight * (math.sqrt(count) + math.sqrt(values))
+        source = images.to(self.cover_counts.dtype)
         if isinstance(sigma, Tensor):
-            threshold = scale * sigma.to(wide).reshape(-1)
-        else:  # a device need not wait for it
-            threshold = wide.new_full((1,), scale * sigma)
-        source = wide.contiguous(memory_format=torch.channels_last)
+            threshold = scale * sigma.to(source).reshape(-1)
+        else:  # filled on the device: a copy from the host would make it wait
+            threshold = source.new_full((1,), scale * sigma)
+        # The operator reads the bands of a pixel together, later steps read images.
+        source = source.contiguous(memory_format=torch.channels_last)
         total = ops.shrink_groups(source, self.positions, threshold, self.side)
-        return (total.contiguous() / self.covered).to(images.dtype)  # what follows reads images
+        return (total.contiguous() / self.cover_counts).to(images.dtype)
 
 
 class Matches:
@@ -129,41 +137,42 @@ class Matches:
     def __init__(self, find: Callable[[Tensor], Groups], refresh: int) -> None:
         self.find, self.refresh = find, refresh
         self.calls, self.shape = 0, tuple[int, ...]()
-        self.found: Groups | None = None
+        self.groups: Groups | None = None
 
     def is_due(self, images: Tensor) -> bool:
         """Tell whether the next call with images `(B, C, H, W)` searches for groups."""
-        return self.calls % self.refresh == 0 or self.shape != _sides(images)
+        return self.calls % self.refresh == 0 or self.shape != _batch_and_size(images)
 
     def __call__(self, images: Tensor) -> Groups:
         """Return the groups of images `(B, C, H, W)`."""
-        if self.found is None or self.is_due(images):
-            self.calls, self.shape = 0, _sides(images)
-            self.found = self.find(images)
-        return self.found
+        if self.groups is None or self.is_due(images):
+            self.calls, self.shape = 0, _batch_and_size(images)
+            self.groups = self.find(images)
+        return self.groups
 
     def count(self) -> None:
-        """Note that the groups were used in a call; one that is recorded does not tell."""
+        """Count a call that used the groups. A replayed CUDA graph cannot count by itself."""
         self.calls += 1
 
     @property
     def memory(self) -> Sequence[Tensor] | None:
         """The groups; None where the next call searches for others."""
-        if self.found is None or self.calls % self.refresh == 0:
+        if self.groups is None or self.calls % self.refresh == 0:
             return None
-        return self.found.positions, self.found.covered
+        return self.groups.positions, self.groups.cover_counts
 
     @memory.setter
     def memory(self, values: Sequence[Tensor]) -> None:
-        positions, covered = values
-        self.found = replace(cast(Groups, self.found), positions=positions, covered=covered)
+        positions, cover_counts = values
+        groups = cast(Groups, self.groups)
+        self.groups = replace(groups, positions=positions, cover_counts=cover_counts)
 
 
 class _Run:
-    """One run of NonLocalLowRank."""
+    """The prior of one run of NonLocalLowRank."""
 
-    def __init__(self, of: NonLocalLowRank, matches: Matches) -> None:
-        self.of, self.matches, self.count = of, matches, matches.count
+    def __init__(self, settings: NonLocalLowRank, matches: Matches) -> None:
+        self.settings, self.matches, self.count = settings, matches, matches.count
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         result = self.apply(x, sigma)
@@ -171,26 +180,27 @@ class _Run:
         return result
 
     def apply(self, x: Tensor, sigma: float | Tensor) -> Tensor:
-        of, matches = self.of, self.matches
-        if (of.rank or matches.is_due(x)) and not x.isfinite().all():
+        settings, matches = self.settings, self.matches
+        if (settings.rank or matches.is_due(x)) and not x.isfinite().all():
             return x  # has no eigenvectors; the solver stops at such a cube
-        if of.rank is None:  # a rotation of the bands changes no singular value
-            return matches(x).shrink(x, of.weight, sigma)
-        basis = spectral_basis(x, of.rank)
-        image = to_subspace(x, basis)
-        clean = matches(image).shrink(image, of.weight, sigma)
-        return from_subspace(clean, basis).to(x.dtype)
+        # All bands are taken as they are: a rotation of them changes no singular value.
+        if settings.rank is None:
+            return matches(x).shrink(x, settings.weight, sigma)
+        basis = spectral_basis(x, settings.rank)
+        components = to_subspace(x, basis)
+        components = matches(components).shrink(components, settings.weight, sigma)
+        return from_subspace(components, basis).to(x.dtype)
 
     @property
     def memory(self) -> Sequence[Tensor] | None:
-        return None if self.of.rank else self.matches.memory
+        return None if self.settings.rank else self.matches.memory
 
     @memory.setter
     def memory(self, values: Sequence[Tensor]) -> None:
         self.matches.memory = values
 
 
-def _sides(images: Tensor) -> tuple[int, ...]:
+def _batch_and_size(images: Tensor) -> tuple[int, ...]:
     return (images.shape[0], *images.shape[2:])
 
 
@@ -207,95 +217,108 @@ def patch_grid(size: int, patch: int, stride: int) -> Tensor:
 def match_patches(
     images: Tensor, patch: int, stride: int, matches: int, radius: int, reach: int = 0
 ) -> Tensor:
-    """Find the patches most like each reference patch, in its image and in those around it.
+    """Find the patches most like each reference patch, in its image and in neighbouring images.
 
-    The distance of two patches is the sum of squared differences over their pixels and channels,
-    taken for all reference patches at once, and for as many shifts of the image as fit a cache.
+    The distance of two patches is the sum of squared differences over their pixels and channels. It
+    is computed for all reference patches at once, and for as many shifts of the image as fit a
+    cache.
 
-    Images are rows `(B, C, G, H, W)`, C to a row. A match begins at most `radius` rows and columns
-    away, in an image at most `reach` away; where the window of a corner holds fewer, there are
-    fewer matches.
+    Args:
+        images: B sequences of C images with G channels, `(B, C, G, H, W)`.
+        patch: side of a patch, pixels.
+        stride: distance of reference patches, pixels.
+        matches: M; fewer where the search window of a corner holds fewer patches.
+        radius: largest distance of a match from its reference, rows and columns.
+        reach: largest distance of a match in the sequence, images.
 
     Returns:
-        `(B, N, M)` flat positions (c·H + h)·W + w of the patches' first pixels; the reference patch
-        is the first of its group.
+        Flat positions (c·H + h)·W + w of the patches' first pixels, `(B, N, M)`. The reference
+        patch is the first of its group.
     """
     _, count, _, height, width = images.shape
-    some = max(1, _chunk(images) // images[0, 0].numel())
-    if some < len(images):
+    samples = max(1, _max_values(images) // images[0, 0].numel())
+    if samples < len(images):
         settings = patch, stride, matches, radius, reach
-        return torch.cat([match_patches(part, *settings) for part in images.split(some)])
+        return torch.cat([match_patches(part, *settings) for part in images.split(samples)])
     rows = patch_grid(height, patch, stride).to(images.device)
     columns = patch_grid(width, patch, stride).to(images.device)
     positions = rows[:, None, None] * width + columns[:, None]
-    corner = (min(radius, height - patch) + 1) * (min(radius, width - patch) + 1)
+    # All groups have the size that the smallest search window allows: that of a corner patch in
+    # the first image. So the groups are one tensor.
+    corner_count = (min(radius, height - patch) + 1) * (min(radius, width - patch) + 1)
     groups = []
     for index in range(count):
         distances, shifts = [], []
-        near = range(max(0, index - reach), min(count, index + reach + 1))
-        for other in near:
-            pair = images[:, index], images[:, other]
-            found, moves = patch_distances(*pair, patch, rows, columns, radius)
-            if other == index:
-                found[len(found) // 2] = -1  # the reference patch itself
-            distances.append(found)
-            shifts.append(moves + other * height * width)
-        most = min(matches, corner * min(len(near), reach + 1))
-        nearest = torch.cat(distances).permute(1, 3, 2, 0).topk(most, largest=False).indices
+        neighbours = range(max(0, index - reach), min(count, index + reach + 1))
+        for neighbour in neighbours:
+            pair = images[:, index], images[:, neighbour]
+            pair_distances, pair_shifts = patch_distances(*pair, patch, rows, columns, radius)
+            if neighbour == index:
+                pair_distances[len(pair_distances) // 2] = -1  # the reference patch itself
+            distances.append(pair_distances)
+            shifts.append(pair_shifts + neighbour * height * width)
+        size = min(matches, corner_count * min(len(neighbours), reach + 1))
+        nearest = torch.cat(distances).permute(1, 3, 2, 0).topk(size, largest=False).indices
         groups.append((positions + torch.cat(shifts)[nearest]).flatten(1, 2))
     return torch.cat(groups, 1)
 
 
 def patch_distances(
-    guide: Tensor, other: Tensor, patch: int, rows: Tensor, columns: Tensor, radius: int
+    guide: Tensor, target: Tensor, patch: int, rows: Tensor, columns: Tensor, radius: int
 ) -> tuple[Tensor, Tensor]:
-    """Compare patches of images with all patches of other images around them.
+    """Compare patches of `guide` with the patches of `target` around them.
 
-    Patches of `guide` begin at `rows` and `columns`, those of `other` at most `radius` away.
+    Both are images `(B, G, H, W)`. The patches of `guide` begin at `rows` and `columns`, those of
+    `target` at most `radius` away.
 
     Returns:
-        Sums of squared differences `(N, B, S, R)` of N shifts, infinite where a patch would reach
-        beyond the image; and the shifts as flat positions, `(N,)`. No shift is the middle one.
+        Sums of squared differences `(N, B, S, R)` of N shifts, infinite where a patch would extend
+        beyond the image; and the shifts as flat positions, `(N,)`. The middle shift is 0.
     """
     height, width = guide.shape[2:]
     down, right = min(radius, height - patch), min(radius, width - patch)
-    padded = torch.nn.functional.pad(other, (right, right, down, down))
-    along = torch.arange(-right, right + 1, device=guide.device)
-    far_columns = _outside(columns + along[:, None], width - patch)
-    many = max(1, _chunk(guide) // guide.numel())
+    padded = torch.nn.functional.pad(target, (right, right, down, down))
+    column_shifts = torch.arange(-right, right + 1, device=guide.device)
+    column_penalty = _infinite_outside(columns + column_shifts[:, None], width - patch)
+    chunk = max(1, _max_values(guide) // guide.numel())
     distances = []
     for dy in range(-down, down + 1):
-        far_rows = _outside(rows + dy, height - patch)
-        moved = padded[:, :, down + dy : down + dy + height].unfold(3, width, 1)  # (…, shifts, W)
-        for some, far in zip(moved.split(many, 3), far_columns.split(many), strict=True):
-            squares = (guide[:, :, :, None] - some).square_().sum(1)
+        row_penalty = _infinite_outside(rows + dy, height - patch)
+        # All horizontal shifts of the image that is shifted by dy, (…, shifts, W).
+        shifted_target = padded[:, :, down + dy : down + dy + height].unfold(3, width, 1)
+        chunks = zip(shifted_target.split(chunk, 3), column_penalty.split(chunk), strict=True)
+        for images, penalty in chunks:
+            squares = (guide[:, :, :, None] - images).square_().sum(1)
             sums = _window_sums(squares, columns, patch).movedim(1, -1)  # (B, shifts, S, H)
-            found = _window_sums(sums, rows, patch) + far[..., None] + far_rows
-            distances.append(found.movedim(1, 0))
-    shifts = torch.arange(-down, down + 1, device=guide.device)[:, None] * width + along
-    return torch.cat(distances), shifts.flatten()
+            sums = _window_sums(sums, rows, patch) + penalty[..., None] + row_penalty
+            distances.append(sums.movedim(1, 0))
+    row_shifts = torch.arange(-down, down + 1, device=guide.device)[:, None]
+    return torch.cat(distances), (row_shifts * width + column_shifts).flatten()
 
 
-def cover(groups: Tensor, patch: int, height: int, width: int) -> Tensor:
-    """Return how many patches of groups `(B, N, M)` cover each pixel of an image, `(B, H, W)`."""
-    count, size = len(groups), height * width
-    first = groups.flatten(1) + size * torch.arange(count, device=groups.device)[:, None]
-    # A patch covers those after its first pixel.
-    first = first.flatten().bincount(minlength=count * size).view(count, height, width)
-    padded = torch.nn.functional.pad(first, (patch - 1, 0, patch - 1, 0))
+def count_cover(positions: Tensor, patch: int, height: int, width: int) -> Tensor:
+    """Count the patches `(B, N, M)` that cover each pixel of an image, `(B, H, W)`."""
+    count, size = len(positions), height * width
+    first_pixels = (
+        positions.flatten(1) + size * torch.arange(count, device=positions.device)[:, None]
+    )
+    counts = first_pixels.flatten().bincount(minlength=count * size).view(count, height, width)
+    # A patch covers the square that begins at its first pixel. So a pixel is covered by the patches
+    # that begin in the square that ends at it.
+    padded = torch.nn.functional.pad(counts, (patch - 1, 0, patch - 1, 0))
     return padded.unfold(1, patch, 1).unfold(2, patch, 1).sum((-2, -1))
 
 
-def _chunk(images: Tensor) -> int:
-    return _CHUNK if images.device.type == "cpu" else _LARGE_CHUNK
+def _max_values(images: Tensor) -> int:
+    return _MAX_CPU_VALUES if images.device.type == "cpu" else _MAX_GPU_VALUES
 
 
-def _outside(at: Tensor, last: int) -> Tensor:
+def _infinite_outside(starts: Tensor, last: int) -> Tensor:
     """Return infinity where a patch would begin before 0 or after `last`, else 0."""
-    return torch.where((at < 0) | (at > last), torch.inf, 0.0)
+    return torch.where((starts < 0) | (starts > last), torch.inf, 0.0)
 
 
 def _window_sums(values: Tensor, starts: Tensor, length: int) -> Tensor:
     """Sum `length` neighbours along the last dimension from each start."""
-    total = torch.nn.functional.pad(values.cumsum(-1), (1, 0))
-    return total[..., starts + length] - total[..., starts]
+    running_sum = torch.nn.functional.pad(values.cumsum(-1), (1, 0))
+    return running_sum[..., starts + length] - running_sum[..., starts]

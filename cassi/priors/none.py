@@ -1,4 +1,4 @@
-"""The absence of a prior."""
+"""A prior that changes nothing."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Priors made of other priors."""
+"""Priors that apply other priors: all in every call, or one after another in a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from cassi.checks import whole_number
 from cassi.prior_protocols import Keeping, Prior
 from cassi.priors.low_rank import LowRank
-from cassi.priors.memory import begin, count_call, kept, turn, uncounted
+from cassi.priors.memory import apply_uncounted, begin, count_call, memory_of, rotate_memory
 from cassi.priors.tv import TV
 
 Parts = Sequence[Prior] | Mapping[str, Prior]
@@ -23,7 +23,7 @@ class Compose:
 
         prior(x, σ) = p_n(… p_2(p_1(x, σ), σ) …, σ)
 
-    Each part has its own weight, which turns σ into its strength.
+    Each prior has its own weight, a factor of σ.
 
     Args:
         priors: at least one; a list, or a mapping whose names only serve configs.
@@ -36,22 +36,22 @@ class Compose:
     priors: Parts = (TV(), LowRank())
 
     def __post_init__(self) -> None:
-        _parts("Compose", self.priors)
+        _as_list("Compose", self.priors)
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         """Apply all to a cube `(B, C, H, W)`."""
-        return _Composed(_parts("Compose", self.priors))(x, sigma)
+        return _ComposedRun(_as_list("Compose", self.priors))(x, sigma)
 
-    def begin(self) -> _Composed:
-        """Return the prior of one run, made of those of the parts."""
-        return _Composed([begin(prior) for prior in _parts("Compose", self.priors)])
+    def begin(self) -> _ComposedRun:
+        """Return the prior of one run, which applies the run priors of all."""
+        return _ComposedRun([begin(prior) for prior in _as_list("Compose", self.priors)])
 
 
-class _Composed:
-    """One run of Compose."""
+class _ComposedRun:
+    """The prior of one run of Compose."""
 
-    def __init__(self, parts: list[Prior]) -> None:
-        self.parts = parts
+    def __init__(self, priors: list[Prior]) -> None:
+        self.priors = priors
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         x = self.apply(x, sigma)
@@ -59,47 +59,50 @@ class _Composed:
         return x
 
     def apply(self, x: Tensor, sigma: float | Tensor) -> Tensor:
-        """Apply all parts; none counts that."""
-        for part in self.parts:
-            x = uncounted(part, x, sigma)
+        """Apply all priors. None of them counts the call."""
+        for prior in self.priors:
+            x = apply_uncounted(prior, x, sigma)
         return x
 
     def count(self) -> None:
-        """Let the parts count a call."""
-        for part in self.parts:
-            count_call(part)
+        """Count a call in all priors."""
+        for prior in self.priors:
+            count_call(prior)
 
     def turn(self, rotation: Tensor) -> None:
-        """Pass a change of the spectral basis, x ← Rᵀx, to the parts with a memory."""
-        for part in self.parts:
-            turn(part, rotation)
+        """Pass a change of the spectral basis, x ← Rᵀx, to the priors with a memory."""
+        for prior in self.priors:
+            rotate_memory(prior, rotation)
 
     @property
     def memory(self) -> Sequence[Tensor] | None:
-        """What the parts keep; None where one keeps more than tensors."""
-        each = [kept(part) for part in self.parts]
-        return None if None in each else [value for some in each for value in some or ()]
+        """The memories of all priors in one list; None where one is more than tensors."""
+        memories = [memory_of(prior) for prior in self.priors]
+        if None in memories:
+            return None
+        return [tensor for memory in memories for tensor in memory or ()]
 
     @memory.setter
     def memory(self, values: Sequence[Tensor]) -> None:
-        rest = list(values)
-        for part in self.parts:
-            if isinstance(part, Keeping) and part.memory:
-                count = len(part.memory)
-                part.memory, rest = rest[:count], rest[count:]
+        # Each prior takes as many tensors as it has now.
+        tensors = list(values)
+        for prior in self.priors:
+            if isinstance(prior, Keeping) and prior.memory:
+                count = len(prior.memory)
+                prior.memory, tensors = tensors[:count], tensors[count:]
 
 
 @dataclass(frozen=True)
 class Stages:
     """One prior for the first iterations of a run, another for the next, and so on.
 
-    A fast prior comes first, a slow and strong one last. The state of the algorithm is kept from
-    stage to stage. `cassi.solvers.Phases` gives σ a schedule of its own in every stage. Called
-    outside of a run, it is its last prior.
+    A fast prior comes first, a slow and strong one last. The algorithm keeps its state from stage
+    to stage. `cassi.solvers.Phases` gives σ a schedule of its own in every stage. A call outside of
+    a run applies the last prior.
 
     Args:
         priors: at least one; a list, or a mapping whose names only serve configs.
-        counts: iterations of each, >= 1; the last prior stays after its own.
+        counts: number of iterations of each prior, >= 1; the last prior stays after its own.
 
     Raises:
         ValueError: no prior is given, another number of counts, or a count below 1.
@@ -110,10 +113,10 @@ class Stages:
     counts: Sequence[int] = (1,)
 
     def __post_init__(self) -> None:
-        parts = _parts("Stages", self.priors)
-        if len(self.counts) != len(parts):
+        priors = _as_list("Stages", self.priors)
+        if len(self.counts) != len(priors):
             raise ValueError(
-                f"Stages counts: expected one for each of {len(parts)} priors, "
+                f"Stages counts: expected one for each of {len(priors)} priors, "
                 f"got {list(self.counts)}"
             )
         for count in self.counts:
@@ -121,21 +124,20 @@ class Stages:
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         """Apply the last prior to a cube `(B, C, H, W)`."""
-        return _parts("Stages", self.priors)[-1](x, sigma)
+        return _as_list("Stages", self.priors)[-1](x, sigma)
 
-    def begin(self) -> _Stage:
+    def begin(self) -> _StagesRun:
         """Return the prior of one run, which counts its calls."""
-        parts = [begin(prior) for prior in _parts("Stages", self.priors)]
-        return _Stage(
-            parts, [part for part, n in zip(parts, self.counts, strict=True) for _ in range(n)]
-        )
+        priors = [begin(prior) for prior in _as_list("Stages", self.priors)]
+        order = [prior for prior, n in zip(priors, self.counts, strict=True) for _ in range(n)]
+        return _StagesRun(priors, order)
 
 
-class _Stage:
-    """One run of Stages."""
+class _StagesRun:
+    """The prior of one run of Stages: `order` has the prior of each call."""
 
-    def __init__(self, parts: list[Prior], order: list[Prior]) -> None:
-        self.parts, self.order, self.calls = parts, order, 0
+    def __init__(self, priors: list[Prior], order: list[Prior]) -> None:
+        self.priors, self.order, self.calls = priors, order, 0
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         u = self.order[min(self.calls, len(self.order) - 1)](x, sigma)
@@ -143,18 +145,18 @@ class _Stage:
         return u
 
     def turn(self, rotation: Tensor) -> None:
-        """Pass a change of the spectral basis to the stages that are still to run."""
-        ahead = self.order[min(self.calls, len(self.order) - 1) :]
-        for part in self.parts:
-            if part in ahead:
-                turn(part, rotation)
+        """Pass a change of the spectral basis to the priors of this and of later stages."""
+        remaining = self.order[min(self.calls, len(self.order) - 1) :]
+        for prior in self.priors:
+            if prior in remaining:
+                rotate_memory(prior, rotation)
 
 
-def _parts(name: str, priors: Parts) -> list[Prior]:
-    parts = list(priors.values() if isinstance(priors, Mapping) else priors)
-    if not parts:
+def _as_list(name: str, priors: Parts) -> list[Prior]:
+    result = list(priors.values() if isinstance(priors, Mapping) else priors)
+    if not result:
         raise ValueError(f"{name} priors: expected at least one, got none")
-    for part in parts:
-        if not callable(part):
-            raise TypeError(f"{name} priors: expected callables (x, sigma) -> x, got {part!r}")
-    return parts
+    for prior in result:
+        if not callable(prior):
+            raise TypeError(f"{name} priors: expected callables (x, sigma) -> x, got {prior!r}")
+    return result

@@ -1,4 +1,4 @@
-"""Total variation along the spectrum too."""
+"""Total variation in three dimensions: two of the image and the spectrum."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,9 @@ from torch.nn.functional import pad
 
 from cassi.checks import not_negative, whole_number
 
-_STEP = 1 / 12  # 4 per direction bounds the squared norm of the differences
+# 1/‖∇‖², a step with which the dual gradient method converges: each of the three directions adds at
+# most 4 to the squared norm of the differences.
+_STEP = 1 / 12
 
 
 @dataclass(frozen=True)
@@ -66,9 +68,9 @@ class SpectralTV:
 
     def penalty(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         """Return weight·σ·Σ(|∇x_c| + spectral·|x_{c+1} − x_c|) of each sample: `(B,)`."""
-        down, right, along = _differences(x)
+        down, right, spectral_diff = _differences(x)
         spatial = (down.square() + right.square()).sqrt()
-        total = (spatial + self.spectral * along.abs()).flatten(1).sum(1)
+        total = (spatial + self.spectral * spectral_diff.abs()).flatten(1).sum(1)
         return self.weight * sigma * total
 
     def _solve(
@@ -80,8 +82,9 @@ class SpectralTV:
         floor = torch.finfo(image.dtype).tiny
         p, q, r = (torch.zeros_like(image),) * 3 if dual is None else dual
         for _ in range(self.iterations):
-            down, right, along = _differences(image + _divergence(p, q, r))
-            p, q, r = p + _STEP * down, q + _STEP * right, r + _STEP * along
+            down, right, spectral_diff = _differences(image + _divergence(p, q, r))
+            p, q, r = p + _STEP * down, q + _STEP * right, r + _STEP * spectral_diff
+            # Project onto the constraints. `floor` keeps the gradient of the root finite at 0.
             norm = (p.square() + q.square() + floor).sqrt()
             shrink = limit / torch.maximum(norm, limit).clamp_min(floor)
             p, q = p * shrink, q * shrink
@@ -96,6 +99,6 @@ def _differences(u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _divergence(p: Tensor, q: Tensor, r: Tensor) -> Tensor:
-    """Subtract from every edge the one before it: minus the transpose of the differences."""
+    """Return div(p, q, r), minus the transpose of the differences."""
     spatial = p - pad(p, (0, 0, 1, -1)) + q - pad(q, (1, -1))
     return spatial + r - pad(r, (0, 0, 0, 0, 1, -1))

@@ -13,17 +13,24 @@ from torch import Tensor
 from cassi import ops
 from cassi.checks import not_negative, whole_number
 from cassi.prior_protocols import Keeping, Prior, is_proximal
-from cassi.priors.memory import begin, count_call, kept, turn, uncounted
+from cassi.priors.memory import apply_uncounted, begin, count_call, memory_of, rotate_memory
 from cassi.priors.tv import TV
 
-SETTLED = 0.4
-"""σ from which on components are given up, in the units of the cube."""
-PRIOR = TV(norm="nuclear", warm=True)
-ENOUGH = 16
-"""Steps to the eigenvalues of moments of components. These are nearly diagonal: few are enough."""
-READ_EVERY = 8
-"""On a GPU the host looks at the ranks once in so many bases: it waits for each look."""
-_LEAST = 0.03  # of a scale: what is weaker is not smoothed even more
+DEFAULT_PRIOR = TV(norm="nuclear", warm=True)
+
+# Components are dropped from this σ on, in the unit of the cube. A larger σ smooths components away
+# that belong to the scene, so that they look weak.
+MAX_DROP_SIGMA = 0.4
+
+# Steps of orthogonal iteration to the eigenvalues of the moments of components. The components are
+# nearly uncorrelated, so the matrix is nearly diagonal and few steps are enough.
+EIGENVALUE_STEPS = 16
+
+# On a GPU the host reads the ranks once in so many bases, because it waits for each read.
+READ_INTERVAL = 8
+
+# Least scale (λ_k/λ_1)^(balance/2). Without a limit the weakest components would be smoothed away.
+_MIN_SCALE = 0.03
 
 
 @dataclass(frozen=True)
@@ -32,26 +39,27 @@ class Subspace:
 
         prior(x, σ) = E p(Eᵀx, σ),   E the leading eigenvectors of Σ s̄ s̄ᵀ
 
-    s̄ are the mean spectra of blocks of `pool` × `pool` pixels. Errors of a snapshot move light
-    between bands from pixel to pixel and average out; the spectra of materials stay. On simulated
-    snapshots this subspace is nearly as good as the true one. The first `settle` calls of a run
-    estimate it, and then every call number `renew`: the first by an eigen-decomposition, the others
-    by steps of orthogonal iteration from the last estimate.
+    s̄ are the mean spectra of blocks of `pool` × `pool` pixels. The errors of a snapshot differ from
+    pixel to pixel, so that they average out in a block, while the spectra of materials stay. On
+    simulated snapshots this subspace is nearly as good as the true one. The first `settle` calls of
+    a run estimate it anew, and later every `renew`-th call does: the first call by an
+    eigen-decomposition, the others by steps of orthogonal iteration from the last estimate.
 
-    The rank follows from the data. A run starts with `rank` components. Once σ has fallen to
-    0.4, components with less than `energy` times the energy of the first, in the block means,
-    are dropped for the rest of the run. Each sample has a rank of its own, at least 2.
+    The rank follows from the data. A run starts with `rank` components. From σ = 0.4 on, components
+    whose energy in the block means is below `energy` times that of the first are dropped for the
+    rest of the run. Each sample has a rank of its own, at least 2.
 
-    A component with little energy has as much noise as one with much, so it needs more smoothing.
-    With a `balance` the prior gets scaled components, with the same σ:
+    Weak and strong components have the same noise, so a weak one needs more smoothing. With a
+    `balance` the prior gets scaled components, with the same σ:
 
         prior(x, σ) = E S⁻¹ p(S Eᵀx, σ),   S = diag (λ_k/λ_1)^(balance/2)
 
-    λ are the eigenvalues of that sum. Brightness keeps its edges; colour is smoothed between them.
+    λ are the eigenvalues of that sum. Brightness keeps its edges, and colour is smoothed between
+    them.
 
     A prior with a memory of components, such as TV's dual variable, gets every change of the basis
-    (`turn`). One that counts its calls has `apply`, which does not, and `count`. Gradients treat
-    the basis as a constant.
+    by its method `turn`. A prior that counts its calls has the methods `apply`, which counts none,
+    and `count`. Gradients treat the basis as a constant.
 
     Args:
         prior: p, of components `(B, R, H, W)`.
@@ -60,16 +68,16 @@ class Subspace:
         energy: relative energy below which a component is dropped, >= 0; 0 keeps all. ADMM divides
             it by the squared number of shots.
         balance: exponent >= 0; 0 treats all components alike, 1 makes them equally strong.
-        renew: calls from one basis to the next, after those of `settle`.
-        settle: calls at the start of a run, >= 1, that each find the basis anew; fewer where the
-            first cube is good.
+        renew: calls from one basis to the next, after the first `settle` calls.
+        settle: number of first calls of a run, >= 1, that each find the basis anew; fewer are
+            enough where the first cube is good.
 
     Raises:
         ValueError: a rank or pool below 1, or a negative number.
         TypeError: the prior is not callable.
     """
 
-    prior: Prior = PRIOR
+    prior: Prior = DEFAULT_PRIOR
     rank: int = 6
     pool: int = 16
     energy: float = 1.5e-3
@@ -92,113 +100,122 @@ class Subspace:
         return self.begin()(x, sigma)
 
     def begin(self) -> _Run:
-        """Return the prior of one run, which keeps basis and rank."""
+        """Return the prior of one run, which stores basis and rank."""
         return _Run(self, begin(self.prior))
 
 
 @dataclass(frozen=True, eq=False)
 class Basis:
-    """Directions E with a scale S; see `cassi.solvers.components.Basis`."""
+    """Directions E with a scale S; see `cassi.prior_protocols.Basis`."""
 
     synthesis: Tensor
     """E S⁻¹, `(B, C, R)`."""
     analysis: Tensor
     """E S, `(B, C, R)`."""
     lengths: Tensor
-    """Of the columns of E S⁻¹, `(B, R)`, float64."""
-    frame: Tensor
-    """The leading eigenvectors, those that were given up as well, `(B, C, R₀)`, float64."""
+    """Norms of the columns of E S⁻¹, `(B, R)`, float64."""
+    eigenvectors: Tensor
+    """The leading eigenvectors, with those of dropped components, `(B, C, R₀)`, float64."""
     ranks: Tensor
-    """Of each sample, `(B,)`; columns behind are 0."""
+    """Rank of each sample, `(B,)`; the columns from there on are 0."""
 
     def narrowed(self, count: int) -> Basis:
         """Return the basis without the columns from `count` on."""
-        some = self.synthesis[..., :count], self.analysis[..., :count], self.lengths[:, :count]
-        return Basis(*some, self.frame, self.ranks)
+        return Basis(
+            self.synthesis[..., :count],
+            self.analysis[..., :count],
+            self.lengths[:, :count],
+            self.eigenvectors,
+            self.ranks,
+        )
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """All of it, in the order of the fields."""
-        return self.synthesis, self.analysis, self.lengths, self.frame, self.ranks
+        """All fields in their order."""
+        return self.synthesis, self.analysis, self.lengths, self.eigenvectors, self.ranks
 
 
 class _Run:
-    """One run of a Subspace."""
+    """The prior of one run of `Subspace`; a `cassi.prior_protocols.ComponentPrior`."""
 
-    def __init__(self, of: Subspace, prior: Prior) -> None:
-        self.of, self.prior, self.energy, self.rank = of, prior, of.energy, of.rank
+    def __init__(self, settings: Subspace, prior: Prior) -> None:
+        self.settings, self.prior = settings, prior
+        self.energy, self.rank = settings.energy, settings.rank
         self.basis: Any = None
         self.last: tuple[Tensor, ...] = ()  # components of the last call, lengths of their spectra
-        self.calls = 0
-        self.is_due, self.settled, self.unread = True, False, 0
+        self.calls, self.bases_since_read = 0, 0
+        self.is_due, self.may_drop = True, False
 
     def keep(self, share: float, rank: int = 1) -> None:
-        """Give up components below 1/share of the energy, and start with at least so many."""
+        """Divide the energy limit for dropping by `share`; start with `rank` components or more."""
         self.energy, self.rank = self.energy / share, max(self.rank, rank)
 
     def means(self, x: Tensor) -> Tensor:
         bands = x.shape[1] if self.basis is None else self.basis.synthesis.shape[1]
-        return block_means(x, self.of.pool, bands)
+        return block_means(x, self.settings.pool, bands)
 
     def start(self, x: Tensor) -> bool:
-        """Find the first basis, of a cube; False where it is not finite.
-
-        Eigenvectors of so few bands are found by the host, in the one look that it takes.
-        """
+        """Find the first basis from a cube; return False if the cube is not finite."""
+        device = x.device
         moments = spectral_moments(self.means(x).detach())
-        told = moments.cpu()
-        if not bool(told.isfinite().all()):
+        # The host must read the moments anyway, to see whether they are finite. It finds the
+        # eigenvectors of so small a matrix sooner than a GPU.
+        host_moments = moments.cpu()
+        if not bool(host_moments.isfinite().all()):
             return False
-        values, vectors = decompose(told, told.dtype)
-        values, frame = values.to(x.device), vectors[..., : self.rank].to(x.device)
-        ranks = torch.full((len(x),), frame.shape[2], device=x.device)
+        values, vectors = decompose(host_moments, host_moments.dtype)
+        values, eigenvectors = values.to(device), vectors[..., : self.rank].to(device)
+        rank, dtype = eigenvectors.shape[2], eigenvectors.dtype
+        # Constants of the run, so that no iteration has to make them.
         self.dtype = torch.promote_types(x.dtype, torch.float32)
-        self.order = torch.arange(frame.shape[2], device=x.device)
-        self.every = torch.eye(frame.shape[2], dtype=frame.dtype, device=x.device)
-        half = self.of.balance / 2
-        self.powers = torch.linspace(-half, half, 2, dtype=frame.dtype, device=x.device)
-        self.take(self._basis(values[:, : self.rank], frame, ranks))
+        self.column_indices = torch.arange(rank, device=device)
+        self.identity = torch.eye(rank, dtype=dtype, device=device)
+        half = self.settings.balance / 2
+        self.exponents = torch.linspace(-half, half, 2, dtype=dtype, device=device)
+        ranks = torch.full((len(x),), rank, device=device)
+        self.take(self._make_basis(values[:, : self.rank], eigenvectors, ranks))
         return True
 
     def follow(self, means: Tensor, basis: Basis, *last: Tensor) -> Basis:
-        """Return the basis of a cube with these `means`, from the one before.
+        """Return the basis of a cube with these `means`, from the previous basis.
 
-        The host waits for nothing, and nothing is kept.
+        The host waits for nothing and nothing is stored, so that a CUDA graph can record it.
         """
-        values, frame = ops.orthogonal_iteration(_products(means.detach()), basis.frame)
+        products = _products(means.detach())
+        values, eigenvectors = ops.orthogonal_iteration(products, basis.eigenvectors)
         ranks = basis.ranks
         if last:
-            ranks = torch.minimum(ranks, self._strong(*last))
-        return self._basis(values[:, : basis.synthesis.shape[2]], frame, ranks)
+            ranks = torch.minimum(ranks, self._count_strong(*last))
+        return self._make_basis(values[:, : basis.synthesis.shape[2]], eigenvectors, ranks)
 
     def take(self, basis: Basis) -> None:
-        """Go on with a basis that was found."""
+        """Use a basis that `follow` returned from now on."""
         self.basis, self.is_due, self.last = basis, False, ()
 
     def narrow(self) -> int | None:
-        """Leave out columns that are 0 in all samples; return how many stay, None for all.
-
-        The host looks at the ranks before the next basis is found: by then a device has them.
-        """
-        if self.unread < (1 if self.basis.ranks.device.type == "cpu" else READ_EVERY):
+        """Remove columns that are 0 in all samples; return how many stay, None for all."""
+        # The ranks are read just before the next basis is found: by then the device has computed
+        # them, and the host hardly waits.
+        is_cpu = self.basis.ranks.device.type == "cpu"
+        if self.bases_since_read < (1 if is_cpu else READ_INTERVAL):
             return None
-        self.unread = 0
-        most, now = int(self.basis.ranks.max()), self.basis.synthesis.shape[2]
-        if most == now:
+        self.bases_since_read = 0
+        synthesis = self.basis.synthesis
+        max_rank, columns = int(self.basis.ranks.max()), synthesis.shape[2]
+        if max_rank == columns:
             return None
-        like = self.basis.synthesis
-        some = torch.eye(now, most, dtype=like.dtype, device=like.device)
-        self.turn(some.expand(len(like), -1, -1))
-        self.basis = self.basis.narrowed(most)
-        self.last = tuple(each[:, :most] for each in self.last)
-        return most
+        selection = torch.eye(columns, max_rank, dtype=synthesis.dtype, device=synthesis.device)
+        self.turn(selection.expand(len(synthesis), -1, -1))
+        self.basis = self.basis.narrowed(max_rank)
+        self.last = tuple(tensor[:, :max_rank] for tensor in self.last)
+        return max_rank
 
     def turn(self, rotation: Tensor) -> None:
-        turn(self.prior, rotation)
+        rotate_memory(self.prior, rotation)
 
     @property
     def memory(self) -> Sequence[Tensor] | None:
-        return kept(self.prior)
+        return memory_of(self.prior)
 
     @memory.setter
     def memory(self, values: Sequence[Tensor]) -> None:
@@ -206,18 +223,20 @@ class _Run:
             self.prior.memory = values
 
     def apply(self, components: Tensor, sigma: float | Tensor) -> Tensor:
-        return uncounted(self.prior, components, sigma)
+        return apply_uncounted(self.prior, components, sigma)
 
     def count(self, result: Tensor, sigma: float | Tensor) -> None:
+        settings = self.settings
         self.calls += 1
         count_call(self.prior)
-        self.is_due = self.calls < self.of.settle or self.calls % self.of.renew == 0
+        self.is_due = self.calls < settings.settle or self.calls % settings.renew == 0
+        # σ may be a tensor on a device. It is read only where a component could be dropped.
         if not (self.is_due and self.energy > 0):
-            return  # and a device need not tell a σ that it has
-        self.settled = self.settled or bool(torch.as_tensor(sigma <= SETTLED).all())
-        if self.settled:
+            return
+        self.may_drop = self.may_drop or bool(torch.as_tensor(sigma <= MAX_DROP_SIGMA).all())
+        if self.may_drop:
             self.last = result, self.basis.lengths
-            self.unread += 1
+            self.bases_since_read += 1
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         if self.basis is None:
@@ -225,34 +244,36 @@ class _Run:
                 return x  # has no eigenvectors; the solver stops at such a cube
         elif self.is_due:
             self.narrow()
-            before, basis = self.basis, self.follow(self.means(x), self.basis, *self.last)
+            previous = self.basis
+            basis = self.follow(self.means(x), previous, *self.last)
             self.take(basis)
-            self.turn(before.synthesis.mT @ basis.analysis)
+            self.turn(previous.synthesis.mT @ basis.analysis)
         components = self.apply(to_subspace(x, self.basis.analysis), sigma)
         self.count(components, sigma)
         return from_subspace(components, self.basis.synthesis).to(x.dtype)
 
-    def _basis(self, values: Tensor, frame: Tensor, ranks: Tensor) -> Basis:
-        """Return the basis of as many eigenvectors as there are values `(B, R)`."""
+    def _make_basis(self, values: Tensor, eigenvectors: Tensor, ranks: Tensor) -> Basis:
+        """Return the basis of as many eigenvectors as there are eigenvalues `(B, R)`."""
         tiny = torch.finfo(values.dtype).tiny
-        half = self.of.balance / 2
-        least = max(_LEAST ** (1 / half), tiny) if half else 1.0
-        relative = (values / values[:, :1].clamp_min(tiny)).clamp_min(least)
-        kept = self.order[: values.shape[1]] < ranks[:, None]
-        scales = relative ** self.powers[:, None, None] * kept  # S⁻¹ and S
-        leading = frame[..., : values.shape[1]]
-        both = torch.empty((2, *leading.shape), dtype=self.dtype, device=frame.device)
-        torch.mul(leading, scales[:, :, None], out=both)
-        return Basis(both[0], both[1], scales[0], frame, ranks)
+        half = self.settings.balance / 2
+        min_ratio = max(_MIN_SCALE ** (1 / half), tiny) if half else 1.0
+        ratios = (values / values[:, :1].clamp_min(tiny)).clamp_min(min_ratio)
+        is_kept = self.column_indices[: values.shape[1]] < ranks[:, None]
+        scales = ratios ** self.exponents[:, None, None] * is_kept  # S⁻¹ and S
+        leading = eigenvectors[..., : values.shape[1]]
+        # One product for both matrices, so that a device has one operation less to start.
+        matrices = torch.empty((2, *leading.shape), dtype=self.dtype, device=leading.device)
+        torch.mul(leading, scales[:, :, None], out=matrices)
+        return Basis(matrices[0], matrices[1], scales[0], eigenvectors, ranks)
 
-    def _strong(self, components: Tensor, lengths: Tensor) -> Tensor:
-        """Count the components of the last call that were strong, `(B,)`."""
+    def _count_strong(self, components: Tensor, lengths: Tensor) -> Tensor:
+        """Count the strong components of the last call, `(B,)`, at least 2."""
         means = self.means(components) * lengths[..., None, None]
         products, count = _products(means.detach()), components.shape[1]
-        every = self.every[:count, :count].expand_as(products)
-        values, _ = ops.orthogonal_iteration(products, every, ENOUGH)
-        strong = values > self.energy * values.amax(1, keepdim=True)
-        return strong.sum(1).clamp_min(2)
+        identity = self.identity[:count, :count].expand_as(products)
+        values, _ = ops.orthogonal_iteration(products, identity, EIGENVALUE_STEPS)
+        is_strong = values > self.energy * values.amax(1, keepdim=True)
+        return is_strong.sum(1).clamp_min(2)
 
     def penalty(self, x: Tensor, sigma: float | Tensor) -> Tensor | None:
         """Return R(S Eᵀx) of each sample, with the basis of the last call."""
@@ -266,31 +287,33 @@ class _Run:
 
 
 def block_means(x: Tensor, side: int, bands: int | None = None) -> Tensor:
-    """Return the means over blocks of side × side pixels, at least 4·C of them if x has so many.
+    """Return the means over blocks of side × side pixels.
 
-    Blocks at the border are cut. `bands` is C, where x holds components of such a cube.
+    Blocks are smaller where x has fewer than 4·C of them: second moments of C bands from fewer
+    spectra would be unreliable. Blocks at the border are cut. `bands` is C where x holds the
+    components of a cube of C bands.
 
     Returns:
         `(B, C, ⌈H/side⌉, ⌈W/side⌉)`.
     """
-    most = math.isqrt(x.shape[-2] * x.shape[-1] // (4 * (bands or x.shape[1])))
-    side = max(1, min(side, most))
+    max_side = math.isqrt(x.shape[-2] * x.shape[-1] // (4 * (bands or x.shape[1])))
+    side = max(1, min(side, max_side))
     if side == 1:
         return x
-    # Rows first: torch's pooling reads the cube far more slowly. A block is a rectangle, also where
-    # it is cut, so the mean of means is its mean.
+    # Means over rows, then over columns: torch's pooling reads the cube far more slowly. A block is
+    # a rectangle, also where it is cut, so the mean of these means is its mean.
     return _run_means(_run_means(x, side, -2), side, -1)
 
 
 def _run_means(x: Tensor, count: int, axis: int) -> Tensor:
-    # Means over runs of `count` along an axis, the last one cut.
-    length, where = x.shape[axis], x.ndim + axis
-    whole = length - length % count
-    means = x.narrow(where, 0, whole).unflatten(where, (whole // count, count)).mean(where + 1)
-    if whole == length:
+    """Return the means over runs of `count` values along a negative axis; the last one is cut."""
+    length, dim = x.shape[axis], x.ndim + axis
+    cut = length - length % count
+    means = x.narrow(dim, 0, cut).unflatten(dim, (cut // count, count)).mean(dim + 1)
+    if cut == length:
         return means
-    rest = x.narrow(where, whole, length - whole).mean(where, keepdim=True)
-    return torch.cat((means, rest), where)
+    last_mean = x.narrow(dim, cut, length - cut).mean(dim, keepdim=True)
+    return torch.cat((means, last_mean), dim)
 
 
 def spectral_eigen(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -301,7 +324,8 @@ def spectral_eigen(x: Tensor) -> tuple[Tensor, Tensor]:
         `(B, C, C)` as columns; in float32 at least.
     """
     moments = spectral_moments(x)
-    values, vectors = decompose(moments.cpu(), x.dtype)  # the host is faster at so small ones
+    # The host decomposes so small a matrix sooner than a GPU.
+    values, vectors = decompose(moments.cpu(), x.dtype)
     return values.to(x.device), vectors.to(x.device)
 
 
@@ -311,16 +335,19 @@ def spectral_moments(x: Tensor) -> Tensor:
 
 
 def _products(x: Tensor) -> Tensor:
+    """Return Σ_{h,w} s sᵀ of a cube `(B, C, H, W)`: `(B, C, C)`, float64."""
     spectra = x.flatten(2).double()
     if not x.is_cpu:
         return torch.bmm(spectra, spectra.mT)
-    # One product per sample: a batched one may sum in another order than that of a single sample.
-    each = [sample @ sample.mT for sample in spectra]
-    return each[0][None] if len(each) == 1 else torch.stack(each)
+    # One product per sample. A batched product may sum in another order than a single one, and a
+    # sample would get other bits in a batch.
+    products = [sample @ sample.mT for sample in spectra]
+    return products[0][None] if len(products) == 1 else torch.stack(products)
 
 
 def decompose(moments: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Return eigenvalues, descending, and eigenvectors of `spectral_moments`, float32 at least."""
+    # eigh returns them ascending. Rounding makes eigenvalues of 0 negative.
     dtype = torch.promote_types(dtype, torch.float32)
     values, vectors = torch.linalg.eigh(moments)
     return values.flip(-1).clamp_min(0).to(dtype), vectors.flip(-1).to(dtype)

@@ -27,9 +27,9 @@ class TV:
     Args:
         weight: threshold per unit of σ, >= 0.
         iterations: dual iterations per call, >= 1.
-        norm: of the gradients at a pixel. `band` treats every band by itself. With `frobenius`
-            bands share the places of edges, with `nuclear` their directions too; see
-            `cassi.ops.tv_prox`.
+        norm: norm of the gradients at a pixel. `band` treats every band by itself. With
+            `frobenius` bands share the positions of edges, with `nuclear` their directions too;
+            see `cassi.ops.tv_prox`.
         warm: within a run, start each call from the dual variable of the last one; 2 iterations are
             then enough.
 
@@ -55,32 +55,36 @@ class TV:
         """Denoise a cube `(B, C, H, W)`; σ is in the unit of the cube."""
         return ops.tv_prox(x, self.weight * sigma, self.iterations, norm=self.norm)
 
-    def begin(self) -> TV | _Warm:
-        """Return the prior of one run, which keeps its dual variable from call to call if warm."""
-        return _Warm(self) if self.warm else self
+    def begin(self) -> TV | _WarmRun:
+        """Return the prior of one run; a warm one keeps its dual variable from call to call."""
+        return _WarmRun(self) if self.warm else self
 
     def penalty(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         """Return weight·σ·TV(x) of each sample: `(B,)`."""
-        if self.norm == "band":  # one at a time, which stays in cache
+        if self.norm == "band":
+            # One band at a time: its differences stay in cache.
             norms = torch.cat([_gradient_norm(band) for band in x.split(1, 1)], 1)
             return self.weight * sigma * norms.flatten(1).sum(1)
         down, right = pad(x.diff(dim=-2), (0, 0, 0, 1)), pad(x.diff(dim=-1), (0, 1))
         a, b, c = ((d * e).sum(1) for d, e in ((down, down), (down, right), (right, right)))
         squares = a + c
-        if self.norm == "nuclear":  # (s₁ + s₂)² = s₁² + s₂² + 2s₁s₂ of the 2 × C gradient
+        if self.norm == "nuclear":
+            # (s₁ + s₂)² = s₁² + s₂² + 2s₁s₂ of the 2 × C gradient, where s₁s₂ is the root of the
+            # determinant of its 2 × 2 Gram matrix.
             squares = squares + 2 * (a * c - b * b).clamp_min(0).sqrt()
         return self.weight * sigma * squares.sqrt().flatten(1).sum(1)
 
 
 def _gradient_norm(x: Tensor) -> Tensor:
+    """Return |∇x| at every pixel."""
     squares = torch.zeros_like(x)
     squares[..., :-1, :] += x.diff(dim=-2).square()
     squares[..., :-1] += x.diff(dim=-1).square()
     return squares.sqrt()
 
 
-class _Warm:
-    """One run of a warm TV."""
+class _WarmRun:
+    """The prior of one run of a warm TV."""
 
     def __init__(self, tv: TV) -> None:
         self.tv = tv
@@ -105,8 +109,9 @@ class _Warm:
     def turn(self, rotation: Tensor) -> None:
         """Follow a change of the basis in which x is given: x ← Rᵀx, R `(B, C, C')`."""
         if self.dual is not None:
-            both = rotation.mT[:, None].expand(-1, 2, -1, -1).flatten(0, 1)
-            dual = torch.bmm(both, self.dual.flatten(0, 1).flatten(2))
+            # The same rotation for both directions of the gradient.
+            rotations = rotation.mT[:, None].expand(-1, 2, -1, -1).flatten(0, 1)
+            dual = torch.bmm(rotations, self.dual.flatten(0, 1).flatten(2))
             self.dual = dual.view(len(rotation), 2, -1, *self.dual.shape[3:])
 
     def penalty(self, x: Tensor, sigma: float | Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Sparse wavelet coefficients."""
+"""A prior of sparse wavelet coefficients."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -53,8 +53,10 @@ class Wavelet:
         threshold = threshold.to(x.device).reshape(-1, 1, 1, 1)
         total = torch.zeros_like(image)
         for shift in range(self.shifts):
-            moved = image.roll((shift, shift), (-2, -1))
-            total += self._shrink(moved, threshold, self.levels).roll((-shift, -shift), (-2, -1))
+            shifted_x = image.roll((shift, shift), (-2, -1))
+            total += self._shrink(shifted_x, threshold, self.levels).roll(
+                (-shift, -shift), (-2, -1)
+            )
         return (total / self.shifts).to(x.dtype)
 
     def penalty(self, x: Tensor, sigma: float | Tensor) -> Tensor | None:
@@ -73,6 +75,7 @@ class Wavelet:
     def _shrink(self, x: Tensor, threshold: Tensor, levels: int) -> Tensor:
         if levels == 0 or self._is_short(x):
             return x
+        # The details are shrunk and the approximation is not: it goes to the next level.
         coefficients = self._analyse(x)
         shrunk = _soft(coefficients, threshold)
         approximation = self._shrink(_approximation(coefficients), threshold, levels - 1)
@@ -80,7 +83,7 @@ class Wavelet:
         for axis in (-2, -1):
             matrix = _orthogonal_matrix(self.wavelet, shrunk.shape[axis], x.dtype, x.device)
             shrunk = _apply(matrix.t(), shrunk, axis)
-        return shrunk[..., : x.shape[-2], : x.shape[-1]]  # without what odd sides were extended by
+        return shrunk[..., : x.shape[-2], : x.shape[-1]]  # without the extension of odd sides
 
     def _analyse(self, x: Tensor) -> Tensor:
         """Return one level `(…, 2⌈H/2⌉, 2⌈W/2⌉)` of both axes, low frequencies first."""
@@ -95,13 +98,17 @@ class Wavelet:
 
 
 def _approximation(coefficients: Tensor) -> Tensor:
+    """Return a view of the low frequencies of both axes."""
     height, width = coefficients.shape[-2:]
     return coefficients[..., : height // 2, : width // 2]
 
 
 def _apply(matrix: Tensor, x: Tensor, axis: int) -> Tensor:
-    first = x.movedim(axis, 0)
-    return (matrix @ first.reshape(len(first), -1)).view(first.shape).movedim(0, axis)
+    """Multiply an axis of x by a sparse matrix."""
+    axis_first = x.movedim(axis, 0)
+    return (
+        (matrix @ axis_first.reshape(len(axis_first), -1)).view(axis_first.shape).movedim(0, axis)
+    )
 
 
 @lru_cache(maxsize=64)
@@ -109,26 +116,29 @@ def _orthogonal_matrix(wavelet: str, n: int, dtype: torch.dtype, device: torch.d
     """Return one level of the transform of n values, n even, as a sparse matrix `(n, n)`.
 
     Row r of the first n/2 is Σ_k h_k x[2r + L/2 − k] with the low pass h of L taps, of the others
-    with the high pass g_k = (−1)^(k+1) h_{L−1−k}. Rows that reach over an end lose those
-    taps; they are made orthogonal to each other, and are to all others.
+    with the high pass g_k = (−1)^(k+1) h_{L−1−k}. Rows that extend over an end lose the taps there.
+    They are made orthogonal to each other; to the other rows they are orthogonal already.
     """
     low = _low_pass(wavelet)
     taps = torch.arange(len(low))
     high = low.flip(0) * (2.0 * (taps % 2) - 1)
     columns = 2 * torch.arange(n // 2)[:, None] + len(low) // 2 - taps
     columns, values = columns.repeat(2, 1), torch.stack([low, high]).repeat_interleave(n // 2, 0)
-    inside = (columns >= 0) & (columns < n)
+    is_inside = (columns >= 0) & (columns < n)
     rows = torch.arange(n)[:, None].expand_as(columns)
-    whole = inside.all(1)
-    cut = (~whole).nonzero().flatten()
-    indices = [torch.stack([rows[whole].flatten(), columns[whole].flatten()])]
-    entries = [values[whole].flatten()]
-    if len(cut):
-        touched = columns[cut][inside[cut]].unique()
-        short = values.new_zeros(len(cut), n)
-        short[torch.where(inside[cut])[0], columns[cut][inside[cut]]] = values[cut][inside[cut]]
-        q = torch.linalg.qr(short[:, touched].T).Q.T
-        indices.append(torch.stack([cut.repeat_interleave(len(touched)), touched.repeat(len(cut))]))
+    is_complete = is_inside.all(1)
+    cut_rows = (~is_complete).nonzero().flatten()
+    indices = [torch.stack([rows[is_complete].flatten(), columns[is_complete].flatten()])]
+    entries = [values[is_complete].flatten()]
+    if len(cut_rows):
+        # Boundary filters by QR of the cut rows, on the columns that they have entries in.
+        is_inside, columns, values = is_inside[cut_rows], columns[cut_rows], values[cut_rows]
+        used_columns = columns[is_inside].unique()
+        boundary = values.new_zeros(len(cut_rows), n)
+        boundary[torch.where(is_inside)[0], columns[is_inside]] = values[is_inside]
+        q = torch.linalg.qr(boundary[:, used_columns].T).Q.T
+        row_index = cut_rows.repeat_interleave(len(used_columns))
+        indices.append(torch.stack([row_index, used_columns.repeat(len(cut_rows))]))
         entries.append(q.flatten())
     matrix = torch.sparse_coo_tensor(
         torch.cat(indices, 1), torch.cat(entries), (n, n), check_invariants=True
@@ -144,6 +154,7 @@ def _low_pass(wavelet: str) -> Tensor:
 
 
 def _soft(values: Tensor, threshold: Tensor) -> Tensor:
+    """Return values that are moved towards 0 by at most the threshold."""
     return values - torch.maximum(torch.minimum(values, threshold), -threshold)
 
 

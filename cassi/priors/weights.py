@@ -1,4 +1,4 @@
-"""Weights of networks, from files that can hold nothing but tensors."""
+"""Weights of networks: reading files without executing anything, and loading them."""
 
 import argparse
 import hashlib
@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from cassi.checks import check_fetched, check_readable, read_regular
 
-_PLAIN = (
+# Keys of the plain weights in a checkpoint, those of the optimizer.
+_WEIGHT_KEYS = (
     "state_dict",
     "model_state_dict",
     "model",
@@ -25,21 +26,23 @@ _PLAIN = (
     "weights",
     "module",
 )
-"""Keys of the plain weights in a checkpoint, those of the optimizer."""
-_AVERAGED = ("ema", "params_ema", "ema_state_dict", "state_dict_ema", "model_ema", "ema_model")
-"""Keys of their moving average."""
+# Keys of their moving average.
+_AVERAGE_KEYS = ("ema", "params_ema", "ema_state_dict", "state_dict_ema", "model_ema", "ema_model")
+# Parallel training, `torch.compile` and training modules put these before every name.
 _PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "network.")
-"""What parallel training, `torch.compile` and training modules put before every name."""
+# Moving averages and profilers leave these entries among the weights.
 _COUNTERS = ("n_averaged", "total_ops", "total_params")
-"""Entries that averages and profilers leave among the weights."""
-_DISPENSABLE = "num_batches_tracked"
-"""Written since torch 0.4.1; nothing is computed from it."""
-_LARGEST_HEADER, _LARGEST_OLD = 1 << 24, 1 << 29
-"""Bytes: of the header of a safetensors file; of a file of torch before 1.6, read as a whole."""
+# torch writes this counter of batch norms since 0.4.1. Nothing here is computed from it, so it may
+# be missing.
+_OPTIONAL_SUFFIX = "num_batches_tracked"
+# A longer header of a safetensors file is refused before it is read: a file may claim any length.
+_MAX_HEADER_BYTES = 1 << 24
+# A file of torch before 1.6 is read into memory as a whole, at most this many bytes.
+_MAX_OLD_FILE_BYTES = 1 << 29
 CHECKSUM = "sha256"
 """Key, in the metadata of a safetensors file, of the checksum of its tensors."""
 SHOWN = 4
-"""Names that a message gives of each kind."""
+"""Largest number of names of each kind that a message lists."""
 
 
 Average = Mapping[str, Tensor] | Sequence[Tensor]
@@ -47,7 +50,7 @@ Average = Mapping[str, Tensor] | Sequence[Tensor]
 
 
 class MisfitError(ValueError):
-    """Weights of another network."""
+    """Names or shapes of weights do not fit a network. `shapes` are those of the weights."""
 
     def __init__(self, message: str, shapes: Mapping[str, torch.Size]) -> None:
         super().__init__(message)
@@ -56,14 +59,14 @@ class MisfitError(ValueError):
 
 @runtime_checkable
 class _Partial(Protocol):
-    """A network that needs only some of what its files hold."""
+    """A network whose files hold weights that it does not need."""
 
     unneeded: Sequence[str]
 
 
 @runtime_checkable
 class _Stateful(Protocol):
-    """A network, or torch_ema's average."""
+    """A network, or the moving average of torch_ema."""
 
     def state_dict(self) -> object: ...
 
@@ -77,12 +80,12 @@ def load_weights(
 
     - a `state_dict`;
     - a checkpoint that holds one under `state_dict`, `model_state_dict`, `model`, `net`, `network`,
-      `params`, `weights` or `module`, the first of these that is there, and perhaps its moving
-      average under `ema`, `params_ema`, `ema_state_dict`, `state_dict_ema`, `model_ema` or
+      `params`, `weights` or `module`: the first key in this order counts. It may also hold a moving
+      average, under `ema`, `params_ema`, `ema_state_dict`, `state_dict_ema`, `model_ema` or
       `ema_model`;
-    - a moving average alone. By name, or as a list in the order of `network.parameters()`, as
-      `torch_ema` writes it (`shadow_params`). Of buffers there is no average: they come from the
-      weights beside it;
+    - a moving average alone, by name, or as a list in the order of `network.parameters()`, as
+      `torch_ema` writes it (`shadow_params`). Averages have no buffers: these come from the plain
+      weights of the same file;
     - a checkpoint of cassi-train, `.ckpt`.
 
     All names may begin with `module.`, `_orig_mod.`, `model.`, `net.` or `network.`. Nothing in a
@@ -92,8 +95,9 @@ def load_weights(
         network: changed in place. If it has an attribute `unneeded`, names that begin with one of
             its entries belong to the training only and are left out.
         path: the file.
-        ema: None takes the moving average where the file holds one: published figures are those of
-            the average. True requires it. False takes the plain weights, those of the optimizer.
+        ema: None takes the moving average if the file holds one, because published figures are
+            those of the average. True requires it. False takes the plain weights, those of the
+            optimizer.
 
     Raises:
         OSError: the file cannot be read.
@@ -103,36 +107,38 @@ def load_weights(
     """
     file = Path(path).expanduser()
     content = read_file(file)
-    plain, average = _find(content)
-    if plain is None and average is None:
-        raise ValueError(_say_none(file, content))
+    weights, average = _weights_and_average(content)
+    if weights is None and average is None:
+        raise ValueError(_no_weights_message(file, content))
     if ema and average is None:
         raise ValueError(f"weights {file}: it holds no moving average; leave out ema=True")
-    if plain is None and ema is False:
+    if weights is None and ema is False:
         raise ValueError(f"weights {file}: it holds a moving average only; leave out ema=False")
     expected = network.state_dict()
-    state = {} if plain is None else _unwrap(plain, expected)
+    state = {} if weights is None else _unwrap(weights, expected)
     if average is not None and ema is not False:
-        state |= _average(network, average, expected, file)
-    unneeded = tuple(network.unneeded) if isinstance(network, _Partial) else ()
-    state = {k: v for k, v in state.items() if k in expected or not k.startswith(unneeded)}
+        state |= _average_by_name(network, average, expected, file)
+    unneeded_prefixes = tuple(network.unneeded) if isinstance(network, _Partial) else ()
+    state = {k: v for k, v in state.items() if k in expected or not k.startswith(unneeded_prefixes)}
     for key, value in expected.items():
-        if key.endswith(_DISPENSABLE):
+        if key.endswith(_OPTIONAL_SUFFIX):
             state.setdefault(key, value)
     check_fit(state, network, f"weights {file}: not those of")
     _check_finite(state, expected, file)
     network.load_state_dict(state)
 
 
-def _say_none(file: Path, content: object) -> str:
-    """Say that a file has no weights, and under which keys there are some."""
+def _no_weights_message(file: Path, content: object) -> str:
+    """Return the message that a file has no weights, with the keys that hold some."""
     parts = content.items() if isinstance(content, Mapping) else ()
-    named = [key for key, part in parts if _find(part) != (None, None)]
-    there = f"got them under {', '.join(map(repr, named[:SHOWN]))}" if named else "got none"
-    chosen = f"torch.load({str(file)!r})[{named[0]!r}]" if named else "network.state_dict()"
+    keys = [key for key, part in parts if _weights_and_average(part) != (None, None)]
+    content_text, source = "got none", "network.state_dict()"
+    if keys:
+        content_text = f"got them under {', '.join(map(repr, keys[:SHOWN]))}"
+        source = f"torch.load({str(file)!r})[{keys[0]!r}]"
     return (
-        f"weights {file}: expected names and tensors, {there}; write the file by "
-        f"torch.save({chosen}, FILE)"
+        f"weights {file}: expected names and tensors, {content_text}; write the file by "
+        f"torch.save({source}, FILE)"
     )
 
 
@@ -147,9 +153,12 @@ def read_file(file: Path) -> Any:
         read_metadata(file)
         return load_file(file)
     try:
-        # What torch wrote before 1.6 claims lengths that only a file in memory does not believe.
-        source = file if _is_archive(file) else BytesIO(read_regular(file, _LARGEST_OLD))
-        with torch.serialization.safe_globals(_harmless()):
+        # A file of torch before 1.6 states the lengths of its tensors. A wrong length is an error
+        # where the file is in memory; from a path torch would allocate that much.
+        source: Path | BytesIO = file
+        if not _is_archive(file):
+            source = BytesIO(read_regular(file, _MAX_OLD_FILE_BYTES))
+        with torch.serialization.safe_globals(_harmless_types()):
             return torch.load(source, map_location="cpu", weights_only=True)
     except OSError:
         raise
@@ -157,8 +166,8 @@ def read_file(file: Path) -> Any:
         text = str(error)
         if needs := re.search(r"GLOBAL (\S+)", text):
             raise ValueError(
-                f"weights {file}: holds a Python object ({needs[1]}), and to make one may run any "
-                "code; if you trust the file, where its code is at hand, run "
+                f"weights {file}: holds a Python object ({needs[1]}), and creating it may run any "
+                "code; if you trust the file, and the code of the object is installed, run "
                 "from cassi.priors.weights import find_weights; torch.save(find_weights(torch.load("
                 f"{str(file)!r}, weights_only=False)), {f'{file.stem}_weights.pth'!r})"
             ) from None
@@ -169,21 +178,26 @@ def read_file(file: Path) -> Any:
 
 
 def find_weights(content: object) -> dict[str, Average]:
-    """Return the weights in what `torch.load` makes of a file, for a file of them alone.
+    """Return the weights in the content of a checkpoint, to write them into a file of their own.
 
     Args:
-        content: a network, or a checkpoint as in `load_weights` that may hold networks and any
-            other objects.
+        content: the result of `torch.load`: a network, or a checkpoint as in `load_weights`, which
+            may hold networks and any other objects.
 
     Returns:
-        The weights as `state_dict`, their moving average as `ema`, as far as there are such.
+        The weights as `state_dict`, their moving average as `ema`; only those that exist.
+
+    Raises:
+        ValueError: there are neither weights nor an average.
     """
-    plain, average = _find(content)
-    if plain is None and average is None:
+    weights, average = _weights_and_average(content)
+    if weights is None and average is None:
         names = list(content) if isinstance(content, Mapping) else type(content).__name__
-        raise ValueError(f"expected a network or its weights, got {names}; give the one of them")
-    found = {"state_dict": plain, "ema": average}
-    return {key: value for key, value in found.items() if value is not None}
+        raise ValueError(
+            f"expected a network or its weights, got {names}; give the entry that holds them"
+        )
+    checkpoint = {"state_dict": weights, "ema": average}
+    return {key: value for key, value in checkpoint.items() if value is not None}
 
 
 def _check_fetched(file: Path) -> None:
@@ -197,14 +211,14 @@ def check_header(file: Path) -> None:
     _check_fetched(file)
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
-    if length > min(_LARGEST_HEADER, file.stat().st_size):
+    if length > min(_MAX_HEADER_BYTES, file.stat().st_size):
         raise ValueError(
             f"weights {file}: not a safetensors file (its header claims {length} bytes)"
         )
 
 
 def read_metadata(file: Path) -> dict[str, str]:
-    """Read the texts beside the tensors of a safetensors file; its checksum, if any, must fit."""
+    """Read the metadata of a safetensors file. If it has a checksum, the tensors must fit it."""
     from safetensors import SafetensorError, safe_open
 
     check_header(file)
@@ -220,8 +234,8 @@ def read_metadata(file: Path) -> dict[str, str]:
 
 
 def digest_tensors(stream: BinaryIO) -> str:
-    """Return the checksum of what follows the header of a safetensors file."""
-    # The format: the header's length in 8 bytes, the header, all tensors.
+    """Return the checksum of the tensors of a safetensors file, which follow its header."""
+    # A file begins with the length of the header, 8 bytes; then come the header and all tensors.
     stream.seek(int.from_bytes(stream.read(8), "little"), os.SEEK_CUR)
     digest = hashlib.sha256()
     while block := stream.read(2**20):
@@ -230,25 +244,29 @@ def digest_tensors(stream: BinaryIO) -> str:
 
 
 def _is_archive(file: Path) -> bool:
-    """Refuse an archive that claims more than the file holds, or whose sums do not fit.
+    """Tell whether a file is an archive of torch since 1.6.
 
-    torch compresses nothing, and does not look at the sums.
+    Raises:
+        ValueError: the archive claims more bytes than the file holds, or a checksum does not fit.
     """
     if not zipfile.is_zipfile(file):
         return False
     with zipfile.ZipFile(file) as archive:
         members = archive.infolist()
-        claimed = sum(member.file_size for member in members)
-        if claimed > file.stat().st_size or any(member.compress_type for member in members):
-            raise ValueError(f"it claims {claimed} bytes of data or is compressed")
-        if (damaged := archive.testzip()) is not None:
-            raise ValueError(f"it is damaged at {damaged}")
+        size = sum(member.file_size for member in members)
+        # torch writes no compressed members. A small compressed one could fill the memory.
+        if size > file.stat().st_size or any(member.compress_type for member in members):
+            raise ValueError(f"it claims {size} bytes of data or is compressed")
+        # torch does not check the checksums of the members.
+        if (damaged_member := archive.testzip()) is not None:
+            raise ValueError(f"it is damaged at {damaged_member}")
     return True
 
 
-def _harmless() -> list[Any]:
-    # Scores and options lie beside the weights in many checkpoints: numbers of NumPy, in whose
-    # releases the module that makes them had two names, and Namespaces, which only hold values.
+def _harmless_types() -> list[Any]:
+    """Return the types besides tensors that a file may hold: they run no code of the file."""
+    # Many checkpoints also hold scores and options: numbers of NumPy, and Namespaces, which only
+    # hold values. The module that makes NumPy's numbers has two names, by release.
     import numpy as np
 
     make = np.float64(0).__reduce__()[0]
@@ -257,10 +275,10 @@ def _harmless() -> list[Any]:
     return [*((make, name) for name in names), np.dtype, *kinds, argparse.Namespace]
 
 
-def _find(content: object) -> tuple[Mapping[str, Tensor] | None, Average | None]:
-    """Return the weights of a file and their moving average, each None where it has none."""
+def _weights_and_average(content: object) -> tuple[Mapping[str, Tensor] | None, Average | None]:
+    """Return the weights in the content of a file and their moving average; None for either."""
     if isinstance(content, _Stateful) and callable(content.state_dict):
-        return _find(content.state_dict())
+        return _weights_and_average(content.state_dict())
     if _is_list(content):
         return None, content
     if not isinstance(content, Mapping):
@@ -272,15 +290,18 @@ def _find(content: object) -> tuple[Mapping[str, Tensor] | None, Average | None]
             return None, content[key]
     if "averaging_state" in content and "current_model_state" in content:  # Lightning's
         return content["current_model_state"], content.get("state_dict")
-    plain = average = None
-    for key in _AVERAGED:
-        own, averaged = _find(content.get(key))
-        average = average if average is not None else averaged if averaged is not None else own
-    for key in _PLAIN:
-        own, averaged = _find(content.get(key))
-        plain = plain if plain is not None else own
-        average = average if average is not None else averaged
-    return plain, average
+    # A key may hold a whole checkpoint, with weights and an average. Under a key of averages the
+    # weights of that checkpoint are an average as well, if it has no other one.
+    weights = average = None
+    for key in _AVERAGE_KEYS:
+        nested_weights, nested_average = _weights_and_average(content.get(key))
+        if average is None:
+            average = nested_weights if nested_average is None else nested_average
+    for key in _WEIGHT_KEYS:
+        nested_weights, nested_average = _weights_and_average(content.get(key))
+        weights = nested_weights if weights is None else weights
+        average = nested_average if average is None else average
+    return weights, average
 
 
 def _is_state(content: object) -> TypeGuard[Mapping[str, Tensor]]:
@@ -300,7 +321,7 @@ def _is_list(content: object) -> TypeGuard[Sequence[Tensor]]:
 
 
 def _unwrap(state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights under the names that they had before anything was wrapped around them."""
+    """Return the weights under the names of the network, without the prefixes of wrappers."""
     result = {
         key: value
         for key, value in state.items()
@@ -310,9 +331,9 @@ def _unwrap(state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict
         result = {key.removeprefix(prefix): value for key, value in result.items()}
     for key in [key for key in result if key not in expected]:
         # A part of the network may have been wrapped, not all of it.
-        inner = key.replace("_orig_mod.", "")
-        # There are networks with a part that is named so, hence not always.
-        for name in (inner, inner.replace("module.", "")):
+        inner_name = key.replace("_orig_mod.", "")
+        # Some networks have a part that is named `module`, so the name with it is tried first.
+        for name in (inner_name, inner_name.replace("module.", "")):
             if name in expected and name not in result:
                 result[name] = result.pop(key)
                 break
@@ -323,51 +344,56 @@ def _common_prefix(names: Mapping[str, Tensor]) -> str | None:
     return next((p for p in _PREFIXES if all(name.startswith(p) for name in names)), None)
 
 
-def _average(
+def _average_by_name(
     network: nn.Module, average: Average, expected: Mapping[str, Tensor], file: Path
 ) -> dict[str, Tensor]:
+    """Return a moving average by the names of the network."""
     parameters = dict(network.named_parameters())
-    trained = [key for key, value in parameters.items() if value.requires_grad]
+    trained_names = [key for key, value in parameters.items() if value.requires_grad]
     if isinstance(average, Mapping):
         result = _unwrap(average, expected)
-        # Weights beside it could stand in, and nobody would see that two networks were mixed.
-        if missing := [key for key in trained if key not in result]:
+        # Plain weights must not fill the gaps: nobody would see that two networks were mixed.
+        if missing := [key for key in trained_names if key not in result]:
             raise ValueError(
                 f"weights {file}: the moving average lacks {_list_names(missing, expected)}; "
                 "take the other weights with ema=False"
             )
         return result
-    for names in (list(parameters), trained):
+    # Some averages have all parameters, others only those that were trained.
+    for names in (list(parameters), trained_names):
         if len(names) == len(average):
             values = {parameters[key]: value for key, value in zip(names, average, strict=True)}
-            # A tensor under two names is in the list once.
-            everywhere = network.named_parameters(remove_duplicate=False)
-            return {key: values[p] for key, p in everywhere if p in values}
+            # A tensor with two names is in the list once, and the network needs both names.
+            all_names = network.named_parameters(remove_duplicate=False)
+            return {key: values[p] for key, p in all_names if p in values}
     raise ValueError(
         f"weights {file}: expected a moving average of {len(parameters)} tensors, the parameters "
         f"of this {type(network).__name__}, got {len(average)}"
     )
 
 
-def check_fit(state: Mapping[str, Tensor], network: nn.Module, what: str) -> None:
-    """Raise `MisfitError`, beginning with `what`, unless names and shapes are a network's."""
+def check_fit(state: Mapping[str, Tensor], network: nn.Module, prefix: str) -> None:
+    """Raise `MisfitError`, its message after a prefix, unless names and shapes are a network's."""
     expected = network.state_dict()
     missing = [key for key in expected if key not in state]
     unknown = [key for key in state if key not in expected]
-    other = [k for k in expected if k in state and state[k].shape != expected[k].shape]
+    other_shape = [k for k in expected if k in state and state[k].shape != expected[k].shape]
     parts = [f"{_list_names(missing, expected)} missing"] if missing else []
     parts += [f"{_list_names(unknown, state)} unknown"] if unknown else []
-    parts += [f"{_list_names(other, state, expected)} of another shape"] if other else []
+    parts += (
+        [f"{_list_names(other_shape, state, expected)} of another shape"] if other_shape else []
+    )
     if parts:
         raise MisfitError(
-            f"{what} this {type(network).__name__}: {'; '.join(parts)}",
+            f"{prefix} this {type(network).__name__}: {'; '.join(parts)}",
             {key: value.shape for key, value in state.items()},
         )
 
 
 def _check_finite(state: Mapping[str, Tensor], expected: Mapping[str, Tensor], file: Path) -> None:
-    """Raise ValueError where weights are not finite, which those of the new network are."""
+    """Raise ValueError where weights are not finite."""
     for key in expected:
+        # A value that is not finite in the new network may be so in the file too.
         if not state[key].isfinite().all() and expected[key].isfinite().all():
             kind = "hold NaN" if state[key].isnan().any() else "are not finite"
             raise ValueError(
@@ -376,12 +402,16 @@ def _check_finite(state: Mapping[str, Tensor], expected: Mapping[str, Tensor], f
 
 
 def _list_names(
-    names: Sequence[str], tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor] | None = None
+    names: Sequence[str],
+    tensors: Mapping[str, Tensor],
+    expected: Mapping[str, Tensor] | None = None,
 ) -> str:
-    shown = []
+    """Return the first names with their shapes, and how many there are."""
+    items = []
     for name in names[:SHOWN]:
-        shape = f"{name} {tuple(tensors[name].shape)}"
-        shown.append(f"{shape} for {tuple(wanted[name].shape)}" if wanted else shape)
-    more = [f"and {len(names) - SHOWN} more"] if len(names) > SHOWN else []
+        text = f"{name} {tuple(tensors[name].shape)}"
+        items.append(f"{text} for {tuple(expected[name].shape)}" if expected else text)
+    if len(names) > SHOWN:
+        items.append(f"and {len(names) - SHOWN} more")
     noun = "tensor" if len(names) == 1 else "tensors"
-    return f"{len(names)} {noun} ({', '.join([*shown, *more])})"
+    return f"{len(names)} {noun} ({', '.join(items)})"

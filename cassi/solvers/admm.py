@@ -16,9 +16,9 @@ from cassi.solvers.statistics import Statistics
 
 @dataclass(frozen=True)
 class AdmmState(State):
-    """The cube x, and the argument v + u of the prior that gave it."""
+    """The cube x, and `argument`, the v + u to which the prior was applied."""
 
-    total: Tensor
+    argument: Tensor
 
 
 AnyState = AdmmState | Components
@@ -45,7 +45,7 @@ class ADMM(Algorithm[AnyState]):
 
     rho: float = 0.01
     relaxation: float = 1.0
-    damped: ClassVar[bool] = True
+    is_damped: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not self.rho > 0:
@@ -75,21 +75,24 @@ class ADMM(Algorithm[AnyState]):
             if isinstance(state, Components):
                 return step_components(state, y, system, prior, sigma, rho, self.relaxation)
         assert isinstance(state, AdmmState)  # a run has one prior
-        total = self._fit(state, y, system, rho)
-        x = prior(total, sigma)
-        # Only the data step that is written out needs it; a network's stages do without.
-        residual = y - system(x) if _is_written_out(system) else None
-        return AdmmState(x, total, residual=residual)
+        argument = self._fit(state, y, system, rho)
+        x = prior(argument, sigma)
+        # Only the explicit data step of `_fit` uses the residual. The stages of a network have no
+        # such camera, and save a forward pass.
+        residual = y - system(x) if _has_explicit_step(system) else None
+        return AdmmState(x, argument, residual=residual)
 
     def _fit(self, state: AdmmState, y: Tensor, system: LinearSystem, rho: Rho) -> Tensor:
+        """Return v + u, the next argument of the prior."""
         # With t = v + u of the last step: x − u = 2x − t, and the relaxed v + u = t + r (v − x).
-        x, total, r = state.x, state.total, self.relaxation
-        if not _is_written_out(system):
-            return total + r * (system.data_step(torch.lerp(total, x, 2.0), y, rho) - x)
-        # The data step written out, so that its cubes are not: v = 2x − t + Aᵀz.
-        seen = y - system(x) if state.residual is None else state.residual
-        z = system.gram_solve(2 * seen - (y - system(total)), rho)
-        return system.add_adjoint(torch.lerp(total, x, r), r * z)
+        x, argument, r = state.x, state.argument, self.relaxation
+        if not _has_explicit_step(system):
+            return argument + r * (system.data_step(torch.lerp(argument, x, 2.0), y, rho) - x)
+        # With v = 2x − t + Aᵀz only z is solved for, on the detector. The cubes of the data step
+        # are never stored, and the residual of x is that of the last step.
+        residual = y - system(x) if state.residual is None else state.residual
+        z = system.gram_solve(2 * residual - (y - system(argument)), rho)
+        return system.add_adjoint(torch.lerp(argument, x, r), r * z)
 
     def objective(
         self, state: AnyState, y: Tensor, system: LinearSystem, penalty: Tensor, rho: Rho
@@ -100,6 +103,9 @@ class ADMM(Algorithm[AnyState]):
         return data_misfit(state.x, y, system) + rho * penalty
 
 
-def _is_written_out(system: LinearSystem) -> TypeGuard[Camera]:
-    """Tell whether the data step is written out: conjugate gradients would end elsewhere."""
+def _has_explicit_step(system: LinearSystem) -> TypeGuard[Camera]:
+    """Tell whether the data step is computed by its parts: where `gram_solve` is exact.
+
+    Conjugate gradients stop at a tolerance, so another right-hand side ends in another cube.
+    """
     return is_camera(system) and system.is_closed

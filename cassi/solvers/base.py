@@ -1,4 +1,4 @@
-"""The protocols of iterative reconstruction."""
+"""The protocols of iterative reconstruction: algorithms, callbacks, solutions, reconstructors."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ S = TypeVar("S")
 def begin(prior: Prior, system: LinearSystem | None = None) -> Prior:
     """Return the prior for one run: `prior.begin()`, or the prior itself if it has no `begin`.
 
-    The result keeps the method `penalty` of the prior, if there is one. A camera that knows more of
-    the scene than its measurement puts what it knows around the prior.
+    The result keeps the method `penalty` of the prior, if there is one. A camera that has a guide
+    of the scene wraps the prior (`around_prior`).
     """
     run = prior.begin() if isinstance(prior, Remembering) else prior
     if is_proximal(prior) and not is_proximal(run):
-        run.penalty = prior.penalty  # type: ignore[attr-defined]  # made for this run alone
+        run.penalty = prior.penalty  # type: ignore[attr-defined]  # an object of this run alone
     return system.around_prior(run) if system is not None and is_camera(system) else run
 
 
@@ -59,67 +59,74 @@ class State:
         """Return ‖x‖."""
         return Length(norm(self.x))
 
-    def distance(self, other: State) -> Length:
-        """Return ‖x − x'‖ from another state."""
-        return Length(norm(self.x - other.x))
+    def distance(self, previous: State) -> Length:
+        """Return ‖x − x'‖ from the previous state."""
+        return Length(norm(self.x - previous.x))
 
 
 class Length(NamedTuple):
-    """A length √(Σ (norms·scales)² + Σ squares), of which the host makes a number of its parts."""
+    """A Euclidean length in parts: √(Σ (norms·scales)² + Σ squares), which the host adds up.
+
+    The parts stay on the device until `read`. So many lengths cost the host one wait.
+    """
 
     norms: Tensor
     scales: Tensor | None = None
     """Shaped like the norms; None is 1."""
     squares: Tensor | None = None
-    """What rounding takes below 0 is 0."""
+    """Squares. A negative one, which only rounding makes, counts as 0."""
 
     @staticmethod
     def read(lengths: Sequence[Length]) -> list[float]:
-        """Return the numbers; the host waits once."""
+        """Return the lengths as numbers; the host waits once."""
         if not lengths:
             return []
-        parts = {id(t): t for length in lengths for t in length if t is not None}
-        rest = iter(torch.cat([part.flatten() for part in parts.values()]).tolist())
-        told = {key: list(itertools.islice(rest, part.numel())) for key, part in parts.items()}
+        # Lengths may share a tensor, such as the scales of one basis. It is copied once.
+        tensors = {id(t): t for length in lengths for t in length if t is not None}
+        numbers = iter(torch.cat([tensor.flatten() for tensor in tensors.values()]).tolist())
+        values_of = {
+            key: list(itertools.islice(numbers, tensor.numel())) for key, tensor in tensors.items()
+        }
 
-        def number(norms: Tensor, scales: Tensor | None, squares: Tensor | None) -> float:
-            values = told[id(norms)]
+        def add_up(norms: Tensor, scales: Tensor | None, squares: Tensor | None) -> float:
+            values = values_of[id(norms)]
             if scales is not None:
-                values = list(map(operator.mul, values, told[id(scales)]))
-            beside = [] if squares is None else told[id(squares)]
-            return math.hypot(*values, *(math.sqrt(max(0.0, square)) for square in beside))
+                values = list(map(operator.mul, values, values_of[id(scales)]))
+            square_values = [] if squares is None else values_of[id(squares)]
+            return math.hypot(*values, *(math.sqrt(max(0.0, square)) for square in square_values))
 
-        return [number(*length) for length in lengths]
+        return [add_up(*length) for length in lengths]
 
 
 def norm(value: Tensor) -> Tensor:
-    """Return ‖value‖, a scalar, in float32 at least."""
+    """Return ‖value‖, a scalar, in float32 at least: float16 overflows above 65504."""
     return (value.float() if value.dtype.itemsize < 4 else value).norm()
 
 
 @runtime_checkable
 class Algorithm(Protocol[S]):
-    """Two pure functions; an algorithm owns no loop, no tensors and no schedule.
+    """An iteration as two pure functions, `init` and `step`.
 
-    Algorithms are subclasses, as `cassi.solvers.GAP`.
+    An algorithm owns no loop, no tensors and no schedule. Algorithms are subclasses, as
+    `cassi.solvers.GAP`.
     """
 
-    damped: ClassVar[bool] = False
+    is_damped: ClassVar[bool] = False
     """Whether ρ is the damping of a data step: solvers raise it for noisy measurements."""
-    divides: ClassVar[bool] = False
-    """Whether it fits y exactly in the end: noise of dark pixels, divided by their light, comes
-    back."""
+    fits_exactly: ClassVar[bool] = False
+    """Whether the last cube fits y exactly. The noise of dark pixels, divided by their small
+    transmission, is then in the cube, and the signal level must count these pixels."""
 
     @property
     def rho(self) -> float:
-        """The ρ >= 0 of the data step where no schedule gives another."""
+        """The ρ >= 0 of the data step; a schedule of the solver replaces it."""
 
     def init(
         self, y: Tensor, system: LinearSystem, x0: Tensor, statistics: Statistics | None = None
     ) -> S:
         """Return the first state, with the first cube x0 `(B, C, H, W)`.
 
-        `statistics` are those of the whole measurement, where y is a part of it.
+        `statistics` are those of the whole measurement, where y is a part of one.
         """
 
     def step(
@@ -130,9 +137,10 @@ class Algorithm(Protocol[S]):
     def objective(
         self, state: S, y: Tensor, system: LinearSystem, penalty: Tensor, rho: Rho
     ) -> Tensor | None:
-        """Return what it minimises with a prior of this R(x), `(B,)`; None where that is nothing.
+        """Return the objective that it minimises, `(B,)`; None if it minimises none.
 
-        See `cassi.solvers.objective.evaluate_objective`.
+        `penalty` is the R(x) of the prior, `(B,)`; see
+        `cassi.solvers.objective.evaluate_objective`.
         """
         return None
 
@@ -148,10 +156,11 @@ class Iteration:
     change: float
     """‖x − x_previous‖/‖x‖"""
     seconds: float
-    """Since the start, without the time of callbacks and of the objective."""
+    """Seconds since the start, without those of callbacks and of the objective."""
     sigma: float
+    """Strength of the prior."""
     objective: float | None = None
-    """The value that algorithm and prior minimise, where it was asked for and is defined."""
+    """The value that algorithm and prior minimise. None where it is not recorded or not defined."""
 
 
 Callback = Callable[[Iteration, Any], bool | None]
@@ -160,15 +169,15 @@ Callback = Callable[[Iteration, Any], bool | None]
 
 @runtime_checkable
 class Selective(Protocol):
-    """A callback that needs the cube of some iterations only: to make it takes time."""
+    """A callback that needs the cube of some iterations only. Each cube that is made takes time."""
 
     def wants(self, iteration: Iteration) -> bool:
-        """Return whether the cube is needed; it may be None where not."""
+        """Return whether the callback needs the cube. Without need it may get None."""
 
 
-def is_sampled(index: int, every: int, last: int) -> bool:
-    """Return whether an iteration is the first, one of every so many, or the last."""
-    return index in (1, last) or index % every == 0
+def is_sampled(index: int, interval: int, last: int) -> bool:
+    """Return whether an iteration is the first, a multiple of the interval, or the last."""
+    return index in (1, last) or index % interval == 0
 
 
 def wants_cube(callback: Callback, iteration: Iteration) -> bool:
@@ -176,21 +185,21 @@ def wants_cube(callback: Callback, iteration: Iteration) -> bool:
     return not isinstance(callback, Selective) or bool(callback.wants(iteration))
 
 
-class Relay:
-    """A callback that another one is called through, with cubes and iterations as it wants them.
+class CallbackWrapper:
+    """A callback around another one, which converts the cubes and iterations that this one gets.
 
     Args:
         callback: the other one, or None.
-        cube: what it is given for a cube.
-        iteration: what it is given for an iteration.
-        is_over: ends the run where the other one does not.
+        cube: converts a cube.
+        iteration: converts the statistics of an iteration.
+        is_over: ends the run, in addition to the other callback.
     """
 
     def __init__(
         self,
         callback: Callback | None,
         cube: Callable[[Tensor], Tensor] = lambda x: x,
-        iteration: Callable[[Iteration], Iteration] = lambda each: each,
+        iteration: Callable[[Iteration], Iteration] = lambda iteration: iteration,
         is_over: Callable[[], bool] = lambda: False,
     ) -> None:
         self.callback, self.cube, self.iteration, self.is_over = callback, cube, iteration, is_over
@@ -208,7 +217,7 @@ class Relay:
 
 
 class Along(NamedTuple):
-    """A cube on even bands along the dispersion."""
+    """A cube on a spectral grid: on even bands along the dispersion."""
 
     x: Tensor
     """`(B, G, H, W)`"""
@@ -227,14 +236,14 @@ class Solution:
     noise: Tensor | None = None
     """Noise level that the method used, relative to the root mean square of y, `(B,)`.
 
-    It comes from smooth windows or from held-out pixels. None where the method needs no level."""
+    The level comes from smooth windows or from held-out pixels. None if it needs no level."""
     stopped: Any = None
-    """A `cassi.solvers.early_stopping.StoppingPoint`, where held-out pixels stopped the run."""
+    """A `cassi.solvers.early_stopping.StoppingPoint`; None where no held-out pixels were used."""
     along: Along | None = None
-    """The cube along the dispersion that x was read from; None where x was computed itself."""
+    """The cube on the spectral grid from which x was interpolated; None where there is no grid."""
 
     def measured(self, system: LinearSystem) -> Tensor:
-        """Return what the camera measures of the cube, `(B, K, H', W')`."""
+        """Return A x, the measurement of the cube by the camera, `(B, K, H', W')`."""
         if self.along is None:
             return system(self.x)
         return self.along.grid.camera(system)(self.along.x)
@@ -251,11 +260,11 @@ class Solution:
 
 @dataclass(frozen=True)
 class Pass:
-    """The result of the finished passes of a run, or of the method that made its first cube.
+    """The cube after some passes of a run, or the first cube of the run.
 
     Attributes:
-        passes: number of finished passes.
-        x: their result, `(B, C, H, W)`.
+        passes: number of finished passes; 0 for the first cube.
+        x: the cube, `(B, C, H, W)`.
         history: statistics of all their iterations.
         noise: noise level that the method used, `(B,)`; see `Solution`.
     """
@@ -267,13 +276,13 @@ class Pass:
 
 
 class Checkpoint(Protocol):
-    """Keeps the first cube and the result of the last pass, for a run that resumes."""
+    """Stores the first cube and the result of the last pass, for a run that resumes."""
 
     def read(self, name: str) -> Pass | None:
-        """Return what was kept under a name, `start` or `pass`; None if there is nothing."""
+        """Return the result that is stored as `start` or `pass`; None if there is none."""
 
-    def write(self, name: str, done: Pass) -> None:
-        """Keep a result in place of the last one of this name."""
+    def write(self, name: str, result: Pass) -> None:
+        """Store a result under a name, in place of an earlier one."""
 
 
 class Options(TypedDict, total=False):
@@ -282,11 +291,12 @@ class Options(TypedDict, total=False):
     Attributes:
         x0: first cube `(B, C, H, W)`, in the units of the result.
         callback: called after every iteration with statistics and cube; True stops.
-        objective: record the objective of the first iteration, of every so many and of the last,
-            where there is one; of a solver in units of the squared signal level. 0 is of none.
+        objective: interval in iterations at which the objective is recorded, besides the first
+            and the last iteration; 0 records none. A solver's is in units of the squared signal
+            level.
         statistics: of the whole measurement, where y is a part of one.
-        checkpoint: keeps the results of passes, and has those of an earlier run; a method without
-            passes leaves it alone.
+        checkpoint: stores the results of passes, and has those of an earlier run; a method
+            without passes ignores it.
     """
 
     x0: Tensor | None
@@ -297,27 +307,31 @@ class Options(TypedDict, total=False):
 
 
 def take(
-    given: Options, owner: str = ""
+    options: Options, owner: str = ""
 ) -> tuple[Tensor | None, Callback | None, int, Statistics | None]:
-    """Return first cube, callback, objective and statistics.
+    """Return first cube, callback, objective and statistics of `Options`.
 
     A method that takes no first cube names itself as the `owner`.
+
+    Raises:
+        TypeError: an option is unknown.
+        ValueError: a first cube for a method that takes none.
     """
-    if unknown := given.keys() - Options.__optional_keys__:
-        known = ", ".join(sorted(Options.__optional_keys__))
-        raise TypeError(f"run: expected {known}, got {', '.join(sorted(unknown))}")
-    x0 = given.get("x0")
+    if unknown := options.keys() - Options.__optional_keys__:
+        expected = ", ".join(sorted(Options.__optional_keys__))
+        raise TypeError(f"run: expected {expected}, got {', '.join(sorted(unknown))}")
+    x0 = options.get("x0")
     if owner and x0 is not None:
         raise ValueError(f"x0: expected None, a {owner} takes no first cube")
-    return x0, given.get("callback"), given.get("objective", 0), given.get("statistics")
+    return x0, options.get("callback"), options.get("objective", 0), options.get("statistics")
 
 
 @runtime_checkable
 class Runs(Protocol):
-    """What is taken for a reconstructor."""
+    """Any object with a method `run`: checks accept it as a reconstructor."""
 
-    def run(self, y: Tensor, system: LinearSystem, **given: Unpack[Options]) -> Solution:
-        """Reconstruct y `(B, K, H, W')`, a measurement of the camera, and report how it went."""
+    def run(self, y: Tensor, system: LinearSystem, **options: Unpack[Options]) -> Solution:
+        """Reconstruct y `(B, K, H', W')`, a measurement of the camera; return cube and history."""
 
 
 class Reconstructor(Runs, Protocol):
@@ -333,7 +347,7 @@ class Reconstructor(Runs, Protocol):
 
     @property
     def shares_batch(self) -> bool:
-        """Whether the result of a sample does not depend on the rest of its batch."""
+        """Whether the result of a sample is independent of the other samples of its batch."""
 
     @property
     def network(self) -> nn.Module | None:

@@ -1,4 +1,7 @@
-"""ADMM on the components of a cube: where the prior is one on components, no cube is made."""
+"""ADMM on the spectral components of a cube, for priors that work on components.
+
+A cube has many more values than its components, so an iteration makes no cube.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,36 +19,37 @@ from cassi.solvers.linear_system import LinearSystem, Rho, SubspaceSystem, is_ca
 
 @dataclass(frozen=True, eq=False)
 class Components:
-    """Where ADMM stands: x = F c, and what the prior was applied to, t = F a − Aᵀs.
+    """The state of ADMM: the cube x = F c, and the argument of the prior, t = F a − Aᵀs.
 
-    What of t is neither in the subspace nor in the range of Aᵀ is left out. It has no part in the
-    result: the prior does not see it, and there is none as soon as the basis stays.
+    A is the camera, and F makes cubes of components (`Basis.synthesis`). The part of t that is
+    neither in the subspace nor in the range of Aᵀ is not stored. It has no influence on the
+    result: the prior does not see it, and it is zero while the basis stays.
     """
 
     components: Tensor
     """c, `(B, R, H, W)`."""
-    total: Tensor
+    argument: Tensor
     """a, `(B, R, H, W)`."""
-    light: Tensor
+    detector_image: Tensor
     """s, `(B, K, H', W')`."""
-    left: Tensor
+    argument_residual: Tensor
     """y − A t."""
     residual: Tensor
     """y − A x."""
     basis: Basis
-    """Has F."""
+    """The spectral basis, with F; see `cassi.prior_protocols.Basis`."""
     dtype: torch.dtype
-    """Of the cube."""
+    """The dtype of the cube."""
     run: Runner
-    """Runs what an iteration does on the device; see `cassi.solvers.graphs`."""
-    size: Tensor
+    """Runs the device's work of an iteration; see `cassi.solvers.graphs`."""
+    component_norms: Tensor
     """Norms of the components, `(B, R)`."""
-    change: Tensor
+    change_norms: Tensor
     """Norms of the change of the components, `(B, R)`."""
-    missed: Tensor
+    residual_norm: Tensor
     """‖y − A x‖."""
-    lost: Tensor | None = None
-    """What a new basis leaves out of x', its squared norm, `(B, 1, 1)`."""
+    dropped_square: Tensor | None = None
+    """Squared norm of the part of the previous cube outside a new basis, `(B, 1, 1)`."""
 
     @cached_property
     def x(self) -> Tensor:
@@ -54,20 +58,22 @@ class Components:
 
     def misfit(self, y: Tensor, system: LinearSystem) -> Length:
         """Return ‖y − Ax‖."""
-        return Length(self.missed)
+        return Length(self.residual_norm)
 
     def norm(self) -> Length:
         """Return ‖x‖: the columns of F are orthogonal."""
-        return Length(self.size, self.basis.lengths)
+        return Length(self.component_norms, self.basis.lengths)
 
-    def distance(self, other: State | Self) -> Length:
-        """Return ‖x − x'‖ from the state before."""
-        if not isinstance(other, Components):
-            return Length(norm(self.x - other.x))
-        return Length(self.change, self.basis.lengths, self.lost)
+    def distance(self, previous: State | Self) -> Length:
+        """Return ‖x − x'‖ from the previous state."""
+        # The first state of a run may be that of plain ADMM, which has a cube.
+        if not isinstance(previous, Components):
+            return Length(norm(self.x - previous.x))
+        return Length(self.change_norms, self.basis.lengths, self.dropped_square)
 
 
-def _sizes(components: Tensor) -> Tensor:
+def _norms(components: Tensor) -> Tensor:
+    """Return the norm of each component, `(B, R, H, W)` → `(B, R)`."""
     return torch.linalg.vector_norm(components, dim=(2, 3))
 
 
@@ -76,8 +82,8 @@ def begin_components(
 ) -> Components | None:
     """Return the first state of a cube x, `(B, C, H, W)`; None where x is not finite.
 
-    K shots tell more of weak components than one: they are given up where they have 1/K² of the
-    energy.
+    K shots determine weak components better than one shot does. So a component is dropped only
+    below 1/K² of the energy limit that holds for one shot.
     """
     prior.keep(y.shape[1] ** 2)
     if not prior.start(x):
@@ -85,11 +91,23 @@ def begin_components(
     basis, analysis = prior.basis, prior.basis.analysis
     components = make_cube(x.to(analysis.dtype), analysis.mT)
     residual = y - system(x)
-    closed = is_camera(system) and system.is_closed  # conjugate gradients look at their residuals
-    run = begin_graphs(y.device) if closed else directly
-    parts = components, components, torch.zeros_like(y), residual, residual
-    unread = basis.lengths  # in the place of norms
-    return Components(*parts, basis, x.dtype, run, unread, unread, unread)
+    # Conjugate gradients read their residuals on the host, which a CUDA graph cannot record.
+    is_recordable = is_camera(system) and system.is_closed
+    # The loop reads norms from the second state on, so the three norms here are placeholders.
+    placeholder = basis.lengths
+    return Components(
+        components=components,
+        argument=components,
+        detector_image=torch.zeros_like(y),
+        argument_residual=residual,
+        residual=residual,
+        basis=basis,
+        dtype=x.dtype,
+        run=begin_graphs(y.device) if is_recordable else directly,
+        component_norms=placeholder,
+        change_norms=placeholder,
+        residual_norm=placeholder,
+    )
 
 
 def step_components(
@@ -102,31 +120,55 @@ def step_components(
     relaxation: float,
 ) -> Components:
     """Fit the measurement, apply the prior, update the multiplier; see `ADMM`."""
-    # Several shots leave little undecided: more than whole steps, in a basis that is late, swing.
+    # Several shots leave few unknowns undetermined. Over-relaxed steps would then oscillate while
+    # the basis, which is found every few iterations, lags behind.
     step = _Step(y, system, prior, relaxation if y.shape[1] == 1 else 1.0)
     if prior.is_due and (count := prior.narrow()):
-        components, total = (c[:, :count].contiguous() for c in (state.components, state.total))
-        state = replace(state, components=components, total=total, basis=prior.basis)
-    parts = state.components, state.total, state.light, state.left, state.residual
-    basis, lost, memory = state.basis, None, tuple(prior.memory or ())
+        components, argument = (
+            c[:, :count].contiguous() for c in (state.components, state.argument)
+        )
+        state = replace(state, components=components, argument=argument, basis=prior.basis)
+    tensors = (
+        state.components,
+        state.argument,
+        state.detector_image,
+        state.argument_residual,
+        state.residual,
+    )
+    basis, dropped_square, memory = state.basis, None, tuple(prior.memory or ())
+    # A prior that keeps more than tensors changes values on the host in each call. A replay of the
+    # graph would skip that.
     run = directly if prior.memory is None else state.run
     if not prior.is_due:
-        found = run(step.stay, *parts, *basis.tensors[:2], sigma, rho, *memory)
+        results = run(step.keep_basis, *tensors, *basis.tensors[:2], sigma, rho, *memory)
     else:
-        found = run(step.turn, *parts, *basis.tensors, sigma, rho, *prior.last, *memory)
+        results = run(step.change_basis, *tensors, *basis.tensors, sigma, rho, *prior.last, *memory)
         count = len(basis.tensors)
-        basis, lost, found = type(basis)(*found[:count]), found[count], found[count + 1 :]
+        basis, dropped_square = type(basis)(*results[:count]), results[count]
+        results = results[count + 1 :]
         prior.take(basis)
-    _remember(prior, found[8:])
-    prior.count(found[0], sigma)
-    names = "components", "total", "light", "left", "residual", "size", "change", "missed"
-    changed: dict[str, Any] = dict(zip(names, found, strict=False))
-    return replace(state, **changed, basis=basis, lost=lost)
+    _set_memory(prior, results[len(_RESULTS) :])
+    prior.count(results[0], sigma)
+    fields: dict[str, Any] = dict(zip(_RESULTS, results, strict=False))
+    return replace(state, **fields, basis=basis, dropped_square=dropped_square)
+
+
+# The fields of `Components` that a step returns, in this order. The prior's memory follows them.
+_RESULTS = (
+    "components",
+    "argument",
+    "detector_image",
+    "argument_residual",
+    "residual",
+    "component_norms",
+    "change_norms",
+    "residual_norm",
+)
 
 
 @dataclass(frozen=True)
 class _Step:
-    """What an iteration does on the device, in parts that can be recorded.
+    """The device's work of an iteration, as functions of tensors that a CUDA graph can record.
 
     The data step is v = 2x − t − Aᵀz, and t ← t + r (v − x) = (1 − r) t + r x − r Aᵀz.
     """
@@ -136,66 +178,80 @@ class _Step:
     prior: ComponentPrior
     r: float
 
-    def stay(self, *values: Any) -> tuple[Tensor, ...]:
-        """Take a step that keeps the basis; return what the next state has, and the memory."""
-        components, total, light, left, residual, *known, sigma, rho = values[:9]
-        _remember(self.prior, values[9:])
-        synthesis, analysis = known
-        z = self._solve(left, residual, rho)
-        beyond = components, z, self.system.add_gram_product(residual, z)
-        total, light, left = torch._foreach_lerp((total, light, left), beyond, self.r)
-        given = total - self.system.adjoint_subspace(light, analysis)
-        found = self.prior.apply(given, sigma)
-        return self._all(found, total, light, left, synthesis, found - components)
+    def keep_basis(self, *values: Any) -> tuple[Tensor, ...]:
+        """Take a step in the same basis; return `_RESULTS`, then the prior's memory."""
+        components, argument, image, argument_residual, residual = values[:5]
+        synthesis, analysis, sigma, rho = values[5:9]
+        _set_memory(self.prior, values[9:])
+        z = self._solve(argument_residual, residual, rho)
+        targets = components, z, self.system.add_gram_product(residual, z)
+        # One launch for a, s and y − At: all three follow the same (1 − r)·old + r·target.
+        argument, image, argument_residual = torch._foreach_lerp(
+            (argument, image, argument_residual), targets, self.r
+        )
+        prior_input = argument - self.system.adjoint_subspace(image, analysis)
+        output = self.prior.apply(prior_input, sigma)
+        change = output - components
+        return self._results(output, argument, image, argument_residual, synthesis, change)
 
-    def turn(self, *values: Any) -> tuple[Tensor, ...]:
-        """Take a step in the basis of F a − Aᵀs; return it, what it leaves out, the rest as `stay`.
+    def change_basis(self, *values: Any) -> tuple[Tensor, ...]:
+        """Take a step in a new basis, which is found from F a − Aᵀs.
 
-        F' Pᵀc is the projection of x = F c onto the directions of x', and
+        F' Pᵀc is the projection of x = F c onto the directions of the new basis, and
         ‖x' − x‖² = ‖F' (c' − Pᵀc)‖² + ‖(F − F' Pᵀ) c‖².
+
+        Returns:
+            The tensors of the new basis, the second term of ‖x' − x‖², then as `keep_basis`.
         """
-        components, total, light, left, residual, *known, sigma, rho = values[:12]
+        components, argument, image, argument_residual, residual = values[:5]
+        *basis_tensors, sigma, rho = values[5:12]
         last = values[12 : 12 + len(self.prior.last)]
-        _remember(self.prior, values[12 + len(last) :])
-        beyond = components, self._solve(left, residual, rho)
-        total, light = torch._foreach_lerp((total, light), beyond, self.r)
-        before = type(self.prior.basis)(*known)
-        means = self.prior.means(self.system.adjoint(light))
-        means = _sum(-1, means, 1, before.synthesis, self.prior.means(total))
-        basis = self.prior.follow(means, before, *last)
-        self.prior.take(basis)  # a prior around it may ask for it
-        rotation = torch.bmm(before.synthesis.mT, basis.analysis)
+        _set_memory(self.prior, values[12 + len(last) :])
+        targets = components, self._solve(argument_residual, residual, rho)
+        argument, image = torch._foreach_lerp((argument, image), targets, self.r)
+        previous = type(self.prior.basis)(*basis_tensors)
+        # Block means are linear: those of F a − Aᵀs need no cube of F a.
+        means = self.prior.means(self.system.adjoint(image))
+        means = _combine(-1, means, 1, previous.synthesis, self.prior.means(argument))
+        basis = self.prior.follow(means, previous, *last)
+        self.prior.take(basis)  # a prior around this one may ask for it
+        rotation = torch.bmm(previous.synthesis.mT, basis.analysis)
         self.prior.turn(rotation)
-        total = make_cube(total, rotation.mT)
-        left = self.system.residual_subspace(self.y, total, basis.synthesis)
-        left = self.system.add_gram_product(left, light)
-        given = total - self.system.adjoint_subspace(light, basis.analysis)
-        found = self.prior.apply(given, sigma)
-        change = _sum(1, found, -1, rotation.mT, components)
-        beside = torch.baddbmm(before.synthesis, basis.synthesis, rotation.mT, alpha=-1)
+        argument = make_cube(argument, rotation.mT)
+        # The rotation drops a part of t, so its residual is computed anew.
+        argument_residual = self.system.residual_subspace(self.y, argument, basis.synthesis)
+        argument_residual = self.system.add_gram_product(argument_residual, image)
+        prior_input = argument - self.system.adjoint_subspace(image, basis.analysis)
+        output = self.prior.apply(prior_input, sigma)
+        change = _combine(1, output, -1, rotation.mT, components)
+        # ‖(F − F' Pᵀ) c‖² is the inner product of two small Gram matrices.
+        outside_basis = torch.baddbmm(previous.synthesis, basis.synthesis, rotation.mT, alpha=-1)
         flat = components.flatten(2)
-        grams = torch.bmm(beside.mT, beside), torch.bmm(flat, flat.mT)
-        lost = torch.bmm(grams[0].flatten(1)[:, None], grams[1].flatten(1)[..., None])
-        return *basis.tensors, lost, *self._all(found, total, light, left, basis.synthesis, change)
+        grams = torch.bmm(outside_basis.mT, outside_basis), torch.bmm(flat, flat.mT)
+        dropped_square = torch.bmm(grams[0].flatten(1)[:, None], grams[1].flatten(1)[..., None])
+        results = self._results(output, argument, image, argument_residual, basis.synthesis, change)
+        return *basis.tensors, dropped_square, *results
 
-    def _solve(self, left: Tensor, residual: Tensor, rho: Rho) -> Tensor:
-        return self.system.gram_solve(torch.add(left, residual, alpha=-2), rho)
+    def _solve(self, argument_residual: Tensor, residual: Tensor, rho: Rho) -> Tensor:
+        """Return z of the data step: (AAᵀ + ρI) z = (y − At) − 2 (y − Ax)."""
+        return self.system.gram_solve(torch.add(argument_residual, residual, alpha=-2), rho)
 
-    def _all(
+    def _results(
         self,
-        found: Tensor,
-        total: Tensor,
-        light: Tensor,
-        left: Tensor,
+        components: Tensor,
+        argument: Tensor,
+        image: Tensor,
+        argument_residual: Tensor,
         synthesis: Tensor,
         change: Tensor,
     ) -> tuple[Tensor, ...]:
-        residual = self.system.residual_subspace(self.y, found, synthesis)
-        sizes = _sizes(found), _sizes(change), norm(residual)
-        return found, total, light, left, residual, *sizes, *(self.prior.memory or ())
+        residual = self.system.residual_subspace(self.y, components, synthesis)
+        norms = _norms(components), _norms(change), norm(residual)
+        memory = self.prior.memory or ()
+        return components, argument, image, argument_residual, residual, *norms, *memory
 
 
-def _remember(prior: ComponentPrior, memory: Sequence[Tensor]) -> None:
+def _set_memory(prior: ComponentPrior, memory: Sequence[Tensor]) -> None:
     if prior.memory is not None:
         prior.memory = memory
 
@@ -205,7 +261,7 @@ def make_cube(components: Tensor, synthesis: Tensor) -> Tensor:
     return torch.bmm(synthesis, components.flatten(2)).unflatten(2, components.shape[2:])
 
 
-def _sum(beta: int, x: Tensor, alpha: int, synthesis: Tensor, components: Tensor) -> Tensor:
+def _combine(beta: int, x: Tensor, alpha: int, synthesis: Tensor, components: Tensor) -> Tensor:
     """Return βx + αF c."""
     flat = x.flatten(2), synthesis, components.flatten(2)
     return torch.baddbmm(*flat, beta=beta, alpha=alpha).view_as(x)

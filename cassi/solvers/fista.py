@@ -10,7 +10,7 @@ from cassi.checks import not_negative
 from cassi.prior_protocols import Prior
 from cassi.solvers.base import Algorithm, State
 from cassi.solvers.linear_system import LinearSystem, Rho
-from cassi.solvers.objective import data_misfit, inner
+from cassi.solvers.objective import data_misfit, inner_product
 from cassi.solvers.statistics import Statistics, largest_eigenvalue
 
 
@@ -65,11 +65,12 @@ class FISTA(Algorithm[FistaState]):
         x = prior(state.point + step * system.adjoint(y - system(state.point)), sigma)
         move, momentum = x - state.x, state.momentum
         if self.restart:
-            uphill = inner(state.point - x, move).view(-1, 1, 1, 1) > 0
-            momentum = torch.where(uphill, torch.ones_like(momentum), momentum)
-        following = (1 + (1 + 4 * momentum.square()).sqrt()) / 2
-        point = x + (momentum - 1) / following * move
-        return FistaState(x, point, following, state.lipschitz)
+            # z − x⁺ is the gradient mapping at z. Momentum that points along it goes uphill.
+            is_uphill = inner_product(state.point - x, move).view(-1, 1, 1, 1) > 0
+            momentum = torch.where(is_uphill, torch.ones_like(momentum), momentum)
+        next_momentum = (1 + (1 + 4 * momentum.square()).sqrt()) / 2
+        point = x + (momentum - 1) / next_momentum * move
+        return FistaState(x, point, next_momentum, state.lipschitz)
 
     def objective(
         self, state: FistaState, y: Tensor, system: LinearSystem, penalty: Tensor, rho: Rho

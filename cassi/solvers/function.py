@@ -1,4 +1,4 @@
-"""A function as a reconstructor."""
+"""Any function as a reconstructor of one iteration."""
 
 import time
 from collections.abc import Callable
@@ -22,7 +22,7 @@ class Function:
         halo: number of rows around a part of a scene that influence its result.
         network: the network that it runs, to count its weights and operations.
         iterations: 1.
-        shares_batch: whether the result of a sample does not depend on the rest of its batch.
+        shares_batch: whether the result of a sample is independent of the other samples.
     """
 
     function: Callable[[Tensor, Any], Tensor]
@@ -32,14 +32,14 @@ class Function:
     shares_batch: bool = True
 
     @torch.no_grad()
-    def run(self, y: Tensor, system: LinearSystem, **given: Unpack[Options]) -> Solution:
+    def run(self, y: Tensor, system: LinearSystem, **options: Unpack[Options]) -> Solution:
         """Reconstruct y; see `Reconstructor.run`. It takes no first cube and no statistics.
 
         Raises:
             TypeError: the function returns no tensor.
             ValueError: it returns one of another shape than a cube's.
         """
-        _, callback, _, _ = take(given, "function")
+        _, callback, _, _ = take(options, "function")
         start = time.perf_counter()
         y = seen(y, system)
         x = self.function(y, system)
@@ -47,8 +47,9 @@ class Function:
             raise TypeError(f"method: expected a tensor (B, C, H, W), got {type(x).__name__}")
         shape = (len(y), *cast(Camera, system).cube_shape)
         if tuple(x.shape) != shape:
-            got = tuple(x.shape)
-            raise ValueError(f"method: expected a cube (B, C, H, W) = {shape}, got {got}")
+            raise ValueError(
+                f"method: expected a cube (B, C, H, W) = {shape}, got {tuple(x.shape)}"
+            )
         return one_iteration(x, y, system, time.perf_counter() - start, callback)
 
 
@@ -57,9 +58,11 @@ def one_iteration(
 ) -> Solution:
     """Return a cube as a solution of one iteration, and call the callback with it."""
     size = y.norm(dtype=torch.float64).clamp_min(torch.finfo(torch.float64).tiny)
-    fits = tuple(x.shape[1:]) == tuple(cast(Camera, system).cube_shape)
-    residual = float((y - system(x)).norm(dtype=torch.float64) / size) if fits else float("nan")
-    step = Iteration(index=1, residual=residual, change=1.0, seconds=seconds, sigma=0.0)
+    # A cube of another shape, such as one of more bands, has no measurement by this camera.
+    residual = float("nan")
+    if tuple(x.shape[1:]) == tuple(cast(Camera, system).cube_shape):
+        residual = float((y - system(x)).norm(dtype=torch.float64) / size)
+    iteration = Iteration(index=1, residual=residual, change=1.0, seconds=seconds, sigma=0.0)
     if callback is not None:
-        callback(step, x)
-    return Solution(x, [step], "iterations")
+        callback(iteration, x)
+    return Solution(x, [iteration], "iterations")

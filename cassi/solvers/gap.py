@@ -15,7 +15,7 @@ from cassi.solvers.statistics import Statistics
 
 @dataclass(frozen=True)
 class GapState(State):
-    """The cube and the measurement it is projected onto."""
+    """The cube, and the target: the measurement onto which the next step projects."""
 
     target: Tensor
 
@@ -42,8 +42,8 @@ class GAP(Algorithm[GapState]):
 
     accelerated: bool = True
     rho: float = 0.0
-    damped: ClassVar[bool] = True
-    divides: ClassVar[bool] = True
+    is_damped: ClassVar[bool] = True
+    fits_exactly: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         not_negative("GAP rho", self.rho)
@@ -61,6 +61,8 @@ class GAP(Algorithm[GapState]):
         x = prior(system.data_step(state.x, state.target, rho), sigma)
         if not self.accelerated:
             return GapState(x, y)
+        # The prior moves x off the target. The residual that it leaves is added to the target, so
+        # the next projection makes up for it.
         residual = y - system(x)
         return GapState(x, state.target + residual, residual=residual)
 
@@ -72,6 +74,8 @@ class GAP(Algorithm[GapState]):
         Plain GAP minimises it; accelerated GAP tends to the least R(x) of all solutions of
         Ax = y, where the first term is zero.
         """
+        # The data step minimises ½‖v − x‖² + ½‖Av − y‖²/ρ, whose minimum is the first term. Without
+        # damping Av = y, and the second summand would be 0/0.
         v = system.data_step(state.x, y, rho)
         distance = half_square(v - state.x)
         if isinstance(rho, int | float) and rho == 0:

@@ -1,4 +1,4 @@
-"""Detector pixels held out: what a reconstruction predicts of pixels that it was not given."""
+"""Held-out pixels of the detector: how well a reconstruction predicts pixels it did not get."""
 
 import math
 from collections.abc import Sequence
@@ -14,21 +14,21 @@ from cassi.solvers.linear_system import Camera, LinearSystem, good_pixels, part_
 from cassi.solvers.statistics import Statistics
 
 SHARE = 0.05
-"""Of the detector pixels: enough for a measurement, too few to change a reconstruction."""
+"""Share of the detector pixels that is held out: enough for an error, too few to change a cube."""
 LOOKED_AT = 1 / 3
-"""Share of the lines of a scene that are reconstructed again; also its share of the time."""
+"""Share of a scene's lines that is reconstructed again, in about this share of the time."""
 LEAST = 32
-"""The smallest number of lines: networks take no fewer."""
+"""Least number of lines that is reconstructed again: networks take no fewer."""
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """How well a reconstruction predicts pixels that it was not given.
+    """How well a reconstruction predicts pixels that it did not get.
 
     Attributes:
-        share: of the pixels that were held out.
+        share: share of the pixels that were held out.
         error: ‖(y − Ax)_H‖/‖y_H‖, see `Lines.errors`; of a batch the root mean square.
-        lines: number of lines that were reconstructed for it.
+        lines: number of lines that were reconstructed to measure it.
     """
 
     share: float
@@ -38,12 +38,12 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class Lines:
-    """Lines of a measurement, with the pixels that are held out.
+    """Some lines of a measurement, with pixels that are held out.
 
     Attributes:
-        y: the measurement of these lines.
-        system: their camera, with all its pixels.
-        heldout: bool, `(1, K, H', W')`.
+        y: the measurement of these lines, `(B, K, H', W')`.
+        system: the camera of these lines, with all its pixels.
+        heldout: the held-out pixels, bool, `(1, K, H', W')`.
     """
 
     y: Tensor
@@ -52,72 +52,81 @@ class Lines:
 
     @cached_property
     def camera(self) -> Camera:
-        """The camera without these pixels."""
+        """The camera without the held-out pixels: reconstructions use it."""
         return self.system.weighted(bad_pixels=self.heldout)
 
     def errors(self, x: Tensor) -> Tensor:
-        r"""Return how far cubes are from pixels that they were reconstructed without, `(B,)`.
+        r"""Return the relative error of each cube at the held-out pixels, `(B,)`.
 
             ‖(y − Ax)_H‖ / ‖y_H‖,   0 where the held-out pixels are all zero
 
-        It compares settings of one method: a cube that fits noise predicts badly. It does not
-        compare methods.
+        The cubes must come from `camera`, without these pixels. The error compares settings of one
+        method: a cube that fits noise predicts badly. It does not compare methods.
         """
         return self.misses(self.system(x))
 
-    def misses(self, measured: Tensor) -> Tensor:
-        """Return the same of what a camera measures of each cube."""
-        return self._norm(self._seen - measured) / self._size
+    def misses(self, predicted_y: Tensor) -> Tensor:
+        """Return the `errors` of cubes, from their predicted measurements A x."""
+        return self._heldout_norm(self._good_y - predicted_y) / self._heldout_size
 
     def weigh(
         self,
         cubes: Sequence[Tensor],
         shares: Sequence[float],
-        usual: Sequence[float],
+        prior_weights: Sequence[float],
         trust: float,
     ) -> tuple[Tensor, Tensor]:
-        r"""Return the weights w of the `weighted_mean` x(w) that predicts the held-out pixels.
+        r"""Return the weights w of the `weighted_mean` x(w) that predicts the held-out pixels best.
 
             argmin_w ‖(y − A x(w))_H‖² / ‖(y − A x(v))_H‖² + ‖w − v‖² / t,   Σ w_i = 1
 
-        The pixels decide where the cubes differ by more than they miss the pixels by, else the
-        usual weights do. The pixels do not show all of an error: that is why t does not grow with
-        their number.
+        Where the cubes differ by more than their error at the held-out pixels, these pixels decide.
+        Elsewhere w stays near the prior weights v. The held-out pixels show only a part of the
+        error of a cube: that is why t does not grow with their number.
 
-        Beside them, how far from x(w) towards the first cube held-out pixels are predicted best:
+        The second result says how far from x(w) towards the first cube the best prediction is:
 
             argmin_s ‖(y − A(x(w) + s (x_1 − x(w))))_H‖²
 
-        Above 1/2 the first cube is the nearer one. Noise of y does not change this on average: no
-        cube was given these pixels.
+        Above 1/2 the first cube is the nearer one. Noise of y does not change s on average, because
+        no cube was fitted to these pixels.
 
-        All cubes were reconstructed without these pixels; shares and weights have the sum 1; the
-        larger t > 0 is, the further w may be from v.
+        Args:
+            cubes: M cubes `(B, C, H, W)`, all reconstructed without the held-out pixels.
+            shares: s of `weighted_mean`, of sum 1.
+            prior_weights: v, of sum 1.
+            trust: t > 0; the larger it is, the further w may be from v.
 
         Returns:
             w `(M, B)`, of sum 1, and s `(B,)`.
 
         Source: Breiman, "Stacked regressions", Machine Learning 24, 1996.
         """
-        chosen = self.heldout.to(cubes[0].device)
+        heldout = self.heldout.to(cubes[0].device)
 
-        def seen_there(x: Tensor) -> Tensor:  # (B, N), float64
-            return torch.where(chosen, self.system(x), 0).flatten(1).double()
+        def predict(x: Tensor) -> Tensor:  # (B, N), float64
+            return torch.where(heldout, self.system(x), 0).flatten(1).double()
 
-        mean = torch.tensor(usual, dtype=torch.float64, device=chosen.device)[:, None]
-        light = torch.where(chosen, self._seen, 0).flatten(1).double()
-        missed = light - seen_there(weighted_mean(cubes, shares, mean))
-        grey = [x.mean(1, keepdim=True) for x in cubes]
-        ways = [seen_there((one - grey[-1]).expand_as(cubes[0])) for one in grey[:-1]]
-        told = torch.stack(ways, 1) if ways else missed[:, None][:, :0]  # (B, M − 1, N)
+        mean = torch.tensor(prior_weights, dtype=torch.float64, device=heldout.device)[:, None]
+        target = torch.where(heldout, self._good_y, 0).flatten(1).double()
+        residual = target - predict(weighted_mean(cubes, shares, mean))
+        # A x(w) is linear in the means over the bands. The sum of the weights is 1, so the last one
+        # follows from the others, and M − 1 differences from the last cube are fitted.
+        grey_images = [x.mean(1, keepdim=True) for x in cubes]
+        columns = [
+            predict((image - grey_images[-1]).expand_as(cubes[0])) for image in grey_images[:-1]
+        ]
+        # (B, M − 1, N)
+        design = torch.stack(columns, 1) if columns else residual[:, None][:, :0]
         tiny = torch.finfo(torch.float64).tiny
-        level = (missed.square().sum(1) / trust).clamp_min(tiny)
-        norm = (torch.eye(len(ways)) + 1).to(told)  # ‖w − v‖², of all weights but the last
-        gram = told @ told.mT + level[:, None, None] * norm
-        change = torch.linalg.solve_ex(gram, (told @ missed[..., None])[..., 0])[0]
-        missed = missed - (change[:, None] @ told)[:, 0]  # by x(w)
-        way = seen_there(cubes[0]) - light + missed
-        nearest = (way * missed).sum(1) / way.square().sum(1).clamp_min(tiny)
+        # The equation above, multiplied by ‖(y − A x(v))_H‖²: no division by a small number.
+        level = (residual.square().sum(1) / trust).clamp_min(tiny)
+        norm = (torch.eye(len(columns)) + 1).to(design)  # ‖w − v‖², of all weights but the last
+        gram = design @ design.mT + level[:, None, None] * norm
+        change = torch.linalg.solve_ex(gram, (design @ residual[..., None])[..., 0])[0]
+        residual = residual - (change[:, None] @ design)[:, 0]  # that of x(w)
+        direction = predict(cubes[0]) - target + residual  # A (x_1 − x(w))
+        nearest = (direction * residual).sum(1) / direction.square().sum(1).clamp_min(tiny)
         change = change.T
         return mean + torch.cat((change, -change.sum(0, keepdim=True))), nearest
 
@@ -126,34 +135,44 @@ class Lines:
         return _root_mean_square(self.errors(x))
 
     @cached_property
-    def _seen(self) -> Tensor:
+    def _good_y(self) -> Tensor:
+        """The measurement without the bad pixels of the camera."""
         return seen(self.y, self.system)
 
     @cached_property
-    def _size(self) -> Tensor:
-        size = self._norm(self._seen)
-        return torch.where(size > 0, size, torch.inf)  # of no light there is no error
+    def _heldout_size(self) -> Tensor:
+        size = self._heldout_norm(self._good_y)
+        return torch.where(size > 0, size, torch.inf)  # dark pixels: the relative error is 0
 
-    def _norm(self, value: Tensor) -> Tensor:
+    def _heldout_norm(self, value: Tensor) -> Tensor:
         """Return the norm of the held-out pixels, `(B,)`, float64."""
-        chosen = self.heldout.to(value.device)
-        return torch.where(chosen, value, 0).flatten(1).double().norm(dim=1)
+        heldout = self.heldout.to(value.device)
+        return torch.where(heldout, value, 0).flatten(1).double().norm(dim=1)
 
 
 def _root_mean_square(errors: Tensor) -> float:
-    each = errors.tolist()
-    return math.hypot(*each) / math.sqrt(len(each))
+    values = errors.tolist()
+    return math.hypot(*values) / math.sqrt(len(values))
 
 
 def weighted_mean(
     cubes: Sequence[Tensor], shares: Sequence[float], weights: Tensor | None = None
 ) -> Tensor:
-    r"""Return a mean of cubes whose mean over the bands has weights of its own.
+    r"""Return a mean of cubes in which brightness has other weights than the spectra.
 
         x(w) = Σ_i s_i x_i + Σ_i (w_i − s_i) g(x_i)
 
-    g(x) has the mean over the bands of x in every band. A detector pixel is a sum over bands. It
-    says how bright a place is, and little of how the light is shared out over the bands.
+    s are the shares and w the weights. g(x) has in every band the mean of x over the bands. A
+    detector pixel is a sum over bands: it determines brightness, but hardly the spectrum. So
+    weights that come from pixels apply to g alone.
+
+    Args:
+        cubes: M cubes `(B, C, H, W)`.
+        shares: s, M numbers of sum 1.
+        weights: w, `(M, B)`, of sum 1; None takes s.
+
+    Returns:
+        `(B, C, H, W)`.
     """
     x = sum(share * cube for share, cube in zip(shares, cubes, strict=True))
     if weights is not None:
@@ -163,9 +182,9 @@ def weighted_mean(
 
 
 def check_share(share: object) -> None:
-    """Raise unless it is a share of the pixels that may be held out."""
-    number = isinstance(share, int | float) and not isinstance(share, bool)
-    if not (isinstance(share, int | float) and number and 0 < share <= 0.5):
+    """Raise ValueError unless a share is a number in (0, 0.5]."""
+    is_number = isinstance(share, int | float) and not isinstance(share, bool)
+    if not (isinstance(share, int | float) and is_number and 0 < share <= 0.5):
         raise ValueError(f"heldout: expected a share above 0, at most 0.5, got {share!r}")
 
 
@@ -181,26 +200,24 @@ def draw_heldout(shape: Sequence[int], share: float = SHARE, seed: int = 0) -> T
 
 
 def draw_seen(y: Tensor, system: LinearSystem, share: float = SHARE) -> Tensor:
-    """Draw the pixels to hold out by which a method chooses, from what its camera sees.
-
-    A caller may have held out the same pixels before, as bad pixels of the camera. Then a second
-    draw, with another seed, replaces the first.
-    """
+    """Draw pixels to hold out among the good pixels of a camera, for a choice of a method."""
     heldout = draw_heldout(y.shape[1:], share).to(y.device)
-    good = good_pixels(system)
-    if good is not None and not bool((heldout & good).any()):
+    good_mask = good_pixels(system)
+    # The draw has a fixed seed. A caller that measures the held-out error of the method has drawn
+    # the same pixels and declared them bad, so none of them would be left here.
+    if good_mask is not None and not bool((heldout & good_mask).any()):
         heldout = draw_heldout(y.shape[1:], share, seed=1).to(y.device)
     return heldout
 
 
 def hold_out(y: Tensor, system: Camera, lines: int, share: float = SHARE) -> Lines:
-    """Hold pixels out of the lines with the most light, to choose by them; see `draw_seen`."""
+    """Hold out pixels of the brightest lines, for a choice of a method; see `draw_seen`."""
     y, system = brightest(seen(y, system), system, lines)
     return Lines(y, system, draw_seen(y, system, share))
 
 
 def brightest(y: Tensor, system: Camera, lines: int) -> tuple[Tensor, Camera]:
-    """Cut the lines with the most light out of a measurement, where the camera lets it be cut."""
+    """Cut the brightest lines out of a measurement; all of it where the camera has no parts."""
     first, stop = brightest_lines(y, system, lines)
     axis = part_axis(system)
     if axis is None or stop - first == y.shape[axis]:
@@ -209,13 +226,14 @@ def brightest(y: Tensor, system: Camera, lines: int) -> tuple[Tensor, Camera]:
 
 
 def brightest_lines(y: Tensor, system: LinearSystem, lines: int) -> tuple[int, int]:
-    """Return the first of the lines with the most light, and the one behind the last of them."""
+    """Return start and stop of the `lines` adjacent lines with the most light."""
     axis = part_axis(system) or -2
     if part_axis(system) is None or y.shape[axis] <= lines:
         return 0, y.shape[axis]
-    light = y.double().square().sum((0, 1, -3 - axis)).cumsum(0)
-    sums = light[lines - 1 :].clone()
-    sums[1:] -= light[:-lines]
+    # Sums over windows as differences of running sums.
+    running_sum = y.double().square().sum((0, 1, -3 - axis)).cumsum(0)
+    sums = running_sum[lines - 1 :].clone()
+    sums[1:] -= running_sum[:-lines]
     first = int(sums.argmax())
     return first, first + lines
 
@@ -229,8 +247,17 @@ def measure_heldout(
 ) -> HeldOut:
     """Reconstruct once more without some pixels, and measure how well the cube predicts them.
 
-    It uses the brightest third of the lines across the dispersion, at least 32. Cameras that
-    cannot be cut are reconstructed as a whole, which takes as long as the first time.
+    It uses the brightest third of the lines, at least 32. A camera without parts is reconstructed
+    as a whole, which takes as long as the first reconstruction.
+
+    Args:
+        y: measurement `(B, K, H', W')`.
+        system: the camera.
+        reconstructor: the method whose error is measured.
+        share: share of the pixels that is held out, in (0, 0.5].
+
+    Raises:
+        ValueError: the share is out of range, or no iteration was finite.
     """
     check_share(share)
     y, axis = seen(y, system), part_axis(system)
@@ -238,8 +265,8 @@ def measure_heldout(
         y, system = brightest(y, system, max(LEAST, int(LOOKED_AT * y.shape[axis])))
     lines = Lines(y, system, draw_heldout(y.shape[1:], share).to(y.device))
     camera = lines.camera
-    # A network that has statistics does not look for the mask of this camera itself.
-    known = Statistics(lambda: [(seen(y, camera), camera)])
-    found = reconstructor.run(y, camera, statistics=known).checked()
-    error = _root_mean_square(lines.misses(found.measured(system)))
+    # A network that gets statistics does not search for the mask of this camera again.
+    statistics = Statistics(lambda: [(seen(y, camera), camera)])
+    solution = reconstructor.run(y, camera, statistics=statistics).checked()
+    error = _root_mean_square(lines.misses(solution.measured(system)))
     return HeldOut(float(share), error, y.shape[-2 if axis is None else axis])

@@ -18,8 +18,8 @@ class HQS(Algorithm[State]):
 
         v = argmin ½‖Av − y‖² + ρ/2‖v − x‖²,   x ← prior(v, σ)
 
-    It minimises ½‖Av − y‖² + ρ/2‖v − x‖² + ρR(x) over v and x in turn. Both agree in the limit of
-    a large ρ. So ρ usually grows from iteration to iteration while σ falls.
+    It minimises ½‖Av − y‖² + ρ/2‖v − x‖² + ρR(x) over v and x in turn. v and x agree in the limit
+    of a large ρ. So ρ usually grows from iteration to iteration while σ falls.
 
     Args:
         rho: ρ > 0; smaller values follow the measurement more closely.
@@ -32,7 +32,7 @@ class HQS(Algorithm[State]):
     """
 
     rho: float = 0.01
-    damped: ClassVar[bool] = True
+    is_damped: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not self.rho > 0:

@@ -1,4 +1,4 @@
-"""What a solver needs of a camera."""
+"""The protocols of a camera: what solvers call."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 Rho = float | Tensor
-"""ρ: a number, or a tensor of one per sample `(B,)` or one per detector pixel."""
+"""ρ: one number, one per sample `(B,)`, or one per detector pixel `(1|B, K, H', W')`."""
 
 
 class LinearSystem(Protocol):
-    """What a solver needs of a camera; see `cassi.systems.System`."""
+    """The operators of a camera that every solver needs; see `cassi.systems.System`."""
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return A x: `(B, C, H, W)` → `(B, K, H', W')`."""
@@ -29,11 +29,17 @@ class LinearSystem(Protocol):
 
 
 class SubspaceSystem(LinearSystem, Protocol):
-    """What algorithms on spectral components need besides. A `System` has it, also in a run."""
+    """The operators that algorithms on spectral components need too. Every `System` has them.
+
+    c are components, and F and G the matrices of a `cassi.prior_protocols.Basis`.
+    """
 
     @property
     def is_closed(self) -> bool:
-        """Whether `gram_solve` has a closed form: no value is read, no solve depends on another."""
+        """Whether `gram_solve` has a closed form.
+
+        It then reads no value on the host, and no solve depends on another one.
+        """
 
     def gram_solve(self, r: Tensor, rho: Rho = 0.0) -> Tensor:
         """Solve (AAᵀ + ρI) z = r."""
@@ -42,14 +48,14 @@ class SubspaceSystem(LinearSystem, Protocol):
         """Return v + AAᵀy."""
 
     def residual_subspace(self, y: Tensor, components: Tensor, basis: Tensor) -> Tensor:
-        """Return y − A F c."""
+        """Return y − A F c, with F as `basis`, `(B, K, H', W')`."""
 
     def adjoint_subspace(self, y: Tensor, basis: Tensor) -> Tensor:
-        """Return Gᵀ Aᵀ y."""
+        """Return Gᵀ Aᵀ y, with G as `basis`: `(B, K, H', W')` → `(B, R, H, W)`."""
 
 
 class Camera(SubspaceSystem, Protocol):
-    """What a `cassi.systems.System` can be asked beside: its shape, its parts, other pixels."""
+    """A `cassi.systems.System`, which also has a shape, parts and bad pixels."""
 
     @property
     def cube_shape(self) -> tuple[int, int, int]:
@@ -61,41 +67,41 @@ class Camera(SubspaceSystem, Protocol):
 
     @property
     def good_pixels(self) -> Tensor | None:
-        """The pixels that it sees, bool, `(1|B, K, H', W')`; None for all."""
+        """The good pixels, bool, `(1|B, K, H', W')`; None for all."""
 
     @property
     def is_guided(self) -> bool:
-        """Whether it knows more of the scene than its measurement."""
+        """Whether the camera has a guide of the scene."""
 
     def begin(self) -> LinearSystem:
         """Return the camera for one run. It may keep the last solve to start the next one from."""
 
     def around_prior(self, prior: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """Return the prior of a run with what the camera knows of the scene around it."""
+        """Return the prior of a run; a guided camera wraps it and pulls it towards the guide."""
 
     def add_adjoint(self, v: Tensor, y: Tensor) -> Tensor:
         """Return v + Aᵀy."""
 
     def forward_subspace(self, components: Tensor, basis: Tensor) -> Tensor:
-        """Return A F c."""
+        """Return A F c, with F as `basis`: `(B, R, H, W)` → `(B, K, H', W')`."""
 
     def part(self, start: int, stop: int) -> Camera:
-        """Return the camera of some lines."""
+        """Return the camera of the lines from `start` to before `stop`."""
 
     def without_bad_pixels(self, y: Tensor) -> Tensor:
         """Return a measurement in which bad pixels are zero."""
 
     def weighted(self, variance: Tensor | None = None, bad_pixels: Tensor | None = None) -> Camera:
-        """Return the camera that leaves pixels out, or weighs them."""
+        """Return the camera without bad pixels, or with pixels weighted by their variance."""
 
 
 def is_camera(system: LinearSystem) -> TypeGuard[Camera]:
-    """Tell a `System` from another linear system, of which no more is known than its operators."""
+    """Tell whether a linear system is a `System`, and not one that has operators only."""
     return hasattr(system, "weighted")
 
 
 def has_subspace(system: LinearSystem) -> TypeGuard[SubspaceSystem]:
-    """Tell whether algorithms may work on spectral components."""
+    """Tell whether a linear system has the operators on spectral components."""
     return hasattr(system, "adjoint_subspace")
 
 
@@ -105,7 +111,7 @@ def part_axis(system: LinearSystem) -> int | None:
 
 
 def good_pixels(system: LinearSystem) -> Tensor | None:
-    """Return the pixels that the camera sees, bool, `(1|B, K, H', W')`; None for all."""
+    """Return the good pixels of a camera, bool, `(1|B, K, H', W')`; None for all."""
     return system.good_pixels if is_camera(system) else None
 
 
@@ -116,7 +122,7 @@ def check_order(function: str, y: object, system: object) -> None:
 
 
 def seen(y: Tensor, system: LinearSystem) -> Tensor:
-    """Return the measurement as the camera sees it: without its bad pixels, where it has some."""
+    """Return the measurement without the bad pixels of the camera: they are zero."""
     return system.without_bad_pixels(y) if is_camera(system) else y
 
 
@@ -137,5 +143,5 @@ def damped_inverse(y: Tensor, system: LinearSystem, rho: Rho) -> Tensor:
 
 
 def damped_start(y: Tensor, system: LinearSystem, rho: Rho) -> Tensor:
-    """Return the `damped_inverse` where ρ > 0: no value of a tensor is read."""
+    """Return the `damped_inverse` for ρ > 0, without a read of ρ that a device would wait for."""
     return system.data_step(torch.zeros_like(system.adjoint(y)), y, rho)

@@ -30,9 +30,10 @@ from cassi.solvers.schedules import AnySchedule
 from cassi.solvers.statistics import Statistics
 
 FirstCube = Tensor | Callable[[], Tensor | None] | None
-READ_EVERY = 32
-"""Iterations from one look at the norms to the next on a device that the host would wait for. What
-diverges there ends with the cube of the last look."""
+
+# Iterations from one read of the norms to the next on a GPU: each read makes the host wait. A run
+# that diverges ends with the cube of the last read.
+READ_INTERVAL = 32
 
 
 def iterate(
@@ -57,7 +58,7 @@ def iterate(
         algorithm: has `init` and `step`.
         y: measurement `(B, K, H', W')`.
         system: the camera A.
-        prior: the regulariser. One with a method `begin` starts with an empty memory.
+        prior: the regulariser. A prior with a method `begin` starts with an empty memory.
         iterations: at most this many.
         sigma: schedule of the prior's strength.
         rho: schedule of ρ of the data step; the algorithm's own ρ if None.
@@ -65,10 +66,11 @@ def iterate(
             memory; the minimum-norm solution `pinv(y)` if None.
         tol: stop when ‖x − x_previous‖ <= tol·‖x‖; 0 never stops early.
         callback: called after every iteration; returning True stops the loop.
-        objective: record the objective of the first iteration, of every so many and of the last,
-            see `evaluate_objective`; 0 is of none.
+        objective: interval in iterations at which the objective is recorded, besides the first
+            and the last iteration, see `evaluate_objective`; 0 records none.
         statistics: of the whole measurement, where y is a part of it.
-        began: `time.perf_counter()` from which seconds are counted; now if None.
+        began: `time.perf_counter()` at the start of the run, for the seconds of the history; now if
+            None.
 
     Returns:
         The last cube whose values are all finite, and statistics of every iteration.
@@ -79,63 +81,77 @@ def iterate(
     check_order("iterate", y, system)
     start = time.perf_counter() if began is None else began
     y = seen(y, system)
-    norms = _Norms(norm(y).item())
-    running, prior = begin_system(system), begin(prior, system)
-    rho = (lambda *_: algorithm.rho) if rho is None else rho
-    parts = algorithm, y, system, running, prior, iterations, sigma, rho
-    return _Run(*parts, callback, objective, norms, start).until_the_end(x0, statistics, tol)
+    run = _Run(
+        algorithm=algorithm,
+        y=y,
+        system=system,
+        running=begin_system(system),
+        prior=begin(prior, system),
+        iterations=iterations,
+        sigma=sigma,
+        rho=(lambda *_: algorithm.rho) if rho is None else rho,
+        callback=callback,
+        objective=objective,
+        norms=_Norms(norm(y).item()),
+        start=start,
+    )
+    return run.solve(x0, statistics, tol)
 
 
 class _Norms:
-    """A queue of the norms of all iterations. They stay on the device until one is asked for.
+    """A queue of the norms of all iterations, which stay on the device until one is needed.
 
-    Then all that wait are read, in turn. `numbers` has of each iteration residual, change and the
-    largest σ of a tensor of them; `finite` whether its cube is.
+    A read takes all norms that wait, so that the host waits for a device once.
+
+    Attributes:
+        numbers: of each iteration ‖y − Ax‖/‖y‖, ‖x − x_previous‖/‖x‖, and the largest σ of a batch
+            where σ is a tensor.
+        is_finite: whether the cube of each iteration is finite.
     """
 
-    def __init__(self, light: float) -> None:
-        self.light = light
-        self.waiting: list[list[Length]] = []
+    def __init__(self, y_norm: float) -> None:
+        self.y_norm = y_norm
+        self.queue: list[list[Length]] = []
         self.numbers: list[list[float]] = []
-        self.finite: list[bool] = []
+        self.is_finite: list[bool] = []
 
     def put(self, misfit: Length, size: Length, distance: Length, sigma: float | Tensor) -> None:
         """Append ‖y − Ax‖, ‖x‖ and ‖x − x_previous‖ of an iteration, and σ if it is a tensor."""
         strength = [Length(sigma.amax())] if isinstance(sigma, Tensor) else []
-        self.waiting.append([misfit, size, distance, *strength])
+        self.queue.append([misfit, size, distance, *strength])
 
-    def number(self, place: int, which: int) -> float:
-        """Return a number of an iteration, which counts from 0."""
-        if place >= len(self.numbers):
+    def number(self, iteration: int, column: int) -> float:
+        """Return one of the `numbers` of an iteration, which counts from 0."""
+        if iteration >= len(self.numbers):
             self.read()
-        return self.numbers[place][which]
+        return self.numbers[iteration][column]
 
     def read(self) -> None:
-        """Read what waits; the host waits once."""
-        values = iter(Length.read(list(itertools.chain.from_iterable(self.waiting))))
-        for lengths in self.waiting:
+        """Read all norms that wait."""
+        values = iter(Length.read(list(itertools.chain.from_iterable(self.queue))))
+        for lengths in self.queue:
             misfit, size, distance, *strength = itertools.islice(values, len(lengths))
-            residual, change = _ratio(misfit, self.light), _ratio(distance, size)
+            residual, change = _ratio(misfit, self.y_norm), _ratio(distance, size)
             self.numbers.append([residual, change, *strength])
-            self.finite.append(math.isfinite(misfit) and math.isfinite(size))
-        self.waiting = []
+            self.is_finite.append(math.isfinite(misfit) and math.isfinite(size))
+        self.queue = []
 
     def are_finite(self, first: int) -> bool:
         """Tell whether the cubes of all iterations from one on are finite."""
         self.read()
-        return all(self.finite[first:])
+        return all(self.is_finite[first:])
 
     def iteration(
         self, index: int, seconds: float, sigma: float | Tensor, objective: float | None
     ) -> Iteration:
-        """Return an iteration whose numbers are read when they are asked for."""
-        late: list[Any] = [partial(self.number, index - 1, which) for which in range(3)]
-        strength = late[2] if isinstance(sigma, Tensor) else sigma
-        return _Unread(index, late[0], late[1], seconds, strength, objective)
+        """Return an iteration whose numbers are read when a caller gets them."""
+        columns: list[Any] = [partial(self.number, index - 1, column) for column in range(3)]
+        strength = columns[2] if isinstance(sigma, Tensor) else sigma
+        return _LazyIteration(index, columns[0], columns[1], seconds, strength, objective)
 
 
-class _Late:
-    """A field that may be given as a function, which is called when the field is asked for."""
+class _LazyField:
+    """A field that holds a number, or a function that is called when the field is read."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -148,22 +164,23 @@ class _Late:
         return value() if callable(value) else value
 
 
-class _Unread(Iteration):
-    """An iteration whose norms wait in a queue."""
+class _LazyIteration(Iteration):
+    """An iteration whose norms may still wait in `_Norms`."""
 
-    residual: Any = _Late()
-    change: Any = _Late()
-    sigma: Any = _Late()
+    residual: Any = _LazyField()
+    change: Any = _LazyField()
+    sigma: Any = _LazyField()
 
 
 @dataclass
 class _Run:
-    """What the iterations of a run have in common."""
+    """One run: the arguments of `iterate`, the camera and prior of the run, and its clock."""
 
     algorithm: Algorithm
     y: Tensor
     system: LinearSystem
     running: LinearSystem
+    """The camera of the run, which may start a solve from the result of the last one."""
     prior: Prior
     iterations: int
     sigma: AnySchedule
@@ -172,33 +189,36 @@ class _Run:
     objective: int
     norms: _Norms
     start: float
+    """`time.perf_counter()` of the start, moved on by the time of callbacks and objectives."""
 
-    def until_the_end(self, x0: FirstCube, statistics: Statistics | None, tol: float) -> Solution:
+    def solve(self, x0: FirstCube, statistics: Statistics | None, tol: float) -> Solution:
         """Iterate; arguments and result are those of `iterate`."""
         y, running, count, norms = self.y, self.running, self.iterations, self.norms
         state = self.algorithm.init(y, running, _first_cube(x0, y, running), statistics)
-        every = 1 if y.device.type == "cpu" else READ_EVERY
-        finite, checked = state, 0  # the last state that is known to be finite, and its iteration
+        interval = 1 if y.device.type == "cpu" else READ_INTERVAL
+        # The last state whose norms were read and finite, and the number of its iteration.
+        finite_state, n_checked = state, 0
         history, reason = list[Iteration](), "iterations"
         for index in range(count):
             parameters = self.sigma(index, count), self.rho(index, count)
-            following = self.algorithm.step(state, y, running, self.prior, *parameters)
-            lengths = following.misfit(y, self.system), following.norm(), following.distance(state)
+            next_state = self.algorithm.step(state, y, running, self.prior, *parameters)
+            misfit = next_state.misfit(y, self.system)
+            size, distance = next_state.norm(), next_state.distance(state)
             seconds = time.perf_counter() - self.start
-            norms.put(*lengths, parameters[0])
-            if index + 1 in (checked + every, count):
-                if not norms.are_finite(checked):
+            norms.put(misfit, size, distance, parameters[0])
+            if index + 1 in (n_checked + interval, count):
+                if not norms.are_finite(n_checked):
                     break
-                finite, checked = following, index + 1
-            state = following
+                finite_state, n_checked = next_state, index + 1
+            state = next_state
             if self._report(history, state, seconds, *parameters):
                 reason = "callback"
                 break
             if tol > 0 and history[-1].change <= tol:
                 reason = "tolerance"
                 break
-        if not norms.are_finite(checked):
-            state, history, reason = finite, history[:checked], "diverged"
+        if not norms.are_finite(n_checked):
+            state, history, reason = finite_state, history[:n_checked], "diverged"
         return Solution(state.x, history, reason)
 
     def _report(
@@ -210,15 +230,16 @@ class _Run:
         rho: Rho,
     ) -> bool:
         """Append an iteration to the history; return whether the callback ends the run."""
-        pause, index, objective = time.perf_counter(), len(history) + 1, None
+        pause_start, index, objective = time.perf_counter(), len(history) + 1, None
         if self.objective and is_sampled(index, self.objective, self.iterations):
-            parts = self.algorithm, self.prior, state, self.y, self.system, sigma, rho
-            objective = evaluate_objective(*parts)
+            objective = evaluate_objective(
+                self.algorithm, self.prior, state, self.y, self.system, sigma, rho
+            )
         record = self.norms.iteration(index, seconds, sigma, objective)
         history.append(record)
         x = state.x if self.callback is not None and wants_cube(self.callback, record) else None
         stop = self.callback is not None and bool(self.callback(record, x))
-        self.start += time.perf_counter() - pause
+        self.start += time.perf_counter() - pause_start
         return stop
 
 
@@ -228,6 +249,7 @@ def _first_cube(x0: FirstCube, y: Tensor, system: LinearSystem) -> Tensor:
 
 
 def _ratio(numerator: float, denominator: float) -> float:
+    """Return a ratio in which 0/0 is 0: a dark measurement is fitted exactly by a dark cube."""
     if denominator == 0:
         return 0.0 if numerator == 0 else math.inf
     return numerator / denominator

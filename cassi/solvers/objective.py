@@ -10,14 +10,14 @@ from cassi.solvers.components import Components
 from cassi.solvers.linear_system import LinearSystem, Rho
 
 
-def inner(a: Tensor, b: Tensor) -> Tensor:
+def inner_product(a: Tensor, b: Tensor) -> Tensor:
     """Return the inner product of each sample: `(B, …)` twice → `(B,)`."""
     return (a * b).flatten(1).sum(1)
 
 
 def half_square(a: Tensor) -> Tensor:
     """Return ½‖a‖² of each sample: `(B, …)` → `(B,)`."""
-    return inner(a, a) / 2
+    return inner_product(a, a) / 2
 
 
 def data_misfit(x: Tensor, y: Tensor, system: LinearSystem) -> Tensor:
@@ -34,14 +34,14 @@ def evaluate_objective(
     sigma: float | Tensor,
     rho: Rho,
 ) -> float | None:
-    """Return what algorithm and prior minimise together, summed over the samples.
+    """Return the objective that algorithm and prior minimise, summed over the samples.
 
     Returns:
-        The objective; None where the algorithm has none or the prior is no proximal map.
+        The sum; None where the algorithm has none or the prior is no proximal map.
     """
     if not is_proximal(prior):
         return None
-    if isinstance(state, Components):  # of a cube that nobody has to make
+    if isinstance(state, Components):  # the penalty of components needs no cube
         penalty = cast(ComponentPrior, prior).penalty_of(state.components, sigma)
     else:
         penalty = prior.penalty(state.x, sigma)

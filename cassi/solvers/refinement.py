@@ -1,4 +1,4 @@
-"""After a network: data steps until its cube is consistent with the measurement."""
+"""Data steps after a network, until its cube is consistent with the measurement."""
 
 from typing import Literal
 
@@ -10,8 +10,8 @@ from cassi.solvers.linear_system import LinearSystem, begin_system
 from cassi.solvers.statistics import Statistics, noise_damping, relative_noise
 
 VISIBLE = 0.03
-"""Noise below this, relative to the root mean square of y (30 dB), is ignored and all of y is
-fitted: texture alone can give such an estimate."""
+"""Noise level, relative to the root mean square of y (30 dB), below which all of y is fitted.
+Texture alone can give such an estimate of the noise."""
 
 
 @torch.no_grad()
@@ -39,7 +39,7 @@ def refine(
         y: measurement `(B, K, H', W')`.
         system: the camera.
         noise: relative to the root mean square of y, a number or `(B,)`; "auto" estimates it.
-        residual: the wanted ‖y − Ax‖/‖y‖, where the noise is lower.
+        residual: ‖y − Ax‖/‖y‖ at which the steps stop, where the noise is lower.
         iterations: at most this many.
         visible: noise level, relative, below which all of y is fitted.
         statistics: of the whole measurement, where y is a part of it.
@@ -54,52 +54,56 @@ def refine(
     1966, for the stopping rule (discrepancy principle).
     """
     whole_number("iterations", iterations, 1)
-    size = _lengths(y).clamp_min(torch.finfo(torch.float64).tiny)
-    share = relative_noise(y, system, noise, statistics)
-    rho = noise_damping(y, system, share, statistics)
-    # Small enough to lose no digits, large enough for pixels that no light reaches.
+    size = _sample_norms(y).clamp_min(torch.finfo(torch.float64).tiny)
+    level = relative_noise(y, system, noise, statistics)
+    rho = noise_damping(y, system, level, statistics)
+    # AAᵀ + ρI must be invertible at pixels that no light reaches too. 1e-5 of the mean of AAᵀ1 is
+    # enough for that, and too little to change the digits of the others.
     rho = rho.clamp_min(1e-5 * system(system.adjoint(torch.ones_like(y))).mean().to(rho))
-    wanted = torch.where(share < visible, residual, share.clamp_min(residual))
-    floor = torch.where(share < visible, 0, share)
+    target_misfit = torch.where(level < visible, residual, level.clamp_min(residual))
+    min_misfit = torch.where(level < visible, 0, level)
     running = begin_system(system)
     for _ in range(iterations):
-        left = _lengths(y - system(x)) / size
-        if bool((left <= wanted).all()):
+        is_consistent = _sample_norms(y - system(x)) / size <= target_misfit
+        if bool(is_consistent.all()):
             break
-        stepped = no_closer(x, running.data_step(x, y, rho), y, system, floor)
-        x = torch.where((left <= wanted).view(-1, 1, 1, 1), x, stepped)
+        next_x = no_closer(x, running.data_step(x, y, rho), y, system, min_misfit)
+        # A sample that is consistent stays as it is while others of its batch go on.
+        x = torch.where(is_consistent.view(-1, 1, 1, 1), x, next_x)
     return x
 
 
-def no_closer(x: Tensor, stepped: Tensor, y: Tensor, system: LinearSystem, noise: Tensor) -> Tensor:
-    r"""Move from one cube towards another, no closer to the measurement than its noise.
+def no_closer(x: Tensor, next_x: Tensor, y: Tensor, system: LinearSystem, noise: Tensor) -> Tensor:
+    r"""Move from a cube x towards a cube x', no closer to the measurement than its noise.
 
         x + t (x' − x),   the largest t in [0, 1] with ‖y − A(…)‖ ≥ n ‖y‖
 
     Returns:
-        x' where its residual is not below the noise; x where its residual is below it already.
+        x' if its residual is not below the noise; x if its residual is below it already.
     """
     with torch.no_grad():
-        t = _way(y - system(stepped), y - system(x), y, noise).to(x)
-    return torch.where(t < 1, torch.lerp(x, stepped, t), stepped)
+        t = _step_length(y - system(next_x), y - system(x), y, noise).to(x)
+    return torch.where(t < 1, torch.lerp(x, next_x, t), next_x)
 
 
-def _lengths(y: Tensor) -> Tensor:
+def _sample_norms(y: Tensor) -> Tensor:
     """Return the norm of each sample, `(B, …)` → `(B,)`, float64, which holds all squares."""
     return torch.linalg.vector_norm(y.flatten(1), dim=1, dtype=torch.float64)
 
 
-def _way(near: Tensor, far: Tensor, y: Tensor, noise: Tensor) -> Tensor:
-    """Return t of `no_closer`, `(B, 1, 1, 1)`, from the residuals of both cubes."""
-    bound = (noise * _lengths(y)).square()
+def _step_length(next_residual: Tensor, residual: Tensor, y: Tensor, noise: Tensor) -> Tensor:
+    """Return t of `no_closer`, `(B, 1, 1, 1)`, from the residuals of x' and x."""
+    bound = (noise * _sample_norms(y)).square()
 
-    def inner(a: Tensor, b: Tensor) -> Tensor:
+    def inner_product(a: Tensor, b: Tensor) -> Tensor:
         return (a.double() * b.double()).flatten(1).sum(1)
 
-    # ‖far + t (near − far)‖² = bound: the smaller root, where the way crosses it.
-    way = near - far
-    a, b, c = inner(way, way), inner(far, way), inner(far, far) - bound
+    # ‖r + t (r' − r)‖² = bound is a quadratic equation in t. Its smaller root is where the residual
+    # falls below the noise.
+    direction = next_residual - residual
+    a, b = inner_product(direction, direction), inner_product(residual, direction)
+    c = inner_product(residual, residual) - bound
     root = (b.square() - a * c).clamp_min(0).sqrt()
     t = ((-b - root) / a.clamp_min(torch.finfo(torch.float64).tiny)).clamp(0, 1)
-    whole = inner(near, near) >= bound
-    return torch.where(whole, 1, torch.where(c <= 0, 0, t)).view(-1, 1, 1, 1)
+    is_full_step = inner_product(next_residual, next_residual) >= bound
+    return torch.where(is_full_step, 1, torch.where(c <= 0, 0, t)).view(-1, 1, 1, 1)

@@ -12,20 +12,20 @@ from cassi.checks import not_negative, whole_number
 Schedule = Callable[[int, int], float]
 """(iteration, iterations) → value; the iteration counts from 0."""
 AnySchedule = Callable[[int, int], float | Tensor]
-"""The same, or its values are tensors `(B,)`: a number per sample."""
+"""A `Schedule`, or one whose values are tensors `(B,)`: a number per sample."""
 
 
 @runtime_checkable
 class NoiseDependent(Protocol):
     """A schedule that depends on the noise, as `cassi.solvers.AboveNoise`."""
 
-    def told(self, noise: Tensor, y: Tensor, rho: float | Tensor) -> AnySchedule:
-        """Return the schedule for a measurement of this noise."""
+    def for_noise(self, noise: Tensor, y: Tensor, rho: float | Tensor) -> AnySchedule:
+        """Return the schedule for a measurement y with this noise and this ρ."""
 
 
 @dataclass(frozen=True)
 class Constant:
-    """The same value, >= 0, at every iteration.
+    """A schedule with the same value, >= 0, at every iteration.
 
     Raises:
         ValueError: a negative value.
@@ -44,7 +44,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Geometric:
-    """From `start` to `end` by equal factors; both > 0.
+    """A schedule from `start` to `end` by equal factors; both > 0.
 
         value(i) = start·(end/start)^(i/(n−1)),   i = 0 … n − 1
 
@@ -72,7 +72,7 @@ class Geometric:
 
 @dataclass(frozen=True)
 class Linear:
-    """From `start` to `end` by equal differences; both >= 0.
+    """A schedule from `start` to `end` by equal differences; both >= 0.
 
         value(i) = start + (end − start)·i/(n−1),   i = 0 … n − 1
 
@@ -99,7 +99,7 @@ class Linear:
 
 
 def as_schedule(value: float | Schedule) -> Schedule:
-    """Return a schedule, constant if a number >= 0 is given."""
+    """Return a schedule as it is, and a number >= 0 as a constant one."""
     if not callable(value) and not isinstance(value, int | float):
         raise TypeError(f"sigma, rho: expected a number or a schedule, got {value!r}")
     return value if callable(value) else Constant(float(value))
@@ -128,7 +128,7 @@ class Phases:
     counts: Sequence[int]
 
     def __post_init__(self) -> None:
-        """Check that there is a count for every schedule."""
+        """Check that every schedule has a count."""
         if not self.schedules or len(self.schedules) != len(self.counts):
             raise ValueError(
                 "schedule: expected as many counts as parts and at least one, got "
@@ -153,7 +153,7 @@ class Phases:
 
 @dataclass(frozen=True)
 class Steps:
-    """Values >= 0, each for its own number of iterations. After the last count the last one stays.
+    """A schedule of values >= 0, each for its own number of iterations; the last value stays.
 
     Raises:
         ValueError: no value, another number of counts, a negative value, or a count below 1.
@@ -179,34 +179,36 @@ class Steps:
 
 @dataclass
 class Timed:
-    """A schedule that reaches its end at a given time; for one run.
+    """A schedule that reaches its last value at a given time. An object serves one run.
 
         value = schedule(max(k, n·t/T), n)
 
-    k counts the calls. t is the time since the first call, T the time that was left then. A machine
-    that is too slow for all n iterations takes the same range of values in fewer.
+    k counts the calls. t is the time since the first call, T the time from there to the end. A
+    machine that is too slow for all n iterations takes the same range of values in fewer.
 
     Args:
-        schedule: of the whole run.
+        schedule: the schedule of a run of n iterations.
         ends: `time.perf_counter()` at which the run ends.
     """
 
     schedule: Schedule
     ends: float
-    _began: float | None = field(default=None, init=False)
-    _place: int = field(default=-1, init=False)
-    _last: int = field(default=0, init=False)
+    _start: float | None = field(default=None, init=False)
+    _index: int = field(default=-1, init=False)
+    _last_index: int = field(default=0, init=False)
 
     def __call__(self, iteration: int, iterations: int) -> float:
         """Return the value at one iteration."""
-        now = time.perf_counter()
-        self._began = now if self._began is None else self._began
-        spent = (now - self._began) / max(self.ends - self._began, 1e-9)
-        self._last = iterations - 1
-        self._place = min(self._last, max(self._place + 1, int(min(spent, 1.0) * iterations)))
-        return self.schedule(self._place, iterations)
+        seconds = time.perf_counter()
+        self._start = seconds if self._start is None else self._start
+        # The end may be over at the first call, where the time that is left is 0 or negative.
+        fraction = (seconds - self._start) / max(self.ends - self._start, 1e-9)
+        self._last_index = iterations - 1
+        index = max(self._index + 1, int(min(fraction, 1.0) * iterations))
+        self._index = min(self._last_index, index)
+        return self.schedule(self._index, iterations)
 
     @property
     def is_over(self) -> bool:
-        """Whether the last value has been given, or the time is over."""
-        return self._place >= self._last or time.perf_counter() >= self.ends
+        """Whether the schedule has returned its last value, or the time is over."""
+        return self._index >= self._last_index or time.perf_counter() >= self.ends

@@ -1,4 +1,4 @@
-"""An algorithm, a prior and their schedules bound together: a reconstructor."""
+"""The solver: a reconstructor made of an algorithm, a prior and their schedules."""
 
 import time
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ from typing_extensions import Unpack
 
 from cassi.checks import not_negative, whole_number
 from cassi.prior_protocols import Prior
-from cassi.solvers.base import Algorithm, Callback, Options, Relay, Solution, take
+from cassi.solvers.base import Algorithm, Callback, CallbackWrapper, Options, Solution, take
 from cassi.solvers.early_stopping import (
     HeldOutMonitor,
     StoppingPoint,
@@ -41,7 +41,8 @@ from cassi.solvers.statistics import (
 
 ALGORITHM, SIGMA = GAP(), Geometric(0.4, 0.1)
 HALO = 40
-LAST = 20
+"""Number of lines around a part of a scene that influence its result."""
+N_LAST = 20
 """Iterations at the last strength, where the annealing is stopped early."""
 
 
@@ -59,26 +60,26 @@ class _Preparation:
     is_damped: bool
     """Whether noise raises ρ."""
     noise: Tensor | None
-    """That the run goes by, relative to the root mean square of y, `(B,)`."""
-    bound: Tensor | None
-    """The same, of the residual that the result has at least; None: no last data step."""
+    """Noise level of the schedules, relative to the root mean square of y, `(B,)`."""
+    min_misfit: Tensor | None
+    """Least ‖y − Ax‖/‖y‖ after the last data step, `(B,)`; None: there is no last data step."""
     stopping_point: StoppingPoint | None
 
     def first_cube(self, x0: Tensor | None) -> Tensor | None:
-        """Return the first cube in signal levels, `(B, C, H, W)`; None: the `pinv` of y."""
+        """Return the first cube in signal levels, `(B, C, H, W)`; None for the `pinv` of y."""
         if x0 is not None:
             return x0 / self.level
         if not self.is_damped:
             return None
-        # The pseudo-inverse amplifies noise that dark mask pixels let through.
+        # The pseudo-inverse would amplify the noise behind dark pixels of the mask.
         return damped_start(self.y, self.system, self.rho(0, self.iterations))
 
     def result(self, x: Tensor) -> Tensor:
-        """Return the last cube, after a data step if asked for, in the unit of the measurement."""
-        if self.bound is not None:
+        """Return a cube in the unit of the measurement, after the last data step, if any."""
+        if self.min_misfit is not None:
             rho = self.rho(self.iterations - 1, self.iterations)
-            stepped = self.system.data_step(x, self.y, rho)
-            x = no_closer(x, stepped, self.y, self.system, self.bound)
+            fitted_x = self.system.data_step(x, self.y, rho)
+            x = no_closer(x, fitted_x, self.y, self.system, self.min_misfit)
         return x * self.level
 
 
@@ -98,7 +99,8 @@ class Solver:
         noise: relative to the root mean square of y, >= 0; ρ rises with it. "auto" estimates it.
         consistent: end with a data step, for data consistency; no closer than the noise.
         heldout: share in [0, 0.5] of the detector pixels that are held out to stop the annealing
-            early, where "auto" finds noise; see `cassi.solvers.early_stopping`. 0: never.
+            early, if the estimate ("auto") finds noise; see `cassi.solvers.early_stopping`. 0:
+            never.
 
     Raises:
         TypeError: the prior is not callable, or the algorithm has no `init` and `step`.
@@ -141,84 +143,113 @@ class Solver:
         return self.tol == 0 and not (self.heldout > 0 and self.noise == "auto")
 
     @torch.no_grad()
-    def run(self, y: Tensor, system: LinearSystem, **given: Unpack[Options]) -> Solution:
-        """Reconstruct y and report how it went; the cube is in the unit in which A x = y.
+    def run(self, y: Tensor, system: LinearSystem, **options: Unpack[Options]) -> Solution:
+        """Reconstruct y; return the cube, in the unit in which A x = y, and the history.
 
         Args:
             y: measurement `(B, K, H', W')` of the camera.
             system: the camera.
-            given: see `Options`.
+            options: see `Options`.
         """
-        x0, callback, objective, statistics = take(given)
-        began = time.perf_counter()
-        ready = self._prepare(seen(y, system), system, statistics)
+        x0, callback, objective, statistics = take(options)
+        start = time.perf_counter()
+        preparation = self._prepare(seen(y, system), system, statistics)
+        wrapped_callback = None
+        if callback is not None:
+            wrapped_callback = CallbackWrapper(callback, lambda x: x * preparation.level)
         solution = iterate(
             self.algorithm,
-            ready.y,
+            preparation.y,
             system,
             self.prior,
-            iterations=ready.iterations,
-            sigma=ready.sigma,
-            rho=ready.rho,
-            x0=lambda: ready.first_cube(x0),
+            iterations=preparation.iterations,
+            sigma=preparation.sigma,
+            rho=preparation.rho,
+            # A function: a cube that is an argument would stay in memory for the whole run.
+            x0=lambda: preparation.first_cube(x0),
             tol=self.tol,
-            callback=None if callback is None else Relay(callback, lambda x: x * ready.level),
+            callback=wrapped_callback,
             objective=objective,
-            statistics=ready.statistics,
-            began=began,
+            statistics=preparation.statistics,
+            began=start,
         )
-        x = ready.result(solution.x)
-        return Solution(x, solution.history, solution.reason, ready.noise, ready.stopping_point)
+        x = preparation.result(solution.x)
+        return Solution(
+            x, solution.history, solution.reason, preparation.noise, preparation.stopping_point
+        )
 
     def _prepare(
-        self, measured: Tensor, system: LinearSystem, statistics: Statistics | None
+        self, good_y: Tensor, system: LinearSystem, statistics: Statistics | None
     ) -> _Preparation:
         """Estimate level and noise, find the stopping point, and adapt the schedules to them."""
         algorithm, may_stop = self.algorithm, self.heldout > 0 and self.noise == "auto"
         if statistics is None and may_stop and is_camera(system):
-            statistics = Statistics(lambda: [(measured, system)])  # both runs ask for them
-        level = signal_level(measured, system, statistics, dark=algorithm.divides)
-        y, noise, bound, point = measured / level, None, None, None
+            # The run that finds the stopping point uses the same statistics.
+            statistics = Statistics(lambda: [(good_y, system)])
+        level = signal_level(good_y, system, statistics, dark=algorithm.fits_exactly)
+        y, noise, min_misfit, point = good_y / level, None, None, None
         sigma: AnySchedule = as_schedule(self.sigma)
-        count, own = self.iterations, as_schedule(algorithm.rho if self.rho is None else self.rho)
-        rho: AnySchedule = own
-        adapts = isinstance(sigma, NoiseDependent)
-        if algorithm.damped or adapts or self.consistent or self.heldout:
-            noise = bound = relative_noise(y, system, self.noise, statistics)
+        base_rho = as_schedule(algorithm.rho if self.rho is None else self.rho)
+        rho: AnySchedule = base_rho
+        count = self.iterations
+        adapts_sigma = isinstance(sigma, NoiseDependent)
+        # An estimate costs time, so a run whose parameters do not depend on noise goes without.
+        if algorithm.is_damped or adapts_sigma or self.consistent or self.heldout:
+            noise = min_misfit = relative_noise(y, system, self.noise, statistics)
         if noise is not None and statistics is not None and may_stop and is_camera(system):
             point = self._find_stopping_point(noise, statistics)
         if noise is not None and point is not None:
-            count = min(count, point.count + LAST)
+            count = min(count, point.count + N_LAST)
             noise = noise * point.factor
-            bound = torch.minimum(noise, point.error / root_mean_square(measured))
-        if noise is not None and algorithm.damped:
-            rho = damped_schedule(own, noise, y, system, statistics)
+            # The held-out error bounds the noise from above: a result may fit y as closely.
+            min_misfit = torch.minimum(noise, point.error / root_mean_square(good_y))
+        if noise is not None and algorithm.is_damped:
+            rho = damped_schedule(base_rho, noise, y, system, statistics)
         if noise is not None and isinstance(sigma, NoiseDependent):
-            sigma = sigma.told(noise, y, rho(count - 1, count))
+            sigma = sigma.for_noise(noise, y, rho(count - 1, count))
         if point is not None:
             sigma = truncated(sigma, self.iterations, point.count)
-        bound, is_damped = bound if self.consistent else None, rho is not own
-        parts = y, level, system, statistics, count, sigma, rho, is_damped
-        return _Preparation(*parts, noise, bound, point)
+        return _Preparation(
+            y=y,
+            level=level,
+            system=system,
+            statistics=statistics,
+            iterations=count,
+            sigma=sigma,
+            rho=rho,
+            is_damped=rho is not base_rho,
+            noise=noise,
+            min_misfit=min_misfit if self.consistent else None,
+            stopping_point=point,
+        )
 
     def _find_stopping_point(self, noise: Tensor, statistics: Statistics) -> StoppingPoint | None:
-        """Find where held-out pixels stop the annealing, once for a measurement; None: no noise."""
+        """Return where held-out pixels stop the annealing; None where there is no noise.
+
+        The result is found once for a measurement: the blocks of a scene stop at the same point.
+        """
         if not bool((noise > UNSEEN).any()):
             return None
 
         def find() -> StoppingPoint:
-            y, brightest = statistics.brightest()
-            camera = cast(Camera, brightest)  # a part of one
-            share, size = torch.stack((noise.mean(), statistics.size.mean().to(noise))).tolist()
+            y, system = statistics.brightest()
+            camera = cast(Camera, system)  # a part of a camera is one too
+            # One copy to the host for both numbers.
+            level, size = torch.stack((noise.mean(), statistics.size.mean().to(noise))).tolist()
 
             def run(y: Tensor, camera: Camera, monitor: HeldOutMonitor, factor: float) -> None:
-                setting: float | Literal["auto"] = "auto" if factor == 1 else factor * share
-                count = monitor.last
-                same = replace(self, iterations=count, noise=setting, heldout=0, consistent=False)
-                same.run(y, camera, callback=monitor, statistics=statistics)
+                # With factor 1 every sample keeps the noise of the statistics.
+                trial = replace(
+                    self,
+                    iterations=monitor.last,
+                    noise="auto" if factor == 1 else factor * level,
+                    heldout=0,
+                    consistent=False,
+                )
+                trial.run(y, camera, callback=monitor, statistics=statistics)
 
             heldout, count = self.heldout, self.iterations
-            return find_stopping_point(y, camera, heldout, count, share * size, run)
+            return find_stopping_point(y, camera, heldout, count, level * size, run)
 
         return statistics.remember(self, find)
 

@@ -1,4 +1,4 @@
-"""What is estimated from a measurement: signal level, noise level, gain and largest eigenvalue."""
+"""Estimates from a measurement: signal level, noise level, gain and largest eigenvalue."""
 
 from __future__ import annotations
 
@@ -24,18 +24,29 @@ Parts = Callable[[], Iterable[tuple[Tensor, LinearSystem]]]
 
 UNSEEN = 0.003
 """Noise below this, relative to the root mean square of y (50 dB), counts as no noise."""
-_SAMPLES = 1 << 20  # a quantile sorts: of a large detector every n-th pixel is enough
-_BINS = 4  # of brightness
-_SHARE = 0.02  # of the windows show plain parts of nearly every scene
-_SPECTRA = 6  # smooth spectra, cosines
-_NORMAL = 2.054  # quantile of the best 2 %
-_LIT, _DARK = 0.05, 1e-3  # of the most light, from which on pixels count for the signal level
-_FLOOR = 1e-3  # keeps the vector of the power iteration positive where the detector is dark
+
+# Largest number of pixels for a quantile, which sorts its values. Of a larger detector every n-th
+# pixel is taken.
+_MAX_SAMPLES = 1 << 20
+
+# The noise level comes from the 2 % of the windows with the least residual: nearly every scene has
+# this many smooth windows. The normal quantile of this share corrects for their selection.
+_WINDOW_SHARE, _QUANTILE = 0.02, 2.054
+_BRIGHTNESS_BINS = 4
+_N_SPECTRA = 6  # cosines over the bands
+_MIN_WINDOWS = 20  # with fewer windows the noise counts as 0
+
+# Pixels count for the signal level from this share of the largest A1 on. Dark pixels of the grey
+# mask made the level 2 to 4 times too high at 30 dB (docs/development/experiments/pretrained.md).
+_MIN_TRANSMISSION = 0.05
+_MIN_DARK_TRANSMISSION = 1e-3  # for methods that fit dark pixels exactly
+
+_MIN_VECTOR = 1e-3  # keeps the vector of the power iteration positive where the detector is dark
 
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """Estimates from a measurement that solvers and networks use. Each is computed on first use.
+    """Estimates from a measurement for solvers and networks. Each is computed on first use.
 
     A scene that is reconstructed in parts has one `Statistics` for all of them, so that the parts
     fit together. The parts must be independent; see `System.part_axis`.
@@ -48,31 +59,33 @@ class Statistics:
 
     parts: Parts
     axis: int = -2
-    _found: list[tuple[object, Any]] = field(default_factory=list, init=False, repr=False)
+    _cache: list[tuple[object, Any]] = field(default_factory=list, init=False, repr=False)
 
-    def remember(self, of: object, find: Callable[[], T]) -> T:
-        """Return `find()`, called once for each object `of`: a result that a solver keeps.
-
-        Of tensors the last one alone is kept: frames of a sequence would fill the memory.
-        """
-        for known, value in self._found:
-            if known is of:
+    def remember(self, key: object, compute: Callable[[], T]) -> T:
+        """Return `compute()`, which is called once for each object `key`."""
+        # Keys are compared by identity, because tensors compare element by element.
+        for cached_key, value in self._cache:
+            if cached_key is key:
                 return value
-        if isinstance(of, Tensor):
-            self._found[:] = [each for each in self._found if not isinstance(each[0], Tensor)]
-        self._found.append((of, find()))
-        return self._found[-1][1]
+        # Only the last tensor is kept: the frames of a sequence would fill the memory.
+        if isinstance(key, Tensor):
+            self._cache[:] = [entry for entry in self._cache if not isinstance(entry[0], Tensor)]
+        self._cache.append((key, compute()))
+        return self._cache[-1][1]
 
     def estimate(self, *names: str) -> dict[str, Tensor]:
-        """Return estimates by name, computed now where they are not yet."""
+        """Return estimates by name. Those that are missing are computed now."""
         return {name: getattr(self, name) for name in names}
 
     def take(self, estimates: Mapping[str, Tensor]) -> None:
-        """Use what `estimate` has returned for the same measurement, in another process perhaps."""
+        """Use the result of `estimate` for the same measurement, perhaps from another process."""
         vars(self).update(estimates)
 
     def by(self, key: object, change: Callable[[Any], LinearSystem]) -> Statistics:
-        """Return the statistics of the same measurement by another camera; the same for a key."""
+        """Return the statistics of the same measurement with another camera.
+
+        `change` makes the other camera of a part. The result is made once for each `key`.
+        """
 
         def parts() -> Iterable[tuple[Tensor, LinearSystem]]:
             return [(y, change(system)) for y, system in self.parts()]
@@ -81,62 +94,63 @@ class Statistics:
 
     def with_noise(self, noise: Tensor) -> Statistics:
         """Return the statistics of the same measurement, with another noise level, `(B,)`."""
-        same = Statistics(self.parts, self.axis)
-        same.take({"noise": noise})
-        return same
+        copy = Statistics(self.parts, self.axis)
+        copy.take({"noise": noise})
+        return copy
 
     def of_another(self, parts: Parts) -> Statistics:
-        """Return the statistics of another measurement by the same camera.
+        """Return the statistics of another measurement with the same camera and the same noise.
 
-        Noise, gain, largest eigenvalue and what solvers remember are those of this one; what is
-        remembered of a tensor is not.
+        It takes over noise, gain, largest eigenvalue and the results that solvers remember, except
+        those that belong to a tensor. Level and size are computed anew.
         """
-        other = Statistics(parts, self.axis)
-        other.take(self.estimate("noise", "gain", "largest_eigenvalue"))
-        other._found.extend(kept for kept in self._found if not isinstance(kept[0], Tensor))
-        return other
+        statistics = Statistics(parts, self.axis)
+        statistics.take(self.estimate("noise", "gain", "largest_eigenvalue"))
+        statistics._cache.extend(e for e in self._cache if not isinstance(e[0], Tensor))
+        return statistics
 
     def brightest(self) -> tuple[Tensor, LinearSystem]:
         """Return the part with the most light, and its camera."""
-        light = [float(y.double().square().sum()) for y, _ in self.parts()]
-        best = max(range(len(light)), key=light.__getitem__)
-        return next(itertools.islice(iter(self.parts()), best, None))
+        energies = [float(y.double().square().sum()) for y, _ in self.parts()]
+        index = max(range(len(energies)), key=energies.__getitem__)
+        return next(itertools.islice(iter(self.parts()), index, None))
 
     @cached_property
     def level(self) -> Tensor:
         """The signal level `(B, 1, 1, 1)`; see `signal_level`."""
-        return self._level(_LIT)
+        return self._level(_MIN_TRANSMISSION)
 
     @cached_property
     def dark_level(self) -> Tensor:
-        """The same, with dark pixels."""
-        return self._level(_DARK)
+        """The signal level of all but the darkest pixels; see `signal_level`."""
+        return self._level(_MIN_DARK_TRANSMISSION)
 
-    def _level(self, lit: float) -> Tensor:
-        flats = self._joined([_flat_field(y, system) for y, system in self.parts()])
-        return _brightness_level(self._whole(), flats, lit)
+    def _level(self, min_transmission: float) -> Tensor:
+        flats = self._join([_flat_field(y, system) for y, system in self.parts()])
+        return _brightness_level(self._measurement(), flats, min_transmission)
 
-    def _whole(self) -> Tensor:
-        return self._joined([y for y, _ in self.parts()])
+    def _measurement(self) -> Tensor:
+        return self._join([y for y, _ in self.parts()])
 
-    def _joined(self, parts: list[Tensor]) -> Tensor:
+    def _join(self, parts: list[Tensor]) -> Tensor:
         return parts[0] if len(parts) == 1 else torch.cat(parts, self.axis)
 
     @cached_property
     def size(self) -> Tensor:
         """The root mean square of y, `(B,)`, > 0."""
-        return root_mean_square(self._whole())
+        return root_mean_square(self._measurement())
 
     @cached_property
     def noise(self) -> Tensor:
         """The noise relative to the root mean square of y, `(B,)`; see `noise_level`."""
+        # The windows sum squares in float32, which holds those of a measurement of size 1.
         size = self.size.view(-1, 1, 1, 1)
-        scaled = [(y / size, system) for y, system in self.parts()]
-        return _noise_of_parts(scaled, self.axis, self._whole().shape)
+        parts = [(y / size, system) for y, system in self.parts()]
+        return _noise_of_parts(parts, self.axis, self._measurement().shape)
 
     @cached_property
     def gain(self) -> Tensor:
-        """The mean of AAᵀ1 over the detector, `(B,)`; see `noise_damping`."""
+        """g, the mean of AAᵀ1 over the detector, `(B,)`; see `noise_damping`."""
         sums, count = [], 0
         for y, system in self.parts():
             sums.append(_gain_sum(y, system))
@@ -151,8 +165,8 @@ class Statistics:
 
 def check_noise(noise: object) -> None:
     """Raise ValueError unless the noise is "auto" or a number >= 0."""
-    number = isinstance(noise, int | float) and not isinstance(noise, bool) and noise >= 0
-    if noise != "auto" and not number:
+    is_number = isinstance(noise, int | float) and not isinstance(noise, bool) and noise >= 0
+    if noise != "auto" and not is_number:
         raise ValueError(f"noise: expected auto or a number >= 0, got {noise!r}")
 
 
@@ -163,15 +177,15 @@ def signal_level(
 
         level = 99.9 % quantile over the detector of |y| / A1
 
-    |y| / A1 is the mean radiance of the bands that reach a pixel. Pixels with less than 5 % of the
-    most light do not count: behind dark parts of a mask there is noise, divided by almost nothing.
+    |y| / A1 is the mean radiance of the bands that reach a pixel. Pixels where A1 is below 5 % of
+    its largest value do not count: behind dark parts of a mask, noise is divided by almost nothing.
 
     Args:
         y: measurement `(B, K, H', W')`.
         system: the camera.
         statistics: of the whole measurement, where y is a part of it.
-        dark: count pixels from 0.1 % of the most light on, for a method that divides by the light
-            of dark pixels: its strength has to hold their noise.
+        dark: count pixels where A1 is above 0.1 % of its largest value. A method that fits dark
+            pixels exactly divides their noise by their A1, and its prior has to remove that.
 
     Returns:
         `(B, 1, 1, 1)`, in the unit of the cube; 1 where the measurement is all zero.
@@ -187,29 +201,30 @@ def signal_level(
         )
     if y.ndim != 4:
         raise ValueError(f"y: expected (B, K, H', W'), got shape {tuple(y.shape)}")
-    known = _known(y, system, statistics)
-    if not known.remember(y, lambda: bool(y.isfinite().all())):
+    statistics = _as_statistics(y, system, statistics)
+    # Passes of one run ask again for the same y. Each answer would make the host wait for a device.
+    if not statistics.remember(y, lambda: bool(y.isfinite().all())):
         raise ValueError(
             "y: expected finite values, got NaN or infinity; give such pixels as bad_pixels"
         )
-    return (known.dark_level if dark else known.level).to(y)
+    return (statistics.dark_level if dark else statistics.level).to(y)
 
 
-def _known(y: Tensor, system: LinearSystem, statistics: Statistics | None) -> Statistics:
+def _as_statistics(y: Tensor, system: LinearSystem, statistics: Statistics | None) -> Statistics:
     return Statistics(lambda: [(y, system)]) if statistics is None else statistics
 
 
 def noise_level(y: Tensor, system: LinearSystem, statistics: Statistics | None = None) -> Tensor:
     """Estimate the standard deviation of the noise in a measurement.
 
-    In a window of 16×16 pixels without edges or texture, the measurement is a combination of known
-    images: A of six smooth spectra, each constant, rising downwards, and rising to the right. The
-    residual of such a fit is noise. Windows with edges or texture have a larger residual. So the
-    level is that of the best 2 % of the windows, corrected for their selection.
+    In a smooth window of 16×16 pixels the measurement is a combination of 18 images: six smooth
+    spectra, each with a brightness that is constant, rises downwards, or rises to the right, as the
+    camera measures them. The residual of a fit of these images is noise. Edges and texture make it
+    larger. So the level is that of the best 2 % of the windows, corrected for their selection.
 
-    The level is a mean over the detector. Shot noise differs between dark and bright windows: a
-    line of variance over brightness, through the best of dark, middle and bright windows, gives the
-    level at the mean brightness. A scene that is textured everywhere gives a few per cent of noise.
+    Shot noise grows with brightness. A line of variance over brightness, through the best dark,
+    middle and bright windows, gives the level at the mean brightness of the detector. A scene that
+    is textured everywhere gives a few per cent of noise.
 
     Args:
         y: measurement `(B, K, H', W')`.
@@ -228,7 +243,7 @@ def relative_noise(
     noise: Tensor | float | Literal["auto"] = "auto",
     statistics: Statistics | None = None,
 ) -> Tensor:
-    """Return the noise relative to the root mean square of y, `(B,)`: as given, or estimated.
+    """Return the noise relative to the root mean square of y, `(B,)`: the argument, or an estimate.
 
     Args:
         y: measurement `(B, K, H', W')`.
@@ -237,7 +252,7 @@ def relative_noise(
         statistics: of the whole measurement, where y is a part of it.
     """
     if isinstance(noise, str):
-        return _known(y, system, statistics).noise.to(y)
+        return _as_statistics(y, system, statistics).noise.to(y)
     return torch.as_tensor(noise, dtype=y.dtype, device=y.device).expand(len(y))
 
 
@@ -261,7 +276,7 @@ def noise_damping(
     Returns:
         ρ >= 0, `(B,)`.
     """
-    gain = _known(y, system, statistics).gain.to(y)
+    gain = _as_statistics(y, system, statistics).gain.to(y)
     n = torch.as_tensor(noise, dtype=y.dtype, device=y.device).expand(len(y))
     return 0.46 * (n - UNSEEN).clamp_min(0) ** 0.63 * gain
 
@@ -278,11 +293,11 @@ def damped_schedule(
     Returns:
         `rho` itself where there is no noise, else a schedule of `(B,)`.
     """
-    least = noise_damping(y, system, relative_noise(y, system, noise, statistics), statistics)
-    if not bool(least.any()):
+    damping = noise_damping(y, system, relative_noise(y, system, noise, statistics), statistics)
+    if not bool(damping.any()):
         return rho
-    raised = functools.lru_cache(1)(least.clamp_min)  # ρ is the same in most iterations
-    return lambda i, n: raised(rho(i, n))
+    raised_rho = functools.lru_cache(1)(damping.clamp_min)  # ρ is the same in most iterations
+    return lambda i, n: raised_rho(rho(i, n))
 
 
 @dataclass(frozen=True)
@@ -292,11 +307,12 @@ class AboveNoise:
         σ >= share·n·s/√ρ,   s the root mean square of y
 
     The data step weighs ½‖Ax − y‖² against ρ/2‖x − v‖², as for noise of standard deviation ε in y
-    and ε/√ρ in v. A denoiser of less leaves noise in the cube. Noise below 0.3 % raises nothing.
+    and ε/√ρ in v. A denoiser with a smaller σ leaves noise in the cube. Noise n below 0.3 % counts
+    as none.
 
     Args:
-        schedule: without noise, in the unit of the cube.
-        share: >= 0; 0.5 for a denoiser whose σ is that of noise.
+        schedule: σ without noise, in the unit of the cube.
+        share: >= 0; 0.5 for a denoiser whose σ is the standard deviation of the noise.
 
     Raises:
         ValueError: a negative share.
@@ -315,22 +331,23 @@ class AboveNoise:
         """Return the value without noise."""
         return self.schedule(iteration, iterations)
 
-    def told(self, noise: Tensor, y: Tensor, rho: Rho) -> AnySchedule:
-        """Return the schedule for a measurement: of numbers, or of `(B,)`.
+    def for_noise(self, noise: Tensor, y: Tensor, rho: Rho) -> AnySchedule:
+        """Return the schedule of σ for a measurement. Its values are numbers, or `(B,)`.
 
         Args:
             noise: n, relative to the root mean square of y, `(B,)`.
             y: measurement `(B, K, H', W')`.
             rho: ρ of the data step, a number > 0 or `(B,)`.
         """
-        sigma, seen = self.schedule, torch.where(noise > UNSEEN, noise, 0)
-        least = self.share * seen * root_mean_square(y) / torch.as_tensor(rho).sqrt()
-        if not bool(least.any()):
+        sigma, noise = self.schedule, torch.where(noise > UNSEEN, noise, 0)
+        min_sigma = self.share * noise * root_mean_square(y) / torch.as_tensor(rho).sqrt()
+        if not bool(min_sigma.any()):
             return sigma
-        if len(least) == 1:
-            number = float(least)
+        # A number saves a copy to the device in every iteration.
+        if len(min_sigma) == 1:
+            number = float(min_sigma)
             return lambda i, n: max(sigma(i, n), number)
-        return lambda i, n: least.clamp_min(sigma(i, n))
+        return lambda i, n: min_sigma.clamp_min(sigma(i, n))
 
 
 @torch.no_grad()
@@ -362,45 +379,48 @@ def largest_eigenvalue(
     for _ in range(steps):
         image = system(system.adjoint(vector))
         bounds.append((image / vector).amax())
-        vector = image / image.amax().clamp_min(torch.finfo(y.dtype).tiny) + _FLOOR
+        vector = image / image.amax().clamp_min(torch.finfo(y.dtype).tiny) + _MIN_VECTOR
     bound = torch.stack(bounds).amin()
     return torch.where(bound > 0, bound, torch.ones_like(bound))
 
 
 @torch.no_grad()
 def _flat_field(y: Tensor, system: LinearSystem) -> Tensor:
-    """Return A1, `(B, K, H, W')`: the measurement of an evenly lit scene, made like y."""
+    """Return A1, `(B, K, H, W')`: the measurement of a cube of ones, with y's dtype and device."""
     return system(torch.ones_like(system.adjoint(y)))
 
 
 @torch.no_grad()
-def _brightness_level(y: Tensor, flat: Tensor, lit: float) -> Tensor:
+def _brightness_level(y: Tensor, flat: Tensor, min_transmission: float) -> Tensor:
     """Return the 99.9 % quantile of |y| / A1: `(B, K, H, W')` twice → `(B, 1, 1, 1)`."""
-    counts = flat > flat.amax() * lit
-    mean = torch.where(counts, y.abs() / flat, 0).flatten(1).float()
-    mean = mean[:, :: max(1, mean.shape[1] // _SAMPLES)]
-    level = upper_quantile(mean, 0.999).to(y.dtype).view(-1, 1, 1, 1)
+    is_bright = flat > flat.amax() * min_transmission
+    radiance = torch.where(is_bright, y.abs() / flat, 0).flatten(1).float()
+    radiance = radiance[:, :: max(1, radiance.shape[1] // _MAX_SAMPLES)]
+    level = upper_quantile(radiance, 0.999).to(y.dtype).view(-1, 1, 1, 1)
     return torch.where(level > 0, level, 1)
 
 
 def upper_quantile(x: Tensor, share: float) -> Tensor:
-    """Return the quantile near 1 of each row of `(B, N)`, as torch.quantile, which sorts all."""
-    place = share * (x.shape[1] - 1)
-    below = math.floor(place)
-    above = x.topk(x.shape[1] - below, dim=1).values
-    return torch.lerp(above[:, -1], above[:, max(0, above.shape[1] - 2)], place - below)
+    """Return the quantile of each row of `(B, N)`, for a share near 1.
+
+    The result is that of torch.quantile, which sorts all values.
+    """
+    position = share * (x.shape[1] - 1)
+    below = math.floor(position)
+    largest = x.topk(x.shape[1] - below, dim=1).values
+    return torch.lerp(largest[:, -1], largest[:, max(0, largest.shape[1] - 2)], position - below)
 
 
 @torch.no_grad()
 def _gain_sum(y: Tensor, system: LinearSystem) -> Tensor:
-    """Return the sum of AAᵀ1 over the detector, `(B,)`; y gives shape and dtype."""
+    """Return the sum of AAᵀ1 over the detector, `(B,)`, with y's shape and dtype."""
     return system(system.adjoint(torch.ones_like(y))).flatten(1).sum(1)
 
 
 def unit_of(y: Tensor) -> Tensor:
-    """Return the power of two next to the largest |y| of each sample, `(B, …)` → `(B, 1, 1, 1)`.
+    """Return the largest power of two up to max |y| of each sample, `(B, …)` → `(B, 1, 1, 1)`.
 
-    Squares of y in this unit stay within float32, and a division by it changes no digit.
+    In this unit the squares of y stay within float32. A division by it changes no digit.
     """
     largest = torch.linalg.vector_norm(y.flatten(1), torch.inf, dim=1)
     largest = largest.clamp_min(torch.finfo(y.dtype).tiny)
@@ -420,66 +440,69 @@ def root_mean_square(y: Tensor) -> Tensor:
 def _noise_of_parts(
     parts: Iterable[tuple[Tensor, LinearSystem]], axis: int, shape: Sequence[int]
 ) -> Tensor:
-    """Estimate the noise, `(B,)` in the unit of y, of a measurement of that shape in parts.
+    """Estimate the noise, `(B,)` in the unit of y, of a measurement in parts along an axis.
 
-    Squares of y must stay within float32.
+    `shape` is that of the whole measurement. Squares of y must stay within float32.
     """
-    down, across = shape[-2] // SIDE, shape[-1] // SIDE
-    chosen = torch.arange(0, down * across, down * across // WINDOWS + 1)
-    places = torch.stack((chosen // max(1, across), chosen % max(1, across)), 1)
+    n_rows, n_columns = shape[-2] // SIDE, shape[-1] // SIDE
+    # Every n-th window of the whole detector, so that parts and whole use the same windows.
+    indices = torch.arange(0, n_rows * n_columns, n_rows * n_columns // WINDOWS + 1)
+    windows = torch.stack((indices // max(1, n_columns), indices % max(1, n_columns)), 1)
     variances, means, first = [], [], 0
     for y, system in parts:
         count = y.shape[axis] // SIDE
-        inside = (places[:, axis] >= first) & (places[:, axis] < first + count)
-        at = places[inside]
-        at[:, axis] -= first
+        is_in_part = (windows[:, axis] >= first) & (windows[:, axis] < first + count)
+        part_windows = windows[is_in_part]
+        part_windows[:, axis] -= first
         first += count
-        if len(at):
-            variance, mean = _plain_variance(y, system, at.to(y.device))
+        if len(part_windows):
+            variance, mean = _smooth_variance(y, system, part_windows.to(y.device))
             variances.append(variance)
             means.append(mean)
-    if len(chosen) < 20 or sum(map(len, variances)) < 20:
+    # Windows with many bad pixels are left out, so the fitted ones are counted too.
+    if len(indices) < _MIN_WINDOWS or sum(map(len, variances)) < _MIN_WINDOWS:
         return y.new_zeros(len(y))
-    return _at_mean_brightness(torch.cat(variances), torch.cat(means)).to(y.dtype)
+    return _noise_at_mean_brightness(torch.cat(variances), torch.cat(means)).to(y.dtype)
 
 
-def _at_mean_brightness(variance: Tensor, brightness: Tensor) -> Tensor:
+def _noise_at_mean_brightness(variance: Tensor, brightness: Tensor) -> Tensor:
     """Fit the variance of the best windows over brightness: `(P, B)` twice → `(B,)` of σ."""
     levels = []
     for v, m in zip(variance.T, brightness.T, strict=True):
-        bins = m.argsort().chunk(_BINS)
-        low = torch.stack([v[part].quantile(_SHARE) for part in bins])
+        bins = m.argsort().chunk(_BRIGHTNESS_BINS)
+        low = torch.stack([v[part].quantile(_WINDOW_SHARE) for part in bins])
         mean = torch.stack([m[part].mean() for part in bins])
-        # A line through the darkest that none of the others is below.
-        rise = (low - low[0])[1:] / (mean - mean[0])[1:].clamp_min(1e-30)
-        level = low[0] + rise.min().clamp_min(0) * (mean.mean() - mean[0])
+        # The line begins at the darkest bin and has the least slope to any other bin. Texture only
+        # raises a variance, so a bin above the line is textured, and none lies below it.
+        slope = (low - low[0])[1:] / (mean - mean[0])[1:].clamp_min(1e-30)
+        level = low[0] + slope.min().clamp_min(0) * (mean.mean() - mean[0])
         levels.append(level.clamp_min(0).sqrt())
     return torch.stack(levels)
 
 
 def _image(brightness: Tensor, spectrum: Tensor, system: LinearSystem) -> Tensor:
-    """Return the measurement of a scene `(B, 1, H, W)` of one spectrum `(C,)`."""
+    """Return the measurement of a brightness `(B, 1, H, W)` with one spectrum `(C,)`."""
     if is_camera(system):
         return system.forward_subspace(brightness, spectrum.view(1, -1, 1))
     return system(spectrum.view(1, -1, 1, 1) * brightness)
 
 
-def _plain_variance(y: Tensor, system: LinearSystem, at: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what plain scenes leave of windows of a measurement.
+def _smooth_variance(y: Tensor, system: LinearSystem, windows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the residual variance of windows after a fit of smooth scenes.
 
-    `at` has row and column of each window, counted in windows, `(P, 2)`.
+    `windows` has row and column of each window, counted in windows, `(P, 2)`.
 
     Returns:
-        The variance, corrected for being among the best 2 %, and the mean, `(P, B)` each; empty
-        where the windows have no more pixels than unknowns.
+        The variance, corrected for the selection of the best 2 %, and the mean, `(P, B)` each.
+        Both are empty if the windows have hardly more pixels than unknowns.
     """
     batch, bands, height, width = system.adjoint(y).shape
-    maps, spectra = linear_maps(height, width, y), smooth_spectra(bands, _SPECTRA, y)
+    maps, spectra = linear_maps(height, width, y), smooth_spectra(bands, _N_SPECTRA, y)
     images = [_image(m.expand(batch, 1, height, width), s, system) for s in spectra for m in maps]
-    left = fit_windows(y, images, at, good_pixels(system))
-    if left is None:
+    residual = fit_windows(y, images, windows, good_pixels(system))
+    if residual is None:
         return y.new_zeros(0), y.new_zeros(0)
     # The quantile of a χ² variable over its mean (Wilson, Hilferty, 1931).
-    spread = 2 / (9 * left.freedom)
+    spread = 2 / (9 * residual.freedom)
     root = spread.sqrt() if isinstance(spread, Tensor) else math.sqrt(spread)
-    return left.variance / (1 - spread - _NORMAL * root) ** 3, left.mean
+    return residual.variance / (1 - spread - _QUANTILE * root) ** 3, residual.mean

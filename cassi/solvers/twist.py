@@ -11,13 +11,13 @@ from cassi.checks import not_negative
 from cassi.prior_protocols import Prior, is_proximal
 from cassi.solvers.base import Algorithm, State
 from cassi.solvers.linear_system import LinearSystem, Rho
-from cassi.solvers.objective import half_square, inner
+from cassi.solvers.objective import half_square, inner_product
 from cassi.solvers.statistics import Statistics, largest_eigenvalue
 
 
 @dataclass(frozen=True)
 class TwistState(State):
-    """The last two cubes, ‖A‖², and the residual of the cube."""
+    """The last two cubes, ‖A‖², and the residual of the last cube."""
 
     residual: Tensor = field(kw_only=True)
     previous: Tensor | None
@@ -35,9 +35,9 @@ class TwIST(Algorithm[TwistState]):
     α = r² + 1, β = 2α/(1 + ξ). Like FISTA it minimises ½‖Ax − y‖² + (L + ρ)R(x), where
     prior(v, σ) = argmin ½‖u − v‖² + R(u).
 
-    The published safeguard takes the plain step Γ(x_t) where the two-step cube has a larger
-    objective than the last one. Here it decides for each sample. A denoiser has no objective: there
-    the plain step is taken where the two-step move points against Γ(x_t) − x_t.
+    The published safeguard takes the plain step Γ(x_t) if the two-step cube has a larger objective
+    than the last cube. Here it decides for each sample. A denoiser has no objective. With one, the
+    plain step is taken if the two-step move points against Γ(x_t) − x_t.
 
     Args:
         rho: ρ >= 0, added to L; shortens the gradient step.
@@ -74,21 +74,24 @@ class TwIST(Algorithm[TwistState]):
         lipschitz = state.lipschitz + rho
         x = shrunk = prior(state.x + system.adjoint(state.residual) / lipschitz, sigma)
         if state.previous is not None:
+            # Equations 26 and 27; (1 − α)x_{t−1} + (α − β)x_t + βΓ(x_t) written as moves from x_t.
             rate = (1 - math.sqrt(self.least)) / (1 + math.sqrt(self.least))
             beta = 2 * (rate**2 + 1) / (1 + self.least)
             x = state.x + rate**2 * (state.x - state.previous) + beta * (shrunk - state.x)
         residual = y - system(x)
         if self.monotone and state.previous is not None:
-            now = then = None
+            penalty = last_penalty = None
             if is_proximal(prior):
-                now, then = prior.penalty(x, sigma), prior.penalty(state.x, sigma)
-            if now is None or then is None:
-                worse = inner(x - state.x, shrunk - state.x) < 0
+                penalty, last_penalty = prior.penalty(x, sigma), prior.penalty(state.x, sigma)
+            if penalty is None or last_penalty is None:
+                is_worse = inner_product(x - state.x, shrunk - state.x) < 0
             else:
-                fit, last = half_square(residual), half_square(state.residual)
-                worse = fit + lipschitz * now > last + lipschitz * then
-            if worse.any():
-                x = torch.where(worse.view(-1, 1, 1, 1), shrunk, x)
+                # The last objective is evaluated anew, because σ and ρ may have changed since.
+                misfit, last_misfit = half_square(residual), half_square(state.residual)
+                objective = misfit + lipschitz * penalty
+                is_worse = objective > last_misfit + lipschitz * last_penalty
+            if is_worse.any():
+                x = torch.where(is_worse.view(-1, 1, 1, 1), shrunk, x)
                 residual = y - system(x)
         return TwistState(x, state.x, state.lipschitz, residual=residual)
 

@@ -1,7 +1,7 @@
 """A network that is fitted to the measurement itself."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -14,33 +14,34 @@ from cassi.solvers.base import Algorithm, State
 from cassi.solvers.linear_system import LinearSystem, Rho
 from cassi.solvers.statistics import Statistics
 
+# The dtype of autocast. float16 is missing: its gradients would have to be scaled.
 PRECISIONS = {"32-true": None, "bf16-mixed": torch.bfloat16}
-"""What autocast computes in: float16 would need its gradients scaled."""
+
+# β₁, β₂ and ε of Adam, as its authors recommend.
 DECAYS, EPSILON = (0.9, 0.999), 1e-8
-"""Of Adam."""
 
 
 @dataclass(frozen=True)
 class UntrainedState(State):
-    """The best cube so far and where the fit stands.
+    """The best cube so far, the weights and the code, and the state of Adam.
 
     Attributes:
-        fitted: what is fitted, `(B, N)`: the weights, then the code.
-        mean: of its gradients, by Adam, `(B, N)`.
-        square: of their squares, `(B, N)`.
-        loss: of the best cube, `(B,)`.
-        network: whose weights `fitted` stands for; it is only called with these.
-        code: shape `(c, H, W)` of the code.
-        count: steps so far.
-        seed: of all that is drawn.
+        parameters: the weights of the network, then the code, `(B, N)`.
+        mean: Adam's mean of the gradients, `(B, N)`.
+        square: Adam's mean of the squared gradients, `(B, N)`.
+        loss: the loss of the best cube, `(B,)`.
+        network: the module; it is called with the weights of `parameters`, never with its own.
+        code_shape: shape `(c, H, W)` of the code.
+        count: number of steps so far.
+        seed: the seed of all random numbers.
     """
 
-    fitted: Tensor
+    parameters: Tensor
     mean: Tensor
     square: Tensor
     loss: Tensor
     network: nn.Module
-    code: tuple[int, int, int]
+    code_shape: tuple[int, int, int]
     count: int
     seed: int
 
@@ -61,18 +62,18 @@ class Untrained(Algorithm[UntrainedState]):
 
     Args:
         network: makes G for C bands, `network(bands=C)`: a module from a code `(1, c, H, W)` to a
-            cube `(1, C, H, W)` without buffers, with c as its attribute `inputs` and fewest
-            rows and columns as `least`.
-        rate: of Adam, > 0.
+            cube `(1, C, H, W)`. It has no buffers; its attribute `inputs` is c, and `least` the
+            smallest number of rows and columns that it takes.
+        rate: learning rate of Adam, > 0.
         fidelity: f, > 0.
         sparsity: s, >= 0.
         spread: the code is drawn uniformly from [0, spread].
         disturbance: standard deviation of n, >= 0.
         level: signal level to which the measurement is scaled for the network, > 0; f and s are
-            relative to it. For scenes in [0, 1], as the authors' are, the median over CAVE's
-            training scenes is 0.52, from 0.29 to 0.87.
+            relative to it. The authors' scenes are in [0, 1]. Scaled so, CAVE's training scenes
+            have a median level of 0.52, from 0.29 to 0.87.
         precision: "32-true" ("auto" is the same), or "bf16-mixed" for a network that computes in
-            bfloat16; weights, code and loss stay as they are.
+            bfloat16; weights, code and loss keep their dtype.
 
     Raises:
         TypeError: the network is not callable.
@@ -102,7 +103,8 @@ class Untrained(Algorithm[UntrainedState]):
                 raise ValueError(f"Untrained {name}: expected a number > 0, got 0")
         for name in ("sparsity", "spread", "disturbance"):
             not_negative(f"Untrained {name}", numbers[name])
-        if self.precision == "auto":  # no weights that are known to bear another
+        # "auto" stands for the precision that trained weights were tested in. Here there are none.
+        if self.precision == "auto":
             object.__setattr__(self, "precision", "32-true")
         if self.precision not in PRECISIONS:
             expected = " or ".join(PRECISIONS)
@@ -111,19 +113,30 @@ class Untrained(Algorithm[UntrainedState]):
     def init(
         self, y: Tensor, system: LinearSystem, x0: Tensor, statistics: Statistics | None = None
     ) -> UntrainedState:
-        """Draw weights and code; x0 stands only until the first step."""
+        """Draw weights and code; x0 is the cube until the first step, and has no influence."""
         seed = torch.initial_seed()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             network: Any = self.network(bands=x0.shape[1])
             height, width = (max(side, network.least) for side in x0.shape[-2:])
-            code = (int(network.inputs), height, width)
+            code_shape = (int(network.inputs), height, width)
             weights = [weight.detach().flatten() for weight in network.parameters()]
-            drawn = torch.cat([*weights, self.spread * torch.rand(code).flatten()])
-        fitted = drawn.to(x0).repeat(len(x0), 1)
-        zeros, worst = torch.zeros_like(fitted), fitted.new_full((len(x0),), torch.inf)
+            initial = torch.cat([*weights, self.spread * torch.rand(code_shape).flatten()])
+        # Every sample begins with the same values, so a batch gives the cubes of single runs.
+        parameters = initial.to(x0).repeat(len(x0), 1)
+        zeros, infinite_loss = torch.zeros_like(parameters), x0.new_full((len(x0),), torch.inf)
         network.to(x0)
-        return UntrainedState(x0, fitted, zeros, zeros, worst, network, code, 0, seed)
+        return UntrainedState(
+            x=x0,
+            parameters=parameters,
+            mean=zeros,
+            square=zeros,
+            loss=infinite_loss,
+            network=network,
+            code_shape=code_shape,
+            count=0,
+            seed=seed,
+        )
 
     def step(
         self,
@@ -136,58 +149,60 @@ class Untrained(Algorithm[UntrainedState]):
     ) -> UntrainedState:
         """Take one step of Adam, and keep the cube if its loss is the least."""
         with torch.enable_grad():
-            fitted = state.fitted.detach().requires_grad_()
-            cube = self._generate(state, fitted) / self.level
+            parameters = state.parameters.detach().requires_grad_()
+            cube = self._generate(state, parameters) / self.level
             residual = y - system(cube)
             loss = self.fidelity * self.level * residual.abs().flatten(1).mean(1)
-            code = fitted[:, -_size(state.code) :]
+            code = parameters[:, -_size(state.code_shape) :]
             loss = loss + self.sparsity * code.abs().mean(1)
-            (gradient,) = torch.autograd.grad(loss.sum(), fitted)
+            (gradient,) = torch.autograd.grad(loss.sum(), parameters)
         loss, cube, residual = loss.detach(), cube.detach(), residual.detach()
+        # One step of Adam, written out because every sample has its own parameters and the state
+        # must not change in place.
         count = state.count + 1
         mean = torch.lerp(gradient, state.mean, DECAYS[0])
         square = torch.lerp(gradient.square(), state.square, DECAYS[1])
         root = (square / (1 - DECAYS[1] ** count)).sqrt() + EPSILON
-        following = state.fitted - self.rate / (1 - DECAYS[0] ** count) * mean / root
-        # Not a number is no better, but is for the loop to see.
-        better = ~(loss >= state.loss)
+        parameters = state.parameters - self.rate / (1 - DECAYS[0] ** count) * mean / root
+        # A loss that is NaN counts as better: its cube reaches the loop, which ends the run.
+        is_better = ~(loss >= state.loss)
         x = prior(cube, sigma)
         if x is not cube:
             residual = y - system(x)
         if state.residual is not None:
-            best = better.view(-1, 1, 1, 1)
-            x = torch.where(best, x, state.x)
-            residual = torch.where(best, residual, state.residual)
-        return UntrainedState(
-            x,
-            following,
-            mean,
-            square,
-            torch.where(better, loss, state.loss),
-            state.network,
-            state.code,
-            count,
-            state.seed,
+            is_kept = is_better.view(-1, 1, 1, 1)
+            x = torch.where(is_kept, x, state.x)
+            residual = torch.where(is_kept, residual, state.residual)
+        return replace(
+            state,
+            x=x,
+            parameters=parameters,
+            mean=mean,
+            square=square,
+            loss=torch.where(is_better, loss, state.loss),
+            count=count,
             residual=residual,
         )
 
-    def _generate(self, state: UntrainedState, fitted: Tensor) -> Tensor:
+    def _generate(self, state: UntrainedState, parameters: Tensor) -> Tensor:
         """Run the network of every sample on its disturbed code: `(B, N)` → `(B, C, H, W)`."""
-        named = dict(state.network.named_parameters())
-        sizes = [weight.numel() for weight in named.values()]
-        random = torch.Generator(fitted.device).manual_seed((state.seed + state.count) % 2**63)
-        noise = torch.randn(state.code, generator=random, device=fitted.device).to(fitted)
+        own_weights = dict(state.network.named_parameters())
+        sizes = [weight.numel() for weight in own_weights.values()]
+        # The noise depends on seed and step alone: a batch, a part and a repetition draw the same.
+        random = torch.Generator(parameters.device).manual_seed((state.seed + state.count) % 2**63)
+        noise = torch.randn(state.code_shape, generator=random, device=parameters.device)
+        noise = noise.to(parameters)
         cubes, dtype = [], PRECISIONS[self.precision]
-        for each in fitted:
-            *weights, code = each.split([*sizes, _size(state.code)])
-            shaped = {
-                name: weight.view_as(like)
-                for (name, like), weight in zip(named.items(), weights, strict=True)
+        for sample in parameters:
+            *vectors, code = sample.split([*sizes, _size(state.code_shape)])
+            weights = {
+                name: vector.view_as(weight)
+                for (name, weight), vector in zip(own_weights.items(), vectors, strict=True)
             }
-            z = code.view(state.code) + self.disturbance * noise
+            z = code.view(state.code_shape) + self.disturbance * noise
             with torch.autocast(z.device.type, dtype, enabled=dtype is not None):
-                cube = functional_call(state.network, shaped, (z[None],))
-            cubes.append(cube.to(fitted.dtype))
+                cube = functional_call(state.network, weights, (z[None],))
+            cubes.append(cube.to(parameters.dtype))
         height, width = state.x.shape[-2:]
         return torch.cat(cubes)[..., :height, :width]
 

@@ -53,7 +53,7 @@ def test_a_sequence_gets_better_and_the_first_is_the_method(scene, camera):
     assert gains[0] == 0
     assert gains[-1] > 1.0
     assert len(joined.history) == Sequence(method).iterations_each
-    assert following.joined > 0.5
+    assert following.predicted_share > 0.5
     assert sum(each() is not None for each in kept) <= 2  # the first and the last
 
 
@@ -64,7 +64,7 @@ def test_another_scene_starts_afresh(scene, camera):
     y = camera(other)
     seen = []
     found = following.run(y, camera, callback=lambda each, x: seen.append(each.index) or False)
-    assert following.joined == 0
+    assert following.predicted_share == 0
     assert torch.equal(found.x, auto().run(y, camera).x)
     assert seen == list(range(1, len(found.history) + 1))
 

@@ -87,7 +87,7 @@ def test_a_pickled_object_is_refused_with_the_way_to_convert_it(
     message = str(caught.value)
     assert "\n" not in message
     monkeypatch.chdir(tmp_path)
-    exec(message.rpartition("is at hand, run ")[2], {"torch": torch})
+    exec(message.rpartition("is installed, run ")[2], {"torch": torch})
     converted = _load(Path("weights_weights.pth"))
     assert all(
         torch.equal(a, b) for a, b in zip(converted.parameters(), net.parameters(), strict=True)

@@ -70,7 +70,7 @@ def test_the_last_strength_that_is_nearly_the_best_is_taken(monkeypatch):
 @pytest.fixture
 def all_lines(monkeypatch):
     """Let the whole scene be looked at."""
-    monkeypatch.setattr("cassi.solvers.early_stopping.LINES", 96)
+    monkeypatch.setattr("cassi.solvers.early_stopping.N_LINES", 96)
 
 
 def looks(truth, good):

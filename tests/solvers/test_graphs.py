@@ -62,7 +62,7 @@ def test_gradients_are_recorded_by_autograd_instead():
 
 @torch.no_grad()
 def test_large_arguments_are_not_copied(monkeypatch):
-    monkeypatch.setattr(graphs, "LARGEST", 16)
+    monkeypatch.setattr(graphs, "MAX_ARGUMENT_BYTES", 16)
     fake = FakeCuda()
     run = Graphs(fake)
     for _ in range(3):
