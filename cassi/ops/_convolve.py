@@ -12,9 +12,9 @@ from cassi.ops._checks import check_floating, check_same_device, shape_of
 from cassi.ops._library import call, define, kernels
 from cassi.ops._recording import Context, Dims, VmapInfo, has_tangents, is_tracked, is_transformed
 
-MOST_CHANNELS = 128
+MAX_CHANNELS = 128
 """Above, the transformed weights leave a core's cache, and torch's convolution is faster."""
-FEWEST_PIXELS = 1024
+MIN_PIXELS = 1024
 """Of all images together; below, transforming the weights takes longer than the convolution."""
 
 
@@ -58,11 +58,11 @@ def convolve3x3(
     result = image.shape[0], weight.shape[0], *image.shape[2:]
     if residual is not None and tuple(residual.shape) != tuple(result):
         raise ValueError(f"residual: expected {tuple(result)}, got shape {shape_of(residual)}")
-    if not _pays(image, weight, bias, residual):
-        return plain(image, weight, bias, residual, rectify)
-    recorded = torch.is_grad_enabled() and is_tracked(image, weight, bias, residual)
-    run = _Recorded.apply if recorded else _convolve
-    return run(image, weight, bias, residual, rectify)
+    if not _is_faster(image, weight, bias, residual):
+        return convolve_by_torch(image, weight, bias, residual, rectify)
+    needs_gradient = torch.is_grad_enabled() and is_tracked(image, weight, bias, residual)
+    convolve = _ConvolveFunction.apply if needs_gradient else _convolve
+    return convolve(image, weight, bias, residual, rectify)
 
 
 def _convolve(
@@ -72,7 +72,7 @@ def _convolve(
     return call(kernels.convolve3x3, image, weight, bias, residual, rectify)
 
 
-class _Recorded(torch.autograd.Function):
+class _ConvolveFunction(torch.autograd.Function):
     """The kernel, and its gradient; that one's gradient is torch's."""
 
     @staticmethod
@@ -92,18 +92,18 @@ class _Recorded(torch.autograd.Function):
         g = gradients[0]
         g = g if y is None else torch.ops.aten.threshold_backward(g, y, 0)
         needs = ctx.needs_input_grad
-        alone = needs[0] and not torch.is_grad_enabled()
-        mask = [needs[0] and not alone, needs[1], has_bias and needs[2]]
-        of_image, of_weight, of_bias = torch.ops.aten.convolution_backward(
+        runs_kernel = needs[0] and not torch.is_grad_enabled()
+        mask = [needs[0] and not runs_kernel, needs[1], has_bias and needs[2]]
+        image_gradient, weight_gradient, bias_gradient = torch.ops.aten.convolution_backward(
             *(g, image, weight, [len(weight)] if has_bias else None),
             *([1, 1], [1, 1], [1, 1], False, [0, 0], 1, mask),
         )
-        if alone:
-            of_image = _convolve(g, weight.flip(2, 3).transpose(0, 1), None, None, False)
-        return of_image, of_weight, of_bias, g if needs[3] else None, None
+        if runs_kernel:
+            image_gradient = _convolve(g, weight.flip(2, 3).transpose(0, 1), None, None, False)
+        return image_gradient, weight_gradient, bias_gradient, g if needs[3] else None, None
 
 
-def _pays(image: Tensor, weight: Tensor, *others: Tensor | None) -> bool:
+def _is_faster(image: Tensor, weight: Tensor, *others: Tensor | None) -> bool:
     if torch.jit.is_tracing() or torch.compiler.is_compiling():
         return False
     return (
@@ -112,15 +112,15 @@ def _pays(image: Tensor, weight: Tensor, *others: Tensor | None) -> bool:
         and not (has_tangents() and is_tracked(image, weight, *others))
         and not torch.is_autocast_enabled("cpu")
         and not is_transformed()
-        and max(weight.shape[:2]) <= MOST_CHANNELS
-        and image.shape[0] * image.shape[2] * image.shape[3] >= FEWEST_PIXELS
+        and max(weight.shape[:2]) <= MAX_CHANNELS
+        and image.shape[0] * image.shape[2] * image.shape[3] >= MIN_PIXELS
     )
 
 
 # Pure torch, the specification of the compiled kernels; sums run in float32 at least.
 
 
-def plain(
+def convolve_by_torch(
     image: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None, rectify: bool
 ) -> Tensor:
     """Convolve with torch's convolution, in the dtype of the image."""
@@ -135,8 +135,8 @@ def _reference(
 ) -> Tensor:
     """Convolve images; channels are innermost in the result's memory."""
     dtype = torch.float64 if torch.float64 in (image.dtype, weight.dtype) else torch.float32
-    wide = residual if residual is None else residual.to(dtype)
-    y = plain(image.to(dtype), weight.to(dtype), bias.to(dtype), wide, rectify)
+    wide_residual = residual if residual is None else residual.to(dtype)
+    y = convolve_by_torch(image.to(dtype), weight.to(dtype), bias.to(dtype), wide_residual, rectify)
     return y.to(image.dtype, memory_format=torch.channels_last)
 
 
@@ -147,7 +147,7 @@ def _fake(
     return image.new_empty((batch, height, width, weight.shape[0])).movedim(-1, 1)
 
 
-def _loop(info: VmapInfo, in_dims: Dims, *args: Any) -> tuple[Tensor, int]:
+def _map_by_loop(info: VmapInfo, in_dims: Dims, *args: Any) -> tuple[Tensor, int]:
     rows = [
         kernels.convolve3x3(
             *(a if d is None else a.select(d, i) for a, d in zip(args, in_dims, strict=True))
@@ -162,12 +162,12 @@ define(
     " -> Tensor",
     _reference,
     _fake,
-    vmap=_loop,
+    vmap=_map_by_loop,
 )
 
 
 @register_flop_formula(kernels.convolve3x3)
-def _operations(
+def _count_flops(
     image: Sequence[int], weight: Sequence[int], *_: object, out_shape: object = None, **__: object
 ) -> int:
     """Count as of torch's convolution, two for each of its multiply-adds."""

@@ -104,13 +104,13 @@ def unwrapped(value: Tensor) -> Tensor:
     return value.detach()
 
 
-def leaf_of_zeros(like: Tensor) -> Tensor:
+def leaf_of_zeros(tensor: Tensor) -> Tensor:
     """Return zeros that require a gradient, within a transform too."""
     with enable_inplace_requires_grad(True):
-        return torch.zeros_like(like).requires_grad_()
+        return torch.zeros_like(tensor).requires_grad_()
 
 
-class _Saved:
+class _SavedInputs:
     """What an operator saves for its gradient, where the tangent needs it."""
 
     constants: Sequence[Any] = ()
@@ -123,10 +123,10 @@ class _Saved:
         self.saved_tensors = tensors
 
 
-class _Recorded(Context, Protocol):
+class _TangentContext(Context, Protocol):
     """What is kept where tangents are carried forwards."""
 
-    twin: _Saved
+    twin: _SavedInputs
     upstream: list[Tensor]
 
 
@@ -142,71 +142,75 @@ class Recorder:
 
     def __init__(self, op: OpOverload, backward: Backward, save: Save) -> None:
         self.op, self.backward, self.save = op, backward, save
-        rules = {"forward": self._forward, "backward": self._gradient, "jvp": self._tangent}
-        statics = {name: staticmethod(rule) for name, rule in rules.items()}
-        recorded = type(f"{op._opname}_", (Function,), statics)
-        self._apply = super(Function, recorded).apply  # type: ignore[misc]  # of one level: the dispatcher handles the others
+        methods = {"forward": self._forward, "backward": self._gradient, "jvp": self._tangent}
+        statics = {name: staticmethod(rule) for name, rule in methods.items()}
+        function = type(f"{op._opname}_", (Function,), statics)
+        self._apply = super(Function, function).apply  # type: ignore[misc]  # of one level: the dispatcher handles the others
 
     def run(self, keyset: _C.DispatchKeySet, *args: Argument) -> Results:
         """Compute the operator, and record it where something is differentiated."""
-        moving: tuple[bool, ...] = ()
+        has_tangent: tuple[bool, ...] = ()
         if has_tangents():
-            moving = tuple(isinstance(a, Tensor) and _tangent(a) is not None for a in args)
-        if not any(moving) and not (torch.is_grad_enabled() and _C._any_requires_grad(*args)):
+            has_tangent = tuple(isinstance(a, Tensor) and _tangent(a) is not None for a in args)
+        if not any(has_tangent) and not (torch.is_grad_enabled() and _C._any_requires_grad(*args)):
             return self._below(keyset, args)
         if not is_transformed():
-            return self._apply(*args, keyset, moving)
+            return self._apply(*args, keyset, has_tangent)
         with enable_single_level_autograd_function():
-            return self._apply(*args, keyset, moving)
+            return self._apply(*args, keyset, has_tangent)
 
     def _below(self, keyset: _C.DispatchKeySet, args: tuple[Argument, ...]) -> Results:
         with _C._AutoDispatchBelowAutograd():
             return self.op.redispatch(keyset & _C._after_autograd_keyset, *args)
 
-    def _forward(self, ctx: _Recorded, *args: Any) -> Results:
-        *inputs, keyset, moving = args
+    def _forward(self, ctx: _TangentContext, *args: Any) -> Results:
+        *inputs, keyset, has_tangent = args
         # torch records nothing in here, but the transforms further out do.
         with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
             result = self._below(keyset, tuple(inputs))
         schema = self.op._schema.arguments
-        given = (*inputs, *(a.default_value for a in schema[len(inputs) :]))
-        self.save(ctx, given, result)
-        if moving:
-            ctx.twin = _Saved(moving)
-            self.save(ctx.twin, given, result)
-            ctx.upstream = [leaf_of_zeros(r) for r in _several(result)]
+        all_inputs = (*inputs, *(a.default_value for a in schema[len(inputs) :]))
+        self.save(ctx, all_inputs, result)
+        if has_tangent:
+            ctx.twin = _SavedInputs(has_tangent)
+            self.save(ctx.twin, all_inputs, result)
+            ctx.upstream = [leaf_of_zeros(r) for r in _as_tuple(result)]
         return result
 
-    def _gradient(self, ctx: _Recorded, *gradients: Tensor | None) -> Gradients:
+    def _gradient(self, ctx: _TangentContext, *upstream: Tensor | None) -> Gradients:
         count = len(ctx.needs_input_grad) - 2
-        needed = ctx.needs_input_grad
+        needs_input_grad = ctx.needs_input_grad
         try:
-            ctx.needs_input_grad = needed[:count]
-            found = self.backward(ctx, *gradients)
+            ctx.needs_input_grad = needs_input_grad[:count]
+            gradients = self.backward(ctx, *upstream)
         finally:
-            ctx.needs_input_grad = needed
-        return (*found[:count], None, None)
+            ctx.needs_input_grad = needs_input_grad
+        return (*gradients[:count], None, None)
 
-    def _tangent(self, ctx: _Recorded, *tangents: Tensor | None) -> Results:
-        upstream, moving = ctx.upstream, ctx.twin.needs_input_grad
-        again = torch.is_grad_enabled()
+    def _tangent(self, ctx: _TangentContext, *tangents: Tensor | None) -> Results:
+        upstream, has_tangent = ctx.upstream, ctx.twin.needs_input_grad
+        create_graph = torch.is_grad_enabled()
         with torch.enable_grad():
-            found = self.backward(ctx.twin, *upstream)
+            gradients = self.backward(ctx.twin, *upstream)
         pairs = [
             (g, t)
-            for g, t, moves in zip(found, tangents, moving, strict=False)
-            if moves and g is not None
+            for g, t, is_moving in zip(gradients, tangents, has_tangent, strict=False)
+            if is_moving and g is not None
         ]
         if not pairs:  # of what it depends on through another argument
             return tuple(torch.zeros_like(u) for u in upstream)
-        transposed, along = zip(*pairs, strict=True)
+        input_gradients, input_tangents = zip(*pairs, strict=True)
         results = torch.autograd.grad(
-            transposed, upstream, along, create_graph=again, materialize_grads=True
+            input_gradients,
+            upstream,
+            input_tangents,
+            create_graph=create_graph,
+            materialize_grads=True,
         )
         return results if len(results) > 1 else results[0]
 
 
-def _several(result: Results) -> tuple[Tensor, ...]:
+def _as_tuple(result: Results) -> tuple[Tensor, ...]:
     return result if isinstance(result, tuple) else (result,)
 
 

@@ -113,9 +113,9 @@ def ratio_inverse(
 ) -> Tensor:
     """Divide y by the number of bands that reach each pixel, and each band's window by the mask."""
     dtype = accumulation_dtype(y, mask)
-    share = y.to(dtype) / band_count(mask.shape[-1], bands, step, y.device)
+    mean_band = y.to(dtype) / band_count(mask.shape[-1], bands, step, y.device)
     inverse = mask.to(dtype).clamp_min(RATIO_FLOOR).reciprocal()
-    return adjoint(share, inverse, bands, step, channels_last).to(y.dtype)
+    return adjoint(mean_band, inverse, bands, step, channels_last).to(y.dtype)
 
 
 def band_count(width: int, bands: int, step: int, device: torch.device) -> Tensor:  # (W',)
@@ -152,7 +152,9 @@ def add_adjoint(v: Tensor, y: Tensor, mask: Tensor, step: int) -> Tensor:
 def forward_subspace(components: Tensor, basis: Tensor, mask: Tensor, step: int) -> Tensor:
     """Compute A of the cube E a."""
     dtype = accumulation_dtype(components, basis, mask)
-    cube = torch.einsum("bcr,brhw->bchw", _each(basis, components, dtype), components.to(dtype))
+    cube = torch.einsum(
+        "bcr,brhw->bchw", _per_sample_basis(basis, components, dtype), components.to(dtype)
+    )
     return forward(cube, mask, step).to(components.dtype)
 
 
@@ -160,12 +162,12 @@ def adjoint_subspace(y: Tensor, basis: Tensor, mask: Tensor, step: int) -> Tenso
     """Compute Eᵀ of the cube Aᵀy."""
     dtype = accumulation_dtype(y, basis, mask)
     cube = adjoint(y.to(dtype), mask, basis.shape[1], step)
-    components = torch.einsum("bcr,bchw->brhw", _each(basis, y, dtype), cube)
+    components = torch.einsum("bcr,bchw->brhw", _per_sample_basis(basis, y, dtype), cube)
     return components.to(y.dtype).contiguous()
 
 
-def _each(basis: Tensor, like: Tensor, dtype: torch.dtype) -> Tensor:
-    return basis.to(dtype).expand(len(like), -1, -1)
+def _per_sample_basis(basis: Tensor, value: Tensor, dtype: torch.dtype) -> Tensor:
+    return basis.to(dtype).expand(len(value), -1, -1)
 
 
 def gram_solve(r: Tensor, gram: Tensor, rho: Tensor) -> Tensor:
@@ -177,8 +179,8 @@ def gram_solve(r: Tensor, gram: Tensor, rho: Tensor) -> Tensor:
     dtype = accumulation_dtype(r, gram, rho)
     g, rho = gram.to(dtype), rho.to(dtype)
     if gram.shape[1] == 1:
-        damped = g[:, 0] + rho
-        z = torch.where((damped == 0) | (rho == torch.inf), 0, r.to(dtype) / damped)
+        damped_gram = g[:, 0] + rho
+        z = torch.where((damped_gram == 0) | (rho == torch.inf), 0, r.to(dtype) / damped_gram)
         return z.to(r.dtype).contiguous()
     g, r_last = g.permute(0, 3, 4, 1, 2), r.to(dtype).permute(0, 2, 3, 1)  # (…, H, W', K[, K])
     d = rho.permute(0, 2, 3, 1).expand(-1, -1, -1, gram.shape[1])
@@ -188,23 +190,23 @@ def gram_solve(r: Tensor, gram: Tensor, rho: Tensor) -> Tensor:
     # shots in which eigenvalues are comparable: T (G + D) T with T² = 1/(G + D) on the diagonal.
     # Shots without damping have one unit. Null vectors lie in those alone, so that
     # T (T (G + D) T)⁺ T is the Moore–Penrose inverse.
-    least = torch.where(absent, torch.inf, d).amin(-1, keepdim=True)
-    alike = ~(~absent & (d > least)).any(-1, keepdim=True)
-    shift = torch.where(alike & (least != torch.inf), least, 0)
-    own = torch.where(alike | absent, 0, d)
+    smallest = torch.where(absent, torch.inf, d).amin(-1, keepdim=True)
+    is_uniform = ~(~absent & (d > smallest)).any(-1, keepdim=True)
+    shift = torch.where(is_uniform & (smallest != torch.inf), smallest, 0)
+    extra_rho = torch.where(is_uniform | absent, 0, d)
     diagonal = g.diagonal(0, -2, -1)
-    brightest = torch.where(own > 0, 0, diagonal).amax(-1, keepdim=True)
-    unit = torch.where(own > 0, diagonal + own, brightest)
-    unit = torch.where(alike | (unit == 0), 1, unit).rsqrt()
-    g = (g + torch.diag_embed(own)) * unit.unsqueeze(-1) * unit.unsqueeze(-2)
+    brightest = torch.where(extra_rho > 0, 0, diagonal).amax(-1, keepdim=True)
+    scale = torch.where(extra_rho > 0, diagonal + extra_rho, brightest)
+    scale = torch.where(is_uniform | (scale == 0), 1, scale).rsqrt()
+    g = (g + torch.diag_embed(extra_rho)) * scale.unsqueeze(-1) * scale.unsqueeze(-2)
     values, vectors = torch.linalg.eigh(g)
     shots = gram.shape[1] - absent.sum(-1, keepdim=True)
-    floor = values.amax(-1, keepdim=True) * shots * torch.finfo(gram.dtype).eps
-    damped = torch.where(values <= floor, 0, values) + shift
-    inverse = torch.where(damped == 0, 0, damped.reciprocal())
+    threshold = values.amax(-1, keepdim=True) * shots * torch.finfo(gram.dtype).eps
+    damped_gram = torch.where(values <= threshold, 0, values) + shift
+    inverse = torch.where(damped_gram == 0, 0, damped_gram.reciprocal())
     # Sums of products, not matrix products: autocast would run those in bfloat16.
-    z = (vectors * torch.where(absent, 0, unit * r_last).unsqueeze(-1)).sum(-2)
-    z = unit * (vectors * (inverse * z).unsqueeze(-2)).sum(-1)
+    z = (vectors * torch.where(absent, 0, scale * r_last).unsqueeze(-1)).sum(-2)
+    z = scale * (vectors * (inverse * z).unsqueeze(-2)).sum(-1)
     return torch.where(absent, 0, z).permute(0, 3, 1, 2).to(r.dtype).contiguous()
 
 
@@ -216,7 +218,7 @@ def data_step(v: Tensor, y: Tensor, mask: Tensor, gram: Tensor, rho: Tensor, ste
     return torch.empty_like(v).copy_(x.add_(v))
 
 
-def differs(rho: Tensor) -> bool:
+def varies_in_row(rho: Tensor) -> bool:
     """Tell whether ρ is one value per detector pixel, or shot, or column."""
     return rho.shape[1] != 1 or rho.shape[3] != 1
 
@@ -224,7 +226,7 @@ def differs(rho: Tensor) -> bool:
 def rho_gradient(w: Tensor, z: Tensor, rho: Tensor) -> Tensor:
     """Return −w·z, `(B, K, H, W')`; summed over each row, `(B, 1, H, 1)`, where ρ is shared."""
     product = w * z
-    return -product if differs(rho) else -product.sum((1, 3), keepdim=True)
+    return -product if varies_in_row(rho) else -product.sum((1, 3), keepdim=True)
 
 
 def data_step_backward(
@@ -258,7 +260,7 @@ def data_step_backward(
             grad_rho = rho_gradient(w, z, rho)
         if need_mask:
             x = v + adjoint(z, mask, bands, step)
-            shared = (mask.shape[0] > 1 or v.shape[0] == 1, mask.shape[2] > 1)
-            grad_mask = mask_adjoint(grad_v, z, step, *shared)
-            grad_mask -= mask_adjoint(x, w, step, *shared)
+            shares = (mask.shape[0] > 1 or v.shape[0] == 1, mask.shape[2] > 1)
+            grad_mask = mask_adjoint(grad_v, z, step, *shares)
+            grad_mask -= mask_adjoint(x, w, step, *shares)
     return torch.empty_like(v).copy_(grad_v), w.to(y.dtype), grad_mask, grad_rho

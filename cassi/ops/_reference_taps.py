@@ -12,13 +12,13 @@ from torch import Tensor
 
 from cassi.ops._reference import _band, accumulation_dtype, layout
 
-DEPENDENT = {torch.float64: 1e-13}
+MAX_PIVOT_ERROR = {torch.float64: 1e-13}
 """A pivot this small beside its diagonal, as well as r is known (1e-6 for the other dtypes), is a
 detector pixel that depends on those before it."""
 
 
 def _overlaps(
-    taps: Tensor, starts: Tensor, width: int, detector: int, after: bool
+    taps: Tensor, starts: Tensor, width: int, detector: int, codes_spread: bool
 ) -> Iterator[tuple[slice, int, Tensor, slice, slice, slice]]:
     # (samples, band, tap, columns of the cube, the mask, the detector), what meets the detector.
     for s, row in enumerate(starts.tolist()):
@@ -27,40 +27,42 @@ def _overlaps(
             for t in range(taps.shape[-1]):
                 first, last = max(0, -start - t), min(width, detector - start - t)
                 if first < last:
-                    seen = slice(first + start + t, last + start + t)
-                    coded = slice(first + t * after, last + t * after)
+                    detector_columns = slice(first + start + t, last + start + t)
+                    mask_columns = slice(first + t * codes_spread, last + t * codes_spread)
                     yield (
                         samples,
                         c,
                         taps[s if len(taps) > 1 else 0, c, t],
                         slice(first, last),
-                        coded,
-                        seen,
+                        mask_columns,
+                        detector_columns,
                     )
 
 
-def _per_sample(taps: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
+def _expand_starts(taps: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
     samples = max(len(taps), len(starts))
     return taps, starts.expand(samples, -1)
 
 
-def _of(mask: Tensor, samples: slice) -> Tensor:
+def _select_samples(mask: Tensor, samples: slice) -> Tensor:
     return mask if len(mask) == 1 else mask[samples]
 
 
 def forward_taps(
-    x: Tensor, mask: Tensor, taps: Tensor, starts: Tensor, detector: int, after: bool = False
+    x: Tensor, mask: Tensor, taps: Tensor, starts: Tensor, detector: int, codes_spread: bool = False
 ) -> Tensor:
     """Mask, shift and spread, sum: y[k,h,w'] = Σ_c Σ_t a[c,t] (m·x)[c,h,w'-s(c)-t]."""
     batch, _, height, width = x.shape
     dtype = accumulation_dtype(x, mask)
     y = x.new_zeros((batch, mask.shape[1], height, detector), dtype=dtype)
-    taps, starts = _per_sample(taps.to(dtype), starts)
-    for samples, c, tap, columns, coded, seen in _overlaps(taps, starts, width, detector, after):
+    taps, starts = _expand_starts(taps.to(dtype), starts)
+    for samples, c, tap, columns, mask_columns, detector_columns in _overlaps(
+        taps, starts, width, detector, codes_spread
+    ):
         band = x[samples, c, :, columns].to(dtype)
         for k in range(mask.shape[1]):
-            m = _band(_of(mask, samples), k, c)[..., coded].to(dtype)
-            y[samples, k, :, seen].addcmul_(tap * m, band)
+            m = _band(_select_samples(mask, samples), k, c)[..., mask_columns].to(dtype)
+            y[samples, k, :, detector_columns].addcmul_(tap * m, band)
     return y.to(x.dtype)
 
 
@@ -70,40 +72,44 @@ def adjoint_taps(
     taps: Tensor,
     starts: Tensor,
     channels_last: bool = False,
-    after: bool = False,
+    codes_spread: bool = False,
 ) -> Tensor:
     """Gather what each band spread: x[c,h,w] = Σ_k m[k,c,h,w] Σ_t a[c,t] y[k,h,w+s(c)+t]."""
     batch, shots, height, detector = y.shape
-    width, bands = cube_width(mask, taps, after), taps.shape[1]
+    width, bands = cube_width(mask, taps, codes_spread), taps.shape[1]
     dtype = accumulation_dtype(y, mask)
     x = torch.zeros((batch, bands, height, width), dtype=dtype, device=y.device)
     x = x.to(memory_format=layout(channels_last))
-    taps, starts = _per_sample(taps.to(dtype), starts)
-    for samples, c, tap, columns, coded, seen in _overlaps(taps, starts, width, detector, after):
+    taps, starts = _expand_starts(taps.to(dtype), starts)
+    for samples, c, tap, columns, mask_columns, detector_columns in _overlaps(
+        taps, starts, width, detector, codes_spread
+    ):
         for k in range(shots):
-            m = _band(_of(mask, samples), k, c)[..., coded].to(dtype)
-            x[samples, c, :, columns].addcmul_(tap * m, y[samples, k, :, seen].to(dtype))
+            m = _band(_select_samples(mask, samples), k, c)[..., mask_columns].to(dtype)
+            x[samples, c, :, columns].addcmul_(
+                tap * m, y[samples, k, :, detector_columns].to(dtype)
+            )
     return x.to(y.dtype)
 
 
 def add_adjoint_taps(
-    v: Tensor, y: Tensor, mask: Tensor, taps: Tensor, starts: Tensor, after: bool = False
+    v: Tensor, y: Tensor, mask: Tensor, taps: Tensor, starts: Tensor, codes_spread: bool = False
 ) -> Tensor:
     """Compute v + Aᵀy, in the strides of v."""
     y = y.to(accumulation_dtype(v, y, mask))
-    x = adjoint_taps(y, mask, taps, starts, False, after)
+    x = adjoint_taps(y, mask, taps, starts, False, codes_spread)
     return torch.empty_like(v).copy_(x.add_(v))
 
 
-def cube_width(mask: Tensor, taps: Tensor, after: bool) -> int:
+def cube_width(mask: Tensor, taps: Tensor, codes_spread: bool) -> int:
     """Return the columns of the cube that a mask codes."""
-    wide = mask.shape[-1]
-    if after and wide < taps.shape[-1]:
+    mask_width = mask.shape[-1]
+    if codes_spread and mask_width < taps.shape[-1]:
         raise ValueError(
             f"mask: expected W + {taps.shape[-1] - 1} columns after {taps.shape[-1]} taps, "
-            f"got {wide}"
+            f"got {mask_width}"
         )
-    return wide - after * (taps.shape[-1] - 1)
+    return mask_width - codes_spread * (taps.shape[-1] - 1)
 
 
 def mask_adjoint_taps(
@@ -111,7 +117,7 @@ def mask_adjoint_taps(
     y: Tensor,
     taps: Tensor,
     starts: Tensor,
-    after: bool,
+    codes_spread: bool,
     per_sample: bool,
     per_band: bool,
 ) -> Tensor:
@@ -119,14 +125,16 @@ def mask_adjoint_taps(
     batch, bands, height, width = x.shape
     shots, detector = y.shape[1], y.shape[-1]
     dtype = accumulation_dtype(x, y)
-    wide = width + after * (taps.shape[-1] - 1)
-    rows = x.new_zeros((batch, shots, bands if per_band else 1, height, wide), dtype=dtype)
-    taps, starts = _per_sample(taps.to(dtype), starts)
-    for samples, c, tap, columns, coded, seen in _overlaps(taps, starts, width, detector, after):
+    mask_width = width + codes_spread * (taps.shape[-1] - 1)
+    rows = x.new_zeros((batch, shots, bands if per_band else 1, height, mask_width), dtype=dtype)
+    taps, starts = _expand_starts(taps.to(dtype), starts)
+    for samples, c, tap, columns, mask_columns, detector_columns in _overlaps(
+        taps, starts, width, detector, codes_spread
+    ):
         band = tap * x[samples, c, :, columns].to(dtype)
         for k in range(shots):
-            m = _band(rows[samples], k, c)[..., coded]
-            m.addcmul_(band, y[samples, k, :, seen].to(dtype))
+            m = _band(rows[samples], k, c)[..., mask_columns]
+            m.addcmul_(band, y[samples, k, :, detector_columns].to(dtype))
     return rows if per_sample else rows.sum(0, keepdim=True)
 
 
@@ -138,7 +146,7 @@ def band_solve(r: Tensor, gram: Tensor, rho: Tensor) -> Tensor:
     """
     batch, shots, height, detector = r.shape
     couplings = gram.shape[1] // shots
-    dependent = DEPENDENT.get(r.dtype, 1e-6)
+    threshold = MAX_PIVOT_ERROR.get(r.dtype, 1e-6)
     size, reach = shots * detector, shots * couplings - 1
     # One system per sample and row; unknown u is shot u % K of pixel u // K.
     g = gram.double().unflatten(1, (couplings, shots)).permute(1, 2, 3, 5, 0, 4)
@@ -154,18 +162,22 @@ def band_solve(r: Tensor, gram: Tensor, rho: Tensor) -> Tensor:
         total, value = g[0, k, k, pixel] + damping[u], right[u]
         pivot = total
         for j in range(max(0, u - reach), u):
-            before, shot = divmod(j, shots)
-            apart = pixel - before
-            entry = g[apart, shot, k, before] if apart < couplings else torch.zeros_like(value)
+            earlier_pixel, shot = divmod(j, shots)
+            distance = pixel - earlier_pixel
+            entry = (
+                g[distance, shot, k, earlier_pixel]
+                if distance < couplings
+                else torch.zeros_like(value)
+            )
             for i in range(max(0, u - reach, j - reach), j):
                 entry = entry - lower[u, u - i] * lower[j, j - i] * pivots[i]
             lower[u, u - j] = factor = entry * inverse[j]
             pivot = pivot - factor * entry
             value = value - factor * z[j]
-        dark = pivot <= dependent * total  # a NaN stays a NaN
-        pivots[u] = torch.where(dark, 0, pivot)
-        inverse[u] = torch.where(dark, 0, 1 / pivot)
-        z[u] = torch.where(dark, 0, value)
+        is_dark = pivot <= threshold * total  # a NaN stays a NaN
+        pivots[u] = torch.where(is_dark, 0, pivot)
+        inverse[u] = torch.where(is_dark, 0, 1 / pivot)
+        z[u] = torch.where(is_dark, 0, value)
     for u in reversed(range(size)):
         value = z[u] * inverse[u]
         for later in range(u + 1, min(size, u + reach + 1)):

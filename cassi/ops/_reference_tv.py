@@ -19,7 +19,7 @@ from cassi.ops._reference import accumulation_dtype
 
 STEP = 0.125
 BAND, FROBENIUS, NUCLEAR = range(3)
-_CHUNK = 1 << 16
+_CHUNK_PIXELS = 1 << 16
 
 
 def tv_prox(x: Tensor, weight: Tensor, iterations: int, norm: int) -> Tensor:
@@ -31,14 +31,14 @@ def tv_prox(x: Tensor, weight: Tensor, iterations: int, norm: int) -> Tensor:
     batch, bands, height, width = x.shape
     limit = _limit(weight, dtype).expand(batch, 1, 1, 1).repeat_interleave(bands, 0)
     planes = x.reshape(batch * bands, 1, height, width)
-    chunk = max(1, _CHUNK // max(1, height * width))
-    solved = []
+    chunk = max(1, _CHUNK_PIXELS // max(1, height * width))
+    results = []
     for plane, level in zip(planes.split(chunk), limit.split(chunk), strict=True):
         image = plane.to(dtype)
         zero = torch.zeros_like(image)
         p, q = iterate(image, level, zero, zero, iterations, BAND)
-        solved.append(image + divergence(p, q))
-    u = torch.cat(solved) if solved else planes
+        results.append(image + divergence(p, q))
+    u = torch.cat(results) if results else planes
     return torch.empty_like(x).copy_(u.view(x.shape))
 
 
@@ -85,14 +85,16 @@ def tv_prox_backward(
     for p, q in reversed(states[:-1]):
         u = image + divergence(p, q)
         a, b = p + STEP * _down(u), q + STEP * _right(u)
-        size = _size(a, b, norm)
-        shrink = limit / torch.maximum(size, limit).clamp_min(floor)
-        inner = dp * a + dq * b
-        inner = inner if norm == BAND else inner.sum(1, keepdim=True)
-        outside = torch.where(size > limit, inner / size, 0)  # elsewhere the shrinkage is 1
-        grad_limit += outside.sum((1, 2, 3))
-        dp = dp * shrink - a * (outside * limit / size.square())
-        dq = dq * shrink - b * (outside * limit / size.square())
+        norms = _edge_norms(a, b, norm)
+        factor = limit / torch.maximum(norms, limit).clamp_min(floor)
+        inner_product = dp * a + dq * b
+        inner_product = inner_product if norm == BAND else inner_product.sum(1, keepdim=True)
+        relative_product = torch.where(
+            norms > limit, inner_product / norms, 0
+        )  # elsewhere the shrinkage is 1
+        grad_limit += relative_product.sum((1, 2, 3))
+        dp = dp * factor - a * (relative_product * limit / norms.square())
+        dq = dq * factor - b * (relative_product * limit / norms.square())
         du = STEP * (_down_transpose(dp) + _right_transpose(dq))
         grad_x += du
         back_p, back_q = _divergence_transpose(du)
@@ -111,8 +113,8 @@ def iterate(
         if norm == NUCLEAR:
             p, q = _project_spectral(p, q, limit)
             continue
-        shrink = limit / torch.maximum(_size(p, q, norm), limit).clamp_min(floor)
-        p, q = p * shrink, q * shrink
+        factor = limit / torch.maximum(_edge_norms(p, q, norm), limit).clamp_min(floor)
+        p, q = p * factor, q * factor
     return p, q
 
 
@@ -125,17 +127,25 @@ def _project_spectral(p: Tensor, q: Tensor, limit: Tensor) -> tuple[Tensor, Tens
     floor = torch.finfo(p.dtype).tiny
 
     def shrinkage(eigenvalue: Tensor) -> Tensor:
-        size = (eigenvalue + floor).sqrt()
-        return limit / torch.maximum(size, limit).clamp_min(floor)
+        singular_value = (eigenvalue + floor).sqrt()
+        return limit / torch.maximum(singular_value, limit).clamp_min(floor)
 
     a, b, c = ((s * t).sum(1, keepdim=True) for s, t in ((p, p), (p, q), (q, q)))
     trace = a + c + floor
-    half, off = 0.5 * (a - c) / trace, b / trace
-    radius = (half.square() + off.square() + floor).sqrt()
-    large, small = shrinkage(trace * (0.5 + radius)), shrinkage(trace * (0.5 - radius).clamp_min(0))
-    middle, slope = 0.5 * (large + small), 0.5 * (large - small) / radius
-    across = slope * off
-    return (middle + slope * half) * p + across * q, across * p + (middle - slope * half) * q
+    half_difference, off_diagonal = 0.5 * (a - c) / trace, b / trace
+    radius = (half_difference.square() + off_diagonal.square() + floor).sqrt()
+    large_factor, small_factor = (
+        shrinkage(trace * (0.5 + radius)),
+        shrinkage(trace * (0.5 - radius).clamp_min(0)),
+    )
+    mean_factor, slope = (
+        0.5 * (large_factor + small_factor),
+        0.5 * (large_factor - small_factor) / radius,
+    )
+    cross_term = slope * off_diagonal
+    return (mean_factor + slope * half_difference) * p + cross_term * q, cross_term * p + (
+        mean_factor - slope * half_difference
+    ) * q
 
 
 def _recorded_backward(
@@ -157,10 +167,10 @@ def _recorded_backward(
         start = (start if dual is None else dual.detach().to(dtype)).clone().requires_grad_()
         u, last = tv_prox_dual(image, limit, start, iterations, norm)
         upstream = [grad.to(dtype), torch.zeros_like(last) if grad_dual is None else grad_dual]
-        found = torch.autograd.grad(
+        gradients = torch.autograd.grad(
             (u, last), (image, limit, start), upstream, materialize_grads=True
         )
-    return torch.empty_like(x).copy_(found[0]), found[1], found[2]
+    return torch.empty_like(x).copy_(gradients[0]), gradients[1], gradients[2]
 
 
 def divergence(p: Tensor, q: Tensor) -> Tensor:
@@ -172,7 +182,7 @@ def _limit(weight: Tensor, dtype: torch.dtype) -> Tensor:
     return weight.to(dtype).clamp_max(torch.finfo(dtype).max).view(-1, 1, 1, 1)
 
 
-def _size(p: Tensor, q: Tensor, norm: int) -> Tensor:
+def _edge_norms(p: Tensor, q: Tensor, norm: int) -> Tensor:
     square = p * p + q * q
     square = square if norm == BAND else square.sum(1, keepdim=True)
     return (square + torch.finfo(p.dtype).tiny).sqrt()

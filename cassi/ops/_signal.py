@@ -46,18 +46,18 @@ def convolve1d(a: Tensor, v: Tensor) -> Tensor:
             )
     check_same_device(a=a, v=v)
     # From the right, as broadcasting aligns them.
-    for rows, others in zip(a.shape[-2::-1], v.shape[-2::-1], strict=False):
-        if rows != others and rows != 1 and others != 1:
+    for rows, other_rows in zip(a.shape[-2::-1], v.shape[-2::-1], strict=False):
+        if rows != other_rows and rows != 1 and other_rows != 1:
             raise ValueError(
                 "v: expected leading dimensions that broadcast with those of a, "
                 f"{tuple(a.shape[:-1])}, got shape {shape_of(v)}"
             )
     rows = torch.broadcast_shapes(a.shape[:-1], v.shape[:-1])
-    out = kernels.convolve1d(
+    result = kernels.convolve1d(
         a.expand(*rows, a.shape[-1]).reshape(-1, a.shape[-1]),
         v.expand(*rows, v.shape[-1]).reshape(-1, v.shape[-1]),
     )
-    return out.reshape(*rows, out.shape[-1])
+    return result.reshape(*rows, result.shape[-1])
 
 
 def trilinear(features: Tensor, points: Tensor) -> Tensor:
@@ -125,14 +125,14 @@ def sample_volume(volume: Tensor, points: Tensor) -> Tensor:
     volumes = _check_volume(volume, points)
     batch, _, *sizes = volumes.shape
     dtype = accumulation_dtype(volume, points)
-    lower, upper, local = [], [], []
+    lower, upper, positions = [], [], []
     for p, size in zip(points.to(dtype).reshape(-1, 3).unbind(1), sizes, strict=True):
         position = (p.clamp(-1, 1) + 1) * (0.5 * (size - 1))
         # Clamped as integers: a point that is not a number must not become an address.
         first = position.floor().long().clamp(max=size - 2).clamp(min=0)
         lower.append(first)
         upper.append((first + 1).clamp(max=size - 1))
-        local.append(2 * (position - first) - 1)
+        positions.append(2 * (position - first) - 1)
     sample = torch.arange(batch, device=volume.device)
     if volume.ndim == 5:
         sample = sample.reshape(-1, *(1,) * (points.ndim - 2)).expand(points.shape[:-1])
@@ -143,8 +143,8 @@ def sample_volume(volume: Tensor, points: Tensor) -> Tensor:
     # The gradient of an embedding is summed in a fixed order, row by row; that of an index with
     # tensors is added up by racing threads (on CPUs, in float32).
     rows = volumes.to(dtype).movedim(1, -1).flatten(0, -2)
-    out = kernels.trilinear(embedding(index.flatten(1), rows), torch.stack(local, 1))
-    return out.to(volume.dtype).reshape(*points.shape[:-1], out.shape[-1])
+    result = kernels.trilinear(embedding(index.flatten(1), rows), torch.stack(positions, 1))
+    return result.to(volume.dtype).reshape(*points.shape[:-1], result.shape[-1])
 
 
 def _check_volume(volume: Tensor, points: Tensor) -> Tensor:  # (B, F, D, H, W)
@@ -177,19 +177,19 @@ def _check_volume(volume: Tensor, points: Tensor) -> Tensor:  # (B, F, D, H, W)
 #
 # with respect to g (`convolve1d`), a (`correlate1d` of g and v) and v (`correlate1d` of g and a).
 
-_PIECE = 4096
+_CHUNK_SIZE = 4096
 
 
 def _reference_convolve1d(a: Tensor, v: Tensor) -> Tensor:
     """Convolve every row of a with the same row of v: out[n] = Σ_m v[m] a[n − m]."""
     dtype = accumulation_dtype(a, v)
     length = a.shape[1] + v.shape[1] - 1
-    long, short = (a, v) if a.shape[1] >= v.shape[1] else (v, a)
-    long, short = long.to(dtype), short.to(dtype)
-    out = a.new_zeros((a.shape[0], length), dtype=dtype)
-    for m in range(short.shape[1]):
-        out[:, m : m + long.shape[1]].addcmul_(long, short[:, m : m + 1])
-    return out.to(a.dtype)
+    longer, shorter = (a, v) if a.shape[1] >= v.shape[1] else (v, a)
+    longer, shorter = longer.to(dtype), shorter.to(dtype)
+    result = a.new_zeros((a.shape[0], length), dtype=dtype)
+    for m in range(shorter.shape[1]):
+        result[:, m : m + longer.shape[1]].addcmul_(longer, shorter[:, m : m + 1])
+    return result.to(a.dtype)
 
 
 def _reference_correlate1d(g: Tensor, v: Tensor) -> Tensor:
@@ -198,14 +198,14 @@ def _reference_correlate1d(g: Tensor, v: Tensor) -> Tensor:
     signal, kernel = g.to(dtype), v.to(dtype)
     taps = v.shape[1]
     length = g.shape[1] - taps + 1
-    out = g.new_zeros((g.shape[0], length), dtype=dtype)
+    result = g.new_zeros((g.shape[0], length), dtype=dtype)
     if taps <= length:
         for m in range(taps):
-            out.addcmul_(signal[:, m : m + length], kernel[:, m : m + 1])
+            result.addcmul_(signal[:, m : m + length], kernel[:, m : m + 1])
     else:
         for n in range(length):
-            out[:, n] = sum_in_order(signal[:, n : n + taps] * kernel)
-    return out.to(g.dtype)
+            result[:, n] = sum_in_order(signal[:, n : n + taps] * kernel)
+    return result.to(g.dtype)
 
 
 def _reference_trilinear(features: Tensor, points: Tensor) -> Tensor:
@@ -247,8 +247,8 @@ def _reference_trilinear_backward(
 def sum_in_order(values: Tensor) -> Tensor:
     """Sum along the last dimension, `(R, N)` → `(R,)`, with the same bits for any thread count."""
     # In pieces: torch divides one long sum among its threads, and their number changes its bits.
-    piece = min(_PIECE, values.shape[1])
-    return pad(values, (0, -values.shape[1] % piece)).unflatten(1, (-1, piece)).sum(2).sum(1)
+    size = min(_CHUNK_SIZE, values.shape[1])
+    return pad(values, (0, -values.shape[1] % size)).unflatten(1, (-1, size)).sum(2).sum(1)
 
 
 def _fake_convolve1d(a: Tensor, v: Tensor) -> Tensor:
@@ -304,8 +304,8 @@ def _backward_correlate1d(ctx: Context, h: Tensor) -> Gradients:
 def _backward_trilinear(ctx: Context, grad: Tensor) -> Gradients:
     features, points = ctx.saved_tensors
     # Fused where nothing records a second derivative; torch differentiates the reference otherwise.
-    composed = is_recorded()
-    backward = _reference_trilinear_backward if composed else kernels.trilinear_backward
+    is_composed = is_recorded()
+    backward = _reference_trilinear_backward if is_composed else kernels.trilinear_backward
     grad_features, grad_points = backward(grad, features, points)
     need_features, need_points = ctx.needs_input_grad
     return grad_features if need_features else None, grad_points if need_points else None

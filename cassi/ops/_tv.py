@@ -143,20 +143,20 @@ def _gradients(
         return dx, dlimit.to(weight.dtype), None if dual is None else ddual.to(dual.dtype)
     # A second derivative is recorded: differentiate the iterations themselves.
     # Saved tensors need not require a gradient here. What is added to them does.
-    given = x, weight, dual
-    added = [
-        leaf_of_zeros(value) if needed and value is not None else None
-        for value, needed in zip(given, ctx.needs_input_grad, strict=False)
+    inputs = x, weight, dual
+    zeros = [
+        leaf_of_zeros(value) if is_needed and value is not None else None
+        for value, is_needed in zip(inputs, ctx.needs_input_grad, strict=False)
     ]
-    image, limit = (v if e is None else v + e for v, e in ((x, added[0]), (weight, added[1])))
-    start = dual if dual is None or added[2] is None else dual + added[2]
+    image, limit = (v if e is None else v + e for v, e in ((x, zeros[0]), (weight, zeros[1])))
+    start = dual if dual is None or zeros[2] is None else dual + zeros[2]
     results = _reference_tv.tv_prox_dual(image, limit, start, iterations, norm)
     upstream = [grad, torch.zeros_like(results[1]) if grad_dual is None else grad_dual]
-    leaves = [e for e in added if e is not None]
-    found = iter(
+    leaves = [e for e in zeros if e is not None]
+    gradients = iter(
         torch.autograd.grad(results, leaves, upstream, create_graph=True, allow_unused=True)
     )
-    dx, dweight, ddual = (None if e is None else next(found) for e in added)
+    dx, dweight, ddual = (None if e is None else next(gradients) for e in zeros)
     return dx, dweight, ddual
 
 
