@@ -51,8 +51,8 @@ class SSIMRule:
     Attributes:
         prepare: applied to both cubes first.
         data_range: L of the constants ``(0.01 L)²`` and ``(0.03 L)²``, unit of the prepared values.
-        zero_padding: the window also visits the border, where it sees zeros outside the image;
-            otherwise only positions where it lies inside the image count ("valid area").
+        zero_padding: whether windows that reach beyond the image count, with zeros outside;
+            otherwise only windows inside the image count ("valid area").
     """
 
     prepare: Prepare
@@ -65,8 +65,8 @@ class Preset:
     """One published way to measure PSNR and SSIM.
 
     Attributes:
-        name: what a config, a table or a figure calls it.
-        used_by: where it comes from.
+        name: its name in configs, tables and figures.
+        used_by: the codes and tables that measure this way.
         prepare: applied to both cubes before PSNR.
         peak: the peak of PSNR, unit of the prepared values; None is the maximum of the prepared
             reference over all its bands.
@@ -96,7 +96,7 @@ PRESETS: dict[str, Preset] = {
             ssim=_WANG,
         ),
         Preset(
-            # The levels reach 256 while the peak is 255: that is what the logs contain.
+            # The values reach 256 but the peak is 255: the authors' logs were computed so.
             "torch-256",
             "the training logs of MST, RDLUF, PADUT, DERNN",
             prepare=quantize_256,
