@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from cassi.models.layers import PixelNorm, PointwiseConv, depthwise_conv, pointwise_depthwise
 
+# Pixels along each side of a window.
 WINDOW = 8
-"""Pixels along each side of a window."""
 
 
 def to_windows(x: Tensor) -> Tensor:

@@ -111,8 +111,8 @@ class ComponentNet(nn.Module):
         return self.leave(features), features
 
 
+# Side of the pixel blocks whose mean spectra the subspace is computed from, see `Subspace`.
 POOL = 16
-"""Side of the pixel blocks whose mean spectra the subspace is computed from, see `Subspace`."""
 
 
 @register_model("cassi_net", any_bands=True)

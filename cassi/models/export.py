@@ -62,8 +62,12 @@ class OfMeasurement(nn.Module):
 DRAWING_FUNCTIONS = (torch.normal, torch.rand, torch.randn)
 # Functions that return the values of a tensor to Python. A trace cannot hold a decision by these.
 READING_FUNCTIONS = (
-    *(Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__index__),
-    *(Tensor.item, Tensor.tolist),
+    Tensor.__bool__,
+    Tensor.__int__,
+    Tensor.__float__,
+    Tensor.__index__,
+    Tensor.item,
+    Tensor.tolist,
 )
 
 
@@ -266,7 +270,9 @@ def export_onnx(
         # Without optimization: folding constants here changes the result of PADUT by 0.07. Runtimes
         # optimize the file when they load it.
         onnx_program = torch.onnx.export(
-            *(program, (), None),
+            program,
+            (),
+            None,
             dynamo=True,
             verbose=False,
             optimize=False,

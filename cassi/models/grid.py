@@ -130,8 +130,8 @@ class AlignedCamera:
             # The window leaves out detector columns. There the simulation of v takes the place of
             # the measurement, so the residual is zero and those columns do not change x.
             simulation = self.system(v)
-            inside = F.pad(self.window(simulation), self.detector_padding)
-            detector_y = detector_y + simulation - inside
+            simulated_window = F.pad(self.window(simulation), self.detector_padding)
+            detector_y = detector_y + simulation - simulated_window
         if isinstance(rho, Tensor) and tuple(rho.shape[-3:]) == self.measurement_shape:
             # An infinite ρ takes the columns outside of the window out of the data step.
             rho = F.pad(rho, self.detector_padding, value=torch.inf)

@@ -49,9 +49,8 @@ REPLACEMENT_RANGE = (0.5, 0.75)
 # Fraction of the detector pixels that no cube gets: they decide the weights of a scene.
 HELDOUT_FRACTION = 0.01
 
+# Noise relative to the root mean square of y → solvers, each of which starts from the cube before.
 SolverChooser = Callable[[float], Sequence[Reconstructor]]
-"""Noise relative to the root mean square of y → solvers, each of which starts from the cube before.
-"""
 
 
 @dataclass(frozen=True)
@@ -302,7 +301,7 @@ class Inference(nn.Module):
         self, y: Tensor, system: LinearSystem, **inputs: Tensor | Statistics | None
     ) -> Tensor:
         """Run the network with those inputs that it accepts by an attribute `takes_…`."""
-        accepted = {
+        accepted_inputs = {
             key: value
             for key, value in inputs.items()
             if value is not None and getattr(self.network, f"takes_{key}", False)
@@ -311,7 +310,7 @@ class Inference(nn.Module):
         if is_weighted(system) and not getattr(self.network, "sees_operators", False):
             y, system = fill_in(y, system), system.unweighted
         with autocast(self.precision, y.device):
-            x: Tensor = self.network(y, system, **accepted)
+            x: Tensor = self.network(y, system, **accepted_inputs)
         check_cube(self.network, x, (len(y), *shaped(system).cube_shape))
         return x.float()
 

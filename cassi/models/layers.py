@@ -233,9 +233,9 @@ def depthwise_conv(dim: int, size: int = 3, bias: bool = False) -> Conv:
     return Conv(dim, dim, size, groups=dim, bias=bias)
 
 
+# Make a layer from its numbers of input and output channels: a 3×3 convolution, and a 4×4
+# convolution that halves H and W.
 CONV_3X3, HALVING_CONV = partial(Conv, size=3), partial(Conv, size=4, stride=2)
-"""Make a layer from its numbers of input and output channels: a 3×3 convolution, and a 4×4
-convolution that halves H and W."""
 
 
 class TransposedConv(nn.ConvTranspose2d):
@@ -336,11 +336,9 @@ def feed_forward(dim: int, factor: float, pointwise: type[Conv] = PointwiseConv)
         pointwise: class of the 1×1 convolutions.
     """
     width = int(dim * factor)
+    depthwise = depthwise_conv(width)
     # GELU gets contiguous (B, H, W, c): its kernel for contiguous memory is twice as fast.
-    layers = (
-        *(pointwise(dim, width), nn.GELU(), depthwise_conv(width), nn.GELU()),
-        pointwise(width, dim),
-    )
+    layers = (pointwise(dim, width), nn.GELU(), depthwise, nn.GELU(), pointwise(width, dim))
     return named_sequence(net=nn.Sequential(*layers))
 
 

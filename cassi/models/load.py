@@ -127,7 +127,7 @@ def load_published(
         ema: where a file holds both the weights as the optimizer left them and their moving
             average, None (the default) and True take the average: PADUT, RDLUF-MixS² and
             DERNN-LNLT report figures of the average. False takes the others. Where a file holds no
-            average, None takes what there is and True raises.
+            average, None takes the weights that it holds, and True raises.
         settings: further arguments of the network's class, as in `create_model`: weights trained
             for other ones (`size`, `stages`, …) need them again.
 
@@ -195,7 +195,7 @@ def save_model(
     Args:
         path: ends in `.safetensors`; overwritten.
         weights: the network's `state_dict`.
-        card: what they belong to.
+        card: name, settings, bands, wavelengths and training of the network.
         half: write weights of float32 in float16, in half the size; networks are made in float32
             from either. A weight beyond 65504 stays as it is.
     """
@@ -227,7 +227,13 @@ def _halve(value: Tensor) -> Tensor:
 
 
 def read_card(path: str | os.PathLike[str]) -> Card:
-    """Read what a file of weights says about itself, and check the weights by their checksum."""
+    """Read the card of a file of weights, and check the weights by their checksum.
+
+    Raises:
+        OSError: there is no such file.
+        ValueError: the file was not written by `save_model`, is damaged, needs a plugin that is not
+            loaded, or asks for a network that is too large.
+    """
     file = Path(path).expanduser()
     if not file.is_file():
         raise FileNotFoundError(f"model: no file {file}")
@@ -280,7 +286,10 @@ def load_model(path: str | os.PathLike[str]) -> tuple[nn.Module, Card]:
 
 
 def _check_size(file: Path, card: Card) -> None:
-    """Refuse a network that is far larger than the file, before memory is allocated for it."""
+    """Raise a ValueError for a network that is far larger than its file.
+
+    The network is made on "meta", so no memory is allocated for it.
+    """
     from safetensors import safe_open
 
     with safe_open(file, framework="pt") as content:

@@ -168,8 +168,8 @@ def memory_format_warning(network: nn.Module, y: Tensor, system: LinearSystem) -
             ops.assert_memory_format(network.eval(), (y, system))
     except AssertionError as error:
         _, first_line, *other_lines = str(error).splitlines()
-        where = first_line.strip() + (f", and {len(other_lines)} more" if other_lines else "")
-        return f"channels_last: {type(network).__name__} loses it by {where}; it may gain little"
+        location = first_line.strip() + (f", and {len(other_lines)} more" if other_lines else "")
+        return f"channels_last: {type(network).__name__} loses it by {location}; it may gain little"
     finally:
         network.train(training)
     return None

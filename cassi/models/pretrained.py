@@ -16,29 +16,29 @@ from cassi.models.registry import register_model
 from cassi.priors import TV, Compose, Denoiser
 from cassi.solvers import Solver
 
+# One set of weights for any number of bands, any mask, step and direction.
 FILE = Path(__file__).with_name("weights") / "cassi_net.safetensors"
-"""One set of weights for any number of bands, any mask, step and direction."""
+# Weights of the denoiser that refines, trained on cubes of the network (train_refiner.py).
 REFINER = FILE.with_name("refiner.safetensors")
-"""Weights of the denoiser that refines, trained on cubes of the network (train_refiner.py)."""
+# Prior that is applied before that denoiser, in every iteration that refines.
 SMOOTHER = TV(weight=0.3, iterations=5, norm="nuclear", warm=True)
-"""Prior that is applied before that denoiser, in every iteration that refines."""
+# The files of the model "pretrained".
 FILES = (FILE, REFINER)
-"""The files of the model "pretrained"."""
+# Settings of the iterations with total variation before the learned stages, by size.
 SIZES: dict[str, dict[str, float]] = {
     "large": {"start": 125, "strength": 0.024, "balance": 1.0},
     "small": {"start": 70, "strength": 0.03, "balance": 1.0},
 }
-"""Settings of the iterations with total variation before the learned stages, by size."""
+# Fewest and most bands of a camera that the network accepts.
 BANDS = (4, 40)
-"""Fewest and most bands of a camera that the network accepts."""
-SIDE = 32
-"""Fewest pixels along each side of the cube."""
+# Fewest pixels along each side of the cube.
+MIN_SIDE = 32
+# Fewest and most bands of the cameras of the training.
 TRAINED_BANDS = (5, 28)
-"""Fewest and most bands of the cameras of the training."""
+# Pixels per band of those cameras.
 TRAINED_STEPS = (1, 3)
-"""Pixels per band of those cameras."""
+# Largest noise of their frames, relative to the root mean square of y (25 dB).
 TRAINED_NOISE = 0.056
-"""Largest noise of their frames, relative to the root mean square of y (25 dB)."""
 
 
 def refining_denoiser(weights: Path | None = None, learns: bool = False) -> Denoiser:
@@ -89,8 +89,8 @@ def check_camera(system: HasShapes) -> None:
     reason = None
     if not BANDS[0] <= bands <= BANDS[1]:
         reason = f"{bands} bands (they are for {BANDS[0]} to {BANDS[1]})"
-    elif min(height, width) < SIDE:
-        reason = f"an image of {height} x {width} (they are for {SIDE} x {SIDE} and more)"
+    elif min(height, width) < MIN_SIDE:
+        reason = f"an image of {height} x {width} (they are for {MIN_SIDE} x {MIN_SIDE} and more)"
     # Several shots, or a dual disperser, measure so much more of the scene that total variation
     # alone reconstructs better than the network, which was trained for single dispersers.
     elif shots > 1:

@@ -50,6 +50,7 @@ class HashAttention(nn.Module):
         order = self._order(x)  # (rounds, B, heads, N)
         sample = torch.arange(b, device=x.device).view(-1, 1, 1)
         head = torch.arange(self.heads, device=x.device)
+        # Row numbers of the tokens (B, N, heads) in sorted order: (rounds, B, heads, N).
         rows = ((sample * n + order) * self.heads + head.view(-1, 1)).flatten()
         q, k, v = (
             projection(x)
@@ -63,6 +64,7 @@ class HashAttention(nn.Module):
         strength = energy.logsumexp(-1).flatten()
         values = (energy.softmax(-1).to(v.dtype) @ v).flatten(0, 1)
 
+        # The inverse permutation: the position of each token (B, N, heads) in the sorted order.
         indices = torch.arange(n, device=x.device).expand_as(order)
         position = torch.empty_like(order).scatter_(-1, order, indices).transpose(-1, -2)
         round_index = torch.arange(self.rounds, device=x.device).view(-1, 1, 1, 1)
@@ -124,9 +126,8 @@ class HashBlock(nn.Module):
             first = torch.arange(0, b * count, count, device=x.device).unsqueeze(1)
             rows = (selected_windows + first).flatten()
             attending_tokens = tokens.index_select(0, rows)
-            tokens = tokens.index_copy(
-                0, rows, (self.attn(attending_tokens) + attending_tokens).to(tokens.dtype)
-            )
+            results = self.attn(attending_tokens) + attending_tokens
+            tokens = tokens.index_copy(0, rows, results.to(tokens.dtype))
         else:
             tokens = self.attn(tokens) + tokens
         x = tokens.view(b, h // side, w // side, side, side, c).transpose(2, 3).reshape(b, h, w, c)

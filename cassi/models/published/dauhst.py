@@ -33,8 +33,8 @@ from cassi.models.network import UnrolledNetwork
 from cassi.models.registry import register_model
 from cassi.solvers import HQS
 
+# Resolutions of a denoiser, each half of the one before.
 SCALES = 3
-"""Resolutions of a denoiser, each half of the one before."""
 MULTIPLE = WINDOW * 2 ** (SCALES - 1)
 
 

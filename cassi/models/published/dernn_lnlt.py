@@ -41,12 +41,12 @@ from cassi.models.network import UnrolledNetwork
 from cassi.models.registry import register_model
 from cassi.solvers import HQS
 
+# Number of parts along each side of an image, for the attention among parts.
 PARTS = 8
-"""Number of parts along each side of an image, for the attention among parts."""
 
 
+# Resolutions of the denoiser, each half of the one before.
 SCALES = 3
-"""Resolutions of the denoiser, each half of the one before."""
 MULTIPLE = PARTS * 2 ** (SCALES - 1)
 
 

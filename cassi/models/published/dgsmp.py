@@ -149,15 +149,16 @@ class DGSMP(Network):
 
     def recover(self, y: Tensor, system: Camera) -> Tensor:
         """Reconstruct: `(B, 1, H, W')` → `(B, C, H, W)`."""
+        # The measurement is scaled as the initial cube is, to the brightness of one band.
         x = initial_cube(y, system)
         y = y * 2 / system.bands
         features: list[Tensor] = []
         for stage in range(self.stages):
             simulation = sum_windows(self.A(x).to(y.dtype), system)
-            back = self.AT(band_windows(simulation - y, system))
+            data_gradient = self.AT(band_windows(simulation - y, system))
             features.append(self.conv(x))
             fused_features = self.get_submodule(f"Den_con{stage + 1}")(torch.cat(features, 1))
-            change = back + self._prior(x, fused_features)
+            change = data_gradient + self._prior(x, fused_features)
             x = x - 2 * self.get_parameter(f"delta_{stage}") * change
         return x
 

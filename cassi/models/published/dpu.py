@@ -153,8 +153,8 @@ class FilteredAttentionBlock(nn.Module):
         return x + self.mpmlp(self.norm2(x))
 
 
+# H and W of the padded image are multiples of it: a quarter of them must fit whole windows.
 MULTIPLE = WINDOW * 4
-"""H and W of the padded image are multiples of it: a quarter of them must fit whole windows."""
 
 
 class Blend(nn.Module):
@@ -224,6 +224,8 @@ class ImagePrior(Blend):
         return result[:, :height, :width].permute(0, 3, 1, 2)
 
     def _bottom(self, x: Tensor) -> Tensor:
+        # Half of the channels attends within windows, half within shifted windows. The first half
+        # is added to the second, so that information passes between windows.
         window_half, shifted_half = x.chunk(2, -1)
         window_half = self.bottleneck_local(window_half)
         return torch.cat((window_half, self.bottleneck_swin(shifted_half + window_half)), -1)
@@ -263,8 +265,12 @@ class Fusion(Blend):
     def __init__(self, bands: int) -> None:
         super().__init__(bands)
         self.out = nn.Sequential(
-            *(PointwiseConv(2 * bands, bands, bias=True), InstanceNorm(bands), nn.LeakyReLU(0.1)),
-            *(PointwiseConv(bands, bands, bias=True), InstanceNorm(bands), nn.LeakyReLU(0.1)),
+            PointwiseConv(2 * bands, bands, bias=True),
+            InstanceNorm(bands),
+            nn.LeakyReLU(0.1),
+            PointwiseConv(bands, bands, bias=True),
+            InstanceNorm(bands),
+            nn.LeakyReLU(0.1),
         )
         for i in (0, 3):
             for parameter in (self.out[i].weight, self.out[i + 1].weight, self.out[i + 1].bias):
@@ -273,6 +279,8 @@ class Fusion(Blend):
     def forward(self, first: Tensor, second: Tensor) -> Tensor:
         """Fuse: two cubes `(B, C, H, W)` → one."""
         first, second = first.permute(0, 2, 3, 1), second.permute(0, 2, 3, 1)
+        # The weights of the first image have even indices, those of the second odd ones. Two
+        # products avoid interleaving the channels of the images.
         point = cast(PointwiseConv, self.out[0])
         weight = point.weight.flatten(1)
         features = F.linear(first, weight[:, ::2], point.bias)

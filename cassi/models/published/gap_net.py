@@ -72,6 +72,7 @@ class _UNetStages(UnrolledNetwork):
     def recover(self, y: Tensor, system: Camera) -> Tensor:
         """Reconstruct where `system.axis` is -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
         camera = CroppingCamera(system)
+        # The published networks start from Aᵀy, not from the minimum-norm solution.
         state = self.algorithm.init(y, camera, camera.adjoint(y))
         for i in range(1, self.stages + 1):
             prior = partial(self.compute, self.get_submodule(f"unet{i}"))

@@ -36,13 +36,13 @@ from cassi.models.published.rdluf_mixs2 import (
 )
 from cassi.models.registry import register_model
 
+# Cells of an image along each side; the latent prior has one token per cell.
 CELLS_PER_SIDE = 4
-"""Cells of an image along each side; the latent prior has one token per cell."""
 TOKENS = CELLS_PER_SIDE**2
+# Channels of a token.
 TOKEN_CHANNELS = 256
-"""Channels of a token."""
+# The diffusion network of T steps gets the time t as t / (10·T).
 TIME_FACTOR = 10
-"""The diffusion network of T steps gets the time t as t / (10·T)."""
 
 
 def separable(
@@ -328,7 +328,8 @@ class TridentTransformer(StageTransformer):
         # channel weights: their number must be a multiple of 4 and at least 8.
         dim = max(8, bands + -bands % 4)
         super().__init__(
-            *(bands, dim),
+            bands,
+            dim,
             block=lambda i: TridentBlock(dim << i, 1 << i, split=i > 0),
             down=lambda width: named_sequence(
                 down=shuffle_and_convolve(nn.PixelUnshuffle(2), 4 * width, 2 * width)
@@ -402,8 +403,12 @@ class LADEDUN(SharedStages):
     """
 
     unneeded = (
-        *("gt_le.", "diffusion.betas", "diffusion.alphas", "diffusion.posterior_"),
-        *("diffusion.sqrt_", "diffusion.log_"),
+        "gt_le.",
+        "diffusion.betas",
+        "diffusion.alphas",
+        "diffusion.posterior_",
+        "diffusion.sqrt_",
+        "diffusion.log_",
     )
     """Prefixes of tensors in the authors' files that are not loaded: the encoder of true cubes, and
     the noise schedule, which is computed here."""
@@ -431,6 +436,7 @@ class LADEDUN(SharedStages):
         y = y * scale
         masks = moved_masks(y, system)
         light = masks.sum(1, keepdim=True)
+        # Divide y among the bands by their masks. Where all masks are zero, so are the fractions.
         band_fraction = masks / light.masked_fill(light == 0, 1)
         fine_tokens = self.diffusion(unshear_bands(band_fraction * y, shifts, width))
         middle_tokens = self.down_1[1](fine_tokens.mT).mT
@@ -448,8 +454,6 @@ class LADEDUN(SharedStages):
 
 def _reduce_tokens(n_inputs: int, n_outputs: int) -> nn.Sequential:
     # Identities stand where the published code rearranges axes: they keep the weights' names.
-    token_layer, channel_layer = (
-        nn.Linear(n_inputs, n_outputs),
-        nn.Linear(TOKEN_CHANNELS, TOKEN_CHANNELS),
-    )
+    token_layer = nn.Linear(n_inputs, n_outputs)
+    channel_layer = nn.Linear(TOKEN_CHANNELS, TOKEN_CHANNELS)
     return nn.Sequential(nn.Identity(), token_layer, nn.Identity(), channel_layer)

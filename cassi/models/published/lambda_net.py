@@ -12,14 +12,14 @@ from cassi.models.layers import check_counts, join_channels, named_sequence, pad
 from cassi.models.network import Network
 from cassi.models.registry import register_model
 
+# Number of resolutions, each half of the one before.
 SCALES = 6
-"""Number of resolutions, each half of the one before."""
+# Number of the highest resolutions with three convolutions each; the others have two.
 N_TRIPLE_SCALES = 4
-"""Number of the highest resolutions with three convolutions each; the others have two."""
+# Index of the resolution whose pixels attend to each other, a quarter of that of the image.
 ATTENTION_SCALE = 2
-"""Index of the resolution whose pixels attend to each other, a quarter of that of the image."""
+# Number of pixels whose scores are in memory at the same time.
 QUERIES_AT_ONCE = 1024
-"""Number of pixels whose scores are in memory at the same time."""
 
 
 def convolutions(inputs: int, outputs: int, scale: int) -> nn.Sequential:
@@ -50,6 +50,7 @@ class GlobalAttention(nn.Module):
         """Map `(B, c, H, W)` to the same; memory grows with H·W, time with its square."""
         pixels = x.permute(0, 2, 3, 1).flatten(1, 2)  # (B, n, c)
         key, value = self.to_k(pixels), self.to_v(pixels)
+        # The scores of all pixels are `(n, n)`. Blocks of queries limit the memory for them.
         queries = self.to_q(pixels) * key.shape[-1] ** -0.5
         blocks = [
             torch.bmm(torch.bmm(query, key.mT).softmax(-1).to(value.dtype), value)
@@ -109,6 +110,7 @@ class LambdaNet(Network):
         masks = moved_masks(y, system).expand(len(y), -1, -1, -1)
         first = self.conv_in(torch.cat((y * 2 / self.bands, masks), 1))
         first = pad_to_multiple(first, self.multiple, "mirror")
+        # channels_last is faster on CPUs; on GPUs the caller decides.
         if not first.is_cuda:
             first = first.contiguous(memory_format=torch.channels_last)
         x = self._restore(first)

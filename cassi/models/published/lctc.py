@@ -6,10 +6,10 @@ from torch import Tensor, nn
 
 from cassi.models.layers import check_counts, check_images
 
+# Negative slope of every leaky ReLU.
 SLOPE = 0.2
-"""Negative slope of every leaky ReLU."""
+# Interpolation of each scale, from the finest to the coarsest.
 UPSAMPLING = ("nearest", "nearest", "bilinear")
-"""Interpolation of each scale, from the finest to the coarsest."""
 
 
 def mix(x: Tensor, weight: Tensor) -> Tensor:
@@ -70,13 +70,17 @@ class Scale(nn.Module):
         self.mode, coarser = upsampling[0], upsampling[1:]
         self.skip = nn.Sequential(ReflectConv(inputs, skip, 1), Threshold(skip))
         self.down = nn.Sequential(
-            *(ReflectConv(inputs, width, 3, stride=2), Threshold(width)),
-            *(ReflectConv(width, width, 3), Threshold(width)),
+            ReflectConv(inputs, width, 3, stride=2),
+            Threshold(width),
+            ReflectConv(width, width, 3),
+            Threshold(width),
         )
         self.inner = Scale(width, width, skip, coarser) if coarser else nn.Identity()
         self.up = nn.Sequential(
-            *(ReflectConv(skip + width, width, 3), Threshold(width)),
-            *(ReflectConv(width, width, 3), Threshold(width)),
+            ReflectConv(skip + width, width, 3),
+            Threshold(width),
+            ReflectConv(width, width, 3),
+            Threshold(width),
         )
 
     def forward(self, x: Tensor) -> Tensor:

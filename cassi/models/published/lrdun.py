@@ -162,14 +162,14 @@ class LRDUN(StagedNetwork):
         for i, (restore_e, restore_a) in enumerate(
             zip(self.proxy_net_Es, self.proxy_net_As, strict=True)
         ):
-            back = self._gradient(cube, y, system)
-            e = e - self.eta_Es[i] * (a.flatten(1, 2).mT @ back.mT)
+            gradient = self._gradient(cube, y, system)
+            e = e - self.eta_Es[i] * (a.flatten(1, 2).mT @ gradient.mT)
             e, carried_e = self._split_factors(
                 self.compute(restore_e, torch.cat((e, carried_e), 1)), 1
             )
             e = orthonormalize(e)
-            back = self._gradient(self._cube(a, e), y, system)
-            a = a - self.eta_As[i] * (e @ back).mT.view(a.shape)
+            gradient = self._gradient(self._cube(a, e), y, system)
+            a = a - self.eta_As[i] * (e @ gradient).mT.view(a.shape)
             a, carried_a = self._split_factors(
                 self.compute(restore_a, torch.cat((a, carried_a), -1)), -1
             )

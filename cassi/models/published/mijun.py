@@ -90,6 +90,7 @@ class TokenAttention(nn.Module):
         self.out_proj = nn.Linear(dim, dim)
         self.cpe2 = depthwise_conv(dim, bias=True)
         self.norm2 = nn.LayerNorm(dim)
+        # Parameters that require a gradient and get none would stop distributed training.
         for layer in (self.act_proj, self.out_proj, self.cpe1, self.cpe2, self.norm2):
             layer.requires_grad_(False)
 

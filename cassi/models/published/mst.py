@@ -49,8 +49,8 @@ class SpectralAttention(nn.Module):
         self.pos_emb = nn.Sequential(depthwise_conv(dim), nn.GELU(), depthwise_conv(dim))
         self.mm = MaskGuide(dim) if is_guided else None
 
-    def forward(self, x: Tensor, guide: Tensor | None = None) -> Tensor:  # (B, H, W, C), M alike
-        """Attend: `(B, H, W, C)` → the same."""
+    def forward(self, x: Tensor, guide: Tensor | None = None) -> Tensor:
+        """Attend: `(B, H, W, C)` → the same; the guide M is `(1|B, H, W, C)`."""
         b, h, w, c = x.shape
         mixture = self._mixture(x.reshape(b, h * w, c))
         v = self.to_v(x)

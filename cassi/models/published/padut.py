@@ -34,8 +34,8 @@ from cassi.models.registry import register_model
 from cassi.solvers import GAP
 from cassi.solvers.base import Prior
 
+# Channels of a step size over the hidden channels of the network that weights them.
 REDUCTION = 8
-"""Channels of a step size over the hidden channels of the network that weights them."""
 
 
 class StepSize(nn.Module):
@@ -46,8 +46,8 @@ class StepSize(nn.Module):
 
     def __init__(self, bands: int) -> None:
         super().__init__()
-        # The published network has 3 hidden units. With fewer, all may be zero after the ReLU from
-        # the first training step on; then no gradient reaches them.
+        # The published network of 28 bands has 3 hidden units. With fewer, all may be zero after
+        # the ReLU from the first training step on; then no gradient reaches them.
         width = bands // REDUCTION if bands >= 3 * REDUCTION else 8
         self.attention = part = nn.Module()
         part.conv1 = Conv(bands, bands, 3, bias=True)
@@ -86,10 +86,10 @@ def relax_step(x: Tensor, step_sizes: Tensor, prior: Prior) -> Prior:
     return apply
 
 
+# Heads of attention, at most; it is reduced to a divisor of the number of channels.
 HEADS = 4
-"""Heads of attention, at most; it is reduced to a divisor of the number of channels."""
+# Features before each scale of the encoder, and after each of the decoder, the finest first.
 Features = tuple[list[Tensor], list[Tensor]]
-"""Features before each scale of the encoder, and after each of the decoder, the finest first."""
 
 
 class WindowBlock(nn.Module):
@@ -109,8 +109,8 @@ class WindowBlock(nn.Module):
         x = x + apply_in_windows(self._attend, self.norm1(x), self.shift)
         return x + self.ffn(self.norm2(x))
 
-    def _attend(self, cut: Tensor) -> Tensor:
-        return self.attn(cut.view(-1, WINDOW, WINDOW, cut.shape[-1])).view(cut.shape)
+    def _attend(self, windows: Tensor) -> Tensor:
+        return self.attn(windows.view(-1, WINDOW, WINDOW, windows.shape[-1])).view(windows.shape)
 
 
 class SpectrumExchange(nn.Module):
@@ -252,12 +252,8 @@ class PADUT(UnrolledNetwork):
 
     def recover(self, y: Tensor, system: Camera) -> Tensor:
         """Reconstruct where `system.axis` is -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
-        camera, algorithm, shifts = (
-            CroppingCamera(system),
-            GAP(accelerated=False),
-            column_offsets(system),
-        )
-        masks = moved_masks(y, system)
+        camera, algorithm = CroppingCamera(system), GAP(accelerated=False)
+        shifts, masks = column_offsets(system), moved_masks(y, system)
         sheared_cube = mix_measurement(self.fution, y, masks, system, 2 / self.bands)
         state = algorithm.init(y, camera, roll_bands(sheared_cube, [-shift for shift in shifts]))
         first_denoiser = partial(

@@ -132,8 +132,8 @@ SCALES = 3
 MULTIPLE = 2**SCALES
 
 
+# Features that a stage passes to the next: (encoder, decoder) of each scale, the finest first.
 Features = tuple[tuple[Tensor, Tensor], ...]
-"""Features that a stage passes to the next: (encoder, decoder) of each scale, the finest first."""
 
 
 class StageTransformer(nn.Module):
@@ -145,8 +145,8 @@ class StageTransformer(nn.Module):
         bands: number C of bands.
         dim: channels of the finest scale; each coarser one has twice as many.
         block: makes the layers of a scale, 0 for the finest.
-        down: makes the layers from a scale of so many channels to the next coarser one.
-        up: makes the layers from a scale of so many channels to the next finer one.
+        down: makes the layers to the next coarser scale, from the channels of a scale.
+        up: makes the layers to the next finer scale, from the channels of a scale.
         first: whether it is the first stage, which gets no features.
 
     Source: Dong et al., CVPR 2023, figure 3.
@@ -242,7 +242,8 @@ class MixTransformer(StageTransformer):
         # dim // 8: dim must be a multiple of 4, and 16 leaves at least 2 channels in each.
         dim = max(16, bands + -bands % 4)
         super().__init__(
-            *(bands, dim),
+            bands,
+            dim,
             block=lambda i: MixBlock(dim << i, 1 << i),
             down=lambda width: named_rescaling("down", width, 2 * width, 0.5),
             up=lambda width: named_rescaling("up", width, width // 2, 2),
@@ -355,7 +356,8 @@ class RDLUFMixS2(SharedStages):
         x, last_descent, matrix = sheared_cube, None, masks
         for step, denoiser in self.each_stage():
             descent = cast(LearnedDescent, step)
-            if descent is not last_descent:  # a stage that is shared has the same Φ each time
+            # Φ does not depend on x: stages that share their weights have the same Φ.
+            if descent is not last_descent:
                 last_descent, matrix = descent, descent.matrix(y * scale, masks)
             sheared_cube = descent(sheared_cube, y, matrix, scale)
             unsheared_cube = roll_bands(sheared_cube, [-shift for shift in shifts])

@@ -29,10 +29,10 @@ from cassi.models.network import UnrolledNetwork
 from cassi.models.published.dauhst import ParameterNet
 from cassi.models.registry import register_model
 
+# Number of resolutions of a denoiser, each half of the one before.
 SCALES = 3
-"""Number of resolutions of a denoiser, each half of the one before."""
+# Rows and columns are padded to multiples of it, as in the training of the published weights.
 MULTIPLE = 16
-"""Rows and columns are padded to multiples of it, as in the training of the published weights."""
 
 
 class ConvolutionalModulation(nn.Module):
@@ -85,6 +85,7 @@ class ConvolutionalAttentionBlock(nn.Module):
         if not (self.training and self.drop):
             return branch
         is_kept = torch.rand(len(branch), 1, 1, 1, device=branch.device) >= self.drop
+        # Dividing keeps the mean of the branch as it is in evaluation mode.
         return branch * is_kept.to(branch.dtype) / (1 - self.drop)
 
 
@@ -185,6 +186,7 @@ class SAUNet(UnrolledNetwork):
         for i, denoiser in enumerate(self.denoisers):
             v = camera.data_step(x - dual, y, alpha[:, i, 0, 0])
             x = partial(self.compute, denoiser)(v + dual, beta[:, i : i + 1])
+            # The multiplier of the last stage would not be used.
             if i < self.stages - 1:
                 dual = dual + self.gamma[i] * (v - x)
         return x[..., : camera.width]

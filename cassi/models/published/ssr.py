@@ -32,8 +32,8 @@ from cassi.models.registry import register_model
 from cassi.solvers import GAP
 from cassi.solvers.base import Prior
 
+# Number of halvings of the image in a `RectifyingUNet`.
 HALVINGS = 2
-"""Number of halvings of the image in a `RectifyingUNet`."""
 
 
 class WindowedChannelAttention(nn.Module):
@@ -116,7 +116,13 @@ class RectifyingUNet(nn.Module):
     """
 
     def build(self, dim: int, outputs: int, block: Callable[[int], nn.Module]) -> None:
-        """Make the layers of `dim` channels at full size, with a block of so many channels each."""
+        """Make the layers.
+
+        Args:
+            dim: channels at full size; each halving doubles them.
+            outputs: channels of the result.
+            block: makes a block from its number of channels.
+        """
         self.down1 = block(dim)
         self.downsample1 = Conv(dim, 2 * dim, 4, 2)
         self.down2 = block(2 * dim)

@@ -167,12 +167,10 @@ class TripleAttention(nn.Module):
         # The attention among channels and the sum over heads are both linear in V, so they are one
         # matrix product.
         weight = self.aggregation.weight.unflatten(-1, (self.heads, c))  # (C, heads, C)
-        weight_per_band = torch.einsum("bhij,ohi->bohj", band_attention, weight).flatten(
-            2
-        )  # (B, C, heads·C)
+        mixture = torch.einsum("bhij,ohi->bohj", band_attention, weight).flatten(2)  # (B, C, h·C)
         value = value.reshape(b, self.heads * c, h * w)
-        values = (weight_per_band @ value).view(b, c, h, w) + self.aggregation.bias.view(-1, 1, 1)
-        return self.gamma * values + x
+        result = (mixture @ value).view(b, c, h, w) + self.aggregation.bias.view(-1, 1, 1)
+        return self.gamma * result + x
 
 
 def attention(query: Tensor, key: Tensor, scale: Tensor) -> Tensor:
