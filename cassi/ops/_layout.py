@@ -1,4 +1,4 @@
-"""A check that names the operators at which a network loses a memory format, such as channels_last."""
+"""A check that names the operators at which a network loses a memory format."""
 
 from __future__ import annotations
 

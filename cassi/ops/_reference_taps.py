@@ -1,8 +1,8 @@
-"""Cameras whose disperser shifts each band by its own amount and spreads it: pure torch.
+"""Pure-torch reference of cameras with a shift and a spread per band, see `cassi.ops._taps`.
 
 Shapes are canonical: cubes (B, C, H, W), masks (1|B, K, 1|C, H, W), measurements (B, K, H, D), taps
-(1|B, C, T), starts (1|B, C), whole numbers, and grams (1|B, T·K, K, H, D). Masks after the spread
-have W + T - 1 columns.
+(1|B, C, T), starts (1|B, C), whole numbers, and grams (1|B, T·K, K, H, D). With `codes_spread` the
+mask codes bands after they are spread, and has W + T - 1 columns.
 """
 
 from collections.abc import Iterator
@@ -12,15 +12,17 @@ from torch import Tensor
 
 from cassi.ops._reference import _band, accumulation_dtype, layout
 
-MAX_PIVOT_ERROR = {torch.float64: 1e-13}
-"""A pivot this small beside its diagonal, as well as r is known (1e-6 for the other dtypes), is a
-detector pixel that depends on those before it."""
+# A pivot below this fraction of its diagonal element belongs to a detector pixel that depends
+# linearly on those before it. The fraction is near the relative error of r: 1e-13 for float64, 1e-6
+# for the other dtypes.
+MIN_PIVOT_FRACTION = {torch.float64: 1e-13}
 
 
 def _overlaps(
     taps: Tensor, starts: Tensor, width: int, detector: int, codes_spread: bool
 ) -> Iterator[tuple[slice, int, Tensor, slice, slice, slice]]:
-    # (samples, band, tap, columns of the cube, the mask, the detector), what meets the detector.
+    """Yield (samples, band, tap, columns of cube, of mask, of detector) of taps on the detector."""
+    # Samples that share taps and starts are handled together.
     for s, row in enumerate(starts.tolist()):
         samples = slice(None) if len(starts) == len(taps) == 1 else slice(s, s + 1)
         for c, start in enumerate(row):
@@ -51,7 +53,7 @@ def _select_samples(mask: Tensor, samples: slice) -> Tensor:
 def forward_taps(
     x: Tensor, mask: Tensor, taps: Tensor, starts: Tensor, detector: int, codes_spread: bool = False
 ) -> Tensor:
-    """Mask, shift and spread, sum: y[k,h,w'] = Σ_c Σ_t a[c,t] (m·x)[c,h,w'-s(c)-t]."""
+    """Mask, spread, shift and sum: y[k,h,w'] = Σ_c Σ_t a[c,t] (m·x)[c,h,w'-s(c)-t]."""
     batch, _, height, width = x.shape
     dtype = accumulation_dtype(x, mask)
     y = x.new_zeros((batch, mask.shape[1], height, detector), dtype=dtype)
@@ -74,7 +76,7 @@ def adjoint_taps(
     channels_last: bool = False,
     codes_spread: bool = False,
 ) -> Tensor:
-    """Gather what each band spread: x[c,h,w] = Σ_k m[k,c,h,w] Σ_t a[c,t] y[k,h,w+s(c)+t]."""
+    """Apply the transpose: x[c,h,w] = Σ_k m[k,c,h,w] Σ_t a[c,t] y[k,h,w+s(c)+t]."""
     batch, shots, height, detector = y.shape
     width, bands = cube_width(mask, taps, codes_spread), taps.shape[1]
     dtype = accumulation_dtype(y, mask)
@@ -102,7 +104,7 @@ def add_adjoint_taps(
 
 
 def cube_width(mask: Tensor, taps: Tensor, codes_spread: bool) -> int:
-    """Return the columns of the cube that a mask codes."""
+    """Return the number of columns of the cube that a mask is for."""
     mask_width = mask.shape[-1]
     if codes_spread and mask_width < taps.shape[-1]:
         raise ValueError(
@@ -121,7 +123,7 @@ def mask_adjoint_taps(
     per_sample: bool,
     per_band: bool,
 ) -> Tensor:
-    """Gather, multiply by the cube: m[k,c,h,w] = Σ_b x[b,c,h,w] Σ_t a[c,t] y[b,k,h,w+s(c)+t]."""
+    """Compute the mask's gradient: m[k,c,h,w] = Σ_b x[b,c,h,w] Σ_t a[c,t] y[b,k,h,w+s(c)+t]."""
     batch, bands, height, width = x.shape
     shots, detector = y.shape[1], y.shape[-1]
     dtype = accumulation_dtype(x, y)
@@ -141,14 +143,14 @@ def mask_adjoint_taps(
 def band_solve(r: Tensor, gram: Tensor, rho: Tensor) -> Tensor:
     """Solve (G + diag ρ) z = r along each detector row by L·D·Lᵀ, in float64.
 
-    G couples pixels at most T − 1 apart, so L is a band of K·T − 1 below its diagonal. Where ρ is
-    infinite, a pivot is as large as its diagonal, and the pixel is left out: z = 0.
+    G couples pixels at most T − 1 apart, so L has K·T − 1 diagonals below the main one. Where ρ is
+    infinite, z = 0.
     """
     batch, shots, height, detector = r.shape
     couplings = gram.shape[1] // shots
-    threshold = MAX_PIVOT_ERROR.get(r.dtype, 1e-6)
+    threshold = MIN_PIVOT_FRACTION.get(r.dtype, 1e-6)
     size, reach = shots * detector, shots * couplings - 1
-    # One system per sample and row; unknown u is shot u % K of pixel u // K.
+    # There is one system per sample and row. Unknown number u is shot u % K of pixel u // K.
     g = gram.double().unflatten(1, (couplings, shots)).permute(1, 2, 3, 5, 0, 4)
     g = g.expand(-1, -1, -1, -1, batch, -1)
     right = r.double().permute(3, 1, 0, 2).reshape(size, batch, height)
@@ -174,7 +176,9 @@ def band_solve(r: Tensor, gram: Tensor, rho: Tensor) -> Tensor:
             lower[u, u - j] = factor = entry * inverse[j]
             pivot = pivot - factor * entry
             value = value - factor * z[j]
-        is_dark = pivot <= threshold * total  # a NaN stays a NaN
+        # A pixel without light, one that depends on earlier pixels, and one with an infinite ρ
+        # (1 / pivot = 0) get z = 0. The comparison is false for NaN, which so reaches the result.
+        is_dark = pivot <= threshold * total
         pivots[u] = torch.where(is_dark, 0, pivot)
         inverse[u] = torch.where(is_dark, 0, 1 / pivot)
         z[u] = torch.where(is_dark, 0, value)

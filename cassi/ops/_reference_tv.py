@@ -1,14 +1,16 @@
 """Pure-torch total variation: the specification of the compiled kernels.
 
-The dual (p, q) lives on the vertical and horizontal edges of every band, and
+The dual (p, q) has one value per vertical and horizontal edge of every band, and
 
-    u = x + div(p, q),   |(p, q)| ≤ weight,
+    u = x + div(p, q),   |(p, q)| ≤ weight
 
-where the norm is taken at each pixel: of each band (BAND), or of the 2×C matrix of all bands
-(FROBENIUS; or the spectral norm, which is dual to NUCLEAR). One iteration is a projected gradient
-step of length 1/8, which bounds the inverse Lipschitz constant of the dual gradient in two
-dimensions. Canonical shapes: cube `(B, C, H, W)`, weight `(1|B,)`,
-dual `(B, 2, C, H, W)` in the dtype of the sums.
+at each pixel. The norm |·| is that of the two values of each band for BAND. For FROBENIUS it is the
+Frobenius norm of the 2×C matrix of all bands, for NUCLEAR the spectral norm of that matrix, which
+is dual to the nuclear norm. One iteration is a projected gradient step of length 1/8, the inverse
+of the Lipschitz constant of the dual gradient in two dimensions.
+
+Canonical shapes: cube `(B, C, H, W)`, weight `(1|B,)`, dual `(B, 2, C, H, W)` in the dtype of the
+sums.
 """
 
 import torch
@@ -19,14 +21,14 @@ from cassi.ops._reference import accumulation_dtype
 
 STEP = 0.125
 BAND, FROBENIUS, NUCLEAR = range(3)
-_CHUNK_PIXELS = 1 << 16
+_CHUNK_PIXELS = 1 << 16  # pixels that are iterated together, so that they stay in a core's cache
 
 
 def tv_prox(x: Tensor, weight: Tensor, iterations: int, norm: int) -> Tensor:
     """Take projected-gradient steps on the dual of min_u ½‖u − x‖² + weight·TV(u), from zero."""
     if norm != BAND or not x.numel():
         return tv_prox_dual(x, weight, None, iterations, norm)[0]
-    # A few planes at a time, so that all iterations on them stay in a core's cache.
+    # Bands are independent for this norm. A few at a time stay in a core's cache in all iterations.
     dtype = accumulation_dtype(x)
     batch, bands, height, width = x.shape
     limit = _limit(weight, dtype).expand(batch, 1, 1, 1).repeat_interleave(bands, 0)
@@ -45,10 +47,10 @@ def tv_prox(x: Tensor, weight: Tensor, iterations: int, norm: int) -> Tensor:
 def tv_prox_dual(
     x: Tensor, weight: Tensor, dual: Tensor | None, iterations: int, norm: int
 ) -> tuple[Tensor, Tensor]:
-    """Take the same steps from a given dual, and return the last one too."""
+    """Take the steps of `tv_prox` from a given dual; return the last dual too."""
     dtype = accumulation_dtype(x)
     image = x.to(dtype)
-    if not x.numel():  # there are no neighbours to be taken from
+    if not x.numel():  # differences of an empty image are an error
         return torch.empty_like(x), torch.stack((image, image), 1)
     p, q = (torch.zeros_like(image),) * 2 if dual is None else dual.to(dtype).unbind(1)
     p, q = iterate(image, _limit(weight, dtype), p, q, iterations, norm)
@@ -65,7 +67,11 @@ def tv_prox_backward(
     iterations: int,
     norm: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Differentiate the iterations of `tv_prox_dual`: gradients of x, weight (per sample), dual."""
+    """Differentiate the iterations of `tv_prox_dual`.
+
+    Returns:
+        Gradients of x, of the weight (one per sample), and of the dual.
+    """
     if norm == NUCLEAR:
         return _recorded_backward(grad, grad_dual, x, weight, dual, iterations, norm)
     dtype = accumulation_dtype(x)
@@ -121,8 +127,8 @@ def iterate(
 def _project_spectral(p: Tensor, q: Tensor, limit: Tensor) -> tuple[Tensor, Tensor]:
     """Project the 2×C matrix (p; q) of every pixel onto the ball of spectral norm `limit`.
 
-    That is M (p; q) with M = f(S), f(s) = min(1, limit/√s), of S = (p; q)(p; q)ᵀ, and a function
-    of a symmetric 2×2 matrix is linear in it between its two eigenvalues.
+    The projection is f(S) (p; q), with S = (p; q)(p; q)ᵀ and f(s) = min(1, limit/√s). S is 2×2, and
+    f(S) is the linear function of S that has the right values at its two eigenvalues.
     """
     floor = torch.finfo(p.dtype).tiny
 
@@ -157,7 +163,7 @@ def _recorded_backward(
     iterations: int,
     norm: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Differentiate by recording the iterations."""
+    """Differentiate by autograd through the iterations."""
     dtype = accumulation_dtype(x)
     batch, bands, height, width = x.shape
     with torch.enable_grad():
@@ -174,7 +180,7 @@ def _recorded_backward(
 
 
 def divergence(p: Tensor, q: Tensor) -> Tensor:
-    """Subtract from every edge the one before it."""
+    """Subtract from every edge's value that of the edge before it, along both axes."""
     return (p - pad(p, (0, 0, 1, -1))) + (q - pad(q, (1, -1)))
 
 

@@ -14,16 +14,17 @@ from cassi.ops._library import define, differentiable, kernels
 from cassi.ops._recording import Context, Gradients, is_recorded
 from cassi.ops._reference import accumulation_dtype
 
+# Most states of a channel; the kernels hold them all at once.
 MAX_STATES = 64
 
 
 def selective_scan(u: Tensor, delta: Tensor, rates: Tensor, b: Tensor, c: Tensor) -> Tensor:
     """Run a linear recurrence whose coefficients change from step to step.
 
-        h_t = exp(Δ_t a) h_{t−1} + Δ_t b_t u_t,   y_t = Σ_n c_t h_t,   h_{−1} = 0
+        h_t[n] = exp(Δ_t a[n]) h_{t−1}[n] + Δ_t b_t[n] u_t,   y_t = Σ_n c_t[n] h_t[n],   h_{−1} = 0
 
-    Every channel d has N states h, which decay with its rates a. All channels share b_t, the input
-    weights of a step, and c_t, its output weights.
+    for every channel, which has N states h, rates of decay a, and its own u and Δ. All channels
+    share the input weights b_t and the output weights c_t of a step.
 
     Args:
         u: sequences `(B, L, D)`: L steps of D channels.
@@ -69,14 +70,14 @@ def selective_scan(u: Tensor, delta: Tensor, rates: Tensor, b: Tensor, c: Tensor
     return kernels.selective_scan(u, delta, rates[None], b, c)
 
 
-# Pure torch, the specification of the compiled kernels; sums run in float32 at least.
+# Pure-torch references, the specification of the compiled kernels. Sums run in float32 at least.
 
+# Channels of a group, over which a kernel sums the gradients of b and c.
 CHANNELS_PER_GROUP = 16
-"""Channels that share a part of the gradient of b and c."""
 
 
 def _reference(u: Tensor, delta: Tensor, rates: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """Step by step: h_t = exp(Δ_t a) h_{t−1} + Δ_t b_t u_t,  y_t = Σ_n c_t h_t."""
+    """Compute h_t = exp(Δ_t a) h_{t−1} + Δ_t b_t u_t and y_t = Σ_n c_t h_t step by step."""
     values = _to_accumulation_dtype(u, delta, rates, b, c)
     pairs = zip(_states(*values), _steps(values[4]), strict=True)
     outputs = [(state * c_t).sum(-1) for state, c_t in pairs]
@@ -90,11 +91,11 @@ def _reference_backward(
 
         λ_t = c_t g_t + exp(Δ_{t+1} a) λ_{t+1}, the gradient of h_t
 
-    Written without changes in place, so that torch can differentiate it again.
-
-    Gradients of u and Δ are `(B, L, D)`, of the rates `(B, D, N)`, and of b and c the share of
-    every sixteen channels, `(⌈D/16⌉, B, L, N)`.
+    Returns:
+        Gradients of u and Δ `(B, L, D)`, of the rates `(B, D, N)`, and of b and c
+        `(⌈D/16⌉, B, L, N)`: partial sums over groups of 16 channels, which the caller adds.
     """
+    # No tensor is changed in place, so that torch can differentiate this function again.
     dtypes = u.dtype, delta.dtype
     u, delta, rates, b, c = _to_accumulation_dtype(u, delta, rates, b, c)
     upstream = grad.to(u.dtype).unsqueeze(-1)  # (B, L, D, 1)
@@ -172,7 +173,8 @@ def _fake_selective_scan_backward(
 )
 def _backward_selective_scan(ctx: Context, grad: Tensor) -> Gradients:
     values = ctx.saved_tensors
-    # Fused where nothing records a second derivative; torch differentiates the reference otherwise.
+    # The fused kernel has no gradient. If a second derivative may be needed, torch differentiates
+    # the reference.
     is_composed = is_recorded()
     backward = _reference_backward if is_composed else kernels.selective_scan_backward
     *sequences, rates_gradient, b_gradient, c_gradient = backward(grad, *values)

@@ -1,4 +1,4 @@
-"""The camera on the components of a cube in a spectral basis: the cube itself is never made."""
+"""The camera applied to the components of a cube in a spectral basis, without forming the cube."""
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ def forward_subspace(components: Tensor, basis: Tensor, mask: Tensor, step: int)
         components: a, `(B, R, H, W)` or `(R, H, W)`.
         basis: E, `(C, R)`, or `(B, C, R)` for one per sample.
         mask: transmission, see the module's shapes.
-        step: dispersion, pixels per band; negative moves the last band least.
+        step: dispersion, pixels per band; if negative, the last band has offset 0.
 
     Returns:
         Measurement `(B, K, H, W + (C-1)|step|)`, without B if the components have none.
@@ -81,13 +81,14 @@ def _fake_adjoint(y: Tensor, basis: Tensor, mask: Tensor, step: int) -> Tensor:
     return y.new_empty((y.shape[0], basis.shape[2], y.shape[2], mask.shape[-1]))
 
 
-# Both are y·A E a of (a, E, mask, y), linear in each, so their gradients are the same four.
+# Both operators are derivatives of yᵀ A E a, which is linear in a, E, mask and y. So they have the
+# same gradients of basis and mask.
 
 
 def _shared_gradients(
     ctx: Context, components: Tensor, basis: Tensor, mask: Tensor, y: Tensor, basis_index: int
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Return the gradients of basis and mask; `first` is the place of the basis."""
+    """Return the gradients of basis and mask, arguments number `basis_index` and the next one."""
     (step,) = ctx.constants
     grad_basis = grad_mask = None
     if ctx.needs_input_grad[basis_index]:

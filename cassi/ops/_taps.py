@@ -1,19 +1,20 @@
-"""The camera with a shift of its own for each band, whole or not.
+"""Operators of cameras that shift each band by its own offset, whole or not, and may spread it.
 
     y[k, h, w'] = Σ_c Σ_t a[c, t] · (m·x)[k, c, h, w' − s(c) − t],   0 <= w' < D
 
-Band c starts at detector column s(c), a whole number of any sign, and each of its pixels is spread
-over T neighbours by the taps a[c]: two of them shift by a fraction of a pixel, more are a line
-spread. What falls beside the detector is lost.
+Band c starts at detector column s(c), a whole number of any sign. Each of its pixels is spread over
+T neighbours by the taps a[c]. Two taps shift by a fraction of a pixel; more taps are a line spread.
+Light beside the detector is lost.
 
-Where a mask codes bands after they are spread, it has W + T − 1 columns, those of the detector that
-a band falls on:
+A mask may also code the bands after they are spread (`after`, in private functions `codes_spread`).
+It then has W + T − 1 columns, one for each detector column that a band falls on:
 
     y[k, h, w'] = Σ_c m[k, c, h, w' − s(c)] · Σ_t a[c, t] x[c, h, w' − s(c) − t]
 
-With Q(x, m, a, y) = Σ a[c,t] · m·x · (y shifted back by s(c) + t), `forward_taps`, `adjoint_taps`
-and `mask_adjoint_taps` are its derivatives with respect to y, x and m. The one with respect to a
-is made of adjoints, so that every gradient is made of these three, to any order.
+With Q(x, m, a, y) = Σ a[c,t] · m·x · (y shifted back by s(c) + t), the operators `forward_taps`,
+`adjoint_taps` and `mask_adjoint_taps` are the derivatives of Q with respect to y, x and m. The
+derivative with respect to a is computed by adjoints. So every gradient is made of these three
+operators, to any order.
 """
 
 import math
@@ -38,7 +39,7 @@ from cassi.ops._recording import Context, Gradients
 from cassi.ops._reference import accumulation_dtype, band_offset, layout
 from cassi.ops._reference_taps import cube_width
 
-_MAX_TAPS = 1 << 20  # of taps, as for the kernels, and of offsets that are listed one by one
+_MAX_TAPS = 1 << 20  # most taps of a band, as in the kernels, and most offsets of a camera
 
 
 def linear_taps(offsets: Tensor) -> tuple[Tensor, Tensor]:
@@ -68,7 +69,7 @@ def linear_taps(offsets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def step_offsets(bands: int, step: int) -> tuple[float, ...]:
-    """Return the offset of each band for a whole step, pixels; the least is 0.
+    """Return the offset of each band for a whole step, pixels; the smallest offset is 0.
 
     Raises:
         TypeError: `bands` or `step` is not an integer.
@@ -167,7 +168,7 @@ def adjoint_taps(
 def add_adjoint_taps(
     v: Tensor, y: Tensor, mask: Tensor, taps: Tensor, starts: Tensor, *, after: bool = False
 ) -> Tensor:
-    """Add the transpose to a cube: v + Aᵀy. The cube is read and written once.
+    """Add the transpose to a cube: v + Aᵀy, in one pass over the cube.
 
     Args:
         v: cube `(B, C, H, W)`.
@@ -204,7 +205,7 @@ def gram_taps(
 
         G[d·K + k, l, h, w'] = Σ_c Σ_t a[c, t] a[c, t + d] (m_k m_l)[c, h, w' − s(c) − t]
 
-    This is the entry of shot k at column w' and shot l at column w' + d, 0 <= d < T.
+    This is the coupling of shot k at column w' and shot l at column w' + d, 0 <= d < T.
 
     Args:
         mask: transmission, see the module's shapes.
@@ -229,7 +230,8 @@ def gram_taps(
     _checks.check_bands(m, bands)
     shots, height, width = m.shape[1], m.shape[3], _crop_mask(m, taps, after).shape[-1]
     m = m.expand(samples, -1, -1, -1, -1)
-    # Shot l as the cube, all shots k as the mask; after the spread both are the mask, of white.
+    # G is A applied to cubes that hold the masks: shot l is the cube, and all shots k are the mask.
+    # If the mask codes spread bands, the product of both masks is the mask of a cube of ones.
     cubes = m.expand(-1, -1, bands, -1, -1).flatten(0, 1)
     masks, other_masks = m.repeat_interleave(shots, 0), m.flatten(0, 1).unsqueeze(1)
     white = m.new_ones(1).expand(samples * shots, bands, height, width)
@@ -252,12 +254,12 @@ def gram_taps(
 
 
 def band_solve(r: Tensor, gram: Tensor, rho: float | Tensor = 0.0) -> Tensor:
-    """Solve (G + diag ρ) z = r, G as `gram_taps` makes it, exactly, in float64.
+    """Solve (G + diag ρ) z = r directly, in float64, with G of `gram_taps`.
 
-    Where detector pixels depend on others (one that no light reaches, or two that see one pixel
-    only), z is zero in the later of them: a solution still for every r that a cube can cause. Where
-    ρ is infinite, z is zero whatever r is, and the others are solved for as if that pixel did not
-    exist.
+    If detector pixels depend linearly on others (one that no light reaches, or two that measure the
+    same pixel of the cube), z is zero in the later of them. That is still a solution for every
+    r = A x. Where ρ is infinite, z is zero for any r, and the other pixels are solved for as if
+    that one did not exist.
 
     Args:
         r: `(B, K, H, D)`.
@@ -315,7 +317,7 @@ def _canonical_taps(taps: Tensor, starts: Tensor, value: Tensor) -> tuple[Tensor
 
 
 def _crop_mask(mask: Tensor, taps: Tensor, codes_spread: bool) -> Tensor:
-    # As many columns of a mask as the cube has.
+    """Crop a mask to the columns of the cube."""
     return mask[..., : cube_width(mask, taps, codes_spread)]
 
 
@@ -335,7 +337,7 @@ def _check_measurement(y: Tensor, mask: Tensor) -> None:
         )
 
 
-# Shapes, dtypes and strides only.
+# Fake kernels: they return empty tensors with the shapes, dtypes and strides of the results.
 
 
 def _fake_forward_taps(
@@ -363,7 +365,7 @@ def _fake_mask_adjoint_taps(
     return fake_mask_adjoint(x.new_empty((*x.shape[:-1], mask_width)), y, *flags)
 
 
-# Gradients: one entry per schema argument.
+# Gradients. Each function returns one entry per argument of the schema.
 
 
 def _mask_gradient(
@@ -379,7 +381,7 @@ def _mask_gradient(
 def _taps_gradient(
     x: Tensor, mask: Tensor, y: Tensor, taps: Tensor, starts: Tensor, codes_spread: bool
 ) -> Tensor:
-    # ∂Q/∂a[c,t]: the adjoint with one tap of 1, against the cube.
+    # ∂Q/∂a[c,t] is the inner product of the cube with the adjoint for a single tap of 1.
     dtype = accumulation_dtype(x, mask, y)
     unit_taps = torch.ones_like(taps[..., :1])
     products = []
@@ -406,7 +408,9 @@ def _backward_forward_taps(ctx: Context, g: Tensor) -> Gradients:
         else None,
         _mask_gradient(x, g, mask, taps, starts, codes_spread) if need_mask else None,
         _taps_gradient(x, mask, g, taps, starts, codes_spread) if need_taps else None,
-        *(None, None, None),
+        None,
+        None,
+        None,
     )
 
 
@@ -431,7 +435,7 @@ def _backward_add_adjoint_taps(ctx: Context, g: Tensor) -> Gradients:
 
 
 def _adjoint_gradients(ctx: Context, g: Tensor, codes_spread: bool, y_index: int) -> Gradients:
-    """Return the gradients of Aᵀy, of y, which is tensor number `first`, to starts and a flag."""
+    """Return the gradients of Aᵀy from y on, which is tensor number `y_index`, to the flag."""
     y, mask, taps, starts = ctx.saved_tensors[y_index:]
     need_y, need_mask, need_taps = ctx.needs_input_grad[y_index : y_index + 3]
     y_gradient = (
@@ -441,7 +445,8 @@ def _adjoint_gradients(ctx: Context, g: Tensor, codes_spread: bool, y_index: int
         y_gradient if y_gradient is None else y_gradient.to(y.dtype),
         _mask_gradient(g, y, mask, taps, starts, codes_spread) if need_mask else None,
         _taps_gradient(g, mask, y, taps, starts, codes_spread) if need_taps else None,
-        *(None, None),
+        None,
+        None,
     )
 
 
@@ -475,7 +480,7 @@ def _backward_mask_adjoint_taps(ctx: Context, g: Tensor) -> Gradients:
 )
 def _backward_band_solve(ctx: Context, g: Tensor) -> Gradients:
     def product(w: Tensor, z: Tensor, gram: Tensor) -> Tensor:
-        # Coupling d stands twice in G, above and below the diagonal.
+        # The gram stores each coupling d > 0 once; in G it is above and below the diagonal.
         w, z = w.to(gram.dtype), z.to(gram.dtype)
         parts = [_shifted_product(w, z, 0)]
         for distance in range(1, gram.shape[1] // w.shape[1]):
@@ -486,6 +491,6 @@ def _backward_band_solve(ctx: Context, g: Tensor) -> Gradients:
 
 
 def _shifted_product(w: Tensor, z: Tensor, distance: int) -> Tensor:  # (B, K, K, H, D)
-    # w[k, p] z[l, p + apart], zero where that is outside.
+    # w[k, p] z[l, p + distance], zero outside of the detector.
     shifted_z = torch.nn.functional.pad(z[..., distance:], (0, min(distance, z.shape[-1])))
     return w.unsqueeze(2) * shifted_z.unsqueeze(1)

@@ -1,4 +1,4 @@
-"""Total variation: the public function, then schemas, shapes of the results, gradients."""
+"""Denoising by total variation: the public function, fake kernels, gradients."""
 
 from typing import Any, Literal, overload
 
@@ -54,16 +54,17 @@ def tv_prox(
     `norm` chooses ‖J‖:
 
     - `band`: Σ_c |∇u_c|. Every band is smoothed by itself.
-    - `frobenius`: √(Σ_c |∇u_c|²), vectorial TV. Bands share the places of their edges.
-    - `nuclear`: the sum of the two singular values, total nuclear variation. Bands share the
-      directions of their edges too.
+    - `frobenius`: √(Σ_c |∇u_c|²), vectorial TV. It favours edges at the same positions in all
+      bands.
+    - `nuclear`: the sum of the two singular values, total nuclear variation. It also favours edges
+      of the same direction in all bands.
 
-    The last two do not change when the bands are rotated, u → Ru with RᵀR = I.
+    The last two do not change if the bands are rotated, u → Ru with RᵀR = I.
 
     The method is a fixed number of projected-gradient iterations on the dual problem with step 1/8
     (Chambolle, 2005; Frobenius: Bresson and Chan, 2008; nuclear: Holt, 2014). Differences are
     forward, with replicated borders. In an iterative solver, start from the dual of the last call:
-    two or three iterations are then as good as many.
+    two or three iterations then suffice.
 
     Args:
         x: cube `(B, C, H, W)` or `(C, H, W)`.
@@ -141,8 +142,8 @@ def _gradients(
         )
         dlimit = dlimit.sum(0, keepdim=True) if weight.numel() == 1 else dlimit
         return dx, dlimit.to(weight.dtype), None if dual is None else ddual.to(dual.dtype)
-    # A second derivative is recorded: differentiate the iterations themselves.
-    # Saved tensors need not require a gradient here. What is added to them does.
+    # A second derivative may be needed: differentiate the iterations by autograd. Saved tensors may
+    # not require a gradient here, so zeros that do are added to them.
     inputs = x, weight, dual
     zeros = [
         leaf_of_zeros(value) if is_needed and value is not None else None
