@@ -13,12 +13,12 @@ from torch import Tensor
 
 from cassi.metrics.presets import DEFAULT_PRESET, Prepare, Preset, SSIMRule, get_preset, keep
 
+# Side of the Gaussian window, pixels.
 WINDOW_SIZE = 11
-"""Side of the Gaussian window, pixels."""
+# Standard deviation of the Gaussian window, pixels.
 WINDOW_SIGMA = 1.5
-"""Standard deviation of the Gaussian window, pixels."""
+# Constants of SSIM over the data range, as in Wang et al.
 K1, K2 = 0.01, 0.03
-"""Constants of SSIM over the data range, as in Wang et al."""
 
 
 def psnr(x: Tensor, truth: Tensor, preset: str | Preset = DEFAULT_PRESET) -> Tensor:

@@ -1,7 +1,7 @@
-"""Named presets: how published work turns two cubes into one PSNR and one SSIM.
+"""Named presets: the ways in which published work computes PSNR and SSIM of two cubes.
 
-The papers differ in clipping, rounding, peak and averaging, which moves PSNR by more than the
-methods differ from each other. A figure therefore always carries the name of its preset.
+The papers differ in clipping, rounding, peak and averaging. That changes PSNR by more than the
+methods differ from each other, so every figure states the name of its preset.
 """
 
 from collections.abc import Callable
@@ -11,8 +11,8 @@ from torch import Tensor
 
 from cassi.checks import did_you_mean
 
+# Elementwise map from cube values to the values that are compared.
 Prepare = Callable[[Tensor], Tensor]
-"""Elementwise map from cube values to the values that are compared."""
 
 
 def keep(x: Tensor) -> Tensor:
@@ -46,7 +46,7 @@ def quantize_256(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class SSIMRule:
-    """How a preset measures SSIM.
+    """The way in which a preset measures SSIM.
 
     Attributes:
         prepare: applied to both cubes first.

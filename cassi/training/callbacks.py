@@ -16,8 +16,8 @@ from cassi.data.atomic import atomic_path
 from cassi.training.loggers import MetricsTable
 from cassi.training.tensors import write_tensors
 
+# Name of the checkpoint before the last one.
 PREVIOUS = "previous.ckpt"
-"""Name of the checkpoint before the last one."""
 
 
 class AtomicCheckpoints(TorchCheckpointIO):
@@ -40,7 +40,7 @@ class AtomicCheckpoints(TorchCheckpointIO):
 class EMA(WeightAveraging):
     """Keeps the exponential moving average of the weights, w̄ ← decay·w̄ + (1 − decay)·w.
 
-    The average is what validation and the exported network use.
+    Validation and the exported network use the average.
     """
 
     def __init__(self, decay: float = 0.999) -> None:

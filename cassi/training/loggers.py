@@ -13,8 +13,8 @@ from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 
 from cassi.data.atomic import atomic_path
 
+# (name, 8-bit RGB `(H, W, 3)`, step).
 PictureLogger = Callable[[str, np.ndarray, int], object]
-"""(name, 8-bit RGB `(H, W, 3)`, step)."""
 
 
 def picture_logger(logger: Any) -> PictureLogger | None:

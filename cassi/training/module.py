@@ -23,8 +23,8 @@ from cassi.training.loggers import picture_logger
 from cassi.training.losses import MultiStage
 from cassi.training.starts import Starts
 
+# Estimate and truth `(C, H, W)` → 8-bit RGB `(H, W, 3)`.
 Picture = Callable[[Tensor, Tensor], np.ndarray]
-"""Estimate and truth `(C, H, W)` → 8-bit RGB `(H, W, 3)`."""
 
 
 class Simulate(Protocol):
@@ -109,7 +109,7 @@ class Training(LightningModule):
         self.bands = bands
         if starts is not None and (pool is None or not isinstance(net, _StartingNetwork)):
             raise ValueError(
-                "starts: expected batches that come again and a network with a start to keep; got "
+                "starts: expected data.pool, and a network with `begin` (such as cassi_net); got "
                 f"data.pool={pool} and {type(net).__name__}"
             )
         check_reuse(pool, reuse)
@@ -250,14 +250,14 @@ class Training(LightningModule):
     def _show(self, x: Tensor, truth: Tensor) -> None:
         if not self.pictures or not self.trainer.is_global_zero:
             return
-        loggers = [
+        log_functions = [
             log_picture
             for logger in self.trainer.loggers
             if (log_picture := picture_logger(logger))
         ]
-        for name, draw in (self.pictures if loggers else {}).items():
+        for name, draw in (self.pictures if log_functions else {}).items():
             picture = draw(x.detach().cpu(), truth.detach().cpu())
-            for log_picture in loggers:
+            for log_picture in log_functions:
                 log_picture(name, picture, self.trainer.global_step)
 
 
