@@ -200,8 +200,9 @@ class CassiNet(nn.Module):
         self.nets = nn.ModuleList(
             ComponentNet(2 * rank + 3, rank, widths, blocks, carry) for carry in carries
         )
+        # Initial values. The prior's σ falls from stage to stage, relative to the signal level, as
+        # the iterates get better. ρ is close to what a long training converged to.
         self.log_sigma = nn.Parameter(torch.linspace(0.15, 0.03, stages).log())
-        # Initial values close to those that a long training converged to.
         self.log_rho = nn.Parameter(torch.full((stages,), 0.01).log())
 
     def forward(
@@ -288,14 +289,14 @@ class CassiNet(nn.Module):
                 low, high = sorted((self.training_start, self.start))
                 count = int(torch.randint(low, high + 1, ()))
             if count:
-                solver_noise = (
-                    noise_setting
-                    if isinstance(noise_setting, str)
-                    else float(torch.as_tensor(noise_setting).max())
-                )
-                solver = replace(self.solver, iterations=count, noise=solver_noise)
+                # The solver takes one noise level for the whole batch: the largest.
+                if not isinstance(noise_setting, str):
+                    noise_setting = float(torch.as_tensor(noise_setting).max())
+                solver = replace(self.solver, iterations=count, noise=noise_setting)
                 return solver.run(y.float(), system, statistics=statistics).x
             y, level, _, damping = _normalize(y, system, noise_setting, statistics)
+            # Without iterations the first cube is a damped inverse. Even without noise it is damped,
+            # so that pixels with little light do not dominate it.
             return damped_inverse(y, system, damping.clamp_min(0.05)) * level
 
     def denoise(self, x: Tensor, sigma: float | Tensor) -> Tensor:
@@ -317,6 +318,8 @@ class CassiNet(nn.Module):
         with torch.autocast(device, enabled=False):
             x = x.float()
             mean = x.detach().abs().mean(1).flatten(1)
+            # The signal level is the brightness that 0.1 % of the pixels exceed, as for
+            # measurements. A quantile sorts its input, so of a large image every n-th pixel is used.
             level = upper_quantile(mean[:, :: 1 + mean.shape[1] // 2**20], 0.999)
             level = torch.where(level > 0, level, 1).view(-1, 1, 1, 1)
             zero_planes = x.new_zeros(x[:, :1].shape)
