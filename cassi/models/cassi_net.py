@@ -295,8 +295,8 @@ class CassiNet(nn.Module):
                 solver = replace(self.solver, iterations=count, noise=noise_setting)
                 return solver.run(y.float(), system, statistics=statistics).x
             y, level, _, damping = _normalize(y, system, noise_setting, statistics)
-            # Without iterations the first cube is a damped inverse. Even without noise it is damped,
-            # so that pixels with little light do not dominate it.
+            # Without iterations the first cube is a damped inverse. Even without noise it is
+            # damped, so that pixels with little light do not dominate it.
             return damped_inverse(y, system, damping.clamp_min(0.05)) * level
 
     def denoise(self, x: Tensor, sigma: float | Tensor) -> Tensor:
@@ -319,7 +319,7 @@ class CassiNet(nn.Module):
             x = x.float()
             mean = x.detach().abs().mean(1).flatten(1)
             # The signal level is the brightness that 0.1 % of the pixels exceed, as for
-            # measurements. A quantile sorts its input, so of a large image every n-th pixel is used.
+            # measurements. A quantile sorts its input: of a large image every n-th pixel is used.
             level = upper_quantile(mean[:, :: 1 + mean.shape[1] // 2**20], 0.999)
             level = torch.where(level > 0, level, 1).view(-1, 1, 1, 1)
             zero_planes = x.new_zeros(x[:, :1].shape)
