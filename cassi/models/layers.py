@@ -102,7 +102,7 @@ class LayerNorm(nn.LayerNorm):
     """The norm of the channels of each pixel `(…, c)`, computed in the dtype of its weights."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(…, c)` to the same."""
+        """Map `(…, c)` to the same shape."""
         # The norm of 256×256×28 takes 7.3 ms in bfloat16 on one core. In float32 it takes 4.1 ms,
         # both conversions included.
         return super().forward(x.to(self.weight.dtype)).to(x.dtype)
@@ -115,7 +115,7 @@ class InstanceNorm(nn.GroupNorm):
         super().__init__(dim, dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to the same."""
+        """Map `(B, H, W, c)` to the same shape."""
         images = x.to(self.weight.dtype).permute(0, 3, 1, 2)
         return super().forward(images).permute(0, 2, 3, 1).to(x.dtype)
 
@@ -321,7 +321,7 @@ class GatedFeedForward(nn.Module):
         self.project_out = PointwiseConv(width, dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to the same."""
+        """Map `(B, H, W, c)` to the same shape."""
         x = x if self.norm is None else self.norm(x)
         gate, value = pointwise_depthwise(x, self.project_in, self.dwconv, 2)
         return self.project_out(F.gelu(gate) * value)
@@ -350,7 +350,7 @@ class PreNorm(nn.Module):
         self.fn, self.norm = fn, norm
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to the same."""
+        """Map `(B, H, W, c)` to the same shape."""
         return self.fn(self.norm(x))
 
 
@@ -365,7 +365,7 @@ class ResidualSequence(nn.Sequential):
         super().__init__(OrderedDict(numbered_parts | named_parts))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map images to the same."""
+        """Map images to the same shape."""
         for part in self:
             # A ConvPair adds x within its last convolution, without another pass over the image.
             x = part(x, residual=x) if isinstance(part, ConvPair) else x + part(x)

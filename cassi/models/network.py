@@ -53,7 +53,7 @@ class Network(nn.Module):
         return aligned_camera.window(y), aligned_camera
 
     def recover(self, y: Tensor, system: Camera) -> Tensor:
-        """Reconstruct where `system.axis` is -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
+        """Reconstruct from a camera with axis -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
         raise NotImplementedError
 
     def _check(self, y: Tensor, system: Camera) -> None:
@@ -136,11 +136,11 @@ class StagedNetwork(UnrolledNetwork):
     """
 
     def iterates(self, y: Tensor, system: Camera) -> Iterator[Tensor]:
-        """Yield the cube `(B, C, H, W)` of each stage, of y `(B, 1, H, W')`."""
+        """Yield the cube `(B, C, H, W)` of each stage; y is `(B, 1, H, W')`."""
         raise NotImplementedError
 
     def recover(self, y: Tensor, system: Camera) -> Tensor:
-        """Reconstruct where `system.axis` is -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
+        """Reconstruct from a camera with axis -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
         cube = y
         for iterate in self.iterates(y, system):
             cube = iterate

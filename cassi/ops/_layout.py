@@ -119,7 +119,7 @@ class _Watch(TorchDispatchMode):
     ) -> None:
         super().__init__()
         self.reported: dict[_Departure, None] = {}  # in the order of execution
-        self._left: MutableMapping[Tensor, _Departure] = WeakTensorKeyDictionary()
+        self._departures: MutableMapping[Tensor, _Departure] = WeakTensorKeyDictionary()
         self._dimensions = dimensions
         self._ignore = frozenset(ignore)
         self._root = module
@@ -172,32 +172,33 @@ class _Watch(TorchDispatchMode):
 
     def consume(self, value: object) -> None:
         """Report the departure of an image that an operator is about to read."""
-        if self._is_lost_image(value) and value in self._left:
-            self.reported[self._left[value]] = None
+        if self._is_lost_image(value) and value in self._departures:
+            self.reported[self._departures[value]] = None
 
     def _follow(self, name: str, sources: list[Tensor], value: Tensor) -> None:
         if value.ndim == self._dimensions and _is_laid_out(value, _channels_last(value)):
-            self._left.pop(value, None)
+            self._departures.pop(value, None)
             return
-        is_function = isinstance(self._root, FunctionType | BuiltinFunctionType)
-        module = self._running[-1] if self._running else self._root.__name__ if is_function else "x"
-        own_departure = _Departure(name, module, tuple(value.shape))
-        departures = [(s, self._left[s]) for s in sources if s in self._left]
+        own_departure = _Departure(name, self._module_name(), tuple(value.shape))
+        departures = [(s, self._departures[s]) for s in sources if s in self._departures]
         reported_departures = [
             departure for _, departure in departures if departure in self.reported
         ]
         has_pure_source = any(self._has_only_this_format(source) for source in sources)
+        # A result that shares memory with a source is a view of it, unless it is the source itself,
+        # changed in place. The layout of a view was decided where that of its source was.
         base = None
-        if not any(value is source for source in sources):  # changed in place
+        if not any(value is source for source in sources):
             base = next((source for source in sources if _share_memory(value, source)), None)
-        # A view of a source shares its memory, and its layout is that of the source.
         if base is not None:
-            if base not in self._left and not self._has_only_this_format(base):
+            if base not in self._departures and not self._has_only_this_format(base):
                 return
-            departure = self._left.get(base, own_departure)
+            departure = self._departures.get(base, own_departure)
         elif reported_departures:
+            # Only the first operator that loses the format is reported.
             departure = reported_departures[0]
         elif has_pure_source:
+            # A source is in the format and in no other: this operator loses it.
             departure = own_departure
             if self._is_lost_image(value):
                 self.reported[own_departure] = None
@@ -208,7 +209,13 @@ class _Watch(TorchDispatchMode):
             departure = next(same_layout, own_departure)
         else:
             return
-        self._left[value] = departure
+        self._departures[value] = departure
+
+    def _module_name(self) -> str:
+        if self._running:
+            return self._running[-1]
+        is_function = isinstance(self._root, FunctionType | BuiltinFunctionType)
+        return self._root.__name__ if is_function else "x"
 
     def _is_lost_image(self, value: object) -> TypeGuard[Tensor]:
         return _is_image(value, self._dimensions) and not _is_laid_out(value, _channels_last(value))

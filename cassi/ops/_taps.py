@@ -240,15 +240,11 @@ def gram_taps(
     for distance in range(taps.shape[-1]):
         weights = taps[..., : taps.shape[-1] - distance] * taps[..., distance:]
         weights = _repeat_shots(weights.double(), samples, shots)
-        x, mask_pair = cubes, masks
+        x, m = cubes, masks
         if after:
-            x, mask_pair = (
-                white,
-                masks[..., : masks.shape[-1] - distance] * other_masks[..., distance:],
-            )
-        parts.append(
-            call(kernels.forward_taps.default, x, mask_pair, weights, starts, detector, after)
-        )
+            x = white
+            m = masks[..., : masks.shape[-1] - distance] * other_masks[..., distance:]
+        parts.append(call(kernels.forward_taps.default, x, m, weights, starts, detector, after))
     gram = torch.stack(parts, 1)  # (samples·K, T, K, H, D), shot l first
     return gram.unflatten(0, (samples, shots)).movedim(1, 3).flatten(1, 2)
 

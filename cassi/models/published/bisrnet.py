@@ -98,7 +98,7 @@ class ShiftedPReLU(nn.Module):
         self.pr_bias1 = Bias(channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, C)` to the same."""
+        """Map `(B, H, W, C)` to the same shape."""
         pixels = flatten_rows(x) + per_column(self.pr_bias0.bias, x)
         pixels = F.prelu(pixels, per_column(self.pr_prelu.weight, x))
         return (pixels + per_column(self.pr_bias1.bias, x)).view(x.shape)
@@ -118,7 +118,7 @@ class BinaryConv(nn.Module):
         self.relu = ShiftedPReLU(channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, C)` to the same."""
+        """Map `(B, H, W, C)` to the same shape."""
         return self.relu(self.binary_conv(self.binary_activation(self.move0(x)))) + x
 
 
@@ -207,7 +207,7 @@ class BinaryUNet(UNet):
         self.mapping = BinaryConv(dim, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, C)` to the same."""
+        """Map `(B, H, W, C)` to the same shape."""
         return self.pass_through(x) + x
 
 

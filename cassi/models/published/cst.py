@@ -45,7 +45,7 @@ class HashAttention(nn.Module):
         self.to_out = nn.Linear(3 * dim, dim, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Attend: windows `(B, N, C)`, N a multiple of the cluster, to the same."""
+        """Attend: windows `(B, N, C)`, N a multiple of the cluster, to the same shape."""
         b, n, _ = x.shape
         order = self._order(x)  # (rounds, B, heads, N)
         sample = torch.arange(b, device=x.device).view(-1, 1, 1)
@@ -110,7 +110,7 @@ class HashBlock(nn.Module):
         self.ffn = PreNorm(LayerNorm(dim), feed_forward(dim, 4, Conv))
 
     def forward(self, x: Tensor, need: Tensor | None) -> Tensor:
-        """Map `(B, H, W, C)` to the same; `need` is `(B, H, W)`, or None if all windows attend."""
+        """Map `(B, H, W, C)` to the same shape; `need` is `(B, H, W)`, or None for all windows."""
         b, h, w, c = x.shape
         side, back = self.window, (self.shift, self.shift)
         if self.shift:
@@ -146,7 +146,7 @@ class HashBlocks(nn.Module):
         )
 
     def forward(self, x: Tensor, need: Tensor | None) -> Tensor:
-        """Map `(B, H, W, C)` to the same; `need` is `(B, H, W)` or None."""
+        """Map `(B, H, W, C)` to the same shape; `need` is `(B, H, W)` or None."""
         for block in self.blocks:
             x = block(x, need)
         return x
@@ -176,7 +176,7 @@ class Pyramid(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, C, H, W)` to the same."""
+        """Map `(B, C, H, W)` to the same shape."""
         parts = [conv(x).expand(-1, -1, *x.shape[-2:]) for conv in self.convs]
         return self.project(torch.cat(parts, 1))
 

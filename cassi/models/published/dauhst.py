@@ -41,7 +41,7 @@ MULTIPLE = WINDOW * 2 ** (SCALES - 1)
 class HalfShuffleAttention(nn.Module):
     """Attention within 8×8 windows and across them, by half of the heads each.
 
-    The heads across windows let pixels attend that have the same position in their windows. A
+    Heads across windows: pixels at the same position of all windows attend to each other. A
     single head attends within windows only. Learned tables of positions are added to the scores:
     `pos_emb` or `pos_emb1` for the 64 pixels of a window, `pos_emb2` for the grid of windows of a
     feature map of the given size. For another size `resize_table` interpolates it.
@@ -140,7 +140,7 @@ class HalfShuffleBlock(nn.Module):
         self.blocks = nn.ModuleList([nn.ModuleList(layers)])
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to the same."""
+        """Map `(B, H, W, c)` to the same shape."""
         for part in cast(nn.ModuleList, self.blocks[0]):
             x = part(x).add_(x)
         return x
@@ -206,9 +206,9 @@ class DAUHST(UnrolledNetwork):
         v = x + Aᵀ(AAᵀ + α_i I)⁻¹(y − Ax),   x ← HST_i(v, β_i)
 
     Args:
-        bands: as of `UnrolledNetwork`.
-        stages: as of `UnrolledNetwork`.
-        checkpointing: as of `UnrolledNetwork`.
+        bands: see `UnrolledNetwork`.
+        stages: see `UnrolledNetwork`.
+        checkpointing: see `UnrolledNetwork`.
         size: rows and columns of the detector that the tables of positions are for, rounded up to
             multiples of 32. For other detectors the tables are interpolated. The published weights
             are for (256, 320).
@@ -236,7 +236,7 @@ class DAUHST(UnrolledNetwork):
         self.denoisers = nn.ModuleList(HalfShuffleTransformer(bands, table) for _ in range(stages))
 
     def recover(self, y: Tensor, system: Camera) -> Tensor:
-        """Reconstruct where `system.axis` is -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
+        """Reconstruct from a camera with axis -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
         camera, algorithm = CroppingCamera(system), HQS()
         initial = mix_measurement(self.fution, y, moved_masks(y, system), system, 2 / self.bands)
         alpha, beta = self.para_estimator(initial)

@@ -70,7 +70,7 @@ class PixelAttention(nn.Module):
         self.project_out = PointwiseConv(dim, dim, bias=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Attend: `(B, H, W, c)` → the same."""
+        """Attend: `(B, H, W, c)` → the same shape."""
         split = to_windows if self.is_local else to_parts
         q, k, v = (
             split(part).unflatten(-1, (self.heads, -1)).transpose(-2, -3)
@@ -195,7 +195,7 @@ class RecurrentSplitting(UnrolledNetwork):
         init_truncated_normal(self, nn.Conv2d)
 
     def recover(self, y: Tensor, system: Camera) -> Tensor:
-        """Reconstruct where `system.axis` is -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
+        """Reconstruct from a camera with axis -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
         shifts, width = column_offsets(system), system.mask.shape[-1]
         masks, denoise = moved_masks(y, system), partial(self.compute, self.PP)
         prior = on_sheared_cubes(denoise, shifts, width, y.shape[-1])
@@ -223,9 +223,9 @@ class DERNNLNLT(RecurrentSplitting):
         v = z + Φᵀ(ΦΦᵀ + ρI)⁻¹(y − Φz),   z ← LNLT(v, σ),   Φ, ρ, σ estimated from z
 
     Args:
-        bands: as of `UnrolledNetwork`.
-        stages: as of `UnrolledNetwork`.
-        checkpointing: as of `UnrolledNetwork`.
+        bands: see `UnrolledNetwork`.
+        stages: see `UnrolledNetwork`.
+        checkpointing: see `UnrolledNetwork`.
         blocks: number of blocks of the denoiser at each scale.
 
     Raises:

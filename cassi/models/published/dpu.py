@@ -91,7 +91,7 @@ class FilteredAttention(nn.Module):
         self.to_out = nn.Linear(dim, dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Attend: `(B, H, W, c)` → the same, H and W multiples of 8."""
+        """Attend: `(B, H, W, c)` → the same shape, H and W multiples of 8."""
         return apply_in_windows(self._attend, x, self.offset)
 
     def _attend(self, windows: Tensor) -> Tensor:
@@ -119,7 +119,7 @@ class ParallelMaps(nn.Module):
         self.pwconv2 = nn.Conv2d(width, dim, 1, groups=dim, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to the same."""
+        """Map `(B, H, W, c)` to the same shape."""
         channels = x.shape[-1]
         input_scales, channel_maps = (
             cast(Tensor, branch[0].weight) for branch in (self.pwconv1, self.groupconv)
@@ -147,7 +147,7 @@ class FilteredAttentionBlock(nn.Module):
         self.norm2, self.mpmlp = LayerNorm(dim), ParallelMaps(dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to the same, H and W multiples of 8."""
+        """Map `(B, H, W, c)` to the same shape, H and W multiples of 8."""
         x = x + self.pos_emb(x)
         x = x + self.fa(self.norm1(x))
         return x + self.mpmlp(self.norm2(x))
@@ -327,7 +327,7 @@ class DPU(StagedNetwork):
         )
 
     def iterates(self, y: Tensor, system: Camera) -> Iterator[Tensor]:
-        """Yield the cube `(B, C, H, W)` of each stage, of y `(B, 1, H, W')`."""
+        """Yield the cube `(B, C, H, W)` of each stage; y is `(B, 1, H, W')`."""
         masks = band_masks(y, system)
         light = band_windows(system(torch.ones_like(masks)) * (2 / self.bands), system)
         mask, light = masks.permute(0, 2, 3, 1), light.permute(0, 2, 3, 1)

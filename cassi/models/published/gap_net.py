@@ -70,7 +70,7 @@ class _UNetStages(UnrolledNetwork):
             self.add_module(f"unet{i}", StageUNet(bands))
 
     def recover(self, y: Tensor, system: Camera) -> Tensor:
-        """Reconstruct where `system.axis` is -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
+        """Reconstruct from a camera with axis -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
         camera = CroppingCamera(system)
         # The published networks start from Aᵀy, not from the minimum-norm solution.
         state = self.algorithm.init(y, camera, camera.adjoint(y))

@@ -38,7 +38,7 @@ class DomainAttention(nn.Module):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, C, H, W)` to the same."""
+        """Map `(B, C, H, W)` to the same shape."""
         pixels = x.permute(0, 2, 3, 1).flatten(1, 2)  # (B, HW, C)
         pixel_weights = self.conv_q_right(x).flatten(2).softmax(-1)  # (B, 1, HW)
         mean_features = (pixel_weights.to(pixels.dtype) @ pixels).mT.unsqueeze(-1)  # (B, C, 1, 1)
@@ -62,7 +62,7 @@ class PixelAttention(nn.Module):
         self.bn_point = nn.BatchNorm2d(1, momentum=0.9)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, C, H, W)` to the same."""
+        """Map `(B, C, H, W)` to the same shape."""
         scores = self.maxpool(self.bn_dws(self.conv_dws(x)).relu())
         scores = self.bn_point(self.conv_point(scores)).relu()
         weights = scores.flatten(2).softmax(-1).view_as(scores)
@@ -77,7 +77,7 @@ class FeatureFusion(nn.Module):
         self.subspaces = nn.ModuleList(PixelAttention(width // groups) for _ in range(groups))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, C, H, W)` to the same."""
+        """Map `(B, C, H, W)` to the same shape."""
         parts = x.chunk(len(self.subspaces), 1)
         results = [attend(part) for attend, part in zip(self.subspaces, parts, strict=True)]
         return torch.cat(results, 1)

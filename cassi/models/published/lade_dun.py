@@ -76,7 +76,7 @@ class ChannelWeights(nn.Module):
         self.se = nn.Sequential(nn.Identity(), *layers)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to the same."""
+        """Map `(B, H, W, c)` to the same shape."""
         return x * self.se(x.mean((1, 2), keepdim=True))
 
 
@@ -118,7 +118,7 @@ class TokenMixer(nn.Module):
         self.norm1, self.norm2 = nn.LayerNorm(dim), nn.LayerNorm(dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, n, c)` to the same."""
+        """Map `(B, n, c)` to the same shape."""
         x = x + self.patch_mixer(self.norm1(x).mT).mT
         return x + self.channel_mixer(self.norm2(x))
 
@@ -229,7 +229,7 @@ class SpectralFlow(nn.Module):
         self.project_out = separable_upsampling(2 * dim, dim)
 
     def forward(self, x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Map `(B, H, W, c)`, with weights `(B, H, W, 1)`, to the same and v `(B, H, W, 2c)`."""
+        """Map `(B, H, W, c)`, with weights `(B, H, W, 1)`, to that shape, and v `(B, H, W, 2c)`."""
         x = self.norm(x)
         value = apply_channels_first(self.qkv_v, x) * weights
         qk = self.qkv_dwconv(self.qk(x)) * self.spatial_int_down(weights)
@@ -300,7 +300,7 @@ class TridentBlock(nn.Module):
         self.ffn = ResidualSequence(module=GatedFeedForward(dim, norm=True))
 
     def forward(self, x: Tensor, prior: Tensor) -> Tensor:
-        """Map `(B, H, W, c)`, with tokens `(B, n, 256)`, to the same."""
+        """Map `(B, H, W, c)`, with tokens `(B, n, 256)`, to the same shape."""
         spatial_input, spectral_input = x.chunk(2, -1) if self.split else (x, x)
         spatial = self.spatial_branch(spatial_input)
         spectral, value = self.spectral_branch(spectral_input, self.spatial_interaction(spatial))
@@ -431,7 +431,7 @@ class LADEDUN(SharedStages):
         self.down_2 = _reduce_tokens(TOKENS // 4, 1)
 
     def recover(self, y: Tensor, system: Camera) -> Tensor:
-        """Reconstruct where `system.axis` is -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
+        """Reconstruct from a camera with axis -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
         scale, shifts, width = 2 / self.bands, column_offsets(system), system.mask.shape[-1]
         y = y * scale
         masks = moved_masks(y, system)

@@ -47,7 +47,7 @@ class GlobalAttention(nn.Module):
         self.to_v = nn.Linear(dim, dim, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, c, H, W)` to the same; memory grows with H·W, time with its square."""
+        """Map `(B, c, H, W)` to the same shape; memory grows with H·W, time with its square."""
         pixels = x.permute(0, 2, 3, 1).flatten(1, 2)  # (B, n, c)
         key, value = self.to_k(pixels), self.to_v(pixels)
         # The scores of all pixels are `(n, n)`. Blocks of queries limit the memory for them.

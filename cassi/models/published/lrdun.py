@@ -111,9 +111,9 @@ class LRDUN(StagedNetwork):
     per band is averaged over the bands.
 
     Args:
-        bands: as of `UnrolledNetwork`.
-        stages: as of `UnrolledNetwork`.
-        checkpointing: as of `UnrolledNetwork`.
+        bands: see `UnrolledNetwork`.
+        stages: see `UnrolledNetwork`.
+        checkpointing: see `UnrolledNetwork`.
         rank: number of terms of the sum; reduced to `dim` if larger.
         dim: number of factors in the networks; reduced to C if larger.
 
@@ -151,7 +151,7 @@ class LRDUN(StagedNetwork):
         self.para_nets.requires_grad_(False)
 
     def iterates(self, y: Tensor, system: Camera) -> Iterator[Tensor]:
-        """Yield the cube `(B, C, H, W)` of each stage, of y `(B, 1, H, W')`."""
+        """Yield the cube `(B, C, H, W)` of each stage; y is `(B, 1, H, W')`."""
         mask = camera_mask(system).to(y.dtype).mean(1, keepdim=True)
         initial, mask = (x.permute(0, 2, 3, 1) for x in (initial_cube(y, system), mask))
         x = self.init_x(initial, mask)

@@ -37,7 +37,7 @@ class WindowedAttention(nn.Module):
         self.proj = nn.Linear(dim, dim)
 
     def forward(self, x: Tensor, token: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to the same; the token is `(B, 1, c)`."""
+        """Map `(B, H, W, c)` to the same shape; the token is `(B, 1, c)`."""
         height, width = x.shape[1:3]
         q, k, v = self.qkv(x).chunk(3, -1)
         token_query = F.linear(token, self.qkv.weight.chunk(3)[0])
@@ -95,7 +95,7 @@ class TokenAttention(nn.Module):
             layer.requires_grad_(False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to the same."""
+        """Map `(B, H, W, c)` to the same shape."""
         x = F.silu(self.dwc(self.in_proj(self.norm1(x))))
         return self.attn(x, self.global_token.expand(len(x), -1, -1))
 
@@ -134,7 +134,7 @@ class Mamba(nn.Module):
             self.dt_proj.bias.copy_(steps + torch.log(-torch.expm1(-steps)))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Map `(B, L, dim)` to the same."""
+        """Map `(B, L, dim)` to the same shape."""
         x, gate = self.in_proj(tokens).chunk(2, -1)
         u = F.silu(self.conv1d(x.mT)[..., : x.shape[1]].mT)
         step, b, c = self.x_proj(u).split((self.rank, self.states, self.states), -1)
@@ -158,7 +158,7 @@ class ThreeScans(nn.Module):
         self.mamba, self.mamba2 = Mamba(dim), Mamba(side)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to the same."""
+        """Map `(B, H, W, c)` to the same shape."""
         columns, rows = x.permute(0, 3, 2, 1), x.permute(0, 3, 1, 2)  # (B, c, W, H), (B, c, H, W)
         pixels = self.mamba(self.norm(x.flatten(1, 2))).view(x.shape)
         band_scans = [
@@ -180,9 +180,9 @@ class MiJUN(RecurrentSplitting):
     hence its weights fit square images of one size only.
 
     Args:
-        bands: as of `UnrolledNetwork`.
-        stages: as of `UnrolledNetwork`.
-        checkpointing: as of `UnrolledNetwork`.
+        bands: see `UnrolledNetwork`.
+        stages: see `UnrolledNetwork`.
+        checkpointing: see `UnrolledNetwork`.
         size: rows and columns of the image, which are equal; rounded up to a multiple of 32.
             Smaller scenes are mirrored to that size, larger ones are refused. The published weights
             are for (256, 256).
@@ -221,7 +221,7 @@ class MiJUN(RecurrentSplitting):
                 module.draw_steps()
 
     def recover(self, y: Tensor, system: Camera) -> Tensor:
-        """Reconstruct where `system.axis` is -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
+        """Reconstruct from a camera with axis -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
         self._check_size(*system.mask.shape[-2:])
         return super().recover(y, system)
 

@@ -50,7 +50,7 @@ class SpectralAttention(nn.Module):
         self.mm = MaskGuide(dim) if is_guided else None
 
     def forward(self, x: Tensor, guide: Tensor | None = None) -> Tensor:
-        """Attend: `(B, H, W, C)` → the same; the guide M is `(1|B, H, W, C)`."""
+        """Attend: `(B, H, W, C)` → the same shape; the guide M is `(1|B, H, W, C)`."""
         b, h, w, c = x.shape
         mixture = self._mixture(x.reshape(b, h * w, c))
         v = self.to_v(x)
@@ -144,7 +144,7 @@ class SpectralBlocks(nn.Module):
     def forward(
         self, x: Tensor, masks: Tensor | None = None, step: int = 0, level: int = 0
     ) -> Tensor:
-        """Map `(B, H, W, C)` to the same; `masks` are the shifted ones of this scale."""
+        """Map `(B, H, W, C)` to the same shape; `masks` are the shifted ones of this scale."""
         width = x.shape[2]
         for pair in self.blocks:
             attention, feed = cast("tuple[SpectralAttention, PreNorm]", pair)
@@ -238,7 +238,7 @@ class StageUNet(SpectralUNet):
         self.make(dim, blocks, is_guided=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, C)` to the same."""
+        """Map `(B, H, W, C)` to the same shape."""
         return self.pass_through(x) + x
 
 

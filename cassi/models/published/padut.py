@@ -105,7 +105,7 @@ class WindowBlock(nn.Module):
         self.norm2, self.ffn = PixelNorm(dim), GatedFeedForward(dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to the same, H and W multiples of 8."""
+        """Map `(B, H, W, c)` to the same shape, H and W multiples of 8."""
         x = x + apply_in_windows(self._attend, self.norm1(x), self.shift)
         return x + self.ffn(self.norm2(x))
 
@@ -124,7 +124,7 @@ class SpectrumExchange(nn.Module):
         self.post, self.mid = PointwiseConv(2 * dim, dim, bias=True), depthwise_conv(dim, bias=True)
 
     def forward(self, x: Tensor, amplitudes: Tensor, phases: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to the same."""
+        """Map `(B, H, W, c)` to the same shape."""
         size = x.shape[1:3]
         with torch.autocast(x.device.type, enabled=False):
             # An FFT sums over the image, which takes more digits than half precision has. torch has
@@ -226,9 +226,9 @@ class PADUT(UnrolledNetwork):
         v = x + r_i ⊙ Aᵀ(AAᵀ)⁺(y − Ax),   x ← D_i(v)
 
     Args:
-        bands: as of `UnrolledNetwork`.
-        stages: as of `UnrolledNetwork`.
-        checkpointing: as of `UnrolledNetwork`.
+        bands: see `UnrolledNetwork`.
+        stages: see `UnrolledNetwork`.
+        checkpointing: see `UnrolledNetwork`.
         scales: number of resolutions of a stage's U-Net, each half of the one before.
 
     Raises:
@@ -251,7 +251,7 @@ class PADUT(UnrolledNetwork):
         self.gdm = StepSize(bands)
 
     def recover(self, y: Tensor, system: Camera) -> Tensor:
-        """Reconstruct where `system.axis` is -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
+        """Reconstruct from a camera with axis -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
         camera, algorithm = CroppingCamera(system), GAP(accelerated=False)
         shifts, masks = column_offsets(system), moved_masks(y, system)
         sheared_cube = mix_measurement(self.fution, y, masks, system, 2 / self.bands)

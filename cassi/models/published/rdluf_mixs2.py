@@ -48,7 +48,7 @@ class Inception(nn.Module):
         self.branch3 = nn.Sequential(mean, conv_gelu(dim, quarter))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to the same."""
+        """Map `(B, H, W, c)` to the same shape."""
         branches = (self.branch0, self.branch1, self.branch2, self.branch3)
         return torch.cat([branch(x) for branch in branches], -1)
 
@@ -82,7 +82,7 @@ class MixBlock(nn.Module):
         self.ffn = ResidualSequence(module=GatedFeedForward(dim, norm=True))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to the same."""
+        """Map `(B, H, W, c)` to the same shape."""
         spatial = self.spatial_branch(x)
         spectral = self.spectral_branch(x, self.spatial_interaction(spatial))
         weights = self.spectral_interaction(spectral.mean((1, 2), keepdim=True))
@@ -99,7 +99,7 @@ class StageInteraction(nn.Module):
         self.phi, self.gamma = depthwise_conv(dim), depthwise_conv(dim)
 
     def forward(self, x: Tensor, encoder_features: Tensor, decoder_features: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to the same."""
+        """Map `(B, H, W, c)` to the same shape."""
         skip = F.gelu(self.st_inter_enc(encoder_features) + self.st_inter_dec(decoder_features))
         return torch.addcmul(self.gamma(skip), torch.sigmoid(self.phi(skip)), x)
 
@@ -348,7 +348,7 @@ class RDLUFMixS2(SharedStages):
         self.build_stages(LearnedDescent, MixTransformer)
 
     def recover(self, y: Tensor, system: Camera) -> Tensor:
-        """Reconstruct where `system.axis` is -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
+        """Reconstruct from a camera with axis -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
         scale, shifts = 2 / self.bands, column_offsets(system)
         masks = moved_masks(y, system)
         features: list[Features] = []

@@ -49,7 +49,7 @@ class ConvolutionalModulation(nn.Module):
         self.v, self.proj = PointwiseConv(dim, dim, bias=True), PointwiseConv(dim, dim, bias=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to the same."""
+        """Map `(B, H, W, c)` to the same shape."""
         x = self.norm(x)
         return self.proj(self.a(x) * self.v(x))
 
@@ -77,7 +77,7 @@ class ConvolutionalAttentionBlock(nn.Module):
         self.drop = drop
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to the same."""
+        """Map `(B, H, W, c)` to the same shape."""
         x = x + self._drop_path(self.attn(x))
         return x + self._drop_path(self.dwffn(x))
 
@@ -141,9 +141,9 @@ class SAUNet(UnrolledNetwork):
     α and β of every stage are estimated from y and the mask.
 
     Args:
-        bands: as of `UnrolledNetwork`.
-        stages: as of `UnrolledNetwork`.
-        checkpointing: as of `UnrolledNetwork`.
+        bands: see `UnrolledNetwork`.
+        stages: see `UnrolledNetwork`.
+        checkpointing: see `UnrolledNetwork`.
         drop: probability in training that a sample skips a branch of a denoiser.
         drop_bottom: that probability in the last block of the lowest resolution. For 1, 2, 3, 5, 9,
             13 stages the authors used drop 0, .1, .1, .1, 0, .1, drop_bottom 0, .1, .2, .2, .3, .2.
@@ -177,7 +177,7 @@ class SAUNet(UnrolledNetwork):
         )
 
     def recover(self, y: Tensor, system: Camera) -> Tensor:
-        """Reconstruct where `system.axis` is -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
+        """Reconstruct from a camera with axis -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
         camera = CroppingCamera(system)
         initial = mix_measurement(self.fution, y, moved_masks(y, system), system, 2 / self.bands)
         alpha, beta = self.para_estimator(initial)

@@ -50,7 +50,7 @@ class WindowedChannelAttention(nn.Module):
         init_truncated_normal(self, nn.Conv2d)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Attend: `(B, H, W, c)` → the same, H and W multiples of 8."""
+        """Attend: `(B, H, W, c)` → the same shape, H and W multiples of 8."""
         return self.to_out(apply_in_windows(self._attend, x))
 
     def _attend(self, windows: Tensor) -> Tensor:
@@ -73,7 +73,7 @@ class Modulation(nn.Module):
         init_truncated_normal(self, nn.Conv2d)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to the same."""
+        """Map `(B, H, W, c)` to the same shape."""
         return self.to_out(self.to_a(x) * self.to_v(x))
 
 
@@ -94,7 +94,7 @@ class SpatialWeights(nn.Module):
         init_truncated_normal(self, nn.Conv2d)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to the same."""
+        """Map `(B, H, W, c)` to the same shape."""
         u = self.conv(x)
         return self.out(self.SW(u) * self.Estimator(u))
 
@@ -163,7 +163,7 @@ class Block(nn.Module):
         self.SRB = spatial_block(dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to the same, H and W multiples of 8."""
+        """Map `(B, H, W, c)` to the same shape, H and W multiples of 8."""
         return self.SRB(self.SARB(x + self.pos(x)))
 
 
@@ -239,7 +239,7 @@ class SSR(StagedNetwork):
         )
 
     def iterates(self, y: Tensor, system: Camera) -> Iterator[Tensor]:
-        """Yield the cube `(B, C, H, W)` of each stage, of y `(B, 1, H, W')`."""
+        """Yield the cube `(B, C, H, W)` of each stage; y is `(B, 1, H, W')`."""
         mask = band_masks(y, system).contiguous(memory_format=torch.channels_last)
         initial, channels_last_mask = (
             x.permute(0, 2, 3, 1) for x in (initial_cube(y, system), mask)

@@ -203,7 +203,7 @@ class Res2Net(nn.Module):
         self.bn_end = nn.BatchNorm2d(channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, C, H, W)` to the same."""
+        """Map `(B, C, H, W)` to the same shape."""
         *groups, unchanged_group = (
             self.bn_init(self.conv_init(x)).relu_().chunk(len(self.convs) + 1, 1)
         )
