@@ -278,7 +278,8 @@ def _fold_batch(op: OpOverload) -> Callable[..., Mapped]:
         ]
         batch = max(batch_sizes)
         folded_args: list[Argument] = []
-        for name, value, dim in zip(names, moved_args, in_dims, strict=False):  # without defaults
+        # The schema also names arguments with defaults, which may not have been passed.
+        for name, value, dim in zip(names, moved_args, in_dims, strict=False):
             if not isinstance(value, Tensor):
                 folded_args.append(value)
                 continue

@@ -41,7 +41,7 @@ MULTIPLE = WINDOW * 2 ** (SCALES - 1)
 class HalfShuffleAttention(nn.Module):
     """Attention within 8×8 windows and across them, by half of the heads each.
 
-    Heads across windows: pixels at the same position of all windows attend to each other. A
+    In a head across windows, the pixels at the same position of all windows attend to each other. A
     single head attends within windows only. Learned tables of positions are added to the scores:
     `pos_emb` or `pos_emb1` for the 64 pixels of a window, `pos_emb2` for the grid of windows of a
     feature map of the given size. For another size `resize_table` interpolates it.
