@@ -1,6 +1,7 @@
-// What the CPU and the CUDA kernels share: geometry, views of tensors, the arithmetic of one
-// element. No torch header, no standard library beyond integers, no external linkage: this file is
-// compiled once per instruction set, and the linker must not mix those copies.
+// Shared by the CPU and the CUDA kernels: geometry, views of tensors, the arithmetic of one
+// element. This file is compiled once per instruction set, and the linker must not mix the copies.
+// So it includes no torch header and no standard library beyond integers, and nothing in it has
+// external linkage.
 #pragma once
 
 #include <cstdint>
@@ -64,7 +65,7 @@ CASSI_INLINE int64_t band_of_rank(const Geometry& g, int64_t rank) {
   return g.step >= 0 ? rank : g.bands - 1 - rank;
 }
 
-// What mask zeros are raised to before `ratio_inverse` divides by them.
+// Smallest value of a mask in `ratio_inverse`, which divides by it.
 constexpr double kRatioFloor = 1e-12;
 
 template <class T>
@@ -101,7 +102,7 @@ struct Precision<double> {
   static constexpr double largest = 1.7976931348623157e+308;
 };
 
-// How well numbers that were stored in a dtype are known where sums run in T.
+// Relative precision of numbers that were stored in a dtype, where sums run in T.
 template <class T>
 CASSI_INLINE T resolution(Dtype stored) {
   const T own = stored == Dtype::bf16  ? T(0.0078125)
@@ -216,10 +217,12 @@ CASSI_APART void solve_symmetric(int64_t K, T* a, T* q, T* d, T* z, int64_t pitc
 #undef D_
 }
 
-// What orthogonal iteration adds to the diagonal: a direction without energy stays what it was.
+// Orthogonal iteration adds this to the diagonal, so that a direction without energy stays as it
+// is.
 CASSI_INLINE double diagonal_shift(double trace) { return 1e-9 * trace + 1e-150; }
 
-// Of what is left of a column once those before it are taken off; 0 where it depends on them.
+// One over the length of a column after the columns before it were projected out. It is 0 if the
+// column depends linearly on them.
 CASSI_INLINE double inverse_length(double square, double before) {
   const bool depends = square < 1e-24 * before || square == 0.0;
   return depends ? 0.0 : 1.0 / square_root(square);  // a NaN stays a NaN
@@ -228,8 +231,9 @@ CASSI_INLINE double inverse_length(double square, double before) {
 // The step of the dual iterations of total variation, see ops/_reference_tv.py.
 constexpr double kTvStep = 0.125;
 
-// What projects a 2×C matrix P onto the ball of spectral norm `limit`: M P, where M is the
-// symmetric 2×2 function f(S) = min(1, limit / √S) of S = P Pᵀ = [[a, b], [b, c]]. `root` is 1 / √.
+// The projection of a 2×C matrix P onto the ball of spectral norm `limit` is M P. M is the
+// symmetric 2×2 matrix f(S) = min(1, limit / √S) of S = P Pᵀ = [[a, b], [b, c]]. `root` computes 1
+// / √.
 template <class T>
 struct Symmetric {
   T a, b, c;
@@ -378,8 +382,8 @@ CASSI_INLINE void solve_pixel(int64_t K, Gram gram, Rho rho, Right right, Put pu
     put(k, n < K && is_infinite(rho(k)) ? T(0) : z[i++ * pitch]);
 }
 
-// A pivot this small beside its diagonal, as well as r is known, is a detector pixel that depends
-// on those before it.
+// A pivot below this fraction of its diagonal element belongs to a detector pixel that depends
+// linearly on those before it. The fraction is near the relative precision of r.
 CASSI_INLINE double dependence(Dtype stored) { return stored == Dtype::f64 ? 1e-13 : 1e-6; }
 
 // (G + diag ρ) z = r for a symmetric band matrix, by L·D·Lᵀ: entry(u, j) is G[u, j] for j <= u,

@@ -94,9 +94,9 @@ struct TrilinearBackward {
   View grad, features, points, grad_features, grad_points;
 };
 
-// The camera that moves and spreads each band by itself: column w of band c is seen at the detector
-// columns start(c) + w + t, with the weights tap(c, t). `g` counts no detector columns. `after`:
-// the mask codes bands after they are spread, and has all columns that they are seen at.
+// A camera that shifts and spreads each band: column w of band c falls on the detector columns
+// start(c) + w + t, with the weights tap(c, t). `g` has no detector columns. `after`: the mask
+// codes bands after they are spread, and has a column for each detector column that they fall on.
 struct Taps {
   View weights;                       // (1|B, C, T)
   const int64_t* starts;              // (1|B, C)

@@ -197,7 +197,7 @@ Tensor empty_as(const Tensor& like) {
   });
 }
 
-// Of one image row; far from where sizes in bytes overflow.
+// Most elements of one image row, far below the number at which sizes in bytes overflow.
 constexpr double kMostElements = 1e15;
 
 Geometry geometry(int64_t batch, int64_t shots, int64_t bands, int64_t height, int64_t width,
@@ -797,7 +797,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> selective_scan_backward(
   return {grad_u, grad_delta, grad_rates, grad_b, grad_c};
 }
 
-// Of one group, so that int32 counts them.
+// Fewer elements than this in one group, so that int32 counts them.
 constexpr double kMostGroup = 0x1p31;
 // Numbers in the groups that are in memory at a time.
 #if defined(USE_CUDA) || defined(CASSI_EMULATED)

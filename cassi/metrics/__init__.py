@@ -1,8 +1,8 @@
-"""How close an estimated cube is to the reference: PSNR, SSIM, SAM, RMSE, ERGAS.
+"""Metrics of an estimated cube against a reference: PSNR, SSIM, SAM, RMSE, ERGAS.
 
 Functions take ``(x, truth)``, cubes ``(B, C, H, W)`` or ``(C, H, W)`` of any floating dtype on any
-device with float64, and return one float64 number per cube. What PSNR and SSIM mean differs
-between papers, so both take a named `Preset`. `MetricSet` collects scenes.
+device with float64, and return one float64 number per cube. Papers define PSNR and SSIM in
+different ways, so both take a named `Preset`. `MetricSet` collects the scores of scenes.
 """
 
 from cassi.metrics.measures import ergas, psnr, rmse, sam, ssim

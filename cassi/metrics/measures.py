@@ -1,8 +1,8 @@
 """PSNR, RMSE, ERGAS, SAM and SSIM of two cubes.
 
-Every metric works band by band in float64, whatever the dtype of the cubes. That is what MATLAB
-computes with, it settles on which side of a half a float32 value rounds, and only one band of a
-28×660×660 cube is ever held twice.
+Every metric works band by band in float64, whatever the dtype of the cubes. MATLAB computes in
+float64 too, so values near a half are rounded to the same level. Working by band, only one band of
+a 28×660×660 cube is copied at a time.
 """
 
 import math
@@ -13,10 +13,11 @@ from torch import Tensor
 
 from cassi.metrics.presets import DEFAULT_PRESET, Prepare, Preset, SSIMRule, get_preset, keep
 
+# Side of the Gaussian window, pixels.
 WINDOW_SIZE = 11
-"""Side of the Gaussian window, pixels."""
+# Standard deviation of the Gaussian window, pixels.
 WINDOW_SIGMA = 1.5
-"""Standard deviation of the Gaussian window, pixels."""
+# Constants of SSIM over the data range, as in Wang et al.
 K1, K2 = 0.01, 0.03
 
 
@@ -28,8 +29,8 @@ def psnr(x: Tensor, truth: Tensor, preset: str | Preset = DEFAULT_PRESET) -> Ten
         PSNR = mean_c 10 log10(P² / MSE_c)        or, with pooled bands,
         PSNR = 10 log10(P² / mean_c MSE_c)
 
-    A band that is reproduced exactly has an infinite PSNR, and then so has the mean over bands. A
-    black one has no signal: where it is exact, and others are not, it does not count.
+    A band that is reproduced exactly has an infinite PSNR, and so has the mean over bands.
+    A black band that is reproduced exactly is left out of the mean, unless all bands are exact.
 
     Args:
         x: estimate, ``(B, C, H, W)`` or ``(C, H, W)``, reflectance or radiance in [0, 1].
@@ -53,30 +54,35 @@ def psnr(x: Tensor, truth: Tensor, preset: str | Preset = DEFAULT_PRESET) -> Ten
         >>> round(psnr(truth + 0.1, truth, preset="unit").item(), 3)  # 10 log10(1 / 0.1²)
         20.0
     """
-    rule = get_preset(preset)
+    preset_rule = get_preset(preset)
     cube, reference = check_pair(x, truth)
-    mse = _band_mse(cube, reference, rule.prepare)
-    if rule.pool_bands:
+    mse = _band_mse(cube, reference, preset_rule.prepare)
+    if preset_rule.pool_bands:
         mse = mse.mean(dim=1, keepdim=True)
-    decibels = 10 * torch.log10(_peak(reference, rule) ** 2 / mse)
-    black = torch.stack([not_lit(band) for band in reference.unbind(1)], 1)
-    counted = torch.ones_like(mse, dtype=torch.bool) if rule.pool_bands else ~black | (mse > 0)
-    counted |= ~counted.any(dim=1, keepdim=True)
-    mean = decibels.where(counted, 0).sum(dim=1) / counted.sum(dim=1)
+    decibels = 10 * torch.log10(_peak(reference, preset_rule) ** 2 / mse)
+    black_bands = torch.stack([is_black(band) for band in reference.unbind(1)], 1)
+    is_counted = (
+        torch.ones_like(mse, dtype=torch.bool)
+        if preset_rule.pool_bands
+        else ~black_bands | (mse > 0)
+    )
+    # If all bands are exact, all of them count, and the result is infinite.
+    is_counted |= ~is_counted.any(dim=1, keepdim=True)
+    mean = decibels.where(is_counted, 0).sum(dim=1) / is_counted.sum(dim=1)
     return _like_input(mean, x)
 
 
 def explain_infinite(x: Tensor, truth: Tensor) -> str | None:
-    """Return why ERGAS of a cube `(C, H, W)` is infinite; None where it is finite."""
+    """Return why ERGAS of a cube `(C, H, W)` is infinite; None if it is finite."""
     bands = [b for b, (a, t) in enumerate(zip(x, truth, strict=True), 1) if not t.any() and a.any()]
     if not bands:
         return None
-    more = f" (and {len(bands) - 1} more)" if len(bands) > 1 else ""
-    return f"ERGAS is infinite, because band {bands[0]}{more} of the truth is black"
+    rest_text = f" (and {len(bands) - 1} more)" if len(bands) > 1 else ""
+    return f"ERGAS is infinite, because band {bands[0]}{rest_text} of the truth is black"
 
 
-def not_lit(bands: Tensor) -> Tensor:
-    """Tell of each band `(…, H, W)` whether all its values are 0."""
+def is_black(bands: Tensor) -> Tensor:
+    """Tell for each band `(…, H, W)` whether all its values are 0."""
     return (bands == 0).flatten(-2).all(-1)
 
 
@@ -155,13 +161,14 @@ def sam(x: Tensor, truth: Tensor) -> Tensor:
         45.0
     """
     cube, reference = check_pair(x, truth)
+    # Sums over bands instead of stacked unit spectra: no float64 copy of a whole cube is made.
     scale_x, scale_t = _reciprocal_norm(cube), _reciprocal_norm(reference)
-    apart, along = torch.zeros_like(scale_x), torch.zeros_like(scale_t)
+    difference_squared, sum_squared = torch.zeros_like(scale_x), torch.zeros_like(scale_t)
     for a, b in zip(cube.unbind(1), reference.unbind(1), strict=True):
         unit_x, unit_t = a.double() * scale_x, b.double() * scale_t
-        apart = apart + (unit_x - unit_t).square()
-        along = along + (unit_x + unit_t).square()
-    angle = 2 * torch.atan2(apart.sqrt(), along.sqrt())
+        difference_squared = difference_squared + (unit_x - unit_t).square()
+        sum_squared = sum_squared + (unit_x + unit_t).square()
+    angle = 2 * torch.atan2(difference_squared.sqrt(), sum_squared.sqrt())
     return _like_input(torch.rad2deg(angle).mean(dim=(-2, -1)), x)
 
 
@@ -193,13 +200,13 @@ def ssim(x: Tensor, truth: Tensor, preset: str | Preset = DEFAULT_PRESET) -> Ten
         >>> ssim(truth, truth).item()
         1.0
     """
-    named = get_preset(preset)
+    preset_rule = get_preset(preset)
     cube, reference = check_pair(x, truth)
-    reason = explain_undefined(named, cube.shape)
-    if named.ssim is None or reason is not None:
+    reason = explain_undefined(preset_rule, cube.shape)
+    if preset_rule.ssim is None or reason is not None:
         raise ValueError(reason)
     pairs = zip(cube.unbind(1), reference.unbind(1), strict=True)
-    bands = torch.stack([_ssim_band(a, b, named.ssim) for a, b in pairs], dim=1)
+    bands = torch.stack([_ssim_band(a, b, preset_rule.ssim) for a, b in pairs], dim=1)
     return _like_input(bands.mean(dim=1), x)
 
 
@@ -269,10 +276,11 @@ def _peak(truth: Tensor, preset: Preset) -> Tensor | float:  # (B, 1) or a numbe
 
 
 def _reciprocal_norm(x: Tensor) -> Tensor:  # (B, C, H, W) -> (B, H, W)
-    square = torch.zeros_like(x[:, 0], dtype=torch.float64)
+    squared_norm = torch.zeros_like(x[:, 0], dtype=torch.float64)
     for band in x.unbind(1):
-        square = square + band.double().square()
-    return torch.where(square > 0, square, 1.0).rsqrt()
+        squared_norm = squared_norm + band.double().square()
+    # A zero spectrum stays zero: its angle to any other spectrum is then 90°.
+    return torch.where(squared_norm > 0, squared_norm, 1.0).rsqrt()
 
 
 def _window() -> list[float]:
@@ -282,14 +290,14 @@ def _window() -> list[float]:
 
 
 def _filter_valid(a: Tensor, dim: int) -> Tensor:
-    # A sum of shifted views: convolutions in float64 have no fast kernel and copy their input
-    # eleven times.
+    # A sum of shifted views, because a convolution in float64 has no fast kernel and copies its
+    # input once for each of the eleven weights.
     size = a.shape[dim] - WINDOW_SIZE + 1
-    first, *rest = _window()
-    out = a.narrow(dim, 0, size) * first
-    for shift, weight in enumerate(rest, start=1):
-        out = out.add_(a.narrow(dim, shift, size), alpha=weight)
-    return out
+    first, *other_weights = _window()
+    result = a.narrow(dim, 0, size) * first
+    for shift, weight in enumerate(other_weights, start=1):
+        result = result.add_(a.narrow(dim, shift, size), alpha=weight)
+    return result
 
 
 def _ssim_band(x: Tensor, truth: Tensor, rule: SSIMRule) -> Tensor:  # (B, H, W) twice -> (B,)

@@ -1,7 +1,7 @@
-"""Named presets: how published work turns two cubes into one PSNR and one SSIM.
+"""Named presets: the ways in which published work computes PSNR and SSIM of two cubes.
 
-The papers differ in clipping, rounding, peak and averaging, which moves PSNR by more than the
-methods differ from each other. A figure therefore always carries the name of its preset.
+The papers differ in clipping, rounding, peak and averaging. That changes PSNR by more than the
+methods differ from each other, so every figure states the name of its preset.
 """
 
 from collections.abc import Callable
@@ -11,8 +11,8 @@ from torch import Tensor
 
 from cassi.checks import did_you_mean
 
+# Elementwise map from cube values to the values that are compared.
 Prepare = Callable[[Tensor], Tensor]
-"""Elementwise map from cube values to the values that are compared."""
 
 
 def keep(x: Tensor) -> Tensor:
@@ -46,13 +46,13 @@ def quantize_256(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class SSIMRule:
-    """How a preset measures SSIM.
+    """The way in which a preset measures SSIM.
 
     Attributes:
         prepare: applied to both cubes first.
         data_range: L of the constants ``(0.01 L)²`` and ``(0.03 L)²``, unit of the prepared values.
-        zero_padding: the window also visits the border, where it sees zeros outside the image;
-            otherwise only positions where it lies inside the image count ("valid area").
+        zero_padding: whether windows that reach beyond the image count, with zeros outside;
+            otherwise only windows inside the image count ("valid area").
     """
 
     prepare: Prepare
@@ -65,8 +65,8 @@ class Preset:
     """One published way to measure PSNR and SSIM.
 
     Attributes:
-        name: what a config, a table or a figure calls it.
-        used_by: where it comes from.
+        name: its name in configs, tables and figures.
+        used_by: the codes and tables that measure this way.
         prepare: applied to both cubes before PSNR.
         peak: the peak of PSNR, unit of the prepared values; None is the maximum of the prepared
             reference over all its bands.
@@ -96,7 +96,7 @@ PRESETS: dict[str, Preset] = {
             ssim=_WANG,
         ),
         Preset(
-            # The levels reach 256 while the peak is 255: that is what the logs contain.
+            # The values reach 256 but the peak is 255: the authors' logs were computed so.
             "torch-256",
             "the training logs of MST, RDLUF, PADUT, DERNN",
             prepare=quantize_256,

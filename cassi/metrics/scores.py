@@ -12,8 +12,8 @@ from cassi.plugins import METRICS as METRICS
 from cassi.plugins import parts, place_of
 
 Scores = dict[str, float | None]
-"""Metric name to value, None where the metric is not defined. First come those of `METRICS`, in the
-order of a table: dB, 1, degrees, unit of the cube, per cent."""
+"""Metric name to value; None if the metric is not defined. Those of `METRICS` come first, in the
+order of a table, with the units dB, 1, degrees, unit of the cube, per cent."""
 
 
 @torch.no_grad()
@@ -26,52 +26,60 @@ def evaluate(x: Tensor, truth: Tensor, preset: str | Preset = DEFAULT_PRESET) ->
         preset: rule for PSNR and SSIM; SAM, RMSE and ERGAS take the values as they are.
 
     Returns:
-        One number for each of `METRICS`, and for each that `cassi.register_metric` has named. SSIM
-        is None where the preset defines none, or the image is smaller than the window.
+        One number for each of `METRICS` and each metric of `cassi.register_metric`. SSIM is None if
+        the preset defines none, or the image is smaller than the window.
 
     Raises:
         TypeError: a cube is not a floating-point tensor.
-        ValueError: cubes that do not match, are not finite or are several; an unknown preset; or a
-            metric of the user's fails or gives no number.
+        ValueError: cubes that do not match or are not finite, or several cubes; an unknown preset;
+            or a metric of the user's that fails or returns no number.
 
     Example:
         >>> truth = torch.full((4, 16, 16), 0.5)
         >>> evaluate(truth + 0.25, truth, preset="global")["rmse"]
         0.25
     """
-    named = get_preset(preset)
-    return evaluate_all(x, truth, [named])[named.name]
+    preset_rule = get_preset(preset)
+    return evaluate_all(x, truth, [preset_rule])[preset_rule.name]
 
 
 @torch.no_grad()
 def evaluate_all(
     x: Tensor, truth: Tensor, presets: Iterable[Preset] = PRESETS.values(), *, own: bool = True
 ) -> dict[str, Scores]:
-    """Measure one cube as `evaluate` does, under several presets; what they share is computed once.
+    """Measure one cube as `evaluate` does, under several presets.
+
+    Args:
+        x: estimate, as of `evaluate`.
+        truth: reference, same shape.
+        presets: rules for PSNR and SSIM.
+        own: whether the user's own metrics are measured too.
 
     Returns:
-        The scores by the preset's name; with `own` those of the user's metrics too.
+        The scores by the name of the preset.
     """
-    cube, reference = _one(x, truth)
-    alike: Scores = {
+    cube, reference = _check_single(x, truth)
+    shared_scores: Scores = {
         "sam": sam(cube, reference).item(),
         "rmse": rmse(cube, reference).item(),
         "ergas": ergas(cube, reference).item(),
     }
     if own:
-        alike |= own_scores(cube, reference)
-    similar: dict[SSIMRule | None, float | None] = {}
-    found: dict[str, Scores] = {}
+        shared_scores |= user_scores(cube, reference)
+    ssim_scores: dict[SSIMRule | None, float | None] = {}
+    scores: dict[str, Scores] = {}
     for preset in presets:
-        if preset.ssim not in similar:
-            undefined = explain_undefined(preset, cube.shape) is not None
-            similar[preset.ssim] = None if undefined else ssim(cube, reference, preset).item()
+        if preset.ssim not in ssim_scores:
+            is_undefined = explain_undefined(preset, cube.shape) is not None
+            ssim_scores[preset.ssim] = (
+                None if is_undefined else ssim(cube, reference, preset).item()
+            )
         level = psnr(cube, reference, preset).item()
-        found[preset.name] = {"psnr": level, "ssim": similar[preset.ssim], **alike}
-    return found
+        scores[preset.name] = {"psnr": level, "ssim": ssim_scores[preset.ssim], **shared_scores}
+    return scores
 
 
-def _one(x: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
+def _check_single(x: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
     cubes, references = check_pair(x, truth)
     if len(cubes) != 1:
         raise ValueError(f"expected one cube, got a batch of {len(cubes)}; use MetricSet")
@@ -79,32 +87,33 @@ def _one(x: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def own_scores(cube: Tensor, reference: Tensor) -> Scores:
-    """Return what each metric of the user's gives for a cube `(C, H, W)` and its truth."""
-    found: Scores = {}
-    for name, part in parts("metric").items():
+def user_scores(cube: Tensor, reference: Tensor) -> Scores:
+    """Return the value of each of the user's metrics for a cube `(C, H, W)` and its truth."""
+    scores: Scores = {}
+    for name, metric in parts("metric").items():
         try:
-            value = part.make(cube, reference)
+            value = metric.make(cube, reference)
+        # The user's function may raise anything. The message names the metric and the line.
         except Exception as error:
-            said = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            raise ValueError(f"metric {name}{place_of(part.make, error)}: {said}") from error
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            raise ValueError(f"metric {name}{place_of(metric.make, error)}: {reason}") from error
         try:
-            found[name] = float(value)
+            scores[name] = float(value)
         except (TypeError, ValueError, RuntimeError):
-            got = " ".join(f"{value!r:.80}".split())
+            value_text = " ".join(f"{value!r:.80}".split())
             raise ValueError(
-                f"metric {name}{place_of(part.make)}: expected one number, got {got}"
+                f"metric {name}{place_of(metric.make)}: expected one number, got {value_text}"
             ) from None
-    return found
+    return scores
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    if len(known) < len(values):
+    defined_values = [value for value in values if value is not None]
+    if len(defined_values) < len(values):
         return None
-    # fsum is exact, so the order of the scenes does not matter; it keeps an infinity and refuses
-    # to add two of opposite sign, where a plain sum would return NaN.
-    return math.fsum(known) / len(known)
+    # fsum is exact, so the order of the scenes does not matter. It returns an infinity that is
+    # among the values, and raises for infinities of opposite sign, whose plain sum is NaN.
+    return math.fsum(defined_values) / len(defined_values)
 
 
 class MetricSet:
@@ -139,16 +148,16 @@ class MetricSet:
         Args:
             x: estimate, ``(B, C, H, W)`` or ``(C, H, W)``.
             truth: reference, same shape.
-            name: one name a scene, a string for a single one; ``scene01``, ``scene02``, … by
-                default, counting on.
+            name: one name per scene, a string for a single scene; by default ``scene01``,
+                ``scene02``, …, continued from call to call.
 
         Returns:
             The scores of these scenes, as `evaluate` gives them.
 
         Raises:
             TypeError: a cube is not a floating-point tensor.
-            ValueError: cubes that do not match or are not finite; names that are too many, too few
-                or taken. Nothing is kept then.
+            ValueError: cubes that do not match or are not finite; too many or too few names, or one
+                that is taken. No score is kept then.
         """
         cubes, references = check_pair(x, truth)
         names = self._names(name, len(cubes))
@@ -165,9 +174,9 @@ class MetricSet:
         names = [name] if isinstance(name, str) else list(name)
         if len(names) != count:
             raise ValueError(f"expected one name for each of {count} scenes, got {names}")
-        taken = sorted({n for n in names if n in self.scenes or names.count(n) > 1})
-        if taken:
-            raise ValueError(f"expected names that are not taken yet, got {taken}")
+        duplicates = sorted({n for n in names if n in self.scenes or names.count(n) > 1})
+        if duplicates:
+            raise ValueError(f"expected names that are not taken yet, got {duplicates}")
         return names
 
     def compute(self) -> Scores:

@@ -1,4 +1,4 @@
-"""Attention within windows of an image, and among its channels."""
+"""Attention among the pixels of a window, and among the channels of an image."""
 
 from collections.abc import Callable
 
@@ -6,42 +6,44 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cassi.models.layers import PixelNorm, Point, spread, widen
+from cassi.models.layers import PixelNorm, PointwiseConv, depthwise_conv, pointwise_depthwise
 
+# Pixels along each side of a window.
 WINDOW = 8
-"""Pixels along each side of a window."""
 
 
 def to_windows(x: Tensor) -> Tensor:
     """Cut images into windows: `(B, H, W, c)` → `(B, windows, pixels, c)`."""
     batch, height, width, channels = x.shape
     rows, columns = height // WINDOW, width // WINDOW
-    cut = x.reshape(batch, rows, WINDOW, columns, WINDOW, channels).transpose(2, 3)
-    return cut.reshape(batch, rows * columns, WINDOW * WINDOW, channels)
+    windows = x.reshape(batch, rows, WINDOW, columns, WINDOW, channels).transpose(2, 3)
+    return windows.reshape(batch, rows * columns, WINDOW * WINDOW, channels)
 
 
 def from_windows(x: Tensor, height: int, width: int) -> Tensor:
     """Put windows together again: `(B, windows, pixels, c)` → `(B, H, W, c)`."""
     batch, _, _, channels = x.shape
     rows, columns = height // WINDOW, width // WINDOW
-    cut = x.reshape(batch, rows, columns, WINDOW, WINDOW, channels).transpose(2, 3)
-    return cut.reshape(batch, height, width, channels)
+    windows = x.reshape(batch, rows, columns, WINDOW, WINDOW, channels).transpose(2, 3)
+    return windows.reshape(batch, height, width, channels)
 
 
-def in_windows(part: Callable[[Tensor], Tensor], x: Tensor, shift: int = 0) -> Tensor:
-    """Apply a map of windows `(B, windows, pixels, c)` to images `(B, H, W, c)`.
+def apply_in_windows(layer: Callable[[Tensor], Tensor], x: Tensor, shift: int = 0) -> Tensor:
+    """Apply a function of windows `(B, windows, pixels, c)` to images `(B, H, W, c)`.
 
     Images are rolled down and right by `shift` pixels before, and back afterwards.
     """
     if shift:
-        return in_windows(part, x.roll((shift, shift), (1, 2))).roll((-shift, -shift), (1, 2))
-    return from_windows(part(to_windows(x)), *x.shape[1:3])
+        images = x.roll((shift, shift), (1, 2))
+        return apply_in_windows(layer, images).roll((-shift, -shift), (1, 2))
+    return from_windows(layer(to_windows(x)), *x.shape[1:3])
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
-    """Return softmax(qkᵀ/√d + bias) v of `(…, heads, n, d)`; bias is a table per head."""
+    """Return softmax(qkᵀ/√d + bias) v of `(…, heads, n, d)`; bias is `(heads, n, n)`."""
     *batch, tokens, width = q.shape
-    # One matrix product that adds the table; the fused attention of torch has no gradient for it.
+    # baddbmm adds the bias within the matrix product. The fused attention of torch gives the bias
+    # no gradient.
     table = bias.expand(*batch, tokens, tokens).reshape(-1, tokens, tokens)
     q, k, v = (value.reshape(-1, tokens, width) for value in (q, k, v))
     scores = torch.baddbmm(table, q, k.mT, alpha=width**-0.5)
@@ -57,8 +59,8 @@ class ChannelAttention(nn.Module):
 
     where |·| are norms of columns. Aᵀ W_p is one small matrix per image.
 
-    `heads` are groups of channels that attend to each other. With a `norm` x is normalized first,
-    and its mean kept, see `PixelNorm`.
+    `heads` is the number of groups of channels that attend to each other. With `norm`, x first
+    passes a `PixelNorm` that does not subtract the mean.
 
     Source: Zamir et al., "Restormer", CVPR 2022, equations 1 and 2.
     """
@@ -69,21 +71,22 @@ class ChannelAttention(nn.Module):
         super().__init__()
         self.heads = heads
         self.temperature = nn.Parameter(torch.ones(heads, 1, 1))
-        self.norm = PixelNorm(dim, centred=False) if norm else None
-        self.qkv, self.qkv_dwconv = Point(dim, 3 * dim), spread(3 * dim)
-        self.project_out = Point(dim, dim)
+        self.norm = PixelNorm(dim, subtract_mean=False) if norm else None
+        self.qkv, self.qkv_dwconv = PointwiseConv(dim, 3 * dim), depthwise_conv(3 * dim)
+        self.project_out = PointwiseConv(dim, dim)
 
     def forward(self, x: Tensor, factor: Tensor | None = None) -> Tensor:
         """Attend within each image `(N, h, w, c)`; `factor` `(N, h, w, 1)` multiplies q, k, v."""
         x = x if self.norm is None else self.norm(x)
-        parts = widen(x, self.qkv, self.qkv_dwconv, 3)
+        parts = pointwise_depthwise(x, self.qkv, self.qkv_dwconv, 3)
         if factor is not None:
             parts = [part * factor for part in parts]
         q, k, v = (part.flatten(1, 2) for part in parts)
         return torch.bmm(v, self._mixture(q, k).to(v.dtype)).view(x.shape)
 
     def _mixture(self, q: Tensor, k: Tensor) -> Tensor:  # (N, n, c) → Aᵀ W_p (N, c, c)
-        # Rows of pixels: norms and products read memory in its order, and heads are views.
+        # Transposed to (N·heads, c/heads, n), pixels lie next to each other in memory: the norms
+        # and products read memory in order, and the heads are views.
         q, k = (
             F.normalize(part.mT.reshape(-1, part.shape[2] // self.heads, part.shape[1]), dim=-1)
             for part in (q, k)

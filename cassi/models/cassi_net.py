@@ -1,4 +1,4 @@
-"""CassiNet: total variation first, then learned stages, on components of a spectral subspace."""
+"""CassiNet: iterations with total variation, then learned stages, in a spectral subspace."""
 
 import math
 from collections.abc import Sequence
@@ -35,40 +35,56 @@ class Residual(nn.Module):
         self.first = nn.Conv2d(width, width, 3, padding=1)
         self.second = nn.Conv2d(width, width, 3, padding=1)
         with torch.no_grad():
-            self.second.weight.mul_(0.2)  # deep stacks start near the identity
+            # Small weights let a deep stack of blocks start near the identity.
+            self.second.weight.mul_(0.2)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return images shaped like x."""
-        between = convolve3x3(x, self.first.weight, self.first.bias, rectify=True)
-        return convolve3x3(between, self.second.weight, self.second.bias, residual=x)
+        features = convolve3x3(x, self.first.weight, self.first.bias, rectify=True)
+        return convolve3x3(features, self.second.weight, self.second.bias, residual=x)
 
 
 class ComponentNet(nn.Module):
     """A U-Net of plain convolutions at a half, a quarter and an eighth of the resolution.
 
-    Of the planes that come in the first `outputs + 1` count from the beginning; the weights of the
-    others start at zero. A net that `carries` takes the features of an earlier stage.
+    The input weights of all planes after the first `outputs + 1` start at zero.
+
+    Args:
+        inputs: number of input planes.
+        outputs: number of output planes.
+        widths: channels at a half, a quarter and an eighth of the resolution.
+        blocks: number of residual blocks there.
+        carries: whether the net takes the features of an earlier stage.
     """
 
     def __init__(
         self, inputs: int, outputs: int, widths: Sequence[int], blocks: Sequence[int], carries: bool
     ) -> None:
         super().__init__()
-        fine, middle, coarse = widths
+        fine_width, middle_width, coarse_width = widths
 
         def stack(width: int, count: int) -> nn.Sequential:
             return nn.Sequential(*(Residual(width) for _ in range(count)))
 
-        self.enter = nn.Conv2d(inputs, fine, 4, stride=2, padding=1)
-        self.carry = nn.Conv2d(fine, fine, 3, padding=1, bias=False) if carries else None
-        self.down = nn.ModuleList([nn.Conv2d(fine, middle, 2, 2), nn.Conv2d(middle, coarse, 2, 2)])
-        self.encoder = nn.ModuleList([stack(fine, blocks[0]), stack(middle, blocks[1])])
-        self.bottom = stack(coarse, blocks[2])
-        up = [nn.ConvTranspose2d(middle, fine, 2, 2), nn.ConvTranspose2d(coarse, middle, 2, 2)]
+        self.enter = nn.Conv2d(inputs, fine_width, 4, stride=2, padding=1)
+        self.carry = (
+            nn.Conv2d(fine_width, fine_width, 3, padding=1, bias=False) if carries else None
+        )
+        self.down = nn.ModuleList(
+            [nn.Conv2d(fine_width, middle_width, 2, 2), nn.Conv2d(middle_width, coarse_width, 2, 2)]
+        )
+        self.encoder = nn.ModuleList([stack(fine_width, blocks[0]), stack(middle_width, blocks[1])])
+        self.bottom = stack(coarse_width, blocks[2])
+        up = [
+            nn.ConvTranspose2d(middle_width, fine_width, 2, 2),
+            nn.ConvTranspose2d(coarse_width, middle_width, 2, 2),
+        ]
         self.up = nn.ModuleList(up)
         decoder = [stack(w, max(1, n - 1)) for w, n in zip(widths[:2], blocks[:2], strict=True)]
         self.decoder = nn.ModuleList(decoder)
-        self.leave = nn.ConvTranspose2d(fine, outputs, 4, stride=2, padding=1)
+        self.leave = nn.ConvTranspose2d(fine_width, outputs, 4, stride=2, padding=1)
+        # At first the net uses the components and the noise level alone, and its correction is
+        # small: the first iterates of a training stay near those without a learned prior.
         with torch.no_grad():
             self.enter.weight[:, outputs + 1 :] = 0
             if self.carry is not None:
@@ -87,49 +103,52 @@ class ComponentNet(nn.Module):
             x = convolve3x3(features, self.carry.weight, residual=x, rectify=True)
         else:
             x = F.relu(x)
-        fine = self.encoder[0](x)
-        middle = self.encoder[1](self.down[0](fine))
-        x = self.bottom(self.down[1](middle))
-        x = self.decoder[1](middle + self.up[1](x))
-        features = self.decoder[0](fine + self.up[0](x))
+        fine_features = self.encoder[0](x)
+        middle_features = self.encoder[1](self.down[0](fine_features))
+        x = self.bottom(self.down[1](middle_features))
+        x = self.decoder[1](middle_features + self.up[1](x))
+        features = self.decoder[0](fine_features + self.up[0](x))
         return self.leave(features), features
 
 
+# Side of the pixel blocks whose mean spectra the subspace is computed from, see `Subspace`.
 POOL = 16
-"""Side of the blocks whose mean spectra give the subspace, see `Subspace`."""
 
 
 @register_model("cassi_net", any_bands=True)
 class CassiNet(nn.Module):
     """ADMM whose prior is total nuclear variation at first, and then learned, stage by stage.
 
-    Both work on the leading components of the cube's own spectral subspace, found anew in every
-    iteration (`cassi.priors.Subspace`), so the network sees images, never bands: it takes any
-    number and any list of them, and any mask, size, step and direction, whatever it was trained
-    with. It is told n, the decimal logarithm of the number of unknowns for each measured value: on
-    that depends how far the first cube can be trusted. Its strength and the damping of the data
-    step follow the noise of the measurement.
+    Both priors work on the leading components of the cube's own spectral subspace, which every
+    iteration computes again (`cassi.priors.Subspace`). The network therefore gets images of
+    components, not bands. It serves any number and any list of bands, any mask, size, step and
+    direction, whatever it was trained with.
+
+    An input n, the decimal logarithm of the number of unknowns per measured value, tells it how
+    reliable the first cube is. The prior's σ and the damping ρ rise with the noise of the
+    measurement.
 
         v = argmin ½‖Av − y‖² + ρ_k/2‖v − (x − u)‖²
         a = Eᵀ(v + u),  x ← E(a − f_k(a, σ_k, Eᵀx, Aᵀ1, n)),  u ← u + v − x
 
     Args:
-        bands: of the cameras it is meant for; others are taken too.
-        stages: learned stages.
-        rank: components R.
+        bands: number of bands of the cameras it is meant for; it takes other numbers too.
+        stages: number of learned stages.
+        rank: number R of components.
         widths: channels of f at a half, a quarter and an eighth of the resolution.
-        blocks: residual blocks there.
+        blocks: number of residual blocks there.
         start: iterations of `auto`, the default method, before the first learned stage.
-        strength: of total variation at the last of them, relative to the signal level.
-        training_start: while training every batch has a start of its own length, from so many
-            iterations to `start`, so that one set of weights serves any `start` between.
+        strength: weight of total variation in the last of them, relative to the signal level.
+        training_start: in training, the number of iterations before the first stage is drawn
+            uniformly from `training_start` to `start` for every batch. So one set of weights serves
+            any number in between.
         balance: of total variation, see `cassi.priors.Subspace`.
-        noise: of the measurement, relative to its root mean square: how damped the data steps are
-            and how strong the prior. "auto" estimates it. A mask that is not quite the
-            camera's counts as noise.
-        shared: all stages have the same f.
-        checkpointing: compute f again for its gradient instead of keeping what is within: less
-            memory, about a third more time.
+        noise: noise of the measurement, relative to its root mean square; it sets the damping of
+            the data steps and the strength of the prior. "auto" estimates it. An error of the mask
+            acts like noise: give a larger value then.
+        shared: whether all stages have the same weights.
+        checkpointing: keep no inner activations of f for its gradient, and compute them again. It
+            takes less memory and about a third more time.
 
     Raises:
         ValueError: a number that is no count.
@@ -138,13 +157,13 @@ class CassiNet(nn.Module):
     """
 
     takes_statistics: ClassVar[bool] = True
-    """`forward` is given the statistics of the whole measurement, where y is a part of one."""
+    """`forward` accepts the statistics of the whole measurement, of which y is a part."""
     takes_noise: ClassVar[bool] = True
-    """`forward` is given the noise where it is found out, and not estimated."""
+    """`forward` accepts a noise level that was measured elsewhere."""
     takes_start: ClassVar[bool] = True
-    """`forward` is given a first cube, where another method has found one, in place of `begin`."""
+    """`forward` accepts a first cube of another method, which replaces that of `begin`."""
     sees_operators: ClassVar[bool] = True
-    """All it knows of the camera are its operators, so that a `Weighted` one is as good."""
+    """It uses only the operators of the camera, so it also works with a `Weighted` camera."""
 
     def __init__(
         self,
@@ -181,8 +200,9 @@ class CassiNet(nn.Module):
         self.nets = nn.ModuleList(
             ComponentNet(2 * rank + 3, rank, widths, blocks, carry) for carry in carries
         )
+        # Initial values. The prior's σ falls from stage to stage, relative to the signal level, as
+        # the iterates get better. ρ is close to what a long training converged to.
         self.log_sigma = nn.Parameter(torch.linspace(0.15, 0.03, stages).log())
-        # Near what a long training from other values arrived at.
         self.log_rho = nn.Parameter(torch.full((stages,), 0.01).log())
 
     def forward(
@@ -195,8 +215,7 @@ class CassiNet(nn.Module):
     ) -> Tensor:
         """Reconstruct: measurement `(B, K, H', W')` → cube `(B, C, H, W)`.
 
-        Statistics are those of the whole measurement, where y is a part of one; a noise is taken
-        in place of the setting, a first cube in place of that of `begin`.
+        Arguments as of `outputs`.
         """
         return self.outputs(y, system, start, statistics=statistics, noise=noise)[0]
 
@@ -214,36 +233,39 @@ class CassiNet(nn.Module):
         Args:
             y: measurement `(B, K, H', W')`.
             system: the camera.
-            start: what `begin` returned for them, `(B, C, H, W)`; computed where it is not given.
-            statistics: of the whole measurement, where y is a part of one.
-            noise: in place of the setting.
+            start: the cube of `begin`, `(B, C, H, W)`; computed if None.
+            statistics: those of the whole measurement if y is a part of one.
+            noise: noise relative to the root mean square of y; `self.noise` if None.
 
         Raises:
             ValueError: y is not `(B, K, H', W')`, holds NaN, or does not fit the camera.
         """
-        given = self.noise if noise is None else noise
+        noise_setting = self.noise if noise is None else noise
         start = self.begin(y, system, statistics, noise) if start is None else start
         device = y.device.type
         precision = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-        # Subspaces and data steps need more than bfloat16.
+        # Subspaces and data steps need more digits than bfloat16 has; only the net runs in it.
         with torch.autocast(device, enabled=False):
-            y, level, share, damping = _normalize(y, system, given, statistics)
+            y, level, noise_level, damping = _normalize(y, system, noise_setting, statistics)
             x = start / level
-            light = system.adjoint(torch.ones_like(y)).mean(1, keepdim=True)
-            crowding = math.log10(x[0].numel() / y[0].numel())
-            prior = _Components(self, x, light, crowding, system, precision)
+            mean_mask = system.adjoint(torch.ones_like(y)).mean(1, keepdim=True)
+            log_unknowns = math.log10(x[0].numel() / y[0].numel())
+            prior = _LearnedPrior(self, x, mean_mask, log_unknowns, system, precision)
             algorithm = ADMM()
             cubes: list[Tensor] = []
-            y, running = seen(y, system), system
-            # A `WarmStart` would solve to other digits.
+            y, run_system = seen(y, system), system
+            # A camera without a closed form is used as it is: `begin_system` would return a
+            # `WarmStart`, whose solutions differ in the last digits.
             if has_subspace(system) and system.is_closed:
-                running = begin_system(system)
-            state: Any = algorithm.init(y, running, x)
+                run_system = begin_system(system)
+            state: Any = algorithm.init(y, run_system, x)
             for k, (sigma, rho) in enumerate(
                 zip(self.log_sigma.exp(), self.log_rho.exp(), strict=True)
             ):
                 prior.net = self.nets[k % len(self.nets)]
-                state = algorithm.step(state, y, running, prior, sigma + share, rho + damping)
+                state = algorithm.step(
+                    state, y, run_system, prior, sigma + noise_level, rho + damping
+                )
                 cubes.insert(0, state.x * level)
         return cubes
 
@@ -255,30 +277,34 @@ class CassiNet(nn.Module):
         statistics: Statistics | None = None,
         noise: Tensor | float | None = None,
     ) -> Tensor:
-        """Return the cube `(B, C, H, W)` from which the learned stages go on: that of `auto`.
+        """Return the first cube `(B, C, H, W)` of the learned stages, computed by `auto`.
 
         Raises:
             ValueError: y is not `(B, K, H', W')`, holds NaN, or does not fit the camera.
         """
-        given = self.noise if noise is None else noise
+        noise_setting = self.noise if noise is None else noise
         with torch.autocast(y.device.type, enabled=False):
             count = self.start
             if self.training:
                 low, high = sorted((self.training_start, self.start))
                 count = int(torch.randint(low, high + 1, ()))
             if count:
-                known = given if isinstance(given, str) else float(torch.as_tensor(given).max())
-                solver = replace(self.solver, iterations=count, noise=known)
+                # The solver takes one noise level for the whole batch: the largest.
+                if not isinstance(noise_setting, str):
+                    noise_setting = float(torch.as_tensor(noise_setting).max())
+                solver = replace(self.solver, iterations=count, noise=noise_setting)
                 return solver.run(y.float(), system, statistics=statistics).x
-            y, level, _, damping = _normalize(y, system, given, statistics)
+            y, level, _, damping = _normalize(y, system, noise_setting, statistics)
+            # Without iterations the first cube is a damped inverse. Even without noise it is
+            # damped, so that pixels with little light do not dominate it.
             return damped_inverse(y, system, damping.clamp_min(0.05)) * level
 
     def denoise(self, x: Tensor, sigma: float | Tensor) -> Tensor:
-        """Remove white noise from a cube by the first learned stage alone: its prior.
+        """Remove white noise from a cube by the prior of the first learned stage.
 
             E(a − f(a, σ)),  a = Eᵀx,  E the leading spectral directions of x
 
-        Training this first teaches f what images look like, at a small part of the cost.
+        Training f on this task first costs a small part of a training with cameras.
 
         Args:
             x: `(B, C, H, W)`, with noise.
@@ -292,10 +318,12 @@ class CassiNet(nn.Module):
         with torch.autocast(device, enabled=False):
             x = x.float()
             mean = x.detach().abs().mean(1).flatten(1)
+            # The signal level is the brightness that 0.1 % of the pixels exceed, as for
+            # measurements. A quantile sorts its input: of a large image every n-th pixel is used.
             level = upper_quantile(mean[:, :: 1 + mean.shape[1] // 2**20], 0.999)
             level = torch.where(level > 0, level, 1).view(-1, 1, 1, 1)
-            dark = x.new_zeros(x[:, :1].shape)
-            prior = _Components(self, torch.zeros_like(x), dark, 0.0, None, precision)
+            zero_planes = x.new_zeros(x[:, :1].shape)
+            prior = _LearnedPrior(self, torch.zeros_like(x), zero_planes, 0.0, None, precision)
             prior.net = self.nets[0]
             sigma = torch.as_tensor(sigma, dtype=x.dtype, device=x.device)
             return prior(x / level, sigma.reshape(-1, 1, 1, 1) / level) * level
@@ -307,75 +335,79 @@ def _normalize(
     noise: Tensor | float | Literal["auto"],
     statistics: Statistics | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    # The measurement of a scene of unit brightness, that brightness, noise and damping.
+    """Return y over its signal level, the level `(B, 1, 1, 1)`, the noise level and the damping."""
     y = y.float()
     level = signal_level(y, system, statistics)
     y = y / level
-    share = relative_noise(y, system, noise, statistics)
-    return y, level, share, noise_damping(y, system, share, statistics)
+    noise_level = relative_noise(y, system, noise, statistics)
+    return y, level, noise_level, noise_damping(y, system, noise_level, statistics)
 
 
-class _Components:
-    """The learned prior of one run: it remembers the last cube and the last features."""
+class _LearnedPrior:
+    """The learned prior of one run; it keeps the last cube and the last features."""
 
     def __init__(
         self,
-        of: CassiNet,
+        network: CassiNet,
         x: Tensor,
-        light: Tensor,
-        crowding: float,
+        mean_mask: Tensor,
+        log_unknowns: float,
         system: LinearSystem | None,
         precision: torch.dtype | None,
     ) -> None:
-        self.of, self.x, self.precision = of, x, precision
-        # Of a camera of one shot the light is the mask.
-        self.camera = torch.cat((light, torch.full_like(light, crowding)), 1)
-        self.turned = getattr(system, "axis", -1) == -2
-        self.mirrored = getattr(system, "step", 1) < 0
+        self.network, self.last_cube, self.precision = network, x, precision
+        # The net gets Aᵀ1 averaged over the bands, which is the mask for a camera of one shot, and
+        # a constant plane with the logarithm of the number of unknowns per measured value.
+        self.camera_planes = torch.cat((mean_mask, torch.full_like(mean_mask, log_unknowns)), 1)
+        self.is_transposed = getattr(system, "axis", -1) == -2
+        self.is_mirrored = getattr(system, "step", 1) < 0
         self.features: Tensor | None = None
         self.net: nn.Module = nn.Identity()
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
-        basis = oriented_basis(x, self.of.rank)
-        components, before = to_subspace(x, basis), to_subspace(self.x, basis)
-        planes = join_planes(components, sigma, before, self.camera, self.of.rank)
-        correction = self._turn(self._apply(self._turn(planes)))
+        basis = oriented_basis(x, self.network.rank)
+        components, previous = to_subspace(x, basis), to_subspace(self.last_cube, basis)
+        planes = join_planes(components, sigma, previous, self.camera_planes, self.network.rank)
+        correction = self._orient(self._apply(self._orient(planes)))
         components = components - correction[:, : components.shape[1]]
-        self.x = from_subspace(components.contiguous(), basis)
-        return self.x
+        self.last_cube = from_subspace(components.contiguous(), basis)
+        return self.last_cube
 
     def _apply(self, planes: Tensor) -> Tensor:
         height, width = planes.shape[-2:]
         planes = pad_to_multiple(planes, 8).contiguous(memory_format=torch.channels_last)
         with torch.autocast(planes.device.type, self.precision, enabled=self.precision is not None):
-            checkpointing = self.of.checkpointing
-            pair = compute(self.net, planes, self.features, checkpointing=checkpointing)
-        correction, self.features = pair
+            checkpointing = self.network.checkpointing
+            outputs = compute(self.net, planes, self.features, checkpointing=checkpointing)
+        correction, self.features = outputs
         return correction[..., :height, :width].float()
 
-    def _turn(self, planes: Tensor) -> Tensor:
-        # The network sees dispersion to the right only.
-        # Each of these four maps is its own inverse.
-        if not self.turned:
-            return planes.flip(-1) if self.mirrored else planes
-        return planes.mT.flip(-2, -1) if self.mirrored else planes.mT
+    def _orient(self, planes: Tensor) -> Tensor:
+        # The network gets every camera as one that disperses to the right, so that one set of
+        # weights serves all directions. Each of these four maps is its own inverse.
+        if not self.is_transposed:
+            return planes.flip(-1) if self.is_mirrored else planes
+        return planes.mT.flip(-2, -1) if self.is_mirrored else planes.mT
 
 
 @torch.no_grad()
 def oriented_basis(x: Tensor, rank: int) -> Tensor:
-    """Return the leading spectral directions of a cube, such that no component is dark on average.
+    """Return the leading spectral directions of a cube, with signs that make component means >= 0.
 
-    Of `(B, C, H, W)`: `(B, C, min(rank, C))`.
+    The cube is `(B, C, H, W)`, the result `(B, C, min(rank, C))`.
     """
+    # Eigenvectors have no sign of their own. A fixed sign gives the net the same components again.
     basis = spectral_basis(block_means(x, POOL), rank)
     mean = x.mean((-2, -1)).to(basis.dtype)
     return torch.where((mean[:, None] @ basis) < 0, -basis, basis)
 
 
 def join_planes(
-    a: Tensor, sigma: float | Tensor, before: Tensor, camera: Tensor, rank: int
+    a: Tensor, sigma: float | Tensor, previous: Tensor, camera_planes: Tensor, rank: int
 ) -> Tensor:
-    """Stack components, noise, earlier components and camera: `(B, 2·rank + 3, H, W)`."""
-    spare = (0, 0, 0, 0, 0, rank - a.shape[1])
+    """Stack components, σ, earlier components and camera: `(B, 2·rank + 3, H, W)`."""
+    missing_channels = (0, 0, 0, 0, 0, rank - a.shape[1])
     plane = level_map("CassiNet", sigma, a)
-    return torch.cat((F.pad(a, spare), plane, F.pad(before, spare), camera), 1)
+    return torch.cat(
+        (F.pad(a, missing_channels), plane, F.pad(previous, missing_channels), camera_planes), 1
+    )

@@ -1,4 +1,4 @@
-"""Networks as files that run without this package: ONNX, programs of torch, compiled libraries."""
+"""Export of networks as files that run without this package: ONNX, programs of torch, libraries."""
 
 import json
 import os
@@ -11,33 +11,33 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from cassi.models.grid import Shaped
+from cassi.models.grid import HasShapes
 from cassi.ops._library import SCHEMAS
-from cassi.ops._plain import OURS, PLAIN
+from cassi.ops._plain import ONNX_DECOMPOSITIONS, OUR_DECOMPOSITIONS
 from cassi.solvers import LinearSystem, Statistics
 from cassi.solvers.base import Runs
 
 Method = nn.Module | Runs | Callable[[Tensor, LinearSystem], Tensor]
 
 
-class Exported(LinearSystem, Shaped, Protocol):
-    """A camera with its tensors, as a `cassi.systems.System`."""
+class ExportableCamera(LinearSystem, HasShapes, Protocol):
+    """A camera whose tensors can be listed, such as a `cassi.systems.System`."""
 
     def parameters(self) -> Iterator[Tensor]:
-        """Return what may be learned."""
+        """Return the tensors that may be learned."""
 
     def buffers(self) -> Iterator[Tensor]:
-        """Return the others."""
+        """Return the other tensors."""
 
 
 class OfMeasurement(nn.Module):
-    """y ↦ network(y, system).
+    """A method with its camera, as a module of y alone: y ↦ network(y, system).
 
     Args:
         network: one of `cassi.create_model`, any `net(y, system)`, or a `Reconstructor`.
         system: the camera.
-        example: statistics of another measurement of that camera. Where they are given, the noise
-            and the stopping points of a reconstructor are those of that measurement.
+        example: statistics of another measurement of that camera. If given, a reconstructor uses
+            the noise and the stopping points of that measurement.
     """
 
     def __init__(
@@ -51,20 +51,24 @@ class OfMeasurement(nn.Module):
         x: Tensor
         if isinstance(self.network, Runs):
             example = self.example
-            known = None if example is None else example.of_another(lambda: [(y, self.system)])
-            x = self.network.run(y, self.system, statistics=known).x
+            statistics = None if example is None else example.of_another(lambda: [(y, self.system)])
+            x = self.network.run(y, self.system, statistics=statistics).x
         else:
             x = self.network(y, self.system)
         return x
 
 
-DRAWS = (torch.normal, torch.rand, torch.randn)
-"""What gives random numbers in networks that draw them when they reconstruct."""
-READS = (
-    *(Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__index__),
-    *(Tensor.item, Tensor.tolist),
+# Functions that draw random numbers in the networks which do so when they reconstruct.
+DRAWING_FUNCTIONS = (torch.normal, torch.rand, torch.randn)
+# Functions that return the values of a tensor to Python. A trace cannot hold a decision by these.
+READING_FUNCTIONS = (
+    Tensor.__bool__,
+    Tensor.__int__,
+    Tensor.__float__,
+    Tensor.__index__,
+    Tensor.item,
+    Tensor.tolist,
 )
-"""What gives a program of Python the values of a tensor."""
 
 
 Functions = Sequence[Callable[..., object]]
@@ -72,13 +76,15 @@ Numbers = float | list["Numbers"]
 
 
 class _Record(TorchFunctionMode):
-    """Keeps what some functions return; or gives it again, in that order."""
+    """Records the results of some functions, or replays recorded results in the same order."""
 
-    def __init__(self, functions: Functions, again: Sequence[object] | None = None) -> None:
+    def __init__(
+        self, functions: Functions, replayed_values: Sequence[object] | None = None
+    ) -> None:
         super().__init__()
         self.functions = functions
-        self.kept: list[object] = []
-        self.again = None if again is None else iter(again)
+        self.recorded_values: list[object] = []
+        self.replayed_values = None if replayed_values is None else iter(replayed_values)
 
     def __torch_function__(
         self,
@@ -89,13 +95,14 @@ class _Record(TorchFunctionMode):
     ) -> object:
         if func not in self.functions:
             return func(*args, **(kwargs or {}))
-        if func is Tensor.tolist:  # tensors that are traced make it of `item`
+        # Traced tensors compute `tolist` by `item`, so both runs must call `item` equally often.
+        if func is Tensor.tolist:
             with self:
                 return _list_items(*args)
-        if self.again is not None:
-            return next(self.again)
-        self.kept.append(func(*args, **(kwargs or {})))
-        return self.kept[-1]
+        if self.replayed_values is not None:
+            return next(self.replayed_values)
+        self.recorded_values.append(func(*args, **(kwargs or {})))
+        return self.recorded_values[-1]
 
 
 def _list_items(x: Tensor) -> Numbers:
@@ -103,13 +110,13 @@ def _list_items(x: Tensor) -> Numbers:
 
 
 def export(
-    network: Method, system: Exported, example: Tensor | None = None
+    network: Method, system: ExportableCamera, example: Tensor | None = None
 ) -> torch.export.ExportedProgram:
     """Return a network with its camera as a program of torch: y → x.
 
-    Random numbers that the network draws are constants of it, those after `torch.manual_seed(0)`.
-    So are the noise and everything that the network decides by values, where an example is given:
-    numbers of iterations, ranks, which branch is taken. The signal level is that of every y.
+    Random numbers of the network become constants of the program, drawn after
+    `torch.manual_seed(0)`. With an example, the noise and all decisions by values become constants
+    too: numbers of iterations, ranks, branches. The signal level is computed for every y.
 
     Args:
         network: one of `cassi.create_model`, any `net(y, system)`, or a `Reconstructor`.
@@ -118,19 +125,19 @@ def export(
     """
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-    like = next(iter([*system.parameters(), *system.buffers()]))
-    y = torch.zeros(1, *system.measurement_shape, dtype=like.dtype, device=like.device)
+    tensor = next(iter([*system.parameters(), *system.buffers()]))
+    y = torch.zeros(1, *system.measurement_shape, dtype=tensor.dtype, device=tensor.device)
     module = OfMeasurement(network, system).eval()
-    functions: Functions = DRAWS
+    functions: Functions = DRAWING_FUNCTIONS
     with torch.no_grad():
         if example is not None:
-            y, functions = example, (*DRAWS, *READS)
-            module.example = _know(network, system, example)
-        with torch.random.fork_rng(), _Record(functions) as record:
+            y, functions = example, (*DRAWING_FUNCTIONS, *READING_FUNCTIONS)
+            module.example = _remember_statistics(network, system, example)
+        with torch.random.fork_rng(), _Record(functions) as recorder:
             torch.manual_seed(0)
             module(y)
         try:
-            with _Record(functions, record.kept):
+            with _Record(functions, recorder.recorded_values):
                 return torch.export.export(module, (y,), strict=False)
         except GuardOnDataDependentSymNode as error:
             name = type(network).__name__
@@ -139,23 +146,24 @@ def export(
             ) from error
 
 
-def _know(network: Method, system: LinearSystem, y: Tensor) -> Statistics:
-    """Return the statistics of a measurement, with what a reconstructor remembers of it."""
-    found = Statistics(lambda: [(y, system)])
+def _remember_statistics(network: Method, system: LinearSystem, y: Tensor) -> Statistics:
+    """Return the statistics of y, including the results that a reconstructor caches in them."""
+    statistics = Statistics(lambda: [(y, system)])
     if isinstance(network, Runs):
-        network.run(y, system, statistics=found)
-    return found
+        network.run(y, system, statistics=statistics)
+    return statistics
 
 
 def export_plain(
-    network: Method, system: Exported, example: Tensor | None = None
+    network: Method, system: ExportableCamera, example: Tensor | None = None
 ) -> torch.export.ExportedProgram:
-    """Return the program of `export` with our operators written as those of torch."""
+    """Return the program of `export` with our operators replaced by operators of torch."""
     program = export(network, system, example)
     with torch.no_grad():
-        plain = program.run_decompositions(torch.export.default_decompositions() | OURS)
-    _check_plain(plain)
-    return plain
+        table = torch.export.default_decompositions() | OUR_DECOMPOSITIONS
+        plain_program = program.run_decompositions(table)
+    _check_plain(plain_program)
+    return plain_program
 
 
 def _check_plain(program: torch.export.ExportedProgram) -> None:
@@ -171,46 +179,46 @@ def _check_plain(program: torch.export.ExportedProgram) -> None:
 def export_torch(
     program: torch.export.ExportedProgram,
     path: str | os.PathLike[str],
-    about: Mapping[str, str] | None = None,
+    metadata: Mapping[str, str] | None = None,
 ) -> None:
     """Write a program of `export_plain` as a file that `torch.export.load` reads.
 
     Args:
         program: y → x.
         path: of the file, `.pt2`.
-        about: is written as `about.json` into the file.
+        metadata: written as `about.json` into the file.
     """
-    torch.export.save(program, path, extra_files={"about.json": json.dumps(dict(about or {}))})
+    torch.export.save(program, path, extra_files={"about.json": json.dumps(dict(metadata or {}))})
 
 
 def export_operators(
     program: torch.export.ExportedProgram,
     path: str | os.PathLike[str],
-    about: Mapping[str, str] | None = None,
+    metadata: Mapping[str, str] | None = None,
 ) -> None:
     """Write a program of `export`, and beside it our compiled operators and their schemas.
 
-    These are `operators.so`, which needs nothing but torch, for the platform that it was built for,
-    and `operators.txt`.
+    The operators are `operators.so`, which needs torch only and runs on the platform that it was
+    built for. The schemas are `operators.txt`.
 
     Args:
         program: y → x.
         path: of the file, `.pt2`.
-        about: is written as `about.json` into the file.
+        metadata: written as `about.json` into the file.
     """
-    found = [file for file in torch.ops.loaded_libraries if Path(file).name == "_cpu.so"]
-    if not found:
+    libraries = [file for file in torch.ops.loaded_libraries if Path(file).name == "_cpu.so"]
+    if not libraries:
         raise RuntimeError("this installation has no compiled operators")
-    export_torch(program, path, about)
-    shutil.copyfile(found[0], Path(path).with_name("operators.so"))
-    lines = [name + rest for name, rest in SCHEMAS.items()]
+    export_torch(program, path, metadata)
+    shutil.copyfile(libraries[0], Path(path).with_name("operators.so"))
+    lines = [name + signature for name, signature in SCHEMAS.items()]
     Path(path).with_name("operators.txt").write_text("\n".join(lines))
 
 
 def export_compiled(
     program: torch.export.ExportedProgram,
     path: str | os.PathLike[str],
-    about: Mapping[str, str] | None = None,
+    metadata: Mapping[str, str] | None = None,
 ) -> None:
     """Compile a program of `export_plain` to a library, by AOTInductor.
 
@@ -220,10 +228,10 @@ def export_compiled(
     Args:
         program: y → x.
         path: of the file, `.pt2`.
-        about: is written as metadata into the file.
+        metadata: written as metadata into the file.
     """
-    # Frozen: weights are constants, which convolutions take in the order that they like best.
-    settings = {"freezing": True, "aot_inductor.metadata": dict(about or {})}
+    # With "freezing" the weights are constants, and the compiler reorders them for convolutions.
+    settings = {"freezing": True, "aot_inductor.metadata": dict(metadata or {})}
     torch._inductor.aoti_compile_and_package(
         program, package_path=os.fspath(path), inductor_configs=settings
     )
@@ -231,23 +239,23 @@ def export_compiled(
 
 def export_onnx(
     network: Method,
-    system: Exported,
+    system: ExportableCamera,
     path: str | os.PathLike[str],
     example: Tensor | None = None,
-    about: Mapping[str, str] | None = None,
+    metadata: Mapping[str, str] | None = None,
 ) -> None:
     """Write a network with its camera as an ONNX file: input `y`, output `x`.
 
-    The file holds one camera, one measurement `(1, K, H', W')` and float32. The operators of the
-    camera are written as the sums and products that they stand for. Random numbers that a network
-    draws are those after `torch.manual_seed(0)`.
+    The file is for one camera, one measurement `(1, K, H', W')` at a time, and float32. The
+    operators of the camera are written as sums and products. Random numbers that a network draws
+    are those after `torch.manual_seed(0)`.
 
     Args:
         network: one of `cassi.create_model`, any `net(y, system)`, or a `Reconstructor`.
         system: a camera of one shot whose bands move by whole pixels.
         path: of the file.
         example: see `export`.
-        about: is written as metadata into the file.
+        metadata: written as metadata into the file.
     """
     program = export(network, system, example)
     if any(node.target is torch.ops.aten.linalg_eigh.default for node in program.graph.nodes):
@@ -256,17 +264,21 @@ def export_onnx(
             "torch or a compiled library"
         )
     with torch.no_grad():
-        program = program.run_decompositions(torch.export.default_decompositions() | PLAIN)
+        table = torch.export.default_decompositions() | ONNX_DECOMPOSITIONS
+        program = program.run_decompositions(table)
         _check_plain(program)
-        # Not optimized: constants folded here change PADUT by 0.07. Those who read it optimize it.
-        written = torch.onnx.export(
-            *(program, (), None),
+        # Without optimization: folding constants here changes the result of PADUT by 0.07. Runtimes
+        # optimize the file when they load it.
+        onnx_program = torch.onnx.export(
+            program,
+            (),
+            None,
             dynamo=True,
             verbose=False,
             optimize=False,
             input_names=["y"],
             output_names=["x"],
         )
-    assert written is not None
-    written.model.metadata_props.update(about or {})
-    written.save(os.fspath(path))
+    assert onnx_program is not None
+    onnx_program.model.metadata_props.update(metadata or {})
+    onnx_program.save(os.fspath(path))

@@ -1,4 +1,8 @@
-"""Cameras as networks see them, and the grids on which networks keep their bands."""
+"""Cameras as networks need them, and cubes whose bands are moved along the dispersion.
+
+A *sheared* cube `(B, C, H, W')` has each band at the detector columns that the band falls on, with
+zeros beside it. An unsheared one, `(B, C, H, W)`, has all bands on the same pixels of the scene.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar, runtime_checkable
@@ -10,12 +14,12 @@ from torch import Tensor, nn
 from cassi import ops
 from cassi.solvers import LinearSystem
 
-Strength = TypeVar("Strength")
+NoiseLevel = TypeVar("NoiseLevel")
 
 
 @runtime_checkable
-class Shaped(Protocol):
-    """A camera that says how large cubes and measurements are; see `cassi.systems.System`."""
+class HasShapes(Protocol):
+    """A camera with the shapes of its cubes and measurements; see `cassi.systems.System`."""
 
     @property
     def cube_shape(self) -> tuple[int, int, int]:
@@ -26,19 +30,19 @@ class Shaped(Protocol):
         """(K, H', W')."""
 
 
-def shaped(system: LinearSystem) -> Shaped:
-    """Return a camera that says its shapes; raise a TypeError for any other."""
-    if not isinstance(system, Shaped):
+def shaped(system: LinearSystem) -> HasShapes:
+    """Return the camera if it has `cube_shape`; raise a TypeError otherwise."""
+    if not isinstance(system, HasShapes):
         raise TypeError(f"expected a camera with cube_shape, got {type(system).__name__}")
     return system
 
 
 class Camera(LinearSystem, Protocol):
-    """What a network needs of a camera; see `cassi.systems.SDCassi`."""
+    """The attributes of a camera that networks use; see `cassi.systems.SDCassi`."""
 
     bands: int
     step: int
-    """Pixels per band; rounded, where there are offsets."""
+    """Dispersion, pixels per band; a rounded mean if the camera was made from offsets."""
     axis: int
     mask: Tensor
     """`(K, 1|C, H, W)`, or `(B, K, 1|C, H, W)`: a mask per sample."""
@@ -52,8 +56,8 @@ class Camera(LinearSystem, Protocol):
         """(K, H', W')."""
 
 
-class Turned:
-    """A camera that disperses along rows, seen with rows and columns exchanged."""
+class TransposedCamera:
+    """A camera that disperses along rows, with rows and columns exchanged."""
 
     axis = -1
 
@@ -81,11 +85,12 @@ class Turned:
         return self.system.data_step(v.mT, y.mT, rho).mT
 
 
-class Aligned:
-    """Any camera, seen as one that moves its bands by whole pixels, the leftmost one by none.
+class AlignedCamera:
+    """Any camera, as one that moves its bands by whole pixels from the first column on.
 
-    Its measurement is the part of the detector on which the bands then lie, zeros where there is
-    none. Bands are taken to begin at the nearest whole pixel; the operators are the camera's own.
+    The offsets are rounded to whole pixels, and the smallest becomes 0. The measurement is the
+    window of the detector that bands at these offsets fall on; it is zero where the window reaches
+    beyond the detector. The operators are the camera's own, so data steps stay exact.
     """
 
     axis = -1
@@ -93,18 +98,18 @@ class Aligned:
     def __init__(self, system: Camera) -> None:
         self.system, self.mask = system, system.mask
         self.bands, self.step = system.bands, system.step
-        nearest = [round(offset) for offset in system.offsets]
-        first = min(nearest)
-        self.offsets = tuple(float(start - first) for start in nearest)
-        shots, height, detector = system.measurement_shape
-        width = system.mask.shape[-1] + max(nearest) - first
+        nearest_offsets = [round(offset) for offset in system.offsets]
+        first_column = min(nearest_offsets)
+        self.offsets = tuple(float(start - first_column) for start in nearest_offsets)
+        shots, height, detector_width = system.measurement_shape
+        width = system.mask.shape[-1] + max(nearest_offsets) - first_column
         self.measurement_shape = shots, height, width
-        self.pads = (-first, first + width - detector)
-        self.cuts = (first, detector - first - width)
+        self.window_padding = (-first_column, first_column + width - detector_width)
+        self.detector_padding = (first_column, detector_width - first_column - width)
 
     def window(self, y: Tensor) -> Tensor:
-        """Cut a measurement of the camera: `(B, 1, H, D)` → `(B, 1, H, W')`."""
-        return F.pad(y, self.pads)
+        """Cut or pad a measurement of the camera: `(B, 1, H, D)` → `(B, 1, H, W')`."""
+        return F.pad(y, self.window_padding)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Simulate the measurement."""
@@ -112,21 +117,25 @@ class Aligned:
 
     def adjoint(self, y: Tensor) -> Tensor:
         """Apply the transpose."""
-        return self.system.adjoint(F.pad(y, self.cuts))
+        return self.system.adjoint(F.pad(y, self.detector_padding))
 
     def pinv(self, y: Tensor) -> Tensor:
         """Apply the Moore–Penrose inverse of the camera."""
-        return self.system.pinv(F.pad(y, self.cuts))
+        return self.system.pinv(F.pad(y, self.detector_padding))
 
     def data_step(self, v: Tensor, y: Tensor, rho: float | Tensor = 0.0) -> Tensor:
-        """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖², where y is known."""
-        whole = F.pad(y, self.cuts)
-        if min(self.pads) < 0:  # what was cut off is as v says
-            simulated = self.system(v)
-            whole = whole + simulated - F.pad(self.window(simulated), self.cuts)
+        """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖² over the detector pixels of the window."""
+        detector_y = F.pad(y, self.detector_padding)
+        if min(self.window_padding) < 0:
+            # The window leaves out detector columns. There the simulation of v takes the place of
+            # the measurement, so the residual is zero and those columns do not change x.
+            simulation = self.system(v)
+            simulated_window = F.pad(self.window(simulation), self.detector_padding)
+            detector_y = detector_y + simulation - simulated_window
         if isinstance(rho, Tensor) and tuple(rho.shape[-3:]) == self.measurement_shape:
-            rho = F.pad(rho, self.cuts, value=torch.inf)  # no influence where nothing is known
-        return self.system.data_step(v, whole, rho)
+            # An infinite ρ takes the columns outside of the window out of the data step.
+            rho = F.pad(rho, self.detector_padding, value=torch.inf)
+        return self.system.data_step(v, detector_y, rho)
 
 
 def camera_mask(system: Camera) -> Tensor:
@@ -135,44 +144,46 @@ def camera_mask(system: Camera) -> Tensor:
     return mask[:, 0] if mask.ndim == 5 else mask
 
 
-def windows(y: Tensor, system: Camera) -> Tensor:
-    """Return the part of y that each band falls on, shifted back: `(B, 1, H, W')` → `(B, C, H, W)`.
+def band_windows(y: Tensor, system: Camera) -> Tensor:
+    """Return the part of y that each band falls on: `(B, 1, H, W')` → `(B, C, H, W)`.
 
-    The adjoint of a camera without a mask.
+    This is the adjoint of a camera without a mask.
     """
     width = system.mask.shape[-1]
-    if isinstance(system, Aligned):
-        return torch.cat([y[..., start : start + width] for start in offsets(system)], 1)
+    if isinstance(system, AlignedCamera):
+        return torch.cat([y[..., start : start + width] for start in column_offsets(system)], 1)
     return ops.adjoint(y, y.new_ones(system.mask.shape[-2:]), system.bands, system.step)
 
 
-def overlay(x: Tensor, system: Camera) -> Tensor:
-    """Sum bands where they fall, the adjoint of `windows`: `(B, C, H, W)` → `(B, 1, H, W')`."""
-    if isinstance(system, Aligned):
-        shifts = offsets(system)
+def sum_windows(x: Tensor, system: Camera) -> Tensor:
+    """Add each band to its window: `(B, C, H, W)` → `(B, 1, H, W')`.
+
+    This is the adjoint of `band_windows`.
+    """
+    if isinstance(system, AlignedCamera):
+        shifts = column_offsets(system)
         pads = [(start, max(shifts) - start) for start in shifts]
         return torch.stack([F.pad(x[:, c], pad) for c, pad in enumerate(pads)], 1).sum(1, True)
     return ops.forward(x, x.new_ones(system.mask.shape[-2:]), system.step)
 
 
-def offsets(system: Camera) -> list[int]:
-    """Return how many columns each band is moved to the right, of a camera as `recover` sees it."""
+def column_offsets(system: Camera) -> list[int]:
+    """Return the columns that each band is moved to the right, for a camera with whole offsets."""
     return [int(offset) for offset in system.offsets]
 
 
-class Wide:
-    """A camera behind a crop: it sees the first W of W' columns of a cube.
+class CroppingCamera:
+    """A camera that measures the first W of the W' columns of a cube `(B, C, H, W')`.
 
-    A wide cube is `(B, C, H, W')`. Networks that move the bands apart by rolling them over W'
-    columns, and together again before each denoiser, meet the mask in the first W columns of the
-    cube that is together: what lies to the right of those is context for the denoiser only, and a
-    data step leaves it as it is.
+    Some networks shear the cube by rolling its bands over W' columns, and roll them back before
+    each denoiser. In the cube that was rolled back, the mask covers only the first W columns. The
+    columns to the right of these give the denoiser context; a data step does not change them.
     """
 
     def __init__(self, system: Camera) -> None:
         self.system = system
         self.width = system.mask.shape[-1]
-        self.extra = max(offsets(system))
+        self.extra = max(column_offsets(system))
 
     def __call__(self, x: Tensor) -> Tensor:
         """Simulate the measurement: `(B, C, H, W')` → `(B, 1, H, W')`."""
@@ -190,8 +201,8 @@ class Wide:
         """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖²; v and the result are `(B, C, H, W')`."""
         if self.extra == 0:
             return self.system.data_step(v, y, rho)
-        seen = self.system.data_step(v[..., : self.width], y, rho)
-        return torch.cat((seen, v[..., self.width :]), -1)
+        image = self.system.data_step(v[..., : self.width], y, rho)
+        return torch.cat((image, v[..., self.width :]), -1)
 
 
 def roll_bands(x: Tensor, shifts: Sequence[int]) -> Tensor:
@@ -200,10 +211,11 @@ def roll_bands(x: Tensor, shifts: Sequence[int]) -> Tensor:
     return torch.stack(bands, 1)
 
 
-def place_bands(x: Tensor, shifts: Sequence[int], extra: int) -> Tensor:
-    """Put each band among zeros: `(B, C, H, W)` → `(B, C, H, W + extra)`."""
+def shear_bands(x: Tensor, shifts: Sequence[int], padding: int) -> Tensor:
+    """Shear a cube, with zeros beside each band: `(B, C, H, W)` → `(B, C, H, W + padding)`."""
     bands = [
-        F.pad(band, (shift, extra - shift)) for band, shift in zip(x.unbind(1), shifts, strict=True)
+        F.pad(band, (shift, padding - shift))
+        for band, shift in zip(x.unbind(1), shifts, strict=True)
     ]
     return torch.stack(bands, 1)
 
@@ -211,12 +223,12 @@ def place_bands(x: Tensor, shifts: Sequence[int], extra: int) -> Tensor:
 def initial_cube(y: Tensor, system: Camera) -> Tensor:
     """Return the windows of y at the scale of one band, 2/C · y: `(B, 1, H, W')` → `(B, C, H, W)`.
 
-    Masks of simulations pass about half of the light, so that Σ m·x is about C/2 bands. The cube
-    is laid out with its bands innermost.
+    Simulated masks transmit about half of the light, so a detector pixel holds the sum of about C/2
+    bands. The cube has its bands innermost in memory.
 
     Source: Cai et al., "Mask-guided spectral-wise transformer", CVPR 2022, equation 4.
     """
-    return windows(y * 2 / system.bands, system).contiguous(memory_format=torch.channels_last)
+    return band_windows(y * 2 / system.bands, system).contiguous(memory_format=torch.channels_last)
 
 
 def band_masks(y: Tensor, system: Camera) -> Tensor:
@@ -226,14 +238,17 @@ def band_masks(y: Tensor, system: Camera) -> Tensor:
 
 
 def moved_masks(y: Tensor, system: Camera) -> Tensor:
-    """Return the mask of each band where it falls, zeros around it: `(1|B, C, H, W')`."""
-    return place_bands(band_masks(y, system), offsets(system), y.shape[-1] - system.mask.shape[-1])
+    """Return the sheared masks, each band at its detector columns: `(1|B, C, H, W')`."""
+    return shear_bands(
+        band_masks(y, system), column_offsets(system), y.shape[-1] - system.mask.shape[-1]
+    )
 
 
-class Sensing:
-    """A camera whose bands already lie where they fall, and whose mask is any matrix Φ.
+class ShearedCamera:
+    """A camera of sheared cubes: A x = Σ_c Φ_c ⊙ x_c.
 
-    A x = Σ_c Φ_c ⊙ x_c
+    Args:
+        matrix: Φ, `(1|B, C, H, W')`, of any values.
     """
 
     def __init__(self, matrix: Tensor) -> None:
@@ -256,25 +271,28 @@ class Sensing:
         return ops.data_step(v, y, self.matrix, 0, rho)
 
 
-def gather_bands(x: Tensor, shifts: Sequence[int], width: int) -> Tensor:
-    """Cut each band out where it falls: `(B, C, H, W')` → `(B, C, H, width)`."""
+def unshear_bands(x: Tensor, shifts: Sequence[int], width: int) -> Tensor:
+    """Cut the window of each band out of a sheared cube: `(B, C, H, W')` → `(B, C, H, width)`."""
     bands = [
         band[..., shift : shift + width] for band, shift in zip(x.unbind(1), shifts, strict=True)
     ]
     return torch.stack(bands, 1)
 
 
-def in_place(
-    denoise: Callable[[Tensor, Strength], Tensor], shifts: Sequence[int], width: int, columns: int
-) -> Callable[[Tensor, Strength], Tensor]:
-    """Return a prior of cubes as one of cubes whose bands lie where they fall on the detector.
+def on_sheared_cubes(
+    denoise: Callable[[Tensor, NoiseLevel], Tensor], shifts: Sequence[int], width: int, columns: int
+) -> Callable[[Tensor, NoiseLevel], Tensor]:
+    """Wrap a denoiser of cubes `(B, C, H, width)` as one of sheared cubes `(B, C, H, columns)`.
 
-    Returns:
-        Bands in place `(B, C, H, W')` and strength → the same.
+    Args:
+        denoise: (cube, noise level) → cube.
+        shifts: detector column where each band begins.
+        width: columns of the cube.
+        columns: columns of the detector.
     """
 
-    def prior(v: Tensor, sigma: Strength) -> Tensor:
-        return place_bands(denoise(gather_bands(v, shifts, width), sigma), shifts, columns - width)
+    def prior(v: Tensor, sigma: NoiseLevel) -> Tensor:
+        return shear_bands(denoise(unshear_bands(v, shifts, width), sigma), shifts, columns - width)
 
     return prior
 
@@ -282,18 +300,19 @@ def in_place(
 def mix_measurement(
     layer: nn.Conv2d, y: Tensor, masks: Tensor, system: Camera, scale: float = 1.0
 ) -> Tensor:
-    """Mix y and the masks of `moved_masks` into a cube `(B, C, H, W')`, its bands where they fall.
+    """Mix y and the masks of `moved_masks` into a sheared cube `(B, C, H, W')`.
 
-    A 1×1 convolution of 2C channels: scale·y where band c falls, and the mask there. Of the first C
-    channels it needs no image: y is the same in all of them, so what is left is one weight per band
-    and column.
+    The result is that of a 1×1 convolution of 2C channels: the C windows of scale·y at the columns
+    of their bands, and the C sheared masks.
 
     Source: Cai et al., "Degradation-aware unfolding half-shuffle transformer", NeurIPS 2022.
     """
+    # The first C channels all hold scale·y, or zero where the band does not fall. Their part of the
+    # convolution is therefore y times one weight per band and column; it needs no C images.
     width = system.mask.shape[-1]
     ones = y.new_ones(1, system.bands, 1, width)
-    reached = place_bands(ones, offsets(system), y.shape[-1] - width)
-    of_y, of_mask = layer.weight.chunk(2, 1)
-    per_column = F.conv2d(reached, of_y) * scale
-    guess = F.linear(masks.permute(0, 2, 3, 1), of_mask.flatten(1), layer.bias)
-    return guess.permute(0, 3, 1, 2) + per_column * y
+    is_reached = shear_bands(ones, column_offsets(system), y.shape[-1] - width)
+    y_weights, mask_weights = layer.weight.chunk(2, 1)
+    column_weights = F.conv2d(is_reached, y_weights) * scale
+    mask_part = F.linear(masks.permute(0, 2, 3, 1), mask_weights.flatten(1), layer.bias)
+    return mask_part.permute(0, 3, 1, 2) + column_weights * y

@@ -1,4 +1,4 @@
-"""A trained network as it is used: a reconstructor in a precision, on cameras it fits, refined."""
+"""A trained network as a reconstructor: precision, check of the camera, and refinement."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from cassi.checks import check_cube
-from cassi.models.grid import Shaped, shaped
+from cassi.models.grid import HasShapes, shaped
 from cassi.models.registry import Card
 from cassi.precision import autocast, check_precision, warn_if_slow
 from cassi.solvers import (
@@ -31,48 +31,50 @@ from cassi.solvers.linear_system import Camera, LinearSystem, good_pixels, is_ca
 from cassi.solvers.refinement import VISIBLE
 from cassi.solvers.statistics import root_mean_square
 
-SHARES = ((1.0,), (0.2, 0.8), (0.2, 0.2, 0.6), (0.1, 0.08, 0.3, 0.52))
-"""Of one to four cubes in their mean: the start's, the network's and those of the solvers that
-refine, in this order."""
-BRIGHTNESS = (*SHARES[:3], (0.0, 0.0, 0.25, 0.75))
-"""The same of their means over the bands, on average over scenes. Most of an error is there, and
-the last cube has the least of it."""
-TRUST = 6.0
-"""In what held-out pixels say of the weights of a scene, see `Lines.weigh`."""
-NEARER = (0.5, 0.75)
-"""How far towards the start's cube held-out pixels are predicted best, see `Lines.weigh`: up to the
-first the mean of the cubes stays as it is, from the second on the cube of `auto` takes its place.
-On ten scenes of CAVE's training set it is at most 0.41, on six pages of text under two coloured
-lights 0.49 to 1.29. There the mean was up to 1.8 dB below `auto`."""
-HELDOUT = 0.01
-"""Share of the detector pixels that the cubes are made without, to find the shares of a scene."""
+# The weights of one to four cubes in their mean. The order is: the cube of the start, that of the
+# network, and those of the solvers that refine.
+CUBE_WEIGHTS = ((1.0,), (0.2, 0.8), (0.2, 0.2, 0.6), (0.1, 0.08, 0.3, 0.52))
+# The usual weights of the cubes' means over the bands. `Lines.weigh` changes them for a scene. Most
+# of an error lies in these means, and the last cube has the smallest error there.
+BAND_MEAN_WEIGHTS = (*CUBE_WEIGHTS[:3], (0.0, 0.0, 0.25, 0.75))
+# The t of `Lines.weigh`: a larger value lets the weights of a scene depart further from the usual
+# ones.
+WEIGHT_TOLERANCE = 6.0
+# `Lines.weigh` returns how far from the mean of the cubes (0) towards the start's cube (1) the
+# held-out pixels are predicted best. Up to the first value the mean is kept. From the second value
+# on the cube of `auto` replaces it; between them both are blended. Measured: at most 0.41 on ten
+# training scenes of CAVE, 0.49 to 1.29 on six pages of text under two coloured lights. On those
+# pages the mean was up to 1.8 dB below `auto`.
+REPLACEMENT_RANGE = (0.5, 0.75)
+# Fraction of the detector pixels that no cube gets: they decide the weights of a scene.
+HELDOUT_FRACTION = 0.01
 
-Choose = Callable[[float], Sequence[Reconstructor]]
-"""The noise relative to the root mean square of y → methods, each from the cube before it."""
+# Noise relative to the root mean square of y → solvers, each of which starts from the cube before.
+SolverChooser = Callable[[float], Sequence[Reconstructor]]
 
 
 @dataclass(frozen=True)
-class Shipped:
-    """What is known of a network that comes with its weights: its attribute `shipped`.
+class ShippedNetwork:
+    """The attribute `shipped` of a network that comes with its weights.
 
     Attributes:
-        card: what its file says.
-        check: refuses a camera that it does not fit.
-        start: finds the first cube and the noise of the measurement; or None.
+        card: the description in the file of weights.
+        check: raises a ValueError for a camera that the network does not fit.
+        start: solver that returns the first cube and the noise of the measurement; or None.
         solvers: chooses the solvers that refine; or None.
-        doubts: tells in what a camera and a noise, relative to the root mean square of y, are
-            unlike those of the training.
+        doubts: lists how a camera, and a noise relative to the root mean square of y, differ from
+            those of the training.
     """
 
     card: Card
-    check: Callable[[Shaped], None]
+    check: Callable[[HasShapes], None]
     start: Solver | None = None
-    solvers: Choose | None = None
-    doubts: Callable[[Shaped, float], list[str]] | None = None
+    solvers: SolverChooser | None = None
+    doubts: Callable[[HasShapes, float], list[str]] | None = None
 
 
 class WeightedCamera(Camera, Protocol):
-    """A camera that leaves pixels out or weighs them; see `cassi.systems.Weighted`."""
+    """A camera with bad pixels or weights of pixels; see `cassi.systems.Weighted`."""
 
     good: Tensor
     """Bool, `(1|B, K, H', W')`, False at bad pixels."""
@@ -83,37 +85,38 @@ class WeightedCamera(Camera, Protocol):
 
 
 def is_weighted(system: LinearSystem) -> TypeGuard[WeightedCamera]:
-    """Tell whether a camera leaves pixels out or weighs them."""
+    """Tell whether a camera has bad pixels or weights of pixels."""
     return good_pixels(system) is not None
 
 
-def shipped_with(network: nn.Module) -> Shipped | None:
-    """Return what is known of a network that comes with its weights; None of any other."""
+def shipped_with(network: nn.Module) -> ShippedNetwork | None:
+    """Return the attribute `shipped` of a network that comes with its weights; else None."""
     return getattr(network, "shipped", None)
 
 
 class Inference(nn.Module):
-    """Runs a network in evaluation mode and, where asked, makes its cube consistent with y.
+    """Runs a network in evaluation mode, and may make its cube consistent with y.
 
         x₀ = start(y),  x₁ = net(y, system, x₀),  x₂, x₃, … = solvers(y, from x₁),
         x = refine(x(w)),   see `cassi.solvers.refine`
 
-    Errors of several methods are partly independent: their mean has less of them. Where there are
-    solvers, all cubes are made without some detector pixels. The weights of their means over the
-    bands are those that predict these pixels, see `cassi.solvers.heldout.Lines.weigh`: on a scene
-    unlike those of the training the network's cube gives way.
+    Errors of different methods are partly independent, so a mean of the cubes has a smaller error.
+    With `solvers`, no cube gets some held-out detector pixels. The weights w of the cubes' means
+    over the bands are those that predict these pixels (`cassi.solvers.heldout.Lines.weigh`). On a
+    scene unlike those of the training, the network's cube so gets a small weight.
 
     It is a `cassi.solvers.Reconstructor`, with one iteration.
 
     Args:
         network: `net(y, system) -> x`.
-        refined: refine the cube.
-        start: finds the first cube and what noise there is, for a network that takes them.
-        solvers: is given the noise relative to the root mean square of y, and returns the solvers
-            that go on from the cube, one after the other, before it is refined.
-        precision: one of `cassi.precision.PRECISIONS`; "auto" is what is fast on the device for a
-            network that comes with its weights, and 32-true for any other.
-        check: is given the camera before every run, to refuse one that does not fit.
+        refines: whether the cube is refined.
+        start: computes the first cube and the noise, for a network that takes them.
+        solvers: (noise relative to the root mean square of y) → solvers, which continue from the
+            cube one after another before it is refined.
+        precision: one of `cassi.precision.PRECISIONS`; "auto" is the fastest one on the device for
+            a network that comes with its weights, and 32-true for any other.
+        check: called with the camera before every run; raises a ValueError for one that does not
+            fit.
     """
 
     iterations = 1
@@ -123,20 +126,21 @@ class Inference(nn.Module):
         self,
         network: nn.Module,
         *,
-        refined: bool = False,
+        refines: bool = False,
         start: Solver | None = None,
-        solvers: Choose | None = None,
+        solvers: SolverChooser | None = None,
         precision: str = "auto",
-        check: Callable[[Shaped], None] | None = None,
+        check: Callable[[HasShapes], None] | None = None,
     ) -> None:
         super().__init__()
         check_precision(precision)
         if precision == "auto" and shipped_with(network) is None:
             precision = "32-true"
         self.network = network.eval()
-        self.refined, self.precision, self.check = refined, precision, check
+        self.refines, self.precision, self.check = refines, precision, check
         self.start, self.solvers = start, solvers
-        # The solvers are chosen for all samples of a batch.
+        # The solvers are chosen by the largest noise of a batch, so a sample's result may depend on
+        # the other samples.
         self.shares_batch = solvers is None and (start is None or start.shares_batch)
 
     @torch.no_grad()
@@ -145,7 +149,10 @@ class Inference(nn.Module):
     ) -> Tensor:
         """Reconstruct: measurement `(B, K, H', W')` → cube `(B, C, H, W)`, float32.
 
-        Statistics are those of the whole measurement, where y is a part of one.
+        Args:
+            y: measurement.
+            system: the camera.
+            statistics: those of the whole measurement if y is a part of one.
 
         Raises:
             ValueError: the camera does not fit the network.
@@ -153,7 +160,7 @@ class Inference(nn.Module):
         return self._reconstruct(self._prepare(y, system), system, statistics)[0]
 
     def _prepare(self, y: Tensor, system: LinearSystem) -> Tensor:
-        """Return the measurement without bad pixels; ValueError where the camera does not fit."""
+        """Return y with zeros at bad pixels; raise a ValueError if the camera does not fit."""
         if self.check is not None:
             self.check(shaped(system))
         warn_if_slow(self.precision, y.device)
@@ -163,188 +170,218 @@ class Inference(nn.Module):
     def begin(
         self, y: Tensor, system: LinearSystem, statistics: Statistics | None = None
     ) -> tuple[Tensor, list[Tensor], Tensor | None]:
-        """Return the network's first cube, those of its start, and the noise that this found.
+        """Return the network's first cube, the cubes of the start, and the noise of the start.
 
-        The start's are one that goes by the noise that windows show, as `auto`, and one that goes
-        by the noise of `_look`. It is the same one where that is no other noise.
+        The start returns two cubes: one with the noise that it estimates from smooth windows, as
+        `auto` does, and one with the noise of `_limit_noise`. If both noises are the same, it is
+        the same cube twice. Without a start there are none.
 
         Args:
             y: measurement `(B, K, H', W')`.
             system: the camera.
-            statistics: of the whole measurement, where y is a part of one.
+            statistics: those of the whole measurement if y is a part of one.
         """
         starts: list[Tensor] = []
         noise = None
         if self.start is not None:
-            whole = statistics or Statistics(lambda: [(y, system)])
-            found = self.start.run(y, system, statistics=whole).checked()
-            start = whole.remember(self, partial(self._look, whole, self.start, found.stopped))
-            starts.append(found.x)
+            all_statistics = statistics or Statistics(lambda: [(y, system)])
+            solution = self.start.run(y, system, statistics=all_statistics).checked()
+            start = all_statistics.remember(
+                self, partial(self._limit_noise, all_statistics, self.start, solution.stopped)
+            )
+            starts.append(solution.x)
             if start is not self.start:
-                found = start.run(y, system, statistics=whole).checked()
-            starts.append(found.x)
-            noise = found.noise
+                solution = start.run(y, system, statistics=all_statistics).checked()
+            starts.append(solution.x)
+            noise = solution.noise
         first = starts[-1] if starts else None
-        x = self._recover(y, system, statistics=statistics, start=first, noise=noise)
+        x = self._run_network(y, system, statistics=statistics, start=first, noise=noise)
         return x, starts, noise
 
     def _reconstruct(
         self, y: Tensor, system: LinearSystem, statistics: Statistics | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the cube, and the noise that was found, if any was looked for."""
-        if not self.refined:
-            x, _, found = self.begin(y, system, statistics)
-            return x, found
+        """Return the cube, and the noise of the measurement if it was estimated."""
+        if not self.refines:
+            x, _, start_noise = self.begin(y, system, statistics)
+            return x, start_noise
         lines = None
         if self.solvers is not None and is_camera(system):
             statistics = statistics or Statistics(lambda: [(y, system)])
-            lines = Lines(y, system, draw_seen(y, system, HELDOUT))
-        seen_by = lines.camera if lines else system
-        cubes, untrained, noise = self._recover_all(seen(y, seen_by), seen_by, statistics)
-        weights = turn = None
+            lines = Lines(y, system, draw_seen(y, system, HELDOUT_FRACTION))
+        heldout_camera = lines.camera if lines else system
+        cubes, start_cube, noise = self._reconstruct_all(
+            seen(y, heldout_camera), heldout_camera, statistics
+        )
+        weights = start_fraction = None
         if lines is not None and statistics is not None:
-            find = partial(self._weigh, statistics, lines, cubes)
-            weights, turn = statistics.remember(self.solvers, find)
-        x = weighted_mean(cubes, SHARES[len(cubes) - 1], weights)
-        if turn is not None and untrained is not None:
-            x = torch.lerp(x, untrained, turn.to(x).view(-1, 1, 1, 1))
-        # A cube that is not finite is for the caller to report.
+            compute = partial(self._compute_weights, statistics, lines, cubes)
+            weights, start_fraction = statistics.remember(self.solvers, compute)
+        x = weighted_mean(cubes, CUBE_WEIGHTS[len(cubes) - 1], weights)
+        if start_fraction is not None and start_cube is not None:
+            x = torch.lerp(x, start_cube, start_fraction.to(x).view(-1, 1, 1, 1))
+        # The caller reports a cube that is not finite; refining it would only take time.
         if not bool(x.isfinite().all()):
             return x, noise
-        # What plain windows alone show may be texture; what a start went by was looked into.
-        visible = VISIBLE if self.start is None else 0.0
-        x = refine(x, y, system, noise=noise, visible=visible, statistics=statistics)
+        # The noise that smooth windows show may be texture, so only a clearly visible amount of it
+        # counts. With a start, `_limit_noise` has already limited the noise by held-out pixels.
+        min_visible = VISIBLE if self.start is None else 0.0
+        x = refine(x, y, system, noise=noise, visible=min_visible, statistics=statistics)
         return x, noise
 
-    def _recover_all(
+    def _reconstruct_all(
         self, y: Tensor, system: LinearSystem, statistics: Statistics | None
     ) -> tuple[list[Tensor], Tensor | None, Tensor]:
-        """Return the cubes whose mean is the result, in the order of `SHARES`, and the noise.
+        """Return the cubes in the order of `CUBE_WEIGHTS`, the cube of `auto`, and the noise.
 
-        In between, the cube of `auto`, where the network has a start.
+        The cube of `auto` is None if the network has no start.
         """
         x, starts, noise = self.begin(y, system, statistics)
         if noise is None:
-            given: float | Literal["auto"] = getattr(self.network, "noise", "auto")
-            noise = relative_noise(y, system, given, statistics)
+            noise_setting: float | Literal["auto"] = getattr(self.network, "noise", "auto")
+            noise = relative_noise(y, system, noise_setting, statistics)
         cubes = [*starts[1:], x]
         if self.solvers is not None and bool(x.isfinite().all()):
             for method in self.solvers(float(noise.max())):
                 cubes.append(method.run(y, system, x0=cubes[-1], statistics=statistics).x)
         return cubes, starts[0] if starts else None, noise
 
-    def _weigh(self, whole: Statistics, lines: Lines, cubes: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the weights of the cubes, of the whole scene also where y is a part of it.
+    def _compute_weights(
+        self, statistics: Statistics, lines: Lines, cubes: list[Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Return the weights of the cubes `(M, B)`, and the fraction `(B,)` of `auto`'s cube.
 
-        And how much of `auto`'s cube takes the place of their mean, `(B,)`: all of it where the
-        start's predicts held-out pixels clearly better, as on pages of text under coloured light.
+        The fraction is that of `auto`'s cube in the result; the rest is the mean of the cubes. It
+        is 1 if the start's cube predicts held-out pixels clearly better, as on pages of text under
+        coloured light.
         """
-        y, camera = whole.brightest()
+        # A part of a scene gets the weights of the whole scene, so that parts fit each other.
+        y, camera = statistics.brightest()
         y = seen(y, camera)
         if is_camera(camera) and not (y.shape == lines.y.shape and torch.equal(y, lines.y)):
-            lines = Lines(y, camera, draw_seen(y, camera, HELDOUT))
-            cubes = self._recover_all(seen(y, lines.camera), lines.camera, whole)[0]
-        at = len(cubes) - 1
-        weights, nearest = lines.weigh(cubes, SHARES[at], BRIGHTNESS[at], TRUST)
-        return weights, ((nearest - NEARER[0]) / (NEARER[1] - NEARER[0])).clamp(0, 1)
+            lines = Lines(y, camera, draw_seen(y, camera, HELDOUT_FRACTION))
+            cubes = self._reconstruct_all(seen(y, lines.camera), lines.camera, statistics)[0]
+        index = len(cubes) - 1
+        weights, start_position = lines.weigh(
+            cubes, CUBE_WEIGHTS[index], BAND_MEAN_WEIGHTS[index], WEIGHT_TOLERANCE
+        )
+        low, high = REPLACEMENT_RANGE
+        return weights, ((start_position - low) / (high - low)).clamp(0, 1)
 
     @torch.no_grad()
-    def _look(self, statistics: Statistics, start: Solver, found: StoppingPoint | None) -> Solver:
-        """Return the start, told of the noise where windows show more than there can be.
+    def _limit_noise(
+        self, statistics: Statistics, start: Solver, stopping_point: StoppingPoint | None
+    ) -> Solver:
+        """Return the start with a smaller noise, if held-out pixels show less than smooth windows.
 
-        A start that looked at no pixels held out is taken as it is, and so is one that by them has
-        all noise to be texture. Otherwise the network goes on from what it found without them. What
-        it misses them by is texture as well as noise: where that is less than the noise that
-        windows show, it is all there can be.
+        The start is returned as it is if it held out no pixels, or if its stopping point took all
+        of the estimated noise for texture (factor 0).
         """
-        if found is None or found.factor == 0 or found.x is None:
+        # Smooth windows may take texture for noise. The network reconstructs without the held-out
+        # pixels, and its error there holds the noise and the texture that it misses. So this error
+        # is an upper bound of the noise, and replaces a larger estimate of the windows.
+        if stopping_point is None or stopping_point.factor == 0 or stopping_point.x is None:
             return start
-        lines, shown = found.lines, statistics.noise.to(found.x)
+        lines, window_noise = stopping_point.lines, statistics.noise.to(stopping_point.x)
         y, camera = lines.camera.without_bad_pixels(lines.y), lines.camera
-        x = self._recover(y, camera, statistics=statistics, start=found.x, noise=shown)
-        size = root_mean_square(lines.y.flatten()[None])[0] / statistics.size.mean()
-        level, share = torch.stack((shown.mean(), size.to(shown.dtype))).tolist()
-        missed = lines.error(x) * share
-        return start if missed >= level else replace(start, noise=missed, heldout=0.0)
+        x = self._run_network(
+            y, camera, statistics=statistics, start=stopping_point.x, noise=window_noise
+        )
+        # The error is relative to the root mean square of the lines, the noise to that of all y.
+        scale = root_mean_square(lines.y.flatten()[None])[0] / statistics.size.mean()
+        # One transfer from the device for both numbers.
+        values = torch.stack((window_noise.mean(), scale.to(window_noise.dtype)))
+        window_level, error_scale = values.tolist()
+        heldout_error = lines.error(x) * error_scale
+        if heldout_error >= window_level:
+            return start
+        return replace(start, noise=heldout_error, heldout=0.0)
 
-    def _recover(
-        self, y: Tensor, system: LinearSystem, **known: Tensor | Statistics | None
+    def _run_network(
+        self, y: Tensor, system: LinearSystem, **inputs: Tensor | Statistics | None
     ) -> Tensor:
-        """Run the network; of what is known it is given what it takes."""
-        more = {
+        """Run the network with those inputs that it accepts by an attribute `takes_…`."""
+        accepted_inputs = {
             key: value
-            for key, value in known.items()
+            for key, value in inputs.items()
             if value is not None and getattr(self.network, f"takes_{key}", False)
         }
+        # A network that reads y itself gets a measurement without gaps.
         if is_weighted(system) and not getattr(self.network, "sees_operators", False):
             y, system = fill_in(y, system), system.unweighted
         with autocast(self.precision, y.device):
-            x: Tensor = self.network(y, system, **more)
+            x: Tensor = self.network(y, system, **accepted_inputs)
         check_cube(self.network, x, (len(y), *shaped(system).cube_shape))
         return x.float()
 
     @torch.no_grad()
-    def run(self, y: Tensor, system: LinearSystem, **given: Unpack[Options]) -> Solution:
+    def run(self, y: Tensor, system: LinearSystem, **options: Unpack[Options]) -> Solution:
         """Reconstruct y `(B, K, H', W')` and report how it went; see `cassi.solvers.Reconstructor`.
 
         It takes no first cube, and has one iteration and no objective.
         """
-        _, callback, _, statistics = take(given, "network")
+        _, callback, _, statistics = take(options, "network")
         start = time.perf_counter()
         y = self._prepare(y, system)
         x, noise = self._reconstruct(y, system, statistics)
-        # Reading a number also waits for a GPU to be done.
+        # Reading a value also waits for the GPU, so the time below is that of the whole run.
         if not bool(x.isfinite().all()):
             raise ValueError("the network's cube is not finite; check scale, dark and the mask")
-        found = one_iteration(x, y, system, time.perf_counter() - start, callback)
-        return replace(found, noise=noise)
+        solution = one_iteration(x, y, system, time.perf_counter() - start, callback)
+        return replace(solution, noise=noise)
 
 
 @torch.no_grad()
 def fill_in(y: Tensor, system: WeightedCamera) -> Tensor:
-    r"""Fill the bad pixels of a measurement in from the good ones G around them.
+    r"""Fill the bad pixels of a measurement from the good pixels G around them.
 
         y_i ← (A1)_i · Σ_{j ∈ W_i ∩ G} y_j / Σ_{j ∈ W_i ∩ G} (A1)_j
 
-    The light behind a pixel is as the light behind its neighbours, the code is its own. W is a
-    square around the pixel, the smallest of 3, 5, 9, … pixels that has light. It is for networks
-    that read the measurement themselves: they have learned what one looks like.
+    The brightness of the scene is that of the neighbours, the mask's pattern A1 that of the pixel
+    itself. W_i is the smallest square of 3, 5, 9, … pixels around i in which A1 is not zero.
+    Networks that read the measurement need this: they were trained with complete ones.
 
     Returns:
-        Shaped like y; zeros where nothing is good.
+        Shaped like y; zero where no pixel is good.
     """
     y = system.without_bad_pixels(y)
-    bad = ~system.good.expand_as(y)
-    whole = system.unweighted
-    flat = whole(torch.ones_like(whole.adjoint(y)))
-    light, filled, side = system.without_bad_pixels(flat), y, 3
-    while bool(bad.any()) and side < 4 * max(y.shape[-2:]):
-        above, below = (F.avg_pool2d(v, side, 1, side // 2) for v in (y, light))
-        ready = bad & (below > 0)
-        filled = torch.where(ready, flat * above / below, filled)
-        bad, side = bad & ~ready, 2 * side - 1
-    return filled
+    is_bad = ~system.good.expand_as(y)
+    full_camera = system.unweighted
+    open_light = full_camera(torch.ones_like(full_camera.adjoint(y)))
+    good_light, result, side = system.without_bad_pixels(open_light), y, 3
+    while bool(is_bad.any()) and side < 4 * max(y.shape[-2:]):
+        mean_y, mean_light = (F.avg_pool2d(v, side, 1, side // 2) for v in (y, good_light))
+        is_fillable = is_bad & (mean_light > 0)
+        result = torch.where(is_fillable, open_light * mean_y / mean_light, result)
+        is_bad, side = is_bad & ~is_fillable, 2 * side - 1
+    return result
 
 
 def prepare(
     network: nn.Module, refine: bool | Literal["auto"] = "auto", precision: str = "auto"
 ) -> Inference:
-    """Make a network ready to reconstruct.
+    """Wrap a network as a reconstructor.
 
-    `refine` makes the cube consistent with the measurement, see `cassi.solvers.refine`; "auto" does
-    so for a network that comes with its weights.
+    Args:
+        network: `net(y, system) -> x`.
+        refine: whether the cube is made consistent with the measurement, see
+            `cassi.solvers.refine`; "auto" does so for a network that comes with its weights.
+        precision: see `Inference`.
+
+    Raises:
+        ValueError: `refine` is none of these values, or the precision is unknown.
     """
     if refine not in (True, False, "auto"):
         raise ValueError(f"refine: expected true, false or auto, got {refine!r}")
-    shipped = shipped_with(network)
-    refined = shipped is not None if refine == "auto" else bool(refine)
-    if shipped is None:
-        return Inference(network, refined=refined, precision=precision)
+    shipped_network = shipped_with(network)
+    refines = shipped_network is not None if refine == "auto" else bool(refine)
+    if shipped_network is None:
+        return Inference(network, refines=refines, precision=precision)
     return Inference(
         network,
-        refined=refined,
-        start=shipped.start,
-        solvers=shipped.solvers if refined else None,
+        refines=refines,
+        start=shipped_network.start,
+        solvers=shipped_network.solvers if refines else None,
         precision=precision,
-        check=shipped.check,
+        check=shipped_network.check,
     )

@@ -29,16 +29,21 @@ def pad_to_multiple(
     x: Tensor,
     multiple: int,
     mode: Literal["replicate", "reflect", "mirror"] = "replicate",
-    least: int = 0,
+    min_size: int = 0,
 ) -> Tensor:
     """Add rows below and columns to the right until H and W are multiples of a number.
 
-    "replicate" repeats the last row and column; "reflect" mirrors the image, and replicates where
-    it is smaller than what is missing; "mirror" mirrors such an image again and again. There are at
-    least `least` rows and columns afterwards, itself a multiple.
+    "replicate" repeats the last row and column. "reflect" mirrors the image, and replicates where
+    the image is smaller than the padding. "mirror" mirrors as often as the padding needs.
+
+    Args:
+        x: images `(…, H, W)`.
+        multiple: H and W of the result are multiples of it.
+        mode: how the added pixels are filled.
+        min_size: fewest rows and columns of the result; itself a multiple.
     """
     height, width = x.shape[-2:]
-    below, right = (max(-size % multiple, least - size) for size in (height, width))
+    below, right = (max(-size % multiple, min_size - size) for size in (height, width))
     if not (below or right):
         return x
     if mode == "replicate" or (below < height and right < width):
@@ -46,26 +51,33 @@ def pad_to_multiple(
     if mode == "reflect":
         return F.pad(x, (0, right, 0, below), "replicate")
     rows, columns = (
-        _mirrored(size, size + more, x.device) for size, more in ((height, below), (width, right))
+        _mirror_indices(size, size + padding, x.device)
+        for size, padding in ((height, below), (width, right))
     )
     return x[..., rows[:, None], columns]
 
 
-def _mirrored(size: int, total: int, device: torch.device) -> Tensor:
-    # 0 1 2 3 2 1 0 1 …: the period leaves out both ends once.
+def _mirror_indices(size: int, total: int, device: torch.device) -> Tensor:
+    # The indices run 0 1 2 3 2 1 0 1 …: neither end is repeated, so a period is 2·(size - 1).
     period = max(2 * (size - 1), 1)
     position = torch.arange(total, device=device) % period
     return torch.minimum(position, period - position) if size > 1 else position
 
 
 def pixel_unshuffle(x: Tensor, side: int) -> Tensor:
-    """Return `(N, c, H, W)` as `(N, c·side², H/side, W/side)`: torch's, in a third of its time."""
+    """Return `(N, c, H, W)` as `(N, c·side², H/side, W/side)`, in the order of torch.
+
+    It takes a third of the time of `F.pixel_unshuffle`.
+    """
     blocks = x.unflatten(3, (-1, side)).unflatten(2, (-1, side))
     return blocks.permute(0, 1, 3, 5, 2, 4).flatten(1, 3)
 
 
 def pixel_shuffle(x: Tensor, side: int) -> Tensor:
-    """Return `(N, c·side², H, W)` as `(N, c, H·side, W·side)`: torch's, in a third of its time."""
+    """Return `(N, c·side², H, W)` as `(N, c, H·side, W·side)`, in the order of torch.
+
+    It takes a third of the time of `F.pixel_shuffle`.
+    """
     blocks = x.unflatten(1, (-1, side, side))
     return blocks.permute(0, 1, 4, 2, 5, 3).flatten(4, 5).flatten(2, 3)
 
@@ -90,8 +102,9 @@ class LayerNorm(nn.LayerNorm):
     """The norm of the channels of each pixel `(…, c)`, computed in the dtype of its weights."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(…, c)` to the same."""
-        # bfloat16 takes 7.3 ms for 256×256×28 on one core, float32 and the conversion 4.1 ms.
+        """Map `(…, c)` to the same shape."""
+        # The norm of 256×256×28 takes 7.3 ms in bfloat16 on one core. In float32 it takes 4.1 ms,
+        # both conversions included.
         return super().forward(x.to(self.weight.dtype)).to(x.dtype)
 
 
@@ -102,13 +115,16 @@ class InstanceNorm(nn.GroupNorm):
         super().__init__(dim, dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to the same."""
-        wide = x.to(self.weight.dtype).permute(0, 3, 1, 2)
-        return super().forward(wide).permute(0, 2, 3, 1).to(x.dtype)
+        """Map `(B, H, W, c)` to the same shape."""
+        images = x.to(self.weight.dtype).permute(0, 3, 1, 2)
+        return super().forward(images).permute(0, 2, 3, 1).to(x.dtype)
 
 
-def draw_narrow(network: nn.Module, kind: type[nn.Linear] | type[nn.Conv2d]) -> None:
-    """Draw the weights of all layers of a kind from a narrow normal distribution, with no bias."""
+def init_truncated_normal(network: nn.Module, kind: type[nn.Linear] | type[nn.Conv2d]) -> None:
+    """Draw the weights of all layers of a kind from a truncated normal; set their biases to zero.
+
+    The standard deviation is 0.02, as in the authors' codes.
+    """
     for module in network.modules():
         if isinstance(module, kind):
             nn.init.trunc_normal_(module.weight, std=0.02)
@@ -117,7 +133,7 @@ def draw_narrow(network: nn.Module, kind: type[nn.Linear] | type[nn.Conv2d]) -> 
 
 
 def pooled_mlp(width: int, outputs: int, bias: bool) -> nn.Sequential:
-    """Return the maps of pooled features `(B, width, 1, 1)` that end a net of parameters."""
+    """Return a network of pooled features: `(B, width, 1, 1)` → `(B, outputs, 1, 1)`."""
     return nn.Sequential(
         nn.Conv2d(width, width, 1),
         nn.ReLU(inplace=True),
@@ -129,48 +145,49 @@ def pooled_mlp(width: int, outputs: int, bias: bool) -> nn.Sequential:
 
 def pool_rectified(layer: nn.Conv2d, x: Tensor) -> Tensor:
     """Return the mean over all pixels of relu(1×1 convolution): `(B, C, H, W)` → `(B, c, 1, 1)`."""
-    mixed = torch.relu_(F.linear(x.permute(0, 2, 3, 1), layer.weight.flatten(1), layer.bias))
-    return mixed.mean((1, 2))[..., None, None]
+    features = torch.relu_(F.linear(x.permute(0, 2, 3, 1), layer.weight.flatten(1), layer.bias))
+    return features.mean((1, 2))[..., None, None]
 
 
 class PixelNorm(nn.Module):
     """Normalize the channels of each pixel.
 
-    Centred, LayerNorm: (x − μ)/√(σ² + 1e-5)·weight + bias. Otherwise the mean stays and there is
-    no bias, x/√(σ² + 1e-5)·weight, where σ² is the variance about the mean all the same.
+    With `subtract_mean` it is LayerNorm, (x − μ)/√(σ² + 1e-5)·weight + bias. Without it the mean
+    stays and there is no bias, x/√(σ² + 1e-5)·weight; σ² is the variance about the mean in both.
 
     Source: Zamir et al., "Restormer", CVPR 2022, its code.
     """
 
-    def __init__(self, dim: int, centred: bool = True) -> None:
+    def __init__(self, dim: int, subtract_mean: bool = True) -> None:
         super().__init__()
-        self.body = _Affine(dim, centred)
+        self.body = _Affine(dim, has_bias=subtract_mean)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return `(…, c)`."""
         weight, bias = self.body.weight, self.body.bias
-        # As wide as the weights: a variance in bfloat16 is slow, and has few digits.
-        wide = x.to(weight.dtype)
+        # Compute in the dtype of the weights: a variance in bfloat16 is slow and has few digits.
+        pixels = x.to(weight.dtype)
         if bias is not None:
-            return F.layer_norm(wide, weight.shape, weight, bias, 1e-5).to(x.dtype)
-        # Three times as fast as torch.var.
-        variance = (wide - wide.mean(-1, keepdim=True)).square().mean(-1, keepdim=True)
-        return (wide * (variance + 1e-5).rsqrt() * weight).to(x.dtype)
+            return F.layer_norm(pixels, weight.shape, weight, bias, 1e-5).to(x.dtype)
+        # These two means take a third of the time of torch.var.
+        variance = (pixels - pixels.mean(-1, keepdim=True)).square().mean(-1, keepdim=True)
+        return (pixels * (variance + 1e-5).rsqrt() * weight).to(x.dtype)
 
 
 class _Affine(nn.Module):
     bias: nn.Parameter | None
 
-    def __init__(self, dim: int, shifted: bool) -> None:
+    def __init__(self, dim: int, has_bias: bool) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(dim))
-        self.register_parameter("bias", nn.Parameter(torch.zeros(dim)) if shifted else None)
+        self.register_parameter("bias", nn.Parameter(torch.zeros(dim)) if has_bias else None)
 
 
 class Conv(nn.Conv2d):
-    """A convolution of images `(B, H, W, c)` that keeps their size; no element moves for it.
+    """A convolution of images `(B, H, W, c)` that keeps their size.
 
-    A kernel of an even size takes away a row and a column, and with its stride divides H and W.
+    The images are passed to torch as a view with channels first, without a copy. A kernel of an
+    even size takes away a row and a column; with a stride it divides H and W by the stride.
     """
 
     def __init__(
@@ -186,37 +203,42 @@ class Conv(nn.Conv2d):
         super().__init__(inputs, outputs, size, stride, padding, groups=groups, bias=bias)
 
     def forward(self, x: Tensor, *others: Tensor) -> Tensor:
-        """Map images side by side, `(B, H, W, c)` each, to `(B, H', W', c')`."""
+        """Join the channels of images `(B, H, W, c)` and convolve them: `(B, H', W', c')`."""
         images = [image.permute(0, 3, 1, 2) for image in (x, *others)]
         result = super().forward(torch.cat(images, 1) if others else images[0])
         return result.permute(0, 2, 3, 1)
 
 
-class Point(Conv):
-    """A 1×1 convolution of images `(B, H, W, c)` as a matrix product; it rounds differently."""
+class PointwiseConv(Conv):
+    """A 1×1 convolution of images `(B, H, W, c)`, computed as a matrix product.
+
+    It rounds differently from `Conv`.
+    """
 
     def __init__(self, inputs: int, outputs: int, bias: bool = False) -> None:
         super().__init__(inputs, outputs, bias=bias)
 
     def forward(self, x: Tensor, *others: Tensor) -> Tensor:
-        """Map images side by side, `(B, H, W, c)` each, to `(B, H, W, c')`."""
+        """Join the channels of images `(B, H, W, c)` and convolve them: `(B, H, W, c')`."""
+        # Summing one product per image avoids the copy that joining the images would take.
         weights = self.weight.flatten(1).split([image.shape[-1] for image in (x, *others)], 1)
-        mixed = F.linear(x, weights[0], self.bias)
+        result = F.linear(x, weights[0], self.bias)
         for image, weight in zip(others, weights[1:], strict=True):
-            mixed = mixed + F.linear(image, weight)
-        return mixed
+            result = result + F.linear(image, weight)
+        return result
 
 
-def spread(dim: int, size: int = 3, bias: bool = False) -> Conv:
+def depthwise_conv(dim: int, size: int = 3, bias: bool = False) -> Conv:
     """Return a depthwise convolution."""
     return Conv(dim, dim, size, groups=dim, bias=bias)
 
 
-CONV3, HALVE = partial(Conv, size=3), partial(Conv, size=4, stride=2)
-"""Layers of so many channels in and out, of a 3×3 kernel, and of a 4×4 that halves H and W."""
+# Make a layer from its numbers of input and output channels: a 3×3 convolution, and a 4×4
+# convolution that halves H and W.
+CONV_3X3, HALVING_CONV = partial(Conv, size=3), partial(Conv, size=4, stride=2)
 
 
-class Double(nn.ConvTranspose2d):
+class TransposedConv(nn.ConvTranspose2d):
     """A transposed convolution of images `(B, H, W, c)` to twice their size."""
 
     def __init__(
@@ -229,18 +251,18 @@ class Double(nn.ConvTranspose2d):
         return super().forward(x.permute(0, 3, 1, 2), output_size).permute(0, 2, 3, 1)
 
 
-def on_images(layer: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Apply a function of `(B, c, H, W)` to `(B, H, W, c)`; no element moves for it."""
+def apply_channels_first(layer: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Apply a function of `(B, c, H, W)` to `(B, H, W, c)`, without a copy."""
     return layer(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
 
 
-def on_pixels(layer: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Apply a function of `(B, H, W, c)` to `(B, c, H, W)`; no element moves for it."""
+def apply_channels_last(layer: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Apply a function of `(B, H, W, c)` to `(B, c, H, W)`, without a copy."""
     return layer(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
-class OnImages(nn.Module):
-    """A layer without weights of `(B, c, H, W)`, as one of `(B, H, W, c)`."""
+class ChannelsFirst(nn.Module):
+    """Apply a layer of `(B, c, H, W)` that has no weights to `(B, H, W, c)`."""
 
     def __init__(self, layer: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -248,27 +270,28 @@ class OnImages(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `(B, H, W, c)` to `(B, H', W', c')`."""
-        return on_images(self.layer, x)
+        return apply_channels_first(self.layer, x)
 
 
-def widen(x: Tensor, point: nn.Conv2d, spread: nn.Conv2d, parts: int) -> list[Tensor]:
-    """Apply a 1×1, then a 3×3 depthwise convolution to `(B, H, W, c)`, and split the channels.
-
-    Computed part by part: what follows reads compact images, and each stays below the size from
-    which the allocator returns memory to the system at once. Half the time for 2×74 channels.
-    """
-    biases = [None] * parts if spread.bias is None else spread.bias.chunk(parts)
+def pointwise_depthwise(
+    x: Tensor, pointwise: nn.Conv2d, depthwise: nn.Conv2d, parts: int
+) -> list[Tensor]:
+    """Apply a 1×1, then a 3×3 depthwise convolution to `(B, H, W, c)`, and split the channels."""
+    # Each part is computed alone. The caller then reads contiguous images, and each image stays
+    # below the size from which the allocator returns memory to the system at once. That takes half
+    # the time for 2×74 channels.
+    biases = [None] * parts if depthwise.bias is None else depthwise.bias.chunk(parts)
     results = []
-    for mixing, kernel, bias in zip(
-        point.weight.flatten(1).chunk(parts), spread.weight.chunk(parts), biases, strict=True
+    for weight, kernel, bias in zip(
+        pointwise.weight.flatten(1).chunk(parts), depthwise.weight.chunk(parts), biases, strict=True
     ):
-        image = F.linear(x, mixing).permute(0, 3, 1, 2)
+        image = F.linear(x, weight).permute(0, 3, 1, 2)
         image = F.conv2d(image, kernel, bias, padding=1, groups=len(kernel))
         results.append(image.permute(0, 2, 3, 1))
     return results
 
 
-def spread_pixels(inputs: int, outputs: int, bias: bool = False) -> nn.Sequential:
+def depthwise_bottleneck(inputs: int, outputs: int, bias: bool = False) -> nn.Sequential:
     """Return 1×1, 3×3 depthwise and 1×1 convolutions of `(B, c, H, W)` with GELU between them."""
     return nn.Sequential(
         nn.Conv2d(inputs, 64, 1, bias=bias),
@@ -282,7 +305,7 @@ def spread_pixels(inputs: int, outputs: int, bias: bool = False) -> nn.Sequentia
 class GatedFeedForward(nn.Module):
     """W₂(GELU(a) ⊙ b), where a and b are halves of depthwise(W₁x), each 2.66 times as wide as x.
 
-    With a `norm` x is normalized first, and its mean kept, see `PixelNorm`.
+    With `norm`, x first passes a `PixelNorm` that does not subtract the mean.
 
     Source: Zamir et al., "Restormer", CVPR 2022, equation 3.
     """
@@ -291,63 +314,71 @@ class GatedFeedForward(nn.Module):
 
     def __init__(self, dim: int, bias: bool = False, norm: bool = False) -> None:
         super().__init__()
-        inner = int(dim * 2.66)
-        self.norm = PixelNorm(dim, centred=False) if norm else None
-        self.project_in = Point(dim, 2 * inner)
-        self.dwconv = spread(2 * inner, bias=bias)
-        self.project_out = Point(inner, dim)
+        width = int(dim * 2.66)
+        self.norm = PixelNorm(dim, subtract_mean=False) if norm else None
+        self.project_in = PointwiseConv(dim, 2 * width)
+        self.dwconv = depthwise_conv(2 * width, bias=bias)
+        self.project_out = PointwiseConv(width, dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to the same."""
+        """Map `(B, H, W, c)` to the same shape."""
         x = x if self.norm is None else self.norm(x)
-        gate, value = widen(x, self.project_in, self.dwconv, 2)
+        gate, value = pointwise_depthwise(x, self.project_in, self.dwconv, 2)
         return self.project_out(F.gelu(gate) * value)
 
 
-def feed_forward(dim: int, factor: float, point: type[Conv] = Point) -> nn.Sequential:
+def feed_forward(dim: int, factor: float, pointwise: type[Conv] = PointwiseConv) -> nn.Sequential:
     """Return 1×1, 3×3 depthwise and 1×1 convolutions of `(B, H, W, c)` with GELU between them.
 
-    Inside there are `factor` times as many channels, rounded down; `point` makes a 1×1 convolution.
+    Args:
+        dim: channels of the input and the output.
+        factor: the channels between the 1×1 convolutions over `dim`; rounded down.
+        pointwise: class of the 1×1 convolutions.
     """
-    inner = int(dim * factor)
-    # GELU sees (B, H, W, c): its kernel for contiguous memory is twice as fast.
-    layers = (point(dim, inner), nn.GELU(), spread(inner), nn.GELU(), point(inner, dim))
-    return in_order(net=nn.Sequential(*layers))
+    width = int(dim * factor)
+    depthwise = depthwise_conv(width)
+    # GELU gets contiguous (B, H, W, c): its kernel for contiguous memory is twice as fast.
+    layers = (pointwise(dim, width), nn.GELU(), depthwise, nn.GELU(), pointwise(width, dim))
+    return named_sequence(net=nn.Sequential(*layers))
 
 
 class PreNorm(nn.Module):
-    """fn(norm(x)), under these names among the weights."""
+    """fn(norm(x)). The attributes have the names of the published weights."""
 
     def __init__(self, norm: nn.Module, fn: nn.Module) -> None:
         super().__init__()
         self.fn, self.norm = fn, norm
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to the same."""
+        """Map `(B, H, W, c)` to the same shape."""
         return self.fn(self.norm(x))
 
 
-class Residuals(nn.Sequential):
-    """x + part(x), one part after another, under their names among the weights."""
+class ResidualSequence(nn.Sequential):
+    """Replace x by x + part(x) for one part after another.
 
-    def __init__(self, *parts: nn.Module, **named: nn.Module) -> None:
-        numbered = {str(i): part for i, part in enumerate(parts)}
-        super().__init__(OrderedDict(numbered | named))
+    Keywords are the names of the parts in the state dict.
+    """
+
+    def __init__(self, *parts: nn.Module, **named_parts: nn.Module) -> None:
+        numbered_parts = {str(i): part for i, part in enumerate(parts)}
+        super().__init__(OrderedDict(numbered_parts | named_parts))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map images to the same."""
+        """Map images to the same shape."""
         for part in self:
+            # A ConvPair adds x within its last convolution, without another pass over the image.
             x = part(x, residual=x) if isinstance(part, ConvPair) else x + part(x)
         return x
 
 
-def in_order(**parts: nn.Module) -> nn.Sequential:
-    """Return parts, one after another, under their names among the weights."""
+def named_sequence(**parts: nn.Module) -> nn.Sequential:
+    """Return a sequence whose parts have the given names in the state dict."""
     return nn.Sequential(OrderedDict(parts))
 
 
 class ConvPair(nn.Sequential):
-    """Two 3×3 convolutions with a ReLU between them, and one at the end where it `rectifies`."""
+    """Two 3×3 convolutions with a ReLU between them; with `rectify` another ReLU at the end."""
 
     def __init__(self, inputs: int, outputs: int, bias: bool = True, rectify: bool = True) -> None:
         super().__init__(
@@ -359,16 +390,16 @@ class ConvPair(nn.Sequential):
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Map images `(B, inputs, H, W)`, and add a residual `(B, outputs, H, W)`."""
-        first, _, last, *end = (cast(nn.Conv2d, layer) for layer in self)
-        between = convolve3x3(x, first.weight, first.bias, rectify=True)
-        if not end:
-            return convolve3x3(between, last.weight, last.bias, residual)
-        y = convolve3x3(between, last.weight, last.bias, rectify=True)
+        first, _, second, *final_relu = (cast(nn.Conv2d, layer) for layer in self)
+        features = convolve3x3(x, first.weight, first.bias, rectify=True)
+        if not final_relu:
+            return convolve3x3(features, second.weight, second.bias, residual)
+        y = convolve3x3(features, second.weight, second.bias, rectify=True)
         return y if residual is None else residual + y
 
 
-def beside(x: Tensor, skip: Tensor) -> Tensor:
-    """Lay images `(B, c, H, W)` side by side."""
+def join_channels(x: Tensor, skip: Tensor) -> Tensor:
+    """Join the channels of images `(B, c, H, W)`."""
     return torch.cat((x, skip), 1)
 
 
@@ -380,35 +411,45 @@ def u_net(
     encoder: Iterable[Layers],
     bottom: Callable[..., Tensor],
     decoder: Iterable[Layers],
-    told: Iterator[tuple[object, ...]] | None = None,
+    block_inputs: Iterator[tuple[object, ...]] | None = None,
 ) -> Tensor:
-    """Apply parts of a U-Net to images, of any layout.
+    """Apply the layers of a U-Net to images of any layout.
 
-    `encoder` has (block, halve) of each scale, the finest first, `decoder` (double, fuse, block),
-    the finest last; `told` is what else the blocks of a scale are given, the finest first.
+    Args:
+        x: images.
+        encoder: (block, halve) of each scale, the finest first; further layers are ignored.
+        bottom: block of the coarsest scale.
+        decoder: (double, fuse, block) of each scale, the finest last.
+        block_inputs: further arguments of the blocks of each scale, the finest first.
     """
-    kept = []
+    skips = []
     for block, halve, *_ in encoder:
-        more = () if told is None else next(told)
-        x = block(x, *more)
-        kept.append((x, more))
+        arguments = () if block_inputs is None else next(block_inputs)
+        x = block(x, *arguments)
+        skips.append((x, arguments))
         x = halve(x)
-    x = bottom(x, *(() if told is None else next(told)))
+    x = bottom(x, *(() if block_inputs is None else next(block_inputs)))
     for double, fuse, block in decoder:
-        skip, more = kept.pop()
-        x = block(fuse(double(x), skip), *more)
+        skip, arguments = skips.pop()
+        x = block(fuse(double(x), skip), *arguments)
     return x
 
 
-def padded(network: Callable[[Tensor], Tensor], x: Tensor, multiple: int) -> Tensor:
-    """Return x + network(x), cropped, of images `(B, C, H, W)` of any height and width."""
+def apply_padded(network: Callable[[Tensor], Tensor], x: Tensor, multiple: int) -> Tensor:
+    """Return x + network(x) for images `(B, C, H, W)` of any height and width.
+
+    The network gets images `(B, H', W', C)` mirrored to multiples of a number; the sum is cropped.
+    """
     height, width = x.shape[-2:]
     x = pad_to_multiple(x, multiple, "mirror").permute(0, 2, 3, 1).contiguous()
     return (network(x) + x)[:, :height, :width].permute(0, 3, 1, 2)
 
 
 class UNet(nn.Module):
-    """A U-Net of images `(B, H, W, c)`, of a class that inherits `build` and `pass_through`."""
+    """Base class of U-Nets of images `(B, H, W, c)`.
+
+    A subclass makes the layers by `build` and applies them by `pass_through`.
+    """
 
     def build(
         self,
@@ -416,44 +457,52 @@ class UNet(nn.Module):
         levels: int,
         block: Callable[[int], nn.Module],
         inputs: int | None = None,
-        edge: Callable[[int, int], nn.Module] = CONV3,
-        fuse: Callable[[int, int], nn.Module] = Point,
+        edge: Callable[[int, int], nn.Module] = CONV_3X3,
+        fuse: Callable[[int, int], nn.Module] = PointwiseConv,
         halvings: int = 1,
     ) -> None:
         """Make the layers.
 
-        `dim` channels at full size are twice as many at each halving. `block` makes that of a
-        level, 0 for the finest, `edge` the first and the last layer, and `fuse` what joins the
-        coarser level and what passed by. `halvings` layers halve at each level; `pass_through`
-        applies the first.
+        Args:
+            dim: channels at full size; each halving of the image doubles them.
+            levels: number of halvings.
+            block: makes the block of a level, 0 for the finest.
+            inputs: channels of the input; `dim` if None.
+            edge: makes the first and the last layer from their input and output channels.
+            fuse: makes the layer that joins the upsampled features with those of the encoder.
+            halvings: halving layers at each level. `pass_through` applies the first; the others
+                are for other images, such as masks.
         """
         self.embedding = edge(inputs or dim, dim)
         self.encoder_layers = nn.ModuleList()
         for level in range(levels):
-            wide = dim << level
-            halves = [HALVE(wide, 2 * wide) for _ in range(halvings)]
+            channels = dim << level
+            halves = [HALVING_CONV(channels, 2 * channels) for _ in range(halvings)]
             self.encoder_layers.append(nn.ModuleList((block(level), *halves)))
         self.bottleneck = block(levels)
         self.decoder_layers = nn.ModuleList()
         for level in reversed(range(levels)):
-            wide = dim << level
-            layers = Double(2 * wide, wide), fuse(2 * wide, wide), block(level)
+            channels = dim << level
+            double = TransposedConv(2 * channels, channels)
+            layers = double, fuse(2 * channels, channels), block(level)
             self.decoder_layers.append(nn.ModuleList(layers))
         self.mapping = edge(dim, dim)
 
     def pass_through(
         self,
         x: Tensor,
-        told: Iterator[tuple[object, ...]] | None = None,
+        block_inputs: Iterator[tuple[object, ...]] | None = None,
         activate: Callable[[Tensor], Tensor] | None = None,
     ) -> Tensor:
         """Map `(B, H, W, inputs)`, H and W multiples of 2^levels, to `(B, H, W, dim)`.
 
-        `told` is what else the blocks of a level are given, the finest first; `activate` comes
-        after the embedding.
+        Args:
+            x: images.
+            block_inputs: see `u_net`.
+            activate: applied to the result of the first layer.
         """
         x = self.embedding(x)
         x = x if activate is None else activate(x)
         encoder = [cast(nn.ModuleList, layers) for layers in self.encoder_layers]
         decoder = [cast(nn.ModuleList, layers) for layers in self.decoder_layers]
-        return self.mapping(u_net(x, encoder, self.bottleneck, decoder, told))
+        return self.mapping(u_net(x, encoder, self.bottleneck, decoder, block_inputs))

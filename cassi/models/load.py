@@ -1,4 +1,4 @@
-"""Networks made by name, with the weights of their authors' files or of our own."""
+"""Creation of networks by name, and reading and writing of their weights."""
 
 import json
 import math
@@ -12,23 +12,27 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cassi.models.grid import Shaped
+from cassi.models.grid import HasShapes
 from cassi.models.inference import prepare
 from cassi.models.registry import Card as Card
 from cassi.models.registry import find_model, list_models, plugins_of
 from cassi.plugins import needed
 from cassi.priors.weights import CHECKSUM, MisfitError, digest_tensors, load_weights, read_metadata
 
-# Of numbers of bands, stages and channels that a file may ask for, and of weights it need not hold.
-_LARGEST_NUMBER, _HARMLESS = 4096, 1 << 20
-_MOST_BANDS = 512  # for which a file of weights is tried
-
-_USE = ("refined", "precision")  # settings of how a shipped network is used
+# Limits of what the metadata of a file may ask for, before memory is allocated: the largest number
+# of bands, stages or channels, and the weights that a network may have beyond twice those in the
+# file.
+_MAX_SETTING, _MAX_EXTRA_WEIGHTS = 4096, 1 << 20
+# Sizes of tensors up to this one are tried as numbers of bands, for the message that a file was
+# made for another number of bands.
+_MAX_BANDS_TRIED = 512
+# Settings of "pretrained" that `prepare` takes, not the network.
+_INFERENCE_SETTINGS = ("refined", "precision")
 
 
 def create_model(
     name: str,
-    system: Shaped | None = None,
+    system: HasShapes | None = None,
     *,
     bands: int | None = None,
     weights: str | os.PathLike[str] | None = None,
@@ -59,19 +63,25 @@ def create_model(
 
     >>> net = create_model("gap_net", bands=5, stages=2)
     """
-    shipped, count = find_model(name).shipped, None if system is None else system.cube_shape[0]
-    if shipped and None not in (bands, count) and bands != count:
+    has_weights, count = find_model(name).shipped, None if system is None else system.cube_shape[0]
+    if has_weights and None not in (bands, count) and bands != count:
         raise ValueError(f"bands: the camera has {count}, got {bands}")
-    use = {key: settings.pop(key) for key in _USE if shipped and key in settings}
+    inference_settings = {
+        key: settings.pop(key) for key in _INFERENCE_SETTINGS if has_weights and key in settings
+    }
     if bands is None:
         bands = 28 if count is None else count
     network = make_network(name, bands, weights, ema, **settings)
-    if not shipped:
+    if not has_weights:
         return network
-    ready = prepare(network, use.get("refined", True), use.get("precision", "auto"))
-    if system is not None and ready.check is not None:
-        ready.check(system)
-    return ready
+    inference = prepare(
+        network,
+        inference_settings.get("refined", True),
+        inference_settings.get("precision", "auto"),
+    )
+    if system is not None and inference.check is not None:
+        inference.check(system)
+    return inference
 
 
 def make_network(
@@ -117,7 +127,7 @@ def load_published(
         ema: where a file holds both the weights as the optimizer left them and their moving
             average, None (the default) and True take the average: PADUT, RDLUF-MixS² and
             DERNN-LNLT report figures of the average. False takes the others. Where a file holds no
-            average, None takes what there is and True raises.
+            average, None takes the weights that it holds, and True raises.
         settings: further arguments of the network's class, as in `create_model`: weights trained
             for other ones (`size`, `stages`, …) need them again.
 
@@ -140,23 +150,25 @@ def _load_into(
     ema: bool | None,
     shapes: Callable[[int], dict[str, torch.Size]],
 ) -> None:
-    """Load weights; of those of another network say whose they are.
+    """Load weights into a network; if they do not fit, name the network or bands that they fit.
 
-    `shapes` returns those of the same network for another number of bands.
+    `shapes` returns the shapes of this network's weights for another number of bands.
     """
     try:
         load_weights(network, path, ema=ema)
     except MisfitError as error:
         sizes = {
-            size for shape in error.shapes.values() for size in shape if 1 < size < _MOST_BANDS
+            size for shape in error.shapes.values() for size in shape if 1 < size < _MAX_BANDS_TRIED
         }
-        if fitting := [count for count in sorted(sizes) if shapes(count) == error.shapes]:
+        if fitting_counts := [count for count in sorted(sizes) if shapes(count) == error.shapes]:
             raise ValueError(
-                f"weights {path}: made for {fitting[0]} bands, but the camera has {bands}"
+                f"weights {path}: made for {fitting_counts[0]} bands, but the camera has {bands}"
             ) from None
-        known = list_models(shipped=False)
-        others = [other for other in known if _known_shapes(other, bands) == error.shapes]
-        hint = f"; they fit {' and '.join(others)}" if others else ""
+        names = list_models(shipped=False)
+        fitting_names = [
+            candidate for candidate in names if _known_shapes(candidate, bands) == error.shapes
+        ]
+        hint = f"; they fit {' and '.join(fitting_names)}" if fitting_names else ""
         raise ValueError(f"{error}{hint}") from None
     network.eval()
 
@@ -167,7 +179,8 @@ def _shapes(name: str, bands: int, **settings: Any) -> dict[str, torch.Size]:
         with torch.device("meta"):
             state = make_network(name, bands, **settings).state_dict()
     except (ValueError, RuntimeError, NotImplementedError):
-        return {}  # not for these bands, or it computes something of its weights
+        # The network refuses these bands, or computes with its weights, which "meta" cannot.
+        return {}
     return {key: value.shape for key, value in state.items()}
 
 
@@ -182,7 +195,7 @@ def save_model(
     Args:
         path: ends in `.safetensors`; overwritten.
         weights: the network's `state_dict`.
-        card: what they belong to.
+        card: name, settings, bands, wavelengths and training of the network.
         half: write weights of float32 in float16, in half the size; networks are made in float32
             from either. A weight beyond 65504 stays as it is.
     """
@@ -197,24 +210,30 @@ def save_model(
     }
     if plugins := card.plugins or plugins_of(card.name):
         metadata["plugins"] = json.dumps(list(plugins))
-    # Stages that share weights name the same memory twice, which the format does not have.
+    # Stages that share weights refer to the same memory, which safetensors refuses: copy them.
     tensors = {key: value.detach().cpu().contiguous().clone() for key, value in weights.items()}
     if half:
         tensors = {key: _halve(value) for key, value in tensors.items()}
-    # What follows the header does not depend on the metadata in it.
+    # The checksum is of the data after the header, which does not depend on the metadata in it.
     metadata[CHECKSUM] = digest_tensors(BytesIO(save(tensors, metadata)))
-    # Python's own writing says of a full disk what it is.
+    # Written by Python: safetensors' own writer does not report a full disk as such.
     Path(path).write_bytes(save(tensors, metadata))
 
 
 def _halve(value: Tensor) -> Tensor:
-    most = torch.finfo(torch.float16).max
-    fits = value.dtype == torch.float32 and bool((value.abs() <= most).all())
+    max_half = torch.finfo(torch.float16).max
+    fits = value.dtype == torch.float32 and bool((value.abs() <= max_half).all())
     return value.half() if fits else value
 
 
 def read_card(path: str | os.PathLike[str]) -> Card:
-    """Read what a file of weights says about itself, and check the weights by their checksum."""
+    """Read the card of a file of weights, and check the weights by their checksum.
+
+    Raises:
+        OSError: there is no such file.
+        ValueError: the file was not written by `save_model`, is damaged, needs a plugin that is not
+            loaded, or asks for a network that is too large.
+    """
     file = Path(path).expanduser()
     if not file.is_file():
         raise FileNotFoundError(f"model: no file {file}")
@@ -235,21 +254,21 @@ def read_card(path: str | os.PathLike[str]) -> Card:
             f"model {file}: it does not say what network it holds; give model=NAME "
             f"model.weights={file}"
         ) from None
-    largest = max([card.bands, *_numbers(card.settings)])
+    largest = max([card.bands, *_list_numbers(card.settings)])
     if card.name not in list_models() and (missing := needed(card.plugins)) is not None:
         raise ValueError(f"model {file}: these weights need {missing}; in Python import it first")
-    if largest > _LARGEST_NUMBER:
+    if largest > _MAX_SETTING:
         raise ValueError(
-            f"model {file}: expected a network whose settings are at most {_LARGEST_NUMBER}, "
+            f"model {file}: expected a network whose settings are at most {_MAX_SETTING}, "
             f"got {largest}"
         )
     return card
 
 
-def _numbers(value: Any) -> list[float]:
+def _list_numbers(value: Any) -> list[float]:
     if isinstance(value, dict | list):
         items = value.values() if isinstance(value, dict) else value
-        return [number for item in items for number in _numbers(item)]
+        return [number for item in items for number in _list_numbers(item)]
     return [value] if isinstance(value, int | float) else []
 
 
@@ -261,23 +280,26 @@ def load_model(path: str | os.PathLike[str]) -> tuple[nn.Module, Card]:
         ValueError: it was not written by `save_model`, or its network is not registered here.
     """
     card = read_card(path)
-    _check_claim(Path(path).expanduser(), card)
+    _check_size(Path(path).expanduser(), card)
     network = make_network(card.name, card.bands, path, **card.settings)
     return network, card
 
 
-def _check_claim(file: Path, card: Card) -> None:
-    """Refuse a network that is far larger than the file, before memory is allocated for it."""
+def _check_size(file: Path, card: Card) -> None:
+    """Raise a ValueError for a network that is far larger than its file.
+
+    The network is made on "meta", so no memory is allocated for it.
+    """
     from safetensors import safe_open
 
     with safe_open(file, framework="pt") as content:
         keys = list(content.keys())
-        stored = sum(math.prod(content.get_slice(key).get_shape()) for key in keys)
+        n_stored = sum(math.prod(content.get_slice(key).get_shape()) for key in keys)
     try:
         with torch.device("meta"):
             state = make_network(card.name, card.bands, **card.settings).state_dict()
     except (RuntimeError, NotImplementedError):
-        return  # it computes something of its weights
-    claimed = sum(value.numel() for value in state.values())
-    if claimed > 2 * stored + _HARMLESS:
-        raise ValueError(f"model {file}: its network has {claimed} weights, the file {stored}")
+        return  # the network computes with its weights, which "meta" cannot
+    n_weights = sum(value.numel() for value in state.values())
+    if n_weights > 2 * n_stored + _MAX_EXTRA_WEIGHTS:
+        raise ValueError(f"model {file}: its network has {n_weights} weights, the file {n_stored}")

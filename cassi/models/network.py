@@ -1,4 +1,4 @@
-"""What networks that reconstruct a snapshot share: checks, either axis, stages."""
+"""Base classes of networks that reconstruct a snapshot: checks, both axes, stages."""
 
 from collections.abc import Callable, Iterator
 from typing import TypeVar, TypeVarTuple
@@ -8,22 +8,22 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from cassi import ops
-from cassi.models.grid import Aligned, Camera, Turned
+from cassi.models.grid import AlignedCamera, Camera, TransposedCamera
 from cassi.models.layers import check_counts
 from cassi.solvers.base import Prior
 from cassi.solvers.linear_system import LinearSystem
 
 Result = TypeVar("Result")
-Left = TypeVar("Left")
+StageFeatures = TypeVar("StageFeatures")
 Inputs = TypeVarTuple("Inputs")
 
 
 class Network(nn.Module):
     """A network `(y, system) -> x`, for cameras of one shot, dispersed along either axis.
 
-    A subclass gives `recover`, which sees dispersion along columns only, by whole pixels to the
-    right of the first column. Of a camera that moves or warps its bands otherwise it sees the next
-    such one, see `Aligned`; what it does with the camera's own data step is exact.
+    A subclass defines `recover`. It gets cameras that disperse along the columns, by whole pixels
+    to the right of the first column. Any other camera is passed to it as an `AlignedCamera`, whose
+    data step is that of the camera.
     """
 
     def __init__(self, bands: int) -> None:
@@ -43,17 +43,17 @@ class Network(nn.Module):
         return x.mT if system.axis == -2 else x
 
     def align(self, y: Tensor, system: Camera) -> tuple[Tensor, Camera]:
-        """Return measurement and camera as `recover` sees them: `(B, 1, H, W')`."""
+        """Return the measurement `(B, 1, H, W')` and the camera that `recover` gets."""
         self._check(y, system)
         if system.axis == -2:
-            y, system = y.mT, Turned(system)
+            y, system = y.mT, TransposedCamera(system)
         if tuple(system.offsets) == ops.step_offsets(system.bands, system.step):
             return y, system
-        aligned = Aligned(system)
-        return aligned.window(y), aligned
+        aligned_camera = AlignedCamera(system)
+        return aligned_camera.window(y), aligned_camera
 
     def recover(self, y: Tensor, system: Camera) -> Tensor:
-        """Reconstruct where `system.axis` is -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
+        """Reconstruct from a camera with axis -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
         raise NotImplementedError
 
     def _check(self, y: Tensor, system: Camera) -> None:
@@ -76,21 +76,24 @@ class Network(nn.Module):
             )
 
 
-def compute(part: Callable[[*Inputs], Result], *inputs: *Inputs, checkpointing: bool) -> Result:
-    """Apply a part of a network; with checkpointing its gradient computes its inside again."""
+def compute(layer: Callable[[*Inputs], Result], *inputs: *Inputs, checkpointing: bool) -> Result:
+    """Apply a layer of a network.
+
+    With checkpointing the backward pass computes the layer's inner activations again.
+    """
     if checkpointing and torch.is_grad_enabled():
-        return checkpoint(part, *inputs, use_reentrant=False)
-    return part(*inputs)
+        return checkpoint(layer, *inputs, use_reentrant=False)
+    return layer(*inputs)
 
 
-class Unrolled(Network):
+class UnrolledNetwork(Network):
     """A fixed number of iterations of an `Algorithm`, each with a denoiser of its own.
 
     Args:
         bands: number C of bands.
         stages: number of iterations.
-        checkpointing: keep only the cubes between the stages for the gradient and compute what is
-            within a stage again: less memory, about a third more time.
+        checkpointing: keep only the cubes between the stages for the gradient, and compute the
+            activations within a stage again. It takes less memory and about a third more time.
 
     Raises:
         ValueError: a count below 1.
@@ -102,37 +105,42 @@ class Unrolled(Network):
         self.stages, self.checkpointing = stages, checkpointing
 
     def compute(self, part: Callable[[*Inputs], Result], *inputs: *Inputs) -> Result:
-        """Apply a part of a stage; with `checkpointing` its inside is computed again."""
+        """Apply a part of a stage; with `checkpointing` its activations are computed again."""
         return compute(part, *inputs, checkpointing=self.checkpointing)
 
     def chain(
-        self, denoiser: Callable[[Tensor, Left | None], tuple[Tensor, Left]], features: list[Left]
+        self,
+        denoiser: Callable[[Tensor, StageFeatures | None], tuple[Tensor, StageFeatures]],
+        features: list[StageFeatures],
     ) -> Prior:
         """Return a denoiser `net(x, features) -> x, features` as the prior of one stage.
 
-        `features` hold what the stage before left, nothing before the first; they are replaced.
+        Args:
+            denoiser: gets None for the features in the first stage.
+            features: the features of the stage before, empty before the first stage. The prior
+                replaces them by those of its own stage.
         """
 
         def apply(x: Tensor, sigma: float | Tensor | None) -> Tensor:
-            cube, left = self.compute(denoiser, x, features[0] if features else None)
-            features[:] = [left]
+            cube, new_features = self.compute(denoiser, x, features[0] if features else None)
+            features[:] = [new_features]
             return cube
 
         return apply
 
 
-class Staged(Unrolled):
+class StagedNetwork(UnrolledNetwork):
     """A network whose every stage ends with an estimate of the cube.
 
-    A subclass gives `iterates`, which sees dispersion along columns only.
+    A subclass defines `iterates`, which gets cameras that disperse along the columns.
     """
 
     def iterates(self, y: Tensor, system: Camera) -> Iterator[Tensor]:
-        """Yield the cube `(B, C, H, W)` of each stage, of y `(B, 1, H, W')`."""
+        """Yield the cube `(B, C, H, W)` of each stage; y is `(B, 1, H, W')`."""
         raise NotImplementedError
 
     def recover(self, y: Tensor, system: Camera) -> Tensor:
-        """Reconstruct where `system.axis` is -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
+        """Reconstruct from a camera with axis -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
         cube = y
         for iterate in self.iterates(y, system):
             cube = iterate
@@ -150,19 +158,18 @@ class Staged(Unrolled):
 
 
 def memory_format_warning(network: nn.Module, y: Tensor, system: LinearSystem) -> str | None:
-    """Say in a line what operator of a network loses `torch.channels_last`; None if none does.
+    """Return a line that names the first operator that loses `torch.channels_last`; None if none.
 
-    Runs the network once, in evaluation mode; random numbers drawn afterwards are the same.
+    The network runs once, in evaluation mode. The state of the random generators is restored.
     """
     training = network.training
     try:
         with torch.random.fork_rng():
             ops.assert_memory_format(network.eval(), (y, system))
     except AssertionError as error:
-        _, first, *others = str(error).splitlines()
-        more = f", and {len(others)} more" if others else ""
-        name = type(network).__name__
-        return f"channels_last: {name} loses it by {first.strip()}{more}; it may gain little"
+        _, first_line, *other_lines = str(error).splitlines()
+        location = first_line.strip() + (f", and {len(other_lines)} more" if other_lines else "")
+        return f"channels_last: {type(network).__name__} loses it by {location}; it may gain little"
     finally:
         network.train(training)
     return None

@@ -1,4 +1,4 @@
-"""The weights that come with the package, and the cameras they are good for."""
+"""The network whose weights come with the package, and the cameras that it is for."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,40 +9,40 @@ from torch import nn
 from cassi.methods.automatic import auto
 from cassi.methods.refinement import InTurn, nonlocal_refining, refining
 from cassi.models.denoisers.drunet import DRUNet
-from cassi.models.grid import Shaped
-from cassi.models.inference import Choose, Shipped
+from cassi.models.grid import HasShapes
+from cassi.models.inference import ShippedNetwork, SolverChooser
 from cassi.models.load import make_network, read_card
 from cassi.models.registry import register_model
 from cassi.priors import TV, Compose, Denoiser
 from cassi.solvers import Solver
 
+# One set of weights for any number of bands, any mask, step and direction.
 FILE = Path(__file__).with_name("weights") / "cassi_net.safetensors"
-"""One set of weights for any number of bands, any mask, step and direction."""
+# Weights of the denoiser that refines, trained on cubes of the network (train_refiner.py).
 REFINER = FILE.with_name("refiner.safetensors")
-"""Of the denoising network that refines, fitted to the cubes of the other (train_refiner.py)."""
+# Prior that is applied before that denoiser, in every iteration that refines.
 SMOOTHER = TV(weight=0.3, iterations=5, norm="nuclear", warm=True)
-"""What comes before that network, in every iteration that refines."""
+# The files of the model "pretrained".
 FILES = (FILE, REFINER)
-"""What "pretrained" stands for."""
+# Settings of the iterations with total variation before the learned stages, by size.
 SIZES: dict[str, dict[str, float]] = {
     "large": {"start": 125, "strength": 0.024, "balance": 1.0},
     "small": {"start": 70, "strength": 0.03, "balance": 1.0},
 }
-"""How total variation runs before the learned stages: the small one is faster."""
+# Fewest and most bands of a camera that the network accepts.
 BANDS = (4, 40)
-"""Fewest and most bands."""
-SIDE = 32
-"""Fewest pixels along each side of the cube."""
+# Fewest pixels along each side of the cube.
+MIN_SIDE = 32
+# Fewest and most bands of the cameras of the training.
 TRAINED_BANDS = (5, 28)
-"""Fewest and most bands of the cameras of the training."""
+# Pixels per band of those cameras.
 TRAINED_STEPS = (1, 3)
-"""Pixels per band of those cameras."""
+# Largest noise of their frames, relative to the root mean square of y (25 dB).
 TRAINED_NOISE = 0.056
-"""Noise relative to the root mean square of y, at most, of their frames (25 dB)."""
 
 
 def refining_denoiser(weights: Path | None = None, learns: bool = False) -> Denoiser:
-    """Return the denoising network that refines, a prior."""
+    """Return the denoiser that refines the network's cube, as a prior."""
     network = DRUNet(channels=1, widths=(16, 32, 64, 64), blocks=1, shuffle=2, residual=True)
     return Denoiser(
         network,
@@ -55,9 +55,9 @@ def refining_denoiser(weights: Path | None = None, learns: bool = False) -> Deno
 
 
 def total_variation(size: str, noise: float | Literal["auto"] = "auto") -> Solver:
-    """Return the solver that a size of the network starts from: `solver=auto`, of other lengths.
+    """Return the solver that a size of the network starts from: `auto` with other iterations.
 
-    Only the start of the large one looks at held-out pixels: that takes longer than the small one.
+    Only the large size holds out pixels: that takes longer than all iterations of the small one.
     """
     settings = SIZES[size]
     return auto(
@@ -69,29 +69,30 @@ def total_variation(size: str, noise: float | Literal["auto"] = "auto") -> Solve
     )
 
 
-def plug_and_play() -> Choose:
-    """Return what chooses the solvers that refine: a little TV with a denoiser, then patches."""
+def plug_and_play() -> SolverChooser:
+    """Return a chooser of the solvers that refine: weak TV with a denoiser, then patches."""
     prior = Compose([SMOOTHER, InTurn(refining_denoiser())])
     return lambda noise: (refining(noise, prior), nonlocal_refining(noise))
 
 
-def check_camera(system: Shaped) -> None:
+def check_camera(system: HasShapes) -> None:
     """Refuse a camera for which the shipped weights are not the best choice.
 
     Args:
         system: the camera.
 
     Raises:
-        ValueError: too few or too many bands, a small image; several shots or a dual disperser:
-            with so much more to go by, total variation alone does better.
+        ValueError: too few or too many bands, a small image, several shots, or a dual disperser.
     """
     bands, height, width = system.cube_shape
     shots, *detector = system.measurement_shape
     reason = None
     if not BANDS[0] <= bands <= BANDS[1]:
         reason = f"{bands} bands (they are for {BANDS[0]} to {BANDS[1]})"
-    elif min(height, width) < SIDE:
-        reason = f"an image of {height} x {width} (they are for {SIDE} x {SIDE} and more)"
+    elif min(height, width) < MIN_SIDE:
+        reason = f"an image of {height} x {width} (they are for {MIN_SIDE} x {MIN_SIDE} and more)"
+    # Several shots, or a dual disperser, measure so much more of the scene that total variation
+    # alone reconstructs better than the network, which was trained for single dispersers.
     elif shots > 1:
         reason = f"{shots} shots (they are for one)"
     elif detector == [height, width]:
@@ -103,8 +104,8 @@ def check_camera(system: Shaped) -> None:
         )
 
 
-def list_doubts(system: Shaped, noise: float) -> list[str]:
-    """Say in what a camera that `check_camera` accepts is unlike those of the training."""
+def list_doubts(system: HasShapes, noise: float) -> list[str]:
+    """List how a camera that `check_camera` accepts differs from those of the training."""
     doubts = []
     bands, offsets = system.cube_shape[0], getattr(system, "offsets", None)
     if not TRAINED_BANDS[0] <= bands <= TRAINED_BANDS[1]:
@@ -112,6 +113,8 @@ def list_doubts(system: Shaped, noise: float) -> list[str]:
     if offsets is not None and bands > 1:
         step = (max(offsets) - min(offsets)) / (bands - 1)
         low, high = TRAINED_STEPS
+        # The bands of a calibrated camera are not whole pixels apart: a quarter of a pixel is
+        # tolerated.
         if not low - 0.25 <= step <= high + 0.25:
             doubts.append(f"{step:.2g} pixels per band (trained with {low} to {high})")
     if noise > TRAINED_NOISE:
@@ -134,8 +137,8 @@ def shipped_network(
         bands: has no effect: the weights are for any number of bands.
         size: "large", or "small", which is faster and a little less sharp. The large one refines
             by `plug_and_play`, which takes about as long again.
-        noise: of the measurement, relative to its root mean square; "auto" estimates it. A mask
-            that is not quite the camera's counts as noise.
+        noise: noise of the measurement, relative to its root mean square; "auto" estimates it. An
+            error of the mask acts like noise: give a larger value then.
 
     Raises:
         ValueError: there is no such size, or noise is no number.
@@ -152,5 +155,5 @@ def load_shipped(path: Path, size: str, noise: float | Literal["auto"] = "auto")
     network = make_network(card.name, card.bands, path, **card.settings)
     solvers = plug_and_play() if size == "large" else None
     start = total_variation(size, noise)
-    network.shipped = Shipped(card, check_camera, start, solvers, list_doubts)  # type: ignore[assignment]
+    network.shipped = ShippedNetwork(card, check_camera, start, solvers, list_doubts)  # type: ignore[assignment]
     return network

@@ -1,4 +1,4 @@
-"""Networks by name."""
+"""The registry of networks by name, and the description in a file of weights."""
 
 import fnmatch
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from torch import nn
 from cassi.checks import did_you_mean
 from cassi.plugins import check_name, owner, same_thing
 
-Made = TypeVar("Made", bound=Callable[..., nn.Module])
+Maker = TypeVar("Maker", bound=Callable[..., nn.Module])
 
 
 @dataclass(frozen=True)
@@ -19,11 +19,11 @@ class Entry:
     """A registered network.
 
     Attributes:
-        make: its class, or what makes it, `make(bands=C, **settings)`.
-        settings: the arguments that make it the named one.
-        shipped: it comes with its weights; what `make` returns has an attribute `shipped`.
-        files: those whose content its results depend on.
-        any_bands: its weights do not depend on the number of bands.
+        make: its class, or a function that makes it, `make(bands=C, **settings)`.
+        settings: keyword arguments of `make` that distinguish this name, such as `stages=3`.
+        shipped: whether it comes with its weights; the network then has an attribute `shipped`.
+        files: files whose content the network's results depend on.
+        any_bands: whether its weights serve any number of bands.
         plugin: the user's file or module that registers it; None for a network of the package.
     """
 
@@ -37,14 +37,14 @@ class Entry:
 
 @dataclass(frozen=True)
 class Card:
-    """What a file of weights says about itself.
+    """The description that a file of weights holds in its metadata.
 
     Attributes:
         name: of the network, as `create_model` takes it.
         settings: further arguments of `create_model`.
         bands: number C of bands.
         wavelengths: nm, one per band, or None.
-        training: how the weights came about, for people to read.
+        training: how the weights were trained; only people read it.
         plugins: the user's files or modules that register the network.
     """
 
@@ -66,7 +66,7 @@ def register_model(
     files: tuple[Path, ...] = (),
     any_bands: bool = False,
     **settings: Any,
-) -> Callable[[Made], Made]:
+) -> Callable[[Maker], Maker]:
     """Give a network a name; several names with other settings may be stacked.
 
     Args:
@@ -81,17 +81,18 @@ def register_model(
         **settings)` is a `torch.nn.Module`, and `network(y, system)` the cube `(B, C, H, W)`.
 
     Raises:
-        ValueError: the name is taken, or none of Python.
+        ValueError: the name is taken, or no valid identifier.
     """
     check_name("register_model", name)
 
-    def enter(make: Made) -> Made:
+    def register(make: Maker) -> Maker:
+        # A module that is loaded again may register the same class once more.
         if name in _ENTRIES and not same_thing(_ENTRIES[name].make, make):
             raise ValueError(f"register_model: the name {name!r} is taken by {_ENTRIES[name].make}")
         _ENTRIES[name] = Entry(make, settings, shipped, files, any_bands, owner(make))
         return make
 
-    return enter
+    return register
 
 
 def list_models(pattern: str = "*", *, shipped: bool | None = None) -> list[str]:
@@ -106,7 +107,7 @@ def list_models(pattern: str = "*", *, shipped: bool | None = None) -> list[str]
 
 
 def find_model(name: str) -> Entry:
-    """Return what is registered under a name; raise a ValueError that names the nearest."""
+    """Return the entry of a name; raise a ValueError that names the most similar ones."""
     if name in _ENTRIES:
         return _ENTRIES[name]
     hint = did_you_mean(name, _ENTRIES) or f"; there is {', '.join(list_models())}"
@@ -115,10 +116,10 @@ def find_model(name: str) -> Entry:
 
 def plugins_of(name: str) -> tuple[str, ...]:
     """Return the user's files or modules that register a network; none for one of the package."""
-    found = _ENTRIES.get(name)
-    return () if found is None or found.plugin is None else (found.plugin,)
+    entry = _ENTRIES.get(name)
+    return () if entry is None or entry.plugin is None else (entry.plugin,)
 
 
 def weight_files(name: object) -> tuple[Path, ...]:
-    """Return the files that a name stands for: those of a shipped network, else none."""
+    """Return the files of weights of a shipped network; none for any other name."""
     return _ENTRIES[name].files if isinstance(name, str) and name in _ENTRIES else ()

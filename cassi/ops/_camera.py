@@ -1,4 +1,4 @@
-"""The camera's operators: public functions, then schemas, shapes of their results, gradients."""
+"""Operators of a single disperser with whole steps: public functions, fake kernels, gradients."""
 
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +17,7 @@ def forward(x: Tensor, mask: Tensor, step: int) -> Tensor:
     Args:
         x: cube `(B, C, H, W)` or `(C, H, W)`.
         mask: transmission, see the module's shapes.
-        step: dispersion, pixels per band; negative moves the last band least.
+        step: dispersion, pixels per band; if negative, the last band has offset 0.
 
     Returns:
         Measurement `(B, K, H, W + (C-1)|step|)`, without B if x has none.
@@ -63,7 +63,7 @@ def adjoint(
 
 
 def add_adjoint(v: Tensor, y: Tensor, mask: Tensor, step: int) -> Tensor:
-    """Add the transpose to a cube: v + Aᵀy. The cube is read and written once.
+    """Add the transpose to a cube: v + Aᵀy, in one pass over the cube.
 
     Args:
         v: cube `(B, C, H, W)` or `(C, H, W)`.
@@ -148,9 +148,9 @@ def gram(mask: Tensor, bands: int, step: int) -> Tensor:
 def gram_solve(r: Tensor, gram: Tensor, rho: float | Tensor = 0.0) -> Tensor:
     """Compute (G + D)⁺ r at every detector pixel, with D = diag(ρ) over its K shots.
 
-    Where the K×K matrix is singular, it is the Moore–Penrose inverse: for one shot, zero where no
-    light arrives. Where ρ is infinite, the solution is zero whatever r is, and the other shots are
-    solved for as if that one did not exist at this pixel.
+    If the K×K matrix is singular, its Moore–Penrose inverse is used; for one shot the solution is
+    zero where no light arrives. Where ρ is infinite the solution is zero for any r; the other shots
+    are solved for as if that one did not exist at this pixel.
 
     Args:
         r: measurement-shaped right-hand side `(B, K, H, W')` or `(K, H, W')`.
@@ -189,8 +189,8 @@ def data_step(
 
         argmin_x ½ (Ax − y)ᵀ D⁻¹ (Ax − y) + ½ ‖x − v‖² = v + Aᵀ(AAᵀ + D)⁻¹(y − Av)
 
-    There ρ is the noise variance of a pixel, in units of the variance of x about v. An infinite ρ
-    leaves the pixel out exactly, whatever y is there.
+    Here ρ is the noise variance of a pixel over the variance of x about v. With an infinite ρ the
+    value of y at that pixel has no influence.
 
     Args:
         v: cube `(B, C, H, W)` or `(C, H, W)`.
@@ -199,8 +199,8 @@ def data_step(
         step: dispersion, pixels per band.
         rho: ρ >= 0, infinity included: a number, one value per sample `(B,)`, or one per detector
             pixel, `(1|B, K, H, W')` or `(K, H, W')`. The values of a tensor are not checked.
-        gram: `gram(mask, C, step)`, if known already; it saves time. Gradients with respect to the
-            mask always include the path through the gram.
+        gram: the result of `gram(mask, C, step)`; computed if None. Gradients with respect to the
+            mask include the path through the gram in both cases.
 
     Returns:
         Cube shaped like v.
@@ -263,7 +263,7 @@ def _canonical_gram(gram: Tensor, y: Tensor) -> Tensor:  # (1|B, K, K, H, W')
     return g
 
 
-# Shapes, dtypes and strides only.
+# Fake kernels: they return empty tensors with the shapes, dtypes and strides of the results.
 
 
 def _fake_forward(x: Tensor, mask: Tensor, step: int) -> Tensor:
@@ -288,7 +288,7 @@ def fake_like_first(first: Tensor, *_: Argument) -> Tensor:
 
 
 def fake_mask_adjoint(x: Tensor, y: Tensor, *rest: bool) -> Tensor:
-    """Return the shape for operators whose last arguments are per_sample and per_band."""
+    """Return an empty mask gradient; the last two arguments are per_sample and per_band."""
     per_sample, per_band = rest[-2:]
     batch, bands, height, width = x.shape
     return x.new_empty(
@@ -306,7 +306,7 @@ def _fake_gram(mask: Tensor, bands: int, step: int) -> Tensor:
 
 
 def fake_solve(r: Tensor, gram: Tensor, rho: Tensor) -> Tensor:
-    """Return the shape of a solution."""
+    """Return an empty solution, shaped like r."""
     return r.new_empty(r.shape)
 
 
@@ -315,7 +315,7 @@ def _fake_data_step_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     need_mask, need_rho = rest[-2:]
     sums = _reference.accumulation_dtype(v, y, mask)
-    rho_sizes = y.shape if _reference.differs(rho) else (y.shape[0], 1, y.shape[2], 1)
+    rho_sizes = y.shape if _reference.varies_in_row(rho) else (y.shape[0], 1, y.shape[2], 1)
     return (
         torch.empty_like(v),
         y.new_empty(y.shape),
@@ -327,25 +327,27 @@ def _fake_data_step_backward(
 def vmap_mask_adjoint(
     kernel: str, info: VmapInfo, in_dims: Dims, *args: Argument
 ) -> tuple[Tensor, int]:
-    """Map an operator whose last arguments are per_sample and per_band."""
-    # A sum over the inner batch is taken afterwards: the folded batch would mix mapped entries.
+    """Apply vmap to an operator whose last arguments are per_sample and per_band."""
+    # The mapped dimension is folded into the batch. A sum over that batch would mix mapped entries,
+    # so the operator runs per sample, and the sum over the inner batch follows.
     *values, per_sample, per_band = args
     tensors = [value for value in values if isinstance(value, Tensor)]
     count = len(tensors)
-    mapped = [
+    moved_tensors = [
         value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
         for value, dim in zip(tensors, in_dims, strict=False)
     ]
-    batch = mapped[0].shape[1]
-    folded = [
-        value.expand(-1, batch, *value.shape[2:]).reshape(-1, *value.shape[2:]) for value in mapped
+    batch = moved_tensors[0].shape[1]
+    folded_tensors = [
+        value.expand(-1, batch, *value.shape[2:]).reshape(-1, *value.shape[2:])
+        for value in moved_tensors
     ]
-    m = operator(kernel)(*folded, *values[count:], True, per_band)
+    m = operator(kernel)(*folded_tensors, *values[count:], True, per_band)
     m = m.unflatten(0, (info.batch_size, -1))
     return m if per_sample else m.sum(1, keepdim=True), 0
 
 
-# Gradients: one entry per schema argument.
+# Gradients. Each function returns one entry per argument of the schema.
 
 
 def is_channels_last(x: Tensor) -> bool:
@@ -422,10 +424,11 @@ def _backward_mask_adjoint(ctx: Context, g: Tensor) -> Gradients:
     _fake_adjoint,
 )
 def _backward_ratio_inverse(ctx: Context, g: Tensor) -> Gradients:
-    # ratio_inverse(y, m) = adjoint(y / n, 1 / m): its gradient follows from the adjoint's.
+    # ratio_inverse(y, m) = adjoint(y / n, 1 / m), so the gradient follows from that of the adjoint.
     y, mask = ctx.saved_tensors
     bands, step, _ = ctx.constants
-    dtype = _reference.accumulation_dtype(y, mask)  # the floor is zero in half precision
+    # Half precision cannot represent the floor of 1e-12.
+    dtype = _reference.accumulation_dtype(y, mask)
     g, m = g.to(dtype), mask.to(dtype)
     share = 1 / _reference.band_count(mask.shape[-1], bands, step, y.device).to(dtype)
     inverse = m.clamp_min(_reference.RATIO_FLOOR).reciprocal()
@@ -442,7 +445,8 @@ def _backward_ratio_inverse(ctx: Context, g: Tensor) -> Gradients:
     "gram(Tensor mask, SymInt bands, SymInt step) -> Tensor", _reference.gram, _fake_gram
 )
 def _backward_gram(ctx: Context, g: Tensor) -> Gradients:
-    # G[k,l] = Σ_c m_k m_l, hence dm_k = Σ_l (g[k,l] + g[l,k]) m_l: an adjoint with shot k as batch.
+    # G[k,l] = Σ_c m_k m_l, hence dm_k = Σ_l (g[k,l] + g[l,k]) m_l. This is the adjoint, with the
+    # shots k as the batch.
     (mask,) = ctx.saved_tensors
     bands, step = ctx.constants
     samples, shots, mask_bands, height, width = mask.shape
@@ -454,23 +458,24 @@ def _backward_gram(ctx: Context, g: Tensor) -> Gradients:
 
 
 def sum_to_batch(value: Tensor, batch: int) -> Tensor:
-    """Sum over samples that shared one value."""
+    """Sum over the batch if all samples shared one value."""
     return value.sum(0, keepdim=True) if batch == 1 else value
 
 
 def _sum_to_rho(value: Tensor, rho: Tensor) -> Tensor:
-    # Over the pixels that shared one value, then over the samples.
-    shared = [dim for dim in (1, 2, 3) if rho.shape[dim] == 1]
-    value = value.sum(shared, keepdim=True) if shared else value
+    # Sum over the pixels that shared one value of ρ, then over the samples.
+    shared_dims = [dim for dim in (1, 2, 3) if rho.shape[dim] == 1]
+    value = value.sum(shared_dims, keepdim=True) if shared_dims else value
     return sum_to_batch(value, rho.shape[0]).to(rho.dtype)
 
 
 def solve_gradients(
     ctx: Context, g: Tensor, solve: Callable[..., Tensor], product: Callable[..., Tensor]
 ) -> Gradients:
-    """Return the gradients of `solve(r, gram, rho)`, `product(w, z, gram)` being that of S dG z.
+    """Return the gradients of z = `solve(r, gram, rho)`.
 
-    z = S r with S = (G + D)⁻¹ symmetric: dz = S dr − S dG z − S dD z, with D = diag(ρ). Where ρ is
+    With S = (G + D)⁻¹, D = diag(ρ): z = S r and dz = S dr − S dG z − S dD z. For a gradient g of z
+    and w = S g, the gradients are w of r, −`product(w, z, gram)` of G, and −w·z of ρ. Where ρ is
     infinite, w and z are zero, and so are the gradients.
     """
     r, gram, rho = ctx.saved_tensors
@@ -501,8 +506,8 @@ def _backward_gram_solve(ctx: Context, g: Tensor) -> Gradients:
     fake_like_first,
 )
 def _backward_data_step(ctx: Context, g: Tensor) -> Gradients:
-    # Fused where nothing records a second derivative, composed of the other operators where
-    # something does.
+    # The fused kernel has no gradient. If a second derivative may be needed, the gradient is
+    # composed of other operators, which have.
     v, y, mask, gram, rho = ctx.saved_tensors
     (step,) = ctx.constants
     _, need_y, need_mask, _, need_rho = ctx.needs_input_grad[:5]
@@ -527,8 +532,8 @@ def _composed_gradient(
     need_mask: bool,
     need_rho: bool,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    # As in the reference of data_step_backward. The gram is a function of the mask and is
-    # therefore recomputed where a second derivative may need that path.
+    # The equations are those of the reference of data_step_backward. The gram depends on the mask,
+    # so it is computed again here: a second derivative then includes this path.
     bands = v.shape[1]
     if need_mask:
         gram = kernels.gram(mask, bands, step)

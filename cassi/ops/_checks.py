@@ -1,4 +1,4 @@
-"""Checks of the public boundary: canonical shapes, errors that say what was expected."""
+"""Checks of the arguments of public operators, and their canonical shapes for the kernels."""
 
 from numbers import Integral, Real
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from cassi.ops._reference import detector_width
 
-_LIMIT = 1 << 31  # of what the kernels count bands, pixels and columns in
+_MAX_INT = 1 << 31  # the kernels index bands, pixels and columns in int32
 FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
@@ -17,7 +17,7 @@ def shape_of(tensor: Tensor) -> str:
 
 
 def check_floating(name: str, value: object) -> Tensor:
-    """Return the tensor when it is a strided one of a supported floating dtype."""
+    """Return the value if it is a dense tensor of a supported floating dtype; else raise."""
     if not isinstance(value, Tensor):
         raise TypeError(f"{name}: expected a torch.Tensor, got {type(value).__name__}")
     if value.dtype not in FLOATING:
@@ -32,30 +32,32 @@ def check_floating(name: str, value: object) -> Tensor:
 
 def check_same_device(**tensors: Tensor) -> None:
     """Raise unless all tensors are on one device."""
-    found = [tensor.device for tensor in tensors.values()]
-    if found.count(found[0]) == len(found):
+    devices = [tensor.device for tensor in tensors.values()]
+    if devices.count(devices[0]) == len(devices):
         return
-    devices = {name: tensor.device for name, tensor in tensors.items()}
-    listed = ", ".join(f"{name} on {device}" for name, device in devices.items())
-    raise ValueError(f"expected all tensors on one device, got {listed}")
+    named_devices = {name: tensor.device for name, tensor in tensors.items()}
+    listing = ", ".join(f"{name} on {device}" for name, device in named_devices.items())
+    raise ValueError(f"expected all tensors on one device, got {listing}")
 
 
-def check_int(name: str, value: object, minimum: int = 1 - _LIMIT) -> int:
+def check_int(name: str, value: object, minimum: int = 1 - _MAX_INT) -> int:
     """Return a Python or symbolic integer, at least `minimum` and less than 2^31."""
-    if type(value) is int and minimum <= value < _LIMIT:
+    if type(value) is int and minimum <= value < _MAX_INT:
         return value
-    if isinstance(value, Tensor) and torch.jit.is_tracing():  # a size, as a trace has it
+    if isinstance(value, Tensor) and torch.jit.is_tracing():  # sizes are tensors in a trace
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, Integral | torch.SymInt):
         raise TypeError(f"{name}: expected an integer, got {value!r}")
     if isinstance(value, torch.SymInt):
-        if minimum >= 0 and value < minimum:  # else the compiled graph would depend on it
+        # Comparing a symbolic size makes the compiled graph valid for that outcome only. So it is
+        # compared only with limits that any valid size passes.
+        if minimum >= 0 and value < minimum:
             raise ValueError(f"{name}: expected at least {minimum}, got {value}")
         return value  # type: ignore[return-value]
     number = int(value)
-    if not minimum <= number < _LIMIT:
-        least = f"at least {minimum}" if number < minimum else f"less than {_LIMIT}"
-        raise ValueError(f"{name}: expected {least}, got {number}")
+    if not minimum <= number < _MAX_INT:
+        bound = f"at least {minimum}" if number < minimum else f"less than {_MAX_INT}"
+        raise ValueError(f"{name}: expected {bound}, got {number}")
     return number
 
 
@@ -73,7 +75,7 @@ def canonical_mask(mask: Tensor) -> Tensor:  # (1|B, K, 1|C, H, W)
 
 
 def canonical_basis(basis: Tensor, name: str, value: Tensor) -> Tensor:  # (1|B, C, R)
-    """View a spectral basis in the kernels' shape; `value` has the batch."""
+    """View a spectral basis in the kernels' shape; `value` is a tensor with the batch."""
     check_floating("basis", basis)
     if basis.ndim not in (2, 3) or basis.shape[-1] < 1:
         raise ValueError(
@@ -85,7 +87,7 @@ def canonical_basis(basis: Tensor, name: str, value: Tensor) -> Tensor:  # (1|B,
 
 
 def canonical_batch(name: str, value: Tensor, meaning: str) -> tuple[Tensor, bool]:
-    """Return the tensor with a batch dimension, and whether that had to be added."""
+    """Return the tensor with a batch dimension, and whether this dimension was added."""
     check_floating(name, value)
     if value.ndim not in (3, 4):
         raise ValueError(f"{name}: expected {meaning}, got shape {shape_of(value)}")
@@ -105,7 +107,7 @@ def check_cube(name: str, x: Tensor, mask: Tensor) -> None:
 
 
 def check_bands(mask: Tensor, bands: int) -> None:
-    """Raise unless a canonical mask serves this number of bands."""
+    """Raise unless a canonical mask fits this number of bands."""
     check_int("bands", bands, minimum=1)
     if mask.shape[2] not in (1, bands):
         raise ValueError(
@@ -127,51 +129,53 @@ def check_measurement(y: Tensor, mask: Tensor, bands: int, step: int) -> None:
     check_samples("y", y, mask)
 
 
-def check_samples(name: str, value: Tensor, shared: Tensor, shared_name: str = "mask") -> None:
-    """Raise unless a mask or gram is shared by the batch or has one entry per sample."""
-    if shared.shape[0] not in (1, value.shape[0]):
+def check_samples(
+    name: str, value: Tensor, value_of_all: Tensor, shared_name: str = "mask"
+) -> None:
+    """Raise unless a mask or gram has one entry for the whole batch, or one per sample of it."""
+    if value_of_all.shape[0] not in (1, value.shape[0]):
         raise ValueError(
             f"{shared_name}: expected one for all or one per sample of {name} ({value.shape[0]}), "
-            f"got {shared.shape[0]}"
+            f"got {value_of_all.shape[0]}"
         )
 
 
-def per_sample(name: str, value: float | Tensor, like: Tensor) -> Tensor:  # (1|B,)
+def per_sample(name: str, value: float | Tensor, tensor: Tensor) -> Tensor:  # (1|B,)
     """Return a parameter (a number >= 0, or a tensor) with one entry, or one per sample.
 
-    The values of a tensor are not looked at: on a GPU that would wait for it.
+    The values of a tensor are not checked, because the host would wait for a GPU.
     """
     if isinstance(value, Tensor):
         check_floating(name, value)
-        if value.numel() not in (1, like.shape[0]):
+        if value.numel() not in (1, tensor.shape[0]):
             raise ValueError(
-                f"{name}: expected a number or one value per sample ({like.shape[0]}), "
+                f"{name}: expected a number or one value per sample ({tensor.shape[0]}), "
                 f"got shape {shape_of(value)}"
             )
         return value.reshape(-1)
-    return _number(name, value, like, (1,))
+    return _number(name, value, tensor, (1,))
 
 
-def _number(name: str, value: float, like: Tensor, shape: tuple[int, ...]) -> Tensor:
-    known = type(value) in (int, float)  # asking for any other number takes longer
-    if not known and (
+def _number(name: str, value: float, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+    is_plain_number = type(value) in (int, float)  # isinstance with `Real` takes longer
+    if not is_plain_number and (
         isinstance(value, bool) or not isinstance(value, Real | torch.SymInt | torch.SymFloat)
     ):
         raise TypeError(f"{name}: expected a number or a tensor, got {value!r}")
     if not value >= 0:
         raise ValueError(f"{name}: expected a number >= 0, got {value}")
-    dtype = torch.promote_types(like.dtype, torch.float32)
-    return torch.full(shape, float(value), dtype=dtype, device=like.device)
+    dtype = torch.promote_types(tensor.dtype, torch.float32)
+    return torch.full(shape, float(value), dtype=dtype, device=tensor.device)
 
 
-def damping(value: float | Tensor, like: Tensor, measurement: Tensor) -> Tensor:
-    """Return ρ: a number >= 0, one value per sample, or one per pixel of a measurement.
+def damping(value: float | Tensor, cube: Tensor, measurement: Tensor) -> Tensor:
+    """Return ρ as `(1|B, 1|K, 1|H, 1|W')`, from a number, a value per sample, or one per pixel.
 
-    Infinite values are allowed. A number becomes a tensor like another one, float32 at least. The
-    result is `(1|B, 1|K, 1|H, 1|W')`.
+    Numbers are >= 0; infinite values are allowed. A number becomes a tensor on the device of the
+    cube, in its dtype or float32, whichever is wider.
     """
     if not isinstance(value, Tensor):
-        return _number("rho", value, like, (1, 1, 1, 1))
+        return _number("rho", value, cube, (1, 1, 1, 1))
     check_floating("rho", value)
     batch, *pixels = measurement.shape
     if value.ndim in (3, 4) and list(value.shape[-3:]) == pixels:
@@ -180,24 +184,24 @@ def damping(value: float | Tensor, like: Tensor, measurement: Tensor) -> Tensor:
         if value.shape[0] in (1, batch):
             return value
     if value.numel() not in (1, batch):
-        wanted = f"(1 or {batch}, {', '.join(map(str, pixels))})"
+        shape = f"(1 or {batch}, {', '.join(map(str, pixels))})"
         raise ValueError(
             f"rho: expected a number, one value per sample ({batch}) or one per detector pixel "
-            f"{wanted}, got shape {shape_of(value)}"
+            f"{shape}, got shape {shape_of(value)}"
         )
     return value.reshape(-1, 1, 1, 1)
 
 
-def canonical_dual(dual: Tensor | None, x: Tensor, squeezed: bool) -> Tensor | None:
+def canonical_dual(dual: Tensor | None, x: Tensor, is_single: bool) -> Tensor | None:
     """Check a dual variable (B, 2, C, H, W) of total variation against its cube (B, C, H, W)."""
     if dual is None:
         return None
     check_floating("dual", dual)
-    start = dual[None] if squeezed else dual
+    dual_batch = dual[None] if is_single else dual
     batch, bands, height, width = x.shape
-    if tuple(start.shape) != (batch, 2, bands, height, width):
+    if tuple(dual_batch.shape) != (batch, 2, bands, height, width):
         raise ValueError(
             f"dual: expected (2, C, H, W) for every sample, ({batch}, 2, {bands}, {height}, "
             f"{width}), got shape {shape_of(dual)}"
         )
-    return start
+    return dual_batch

@@ -1,4 +1,4 @@
-"""A 3×3 convolution of images with what comes after it, as a function of tensors."""
+"""A 3×3 convolution of images, fused with bias, residual and ReLU, as a function of tensors."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,10 +12,12 @@ from cassi.ops._checks import check_floating, check_same_device, shape_of
 from cassi.ops._library import call, define, kernels
 from cassi.ops._recording import Context, Dims, VmapInfo, has_tangents, is_tracked, is_transformed
 
-MOST_CHANNELS = 128
-"""Above, the transformed weights leave a core's cache, and torch's convolution is faster."""
-FEWEST_PIXELS = 1024
-"""Of all images together; below, transforming the weights takes longer than the convolution."""
+# With more channels the transformed weights do not fit a core's cache, and torch's convolution is
+# faster.
+MAX_CHANNELS = 128
+# Fewest pixels of all images together. With fewer, transforming the weights takes longer than the
+# convolution.
+MIN_PIXELS = 1024
 
 
 def convolve3x3(
@@ -25,18 +27,29 @@ def convolve3x3(
     residual: Tensor | None = None,
     rectify: bool = False,
 ) -> Tensor:
-    """Convolve images with a 3×3 kernel, zeros around them, and add what there is to add.
+    """Convolve images with a 3×3 kernel, with zeros around them; add bias and residual; rectify.
 
         y = W ∗ x + b + r,   or with `rectify`   max(y, 0)
 
-    The kernel of the CPU takes a quarter of the products (Winograd's algorithm F(4×4, 3×3)), and
-    rounds to about 1e-5 of the largest value in float32. A number that is not finite spreads over
-    the 4×4 pixels of a tile. It also computes the gradient of the image. Torch's convolution runs
-    under autocast, on other devices, and for sizes where it is faster. Results have the same bits
-    for every number of threads.
+    The CPU kernel needs a quarter of the products (Winograd's algorithm F(4×4, 3×3)). Its rounding
+    error in float32 is about 1e-5 of the largest value. A value that is not finite spreads over the
+    4×4 pixels of a tile. The kernel also computes the gradient of the image. Torch's convolution
+    runs under autocast, on other devices, and for sizes where it is faster. Results have the same
+    bits for every number of threads.
 
-    Shapes: image x `(B, C, H, W)`, with C innermost in memory it is read in place; weight W
-    `(O, C, 3, 3)`, bias b `(O,)`, residual r and result `(B, O, H, W)`.
+    Args:
+        image: x `(B, C, H, W)`; read in place if C is innermost in memory.
+        weight: W `(O, C, 3, 3)`.
+        bias: b `(O,)`.
+        residual: r `(B, O, H, W)`.
+        rectify: whether negative values become zero.
+
+    Returns:
+        y `(B, O, H, W)`.
+
+    Raises:
+        TypeError: image or weight is not a floating tensor.
+        ValueError: shapes or devices do not fit each other.
 
     Source: Lavin, Gray, "Fast algorithms for convolutional neural networks", CVPR 2016.
 
@@ -58,11 +71,11 @@ def convolve3x3(
     result = image.shape[0], weight.shape[0], *image.shape[2:]
     if residual is not None and tuple(residual.shape) != tuple(result):
         raise ValueError(f"residual: expected {tuple(result)}, got shape {shape_of(residual)}")
-    if not _pays(image, weight, bias, residual):
-        return plain(image, weight, bias, residual, rectify)
-    recorded = torch.is_grad_enabled() and is_tracked(image, weight, bias, residual)
-    run = _Recorded.apply if recorded else _convolve
-    return run(image, weight, bias, residual, rectify)
+    if not _is_faster(image, weight, bias, residual):
+        return convolve_by_torch(image, weight, bias, residual, rectify)
+    needs_gradient = torch.is_grad_enabled() and is_tracked(image, weight, bias, residual)
+    convolve = _ConvolveFunction.apply if needs_gradient else _convolve
+    return convolve(image, weight, bias, residual, rectify)
 
 
 def _convolve(
@@ -72,8 +85,8 @@ def _convolve(
     return call(kernels.convolve3x3, image, weight, bias, residual, rectify)
 
 
-class _Recorded(torch.autograd.Function):
-    """The kernel, and its gradient; that one's gradient is torch's."""
+class _ConvolveFunction(torch.autograd.Function):
+    """The compiled kernel with its gradient; torch's convolution has the second derivatives."""
 
     @staticmethod
     def forward(ctx: Context, *args: Any) -> Tensor:
@@ -92,18 +105,29 @@ class _Recorded(torch.autograd.Function):
         g = gradients[0]
         g = g if y is None else torch.ops.aten.threshold_backward(g, y, 0)
         needs = ctx.needs_input_grad
-        alone = needs[0] and not torch.is_grad_enabled()
-        mask = [needs[0] and not alone, needs[1], has_bias and needs[2]]
-        of_image, of_weight, of_bias = torch.ops.aten.convolution_backward(
-            *(g, image, weight, [len(weight)] if has_bias else None),
-            *([1, 1], [1, 1], [1, 1], False, [0, 0], 1, mask),
+        # The gradient of the image is a convolution with the flipped kernel. The compiled kernel
+        # computes it, unless a second derivative is recorded.
+        runs_kernel = needs[0] and not torch.is_grad_enabled()
+        mask = [needs[0] and not runs_kernel, needs[1], has_bias and needs[2]]
+        image_gradient, weight_gradient, bias_gradient = torch.ops.aten.convolution_backward(
+            g,
+            image,
+            weight,
+            [len(weight)] if has_bias else None,
+            [1, 1],  # stride
+            [1, 1],  # padding
+            [1, 1],  # dilation
+            False,  # transposed
+            [0, 0],  # output padding
+            1,  # groups
+            mask,
         )
-        if alone:
-            of_image = _convolve(g, weight.flip(2, 3).transpose(0, 1), None, None, False)
-        return of_image, of_weight, of_bias, g if needs[3] else None, None
+        if runs_kernel:
+            image_gradient = _convolve(g, weight.flip(2, 3).transpose(0, 1), None, None, False)
+        return image_gradient, weight_gradient, bias_gradient, g if needs[3] else None, None
 
 
-def _pays(image: Tensor, weight: Tensor, *others: Tensor | None) -> bool:
+def _is_faster(image: Tensor, weight: Tensor, *others: Tensor | None) -> bool:
     if torch.jit.is_tracing() or torch.compiler.is_compiling():
         return False
     return (
@@ -112,15 +136,15 @@ def _pays(image: Tensor, weight: Tensor, *others: Tensor | None) -> bool:
         and not (has_tangents() and is_tracked(image, weight, *others))
         and not torch.is_autocast_enabled("cpu")
         and not is_transformed()
-        and max(weight.shape[:2]) <= MOST_CHANNELS
-        and image.shape[0] * image.shape[2] * image.shape[3] >= FEWEST_PIXELS
+        and max(weight.shape[:2]) <= MAX_CHANNELS
+        and image.shape[0] * image.shape[2] * image.shape[3] >= MIN_PIXELS
     )
 
 
-# Pure torch, the specification of the compiled kernels; sums run in float32 at least.
+# Pure-torch references, the specification of the compiled kernels. Sums run in float32 at least.
 
 
-def plain(
+def convolve_by_torch(
     image: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None, rectify: bool
 ) -> Tensor:
     """Convolve with torch's convolution, in the dtype of the image."""
@@ -135,8 +159,8 @@ def _reference(
 ) -> Tensor:
     """Convolve images; channels are innermost in the result's memory."""
     dtype = torch.float64 if torch.float64 in (image.dtype, weight.dtype) else torch.float32
-    wide = residual if residual is None else residual.to(dtype)
-    y = plain(image.to(dtype), weight.to(dtype), bias.to(dtype), wide, rectify)
+    wide_residual = residual if residual is None else residual.to(dtype)
+    y = convolve_by_torch(image.to(dtype), weight.to(dtype), bias.to(dtype), wide_residual, rectify)
     return y.to(image.dtype, memory_format=torch.channels_last)
 
 
@@ -147,7 +171,7 @@ def _fake(
     return image.new_empty((batch, height, width, weight.shape[0])).movedim(-1, 1)
 
 
-def _loop(info: VmapInfo, in_dims: Dims, *args: Any) -> tuple[Tensor, int]:
+def _map_by_loop(info: VmapInfo, in_dims: Dims, *args: Any) -> tuple[Tensor, int]:
     rows = [
         kernels.convolve3x3(
             *(a if d is None else a.select(d, i) for a, d in zip(args, in_dims, strict=True))
@@ -162,13 +186,13 @@ define(
     " -> Tensor",
     _reference,
     _fake,
-    vmap=_loop,
+    vmap=_map_by_loop,
 )
 
 
 @register_flop_formula(kernels.convolve3x3)
-def _operations(
+def _count_flops(
     image: Sequence[int], weight: Sequence[int], *_: object, out_shape: object = None, **__: object
 ) -> int:
-    """Count as of torch's convolution, two for each of its multiply-adds."""
+    """Count the operations as for torch's convolution: two for each multiply-add."""
     return 2 * image[0] * image[2] * image[3] * 9 * weight[0] * weight[1]

@@ -7,7 +7,8 @@ from cassi.ops._checks import check_floating, check_same_device, shape_of
 from cassi.ops._library import call, define, kernels
 from cassi.ops._recording import is_recorded, is_tracked
 
-MOST_STEPS = 1000
+# Most steps of one call.
+MAX_STEPS = 1000
 
 
 def orthogonal_iteration(moments: Tensor, frame: Tensor, steps: int = 2) -> tuple[Tensor, Tensor]:
@@ -15,14 +16,22 @@ def orthogonal_iteration(moments: Tensor, frame: Tensor, steps: int = 2) -> tupl
 
         V ← Q,   Q R = (M + εI) V,   ε = 1e-9·trace(M)
 
-    The result is −V: signs change from call to call. Where two eigenvalues are nearly equal, V may
-    mix their vectors. A column of (M + εI) V that depends on those before it becomes 0. A device
-    need not wait for the host. The gradient is that of the pure-torch operator, and no compiled
-    kernel runs where one is recorded.
+    If two eigenvalues are nearly equal, V may mix their vectors. A column of (M + εI) V that
+    depends linearly on those before it becomes 0. A GPU does not wait for the host. The gradient is
+    that of the pure-torch operator; no compiled kernel runs if a gradient is recorded.
 
-    M is `(B, C, C)` with eigenvalues >= 0; V is `(B, C, R)`, R <= C, with orthonormal columns near
-    the eigenvectors, or any. The result are the Rayleigh quotients vᵀMv of the next V, `(B, R)`, >=
-    0, and its negative, in float64.
+    Args:
+        moments: M `(B, C, C)`, with eigenvalues >= 0.
+        frame: V `(B, C, R)`, R <= C; orthonormal columns near the eigenvectors, or any other.
+        steps: number of steps, 1 to 1000.
+
+    Returns:
+        The Rayleigh quotients vᵀMv of the new V, `(B, R)`, >= 0, and −V `(B, C, R)`; both float64.
+        Because of the minus the signs of the columns change from call to call.
+
+    Raises:
+        TypeError: an argument is not a floating tensor.
+        ValueError: shapes or devices do not fit each other, or `steps` is out of range.
 
     Source: Golub, Van Loan, "Matrix computations", 4th ed., 2013, section 8.2.4.
 
@@ -39,8 +48,8 @@ def orthogonal_iteration(moments: Tensor, frame: Tensor, steps: int = 2) -> tupl
         raise ValueError(
             f"frame: expected ({batch}, {size}, 1 to {size}), got shape {shape_of(frame)}"
         )
-    if not 1 <= steps <= MOST_STEPS:
-        raise ValueError(f"steps: expected 1 to {MOST_STEPS}, got {steps}")
+    if not 1 <= steps <= MAX_STEPS:
+        raise ValueError(f"steps: expected 1 to {MAX_STEPS}, got {steps}")
     check_same_device(moments=moments, frame=frame)
     if is_recorded() and is_tracked(moments, frame):
         return reference(moments, frame, steps)
@@ -48,43 +57,49 @@ def orthogonal_iteration(moments: Tensor, frame: Tensor, steps: int = 2) -> tupl
     return values, vectors
 
 
-# Pure torch, the specification of the compiled kernels; sums run in float32 at least.
+# Pure-torch references, the specification of the compiled kernels. Sums run in float32 at least.
 
-SHIFT = 1e-9
-"""Of the trace, added to the diagonal: a direction without energy stays what it was."""
-LEAST = 1e-150
-"""Added to that, so that nothing is divided by 0."""
-DEPENDENT = 1e-24
-"""Of a squared length: what is left of it once all directions before are taken off."""
+# This fraction of the trace is added to the diagonal, so that a direction without energy stays as
+# it is instead of becoming 0.
+SHIFT_FRACTION = 1e-9
+# Added to the shift, so that it is not 0 for a matrix of zeros.
+MIN_SHIFT = 1e-150
+# A column depends on those before it if less than this fraction of its squared norm remains after
+# they were projected out.
+MIN_SQUARED_NORM_FRACTION = 1e-24
 
 
 def reference(moments: Tensor, frame: Tensor, steps: int) -> tuple[Tensor, Tensor]:
     """Take steps of V ← Q, Q R = (M + εI) V; return Rayleigh quotients and −V."""
     m, v = moments.double(), frame.double()
-    shift = (SHIFT * m.diagonal(dim1=1, dim2=2).sum(1) + LEAST)[:, None, None]
+    shift = (SHIFT_FRACTION * m.diagonal(dim1=1, dim2=2).sum(1) + MIN_SHIFT)[:, None, None]
     for _ in range(steps):
         v = _orthonormal(m @ v + shift * v)
     return (v * (m @ v)).sum(1).clamp_min(0), -v
 
 
 def _orthonormal(w: Tensor) -> Tensor:
-    """Modified Gram–Schmidt; a column that depends on those before it becomes 0."""
-    rest, before, done = w, w.square().sum(1, keepdim=True), []
+    """Orthonormalize by modified Gram–Schmidt; a column that depends on earlier ones becomes 0."""
+    remaining_columns, squared_norms, orthonormal_columns = w, w.square().sum(1, keepdim=True), []
     for j in range(w.shape[2]):
-        column = rest[..., :1]
+        column = remaining_columns[..., :1]
         square = column.square().sum(1, keepdim=True)
-        depends = (square < DEPENDENT * before[..., j : j + 1]) | (square == 0)
+        depends = (square < MIN_SQUARED_NORM_FRACTION * squared_norms[..., j : j + 1]) | (
+            square == 0
+        )
         square = torch.where(depends, 1, square)
         column = torch.where(depends, 0, column)
-        done.append(column / square.sqrt())
-        rest = rest[..., 1:] - column * ((column * rest[..., 1:]).sum(1, keepdim=True) / square)
-    return torch.cat(done, 2)
+        orthonormal_columns.append(column / square.sqrt())
+        remaining_columns = remaining_columns[..., 1:] - column * (
+            (column * remaining_columns[..., 1:]).sum(1, keepdim=True) / square
+        )
+    return torch.cat(orthonormal_columns, 2)
 
 
 def _fake(moments: Tensor, frame: Tensor, steps: int) -> tuple[Tensor, Tensor]:
     batch, size, rank = frame.shape
-    found = frame.new_empty((batch, size, rank), dtype=torch.float64)
-    return found.new_empty((batch, rank)), found
+    vectors = frame.new_empty((batch, size, rank), dtype=torch.float64)
+    return vectors.new_empty((batch, rank)), vectors
 
 
 define(

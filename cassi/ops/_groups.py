@@ -1,4 +1,4 @@
-"""Low rank of groups of similar patches, as a function of tensors."""
+"""Low-rank shrinkage of groups of similar patches, as a function of tensors."""
 
 import torch
 from torch import Tensor
@@ -8,25 +8,35 @@ from cassi.ops._library import call, define, kernels
 from cassi.ops._recording import is_recorded, is_tracked
 from cassi.ops._reference import accumulation_dtype
 
-MOST_MATCHES = 48
-"""Patches of a group, of which compiled kernels hold a square matrix."""
+# Most patches of a group in compiled kernels, which hold a square matrix of that size.
+MAX_MATCHES = 48
 
 
 def shrink_groups(image: Tensor, groups: Tensor, threshold: Tensor, patch: int) -> Tensor:
-    """Shrink the singular values of groups of patches, and add them up where they came from.
+    """Shrink the singular values of groups of patches, and add the patches at their positions.
 
-    The patches of a group are the rows of a matrix. Less their mean it has singular values s:
+    The patches of a group are the rows of a matrix. After their mean is subtracted, its singular
+    values s become
 
         ŝ = s (1 + √(1 − t²/s²))/2  where s > t, else 0
 
-    Pixels that several patches cover get their sum. The gradient is that of the pure-torch
-    operator, and no compiled kernel runs where one is recorded. Results have the same bits for
-    every number of threads. A group with a number that is not finite has no other in its result.
+    Pixels that several patches cover get the sum of these. The gradient is that of the pure-torch
+    operator; no compiled kernel runs if a gradient is recorded. Results have the same bits for
+    every number of threads. If a group has a value that is not finite, its whole result is NaN.
 
-    The image is `(B, R, H, W)`; with R innermost in memory it is read in place, and so is the
-    result, float32 at least. Groups `(B, N, M)`, int64, N <= H·W, are flat positions h·W + w of the
-    patches' first pixels; a patch that would reach beyond the image is moved into it. The threshold
-    t is `(B,)` or `(1,)`, >= 0, in the units of the image.
+    Args:
+        image: `(B, R, H, W)`; read in place if R is innermost in memory.
+        groups: `(B, N, M)`, int64, N <= H·W: flat positions h·W + w of the first pixels of the
+            patches. A patch that would reach beyond the image is moved into it.
+        threshold: t `(B,)` or `(1,)`, >= 0, in the unit of the image.
+        patch: side of a patch, pixels.
+
+    Returns:
+        `(B, R, H, W)`, with R innermost in memory, float32 at least.
+
+    Raises:
+        TypeError: an argument has another dtype.
+        ValueError: shapes or devices do not fit each other, or `patch` is larger than the image.
 
     >>> flat = torch.ones(1, 1, 2, 3)
     >>> shrink_groups(flat, torch.tensor([[[0, 1]]]), torch.zeros(1), patch=2)
@@ -57,15 +67,16 @@ def shrink_groups(image: Tensor, groups: Tensor, threshold: Tensor, patch: int) 
             f"patch: expected 1 to {min(image.shape[-2:])}, the sides of the image, got {patch}"
         )
     check_same_device(image=image, groups=groups, threshold=threshold)
-    recorded = is_recorded() and is_tracked(image, threshold)
-    if recorded or groups.shape[2] > MOST_MATCHES:
+    needs_gradient = is_recorded() and is_tracked(image, threshold)
+    if needs_gradient or groups.shape[2] > MAX_MATCHES:
         return _reference(image, groups, threshold, patch)
     return call(kernels.shrink_groups, image, groups, threshold, patch)
 
 
-# Pure torch, the specification of the compiled kernels; sums run in float32 at least.
+# Pure-torch references, the specification of the compiled kernels. Sums run in float32 at least.
 
-_CHUNK = 1 << 22  # numbers in the groups that are in memory at a time
+# Most values in the groups that are in memory at the same time.
+_MAX_CHUNK_NUMBERS = 1 << 22
 
 
 def _reference(image: Tensor, groups: Tensor, threshold: Tensor, patch: int) -> Tensor:
@@ -75,43 +86,44 @@ def _reference(image: Tensor, groups: Tensor, threshold: Tensor, patch: int) -> 
     first = groups.clamp(0, height * width - 1)
     rows = (first // width).clamp(max=height - patch)
     first = rows * width + (first % width).clamp(max=width - patch)
-    within = patch_pixels(patch, width).to(image.device)
+    offsets = patch_pixels(patch, width).to(image.device)
     levels = threshold.to(dtype).expand(image.shape[0])
     totals = []
     for source, starts, level in zip(image.to(dtype).flatten(2).mT, first, levels, strict=True):
         total = torch.zeros_like(source, memory_format=torch.contiguous_format)
         matches, numbers = groups.shape[2], patch * patch * image.shape[1]
-        for some in starts.split(max(1, _CHUNK // max(1, matches * numbers))):
-            pixels = (some[..., None] + within).flatten()
-            stack = source[pixels].view(len(some), matches, numbers)
-            mean = stack.mean(1, keepdim=True)
-            clean = shrink_singular_values(stack - mean, level) + mean
-            total = total.index_add(0, pixels, clean.view(len(pixels), image.shape[1]))
+        for chunk in starts.split(max(1, _MAX_CHUNK_NUMBERS // max(1, matches * numbers))):
+            pixels = (chunk[..., None] + offsets).flatten()
+            patches = source[pixels].view(len(chunk), matches, numbers)
+            mean = patches.mean(1, keepdim=True)
+            shrunk = shrink_singular_values(patches - mean, level) + mean
+            total = total.index_add(0, pixels, shrunk.view(len(pixels), image.shape[1]))
         totals.append(total)
-    stacked = torch.stack(totals) if totals else torch.zeros_like(image, dtype=dtype).flatten(2).mT
-    return stacked.mT.unflatten(2, (height, width))
+    sums = torch.stack(totals) if totals else torch.zeros_like(image, dtype=dtype).flatten(2).mT
+    return sums.mT.unflatten(2, (height, width))
 
 
-def shrink_singular_values(stack: Tensor, threshold: Tensor) -> Tensor:
+def shrink_singular_values(patches: Tensor, threshold: Tensor) -> Tensor:
     """Scale the singular directions of matrices `(N, M, D)` by (1 + √(1 − t²/s²))/2, or by 0.
 
-    A matrix with a number that is not finite becomes one that has none.
+    A matrix with a value that is not finite becomes NaN.
     """
-    finite = stack.isfinite().all(2, keepdim=True).all(1, keepdim=True)
-    stack = torch.where(finite, stack, 0)
-    wide = stack.shape[1] <= stack.shape[2]
-    # The eigenvectors of the smaller Gram matrix are all it takes, and much faster than an SVD.
-    gram = stack @ stack.mT if wide else stack.mT @ stack
+    # eigh fails for values that are not finite: they are replaced first, and NaN is put back.
+    finite = patches.isfinite().all(2, keepdim=True).all(1, keepdim=True)
+    patches = torch.where(finite, patches, 0)
+    is_wide = patches.shape[1] <= patches.shape[2]
+    # The eigenvectors of the smaller Gram matrix suffice, and are much faster than an SVD.
+    gram = patches @ patches.mT if is_wide else patches.mT @ patches
     values, vectors = torch.linalg.eigh(gram)
     ratio = threshold.square() / values.clamp_min(torch.finfo(values.dtype).tiny)
-    kept = ratio < 1
-    factor = torch.where(kept, (1 + (1 - torch.where(kept, ratio, 0)).sqrt()) / 2, 0)
+    is_kept = ratio < 1
+    factor = torch.where(is_kept, (1 + (1 - torch.where(is_kept, ratio, 0)).sqrt()) / 2, 0)
     scale = (vectors * factor[:, None]) @ vectors.mT
-    return torch.where(finite, scale @ stack if wide else stack @ scale, torch.nan)
+    return torch.where(finite, scale @ patches if is_wide else patches @ scale, torch.nan)
 
 
 def patch_pixels(patch: int, width: int) -> Tensor:
-    """Return the flat positions of a patch's pixels relative to its first: `(patch²,)`."""
+    """Return the flat positions of the pixels of a patch relative to the first: `(patch²,)`."""
     side = torch.arange(patch)
     return (side[:, None] * width + side).flatten()
 

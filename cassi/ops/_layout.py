@@ -1,4 +1,4 @@
-"""Find the operators at which a network silently leaves a memory format."""
+"""A check that names the operators at which a network loses a memory format."""
 
 from __future__ import annotations
 
@@ -31,22 +31,21 @@ def assert_memory_format(
     *,
     ignore: Collection[str] = (),
 ) -> Result:
-    """Run a module and raise if an operator in it silently leaves a memory format.
+    """Run a module and raise if an operator in it silently loses a memory format.
 
-    An operator is reported when it
+    An operator is reported if it
 
-    - is given a tensor in the memory format and writes an image (4-D) in another one:
-      `.contiguous()`, a `reshape` that copies, `softmax`, a custom operator, …;
-    - lays out what later, seen as an image again, reaches a convolution or the module's output in
-      another format, as a matrix product between two reshapes does; a view (`transpose`) is
-      reported only where it alone is the reason.
+    - gets a tensor in the memory format and writes an image (4-D) in another one: `.contiguous()`,
+      a `reshape` that copies, `softmax`, a custom operator, …;
+    - decides the layout of a tensor that later reaches a convolution or the module's output as an
+      image in another format, such as a matrix product between two reshapes. A view (`transpose`)
+      is reported only if it alone is the reason.
 
-    Only the operator that leaves the format is reported, not those after it. Parameters and
-    buffers may have any format. A tensor with one channel or one pixel has both formats and
-    proves nothing.
+    Only the operator that loses the format is reported, not those after it. Parameters and buffers
+    may have any format. A tensor with one channel or one pixel has both formats; it is ignored.
 
-    The module runs once, without gradients and in the mode, training or not, that it is in. Its
-    parameters are not touched; its buffers (running statistics) are put back afterwards.
+    The module runs once, without gradients, in its current mode (training or evaluation). Its
+    buffers (running statistics) are restored afterwards.
 
     Args:
         module: a module, or any function of tensors.
@@ -71,7 +70,7 @@ def assert_memory_format(
         )
     arguments = _convert(x if isinstance(x, tuple) else (x,), memory_format, dimensions)
     watch = _Watch(module, dimensions, ignore)
-    with torch.no_grad(), _buffers_kept(module), watch.submodules(), watch:
+    with torch.no_grad(), _keep_buffers(module), watch.submodules(), watch:
         result = module(*arguments)
     for value in tree_leaves(result):
         watch.consume(value)
@@ -87,9 +86,12 @@ def _convert(
 ) -> tuple[object, ...]:
     """Return the arguments, images among them in a memory format."""
     if not any(_is_image(value, dimensions) for value in arguments):
-        listed = [shape_of(v) if isinstance(v, Tensor) else type(v).__name__ for v in arguments]
+        descriptions = [
+            shape_of(v) if isinstance(v, Tensor) else type(v).__name__ for v in arguments
+        ]
         raise ValueError(
-            f"x: expected a floating tensor with {dimensions} dimensions, got {', '.join(listed)}"
+            f"x: expected a floating tensor with {dimensions} dimensions, "
+            f"got {', '.join(descriptions)}"
         )
     return tuple(
         value.contiguous(memory_format=memory_format) if _is_image(value, dimensions) else value
@@ -99,7 +101,7 @@ def _convert(
 
 @dataclass(frozen=True)
 class _Departure:
-    """The operator that decided how a tensor is laid out, after the format was left."""
+    """The operator that decided the layout of a tensor which has lost the format."""
 
     operator: str
     module: str
@@ -110,14 +112,14 @@ class _Departure:
 
 
 class _Watch(TorchDispatchMode):
-    """Follow every tensor that descends from one in the memory format."""
+    """Track every tensor that is computed from one in the memory format."""
 
     def __init__(
         self, module: Callable[..., object], dimensions: int, ignore: Collection[str]
     ) -> None:
         super().__init__()
         self.reported: dict[_Departure, None] = {}  # in the order of execution
-        self._left: MutableMapping[Tensor, _Departure] = WeakTensorKeyDictionary()
+        self._departures: MutableMapping[Tensor, _Departure] = WeakTensorKeyDictionary()
         self._dimensions = dimensions
         self._ignore = frozenset(ignore)
         self._root = module
@@ -169,40 +171,51 @@ class _Watch(TorchDispatchMode):
         return result
 
     def consume(self, value: object) -> None:
-        """Report the departure of an image that is about to be read as one."""
-        if self._is_lost_image(value) and value in self._left:
-            self.reported[self._left[value]] = None
+        """Report the departure of an image that an operator is about to read."""
+        if self._is_lost_image(value) and value in self._departures:
+            self.reported[self._departures[value]] = None
 
     def _follow(self, name: str, sources: list[Tensor], value: Tensor) -> None:
         if value.ndim == self._dimensions and _is_laid_out(value, _channels_last(value)):
-            self._left.pop(value, None)
+            self._departures.pop(value, None)
             return
-        is_function = isinstance(self._root, FunctionType | BuiltinFunctionType)
-        module = self._running[-1] if self._running else self._root.__name__ if is_function else "x"
-        here = _Departure(name, module, tuple(value.shape))
-        departures = [(s, self._left[s]) for s in sources if s in self._left]
-        earlier = [departure for _, departure in departures if departure in self.reported]
-        kept = any(self._has_only_this_format(source) for source in sources)
+        own_departure = _Departure(name, self._module_name(), tuple(value.shape))
+        departures = [(s, self._departures[s]) for s in sources if s in self._departures]
+        reported_departures = [
+            departure for _, departure in departures if departure in self.reported
+        ]
+        has_pure_source = any(self._has_only_this_format(source) for source in sources)
+        # A result that shares memory with a source is a view of it, unless it is the source itself,
+        # changed in place. The layout of a view was decided where that of its source was.
         base = None
-        if not any(value is source for source in sources):  # changed in place
+        if not any(value is source for source in sources):
             base = next((source for source in sources if _share_memory(value, source)), None)
         if base is not None:
-            if base not in self._left and not self._has_only_this_format(base):
+            if base not in self._departures and not self._has_only_this_format(base):
                 return
-            departure = self._left.get(base, here)
-        elif earlier:
-            departure = earlier[0]
-        elif kept:
-            departure = here
+            departure = self._departures.get(base, own_departure)
+        elif reported_departures:
+            # Only the first operator that loses the format is reported.
+            departure = reported_departures[0]
+        elif has_pure_source:
+            # A source is in the format and in no other: this operator loses it.
+            departure = own_departure
             if self._is_lost_image(value):
-                self.reported[here] = None
+                self.reported[own_departure] = None
         elif departures:
-            # Element by element, the layout is that of what came in; any other way is its own.
-            same = (departure for s, departure in departures if s.stride() == value.stride())
-            departure = next(same, here)
+            # An elementwise operator keeps the strides of a source: then the operator that decided
+            # those is the reason. Another layout is this operator's own decision.
+            same_layout = (departure for s, departure in departures if s.stride() == value.stride())
+            departure = next(same_layout, own_departure)
         else:
             return
-        self._left[value] = departure
+        self._departures[value] = departure
+
+    def _module_name(self) -> str:
+        if self._running:
+            return self._running[-1]
+        is_function = isinstance(self._root, FunctionType | BuiltinFunctionType)
+        return self._root.__name__ if is_function else "x"
 
     def _is_lost_image(self, value: object) -> TypeGuard[Tensor]:
         return _is_image(value, self._dimensions) and not _is_laid_out(value, _channels_last(value))
@@ -216,9 +229,9 @@ class _Watch(TorchDispatchMode):
 
 
 @contextmanager
-def _buffers_kept(module: object) -> Iterator[None]:
-    # A module may write into its buffers or put others in their place.
-    before = [
+def _keep_buffers(module: object) -> Iterator[None]:
+    # A module may write into its buffers, or replace them by other tensors.
+    buffers = [
         (owner, name, buffer, buffer.clone())
         for owner in (module.modules() if isinstance(module, nn.Module) else ())
         for name, buffer in owner._buffers.items()
@@ -227,7 +240,7 @@ def _buffers_kept(module: object) -> Iterator[None]:
     try:
         yield
     finally:
-        for owner, name, buffer, value in before:
+        for owner, name, buffer, value in buffers:
             owner._buffers[name] = buffer.copy_(value)
 
 
@@ -239,8 +252,8 @@ def _is_image(value: object, dimensions: int) -> TypeGuard[Tensor]:
     return _is_floating(value) and value.ndim == dimensions
 
 
-def _share_memory(value: Tensor, other: Tensor) -> bool:
-    return value.untyped_storage()._cdata == other.untyped_storage()._cdata
+def _share_memory(value: Tensor, other_value: Tensor) -> bool:
+    return value.untyped_storage()._cdata == other_value.untyped_storage()._cdata
 
 
 def _channels_last(value: Tensor) -> tuple[int, ...]:

@@ -1,15 +1,15 @@
-"""The ``cassi`` namespace of torch: how an operator is registered, and the compiled kernels loaded.
+"""Registration of operators in the ``cassi`` namespace of torch; loading of the compiled kernels.
 
 The pure-torch reference is registered as ``CompositeExplicitAutograd``: it serves every backend
 until a compiled kernel is registered for the same op under ``CPU`` or ``CUDA``, which then wins by
 dispatch key. Gradients are written once, in terms of the ops themselves, so they hold for every
 backend and to any order.
 
-Rules that all operators share are written here, once:
+Rules of all operators:
 
 *autocast*
-    An op runs in the widest dtype among its tensors, as the arithmetic it stands for would:
-    measurements and masks are not rounded to bfloat16 because a network's cube is.
+    An op runs in the widest dtype among its tensors, as elementwise arithmetic would. So
+    measurements and masks are not rounded to bfloat16 if only the cube of a network is bfloat16.
 *vmap*
     The mapped dimension is folded into the leading (batch) dimension that every canonical tensor
     has, so that the kernel runs once.
@@ -70,33 +70,37 @@ def define(
     save: Save | None = None,
     vmap: Callable[..., Mapped] | None = None,
 ) -> None:
-    """Register an operator with everything torch asks of one.
+    """Register an operator: schema, reference, fake kernel, gradient, autocast and vmap rules.
 
-    The leading dimension of every tensor of a schema is a batch. `fake` gives shapes, dtypes and
-    strides of the results. `backward` is `(ctx, *gradients)` → one gradient or None per argument;
-    None for an operator that is only called where no gradient is recorded. `save` keeps what it
-    needs, by default all arguments. `vmap` replaces the folding rule.
+    Args:
+        schema: its signature. The leading dimension of every tensor is a batch.
+        reference: its pure-torch kernel.
+        fake: returns tensors with the shapes, dtypes and strides of the results.
+        backward: (ctx, *gradients) → one gradient or None per argument. None for an operator that
+            is only called where no gradient is recorded.
+        save: stores what `backward` needs; by default all arguments.
+        vmap: replaces the rule that folds the mapped dimension into the batch.
     """
     name = schema.partition("(")[0]
     SCHEMAS[name] = schema.removeprefix(name)
     REFERENCES[name] = reference
-    qualified = f"{NAMESPACE}::{name}"
+    qualified_name = f"{NAMESPACE}::{name}"
     _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
     op = operator(name)
     _library.impl(name, _complete(op, reference), "CompositeExplicitAutograd")
-    torch.library.register_fake(qualified, _complete(op, fake), lib=_library)
+    torch.library.register_fake(qualified_name, _complete(op, fake), lib=_library)
     if backward is not None:
         kernel = Recorder(op, backward, save or save_inputs).run
         _library.impl(name, kernel, "Autograd", with_keyset=True)
     for device in ("CPU", "CUDA"):
         _library.impl(name, _autocast(op, device), f"Autocast{device}")
-    torch.library.register_vmap(qualified, vmap or _fold_batch(op), lib=_library)
+    torch.library.register_vmap(qualified_name, vmap or _fold_batch(op), lib=_library)
 
 
 def differentiable(
     schema: str, reference: Kernel, fake: Kernel, **rules: Any
 ) -> Callable[[Backward], Backward]:
-    """Return what registers an operator with the function below as its gradient, see `define`."""
+    """Return a decorator that registers an operator with the decorated function as its gradient."""
 
     def register(backward: Backward) -> Backward:
         define(schema, reference, fake, backward, **rules)
@@ -111,13 +115,13 @@ def operator(name: str) -> OpOverload:
 
 
 def _complete(op: OpOverload, reference: Kernel) -> Kernel:
-    # torch hands None on where the schema says Tensor.
+    # torch passes None on to the kernel even if the schema says Tensor; report it by name here.
     arguments = op._schema.arguments
-    needed = [(k, a.name) for k, a in enumerate(arguments) if str(a.type) == "Tensor"]
+    required_tensors = [(k, a.name) for k, a in enumerate(arguments) if str(a.type) == "Tensor"]
 
     @functools.wraps(reference)
     def run(*args: Argument) -> Results:
-        for index, argument in needed:
+        for index, argument in required_tensors:
             if args[index] is None:
                 raise TypeError(f"{op._opname}: expected a tensor {argument}, got None")
         return reference(*args)
@@ -126,11 +130,10 @@ def _complete(op: OpOverload, reference: Kernel) -> Kernel:
 
 
 def call(op: Callable[..., T], *args: Argument) -> T:
-    """Call an operator, past the layer of autograd where there is nothing to record.
-
-    That layer is Python for an operator defined in Python, and takes as long as a small cube. It is
-    passed only by plain tensors, since wrapped ones need not say what they require.
-    """
+    """Call an operator; skip its autograd layer if no gradient is to be recorded."""
+    # For an operator defined in Python that layer is Python too, and takes as long as the operator
+    # on a small cube. Only plain tensors skip it: wrapped ones (of `torch.func`, subclasses) need
+    # not show that they require a gradient.
     if torch.compiler.is_compiling() or is_transformed() or is_forward():
         return op(*args)
     for value in args:
@@ -153,25 +156,24 @@ def backend(device: torch.device, name: str = "forward") -> str:
     """Return which kernel an operator runs on a device: ``"compiled"`` or ``"reference"``."""
     key = {"cpu": "CPU", "cuda": "CUDA"}.get(device.type)
     if key == "CUDA" and torch.cuda.is_available():
-        torch.cuda.init()  # which loads the library
-    compiled = key is not None and torch._C._dispatch_has_kernel_for_dispatch_key(
+        torch.cuda.init()  # `load_compiled` has registered a callback that loads the library now
+    is_compiled = key is not None and torch._C._dispatch_has_kernel_for_dispatch_key(
         f"{NAMESPACE}::{name}", key
     )
-    return "compiled" if compiled else "reference"
+    return "compiled" if is_compiled else "reference"
 
 
 def load_compiled(folders: Iterable[str]) -> None:
-    """Load the compiled kernels that lie in a package's folders, unless ``CASSI_COMPILED=0``.
+    """Load the compiled kernels in a package's folders, unless ``CASSI_COMPILED=0``.
 
-    ``CASSI_LIBRARY_DIR`` names another folder, whose libraries are loaded instead. The CUDA library
-    is loaded when torch starts CUDA, and only where it can run on every device. A library that does
-    not load, built for another platform perhaps, or cannot run leaves the reference in charge and
-    says so.
+    ``CASSI_LIBRARY_DIR`` names another folder to load them from. The CUDA library is loaded when
+    torch starts CUDA, and only if it can run on every device. If a library does not load or cannot
+    run, a warning says so, and the operators run on the reference.
     """
     if os.environ.get("CASSI_COMPILED", "1") == "0":
         return
-    if instead := os.environ.get("CASSI_LIBRARY_DIR"):
-        folders = [instead]
+    if folder_setting := os.environ.get("CASSI_LIBRARY_DIR"):
+        folders = [folder_setting]
     for folder in map(Path, folders):
         if (folder / "_cpu.so").is_file():
             _load(folder / "_cpu.so")
@@ -189,8 +191,8 @@ def _load(path: Path) -> None:
 def _load_cuda(path: Path) -> None:
     build = re.search(rb"cassi-cuda-build:([^;]*);", path.read_bytes())
     try:
-        reason = why_not(build[1].decode()) if build else None
-    except Exception as error:  # torch, which is starting CUDA, must not fail for it
+        reason = explain_unusable(build[1].decode()) if build else None
+    except Exception as error:  # torch is starting CUDA here and must not fail
         reason = f"asking the driver what it can run failed: {error!r}"
     if reason:
         _warn(f"{path} cannot run here ({reason})")
@@ -198,26 +200,30 @@ def _load_cuda(path: Path) -> None:
         _load(path)
 
 
-def why_not(build: str) -> str | None:
-    """Return why a CUDA library cannot run on the devices of this machine; None: it can.
+def explain_unusable(build: str) -> str | None:
+    """Return why a CUDA library cannot run on the devices of this machine; None if it can.
 
-    A build is CUDA's version and the architectures, as CMake names them: "13.0 80-real 90-virtual".
+    `build` is CUDA's version and the architectures as CMake names them: "13.0 80-real 90-virtual".
     """
     version, *architectures = build.split()
-    built, driver = tuple(map(int, version.split(".")[:2])), driver_version()
-    if driver[0] < built[0]:
+    built_with, driver = tuple(map(int, version.split(".")[:2])), driver_version()
+    # A driver runs code of any minor version of its major version.
+    if driver[0] < built_with[0]:
         return f"it was built with CUDA {version}, the driver is made for CUDA {driver[0]}"
     for device in range(torch.cuda.device_count()):
         major, minor = torch.cuda.get_device_capability(device)
         for architecture in architectures:
             number, _, kind = architecture.partition("-")
-            if not number.isdigit():  # such as 90a: of one architecture alone
-                fits = number[:-1] == f"{major}{minor}"
-            elif kind == "virtual":  # the driver compiles it, if it is no older than the code
-                fits = int(number) <= 10 * major + minor and driver >= built
+            if not number.isdigit():
+                # "90a" is code for exactly one architecture.
+                can_run = number[:-1] == f"{major}{minor}"
+            elif kind == "virtual":
+                # The driver compiles virtual code for later architectures, if the driver is not
+                # older than the toolkit that made the code.
+                can_run = int(number) <= 10 * major + minor and driver >= built_with
             else:
-                fits = int(number) // 10 == major and int(number) % 10 <= minor
-            if fits:
+                can_run = int(number) // 10 == major and int(number) % 10 <= minor
+            if can_run:
                 break
         else:
             return (
@@ -228,7 +234,7 @@ def why_not(build: str) -> str | None:
 
 
 def driver_version() -> tuple[int, int]:
-    """Return the latest CUDA version that the driver serves, major and minor."""
+    """Return the latest CUDA version that the driver supports: (major, minor)."""
     version = ctypes.c_int()
     status = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
     if status != 0:
@@ -236,9 +242,9 @@ def driver_version() -> tuple[int, int]:
     return version.value // 1000, version.value % 1000 // 10
 
 
-def _warn(what: str) -> None:
+def _warn(problem: str) -> None:
     warnings.warn(
-        f"{what}; the operators run on their pure-torch reference", RuntimeWarning, stacklevel=3
+        f"{problem}; the operators run on their pure-torch reference", RuntimeWarning, stacklevel=3
     )
 
 
@@ -261,30 +267,32 @@ def _fold_batch(op: OpOverload) -> Callable[..., Mapped]:
 
     def run(info: VmapInfo, in_dims: Dims, *args: Argument) -> Mapped:
         size = info.batch_size
-        mapped = [
+        moved_args = [
             value.movedim(dim, 0) if isinstance(value, Tensor) and dim is not None else value
             for value, dim in zip(args, in_dims, strict=True)
         ]
-        inner = [
+        batch_sizes = [
             value.shape[0 if dim is None else 1]
-            for value, dim in zip(mapped, in_dims, strict=True)
+            for value, dim in zip(moved_args, in_dims, strict=True)
             if isinstance(value, Tensor)
         ]
-        batch = max(inner)
-        folded: list[Argument] = []
-        for name, value, dim in zip(names, mapped, in_dims, strict=False):  # without defaults
+        batch = max(batch_sizes)
+        folded_args: list[Argument] = []
+        # The schema also names arguments with defaults, which may not have been passed.
+        for name, value, dim in zip(names, moved_args, in_dims, strict=False):
             if not isinstance(value, Tensor):
-                folded.append(value)
+                folded_args.append(value)
                 continue
             if dim is None:
+                # The kernels share such a tensor among all samples, mapped ones included.
                 if name in SHAREABLE and value.shape[0] == 1:
-                    folded.append(value)
+                    folded_args.append(value)
                     continue
                 value = value.expand(size, *value.shape)
             if value.shape[1] != batch:
                 value = value.expand(size, batch, *value.shape[2:])
-            folded.append(value.reshape(size * batch, *value.shape[2:]))
-        result = op(*folded)
+            folded_args.append(value.reshape(size * batch, *value.shape[2:]))
+        result = op(*folded_args)
         if isinstance(result, Tensor):
             return result.unflatten(0, (size, -1)), 0
         return tuple(r.unflatten(0, (size, -1)) for r in result), (0,) * len(result)

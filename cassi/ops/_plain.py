@@ -1,6 +1,7 @@
-"""Operators as sums and products of plain torch operators, for graphs that are read elsewhere.
+"""Our operators as compositions of torch operators, for exported graphs.
 
-The references change tensors in place, which such a graph cannot hold. These do not.
+An exported graph cannot hold changes of tensors in place, which the references make. The functions
+here make none. Some operators of torch itself are replaced too, for ONNX.
 """
 
 from __future__ import annotations
@@ -22,16 +23,14 @@ if TYPE_CHECKING:
 
 
 def _sum_bands(planes: Tensor, step: int) -> Tensor:
-    """Sum planes `(…, C, H, W)`, each moved by its offset: `(…, H, W')`.
-
-    A row of all bands, each band padded to W' + |step|, is cut into pieces of W': band c then lies
-    c·|step| further to the right in its piece.
-    """
+    """Sum planes `(…, C, H, W)`, each shifted by its offset: `(…, H, W')`."""
+    # The rows of all bands are joined, each padded to W' + |step|. Cut into pieces of W', band c
+    # lies c·|step| columns further to the right in its piece: all shifts by two views.
     bands, width = planes.shape[-3], planes.shape[-1]
     planes = planes.flip(-3) if step < 0 else planes
-    wide = detector_width(width, bands, step)
-    row = pad(planes.movedim(-3, -2), (0, wide + abs(step) - width)).flatten(-2)
-    return row[..., : bands * wide].unflatten(-1, (bands, wide)).sum(-2)
+    detector = detector_width(width, bands, step)
+    row = pad(planes.movedim(-3, -2), (0, detector + abs(step) - width)).flatten(-2)
+    return row[..., : bands * detector].unflatten(-1, (bands, detector)).sum(-2)
 
 
 def _cut_bands(y: Tensor, bands: int, width: int, step: int) -> Tensor:
@@ -72,7 +71,7 @@ def gram_solve(r: Tensor, gram: Tensor, rho: Tensor) -> Tensor:
     """Compute (G + D)⁺ r for one shot.
 
     Raises:
-        ValueError: several shots, which need the eigenvalues of matrices.
+        ValueError: several shots; they need eigenvalues of matrices, which ONNX has not.
     """
     if gram.shape[1] != 1:
         raise ValueError(f"gram_solve: expected one shot to export, got {gram.shape[1]}")
@@ -141,7 +140,8 @@ def convolve3x3(
 def selective_scan(u: Tensor, delta: Tensor, rates: Tensor, b: Tensor, c: Tensor) -> Tensor:
     """Compute h_t = exp(Δ_t a) h_{t−1} + Δ_t b_t u_t and y_t = Σ_n c_t h_t in log₂ L passes.
 
-    Pass k joins every step with the one 2ᵏ before it: (a, h) after (a', h') is (a·a', h + a·h').
+    Pass k combines every step (a, h) with the one 2ᵏ steps before it, (a', h'), to
+    (a·a', h + a·h').
 
     Source: Hillis and Steele, "Data parallel algorithms", Communications of the ACM 1986.
     """
@@ -149,16 +149,16 @@ def selective_scan(u: Tensor, delta: Tensor, rates: Tensor, b: Tensor, c: Tensor
     step = delta.to(dtype).unsqueeze(-1)  # (B, L, D, 1)
     decay = torch.exp(step * rates.to(dtype).unsqueeze(1))
     state = step * u.to(dtype).unsqueeze(-1) * b.to(dtype).unsqueeze(2)
-    reach = 1
-    while reach < length:
-        before = [pad(v[:, :-reach], (0, 0, 0, 0, reach, 0)) for v in (state, decay)]
-        state, decay = state + decay * before[0], decay * before[1]
-        reach *= 2
+    distance = 1
+    while distance < length:
+        previous = [pad(v[:, :-distance], (0, 0, 0, 0, distance, 0)) for v in (state, decay)]
+        state, decay = state + decay * previous[0], decay * previous[1]
+        distance *= 2
     return (state * c.to(dtype).unsqueeze(2)).sum(-1).to(u.dtype)
 
 
 def linalg_qr(a: Tensor, mode: str = "reduced") -> tuple[Tensor, Tensor]:
-    """Factor `(…, M, N)`, M >= N, by Householder's reflections, with LAPACK's signs.
+    """Factor `(…, M, N)`, M >= N, into Q R by Householder reflections, with the signs of LAPACK.
 
     Source: Golub and Van Loan, "Matrix computations", 4th edition, algorithm 5.2.1.
     """
@@ -169,12 +169,12 @@ def linalg_qr(a: Tensor, mode: str = "reduced") -> tuple[Tensor, Tensor]:
         first, tail = x[..., :1], x[..., 1:].square().sum(-1, True)
         size = (first.square() + tail).sqrt()
         length = torch.where(first < 0, size, -size)
-        # A column that is already as it is to be is not reflected.
-        ready = tail == 0
-        scale = torch.where(ready, torch.ones_like(first), first - length)
+        # A column that is zero below the diagonal is not reflected, as in LAPACK.
+        is_reduced = tail == 0
+        scale = torch.where(is_reduced, torch.ones_like(first), first - length)
         vector = torch.cat((torch.ones_like(first), x[..., 1:] / scale), -1)
         vector = pad(vector, (j, 0))
-        tau = torch.where(ready, torch.zeros_like(first), (length - first) / length)
+        tau = torch.where(is_reduced, torch.zeros_like(first), (length - first) / length)
         reflections.append((vector, tau))
         r = r - tau.unsqueeze(-1) * vector.unsqueeze(-1) * (vector.unsqueeze(-2) @ r)
     q = torch.eye(rows, columns, dtype=a.dtype, device=a.device).expand(a.shape)
@@ -183,28 +183,29 @@ def linalg_qr(a: Tensor, mode: str = "reduced") -> tuple[Tensor, Tensor]:
     return q, r[..., :columns, :].triu()
 
 
-def _waves(size: int, count: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Return cos and sin of 2π·k·j/size, `(size, count)`; what is zero is exactly so."""
-    numbers = [torch.arange(n, device=like.device) for n in (size, count)]
-    turn = (numbers[0][:, None] * numbers[1]) % size
-    angle = turn.double() * (2 * math.pi / size)
-    sines = torch.where(2 * turn % size == 0, torch.zeros_like(angle), angle.sin())
-    return angle.cos().to(like.dtype), sines.to(like.dtype)
+def _cos_sin_tables(size: int, count: int, tensor: Tensor) -> tuple[Tensor, Tensor]:
+    """Return cos and sin of 2π·k·j/size, `(size, count)`."""
+    # The sine of multiples of π is set to 0: its rounding error would give real values a phase.
+    numbers = [torch.arange(n, device=tensor.device) for n in (size, count)]
+    turns = (numbers[0][:, None] * numbers[1]) % size
+    angle = turns.double() * (2 * math.pi / size)
+    sines = torch.where(2 * turns % size == 0, torch.zeros_like(angle), angle.sin())
+    return angle.cos().to(tensor.dtype), sines.to(tensor.dtype)
 
 
-def _along(x: Tensor, table: Tensor, axis: int) -> Tensor:
+def _multiply_along(x: Tensor, table: Tensor, axis: int) -> Tensor:
     return (x.movedim(axis, -1) @ table).movedim(-1, axis)
 
 
-def _turn(real: Tensor, imag: Tensor, axis: int, sign: int) -> tuple[Tensor, Tensor]:
-    """Sum z_j exp(±2πi·k·j/n) along an axis."""
-    cos, sin = _waves(real.shape[axis], real.shape[axis], real)
-    of_real = _along(real, cos, axis) - sign * _along(imag, sin, axis)
-    return of_real, sign * _along(real, sin, axis) + _along(imag, cos, axis)
+def _rotate_sum(re: Tensor, im: Tensor, axis: int, sign: int) -> tuple[Tensor, Tensor]:
+    """Return Σ_j z_j exp(±2πi·k·j/n) along an axis, as real and imaginary part."""
+    cos, sin = _cos_sin_tables(re.shape[axis], re.shape[axis], re)
+    real_part = _multiply_along(re, cos, axis) - sign * _multiply_along(im, sin, axis)
+    return real_part, sign * _multiply_along(re, sin, axis) + _multiply_along(im, cos, axis)
 
 
-def _check_transform(s: Sequence[int] | None, norm: str | None, like: Sequence[int]) -> None:
-    if norm not in (None, "backward") or (s is not None and list(s) != list(like)):
+def _check_transform(s: Sequence[int] | None, norm: str | None, expected: Sequence[int]) -> None:
+    if norm not in (None, "backward") or (s is not None and list(s) != list(expected)):
         raise ValueError(f"expected a transform of whole images, got s={s} and norm={norm!r}")
 
 
@@ -214,15 +215,18 @@ def fft_rfft2(
     dim: Sequence[int] = (-2, -1),
     norm: str | None = None,
 ) -> Tensor:
-    """Transform real images, with sums in place of a fast Fourier transform.
+    """Transform real images by sums instead of a fast Fourier transform.
 
-    What is real for every image, such as the mean, is exactly so: its phase is 0 or π, never −π.
+    Values that are real for every image, such as the mean, have an imaginary part of exactly 0. So
+    their phase is 0 or π, never −π.
     """
     first, last = dim
     size = x.shape[last]
     _check_transform(s, norm, (x.shape[first], size))
-    cos, sin = _waves(size, size // 2 + 1, x)
-    return torch.complex(*_turn(_along(x, cos, last), -_along(x, sin, last), first, -1))
+    cos, sin = _cos_sin_tables(size, size // 2 + 1, x)
+    return torch.complex(
+        *_rotate_sum(_multiply_along(x, cos, last), -_multiply_along(x, sin, last), first, -1)
+    )
 
 
 def fft_irfft2(
@@ -231,45 +235,63 @@ def fft_irfft2(
     dim: Sequence[int] = (-2, -1),
     norm: str | None = None,
 ) -> Tensor:
-    """Transform one half of a spectrum back to real images."""
+    """Transform half of a spectrum back to real images."""
     first, last = dim
     height, count = z.shape[first], z.shape[last]
     width = 2 * (count - 1) if s is None else s[1]
     _check_transform(s, norm, (height, width))
-    real, imag = torch.view_as_real(z).unbind(-1)
-    real, imag = _turn(real, imag, first, 1)
-    cos, sin = _waves(width, count, real)
-    order = torch.arange(count, device=z.device)  # the other half has the same real part
-    both = torch.where((order == 0) | (2 * order == width), 1.0, 2.0).to(real.dtype)
-    x = _along(real, both[:, None] * cos.mT, last) - _along(imag, both[:, None] * sin.mT, last)
+    re, im = torch.view_as_real(z).unbind(-1)
+    re, im = _rotate_sum(re, im, first, 1)
+    cos, sin = _cos_sin_tables(width, count, re)
+    # The other half of the spectrum has the same real part: these frequencies count twice. The
+    # mean, and the highest frequency of an even width, have no counterpart.
+    order = torch.arange(count, device=z.device)
+    multiplicity = torch.where((order == 0) | (2 * order == width), 1.0, 2.0).to(re.dtype)
+    x = _multiply_along(re, multiplicity[:, None] * cos.mT, last) - _multiply_along(
+        im, multiplicity[:, None] * sin.mT, last
+    )
     return x / (height * width)
 
 
 def angle(z: Tensor) -> Tensor:
-    """Compute the phase; that of a negative number is π, where ONNX says −π."""
+    """Compute the phase in (−π, π]; ONNX returns −π for negative numbers, this function π."""
     if not z.is_complex():
         return torch.where(z < 0, torch.full_like(z, math.pi), torch.zeros_like(z))
-    real, imag = torch.view_as_real(z).unbind(-1)
-    pi = torch.full_like(real, math.pi)
-    half = torch.where(imag < 0, -pi, pi)
-    turned = torch.atan(imag / real) + torch.where(real < 0, half, torch.zeros_like(half))
-    return torch.where((real == 0) & (imag == 0), torch.zeros_like(half), turned)
+    re, im = torch.view_as_real(z).unbind(-1)
+    pi = torch.full_like(re, math.pi)
+    imaginary_sign_pi = torch.where(im < 0, -pi, pi)
+    result = torch.atan(im / re) + torch.where(
+        re < 0, imaginary_sign_pi, torch.zeros_like(imaginary_sign_pi)
+    )
+    return torch.where((re == 0) & (im == 0), torch.zeros_like(imaginary_sign_pi), result)
 
 
-OURS: dict[OpOverload, Kernel] = {
+# OpOverload of the package → function of torch operators.
+OUR_DECOMPOSITIONS: dict[OpOverload, Kernel] = {
     operator(function.__name__): function
     for function in (
-        *(forward, adjoint, add_adjoint, gram, gram_solve, data_step, ratio_inverse),
-        *(forward_subspace, adjoint_subspace, tv_prox, tv_prox_dual, convolve3x3, selective_scan),
+        forward,
+        adjoint,
+        add_adjoint,
+        gram,
+        gram_solve,
+        data_step,
+        ratio_inverse,
+        forward_subspace,
+        adjoint_subspace,
+        tv_prox,
+        tv_prox_dual,
+        convolve3x3,
+        selective_scan,
     )
 }
-"""OpOverload of the package → what it is made of."""
-OURS[operator("orthogonal_iteration")] = _eigen.reference  # which changes no tensor
-PLAIN: dict[OpOverload, Kernel] = {
-    **OURS,
+# This reference changes no tensor in place, so it serves here too.
+OUR_DECOMPOSITIONS[operator("orthogonal_iteration")] = _eigen.reference
+# Also operators of torch that ONNX lacks, or computes less exactly.
+ONNX_DECOMPOSITIONS: dict[OpOverload, Kernel] = {
+    **OUR_DECOMPOSITIONS,
     torch.ops.aten.linalg_qr.default: linalg_qr,
     torch.ops.aten.angle.default: angle,
     torch.ops.aten.fft_rfft2.default: fft_rfft2,
     torch.ops.aten.fft_irfft2.default: fft_irfft2,
 }
-"""These, and those of torch that ONNX has not, or less exactly."""

@@ -1,7 +1,7 @@
-"""How an operator is differentiated: backwards, forwards, and under the transforms of `torch.func`.
+"""Differentiation of operators: reverse mode, forward mode, and the transforms of `torch.func`.
 
-One function, the gradient, serves all of them. An operator's tangent follows from its gradient
-u ↦ Jᵀu, which is linear in u: the gradient of that, at any u, is J.
+An operator defines its gradient only, u ↦ Jᵀu with the Jacobian J. This map is linear in u, and its
+own gradient with respect to u is J: that gives the tangents of forward mode.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ if TYPE_CHECKING:
 Argument = Tensor | int | float | bool | None
 Results = Tensor | tuple[Tensor, ...]
 Dims = tuple[int | None, ...]
+# One for each argument.
 Gradients = tuple[Tensor | None, ...]
-"""One for each argument."""
 
 
 class VmapInfo(Protocol):
-    """What `torch.func.vmap` tells a rule."""
+    """The information that `torch.func.vmap` passes to a rule."""
 
     batch_size: int
     randomness: str
 
 
 class Context(Protocol):
-    """What is kept of a call for its gradient and its tangent."""
+    """The values of a call that are stored for its gradient and its tangent."""
 
     needs_input_grad: tuple[bool, ...]
     constants: Sequence[Any]
-    """What it depends on beside tensors."""
+    """Arguments that are not tensors."""
 
     saved_tensors: tuple[Any, ...]
-    """Tensors; None where that was saved."""
+    """Tensors, or None where None was saved."""
 
     def save_for_backward(self, *tensors: Tensor | None) -> None: ...
 
 
 class FunctionContext(Context, Protocol):
-    """The same of a `torch.autograd.Function`."""
+    """The context of a `torch.autograd.Function`."""
 
     def save_for_forward(self, *tensors: Tensor | None) -> None: ...
     def set_materialize_grads(self, value: bool) -> None: ...
@@ -62,17 +62,17 @@ def is_transformed() -> bool:
 
 
 def is_forward() -> bool:
-    """Tell whether tangents are carried forwards, now or in a transform further out."""
+    """Tell whether forward mode is active, now or in an outer transform."""
     return not torch.compiler.is_compiling() and forward_ad._current_level >= 0
 
 
 def has_tangents() -> bool:
-    """Tell whether tangents are carried forwards now."""
+    """Tell whether forward mode is active now."""
     return is_forward() and _C._is_fwd_grad_enabled()
 
 
 def is_recorded() -> bool:
-    """Tell whether what an operator's gradient computes may be differentiated itself."""
+    """Tell whether a computation, such as an operator's gradient, may be differentiated again."""
     return torch.is_grad_enabled() or has_tangents()
 
 
@@ -95,23 +95,23 @@ def is_wrapped(value: Tensor) -> bool:
 
 
 def unwrapped(value: Tensor) -> Tensor:
-    """Return a tensor without the wrappers of transforms, mapped dimensions included.
+    """Return a tensor without the wrappers of transforms; dimensions that vmap maps reappear.
 
-    What a loop decides by it holds for all mapped entries.
+    A loop that decides by its values decides for all mapped entries together.
     """
     while is_wrapped(value):
         value = _C._functorch.get_unwrapped(value)
     return value.detach()
 
 
-def leaf_of_zeros(like: Tensor) -> Tensor:
-    """Return zeros that require a gradient, within a transform too."""
+def leaf_of_zeros(tensor: Tensor) -> Tensor:
+    """Return zeros that require a gradient, also within a transform of `torch.func`."""
     with enable_inplace_requires_grad(True):
-        return torch.zeros_like(like).requires_grad_()
+        return torch.zeros_like(tensor).requires_grad_()
 
 
-class _Saved:
-    """What an operator saves for its gradient, where the tangent needs it."""
+class _SavedInputs:
+    """The values that an operator saves for its gradient, kept for its tangent."""
 
     constants: Sequence[Any] = ()
 
@@ -123,90 +123,97 @@ class _Saved:
         self.saved_tensors = tensors
 
 
-class _Recorded(Context, Protocol):
-    """What is kept where tangents are carried forwards."""
+class _TangentContext(Context, Protocol):
+    """The values that are stored in forward mode."""
 
-    twin: _Saved
+    twin: _SavedInputs
     upstream: list[Tensor]
 
 
 class Recorder:
-    """Records an operator: what `run` does is the kernel for the dispatch key `Autograd`.
+    """The autograd rule of an operator; `run` is its kernel for the dispatch key `Autograd`.
 
-    It is what `torch.library.register_autograd` makes, which runs under no transform and carries no
-    tangents.
+    It replaces `torch.library.register_autograd`, whose kernels do not run under the transforms of
+    `torch.func` and have no tangents.
 
-    `backward` is `(ctx, *gradients)` → one gradient or None per argument; `save`, `(ctx, inputs,
-    output)`, keeps what it needs.
+    Args:
+        op: the operator.
+        backward: (ctx, *gradients) → one gradient or None per argument.
+        save: (ctx, inputs, output); stores what `backward` needs.
     """
 
     def __init__(self, op: OpOverload, backward: Backward, save: Save) -> None:
         self.op, self.backward, self.save = op, backward, save
-        rules = {"forward": self._forward, "backward": self._gradient, "jvp": self._tangent}
-        statics = {name: staticmethod(rule) for name, rule in rules.items()}
-        recorded = type(f"{op._opname}_", (Function,), statics)
-        self._apply = super(Function, recorded).apply  # type: ignore[misc]  # of one level: the dispatcher handles the others
+        methods = {"forward": self._forward, "backward": self._gradient, "jvp": self._tangent}
+        statics = {name: staticmethod(rule) for name, rule in methods.items()}
+        function = type(f"{op._opname}_", (Function,), statics)
+        self._apply = super(Function, function).apply  # type: ignore[misc]  # of one level: the dispatcher handles the others
 
     def run(self, keyset: _C.DispatchKeySet, *args: Argument) -> Results:
-        """Compute the operator, and record it where something is differentiated."""
-        moving: tuple[bool, ...] = ()
+        """Compute the operator; record it if an argument needs a gradient or has a tangent."""
+        has_tangent: tuple[bool, ...] = ()
         if has_tangents():
-            moving = tuple(isinstance(a, Tensor) and _tangent(a) is not None for a in args)
-        if not any(moving) and not (torch.is_grad_enabled() and _C._any_requires_grad(*args)):
+            has_tangent = tuple(isinstance(a, Tensor) and _tangent(a) is not None for a in args)
+        if not any(has_tangent) and not (torch.is_grad_enabled() and _C._any_requires_grad(*args)):
             return self._below(keyset, args)
         if not is_transformed():
-            return self._apply(*args, keyset, moving)
+            return self._apply(*args, keyset, has_tangent)
         with enable_single_level_autograd_function():
-            return self._apply(*args, keyset, moving)
+            return self._apply(*args, keyset, has_tangent)
 
     def _below(self, keyset: _C.DispatchKeySet, args: tuple[Argument, ...]) -> Results:
         with _C._AutoDispatchBelowAutograd():
             return self.op.redispatch(keyset & _C._after_autograd_keyset, *args)
 
-    def _forward(self, ctx: _Recorded, *args: Any) -> Results:
-        *inputs, keyset, moving = args
-        # torch records nothing in here, but the transforms further out do.
+    def _forward(self, ctx: _TangentContext, *args: Any) -> Results:
+        *inputs, keyset, has_tangent = args
+        # torch records nothing within a Function, but outer transforms do.
         with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
             result = self._below(keyset, tuple(inputs))
         schema = self.op._schema.arguments
-        given = (*inputs, *(a.default_value for a in schema[len(inputs) :]))
-        self.save(ctx, given, result)
-        if moving:
-            ctx.twin = _Saved(moving)
-            self.save(ctx.twin, given, result)
-            ctx.upstream = [leaf_of_zeros(r) for r in _several(result)]
+        all_inputs = (*inputs, *(a.default_value for a in schema[len(inputs) :]))
+        self.save(ctx, all_inputs, result)
+        if has_tangent:
+            ctx.twin = _SavedInputs(has_tangent)
+            self.save(ctx.twin, all_inputs, result)
+            ctx.upstream = [leaf_of_zeros(r) for r in _as_tuple(result)]
         return result
 
-    def _gradient(self, ctx: _Recorded, *gradients: Tensor | None) -> Gradients:
+    def _gradient(self, ctx: _TangentContext, *upstream: Tensor | None) -> Gradients:
         count = len(ctx.needs_input_grad) - 2
-        needed = ctx.needs_input_grad
+        needs_input_grad = ctx.needs_input_grad
         try:
-            ctx.needs_input_grad = needed[:count]
-            found = self.backward(ctx, *gradients)
+            ctx.needs_input_grad = needs_input_grad[:count]
+            gradients = self.backward(ctx, *upstream)
         finally:
-            ctx.needs_input_grad = needed
-        return (*found[:count], None, None)
+            ctx.needs_input_grad = needs_input_grad
+        return (*gradients[:count], None, None)
 
-    def _tangent(self, ctx: _Recorded, *tangents: Tensor | None) -> Results:
-        upstream, moving = ctx.upstream, ctx.twin.needs_input_grad
-        again = torch.is_grad_enabled()
+    def _tangent(self, ctx: _TangentContext, *tangents: Tensor | None) -> Results:
+        upstream, has_tangent = ctx.upstream, ctx.twin.needs_input_grad
+        create_graph = torch.is_grad_enabled()
         with torch.enable_grad():
-            found = self.backward(ctx.twin, *upstream)
+            gradients = self.backward(ctx.twin, *upstream)
         pairs = [
             (g, t)
-            for g, t, moves in zip(found, tangents, moving, strict=False)
-            if moves and g is not None
+            for g, t, is_moving in zip(gradients, tangents, has_tangent, strict=False)
+            if is_moving and g is not None
         ]
-        if not pairs:  # of what it depends on through another argument
+        # No argument with a tangent has a gradient: the output does not change with it.
+        if not pairs:
             return tuple(torch.zeros_like(u) for u in upstream)
-        transposed, along = zip(*pairs, strict=True)
+        input_gradients, input_tangents = zip(*pairs, strict=True)
         results = torch.autograd.grad(
-            transposed, upstream, along, create_graph=again, materialize_grads=True
+            input_gradients,
+            upstream,
+            input_tangents,
+            create_graph=create_graph,
+            materialize_grads=True,
         )
         return results if len(results) > 1 else results[0]
 
 
-def _several(result: Results) -> tuple[Tensor, ...]:
+def _as_tuple(result: Results) -> tuple[Tensor, ...]:
     return result if isinstance(result, tuple) else (result,)
 
 

@@ -14,16 +14,16 @@ The first three functions are the partial derivatives of one trilinear form
 
     T(x, m, y) = Σ_{b,k,c,h,w} m[k,c,h,w] x[b,c,h,w] y[b,k,h,w + o(c)]
 
-with respect to y (`forward`), x (`adjoint`) and m (`mask_adjoint`), so the gradient of each is made
-of the other two. Sums run in float32 at least. Cubes and measurements come back in the dtype of the
-first argument, grams and mask gradients in the dtype of the sums: rounding them to bfloat16 before
-they divide would cost three digits.
+with respect to y (`forward`), x (`adjoint`) and m (`mask_adjoint`), so the gradient of each follows
+from the other two. Sums run in float32 at least. Cubes and measurements are returned in the dtype
+of the first argument. Grams and mask gradients are returned in the dtype of the sums: rounding a
+gram to bfloat16 before it divides would cost three digits.
 """
 
 import torch
 from torch import Tensor
 
-RATIO_FLOOR = 1e-12  # what mask zeros are raised to in `ratio_inverse`
+RATIO_FLOOR = 1e-12  # smallest value of a mask in `ratio_inverse`, which divides by it
 
 
 def band_offset(band: int, bands: int, step: int) -> int:
@@ -37,7 +37,7 @@ def detector_width(width: int, bands: int, step: int) -> int:
 
 
 def accumulation_dtype(*tensors: Tensor) -> torch.dtype:
-    """Return the dtype sums run in: the promoted dtype, float32 at least."""
+    """Return the dtype of sums: the promoted dtype of the tensors, float32 at least."""
     dtype = torch.float32
     for tensor in tensors:
         dtype = torch.promote_types(dtype, tensor.dtype)
@@ -45,7 +45,7 @@ def accumulation_dtype(*tensors: Tensor) -> torch.dtype:
 
 
 def layout(channels_last: bool) -> torch.memory_format:
-    """Return the memory format of a cube that an operator makes."""
+    """Return the memory format of a cube that an operator returns."""
     return torch.channels_last if channels_last else torch.contiguous_format
 
 
@@ -113,9 +113,9 @@ def ratio_inverse(
 ) -> Tensor:
     """Divide y by the number of bands that reach each pixel, and each band's window by the mask."""
     dtype = accumulation_dtype(y, mask)
-    share = y.to(dtype) / band_count(mask.shape[-1], bands, step, y.device)
+    mean_band = y.to(dtype) / band_count(mask.shape[-1], bands, step, y.device)
     inverse = mask.to(dtype).clamp_min(RATIO_FLOOR).reciprocal()
-    return adjoint(share, inverse, bands, step, channels_last).to(y.dtype)
+    return adjoint(mean_band, inverse, bands, step, channels_last).to(y.dtype)
 
 
 def band_count(width: int, bands: int, step: int, device: torch.device) -> Tensor:  # (W',)
@@ -152,7 +152,9 @@ def add_adjoint(v: Tensor, y: Tensor, mask: Tensor, step: int) -> Tensor:
 def forward_subspace(components: Tensor, basis: Tensor, mask: Tensor, step: int) -> Tensor:
     """Compute A of the cube E a."""
     dtype = accumulation_dtype(components, basis, mask)
-    cube = torch.einsum("bcr,brhw->bchw", _each(basis, components, dtype), components.to(dtype))
+    cube = torch.einsum(
+        "bcr,brhw->bchw", _per_sample_basis(basis, components, dtype), components.to(dtype)
+    )
     return forward(cube, mask, step).to(components.dtype)
 
 
@@ -160,12 +162,12 @@ def adjoint_subspace(y: Tensor, basis: Tensor, mask: Tensor, step: int) -> Tenso
     """Compute Eᵀ of the cube Aᵀy."""
     dtype = accumulation_dtype(y, basis, mask)
     cube = adjoint(y.to(dtype), mask, basis.shape[1], step)
-    components = torch.einsum("bcr,bchw->brhw", _each(basis, y, dtype), cube)
+    components = torch.einsum("bcr,bchw->brhw", _per_sample_basis(basis, y, dtype), cube)
     return components.to(y.dtype).contiguous()
 
 
-def _each(basis: Tensor, like: Tensor, dtype: torch.dtype) -> Tensor:
-    return basis.to(dtype).expand(len(like), -1, -1)
+def _per_sample_basis(basis: Tensor, value: Tensor, dtype: torch.dtype) -> Tensor:
+    return basis.to(dtype).expand(len(value), -1, -1)
 
 
 def gram_solve(r: Tensor, gram: Tensor, rho: Tensor) -> Tensor:
@@ -177,35 +179,37 @@ def gram_solve(r: Tensor, gram: Tensor, rho: Tensor) -> Tensor:
     dtype = accumulation_dtype(r, gram, rho)
     g, rho = gram.to(dtype), rho.to(dtype)
     if gram.shape[1] == 1:
-        damped = g[:, 0] + rho
-        z = torch.where((damped == 0) | (rho == torch.inf), 0, r.to(dtype) / damped)
+        damped_gram = g[:, 0] + rho
+        z = torch.where((damped_gram == 0) | (rho == torch.inf), 0, r.to(dtype) / damped_gram)
         return z.to(r.dtype).contiguous()
     g, r_last = g.permute(0, 3, 4, 1, 2), r.to(dtype).permute(0, 2, 3, 1)  # (…, H, W', K[, K])
     d = rho.permute(0, 2, 3, 1).expand(-1, -1, -1, gram.shape[1])
-    absent = d == torch.inf
-    g = torch.where(absent.unsqueeze(-1) | absent.unsqueeze(-2), 0, g)
-    # One ρ for all shots is added to the eigenvalues of G. Others are added to G, in units of the
-    # shots in which eigenvalues are comparable: T (G + D) T with T² = 1/(G + D) on the diagonal.
-    # Shots without damping have one unit. Null vectors lie in those alone, so that
-    # T (T (G + D) T)⁺ T is the Moore–Penrose inverse.
-    least = torch.where(absent, torch.inf, d).amin(-1, keepdim=True)
-    alike = ~(~absent & (d > least)).any(-1, keepdim=True)
-    shift = torch.where(alike & (least != torch.inf), least, 0)
-    own = torch.where(alike | absent, 0, d)
+    is_left_out = d == torch.inf
+    g = torch.where(is_left_out.unsqueeze(-1) | is_left_out.unsqueeze(-2), 0, g)
+    # Eigenvalues below rounding error count as zero. A small ρ must not be lost in that:
+    # - If ρ is the same for all shots of a pixel, it is added to the eigenvalues of G.
+    # - If it differs between shots, it is added to G. G + D is then scaled from both sides by a
+    #   diagonal T with T² = 1/diag(G + D), so that the eigenvalues of all shots are comparable.
+    #   All undamped shots share one scale. Null vectors have entries in these shots only, hence
+    #   T (T (G + D) T)⁺ T is the Moore–Penrose inverse.
+    smallest = torch.where(is_left_out, torch.inf, d).amin(-1, keepdim=True)
+    is_uniform = ~(~is_left_out & (d > smallest)).any(-1, keepdim=True)
+    shift = torch.where(is_uniform & (smallest != torch.inf), smallest, 0)
+    extra_rho = torch.where(is_uniform | is_left_out, 0, d)
     diagonal = g.diagonal(0, -2, -1)
-    brightest = torch.where(own > 0, 0, diagonal).amax(-1, keepdim=True)
-    unit = torch.where(own > 0, diagonal + own, brightest)
-    unit = torch.where(alike | (unit == 0), 1, unit).rsqrt()
-    g = (g + torch.diag_embed(own)) * unit.unsqueeze(-1) * unit.unsqueeze(-2)
+    brightest = torch.where(extra_rho > 0, 0, diagonal).amax(-1, keepdim=True)
+    scale = torch.where(extra_rho > 0, diagonal + extra_rho, brightest)
+    scale = torch.where(is_uniform | (scale == 0), 1, scale).rsqrt()
+    g = (g + torch.diag_embed(extra_rho)) * scale.unsqueeze(-1) * scale.unsqueeze(-2)
     values, vectors = torch.linalg.eigh(g)
-    shots = gram.shape[1] - absent.sum(-1, keepdim=True)
-    floor = values.amax(-1, keepdim=True) * shots * torch.finfo(gram.dtype).eps
-    damped = torch.where(values <= floor, 0, values) + shift
-    inverse = torch.where(damped == 0, 0, damped.reciprocal())
-    # Sums of products, not matrix products: autocast would run those in bfloat16.
-    z = (vectors * torch.where(absent, 0, unit * r_last).unsqueeze(-1)).sum(-2)
-    z = unit * (vectors * (inverse * z).unsqueeze(-2)).sum(-1)
-    return torch.where(absent, 0, z).permute(0, 3, 1, 2).to(r.dtype).contiguous()
+    shots = gram.shape[1] - is_left_out.sum(-1, keepdim=True)
+    threshold = values.amax(-1, keepdim=True) * shots * torch.finfo(gram.dtype).eps
+    damped_values = torch.where(values <= threshold, 0, values) + shift
+    inverse = torch.where(damped_values == 0, 0, damped_values.reciprocal())
+    # Sums of products instead of matrix products, because autocast runs the latter in bfloat16.
+    z = (vectors * torch.where(is_left_out, 0, scale * r_last).unsqueeze(-1)).sum(-2)
+    z = scale * (vectors * (inverse * z).unsqueeze(-2)).sum(-1)
+    return torch.where(is_left_out, 0, z).permute(0, 3, 1, 2).to(r.dtype).contiguous()
 
 
 def data_step(v: Tensor, y: Tensor, mask: Tensor, gram: Tensor, rho: Tensor, step: int) -> Tensor:
@@ -216,15 +220,15 @@ def data_step(v: Tensor, y: Tensor, mask: Tensor, gram: Tensor, rho: Tensor, ste
     return torch.empty_like(v).copy_(x.add_(v))
 
 
-def differs(rho: Tensor) -> bool:
-    """Tell whether ρ is one value per detector pixel, or shot, or column."""
+def varies_in_row(rho: Tensor) -> bool:
+    """Tell whether ρ varies within a detector row, over shots or columns."""
     return rho.shape[1] != 1 or rho.shape[3] != 1
 
 
 def rho_gradient(w: Tensor, z: Tensor, rho: Tensor) -> Tensor:
-    """Return −w·z, `(B, K, H, W')`; summed over each row, `(B, 1, H, 1)`, where ρ is shared."""
+    """Return −w·z, `(B, K, H, W')`, or its sum over each row, `(B, 1, H, 1)`, if ρ is constant."""
     product = w * z
-    return -product if differs(rho) else -product.sum((1, 3), keepdim=True)
+    return -product if varies_in_row(rho) else -product.sum((1, 3), keepdim=True)
 
 
 def data_step_backward(
@@ -238,14 +242,14 @@ def data_step_backward(
     need_mask: bool,
     need_rho: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Differentiate `data_step`: gradients of v, y, mask, and of ρ as `rho_gradient` gives it.
+    """Differentiate `data_step`: gradients of v, y and mask, and the `rho_gradient`.
 
     With S = (AAᵀ + D)⁺, z = S(y − Av), x = v + Aᵀz and w = S A grad:
 
         dv = grad − Aᵀw,  dy = w,  dρ = −w·z,  dm = ∂T(dv, ·, z) − ∂T(x, ·, w).
 
-    The last line holds the path through the gram, which is a function of the mask. Gradients that
-    are not needed come back empty.
+    dm includes the path through the gram, which is a function of the mask. Gradients that are not
+    needed are returned empty.
     """
     dtype = accumulation_dtype(v, y, mask)
     bands = v.shape[1]
@@ -258,7 +262,7 @@ def data_step_backward(
             grad_rho = rho_gradient(w, z, rho)
         if need_mask:
             x = v + adjoint(z, mask, bands, step)
-            shared = (mask.shape[0] > 1 or v.shape[0] == 1, mask.shape[2] > 1)
-            grad_mask = mask_adjoint(grad_v, z, step, *shared)
-            grad_mask -= mask_adjoint(x, w, step, *shared)
+            shares = (mask.shape[0] > 1 or v.shape[0] == 1, mask.shape[2] > 1)
+            grad_mask = mask_adjoint(grad_v, z, step, *shares)
+            grad_mask -= mask_adjoint(x, w, step, *shares)
     return torch.empty_like(v).copy_(grad_v), w.to(y.dtype), grad_mask, grad_rho

@@ -1,14 +1,16 @@
 """Pure-torch total variation: the specification of the compiled kernels.
 
-The dual (p, q) lives on the vertical and horizontal edges of every band, and
+The dual (p, q) has one value per vertical and horizontal edge of every band, and
 
-    u = x + div(p, q),   |(p, q)| ≤ weight,
+    u = x + div(p, q),   |(p, q)| ≤ weight
 
-where the norm is taken at each pixel: of each band (BAND), or of the 2×C matrix of all bands
-(FROBENIUS; or the spectral norm, which is dual to NUCLEAR). One iteration is a projected gradient
-step of length 1/8, which bounds the inverse Lipschitz constant of the dual gradient in two
-dimensions. Canonical shapes: cube `(B, C, H, W)`, weight `(1|B,)`,
-dual `(B, 2, C, H, W)` in the dtype of the sums.
+at each pixel. The norm |·| is that of the two values of each band for BAND. For FROBENIUS it is the
+Frobenius norm of the 2×C matrix of all bands, for NUCLEAR the spectral norm of that matrix, which
+is dual to the nuclear norm. One iteration is a projected gradient step of length 1/8, the inverse
+of the Lipschitz constant of the dual gradient in two dimensions.
+
+Canonical shapes: cube `(B, C, H, W)`, weight `(1|B,)`, dual `(B, 2, C, H, W)` in the dtype of the
+sums.
 """
 
 import torch
@@ -19,36 +21,36 @@ from cassi.ops._reference import accumulation_dtype
 
 STEP = 0.125
 BAND, FROBENIUS, NUCLEAR = range(3)
-_CHUNK = 1 << 16
+_CHUNK_PIXELS = 1 << 16  # pixels that are iterated together, so that they stay in a core's cache
 
 
 def tv_prox(x: Tensor, weight: Tensor, iterations: int, norm: int) -> Tensor:
     """Take projected-gradient steps on the dual of min_u ½‖u − x‖² + weight·TV(u), from zero."""
     if norm != BAND or not x.numel():
         return tv_prox_dual(x, weight, None, iterations, norm)[0]
-    # A few planes at a time, so that all iterations on them stay in a core's cache.
+    # Bands are independent for this norm. A few at a time stay in a core's cache in all iterations.
     dtype = accumulation_dtype(x)
     batch, bands, height, width = x.shape
     limit = _limit(weight, dtype).expand(batch, 1, 1, 1).repeat_interleave(bands, 0)
     planes = x.reshape(batch * bands, 1, height, width)
-    chunk = max(1, _CHUNK // max(1, height * width))
-    solved = []
+    chunk = max(1, _CHUNK_PIXELS // max(1, height * width))
+    results = []
     for plane, level in zip(planes.split(chunk), limit.split(chunk), strict=True):
         image = plane.to(dtype)
         zero = torch.zeros_like(image)
         p, q = iterate(image, level, zero, zero, iterations, BAND)
-        solved.append(image + divergence(p, q))
-    u = torch.cat(solved) if solved else planes
+        results.append(image + divergence(p, q))
+    u = torch.cat(results) if results else planes
     return torch.empty_like(x).copy_(u.view(x.shape))
 
 
 def tv_prox_dual(
     x: Tensor, weight: Tensor, dual: Tensor | None, iterations: int, norm: int
 ) -> tuple[Tensor, Tensor]:
-    """Take the same steps from a given dual, and return the last one too."""
+    """Take the steps of `tv_prox` from a given dual; return the last dual too."""
     dtype = accumulation_dtype(x)
     image = x.to(dtype)
-    if not x.numel():  # there are no neighbours to be taken from
+    if not x.numel():  # differences of an empty image are an error
         return torch.empty_like(x), torch.stack((image, image), 1)
     p, q = (torch.zeros_like(image),) * 2 if dual is None else dual.to(dtype).unbind(1)
     p, q = iterate(image, _limit(weight, dtype), p, q, iterations, norm)
@@ -65,7 +67,11 @@ def tv_prox_backward(
     iterations: int,
     norm: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Differentiate the iterations of `tv_prox_dual`: gradients of x, weight (per sample), dual."""
+    """Differentiate the iterations of `tv_prox_dual`.
+
+    Returns:
+        Gradients of x, of the weight (one per sample), and of the dual.
+    """
     if norm == NUCLEAR:
         return _recorded_backward(grad, grad_dual, x, weight, dual, iterations, norm)
     dtype = accumulation_dtype(x)
@@ -85,14 +91,16 @@ def tv_prox_backward(
     for p, q in reversed(states[:-1]):
         u = image + divergence(p, q)
         a, b = p + STEP * _down(u), q + STEP * _right(u)
-        size = _size(a, b, norm)
-        shrink = limit / torch.maximum(size, limit).clamp_min(floor)
-        inner = dp * a + dq * b
-        inner = inner if norm == BAND else inner.sum(1, keepdim=True)
-        outside = torch.where(size > limit, inner / size, 0)  # elsewhere the shrinkage is 1
-        grad_limit += outside.sum((1, 2, 3))
-        dp = dp * shrink - a * (outside * limit / size.square())
-        dq = dq * shrink - b * (outside * limit / size.square())
+        norms = _edge_norms(a, b, norm)
+        factor = limit / torch.maximum(norms, limit).clamp_min(floor)
+        inner_product = dp * a + dq * b
+        inner_product = inner_product if norm == BAND else inner_product.sum(1, keepdim=True)
+        relative_product = torch.where(
+            norms > limit, inner_product / norms, 0
+        )  # elsewhere the shrinkage is 1
+        grad_limit += relative_product.sum((1, 2, 3))
+        dp = dp * factor - a * (relative_product * limit / norms.square())
+        dq = dq * factor - b * (relative_product * limit / norms.square())
         du = STEP * (_down_transpose(dp) + _right_transpose(dq))
         grad_x += du
         back_p, back_q = _divergence_transpose(du)
@@ -111,31 +119,39 @@ def iterate(
         if norm == NUCLEAR:
             p, q = _project_spectral(p, q, limit)
             continue
-        shrink = limit / torch.maximum(_size(p, q, norm), limit).clamp_min(floor)
-        p, q = p * shrink, q * shrink
+        factor = limit / torch.maximum(_edge_norms(p, q, norm), limit).clamp_min(floor)
+        p, q = p * factor, q * factor
     return p, q
 
 
 def _project_spectral(p: Tensor, q: Tensor, limit: Tensor) -> tuple[Tensor, Tensor]:
     """Project the 2×C matrix (p; q) of every pixel onto the ball of spectral norm `limit`.
 
-    That is M (p; q) with M = f(S), f(s) = min(1, limit/√s), of S = (p; q)(p; q)ᵀ, and a function
-    of a symmetric 2×2 matrix is linear in it between its two eigenvalues.
+    The projection is f(S) (p; q), with S = (p; q)(p; q)ᵀ and f(s) = min(1, limit/√s). S is 2×2, and
+    f(S) is the linear function of S that has the right values at its two eigenvalues.
     """
     floor = torch.finfo(p.dtype).tiny
 
     def shrinkage(eigenvalue: Tensor) -> Tensor:
-        size = (eigenvalue + floor).sqrt()
-        return limit / torch.maximum(size, limit).clamp_min(floor)
+        singular_value = (eigenvalue + floor).sqrt()
+        return limit / torch.maximum(singular_value, limit).clamp_min(floor)
 
     a, b, c = ((s * t).sum(1, keepdim=True) for s, t in ((p, p), (p, q), (q, q)))
     trace = a + c + floor
-    half, off = 0.5 * (a - c) / trace, b / trace
-    radius = (half.square() + off.square() + floor).sqrt()
-    large, small = shrinkage(trace * (0.5 + radius)), shrinkage(trace * (0.5 - radius).clamp_min(0))
-    middle, slope = 0.5 * (large + small), 0.5 * (large - small) / radius
-    across = slope * off
-    return (middle + slope * half) * p + across * q, across * p + (middle - slope * half) * q
+    half_difference, off_diagonal = 0.5 * (a - c) / trace, b / trace
+    radius = (half_difference.square() + off_diagonal.square() + floor).sqrt()
+    large_factor, small_factor = (
+        shrinkage(trace * (0.5 + radius)),
+        shrinkage(trace * (0.5 - radius).clamp_min(0)),
+    )
+    mean_factor, slope = (
+        0.5 * (large_factor + small_factor),
+        0.5 * (large_factor - small_factor) / radius,
+    )
+    cross_term = slope * off_diagonal
+    return (mean_factor + slope * half_difference) * p + cross_term * q, cross_term * p + (
+        mean_factor - slope * half_difference
+    ) * q
 
 
 def _recorded_backward(
@@ -147,7 +163,7 @@ def _recorded_backward(
     iterations: int,
     norm: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Differentiate by recording the iterations."""
+    """Differentiate by autograd through the iterations."""
     dtype = accumulation_dtype(x)
     batch, bands, height, width = x.shape
     with torch.enable_grad():
@@ -157,14 +173,14 @@ def _recorded_backward(
         start = (start if dual is None else dual.detach().to(dtype)).clone().requires_grad_()
         u, last = tv_prox_dual(image, limit, start, iterations, norm)
         upstream = [grad.to(dtype), torch.zeros_like(last) if grad_dual is None else grad_dual]
-        found = torch.autograd.grad(
+        gradients = torch.autograd.grad(
             (u, last), (image, limit, start), upstream, materialize_grads=True
         )
-    return torch.empty_like(x).copy_(found[0]), found[1], found[2]
+    return torch.empty_like(x).copy_(gradients[0]), gradients[1], gradients[2]
 
 
 def divergence(p: Tensor, q: Tensor) -> Tensor:
-    """Subtract from every edge the one before it."""
+    """Subtract from every edge's value that of the edge before it, along both axes."""
     return (p - pad(p, (0, 0, 1, -1))) + (q - pad(q, (1, -1)))
 
 
@@ -172,7 +188,7 @@ def _limit(weight: Tensor, dtype: torch.dtype) -> Tensor:
     return weight.to(dtype).clamp_max(torch.finfo(dtype).max).view(-1, 1, 1, 1)
 
 
-def _size(p: Tensor, q: Tensor, norm: int) -> Tensor:
+def _edge_norms(p: Tensor, q: Tensor, norm: int) -> Tensor:
     square = p * p + q * q
     square = square if norm == BAND else square.sum(1, keepdim=True)
     return (square + torch.finfo(p.dtype).tiny).sqrt()

@@ -20,8 +20,8 @@ def convolve1d(a: Tensor, v: Tensor) -> Tensor:
 
         out[n] = Σ_m a[n − m] v[m],   n = 0 … N+M−2
 
-    It equals `numpy.convolve` for one pair of rows; here every row has its own kernel. It computes
-    N·M products directly: the shorter of the two should be short.
+    For one pair of rows it equals `numpy.convolve`; here every row has its own kernel. It computes
+    all N·M products, so the shorter of the two should be short.
 
     Args:
         a: signals `(..., N)`.
@@ -45,19 +45,19 @@ def convolve1d(a: Tensor, v: Tensor) -> Tensor:
                 f"got shape {shape_of(value)}"
             )
     check_same_device(a=a, v=v)
-    # From the right, as broadcasting aligns them.
-    for rows, others in zip(a.shape[-2::-1], v.shape[-2::-1], strict=False):
-        if rows != others and rows != 1 and others != 1:
+    # Compared from the right, as broadcasting aligns dimensions.
+    for rows, other_rows in zip(a.shape[-2::-1], v.shape[-2::-1], strict=False):
+        if rows != other_rows and rows != 1 and other_rows != 1:
             raise ValueError(
                 "v: expected leading dimensions that broadcast with those of a, "
                 f"{tuple(a.shape[:-1])}, got shape {shape_of(v)}"
             )
     rows = torch.broadcast_shapes(a.shape[:-1], v.shape[:-1])
-    out = kernels.convolve1d(
+    result = kernels.convolve1d(
         a.expand(*rows, a.shape[-1]).reshape(-1, a.shape[-1]),
         v.expand(*rows, v.shape[-1]).reshape(-1, v.shape[-1]),
     )
-    return out.reshape(*rows, out.shape[-1])
+    return result.reshape(*rows, result.shape[-1])
 
 
 def trilinear(features: Tensor, points: Tensor) -> Tensor:
@@ -66,8 +66,8 @@ def trilinear(features: Tensor, points: Tensor) -> Tensor:
         out = Σ_{i,j,k} w_i(u₀) w_j(u₁) w_k(u₂) features[4i + 2j + k],
         u = (p + 1)/2,   w_0(u) = 1 − u,   w_1(u) = u
 
-    −1 and +1 are the two sides of the cell. Points are not clamped: outside of the cell the same
-    polynomial applies.
+    The cell reaches from −1 to +1 along each axis. Points are not clamped; outside of the cell the
+    same polynomial applies.
 
     Args:
         features: `(N, 8, F)`, corners in the order 000, 001, 010, 011, 100, 101, 110, 111; the
@@ -100,15 +100,15 @@ def sample_volume(volume: Tensor, points: Tensor) -> Tensor:
     """Interpolate a volume trilinearly at points anywhere in it.
 
     Along every axis −1 is the centre of the first sample and +1 that of the last (in `grid_sample`,
-    `align_corners=True`). Points outside are moved to the border; the gradient with respect to them
-    is zero there. At a sample it is the slope of the next cell.
+    `align_corners=True`). Points outside are moved to the border, and their gradient is zero. At a
+    sample the gradient of a point is the slope of the next cell.
 
-    A volume in `torch.channels_last_3d` is read in place. Any other is copied first.
+    A volume in `torch.channels_last_3d` is read in place; any other is copied first.
 
     Args:
         volume: `(F, D, H, W)`, or `(B, F, D, H, W)` with points for every volume.
         points: `(..., 3)`, or `(B, ..., 3)`, in [−1, 1]: the coordinates along D, H and W, in this
-            order (that of `grid_sample` is the reverse).
+            order; `grid_sample` has the reverse order.
 
     Returns:
         `(..., F)`, or `(B, ..., F)`, in the dtype of volume.
@@ -125,14 +125,15 @@ def sample_volume(volume: Tensor, points: Tensor) -> Tensor:
     volumes = _check_volume(volume, points)
     batch, _, *sizes = volumes.shape
     dtype = accumulation_dtype(volume, points)
-    lower, upper, local = [], [], []
+    lower, upper, positions = [], [], []
     for p, size in zip(points.to(dtype).reshape(-1, 3).unbind(1), sizes, strict=True):
         position = (p.clamp(-1, 1) + 1) * (0.5 * (size - 1))
-        # Clamped as integers: a point that is not a number must not become an address.
+        # The integers are clamped too, because a NaN passes the clamp of the points and would
+        # become an address outside of the volume.
         first = position.floor().long().clamp(max=size - 2).clamp(min=0)
         lower.append(first)
         upper.append((first + 1).clamp(max=size - 1))
-        local.append(2 * (position - first) - 1)
+        positions.append(2 * (position - first) - 1)
     sample = torch.arange(batch, device=volume.device)
     if volume.ndim == 5:
         sample = sample.reshape(-1, *(1,) * (points.ndim - 2)).expand(points.shape[:-1])
@@ -140,11 +141,11 @@ def sample_volume(volume: Tensor, points: Tensor) -> Tensor:
     for axis, size in enumerate(sizes):
         corner = torch.stack((lower[axis], upper[axis]), 1)
         index = index * size + corner.reshape(-1, *(2 if a == axis else 1 for a in range(3)))
-    # The gradient of an embedding is summed in a fixed order, row by row; that of an index with
-    # tensors is added up by racing threads (on CPUs, in float32).
+    # The gradient of an embedding is summed in a fixed order. That of an index with tensors is
+    # summed by threads in any order (on CPUs, in float32), so its bits would change.
     rows = volumes.to(dtype).movedim(1, -1).flatten(0, -2)
-    out = kernels.trilinear(embedding(index.flatten(1), rows), torch.stack(local, 1))
-    return out.to(volume.dtype).reshape(*points.shape[:-1], out.shape[-1])
+    result = kernels.trilinear(embedding(index.flatten(1), rows), torch.stack(positions, 1))
+    return result.to(volume.dtype).reshape(*points.shape[:-1], result.shape[-1])
 
 
 def _check_volume(volume: Tensor, points: Tensor) -> Tensor:  # (B, F, D, H, W)
@@ -170,26 +171,26 @@ def _check_volume(volume: Tensor, points: Tensor) -> Tensor:  # (B, F, D, H, W)
     return volume if volume.ndim == 5 else volume[None]
 
 
-# Pure torch, the specification of the compiled kernels; sums run in float32 at least. Convolution
-# and correlation are partial derivatives of one trilinear form,
+# Pure-torch references, the specification of the compiled kernels. Sums run in float32 at least.
+# Convolution and correlation are partial derivatives of one trilinear form,
 #
 #     T(a, v, g) = Σ_{n,m} a[n] v[m] g[n + m],
 #
 # with respect to g (`convolve1d`), a (`correlate1d` of g and v) and v (`correlate1d` of g and a).
 
-_PIECE = 4096
+_CHUNK_SIZE = 4096
 
 
 def _reference_convolve1d(a: Tensor, v: Tensor) -> Tensor:
     """Convolve every row of a with the same row of v: out[n] = Σ_m v[m] a[n − m]."""
     dtype = accumulation_dtype(a, v)
     length = a.shape[1] + v.shape[1] - 1
-    long, short = (a, v) if a.shape[1] >= v.shape[1] else (v, a)
-    long, short = long.to(dtype), short.to(dtype)
-    out = a.new_zeros((a.shape[0], length), dtype=dtype)
-    for m in range(short.shape[1]):
-        out[:, m : m + long.shape[1]].addcmul_(long, short[:, m : m + 1])
-    return out.to(a.dtype)
+    longer, shorter = (a, v) if a.shape[1] >= v.shape[1] else (v, a)
+    longer, shorter = longer.to(dtype), shorter.to(dtype)
+    result = a.new_zeros((a.shape[0], length), dtype=dtype)
+    for m in range(shorter.shape[1]):
+        result[:, m : m + longer.shape[1]].addcmul_(longer, shorter[:, m : m + 1])
+    return result.to(a.dtype)
 
 
 def _reference_correlate1d(g: Tensor, v: Tensor) -> Tensor:
@@ -198,14 +199,14 @@ def _reference_correlate1d(g: Tensor, v: Tensor) -> Tensor:
     signal, kernel = g.to(dtype), v.to(dtype)
     taps = v.shape[1]
     length = g.shape[1] - taps + 1
-    out = g.new_zeros((g.shape[0], length), dtype=dtype)
+    result = g.new_zeros((g.shape[0], length), dtype=dtype)
     if taps <= length:
         for m in range(taps):
-            out.addcmul_(signal[:, m : m + length], kernel[:, m : m + 1])
+            result.addcmul_(signal[:, m : m + length], kernel[:, m : m + 1])
     else:
         for n in range(length):
-            out[:, n] = sum_in_order(signal[:, n : n + taps] * kernel)
-    return out.to(g.dtype)
+            result[:, n] = sum_in_order(signal[:, n : n + taps] * kernel)
+    return result.to(g.dtype)
 
 
 def _reference_trilinear(features: Tensor, points: Tensor) -> Tensor:
@@ -227,7 +228,7 @@ def _reference_trilinear_backward(
 ) -> tuple[Tensor, Tensor]:
     """Differentiate `trilinear`: gradients of features and points.
 
-    Written without changes in place, so that torch can differentiate it again.
+    No tensor is changed in place, so that torch can differentiate this function again.
     """
     dtype = accumulation_dtype(features, points)
     u = (points.to(dtype) + 1) / 2
@@ -246,9 +247,10 @@ def _reference_trilinear_backward(
 
 def sum_in_order(values: Tensor) -> Tensor:
     """Sum along the last dimension, `(R, N)` → `(R,)`, with the same bits for any thread count."""
-    # In pieces: torch divides one long sum among its threads, and their number changes its bits.
-    piece = min(_PIECE, values.shape[1])
-    return pad(values, (0, -values.shape[1] % piece)).unflatten(1, (-1, piece)).sum(2).sum(1)
+    # torch divides one long sum among its threads, so the bits would depend on their number. The
+    # sums of short pieces are not divided.
+    size = min(_CHUNK_SIZE, values.shape[1])
+    return pad(values, (0, -values.shape[1] % size)).unflatten(1, (-1, size)).sum(2).sum(1)
 
 
 def _fake_convolve1d(a: Tensor, v: Tensor) -> Tensor:
@@ -270,7 +272,8 @@ def _fake_trilinear_backward(
 
 
 def _correlate(g: Tensor, v: Tensor, dtype: torch.dtype) -> Tensor:
-    # g is widened first: the gradient of a float32 kernel is not rounded to a bfloat16 signal.
+    # g is converted first, so that the gradient of a float32 kernel is not rounded to bfloat16 if
+    # the signal is bfloat16.
     return kernels.correlate1d(g.to(torch.promote_types(g.dtype, dtype)), v).to(dtype)
 
 
@@ -303,9 +306,10 @@ def _backward_correlate1d(ctx: Context, h: Tensor) -> Gradients:
 )
 def _backward_trilinear(ctx: Context, grad: Tensor) -> Gradients:
     features, points = ctx.saved_tensors
-    # Fused where nothing records a second derivative; torch differentiates the reference otherwise.
-    composed = is_recorded()
-    backward = _reference_trilinear_backward if composed else kernels.trilinear_backward
+    # The fused kernel has no gradient. If a second derivative may be needed, torch differentiates
+    # the reference.
+    is_composed = is_recorded()
+    backward = _reference_trilinear_backward if is_composed else kernels.trilinear_backward
     grad_features, grad_points = backward(grad, features, points)
     need_features, need_points = ctx.needs_input_grad
     return grad_features if need_features else None, grad_points if need_points else None

@@ -1,4 +1,4 @@
-"""The camera on the components of a cube in a spectral basis: the cube itself is never made."""
+"""The camera applied to the components of a cube in a spectral basis, without forming the cube."""
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ def forward_subspace(components: Tensor, basis: Tensor, mask: Tensor, step: int)
         components: a, `(B, R, H, W)` or `(R, H, W)`.
         basis: E, `(C, R)`, or `(B, C, R)` for one per sample.
         mask: transmission, see the module's shapes.
-        step: dispersion, pixels per band; negative moves the last band least.
+        step: dispersion, pixels per band; if negative, the last band has offset 0.
 
     Returns:
         Measurement `(B, K, H, W + (C-1)|step|)`, without B if the components have none.
@@ -73,37 +73,38 @@ def adjoint_subspace(y: Tensor, basis: Tensor, mask: Tensor, step: int) -> Tenso
 
 def _fake_forward(components: Tensor, basis: Tensor, mask: Tensor, step: int) -> Tensor:
     batch, _, height, width = components.shape
-    wide = _reference.detector_width(width, basis.shape[1], step)
-    return components.new_empty((batch, mask.shape[1], height, wide))
+    width_of_detector = _reference.detector_width(width, basis.shape[1], step)
+    return components.new_empty((batch, mask.shape[1], height, width_of_detector))
 
 
 def _fake_adjoint(y: Tensor, basis: Tensor, mask: Tensor, step: int) -> Tensor:
     return y.new_empty((y.shape[0], basis.shape[2], y.shape[2], mask.shape[-1]))
 
 
-# Both are y·A E a of (a, E, mask, y), linear in each, so their gradients are the same four.
+# Both operators are derivatives of yᵀ A E a, which is linear in a, E, mask and y. So they have the
+# same gradients of basis and mask.
 
 
-def _towards(
-    ctx: Context, components: Tensor, basis: Tensor, mask: Tensor, y: Tensor, first: int
+def _shared_gradients(
+    ctx: Context, components: Tensor, basis: Tensor, mask: Tensor, y: Tensor, basis_index: int
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Return the gradients of basis and mask; `first` is the place of the basis."""
+    """Return the gradients of basis and mask, arguments number `basis_index` and the next one."""
     (step,) = ctx.constants
     grad_basis = grad_mask = None
-    if ctx.needs_input_grad[first]:
+    if ctx.needs_input_grad[basis_index]:
         cube = kernels.adjoint(y, mask, basis.shape[1], step, False)
         dtype = _reference.accumulation_dtype(components, basis, mask)
         grad_basis = torch.einsum("bchw,brhw->bcr", cube.to(dtype), components.to(dtype))
         if basis.shape[0] != len(components):
             grad_basis = grad_basis.sum(0, keepdim=True)
         grad_basis = grad_basis.to(basis.dtype)
-    if ctx.needs_input_grad[first + 1]:
-        each = basis.expand(len(components), -1, -1)
+    if ctx.needs_input_grad[basis_index + 1]:
+        bases = basis.expand(len(components), -1, -1)
         dtype = _reference.accumulation_dtype(components, basis)
-        cube = torch.einsum("bcr,brhw->bchw", each.to(dtype), components.to(dtype))
+        cube = torch.einsum("bcr,brhw->bchw", bases.to(dtype), components.to(dtype))
         per_sample = mask.shape[0] > 1 or len(components) == 1
-        whole = kernels.mask_adjoint(cube, y, step, per_sample, mask.shape[2] > 1)
-        grad_mask = whole.to(mask.dtype)
+        full_gradient = kernels.mask_adjoint(cube, y, step, per_sample, mask.shape[2] > 1)
+        grad_mask = full_gradient.to(mask.dtype)
     return grad_basis, grad_mask
 
 
@@ -117,7 +118,7 @@ def _backward_forward(ctx: Context, g: Tensor) -> Gradients:
     grad = None
     if ctx.needs_input_grad[0]:
         grad = kernels.adjoint_subspace(g, basis, mask, ctx.constants[0]).to(components.dtype)
-    return grad, *_towards(ctx, components, basis, mask, g, 1), None
+    return grad, *_shared_gradients(ctx, components, basis, mask, g, 1), None
 
 
 @differentiable(
@@ -130,4 +131,4 @@ def _backward_adjoint(ctx: Context, g: Tensor) -> Gradients:
     grad = None
     if ctx.needs_input_grad[0]:
         grad = kernels.forward_subspace(g, basis, mask, ctx.constants[0]).to(y.dtype)
-    return grad, *_towards(ctx, g, basis, mask, y, 1), None
+    return grad, *_shared_gradients(ctx, g, basis, mask, y, 1), None

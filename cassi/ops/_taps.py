@@ -1,19 +1,20 @@
-"""The camera with a shift of its own for each band, whole or not.
+"""Operators of cameras that shift each band by its own offset, whole or not, and may spread it.
 
     y[k, h, w'] = Σ_c Σ_t a[c, t] · (m·x)[k, c, h, w' − s(c) − t],   0 <= w' < D
 
-Band c starts at detector column s(c), a whole number of any sign, and each of its pixels is spread
-over T neighbours by the taps a[c]: two of them shift by a fraction of a pixel, more are a line
-spread. What falls beside the detector is lost.
+Band c starts at detector column s(c), a whole number of any sign. Each of its pixels is spread over
+T neighbours by the taps a[c]. Two taps shift by a fraction of a pixel; more taps are a line spread.
+Light beside the detector is lost.
 
-Where a mask codes bands after they are spread, it has W + T − 1 columns, those of the detector that
-a band falls on:
+A mask may also code the bands after they are spread (`after`, in private functions `codes_spread`).
+It then has W + T − 1 columns, one for each detector column that a band falls on:
 
     y[k, h, w'] = Σ_c m[k, c, h, w' − s(c)] · Σ_t a[c, t] x[c, h, w' − s(c) − t]
 
-With Q(x, m, a, y) = Σ a[c,t] · m·x · (y shifted back by s(c) + t), `forward_taps`, `adjoint_taps`
-and `mask_adjoint_taps` are its derivatives with respect to y, x and m. The one with respect to a
-is made of adjoints, so that every gradient is made of these three, to any order.
+With Q(x, m, a, y) = Σ a[c,t] · m·x · (y shifted back by s(c) + t), the operators `forward_taps`,
+`adjoint_taps` and `mask_adjoint_taps` are the derivatives of Q with respect to y, x and m. The
+derivative with respect to a is computed by adjoints. So every gradient is made of these three
+operators, to any order.
 """
 
 import math
@@ -38,7 +39,7 @@ from cassi.ops._recording import Context, Gradients
 from cassi.ops._reference import accumulation_dtype, band_offset, layout
 from cassi.ops._reference_taps import cube_width
 
-_MOST = 1 << 20  # of taps, as for the kernels, and of offsets that are listed one by one
+_MAX_TAPS = 1 << 20  # most taps of a band, as in the kernels, and most offsets of a camera
 
 
 def linear_taps(offsets: Tensor) -> tuple[Tensor, Tensor]:
@@ -60,15 +61,15 @@ def linear_taps(offsets: Tensor) -> tuple[Tensor, Tensor]:
     (tensor([[1.0000, 0.0000],
             [0.7500, 0.2500]]), tensor([0, 1]))
     """
-    if _checks.check_floating("offsets", offsets).numel() > _MOST:
-        raise ValueError(f"offsets: expected at most {_MOST}, got {offsets.numel()}")
-    whole = offsets.detach().floor()
-    fraction = offsets - whole
-    return torch.stack((1 - fraction, fraction), -1), whole.long()
+    if _checks.check_floating("offsets", offsets).numel() > _MAX_TAPS:
+        raise ValueError(f"offsets: expected at most {_MAX_TAPS}, got {offsets.numel()}")
+    starts = offsets.detach().floor()
+    fraction = offsets - starts
+    return torch.stack((1 - fraction, fraction), -1), starts.long()
 
 
 def step_offsets(bands: int, step: int) -> tuple[float, ...]:
-    """Return the offset of each band for a whole step, pixels; the least is 0.
+    """Return the offset of each band for a whole step, pixels; the smallest offset is 0.
 
     Raises:
         TypeError: `bands` or `step` is not an integer.
@@ -78,8 +79,8 @@ def step_offsets(bands: int, step: int) -> tuple[float, ...]:
     (4.0, 2.0, 0.0)
     """
     step = _checks.check_int("step", step)
-    if _checks.check_int("bands", bands, 1) > _MOST:
-        raise ValueError(f"bands: expected at most {_MOST}, got {bands}")
+    if _checks.check_int("bands", bands, 1) > _MAX_TAPS:
+        raise ValueError(f"bands: expected at most {_MAX_TAPS}, got {bands}")
     return tuple(float(band_offset(band, bands, step)) for band in range(bands))
 
 
@@ -158,7 +159,7 @@ def adjoint_taps(
     taps, starts = _canonical_taps(taps, starts, y)
     _checks.check_same_device(y=y, mask=m, taps=taps, starts=starts)
     _checks.check_bands(m, taps.shape[1])
-    _code(m, taps, after)
+    _crop_mask(m, taps, after)
     _check_measurement(y, m)
     x = call(kernels.adjoint_taps.default, y, m, taps, starts, channels_last, after)
     return x[0] if squeeze else x
@@ -167,7 +168,7 @@ def adjoint_taps(
 def add_adjoint_taps(
     v: Tensor, y: Tensor, mask: Tensor, taps: Tensor, starts: Tensor, *, after: bool = False
 ) -> Tensor:
-    """Add the transpose to a cube: v + Aᵀy. The cube is read and written once.
+    """Add the transpose to a cube: v + Aᵀy, in one pass over the cube.
 
     Args:
         v: cube `(B, C, H, W)`.
@@ -204,7 +205,7 @@ def gram_taps(
 
         G[d·K + k, l, h, w'] = Σ_c Σ_t a[c, t] a[c, t + d] (m_k m_l)[c, h, w' − s(c) − t]
 
-    This is the entry of shot k at column w' and shot l at column w' + d, 0 <= d < T.
+    This is the coupling of shot k at column w' and shot l at column w' + d, 0 <= d < T.
 
     Args:
         mask: transmission, see the module's shapes.
@@ -222,37 +223,39 @@ def gram_taps(
     """
     detector = _checks.check_int("detector", detector, 1)
     m = _checks.canonical_mask(mask)
-    tapped = len(taps) if _checks.check_floating("taps", taps).ndim == 3 else 1
-    samples, m = tapped if len(m) == 1 else len(m), m.double()
+    taps_samples = len(taps) if _checks.check_floating("taps", taps).ndim == 3 else 1
+    samples, m = taps_samples if len(m) == 1 else len(m), m.double()
     taps, starts = _canonical_taps(taps, starts, m.expand(samples, -1, -1, -1, -1))
     bands = taps.shape[1]
     _checks.check_bands(m, bands)
-    shots, height, width = m.shape[1], m.shape[3], _code(m, taps, after).shape[-1]
+    shots, height, width = m.shape[1], m.shape[3], _crop_mask(m, taps, after).shape[-1]
     m = m.expand(samples, -1, -1, -1, -1)
-    # Shot l as the cube, all shots k as the mask; after the spread both are the mask, of white.
+    # G is A applied to cubes that hold the masks: shot l is the cube, and all shots k are the mask.
+    # If the mask codes spread bands, the product of both masks is the mask of a cube of ones.
     cubes = m.expand(-1, -1, bands, -1, -1).flatten(0, 1)
-    masks, others = m.repeat_interleave(shots, 0), m.flatten(0, 1).unsqueeze(1)
+    masks, other_masks = m.repeat_interleave(shots, 0), m.flatten(0, 1).unsqueeze(1)
     white = m.new_ones(1).expand(samples * shots, bands, height, width)
-    starts = _repeat(starts, samples, shots)
+    starts = _repeat_shots(starts, samples, shots)
     parts = []
-    for apart in range(taps.shape[-1]):
-        weights = taps[..., : taps.shape[-1] - apart] * taps[..., apart:]
-        weights = _repeat(weights.double(), samples, shots)
-        x, by = cubes, masks
+    for distance in range(taps.shape[-1]):
+        weights = taps[..., : taps.shape[-1] - distance] * taps[..., distance:]
+        weights = _repeat_shots(weights.double(), samples, shots)
+        x, m = cubes, masks
         if after:
-            x, by = white, masks[..., : masks.shape[-1] - apart] * others[..., apart:]
-        parts.append(call(kernels.forward_taps.default, x, by, weights, starts, detector, after))
+            x = white
+            m = masks[..., : masks.shape[-1] - distance] * other_masks[..., distance:]
+        parts.append(call(kernels.forward_taps.default, x, m, weights, starts, detector, after))
     gram = torch.stack(parts, 1)  # (samples·K, T, K, H, D), shot l first
     return gram.unflatten(0, (samples, shots)).movedim(1, 3).flatten(1, 2)
 
 
 def band_solve(r: Tensor, gram: Tensor, rho: float | Tensor = 0.0) -> Tensor:
-    """Solve (G + diag ρ) z = r, G as `gram_taps` makes it, exactly, in float64.
+    """Solve (G + diag ρ) z = r directly, in float64, with G of `gram_taps`.
 
-    Where detector pixels depend on others (one that no light reaches, or two that see one pixel
-    only), z is zero in the later of them: a solution still for every r that a cube can cause. Where
-    ρ is infinite, z is zero whatever r is, and the others are solved for as if that pixel did not
-    exist.
+    If detector pixels depend linearly on others (one that no light reaches, or two that measure the
+    same pixel of the cube), z is zero in the later of them. That is still a solution for every
+    r = A x. Where ρ is infinite, z is zero for any r, and the other pixels are solved for as if
+    that one did not exist.
 
     Args:
         r: `(B, K, H, D)`.
@@ -284,38 +287,38 @@ def band_solve(r: Tensor, gram: Tensor, rho: float | Tensor = 0.0) -> Tensor:
     return call(kernels.band_solve.default, r, gram, _checks.damping(rho, r, r))
 
 
-def _repeat(value: Tensor, samples: int, shots: int) -> Tensor:
+def _repeat_shots(value: Tensor, samples: int, shots: int) -> Tensor:
     if len(value) == 1:
         return value
     return value.expand(samples, *value.shape[1:]).repeat_interleave(shots, 0)
 
 
-def _canonical_taps(taps: Tensor, starts: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+def _canonical_taps(taps: Tensor, starts: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     _checks.check_floating("taps", taps)
     if not isinstance(starts, Tensor) or starts.dtype != torch.int64:
-        got = starts.dtype if isinstance(starts, Tensor) else type(starts).__name__
-        raise TypeError(f"starts: expected an int64 tensor, got {got}")
+        actual = starts.dtype if isinstance(starts, Tensor) else type(starts).__name__
+        raise TypeError(f"starts: expected an int64 tensor, got {actual}")
     if starts.layout is not torch.strided:
         raise TypeError(f"starts: expected a dense tensor, got layout {starts.layout}")
     taps = taps[None] if taps.ndim == 2 else taps
     starts = starts[None] if starts.ndim == 1 else starts
-    fits = taps.ndim == 3 and starts.shape == taps.shape[:2]
-    if not (fits and 1 <= taps.shape[-1] < _MOST):
+    has_fitting_shapes = taps.ndim == 3 and starts.shape == taps.shape[:2]
+    if not (has_fitting_shapes and 1 <= taps.shape[-1] < _MAX_TAPS):
         raise ValueError(
             "taps, starts: expected (C, T) and (C,), or (B, C, T) and (B, C), got shapes "
             f"{_checks.shape_of(taps)} and {_checks.shape_of(starts)}"
         )
-    _checks.check_samples("the batch", like, taps, "taps")
+    _checks.check_samples("the batch", value, taps, "taps")
     return taps, starts
 
 
-def _code(mask: Tensor, taps: Tensor, after: bool) -> Tensor:
-    # As many columns of a mask as the cube has.
-    return mask[..., : cube_width(mask, taps, after)]
+def _crop_mask(mask: Tensor, taps: Tensor, codes_spread: bool) -> Tensor:
+    """Crop a mask to the columns of the cube."""
+    return mask[..., : cube_width(mask, taps, codes_spread)]
 
 
-def _check_cube(name: str, x: Tensor, mask: Tensor, taps: Tensor, after: bool) -> None:
-    _checks.check_cube(name, x, _code(mask, taps, after))
+def _check_cube(name: str, x: Tensor, mask: Tensor, taps: Tensor, codes_spread: bool) -> None:
+    _checks.check_cube(name, x, _crop_mask(mask, taps, codes_spread))
     if taps.shape[1] != x.shape[1]:
         raise ValueError(f"taps: expected {x.shape[1]} bands as the cube, got {taps.shape[1]}")
 
@@ -330,11 +333,11 @@ def _check_measurement(y: Tensor, mask: Tensor) -> None:
         )
 
 
-# Shapes, dtypes and strides only.
+# Fake kernels: they return empty tensors with the shapes, dtypes and strides of the results.
 
 
 def _fake_forward_taps(
-    x: Tensor, mask: Tensor, taps: Tensor, starts: Tensor, detector: int, after: bool = False
+    x: Tensor, mask: Tensor, taps: Tensor, starts: Tensor, detector: int, codes_spread: bool = False
 ) -> Tensor:
     return x.new_empty((x.shape[0], mask.shape[1], x.shape[2], detector))
 
@@ -345,41 +348,43 @@ def _fake_adjoint_taps(
     taps: Tensor,
     starts: Tensor,
     channels_last: bool = False,
-    after: bool = False,
+    codes_spread: bool = False,
 ) -> Tensor:
-    shape = (y.shape[0], taps.shape[1], y.shape[2], cube_width(mask, taps, after))
+    shape = (y.shape[0], taps.shape[1], y.shape[2], cube_width(mask, taps, codes_spread))
     return torch.empty(shape, dtype=y.dtype, device=y.device, memory_format=layout(channels_last))
 
 
 def _fake_mask_adjoint_taps(
-    x: Tensor, y: Tensor, taps: Tensor, starts: Tensor, after: bool, *flags: bool
+    x: Tensor, y: Tensor, taps: Tensor, starts: Tensor, codes_spread: bool, *flags: bool
 ) -> Tensor:
-    wide = x.shape[-1] + after * (taps.shape[-1] - 1)
-    return fake_mask_adjoint(x.new_empty((*x.shape[:-1], wide)), y, *flags)
+    mask_width = x.shape[-1] + codes_spread * (taps.shape[-1] - 1)
+    return fake_mask_adjoint(x.new_empty((*x.shape[:-1], mask_width)), y, *flags)
 
 
-# Gradients: one entry per schema argument.
+# Gradients. Each function returns one entry per argument of the schema.
 
 
 def _mask_gradient(
-    x: Tensor, y: Tensor, mask: Tensor, taps: Tensor, starts: Tensor, after: bool
+    x: Tensor, y: Tensor, mask: Tensor, taps: Tensor, starts: Tensor, codes_spread: bool
 ) -> Tensor:
     per_sample = mask.shape[0] > 1 or x.shape[0] == 1
-    grad = kernels.mask_adjoint_taps(x, y, taps, starts, after, per_sample, mask.shape[2] > 1)
+    grad = kernels.mask_adjoint_taps(
+        x, y, taps, starts, codes_spread, per_sample, mask.shape[2] > 1
+    )
     return grad.to(mask.dtype)
 
 
 def _taps_gradient(
-    x: Tensor, mask: Tensor, y: Tensor, taps: Tensor, starts: Tensor, after: bool
+    x: Tensor, mask: Tensor, y: Tensor, taps: Tensor, starts: Tensor, codes_spread: bool
 ) -> Tensor:
-    # ∂Q/∂a[c,t]: the adjoint with one tap of 1, against the cube.
+    # ∂Q/∂a[c,t] is the inner product of the cube with the adjoint for a single tap of 1.
     dtype = accumulation_dtype(x, mask, y)
-    one = torch.ones_like(taps[..., :1])
+    unit_taps = torch.ones_like(taps[..., :1])
     products = []
     for t in range(taps.shape[-1]):
-        m = mask.narrow(-1, t * after, x.shape[-1])
-        back = kernels.adjoint_taps(y.to(dtype), m, one, starts + t, is_channels_last(x))
-        products.append((back * x).sum((-2, -1)))
+        m = mask.narrow(-1, t * codes_spread, x.shape[-1])
+        adjoint = kernels.adjoint_taps(y.to(dtype), m, unit_taps, starts + t, is_channels_last(x))
+        products.append((adjoint * x).sum((-2, -1)))
     return sum_to_batch(torch.stack(products, -1), taps.shape[0]).to(taps.dtype)
 
 
@@ -391,13 +396,17 @@ def _taps_gradient(
 )
 def _backward_forward_taps(ctx: Context, g: Tensor) -> Gradients:
     x, mask, taps, starts = ctx.saved_tensors
-    _, after = ctx.constants
+    _, codes_spread = ctx.constants
     need_x, need_mask, need_taps = ctx.needs_input_grad[:3]
     return (
-        kernels.adjoint_taps(g, mask, taps, starts, is_channels_last(x), after) if need_x else None,
-        _mask_gradient(x, g, mask, taps, starts, after) if need_mask else None,
-        _taps_gradient(x, mask, g, taps, starts, after) if need_taps else None,
-        *(None, None, None),
+        kernels.adjoint_taps(g, mask, taps, starts, is_channels_last(x), codes_spread)
+        if need_x
+        else None,
+        _mask_gradient(x, g, mask, taps, starts, codes_spread) if need_mask else None,
+        _taps_gradient(x, mask, g, taps, starts, codes_spread) if need_taps else None,
+        None,
+        None,
+        None,
     )
 
 
@@ -408,7 +417,7 @@ def _backward_forward_taps(ctx: Context, g: Tensor) -> Gradients:
     _fake_adjoint_taps,
 )
 def _backward_adjoint_taps(ctx: Context, g: Tensor) -> Gradients:
-    return (*_towards(ctx, g, ctx.constants[1], 0), None)
+    return (*_adjoint_gradients(ctx, g, ctx.constants[1], 0), None)
 
 
 @differentiable(
@@ -418,19 +427,22 @@ def _backward_adjoint_taps(ctx: Context, g: Tensor) -> Gradients:
     fake_like_first,
 )
 def _backward_add_adjoint_taps(ctx: Context, g: Tensor) -> Gradients:
-    return (g, *_towards(ctx, g, ctx.constants[0], 1))
+    return (g, *_adjoint_gradients(ctx, g, ctx.constants[0], 1))
 
 
-def _towards(ctx: Context, g: Tensor, after: bool, first: int) -> Gradients:
-    """Return the gradients of Aᵀy, of y, which is tensor number `first`, to starts and a flag."""
-    y, mask, taps, starts = ctx.saved_tensors[first:]
-    need_y, need_mask, need_taps = ctx.needs_input_grad[first : first + 3]
-    image = kernels.forward_taps(g, mask, taps, starts, y.shape[-1], after) if need_y else None
+def _adjoint_gradients(ctx: Context, g: Tensor, codes_spread: bool, y_index: int) -> Gradients:
+    """Return the gradients of Aᵀy from y on, which is tensor number `y_index`, to the flag."""
+    y, mask, taps, starts = ctx.saved_tensors[y_index:]
+    need_y, need_mask, need_taps = ctx.needs_input_grad[y_index : y_index + 3]
+    y_gradient = (
+        kernels.forward_taps(g, mask, taps, starts, y.shape[-1], codes_spread) if need_y else None
+    )
     return (
-        image if image is None else image.to(y.dtype),
-        _mask_gradient(g, y, mask, taps, starts, after) if need_mask else None,
-        _taps_gradient(g, mask, y, taps, starts, after) if need_taps else None,
-        *(None, None),
+        y_gradient if y_gradient is None else y_gradient.to(y.dtype),
+        _mask_gradient(g, y, mask, taps, starts, codes_spread) if need_mask else None,
+        _taps_gradient(g, mask, y, taps, starts, codes_spread) if need_taps else None,
+        None,
+        None,
     )
 
 
@@ -443,15 +455,17 @@ def _towards(ctx: Context, g: Tensor, after: bool, first: int) -> Gradients:
 )
 def _backward_mask_adjoint_taps(ctx: Context, g: Tensor) -> Gradients:
     x, y, taps, starts = ctx.saved_tensors
-    after = ctx.constants[0]
+    codes_spread = ctx.constants[0]
     need_x, need_y, need_taps = ctx.needs_input_grad[:3]
     grad_x = grad_y = grad_taps = None
     if need_x:
-        grad_x = kernels.adjoint_taps(y, g, taps, starts, is_channels_last(x), after).to(x.dtype)
+        grad_x = kernels.adjoint_taps(y, g, taps, starts, is_channels_last(x), codes_spread).to(
+            x.dtype
+        )
     if need_y:
-        grad_y = kernels.forward_taps(x, g, taps, starts, y.shape[-1], after).to(y.dtype)
+        grad_y = kernels.forward_taps(x, g, taps, starts, y.shape[-1], codes_spread).to(y.dtype)
     if need_taps:
-        grad_taps = _taps_gradient(x, g, y, taps, starts, after)
+        grad_taps = _taps_gradient(x, g, y, taps, starts, codes_spread)
     return grad_x, grad_y, grad_taps, None, None, None, None
 
 
@@ -462,17 +476,17 @@ def _backward_mask_adjoint_taps(ctx: Context, g: Tensor) -> Gradients:
 )
 def _backward_band_solve(ctx: Context, g: Tensor) -> Gradients:
     def product(w: Tensor, z: Tensor, gram: Tensor) -> Tensor:
-        # Coupling d stands twice in G, above and below the diagonal.
+        # The gram stores each coupling d > 0 once; in G it is above and below the diagonal.
         w, z = w.to(gram.dtype), z.to(gram.dtype)
-        parts = [_coupled(w, z, 0)]
-        for apart in range(1, gram.shape[1] // w.shape[1]):
-            parts.append(_coupled(w, z, apart) + _coupled(z, w, apart))
+        parts = [_shifted_product(w, z, 0)]
+        for distance in range(1, gram.shape[1] // w.shape[1]):
+            parts.append(_shifted_product(w, z, distance) + _shifted_product(z, w, distance))
         return torch.cat(parts, 1)
 
     return solve_gradients(ctx, g, kernels.band_solve, product)
 
 
-def _coupled(w: Tensor, z: Tensor, apart: int) -> Tensor:  # (B, K, K, H, D)
-    # w[k, p] z[l, p + apart], zero where that is outside.
-    moved = torch.nn.functional.pad(z[..., apart:], (0, min(apart, z.shape[-1])))
-    return w.unsqueeze(2) * moved.unsqueeze(1)
+def _shifted_product(w: Tensor, z: Tensor, distance: int) -> Tensor:  # (B, K, K, H, D)
+    # w[k, p] z[l, p + distance], zero outside of the detector.
+    shifted_z = torch.nn.functional.pad(z[..., distance:], (0, min(distance, z.shape[-1])))
+    return w.unsqueeze(2) * shifted_z.unsqueeze(1)

@@ -1,4 +1,4 @@
-"""Total variation: the public function, then schemas, shapes of the results, gradients."""
+"""Denoising by total variation: the public function, fake kernels, gradients."""
 
 from typing import Any, Literal, overload
 
@@ -54,16 +54,17 @@ def tv_prox(
     `norm` chooses ‖J‖:
 
     - `band`: Σ_c |∇u_c|. Every band is smoothed by itself.
-    - `frobenius`: √(Σ_c |∇u_c|²), vectorial TV. Bands share the places of their edges.
-    - `nuclear`: the sum of the two singular values, total nuclear variation. Bands share the
-      directions of their edges too.
+    - `frobenius`: √(Σ_c |∇u_c|²), vectorial TV. It favours edges at the same positions in all
+      bands.
+    - `nuclear`: the sum of the two singular values, total nuclear variation. It also favours edges
+      of the same direction in all bands.
 
-    The last two do not change when the bands are rotated, u → Ru with RᵀR = I.
+    The last two do not change if the bands are rotated, u → Ru with RᵀR = I.
 
     The method is a fixed number of projected-gradient iterations on the dual problem with step 1/8
     (Chambolle, 2005; Frobenius: Bresson and Chan, 2008; nuclear: Holt, 2014). Differences are
     forward, with replicated borders. In an iterative solver, start from the dual of the last call:
-    two or three iterations are then as good as many.
+    two or three iterations then suffice.
 
     Args:
         x: cube `(B, C, H, W)` or `(C, H, W)`.
@@ -141,22 +142,22 @@ def _gradients(
         )
         dlimit = dlimit.sum(0, keepdim=True) if weight.numel() == 1 else dlimit
         return dx, dlimit.to(weight.dtype), None if dual is None else ddual.to(dual.dtype)
-    # A second derivative is recorded: differentiate the iterations themselves.
-    # Saved tensors need not require a gradient here. What is added to them does.
-    given = x, weight, dual
-    added = [
-        leaf_of_zeros(value) if needed and value is not None else None
-        for value, needed in zip(given, ctx.needs_input_grad, strict=False)
+    # A second derivative may be needed: differentiate the iterations by autograd. Saved tensors may
+    # not require a gradient here, so zeros that do are added to them.
+    inputs = x, weight, dual
+    zeros = [
+        leaf_of_zeros(value) if is_needed and value is not None else None
+        for value, is_needed in zip(inputs, ctx.needs_input_grad, strict=False)
     ]
-    image, limit = (v if e is None else v + e for v, e in ((x, added[0]), (weight, added[1])))
-    start = dual if dual is None or added[2] is None else dual + added[2]
+    image, limit = (v if e is None else v + e for v, e in ((x, zeros[0]), (weight, zeros[1])))
+    start = dual if dual is None or zeros[2] is None else dual + zeros[2]
     results = _reference_tv.tv_prox_dual(image, limit, start, iterations, norm)
     upstream = [grad, torch.zeros_like(results[1]) if grad_dual is None else grad_dual]
-    leaves = [e for e in added if e is not None]
-    found = iter(
+    leaves = [e for e in zeros if e is not None]
+    gradients = iter(
         torch.autograd.grad(results, leaves, upstream, create_graph=True, allow_unused=True)
     )
-    dx, dweight, ddual = (None if e is None else next(found) for e in added)
+    dx, dweight, ddual = (None if e is None else next(gradients) for e in zeros)
     return dx, dweight, ddual
 
 

@@ -1,7 +1,7 @@
-"""Training of networks: losses, schedules, and what Lightning's Trainer is given.
+"""Training of networks: losses, schedules, and the module, data and callbacks for Lightning.
 
-`cassi.training.module`, `.data`, `.callbacks` and `.loggers` import Lightning, which takes seconds;
-they are imported where a training starts, and by nothing that `import cassi` reaches.
+`cassi.training.module`, `.data`, `.callbacks` and `.loggers` import Lightning, which takes seconds.
+Only the start of a training imports them; `import cassi` does not.
 """
 
 from cassi.training.losses import RMSE, Charbonnier, LogRMSE, MultiStage

@@ -1,4 +1,4 @@
-"""What happens beside the steps of a training."""
+"""Callbacks of trainings: checkpoints, the moving average of the weights, the progress bar."""
 
 import contextlib
 import os
@@ -16,14 +16,15 @@ from cassi.data.atomic import atomic_path
 from cassi.training.loggers import MetricsTable
 from cassi.training.tensors import write_tensors
 
+# Name of the checkpoint before the last one.
 PREVIOUS = "previous.ckpt"
 
 
 class AtomicCheckpoints(TorchCheckpointIO):
-    """Writes checkpoints that appear whole, and are on the disk, or not at all.
+    """Writes checkpoints atomically: a file is complete and on the disk, or it does not exist.
 
-    Lightning's own writes into the folder of temporary files and moves the file from there, which
-    between two file systems is a copy that a kill cuts short.
+    Lightning writes into the folder of temporary files and moves the file. Between two file systems
+    the move is a copy, and a kill can leave a part of it.
     """
 
     def save_checkpoint(
@@ -39,22 +40,23 @@ class AtomicCheckpoints(TorchCheckpointIO):
 class EMA(WeightAveraging):
     """Keeps the exponential moving average of the weights, w̄ ← decay·w̄ + (1 − decay)·w.
 
-    The average is what validation and the exported network use.
+    Validation and the exported network use the average.
     """
 
     def __init__(self, decay: float = 0.999) -> None:
         if not 0 <= decay < 1:
             raise ValueError(f"EMA decay: expected a number in [0, 1), got {decay!r}")
-        # All tensors in one call: Lightning's own class averages them one by one.
+        # This averages all tensors in one call; Lightning's own class averages them one by one.
         super().__init__(multi_avg_fn=get_ema_multi_avg_fn(decay))
         self.decay = decay
 
 
 class LastCheckpoint(ModelCheckpoint):
-    """Overwrites one checkpoint now and then, after validations, and when the run is to end.
+    """Overwrites one checkpoint at regular intervals, after validations, and at the end of a run.
 
-    The one before it stays as `previous.ckpt`, to go on from where the last is damaged. Either a
-    number of steps or the clock says how often; further settings are those of Lightning's class.
+    The checkpoint before it is kept as `previous.ckpt`: a run resumes from it if the last one is
+    damaged. The interval is a number of steps or of minutes. Further settings are those of
+    Lightning's class.
     """
 
     def __init__(
@@ -83,16 +85,19 @@ class LastCheckpoint(ModelCheckpoint):
         )
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *rest: Any) -> None:
-        """Save where it is time to."""
+        """Save if the interval is over or the run is to end."""
         loop = trainer.fit_loop.epoch_loop
         fetcher = trainer.fit_loop._data_fetcher
         assert fetcher is not None
         if trainer.enable_validation and loop._should_check_val_fx(fetcher):
-            return  # a run that goes on from here would leave out the validation
+            # A run that resumes from a checkpoint of this moment would skip the validation that
+            # follows. `on_validation_end` saves after it.
+            return
         super().on_train_batch_end(trainer, pl_module, *rest)
-        # The signal may have reached one process of many, and saving takes all of them.
-        ends = trainer.should_stop or (trainer.received_sigterm and trainer.world_size == 1)
-        if ends and not self._should_skip_saving_checkpoint(trainer):
+        # With several processes a signal may have reached only one. Saving needs all of them, so
+        # one process alone must not begin.
+        is_ending = trainer.should_stop or (trainer.received_sigterm and trainer.world_size == 1)
+        if is_ending and not self._should_skip_saving_checkpoint(trainer):
             self._save_topk_checkpoint(trainer, self._monitor_candidates(trainer))
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -101,8 +106,8 @@ class LastCheckpoint(ModelCheckpoint):
             self._save_topk_checkpoint(trainer, self._monitor_candidates(trainer))
 
     def _save_checkpoint(self, trainer: Trainer, filepath: str) -> None:
-        # A run that goes on from here finds all rows of the steps before.
-        for table in log_ahead(trainer):
+        # The tables are written first: a resumed run then finds all rows up to its checkpoint.
+        for table in log_current_step(trainer):
             table.write()
         if trainer.is_global_zero:
             keep_previous(Path(filepath))
@@ -110,9 +115,9 @@ class LastCheckpoint(ModelCheckpoint):
 
 
 class StepProgressBar(ProgressBar):
-    """Shows the steps of the whole training, the time that is left, loss and score.
+    """Shows the steps of the whole training, the remaining time, the loss and the score.
 
-    The time counts validations: it follows from the mean rate of this run.
+    The remaining time follows from the mean rate of this run, validations included.
     """
 
     def __init__(self, refresh_rate: int = 10) -> None:
@@ -123,15 +128,15 @@ class StepProgressBar(ProgressBar):
         self._bar: Any = None
 
     def disable(self) -> None:
-        """Show nothing, as all processes but the first."""
+        """Show nothing; Lightning calls this in all processes but the first."""
         self._enabled = False
 
     def enable(self) -> None:
-        """Show it again."""
+        """Show the bar again."""
         self._enabled = True
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin at the step of a run that goes on."""
+        """Create the bar at the current step, which a resumed run has too."""
         from tqdm import tqdm
 
         steps = trainer.max_steps if trainer.max_steps > 0 else None
@@ -141,7 +146,7 @@ class StepProgressBar(ProgressBar):
         )  # fmt: skip
 
     def on_train_batch_end(self, trainer: Trainer, *_: object) -> None:
-        """Show the step, now and then."""
+        """Show the step, every `refresh_rate` steps."""
         if trainer.global_step % self.refresh_rate == 0:
             self._show(trainer)
 
@@ -150,11 +155,11 @@ class StepProgressBar(ProgressBar):
         self._show(trainer)
 
     def on_exception(self, *_: object) -> None:
-        """End the line, so that the error has one of its own."""
+        """End the line of the bar, so that the error begins a new line."""
         self.teardown()
 
     def teardown(self, *_: object, **__: object) -> None:
-        """End the line."""
+        """End the line of the bar."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None
@@ -162,20 +167,22 @@ class StepProgressBar(ProgressBar):
     def _show(self, trainer: Trainer) -> None:
         if self._bar is not None:
             self._bar.n = trainer.global_step
-            said = {key: f"{float(v):.4g}" for key, v in trainer.progress_bar_metrics.items()}
-            self._bar.set_postfix(said)
+            values = {key: f"{float(v):.4g}" for key, v in trainer.progress_bar_metrics.items()}
+            self._bar.set_postfix(values)
 
 
-def log_ahead(trainer: Trainer) -> list[MetricsTable]:
-    """Give the tables the row of a step that Lightning logs once the step's callbacks are done.
+def log_current_step(trainer: Trainer) -> list[MetricsTable]:
+    """Log the current step to the tables, before Lightning does; return the tables.
 
-    A run that goes on behind that step does not make it again. In other logs the row would be
-    there twice.
+    Lightning logs a step after its callbacks. A checkpoint that a callback saves would lack the
+    step's row, and a resumed run does not repeat the step. `MetricsTable` drops the second row of
+    Lightning; other loggers would keep both, so they do not get this one.
     """
     connector = trainer._logger_connector
     loggers = trainer.loggers
     tables = [logger for logger in loggers if isinstance(logger, MetricsTable)]
-    if connector._first_loop_iter is not None:  # a validation comes after the row
+    # After a validation the step has already been logged.
+    if connector._first_loop_iter is not None:
         trainer.loggers = [*tables]
         try:
             connector.update_train_step_metrics()
@@ -185,9 +192,10 @@ def log_ahead(trainer: Trainer) -> list[MetricsTable]:
 
 
 def keep_previous(last: Path) -> None:
-    """Let a checkpoint that is to be overwritten be `previous.ckpt` beside it."""
+    """Keep a checkpoint that is about to be overwritten as `previous.ckpt` beside it."""
     previous = last.with_name(PREVIOUS)
-    with contextlib.suppress(OSError):  # where there are no hard links, nothing is kept
+    # A hard link costs no copy. On file systems without hard links nothing is kept.
+    with contextlib.suppress(OSError):
         if last.exists() and not (previous.exists() and previous.samefile(last)):
             with atomic_path(previous) as temporary:
                 os.link(last, temporary)

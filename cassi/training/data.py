@@ -1,4 +1,4 @@
-"""Which samples a step of a training sees."""
+"""Samples of a training: which ones each step gets, and the scenes for validation."""
 
 from collections.abc import Callable, Iterator
 
@@ -11,27 +11,35 @@ from cassi.data.datasets import TrainingCrops, WholeScenes
 from cassi.data.mst import ToolboxBatches
 
 
-def place_of(step: int, pool: int | None = None, reuse: int | None = None) -> int:
-    """Return the number of the batch that a step, counted from the start, sees.
+def batch_number(step: int, pool: int | None = None, reuse: int | None = None) -> int:
+    """Return the number of the batch of a step, counted from the start of the training.
 
-    Without a pool every step has a batch of its own. The batches of a pool come again, `reuse`
-    times before new ones take their places, or always.
+    Without `pool` every step has a new batch. With it, the same `pool` batches are used again and
+    again; with `reuse` too, each is used `reuse` times, then `pool` new batches follow.
 
     >>> [place_of(step, pool=2, reuse=2) for step in range(8)]
     [0, 1, 0, 1, 2, 3, 2, 3]
     """
     if pool is None:
         return step
-    refreshed = 0 if reuse is None else step // (pool * reuse)
-    return refreshed * pool + step % pool
+    pool_number = 0 if reuse is None else step // (pool * reuse)
+    return pool_number * pool + step % pool
 
 
 class StepSampler(Sampler[list[int]]):
-    """The samples of each step, by the number of the step.
+    """Yields the samples of each step, as a function of the step's number.
 
-    Step s, counted from the start of the training, sees the samples s·B … s·B + B − 1, of which
-    process r of R gets the r-th part. Iteration starts at the step that `position` tells and ends
-    with the epoch that this step lies in: a resumed run goes on with the next sample.
+    Batch s has the samples s·B … s·B + B − 1; process r of R gets the r-th part of them. Iteration
+    starts at the step that `position()` returns and ends with the epoch of this step, so a resumed
+    run continues with the next sample.
+
+    Args:
+        batch_size: B, over all processes.
+        steps: steps per epoch.
+        rank: r, the number of this process.
+        world: R, the number of processes.
+        position: returns the current step.
+        pool, reuse: see `batch_number`.
     """
 
     def __init__(
@@ -50,23 +58,23 @@ class StepSampler(Sampler[list[int]]):
             )
         self.batch_size, self.steps, self.position = batch_size, steps, position
         self.pool, self.reuse = pool, reuse
-        share = batch_size // world
-        self.part = range(rank * share, (rank + 1) * share)
+        samples_per_process = batch_size // world
+        self.part = range(rank * samples_per_process, (rank + 1) * samples_per_process)
 
     def __len__(self) -> int:
-        """Steps per epoch, also where less than an epoch is left."""
+        """Return the steps per epoch, also if less than an epoch remains."""
         return self.steps
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Yield the samples of one step after the other."""
+        """Yield the sample numbers of one step after another."""
         first = self.position()
         for step in range(first, (first // self.steps + 1) * self.steps):
-            place = place_of(step, self.pool, self.reuse)
-            yield [place * self.batch_size + i for i in self.part]
+            batch = batch_number(step, self.pool, self.reuse)
+            yield [batch * self.batch_size + i for i in self.part]
 
 
 def check_reuse(pool: int | None, reuse: int | None) -> None:
-    """Raise ValueError unless it is a count of a pool, or None."""
+    """Raise a ValueError unless `reuse` is None, or a count and there is a pool."""
     if reuse is not None:
         whole_number("data.reuse", reuse, 1)
         if pool is None:
@@ -74,9 +82,9 @@ def check_reuse(pool: int | None, reuse: int | None) -> None:
 
 
 class StepLoader(DataLoader):
-    """A loader that finds its place by the number of the step.
+    """A loader whose position follows from the number of the step.
 
-    That it has a state, though an empty one, tells Lightning that it can be resumed anywhere.
+    It has an empty state, because Lightning resumes within an epoch only loaders with a state.
     """
 
     def state_dict(self) -> dict[str, object]:
@@ -84,20 +92,20 @@ class StepLoader(DataLoader):
         return {}
 
     def load_state_dict(self, state: dict[str, object]) -> None:
-        """Take nothing."""
+        """Do nothing."""
 
 
 class TrainingData(LightningDataModule):
     """Samples of a training by step, and the scenes that validate it.
 
     Args:
-        samples: map-style; item i is a cube `(C, h, w)` that depends on i alone. It has as many
-            items as the training has samples, or is unlimited.
+        samples: map-style; item i is a cube `(C, h, w)` that depends on i alone. It has at least as
+            many items as the training uses samples.
         scenes: map-style, whole cubes `(C, H, W)`.
         batch_size: cubes per step, over all processes.
-        steps_per_epoch: after so many steps the scenes are reconstructed.
-        workers: processes that load; 0 loads in the training's own.
-        pool, reuse: see `place_of`.
+        steps_per_epoch: number of steps between two validations.
+        workers: number of processes that load; 0 loads in the process of the training.
+        pool, reuse: see `batch_number`.
     """
 
     def __init__(
@@ -136,8 +144,8 @@ class TrainingData(LightningDataModule):
             return int(trainer.global_step * trainer.accumulate_grad_batches)
 
         size, steps = self.batch_size, self.steps_per_epoch
-        place = trainer.global_rank, trainer.world_size
-        sampler = StepSampler(size, steps, *place, position, self.pool, self.reuse)
+        process = trainer.global_rank, trainer.world_size
+        sampler = StepSampler(size, steps, *process, position, self.pool, self.reuse)
         return StepLoader(
             self.samples,
             batch_sampler=sampler,
@@ -147,5 +155,5 @@ class TrainingData(LightningDataModule):
         )
 
     def val_dataloader(self) -> DataLoader:
-        """Return the scenes one by one, to every process all of them."""
+        """Return the scenes one by one; every process gets all of them."""
         return DataLoader(self.scenes, batch_size=1, shuffle=False)

@@ -1,4 +1,4 @@
-"""The table of a training's numbers, and pictures for the loggers that take them."""
+"""The table metrics.csv of a training, and pictures for the loggers that take them."""
 
 import csv
 import re
@@ -13,12 +13,12 @@ from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 
 from cassi.data.atomic import atomic_path
 
-Take = Callable[[str, np.ndarray, int], object]
-"""(name, 8-bit RGB `(H, W, 3)`, step)."""
+# (name, 8-bit RGB `(H, W, 3)`, step).
+PictureLogger = Callable[[str, np.ndarray, int], object]
 
 
-def taker_of(logger: Any) -> Take | None:
-    """Return what gives a picture to a logger of Lightning; None where it takes none."""
+def picture_logger(logger: Any) -> PictureLogger | None:
+    """Return a function that logs a picture by a logger of Lightning; None if it takes none."""
     if hasattr(logger, "log_image"):  # Weights & Biases
         return lambda name, picture, step: logger.log_image(name, [picture], step)
     experiment = getattr(logger, "experiment", logger)
@@ -34,61 +34,75 @@ def taker_of(logger: Any) -> Take | None:
 
 
 class MetricsTable(CSVLogger):
-    """Writes `metrics.csv`, at most once in so many seconds, and goes on with it in a resumed run.
+    """Writes `metrics.csv`, and continues the table of an earlier run that is resumed.
 
-    What an earlier run logged for steps from `resumed` on is dropped, for it comes again.
+    Args:
+        folder: where the table is written.
+        resumed: the step that a resumed run starts with. Rows of the earlier run from this step on
+            are dropped, because these steps run again. None begins a new table.
+        seconds: shortest time between two writes.
     """
 
     _experiment: ExperimentWriter | None
 
     def __init__(self, folder: str, resumed: int | None = None, seconds: float = 1.0) -> None:
+        # Lightning's own interval never ends: `save` decides by the clock.
         super().__init__(folder, name="", version="", flush_logs_every_n_steps=2**62)
-        self.resumed, self.seconds = resumed, seconds
-        self._due = 0.0
+        self.first_step, self.seconds = resumed, seconds
+        self._next_write = 0.0
 
     @property
     def experiment(self) -> ExperimentWriter:
-        """What holds the rows; a table of rows that still hold is read first."""
+        """The writer of the table. In a resumed run it first reads the rows that remain valid."""
         if self._experiment is None:
             Path(self.root_dir).mkdir(parents=True, exist_ok=True)
-            self._experiment = _Table(self.log_dir, self.resumed)
+            self._experiment = _MetricsWriter(self.log_dir, self.first_step)
         return self._experiment
 
     def save(self) -> None:
-        """Write the table, if it is time to: Lightning asks for it after each row."""
-        if time.monotonic() >= self._due:
+        """Write the table if `seconds` have passed; Lightning calls this after each row."""
+        if time.monotonic() >= self._next_write:
             self.write()
 
     def write(self) -> None:
         """Write the table."""
         super().save()
-        self._due = time.monotonic() + self.seconds
+        self._next_write = time.monotonic() + self.seconds
 
     def finalize(self, status: str) -> None:
         """Write the last rows."""
-        self._due = 0.0
+        self._next_write = 0.0
         super().finalize(status)
 
 
-class _Table(ExperimentWriter):
-    """All rows, written as a whole; Lightning's appends, and a kill may cut the last row."""
+class _MetricsWriter(ExperimentWriter):
+    """Rewrites the whole table atomically.
 
-    def __init__(self, folder: str, resumed: int | None) -> None:
+    Lightning's writer appends rows, and a kill may cut the last one.
+    """
+
+    def __init__(self, folder: str, first_step: int | None) -> None:
         super().__init__(folder)
         self.rows: list[Mapping[str, object]] = []
         table = Path(self.metrics_file_path)
-        if resumed is not None and table.exists():
+        if first_step is not None and table.exists():
             with table.open(newline="") as stream:
-                self.rows += [row for row in csv.DictReader(stream) if _step(row) < resumed]
+                self.rows += [
+                    row for row in csv.DictReader(stream) if _parse_step(row) < first_step
+                ]
             self.metrics_keys = list(self.rows[0]) if self.rows else []
 
     def log_metrics(self, metrics_dict: dict[str, float], step: int | None = None) -> None:
-        """Take a row, in place of the last one where that is of the same step and columns."""
+        """Add a row; it replaces the last one if that has the same step and columns."""
         super().log_metrics(metrics_dict, step)
         row = self.metrics.pop()
-        earlier = self.metrics or self.rows
-        if earlier and earlier[-1].keys() == row.keys() and earlier[-1]["step"] == row["step"]:
-            earlier.pop()
+        earlier_rows = self.metrics or self.rows
+        if (
+            earlier_rows
+            and earlier_rows[-1].keys() == row.keys()
+            and earlier_rows[-1]["step"] == row["step"]
+        ):
+            earlier_rows.pop()
         self.metrics.append(row)
 
     def save(self) -> None:
@@ -101,16 +115,17 @@ class _Table(ExperimentWriter):
             atomic_path(self.metrics_file_path) as temporary,
             temporary.open("w", newline="") as stream,
         ):
-            sheet = csv.DictWriter(stream, self.metrics_keys)
-            sheet.writeheader()
-            sheet.writerows(self.rows)
+            writer = csv.DictWriter(stream, self.metrics_keys)
+            writer.writeheader()
+            writer.writerows(self.rows)
 
     def _check_log_dir_exists(self) -> None:
-        """Lightning removes an earlier table here."""
+        """Do nothing: Lightning's method deletes an existing table."""
 
 
-def _step(row: Mapping[str, str]) -> float:
+def _parse_step(row: Mapping[str, str]) -> float:
     try:
         return int(row["step"])
     except (KeyError, TypeError, ValueError):
-        return float("inf")  # cut by a kill: it comes again
+        # A kill has cut this row. It is dropped, and its step runs again.
+        return float("inf")

@@ -1,4 +1,4 @@
-"""Losses of trainings."""
+"""Losses of trainings: RMSE, its logarithm, Charbonnier, and a sum over stages."""
 
 from collections.abc import Sequence
 
@@ -29,7 +29,8 @@ class RMSE(nn.Module):
         _check(x, truth)
         error = (x.float() - truth).square()
         mean = error.mean() if self.batch else error.mean((1, 2, 3))
-        # The root has no finite slope at zero; below the smallest normal number none is asked for.
+        # The square root has no finite slope at zero. The limit keeps the gradient finite: it is
+        # zero below the smallest normal number.
         return mean.clamp_min(torch.finfo(mean.dtype).tiny).sqrt().mean()
 
 
@@ -38,15 +39,16 @@ class LogRMSE(nn.Module):
 
         mean_b ln √(mean_chw (x_b − t_b)²)
 
-    Its minimum is the largest mean PSNR. A decibel counts the same in a simple scene and in one
-    that no network recovers. `RMSE` would be dominated by the latter.
+    Minimizing it maximizes the mean PSNR. A decibel counts the same in a simple scene and in a
+    difficult one. The mean `RMSE` would be dominated by the difficult scenes.
     """
 
     def forward(self, x: Tensor, truth: Tensor) -> Tensor:
         """Compare `(B, C, H, W)` with the truth of the same shape; returns one number."""
         _check(x, truth)
         mean = (x.float() - truth).square().mean((1, 2, 3))
-        # Below 80 dB beside a cube of unit brightness there is nothing to gain.
+        # An error of 80 dB below unit brightness is good enough: it gets no gradient, and the
+        # logarithm of zero is avoided.
         return mean.clamp_min(1e-8).log().mean() / 2
 
 
@@ -75,11 +77,11 @@ class Charbonnier(nn.Module):
 class MultiStage(nn.Module):
     """A loss on the last stages of an unrolled network: Σ_i w_i · base(x_i, t).
 
-    It needs a network with `outputs(y, system)`, the cubes of its stages, the last stage first. Of
-    any other network the one output is compared.
+    It is for networks with `outputs(y, system)`, which returns the cubes of all stages, the last
+    stage first. For any other network its single output is compared.
 
     Args:
-        weights: w_i, of the last stage first; further stages do not count.
+        weights: w_i, the last stage first; stages without a weight do not count.
         base: the loss of one stage, by default `RMSE`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The step of a training, as Lightning's Trainer takes it."""
+"""The LightningModule of a training: steps, validation, optimizer, seeds."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,13 +18,13 @@ from cassi import metrics
 from cassi.checks import check_cube, check_loss
 from cassi.solvers import relative_noise
 from cassi.systems import System
-from cassi.training.data import check_reuse, place_of
-from cassi.training.loggers import taker_of
+from cassi.training.data import batch_number, check_reuse
+from cassi.training.loggers import picture_logger
 from cassi.training.losses import MultiStage
 from cassi.training.starts import Starts
 
+# Estimate and truth `(C, H, W)` → 8-bit RGB `(H, W, 3)`.
 Picture = Callable[[Tensor, Tensor], np.ndarray]
-"""Estimate and truth `(C, H, W)` → 8-bit RGB `(H, W, 3)`."""
 
 
 class Simulate(Protocol):
@@ -35,19 +35,19 @@ class Simulate(Protocol):
 
 
 @runtime_checkable
-class _Staged(Protocol):
+class _StagedNetwork(Protocol):
     def outputs(
         self, y: Tensor, system: System, *more: Tensor, **known: Tensor
     ) -> list[Tensor]: ...
 
 
 @runtime_checkable
-class _Starting(_Staged, Protocol):
+class _StartingNetwork(_StagedNetwork, Protocol):
     def begin(self, y: Tensor, system: System) -> Tensor: ...
 
 
 @runtime_checkable
-class _TakesNoise(Protocol):
+class _NoiseNetwork(Protocol):
     takes_noise: bool
     noise: float | Literal["auto"]
 
@@ -55,30 +55,32 @@ class _TakesNoise(Protocol):
 class Training(LightningModule):
     """Trains a network `net(y, system) -> x` on measurements simulated from cubes.
 
-    Every random number of a step is drawn from a seed made of the run's seed, the number of the
-    step and the process, so that a resumed run draws the same ones. Where the batches of the data
-    come again, so do mask and noise.
+    The seed of a step is computed from the run's seed, the number of the batch and the process, so
+    a resumed run draws the same random numbers. A batch that is used again gets the same mask and
+    noise again.
 
     Args:
         net: the network.
-        simulate: makes measurement and camera of a batch of cubes, on their device.
+        simulate: simulates measurement and camera for a batch of cubes, on their device.
         loss: takes cubes and truth, `(B, C, H, W)`; `MultiStage` gets the cubes of all stages.
-        optimizer: makes an optimizer of parameters.
-        scheduler: makes a schedule, stepped once per optimizer step, of an optimizer.
-        validate: the same for the validation scenes; None measures them like the others.
+        optimizer: makes the optimizer from the parameters.
+        scheduler: makes the schedule from the optimizer; it is stepped once per optimizer step.
+        validate: simulates the validation scenes; `simulate` if None.
         seed: of masks, noise and dropout.
-        pictures: of the first validation scene, by name, for loggers that take pictures.
-        channels_last: keep weights and cubes with the bands last in memory, which convolutions of
-            CPUs and tensor cores prefer.
-        pool, reuse: which batches come again, see `place_of`. `TrainingData` has to have the same.
-        bands: numbers of bands, at most those of the cubes: step s sees s mod n, of the n here, by
-            means over neighbouring bands. None: the cubes as they are.
-        scales: what 1 of each validation scene is on the scale of its file, see
-            `cassi.data.scenes.Scene`; the PSNR is that of the file. None: 1 for all.
-        starts: a folder, in which the starts of these batches are kept: the cubes that
+        pictures: functions that draw the first validation scene, by name, for loggers that take
+            pictures.
+        channels_last: keep weights and cubes with the bands last in memory, which is faster for
+            convolutions of CPUs and tensor cores.
+        pool, reuse: which batches are used again, see `batch_number`; the same values as those of
+            `TrainingData`.
+        bands: a list of n numbers of bands, at most that of the cubes. Batch s is averaged over
+            neighbouring bands to the number at s mod n. None keeps the bands of the cubes.
+        scales: factor from each validation scene to the values of its file, see
+            `cassi.data.scenes.Scene`; PSNR is computed on the values of the file. None: 1 for all.
+        starts: folder for the first cubes of batches that are used again: those that
             `net.begin(y, system)` returns and `net.outputs(y, system, start)` takes.
         preset: of the PSNR of the validation scenes, see `cassi.metrics.presets`.
-        plugins: the user's files and modules that checkpoints say they need.
+        plugins: the user's files and modules that are named in checkpoints as needed.
     """
 
     def __init__(
@@ -105,9 +107,9 @@ class Training(LightningModule):
         if bands is not None and not (bands and min(bands) >= 1):
             raise ValueError(f"bands: expected a list of counts, or null, got {bands}")
         self.bands = bands
-        if starts is not None and (pool is None or not isinstance(net, _Starting)):
+        if starts is not None and (pool is None or not isinstance(net, _StartingNetwork)):
             raise ValueError(
-                "starts: expected batches that come again and a network with a start to keep; got "
+                "starts: expected data.pool, and a network with `begin` (such as cassi_net); got "
                 f"data.pool={pool} and {type(net).__name__}"
             )
         check_reuse(pool, reuse)
@@ -125,35 +127,37 @@ class Training(LightningModule):
         self.scores: list[Tensor] = []
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Say which plugins the training needs."""
+        """Store which plugins the training needs."""
         if self.plugins:
             checkpoint["plugins"] = self.plugins
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Let the best checkpoint be that of this run's folder, which may have been moved."""
+        """Find the best checkpoint in this run's folder, which may have been moved."""
         for callback in self.trainer.checkpoint_callbacks:
             state = checkpoint["callbacks"].get(callback.state_key)
             if state and isinstance(callback, ModelCheckpoint) and callback.dirpath:
-                find_beside(state, Path(callback.dirpath))
+                move_checkpoint_paths(state, Path(callback.dirpath))
 
     def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
         """Return the loss of a batch of cubes `(B, C, H, W)` in [0, 1]."""
-        # Not the number of optimizer steps: with accumulated gradients that stands still.
+        # The number of batches, not of optimizer steps: these stand still while gradients are
+        # accumulated.
         loop = self.trainer.fit_loop.epoch_loop
         step = loop.total_batch_idx
-        # Loggers' count, one behind where a run that had ended goes on to further steps.
+        # Loggers number their rows by this count. Lightning leaves it one too low where a finished
+        # run is continued with more steps.
         loop._batches_that_stepped = self.trainer.global_step
-        place = place_of(step, self.pool, self.reuse)
-        seed = combine_seeds(self.seed, place, self.global_rank)
+        batch_index = batch_number(step, self.pool, self.reuse)
+        seed = combine_seeds(self.seed, batch_index, self.global_rank)
         seed_generators(seed, self.device)
         if self.bands is not None:
-            batch = merge_bands(batch, self.bands[place % len(self.bands)])
+            batch = merge_bands(batch, self.bands[batch_index % len(self.bands)])
         truth, y, system = self._measure(self.simulate, batch, seed)
-        outputs = self._outputs(y, system, place)
+        outputs = self._outputs(y, system, batch_index)
         stages = self._stages
-        staged = stages is not None and isinstance(outputs, list | tuple)
-        for cube in outputs if staged else [outputs]:
-            # A loss of the user's own would broadcast another shape.
+        has_stages = stages is not None and isinstance(outputs, list | tuple)
+        for cube in outputs if has_stages else [outputs]:
+            # A loss of the user's own would broadcast a cube of another shape without an error.
             check_cube(stages or self.network, cube, truth.shape, trained=True)
         loss: Tensor = self.loss(outputs, truth)
         check_loss(self.loss, loss)
@@ -161,7 +165,7 @@ class Training(LightningModule):
         return loss
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        """End the epoch with the last step, so that what the run ends with is validated."""
+        """End the epoch with the last step, so that the final weights are validated."""
         if self.trainer.global_step + 1 >= self.trainer.max_steps > 0:
             self.trainer.should_stop = True
 
@@ -191,7 +195,8 @@ class Training(LightningModule):
         """Report the mean PSNR over the scenes."""
         score = torch.stack(self.scores).mean().float()
         if self.trainer.world_size > 1:
-            # Every process has seen every scene; one number for all, to choose the same step.
+            # Every process has measured every scene. All use the score of the first one, because
+            # scores that differ in the last digit could choose different best steps.
             score = self.trainer.strategy.broadcast(score)
         self.log("val_psnr", score, prog_bar=True, batch_size=1)
 
@@ -218,69 +223,74 @@ class Training(LightningModule):
 
     @property
     def network(self) -> Callable[..., Tensor]:
-        """What is trained, `(y, system) -> x`."""
+        """The function that is trained, `(y, system) -> x`."""
         return self.net
 
     @property
     def _stages(self) -> Callable[..., Sequence[Tensor]] | None:
-        """What gives the cubes of the stages, where the loss is of them."""
-        if isinstance(self.loss, MultiStage) and isinstance(self.net, _Staged):
+        """The function that returns the cubes of all stages, if the loss needs them; else None."""
+        if isinstance(self.loss, MultiStage) and isinstance(self.net, _StagedNetwork):
             return self.net.outputs
         return None
 
-    def _outputs(self, y: Tensor, system: System | Tensor, place: int) -> Tensor | Sequence[Tensor]:
+    def _outputs(
+        self, y: Tensor, system: System | Tensor, batch_index: int
+    ) -> Tensor | Sequence[Tensor]:
         net = self.net
         if self.starts is not None:
-            assert isinstance(net, _Starting)
+            assert isinstance(net, _StartingNetwork)
             assert isinstance(system, System)
-            name = f"{place % (self.pool or 1)}-{self.global_rank}"
-            start, noise = self.starts(name, lambda: begin_batch(net, y, system), place)
-            known = {} if noise is None else {"noise": noise.to(y)}
-            cubes = net.outputs(y, system, start.to(y), **known)
+            name = f"{batch_index % (self.pool or 1)}-{self.global_rank}"
+            start, noise = self.starts(name, lambda: compute_start(net, y, system), batch_index)
+            noise_argument = {} if noise is None else {"noise": noise.to(y)}
+            cubes = net.outputs(y, system, start.to(y), **noise_argument)
             return cubes if isinstance(self.loss, MultiStage) else cubes[0]
         return (self._stages or self.network)(y, system)
 
     def _show(self, x: Tensor, truth: Tensor) -> None:
         if not self.pictures or not self.trainer.is_global_zero:
             return
-        takers = [taker for logger in self.trainer.loggers if (taker := taker_of(logger))]
-        for name, draw in (self.pictures if takers else {}).items():
+        log_functions = [
+            log_picture
+            for logger in self.trainer.loggers
+            if (log_picture := picture_logger(logger))
+        ]
+        for name, draw in (self.pictures if log_functions else {}).items():
             picture = draw(x.detach().cpu(), truth.detach().cpu())
-            for take in takers:
-                take(name, picture, self.trainer.global_step)
+            for log_picture in log_functions:
+                log_picture(name, picture, self.trainer.global_step)
 
 
-def find_beside(state: dict[str, Any], folder: Path) -> None:
-    """Let the paths in the state of a `ModelCheckpoint` be those of the same files in a folder.
+def move_checkpoint_paths(state: dict[str, Any], folder: Path) -> None:
+    """Change the paths in the state of a `ModelCheckpoint` to the same files in another folder.
 
-    Lightning stores absolute paths, and forgets the best score where the folder is another one.
-    That is right where the best checkpoint is not in the folder.
+    Nothing changes if the best checkpoint is not in that folder.
     """
+    # Lightning stores absolute paths, and drops the best score if the folder has changed. That is
+    # wrong for a run whose folder was moved as a whole.
 
-    def moved(path: str) -> str:
+    def in_folder(path: str) -> str:
         return path and str(folder / Path(path).name)
 
-    if not Path(moved(state["best_model_path"])).is_file():
+    if not Path(in_folder(state["best_model_path"])).is_file():
         return
-    best = {moved(path): score for path, score in state["best_k_models"].items()}
-    paths = {key: moved(state[key]) for key in state if key.endswith("_model_path")}
-    state.update(paths, best_k_models=best, dirpath=str(folder))
+    best_models = {in_folder(path): score for path, score in state["best_k_models"].items()}
+    paths = {key: in_folder(state[key]) for key in state if key.endswith("_model_path")}
+    state.update(paths, best_k_models=best_models, dirpath=str(folder))
 
 
-def begin_batch(net: _Starting, y: Tensor, system: System) -> tuple[Tensor, Tensor | None]:
-    """Return the start of a network, and the noise of y for one that takes it."""
+def compute_start(net: _StartingNetwork, y: Tensor, system: System) -> tuple[Tensor, Tensor | None]:
+    """Return the first cube of a network, and the noise of y if the network takes it."""
     noise = None
-    if isinstance(net, _TakesNoise) and net.takes_noise:
+    if isinstance(net, _NoiseNetwork) and net.takes_noise:
         noise = relative_noise(y.float(), system, net.noise)
     return net.begin(y, system), noise
 
 
 def seed_generators(seed: int, device: torch.device) -> None:
-    """Do what `torch.manual_seed` does for the CPU and a device.
-
-    That one also seeds the kinds of devices that are not in use, which takes one to two
-    milliseconds of a step.
-    """
+    """Seed the generators of the CPU and of one device, as `torch.manual_seed` does."""
+    # `torch.manual_seed` also seeds kinds of devices that are not in use, which takes one to two
+    # milliseconds per step.
     if device.type in ("cpu", "cuda"):
         torch.default_generator.manual_seed(seed)
         if device.type == "cuda":

@@ -20,7 +20,7 @@ class WarmupCosine(LRScheduler):
         steps: S, where the cosine ends.
         warmup: w, steps of the rise.
         eta_min: the last learning rate.
-        last_epoch: the step after which to continue; -1 starts at the first step.
+        last_epoch: the last step that is done, to continue after it; -1 for none.
 
     Raises:
         ValueError: the rise does not end before the cosine, or `eta_min` is negative.
@@ -55,8 +55,8 @@ class WarmupCosine(LRScheduler):
         step = self.last_epoch
         if step < self.warmup:
             return [lr * (step + 1) / (self.warmup + 1) for lr in self.base_lrs]
-        done = min(1.0, (step - self.warmup) / (self.steps - self.warmup))
-        fraction = (1 + math.cos(math.pi * done)) / 2
+        progress = min(1.0, (step - self.warmup) / (self.steps - self.warmup))
+        fraction = (1 + math.cos(math.pi * progress)) / 2
         return [self.eta_min + (lr - self.eta_min) * fraction for lr in self.base_lrs]
 
 
@@ -91,7 +91,7 @@ class PerEpoch(LRScheduler):
         self.steps, self.done = steps, 0
 
     def step(self, epoch: int | None = None) -> None:
-        """Count a step of the optimizer."""
+        """Count an optimizer step; step the schedule at the end of an epoch."""
         self.done += 1
         if self.done % self.steps == 0:
             self.schedule.step()
@@ -101,10 +101,10 @@ class PerEpoch(LRScheduler):
         return self.schedule.get_last_lr()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs."""
+        """Return the counter and the state of the schedule."""
         return {"done": self.done, "schedule": self.schedule.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on as `state_dict` says."""
+        """Restore the result of `state_dict`."""
         self.done = state_dict["done"]
         self.schedule.load_state_dict(state_dict["schedule"])

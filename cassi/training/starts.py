@@ -1,4 +1,4 @@
-"""Starts of a network's own that come again, so that each is computed once."""
+"""A cache on disk of the first cubes that a network computes for repeated batches."""
 
 import warnings
 from collections.abc import Callable
@@ -12,12 +12,12 @@ from cassi.training.tensors import read_tensors, write_tensors
 
 
 class Starts:
-    """Remembers cubes in files of a folder, in half precision, by their names.
+    """Stores first cubes and noise levels in files of a folder, in half precision.
 
     A network that begins with many iterations of a solver spends most of a training step on them.
-    They do not depend on its weights: where the batches of a training come again (`data.pool`),
-    so do their starts, and the noise that was estimated of their measurements. Where new batches
-    take the places of those of a pool (`data.reuse`), their files are written over.
+    The iterations do not depend on the network's weights. So if a training uses its batches again
+    (`data.pool`), their first cubes are read from here, and so is the estimated noise. When new
+    batches replace those of the pool (`data.reuse`), their files are overwritten.
     """
 
     def __init__(self, folder: Path | str) -> None:
@@ -26,26 +26,27 @@ class Starts:
     def __call__(
         self, name: str, compute: Callable[[], tuple[Tensor, Tensor | None]], batch: int = 0
     ) -> tuple[Tensor, Tensor | None]:
-        """Return cube and noise of that name, on the CPU, computed if they are not there yet.
+        """Return the cube and the noise of a name, on the CPU; compute and store them if needed.
 
-        The first time, too, it is what the file holds: all passes see the same numbers. Those of
-        another batch are computed anew.
+        They are computed if there is no file, or if the file is of another batch.
         """
+        # The result of the first time is rounded to half precision as well, so that all passes
+        # over a batch get the same values.
         file = self.folder / f"{name}.pt"
-        stored = self._read(file)
-        if stored is None or "noise" not in stored or stored.get("batch", batch) != batch:
+        record = self._read(file)
+        if record is None or "noise" not in record or record.get("batch", batch) != batch:
             x, noise = compute()
             x = x.detach().float().cpu()
             size = x.abs().amax().clamp_min(torch.finfo(x.dtype).tiny)
-            stored = {
+            record = {
                 "size": size,
                 "cube": (x / size).half(),
                 "batch": batch,
                 "noise": None if noise is None else noise.detach().cpu(),
             }
-            write_tensors(file, stored)
-        cube: Tensor = stored["cube"].float() * stored["size"]
-        return cube, stored["noise"]
+            write_tensors(file, record)
+        cube: Tensor = record["cube"].float() * record["size"]
+        return cube, record["noise"]
 
     def _read(self, file: Path) -> dict[str, Any] | None:
         if not file.is_file():

@@ -1,4 +1,4 @@
-"""Files of tensors that appear whole, and are checked when they are read."""
+"""Files of tensors: written atomically, checked when they are read."""
 
 import os
 from collections.abc import Mapping
@@ -13,7 +13,8 @@ from cassi.data.atomic import atomic_path, check_archive
 
 def write_tensors(path: str | os.PathLike[str], content: Mapping[str, object]) -> None:
     """Write a checkpoint in the format of `torch.save`."""
-    # By way of memory, since torch's own writer says of a full disk only that it failed.
+    # The file is made in memory first, because torch's own writer does not name a full disk as the
+    # reason when it fails.
     buffer = BytesIO()
     torch.save(content, buffer)
     final = Path(path)

@@ -36,7 +36,8 @@ static void run_as(const ForwardTaps& a, int64_t begin, int64_t end) {
       clear(y, tile.rows, pitch);
       for (int64_t c = 0; c < g.bands; ++c) {
         const int64_t start = start_of(a.taps, sample, c, g.width, a.detector);
-        if (start >= a.detector || start + g.width + a.taps.count <= 1) continue;  // it is not seen
+        // The band falls beside the detector.
+        if (start >= a.detector || start + g.width + a.taps.count <= 1) continue;
         for (int64_t r = 0; r < tile.rows; ++r)
           spread(y.at(0, r), before + start, x.at(c, r), m.at(c, r), weight + c * a.taps.count,
                  a.taps.count, g.width, ahead, m.band);

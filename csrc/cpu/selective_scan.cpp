@@ -16,7 +16,7 @@ Part part_of(const View& v, int64_t s, int64_t row, int64_t column) {
           v.stride[2]};
 }
 
-// Of a matrix (D, N) as rows of states.
+// The part of a matrix (D, N), as rows of states.
 Part turned_part(const View& v, int64_t s, int64_t channel) {
   Part p = part_of(v, s, channel, 0);
   p.row = v.stride[2];
@@ -24,7 +24,7 @@ Part turned_part(const View& v, int64_t s, int64_t channel) {
   return p;
 }
 
-// What a tile reads, in the dtype of the sums; lanes without a channel are zero.
+// The inputs of a tile, in the dtype of the sums; lanes without a channel are zero.
 template <class T>
 struct Tile {
   using V = typename Vec<T>::type;

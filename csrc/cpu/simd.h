@@ -1,7 +1,7 @@
 // Vectors of the instruction set that this translation unit is compiled for.
 //
-// Arithmetic is written with the compiler's vector types; what they cannot say (a shift across two
-// registers by a number known at run time, a reciprocal square root) is below, once per set.
+// Arithmetic is written with the compiler's vector types. They lack a shift across two registers by
+// a number known at run time, and a reciprocal square root: these are below, once per set.
 #pragma once
 
 #include <cstdint>
@@ -130,7 +130,7 @@ static inline typename Vec<T>::type splat(T a) {
   return typename Vec<T>::type{} + a;
 }
 
-// Moves a sequence of vectors, given one after the other, right by `lanes` lanes.
+// Shifts a sequence of vectors right by `lanes` lanes; the vectors are passed one after another.
 template <class T>
 struct Shift {
   using V = typename Vec<T>::type;

@@ -44,7 +44,8 @@ static inline void combine_rows(const Weight& weight, int64_t count, const In& i
   }
 }
 
-// All rows of a block. Of few outputs each sums many rows, and several vectors are summed at once.
+// Combine all rows of a block. With few outputs each sums many rows, and several vectors are summed
+// at once.
 template <class T, class Weight>
 static inline void combine(const Weight& weight, const Block<T>& in, int64_t count,
                            const Block<T>& out, int64_t outputs, int64_t rows, int64_t width) {

@@ -52,8 +52,8 @@ struct Stage {
   T *u, *p[2], *q[2], *s[2];
 };
 
-// Of one stage, those that one row of the next is made of. Held by value, so that the compiler need
-// not read the addresses again after every store.
+// The rows of one stage from which a row of the next stage is computed. Held by value, so that the
+// compiler need not read the addresses again after every store.
 template <class T>
 struct Rows {
   T* u;

@@ -1,4 +1,4 @@
-// What all CUDA kernels share: storage types, checked launches, shared and scratch memory.
+// Shared by all CUDA kernels: storage types, checked launches, shared and scratch memory.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -21,8 +21,8 @@
 namespace cassi {
 namespace cuda {
 
-// Storage of a dtype that is only known at run time. Typed kernels exist for the cubes that matter;
-// what is small, or rare, is read through a switch that all threads take alike.
+// Storage of a dtype that is only known at run time. Typed kernels exist for the common cubes.
+// Small or rare tensors are read through a switch, in which all threads take the same branch.
 struct Any {};
 
 template <class T, class D>
@@ -114,7 +114,7 @@ CASSI_DEVICE_INLINE char* shared_memory() {
 
 inline void check(cudaError_t code, const char* what) {
   if (code == cudaSuccess) return;
-  cudaGetLastError();  // else whoever asks next would be told of it again
+  cudaGetLastError();  // clears the error, which the next call would report again
   // A lack of memory is named as that of results is, see ops.cpp.
   const char* lack = code == cudaErrorMemoryAllocation ? "can't allocate memory: " : "";
   throw std::runtime_error(std::string("cassi: ") + lack + what + ": " + cudaGetErrorString(code));

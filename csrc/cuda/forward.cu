@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kMost<N>, kBlocks<T, E, N>)
   }
 }
 
-// Of a cube, or of the one that components make.
+// One value of the cube, or of the cube E a if the components a are given.
 template <class T>
 CASSI_DEVICE_INLINE T light(const Forward& a, int64_t b, int64_t c, int64_t h, int64_t w) {
   if (!a.basis.data) return load<T>(a.x, index(a.x, b, c, h, w));

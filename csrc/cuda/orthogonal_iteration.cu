@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int64_t step = 0; step < a.steps; ++step) {
       multiply(diagonal_shift(trace));
       for (int64_t r = thread; r < R; r += kThreads) lengths[r] = dot(w + r, w + r, C, R);
-      // What of column r the columns behind have is taken off them.
+      // Project column r out of the columns after it.
       for (int64_t r = 0; r < R; ++r) {
         for (int64_t i = r + thread; i < R; i += kThreads) shares[i] = dot(w + r, w + i, C, R);
         __syncthreads();

@@ -234,7 +234,8 @@ CASSI_DEVICE_INLINE int first_band(const Geometry& g, int first, int last) {
   return static_cast<int>(band_of_rank(g, g.step >= 0 ? first : last - 1));
 }
 
-// What `emit` multiplies: the masks of an image row, and the detector rows z, `wide` apart.
+// The factors that `emit` multiplies: the masks of an image row, and the detector rows z, which are
+// `wide` elements apart.
 template <class T, class E>
 struct Factors {
   const View& mask;

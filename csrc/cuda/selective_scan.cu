@@ -58,7 +58,7 @@ CASSI_DEVICE_INLINE int64_t first_unit() {
 }
 CASSI_DEVICE_INLINE int64_t units_apart() { return static_cast<int64_t>(gridDim.x) * kUnits; }
 
-// What chunks leave for each other, by tile, chunk, state and channel of the group.
+// The values that chunks pass to each other, by tile, chunk, state and channel of the group.
 template <class T>
 struct Chunks {
   int64_t count, states;

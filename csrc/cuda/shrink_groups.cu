@@ -25,8 +25,8 @@ struct alignas(16) Four {
   T at[4];
 };
 
-// What a block has in shared memory. Matrices have whole tiles of 4 x 4, with zeros beyond the
-// patches. A group whose patches do not fit is read in slabs of its numbers, twice.
+// The layout of a block's shared memory. Matrices have whole tiles of 4 x 4, with zeros beyond the
+// patches. If the patches of a group do not fit, they are read twice, in slabs of values.
 struct Layout {
   int matches, side;        // of a matrix
   int slab, pitch, slices;  // a tile of the Gram matrix is summed in so many slices

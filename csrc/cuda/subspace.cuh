@@ -54,8 +54,8 @@ CASSI_DEVICE_INLINE void mix(const Forward& a, const Place& at, const T* basis, 
     }
 }
 
-// Of N columns from w on, all components, from the detector rows in `f`, P of them at a time.
-// `Many`: there may be several shots.
+// Compute all components at N columns from w on, from the detector rows in `f`, P components at a
+// time. `Many`: there may be several shots.
 template <int N, int P, bool Many, class T, class E>
 CASSI_DEVICE_INLINE void collect(const Adjoint& a, const Factors<T, E>& f, const T* basis, int w) {
   const int rank = static_cast<int>(a.rank), padded = static_cast<int>(padded_rank(rank));

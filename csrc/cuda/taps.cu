@@ -6,7 +6,7 @@ namespace cassi {
 namespace cuda {
 namespace {
 
-// Of one sample.
+// Starts and weights of the taps of one sample.
 template <class T>
 struct Spread {
   const Taps& taps;
@@ -20,7 +20,8 @@ struct Spread {
   }
 };
 
-// Whether a column of a band is seen at all: where it is not, nothing that it holds counts.
+// Whether a column of a band falls on the detector. Its values must not count otherwise, NaN
+// included.
 template <class T>
 CASSI_DEVICE_INLINE bool is_seen(const Spread<T>& spread, int64_t detector, int64_t c, int64_t w) {
   const int64_t at = w + spread.start(c);

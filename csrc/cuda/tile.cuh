@@ -120,7 +120,7 @@ CASSI_DEVICE_INLINE void store_run(D* to, const T (&values)[N]) {
   *reinterpret_cast<U*>(to) = unit;
 }
 
-// The same of a tensor whose dtype is only known at run time, at element i.
+// Load a run from element i of a tensor whose dtype is only known at run time.
 template <int N, class T>
 CASSI_DEVICE_INLINE void load_run(T (&out)[N], const View& v, int64_t i) {
   switch (v.dtype) {

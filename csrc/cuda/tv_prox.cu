@@ -10,9 +10,9 @@ namespace {
 
 // Band by band: a block takes kSide × kSide pixels through all iterations. A thread holds kStrip of
 // them, one below the other, in registers; neighbours in other threads pass u and q of all pixels,
-// and p of the last in each strip, through shared memory. What lies beyond the square is made up,
-// and each iteration carries the error one pixel further inwards, so that `iterations` (and above
-// and to the left, where u looks back, one more) pixels along the border are not written.
+// and p of the last in each strip, through shared memory. Values beyond the square are not known.
+// Each iteration carries the error of that one pixel further inwards, so `iterations` pixels along
+// the border are not written; above and to the left, where u uses earlier pixels, one more.
 constexpr int kSide = 64, kStrip = 8;
 
 struct Squares {

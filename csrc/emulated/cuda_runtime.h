@@ -1,7 +1,9 @@
-// What csrc/cuda uses of CUDA, for a C++ compiler and one CPU thread: the threads of a block take
-// turns, each from one barrier to the next, so that kernels can be run and tested without a GPU.
+// The part of CUDA that csrc/cuda uses, for a C++ compiler and one CPU thread: the threads of a
+// block take turns, each from one barrier to the next, so that kernels run and are tested without a
+// GPU.
 //
-// The environment says how, at each launch; another limit of shared memory is another device:
+// Environment variables choose the order at each launch; another limit of shared memory is another
+// device:
 //
 //   CASSI_EMULATED_ORDER=descending   of the threads between two barriers; or shuffled, ascending
 //   CASSI_EMULATED_SHARED=99          KB of shared memory that a block may ask for (227)

@@ -17,7 +17,8 @@
 
 namespace cassi {
 namespace cuda {
-// What kernels declare as the shared memory of their block, with what must stay untouched behind.
+// The shared memory that kernels declare for a block, and behind it a guard that they must not
+// write to.
 constexpr size_t kMostShared = 227 << 10, kGuard = 4096;
 extern uint4 cassi_shared[(kMostShared + kGuard) / 16];
 uint4 cassi_shared[(kMostShared + kGuard) / 16];

@@ -61,7 +61,7 @@ def look(net, y, system, noise=None):
     choice = found.stopped
     if noise is not None:
         choice = replace(choice, factor=noise)
-    return float(whole.noise), choice, net._look(whole, net.start, choice)
+    return float(whole.noise), choice, net._limit_noise(whole, net.start, choice)
 
 
 def test_texture_that_passes_for_noise_is_found_out(bundled):
@@ -133,7 +133,7 @@ def test_a_network_is_a_reconstructor():
     solution = ready.run(y, system, callback=lambda step, x: seen.append((step, x)))
     assert torch.equal(solution.x, ready(y, system))
     assert (ready.iterations, ready.halo, ready.shares_batch) == (1, 96, True)
-    assert not ready.refined
+    assert not ready.refines
     assert seen == [(solution.history[0], solution.x)]
     assert (seen[0][0].index, seen[0][0].change, solution.reason) == (1, 1.0, "iterations")
     with pytest.raises(ValueError, match="takes no first cube"):

@@ -8,7 +8,7 @@ from shared import before_a_push, diagonal, every_network, networks_of_each_clas
 from torch import nn
 
 from cassi import DDCassi, SDCassi
-from cassi.models.grid import Aligned, Wide, overlay, windows
+from cassi.models.grid import AlignedCamera, CroppingCamera, band_windows, sum_windows
 from cassi.models.load import create_model
 from cassi.models.network import Network, memory_format_warning
 from cassi.models.registry import find_model
@@ -236,7 +236,7 @@ def test_compiles_as_one_graph(make, name, backend):
 @pytest.mark.parametrize("step", [2, -1, 0])
 def test_the_wide_camera_is_the_camera_behind_a_crop(step):
     y, system = _shoot(step=step)
-    wide, width = Wide(system), y.shape[-1]
+    wide, width = CroppingCamera(system), y.shape[-1]
     v = torch.rand(1, BANDS, 24, width)
     torch.testing.assert_close(wide(v), system(v[..., :36]))
     # <Av, y> = <v, Aᵀy>, and both inverses are consistent with y.
@@ -260,7 +260,7 @@ def test_every_network_takes_any_camera(make, name, camera):
 def test_what_networks_see_is_the_camera(name):
     camera = CAMERAS[name]()
     y = _expose(camera)
-    seen = Aligned(camera)
+    seen = AlignedCamera(camera)
     cut = seen.window(y)
     assert tuple(cut.shape[1:]) == seen.measurement_shape
     assert min(seen.offsets) == 0
@@ -268,15 +268,15 @@ def test_what_networks_see_is_the_camera(name):
     torch.testing.assert_close(seen(x), seen.window(camera(x)))
     for left, right in (
         ((seen(x) * cut).sum(), (x * seen.adjoint(cut)).sum()),
-        ((overlay(x, seen) * cut).sum(), (x * windows(cut, seen)).sum()),
+        ((sum_windows(x, seen) * cut).sum(), (x * band_windows(cut, seen)).sum()),
     ):
         torch.testing.assert_close(left, right)
     # On what is seen a data step is that of the camera.
     x = camera.pinv(y)
     own, aligned = camera.data_step(x, y, 0.1), seen.data_step(x, cut, 0.1)
-    if min(seen.pads) >= 0 or name == "large":
+    if min(seen.window_padding) >= 0 or name == "large":
         torch.testing.assert_close(aligned, own, rtol=1e-4, atol=1e-4)
     # A damping for each pixel of what is seen leaves the others out.
     rho = 0.1 + torch.rand(1, *seen.measurement_shape)
-    own = camera.data_step(x, y, nn.functional.pad(rho, seen.cuts, value=torch.inf))
+    own = camera.data_step(x, y, nn.functional.pad(rho, seen.detector_padding, value=torch.inf))
     torch.testing.assert_close(seen.data_step(x, cut, rho), own, rtol=1e-4, atol=1e-4)

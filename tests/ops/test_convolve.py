@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from shared import rand
 
 from cassi import ops
-from cassi.models.layers import ConvPair, Residuals
+from cassi.models.layers import ConvPair, ResidualSequence
 from cassi.ops import _convolve
 from cassi.ops._library import kernels
 
@@ -56,7 +56,7 @@ def test_runs_where_it_is_faster(calls):
     with torch.autocast("cpu", torch.bfloat16):
         assert ops.convolve3x3(X, W).dtype == torch.bfloat16
     torch.vmap(lambda x: ops.convolve3x3(x, W))(X[None])
-    ops.convolve3x3(X, torch.zeros(_convolve.MOST_CHANNELS + 1, 5, 3, 3))
+    ops.convolve3x3(X, torch.zeros(_convolve.MAX_CHANNELS + 1, 5, 3, 3))
     assert len(calls) == 1
 
 
@@ -74,12 +74,13 @@ def test_gradients_equal_those_of_torch(calls, others, rectify):
         calls.clear()
         got = gradients(ops.convolve3x3(*given, rectify), twice)
         assert len(calls) == 2
-        expected = gradients(_convolve.plain(*given, rectify), twice)
+        expected = gradients(_convolve.convolve_by_torch(*given, rectify), twice)
         torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-2)
 
 
 def test_layers_give_what_they_gave():
-    block = Residuals(a=ConvPair(5, 5, rectify=False), b=ConvPair(5, 5)).requires_grad_(False)
+    pairs = {"a": ConvPair(5, 5, rectify=False), "b": ConvPair(5, 5)}
+    block = ResidualSequence(**pairs).requires_grad_(False)
     x = X
     for pair in block:
         y = x

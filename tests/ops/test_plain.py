@@ -5,7 +5,7 @@ import torch
 from shared import rand
 
 from cassi.ops._library import kernels
-from cassi.ops._plain import PLAIN
+from cassi.ops._plain import ONNX_DECOMPOSITIONS
 
 B, C, H, W = 2, 3, 4, 5
 
@@ -41,8 +41,8 @@ def test_plain_equals_the_kernels(step, samples, bands):
         "fft_irfft2": (torch.fft.rfft2(x),),
         "angle": (torch.complex(x - 0.5, 0.5 - x),),
     }
-    assert set(arguments) == {op._opname for op in PLAIN}
-    for op, plain in PLAIN.items():
+    assert set(arguments) == {op._opname for op in ONNX_DECOMPOSITIONS}
+    for op, plain in ONNX_DECOMPOSITIONS.items():
         given = arguments[op._opname]
         torch.testing.assert_close(plain(*given), op(*given), rtol=1e-13, atol=1e-13)
 
@@ -50,4 +50,6 @@ def test_plain_equals_the_kernels(step, samples, bands):
 def test_several_shots_do_not_export():
     gram = torch.ones(1, 2, 2, H, W)
     with pytest.raises(ValueError, match="expected one shot to export, got 2"):
-        PLAIN[kernels.gram_solve.default](rand(B, 2, H, W), gram, torch.ones(1, 1, 1, 1))
+        ONNX_DECOMPOSITIONS[kernels.gram_solve.default](
+            rand(B, 2, H, W), gram, torch.ones(1, 1, 1, 1)
+        )

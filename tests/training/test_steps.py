@@ -239,7 +239,7 @@ def test_what_is_not_finite_is_told():
     ("make", "said"),
     [
         (lambda: EMA(1.0), "decay"),
-        (lambda: fit(1, starts="x"), "starts: expected batches that come again"),
+        (lambda: fit(1, starts="x"), "starts: expected data.pool, and a network with"),
         (lambda: fit(1, starts="x", pool=2), "Dropping"),
         (lambda: fit(1, reuse=2), "data.reuse: expected null without data.pool"),
         (lambda: fit(1, task=Denoising), "Dropping has none"),

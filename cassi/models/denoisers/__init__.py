@@ -1,1 +1,1 @@
-"""Networks that remove noise from images, and one that renders them."""
+"""Networks that remove noise from images."""

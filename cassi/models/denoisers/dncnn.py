@@ -1,4 +1,4 @@
-"""DnCNN."""
+"""DnCNN: a denoiser that predicts the noise, without an input for the noise level."""
 
 from torch import Tensor, nn
 
@@ -57,5 +57,5 @@ class DnCNN(nn.Module):
             ValueError: another shape.
         """
         check_images("DnCNN", x, self.channels)
-        residual: Tensor = self.model(x)
-        return x - residual
+        noise: Tensor = self.model(x)
+        return x - noise

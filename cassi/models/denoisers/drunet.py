@@ -1,4 +1,4 @@
-"""DRUNet."""
+"""DRUNet: a denoising U-Net of residual blocks, with a channel for the noise level."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from cassi.models.layers import (
     ConvPair,
-    Residuals,
+    ResidualSequence,
     check_counts,
     check_images,
     level_map,
@@ -19,20 +19,20 @@ from cassi.ops import convolve3x3
 
 
 class DRUNet(nn.Module):
-    """A U-Net of residual blocks without any bias, told the noise level by one more channel.
+    """A U-Net of residual blocks without biases; one more input channel holds the noise level.
 
         net(x, σ) = U([x, σ]),   or with `residual`   x − U([x, σ])
 
-    Without biases, net(c·x, c·σ) = c·net(x, σ): one network serves noise far beyond that of its
-    training. Any height and width: images are padded to a multiple of 8 (of 8·`shuffle`) by
-    repeating the last row and column, and cropped.
+    Without biases, net(c·x, c·σ) = c·net(x, σ), so one network removes noise far stronger than that
+    of its training. Height and width are free: images are padded to a multiple of 8·`shuffle` by
+    repeating the last row and column, and the result is cropped.
 
     Args:
         channels: of an image: 1 and 3 in `drunet_gray.pth` and `drunet_color.pth`.
         widths: channels at each of the four resolutions.
         blocks: residual blocks per resolution and direction.
-        shuffle: blocks of this many pixels squared become channels first; 2 makes the network four
-            times as fast.
+        shuffle: side of the pixel blocks that become channels first; 2 makes the network four times
+            as fast.
         residual: predict the noise instead of the image.
 
     Raises:
@@ -56,31 +56,33 @@ class DRUNet(nn.Module):
             raise ValueError(f"DRUNet widths: expected four, got {list(widths)}")
         check_counts("DRUNet", **{f"widths[{i}]": width for i, width in enumerate(widths)})
         self.channels, self.shuffle, self.residual = channels, shuffle, residual
-        one, two, three, four = widths
+        width_1, width_2, width_3, width_4 = widths
         pixels = channels * shuffle**2
 
-        def body(width: int) -> list[nn.Module]:
+        def make_blocks(width: int) -> list[nn.Module]:
             return [
-                Residuals(res=ConvPair(width, width, bias=False, rectify=False))
+                ResidualSequence(res=ConvPair(width, width, bias=False, rectify=False))
                 for _ in range(blocks)
             ]
 
-        def down(width: int, wider: int) -> nn.Sequential:
-            return nn.Sequential(*body(width), nn.Conv2d(width, wider, 2, stride=2, bias=False))
+        def make_down(width: int, outputs: int) -> nn.Sequential:
+            return nn.Sequential(
+                *make_blocks(width), nn.Conv2d(width, outputs, 2, stride=2, bias=False)
+            )
 
-        def up(wider: int, width: int) -> nn.Sequential:
-            grow = nn.ConvTranspose2d(wider, width, 2, stride=2, bias=False)
-            return nn.Sequential(grow, *body(width))
+        def make_up(outputs: int, width: int) -> nn.Sequential:
+            grow = nn.ConvTranspose2d(outputs, width, 2, stride=2, bias=False)
+            return nn.Sequential(grow, *make_blocks(width))
 
-        self.m_head = nn.Conv2d(pixels + 1, one, 3, padding=1, bias=False)
-        self.m_down1 = down(one, two)
-        self.m_down2 = down(two, three)
-        self.m_down3 = down(three, four)
-        self.m_body = nn.Sequential(*body(four))
-        self.m_up3 = up(four, three)
-        self.m_up2 = up(three, two)
-        self.m_up1 = up(two, one)
-        self.m_tail = nn.Conv2d(one, pixels, 3, padding=1, bias=False)
+        self.m_head = nn.Conv2d(pixels + 1, width_1, 3, padding=1, bias=False)
+        self.m_down1 = make_down(width_1, width_2)
+        self.m_down2 = make_down(width_2, width_3)
+        self.m_down3 = make_down(width_3, width_4)
+        self.m_body = nn.Sequential(*make_blocks(width_4))
+        self.m_up3 = make_up(width_4, width_3)
+        self.m_up2 = make_up(width_3, width_2)
+        self.m_up1 = make_up(width_2, width_1)
+        self.m_tail = nn.Conv2d(width_1, pixels, 3, padding=1, bias=False)
 
     def forward(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         """Denoise images `(N, channels, H, W)` in [0, 1].
@@ -101,7 +103,7 @@ class DRUNet(nn.Module):
         padded = pad_to_multiple(x, 8 * self.shuffle)
         if self.shuffle > 1:
             padded = pixel_unshuffle(padded, self.shuffle)
-        # Constant over an image, so that any pixel of it tells the level.
+        # The level is constant over an image: one pixel of its map serves the shuffled image too.
         plane = level[..., :1, :1].expand(-1, -1, *padded.shape[-2:])
         x1 = convolve3x3(torch.cat((padded, plane), 1), self.m_head.weight)
         x2 = self.m_down1(x1)

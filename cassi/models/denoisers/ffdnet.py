@@ -1,4 +1,4 @@
-"""FFDNet."""
+"""FFDNet: a denoiser at half resolution, with a channel for the noise level."""
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from cassi.models.layers import (
 
 
 class FFDNet(nn.Module):
-    """Convolutions at half resolution, told the noise level by one more channel.
+    """Convolutions at half resolution; one more input channel holds the noise level.
 
         net(x, σ) = shuffle(R([unshuffle(x), σ]))
 
@@ -24,8 +24,8 @@ class FFDNet(nn.Module):
 
     Args:
         channels: of the input: 1 and 3 in `ffdnet_gray.pth` and `ffdnet_color.pth`.
-        outputs: channels of the output, as many if None. With 7 and 1, a width of 128, this is
-            HSI-SDeCNN: neighbouring bands in, the middle one out.
+        outputs: channels of the output; `channels` if None. With channels=7, outputs=1 and
+            width=128 this is HSI-SDeCNN, which denoises the middle one of seven bands.
         width: channels between the layers, 64 (grey) or 96 (colour).
         depth: convolutions, 15 (grey) or 12 (colour).
         batch_norm: normalize after each inner convolution; the published files hold none.
@@ -70,5 +70,5 @@ class FFDNet(nn.Module):
         check_images("FFDNet", x, self.channels)
         height, width = x.shape[-2:]
         blocks = pixel_unshuffle(pad_to_multiple(x, 2), 2)
-        residual = self.model(torch.cat((blocks, level_map("FFDNet", sigma, blocks)), 1))
-        return pixel_shuffle(residual, 2)[..., :height, :width]
+        shuffled_image = self.model(torch.cat((blocks, level_map("FFDNet", sigma, blocks)), 1))
+        return pixel_shuffle(shuffled_image, 2)[..., :height, :width]

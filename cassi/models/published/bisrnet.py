@@ -1,4 +1,4 @@
-"""BiSRNet: a U-Net whose activations and weights inside are signs."""
+"""BiSRNet: a U-Net whose inner convolutions have binary activations and binary weights."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -7,28 +7,34 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cassi.models.layers import Conv, LayerNorm, PreNorm, Residuals, UNet, in_order, on_images
-from cassi.models.published.mst import StageRow
+from cassi.models.layers import (
+    Conv,
+    LayerNorm,
+    PreNorm,
+    ResidualSequence,
+    UNet,
+    apply_channels_first,
+    named_sequence,
+)
+from cassi.models.published.mst import StageSequence
 from cassi.models.registry import register_model
 
 
 def straight_through(value: Tensor, surrogate: Tensor) -> Tensor:
     """Return `value` with the gradient of `surrogate`."""
-    # What is added is exactly zero: signs stay signs in training too.
+    # The difference is exactly zero, so the values stay ±1 in training too.
     return value.detach() + (surrogate - surrogate.detach())
 
 
-def as_rows(x: Tensor) -> Tensor:
-    """View `(B, H, W, C)` as `(B·H, W·C)`.
-
-    A number per channel then meets whole rows (`row`) and not C values at a time, which in bfloat16
-    is 2 to 25 times as fast.
-    """
+def flatten_rows(x: Tensor) -> Tensor:
+    """View `(B, H, W, C)` as `(B·H, W·C)`."""
+    # A value per channel is repeated along a row (`per_column`) and then broadcast over whole rows
+    # instead of over C values at a time. In bfloat16 that is 2 to 25 times as fast.
     return x.flatten(2).flatten(0, 1)
 
 
-def row(value: Tensor, x: Tensor) -> Tensor:
-    """Repeat a number per channel for each column of x, in its dtype: `(W·C,)`."""
+def per_column(value: Tensor, x: Tensor) -> Tensor:
+    """Repeat a value per channel for each column of x `(B, H, W, C)`: `(W·C,)` in its dtype."""
     return value.flatten().to(x.dtype).repeat(x.shape[-2])
 
 
@@ -42,7 +48,9 @@ class Redistribution(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return k x + b."""
-        return torch.addcmul(row(self.b, x), as_rows(x), row(self.k, x)).view(x.shape)
+        return torch.addcmul(per_column(self.b, x), flatten_rows(x), per_column(self.k, x)).view(
+            x.shape
+        )
 
 
 class Sign(nn.Module):
@@ -73,7 +81,7 @@ class BinaryWeights(Conv):
 
 
 class Bias(nn.Module):
-    """A number per channel."""
+    """A bias per channel."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -90,10 +98,10 @@ class ShiftedPReLU(nn.Module):
         self.pr_bias1 = Bias(channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, C)` to the same."""
-        shifted = as_rows(x) + row(self.pr_bias0.bias, x)
-        bent = F.prelu(shifted, row(self.pr_prelu.weight, x))
-        return (bent + row(self.pr_bias1.bias, x)).view(x.shape)
+        """Map `(B, H, W, C)` to the same shape."""
+        pixels = flatten_rows(x) + per_column(self.pr_bias0.bias, x)
+        pixels = F.prelu(pixels, per_column(self.pr_prelu.weight, x))
+        return (pixels + per_column(self.pr_bias1.bias, x)).view(x.shape)
 
 
 class BinaryConv(nn.Module):
@@ -110,12 +118,12 @@ class BinaryConv(nn.Module):
         self.relu = ShiftedPReLU(channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, C)` to the same."""
+        """Map `(B, H, W, C)` to the same shape."""
         return self.relu(self.binary_conv(self.binary_activation(self.move0(x)))) + x
 
 
-class Widen(nn.Module):
-    """Two binary convolutions of the same image, side by side: C → 2C channels."""
+class BinaryExpansion(nn.Module):
+    """Two binary convolutions of the same image, their channels joined: C → 2C channels."""
 
     def __init__(self, channels: int, kernel: int) -> None:
         super().__init__()
@@ -127,42 +135,42 @@ class Widen(nn.Module):
         return torch.cat((self.biconv_1(x), self.biconv_2(x)), -1)
 
 
-class Narrow(Widen):
-    """The mean of two binary convolutions, each of one half: 2C → C channels."""
+class BinaryReduction(BinaryExpansion):
+    """The mean of two binary convolutions, each of half of the channels: 2C → C channels."""
 
-    def forward(self, x: Tensor, other: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, second_half: Tensor | None = None) -> Tensor:
         """Map `(B, H, W, 2C)`, or halves of it, to `(B, H, W, C)`."""
-        first, second = x.chunk(2, -1) if other is None else (x, other)
+        first, second = x.chunk(2, -1) if second_half is None else (x, second_half)
         return (self.biconv_1(first) + self.biconv_2(second)) / 2
 
 
-class Down(Widen):
+class BinaryDownsampling(BinaryExpansion):
     """Twice the channels on half the pixels."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `(B, H, W, C)` to `(B, H/2, W/2, 2C)`."""
-        return super().forward(on_images(partial(F.avg_pool2d, kernel_size=2), x))
+        return super().forward(apply_channels_first(partial(F.avg_pool2d, kernel_size=2), x))
 
 
-class Up(Narrow):
+class BinaryUpsampling(BinaryReduction):
     """Half the channels on twice the pixels."""
 
-    def forward(self, x: Tensor, other: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, second_half: Tensor | None = None) -> Tensor:
         """Map `(B, H, W, 2C)` to `(B, 2H, 2W, C)`."""
-        doubled = on_images(partial(F.interpolate, scale_factor=2, mode="bilinear"), x)
-        return super().forward(doubled, other)
+        image = apply_channels_first(partial(F.interpolate, scale_factor=2, mode="bilinear"), x)
+        return super().forward(image, second_half)
 
 
 def binary_feed_forward(dim: int) -> nn.Sequential:
     """Return binary convolutions: C → 4C channels, a grouped 3×3 one, and back."""
     return nn.Sequential(
-        Widen(dim, 1),
-        Widen(2 * dim, 1),
+        BinaryExpansion(dim, 1),
+        BinaryExpansion(2 * dim, 1),
         ShiftedPReLU(4 * dim),
         BinaryConv(4 * dim, 3, groups=dim),
         ShiftedPReLU(4 * dim),
-        Narrow(2 * dim, 1),
-        Narrow(dim, 1),
+        BinaryReduction(2 * dim, 1),
+        BinaryReduction(dim, 1),
     )
 
 
@@ -171,42 +179,49 @@ class BinaryUNet(UNet):
 
     def __init__(self, dim: int, blocks: Sequence[int]) -> None:
         super().__init__()
-        *levels, last = [(dim << i, count) for i, count in enumerate(blocks)]
+        *levels, coarsest = [(dim << i, count) for i, count in enumerate(blocks)]
 
-        def block(wide: int, count: int) -> nn.Sequential:
+        def block(channels: int, count: int) -> nn.Sequential:
             feeds = (
-                PreNorm(LayerNorm(wide), in_order(net=binary_feed_forward(wide)))
+                PreNorm(LayerNorm(channels), named_sequence(net=binary_feed_forward(channels)))
                 for _ in range(count)
             )
-            return in_order(blocks=Residuals(*feeds))
+            return named_sequence(blocks=ResidualSequence(*feeds))
 
         self.embedding = BinaryConv(dim, 3)
         self.encoder_layers = nn.ModuleList(
-            nn.ModuleList((block(wide, count), Down(wide, 3))) for wide, count in levels
+            nn.ModuleList((block(channels, count), BinaryDownsampling(channels, 3)))
+            for channels, count in levels
         )
-        self.bottleneck = block(*last)
+        self.bottleneck = block(*coarsest)
         self.decoder_layers = nn.ModuleList(
-            nn.ModuleList((Up(wide, 3), Narrow(wide, 1), block(wide, count)))
-            for wide, count in reversed(levels)
+            nn.ModuleList(
+                (
+                    BinaryUpsampling(channels, 3),
+                    BinaryReduction(channels, 1),
+                    block(channels, count),
+                )
+            )
+            for channels, count in reversed(levels)
         )
         self.mapping = BinaryConv(dim, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, C)` to the same."""
+        """Map `(B, H, W, C)` to the same shape."""
         return self.pass_through(x) + x
 
 
 @register_model("bisrnet")
-class BiSRNet(StageRow):
+class BiSRNet(StageSequence):
     """The binarized network for snapshots, with the published names of weights.
 
-    Signs are discontinuous: two computations that differ in the last digit may differ visibly in
-    some per cent of the pixels.
+    The sign is discontinuous: inputs that differ in the last digit may give visibly different
+    results at some per cent of the pixels.
 
     Args:
         bands: number C of bands, and channels at full size.
-        stages: U-Nets in a row.
-        blocks: how many at each scale, the smallest image last.
+        stages: number of U-Nets, one after another.
+        blocks: number of blocks at each scale, the smallest image last.
 
     Raises:
         ValueError: a count below 1.

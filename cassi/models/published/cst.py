@@ -1,4 +1,4 @@
-"""CST: a U-Net that attends only where an estimate of sparsity says that it is worth it."""
+"""CST: a U-Net with hashed attention, in the windows where an estimate of sparsity is largest."""
 
 from collections.abc import Iterator, Sequence
 from typing import cast
@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from cassi.models.grid import Camera, band_masks, initial_cube
 from cassi.models.layers import (
     Conv,
-    Double,
     LayerNorm,
     PreNorm,
+    TransposedConv,
     check_counts,
-    draw_narrow,
     feed_forward,
+    init_truncated_normal,
     pad_to_multiple,
     u_net,
 )
@@ -30,9 +30,9 @@ class HashAttention(nn.Module):
 
         aᵀx_i + a' √(max_j |x_j|² − |x_i|²) + b
 
-    and cuts the order into clusters. A token's results of the rounds are weighted by the softmax
-    of their log-sums of exp(QKᵀ). **Every call draws a, a' and b anew**, from torch's global
-    generator, in evaluation too: seed it where results must repeat.
+    and cuts the sorted tokens into clusters. A token has a result of each round; they are weighted
+    by the softmax of the token's log-sum-exp of QKᵀ. **Every call draws a, a' and b anew** from
+    torch's global generator, in evaluation mode too. Seed it if results must repeat.
 
     Source: Lin et al., "Coarse-to-fine sparse transformer for hyperspectral image reconstruction",
     ECCV 2022, section 3.3.
@@ -45,64 +45,72 @@ class HashAttention(nn.Module):
         self.to_out = nn.Linear(3 * dim, dim, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Attend: windows `(B, N, C)`, N a multiple of the cluster, to the same."""
+        """Attend: windows `(B, N, C)`, N a multiple of the cluster, to the same shape."""
         b, n, _ = x.shape
         order = self._order(x)  # (rounds, B, heads, N)
         sample = torch.arange(b, device=x.device).view(-1, 1, 1)
         head = torch.arange(self.heads, device=x.device)
+        # Row numbers of the tokens (B, N, heads) in sorted order: (rounds, B, heads, N).
         rows = ((sample * n + order) * self.heads + head.view(-1, 1)).flatten()
         q, k, v = (
-            to(x)
+            projection(x)
             .view(b * n * self.heads, -1)
             .index_select(0, rows)
             .unflatten(0, (-1, self.cluster))
-            for to in (self.to_q, self.to_k, self.to_v)
+            for projection in (self.to_q, self.to_k, self.to_v)
         )
         energy = q @ k.mT
-        strength = energy.logsumexp(-1).flatten()  # a number per round, head and token, as sorted
-        clustered = (energy.softmax(-1).to(v.dtype) @ v).flatten(0, 1)
+        # One value per round, head and token, in the sorted order.
+        strength = energy.logsumexp(-1).flatten()
+        values = (energy.softmax(-1).to(v.dtype) @ v).flatten(0, 1)
 
-        places = torch.arange(n, device=x.device).expand_as(order)
-        place = torch.empty_like(order).scatter_(-1, order, places).transpose(-1, -2)
-        turn = torch.arange(self.rounds, device=x.device).view(-1, 1, 1, 1)
-        rows = (((turn * b + sample) * self.heads + head) * n + place).flatten()
+        # The inverse permutation: the position of each token (B, N, heads) in the sorted order.
+        indices = torch.arange(n, device=x.device).expand_as(order)
+        position = torch.empty_like(order).scatter_(-1, order, indices).transpose(-1, -2)
+        round_index = torch.arange(self.rounds, device=x.device).view(-1, 1, 1, 1)
+        rows = (((round_index * b + sample) * self.heads + head) * n + position).flatten()
         shape = (self.rounds, b, n, self.heads, -1)
         weights = strength.index_select(0, rows).view(shape).softmax(0)
-        mixed = (clustered.index_select(0, rows).view(shape) * weights).sum(0)
-        return self.to_out(mixed.flatten(2))
+        result = (values.index_select(0, rows).view(shape) * weights).sum(0)
+        return self.to_out(result.flatten(2))
 
     @torch.no_grad()
     def _order(self, x: Tensor) -> Tensor:  # (B, N, C) → positions (rounds, B, heads, N)
         with torch.autocast(x.device.type, enabled=False):
-            # Half precision would tie most tokens of a window.
-            wide = torch.promote_types(x.dtype, torch.float32)
-            tokens = x.to(wide).unflatten(-1, (self.heads, -1))
+            # In half precision most tokens of a window would have the same projection.
+            precision = torch.promote_types(x.dtype, torch.float32)
+            tokens = x.to(precision).unflatten(-1, (self.heads, -1))
             size = tokens.shape[-1]
-            # The published vectors end in a zero, which takes a random number too.
-            a = torch.normal(0.0, 1.0, (size + 2, self.rounds), device=x.device).to(wide)
-            b = torch.rand(1, self.rounds, device=x.device).to(wide)
+            # The published code draws one more random number, for a coordinate that is zero. It is
+            # drawn here too, so that the same seed gives the same projections.
+            a = torch.normal(0.0, 1.0, (size + 2, self.rounds), device=x.device).to(precision)
+            b = torch.rand(1, self.rounds, device=x.device).to(precision)
             norm = tokens.norm(dim=-1, keepdim=True)
-            rest = (norm.amax(1, keepdim=True).square() - norm.square()).clamp_min(0).sqrt()
-            projected = tokens @ a[:size] + rest * a[size] + b  # (B, N, heads, rounds)
-            return projected.permute(3, 0, 2, 1).argsort(-1)
+            residual_norm = (
+                (norm.amax(1, keepdim=True).square() - norm.square()).clamp_min(0).sqrt()
+            )
+            projections = tokens @ a[:size] + residual_norm * a[size] + b  # (B, N, heads, rounds)
+            return projections.permute(3, 0, 2, 1).argsort(-1)
 
 
 class HashBlock(nn.Module):
     """Hash attention within square windows, and a feed-forward network.
 
-    A cluster has a quarter of the pixels of a window. `shifted` windows begin half a window later;
-    `sparse` lets only the half of the windows that most needs it attend.
+    A cluster has a quarter of the pixels of a window. With `is_shifted` the windows begin half a
+    window later. With `is_sparse` only the half of the windows with the largest need attends.
     """
 
-    def __init__(self, dim: int, heads: int, window: int, shifted: bool, sparse: bool) -> None:
+    def __init__(
+        self, dim: int, heads: int, window: int, is_shifted: bool, is_sparse: bool
+    ) -> None:
         super().__init__()
-        self.window, self.sparse = window, sparse
-        self.shift = window // 2 if shifted else 0
+        self.window, self.sparse = window, is_sparse
+        self.shift = window // 2 if is_shifted else 0
         self.attn = PreNorm(LayerNorm(dim), HashAttention(dim, heads, window**2 // 4))
         self.ffn = PreNorm(LayerNorm(dim), feed_forward(dim, 4, Conv))
 
     def forward(self, x: Tensor, need: Tensor | None) -> Tensor:
-        """Map `(B, H, W, C)` to the same; `need` is `(B, H, W)`, None where all attend."""
+        """Map `(B, H, W, C)` to the same shape; `need` is `(B, H, W)`, or None for all windows."""
         b, h, w, c = x.shape
         side, back = self.window, (self.shift, self.shift)
         if self.shift:
@@ -114,11 +122,12 @@ class HashBlock(nn.Module):
                 need = need.roll((-self.shift, -self.shift), (1, 2))
             per_window = need.reshape(grid).mean((2, 4)).flatten(1)
             count = per_window.shape[1]
-            chosen = per_window.topk(max(1, count // 2), 1).indices
+            selected_windows = per_window.topk(max(1, count // 2), 1).indices
             first = torch.arange(0, b * count, count, device=x.device).unsqueeze(1)
-            rows = (chosen + first).flatten()
-            some = tokens.index_select(0, rows)
-            tokens = tokens.index_copy(0, rows, (self.attn(some) + some).to(tokens.dtype))
+            rows = (selected_windows + first).flatten()
+            attending_tokens = tokens.index_select(0, rows)
+            results = self.attn(attending_tokens) + attending_tokens
+            tokens = tokens.index_copy(0, rows, results.to(tokens.dtype))
         else:
             tokens = self.attn(tokens) + tokens
         x = tokens.view(b, h // side, w // side, side, side, c).transpose(2, 3).reshape(b, h, w, c)
@@ -137,14 +146,14 @@ class HashBlocks(nn.Module):
         )
 
     def forward(self, x: Tensor, need: Tensor | None) -> Tensor:
-        """Map `(B, H, W, C)` to the same; `need` is `(B, H, W)` or None."""
+        """Map `(B, H, W, C)` to the same shape; `need` is `(B, H, W)` or None."""
         for block in self.blocks:
             x = block(x, need)
         return x
 
 
 class Pyramid(nn.Module):
-    """Convolutions of different reach and the mean of the image, joined.
+    """Dilated convolutions and the mean of the image, fused by a 1×1 convolution.
 
     Source: Chen et al., "Rethinking atrous convolution for semantic image segmentation", 2017.
     """
@@ -158,8 +167,8 @@ class Pyramid(nn.Module):
             )
             for reach in reaches
         )
-        mean = nn.AdaptiveAvgPool2d(1), nn.Conv2d(channels, channels, 1, bias=False)
-        self.convs.append(nn.Sequential(*mean, nn.ReLU(inplace=True)))
+        image_mean = nn.AdaptiveAvgPool2d(1), nn.Conv2d(channels, channels, 1, bias=False)
+        self.convs.append(nn.Sequential(*image_mean, nn.ReLU(inplace=True)))
         self.project = nn.Sequential(
             nn.Conv2d(len(self.convs) * channels, channels, 1, bias=False),
             nn.ReLU(inplace=True),
@@ -167,47 +176,53 @@ class Pyramid(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, C, H, W)` to the same."""
+        """Map `(B, C, H, W)` to the same shape."""
         parts = [conv(x).expand(-1, -1, *x.shape[-2:]) for conv in self.convs]
         return self.project(torch.cat(parts, 1))
 
 
-def around(inputs: int, outputs: int, stride: int) -> list[nn.Module]:
+def bottleneck_layers(inputs: int, outputs: int, stride: int) -> list[nn.Module]:
     """Return a 1×1 convolution to twice the channels, a 3×3 depthwise and a 1×1 one."""
-    inner = 2 * inputs
+    width = 2 * inputs
     return [
-        nn.Conv2d(inputs, inner, 1, bias=False),
-        nn.Conv2d(inner, inner, 3, stride, 1, groups=inner, bias=False),
-        nn.Conv2d(inner, outputs, 1, bias=False),
+        nn.Conv2d(inputs, width, 1, bias=False),
+        nn.Conv2d(width, width, 3, stride, 1, groups=width, bias=False),
+        nn.Conv2d(width, outputs, 1, bias=False),
     ]
 
 
 class SparsityEstimator(nn.Module):
-    """A small U-Net that gives features, and where asked the need of attention, a channel more."""
+    """A small U-Net that returns features and, with `sparse`, one more channel: the need."""
 
     def __init__(self, dim: int, sparse: bool) -> None:
         super().__init__()
         self.in_proj = nn.Conv2d(dim, dim, 1, bias=False)
         self.encoder_layers = nn.ModuleList(
-            nn.ModuleList(around(wide, 2 * wide, 2)) for wide in (dim, 2 * dim)
+            nn.ModuleList(bottleneck_layers(channels, 2 * channels, 2))
+            for channels in (dim, 2 * dim)
         )
         self.bottleneck = Pyramid(4 * dim, (3, 6))
         self.decoder_layers = nn.ModuleList(
-            nn.ModuleList((nn.ConvTranspose2d(2 * wide, wide, 2, 2), *around(wide, wide, 1)))
-            for wide in (2 * dim, dim)
+            nn.ModuleList(
+                (
+                    nn.ConvTranspose2d(2 * channels, channels, 2, 2),
+                    *bottleneck_layers(channels, channels, 1),
+                )
+            )
+            for channels in (2 * dim, dim)
         )
         self.out_conv2 = nn.Conv2d(dim, dim + sparse, 3, padding=1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `(B, C, H, W)`, multiples of 4, to `(B, C, H, W)` or `(B, C + 1, H, W)`."""
-        x, passed = F.leaky_relu(self.in_proj(x), 0.1), []
+        x, skips = F.leaky_relu(self.in_proj(x), 0.1), []
         for layers in self.encoder_layers:
-            passed.append(x)
+            skips.append(x)
             x = _chain(x, *cast(nn.ModuleList, layers))
         x = self.bottleneck(x) + x
         for layers in self.decoder_layers:
-            double, *rest = cast(nn.ModuleList, layers)
-            x = _chain(double(x), *rest) + passed.pop()
+            double, *layers_after = cast(nn.ModuleList, layers)
+            x = _chain(double(x), *layers_after) + skips.pop()
         return self.out_conv2(x)
 
 
@@ -226,8 +241,8 @@ class CST(Network):
 
     Args:
         bands: number C of bands, and channels at full size.
-        blocks: how many at each scale, the smallest image last.
-        estimators: networks in a row that make the features.
+        blocks: number of blocks at each scale, the smallest image last.
+        estimators: number of `SparsityEstimator`s, one after another.
         sparse: whether only half of the windows attend.
         window: side of a window, pixels, even.
 
@@ -264,14 +279,16 @@ class CST(Network):
         self.fe = estimate[0] if estimators == 1 else nn.Sequential(*estimate)
         widths = [(level, bands << level, bands << level + 1) for level in range(levels)]
         self.encoder_layers = nn.ModuleList(
-            nn.ModuleList((attend(level), Conv(w, wide, 4, 2))) for level, w, wide in widths
+            nn.ModuleList((attend(level), Conv(channels, coarser_channels, 4, 2)))
+            for level, channels, coarser_channels in widths
         )
         self.bottleneck = attend(levels)
         self.decoder_layers = nn.ModuleList(
-            nn.ModuleList((Double(wide, w), attend(level))) for level, w, wide in reversed(widths)
+            nn.ModuleList((TransposedConv(coarser_channels, channels), attend(level)))
+            for level, channels, coarser_channels in reversed(widths)
         )
         self.out_proj = Conv(bands, bands, 3)
-        draw_narrow(self, nn.Linear)
+        init_truncated_normal(self, nn.Linear)
 
     def recover(self, y: Tensor, system: Camera) -> Tensor:
         """Reconstruct: `(B, 1, H, W')` → `(B, C, H, W)`."""
@@ -283,7 +300,7 @@ class CST(Network):
         if self.sparse:
             features, need = features[:, :-1], features[:, -1]
 
-        def told(need: Tensor | None) -> Iterator[tuple[Tensor | None]]:
+        def repeat_need(need: Tensor | None) -> Iterator[tuple[Tensor | None]]:
             for _ in range(len(self.encoder_layers) + 1):
                 yield (need,)
                 need = None if need is None else F.avg_pool2d(need, 2)
@@ -291,6 +308,6 @@ class CST(Network):
         features, x = features.permute(0, 2, 3, 1), x.permute(0, 2, 3, 1)
         encoder = [cast(nn.ModuleList, layers) for layers in self.encoder_layers]
         decoder = [cast(nn.ModuleList, layers) for layers in self.decoder_layers]
-        joined = [(double, torch.add, attend) for double, attend in decoder]
-        features = u_net(features, encoder, self.bottleneck, joined, told(need))
+        decoder_layers = [(double, torch.add, attend) for double, attend in decoder]
+        features = u_net(features, encoder, self.bottleneck, decoder_layers, repeat_need(need))
         return (self.out_proj(features) + x)[:, :height, :width].permute(0, 3, 1, 2)

@@ -1,4 +1,4 @@
-"""DERNN-LNLT: one stage, applied again and again, that estimates what degrades the cube."""
+"""DERNN-LNLT: unrolled splitting with one shared stage that estimates Φ, ρ and σ."""
 
 from collections.abc import Callable
 from functools import partial
@@ -10,76 +10,76 @@ from torch import Tensor, nn
 from cassi.models.attention import WINDOW, attend, from_windows, to_windows
 from cassi.models.grid import (
     Camera,
-    Sensing,
-    gather_bands,
-    in_place,
+    ShearedCamera,
+    column_offsets,
     mix_measurement,
     moved_masks,
-    offsets,
+    on_sheared_cubes,
+    unshear_bands,
 )
 from cassi.models.layers import (
-    CONV3,
-    HALVE,
-    Double,
+    CONV_3X3,
+    HALVING_CONV,
     GatedFeedForward,
     PixelNorm,
-    Point,
+    PointwiseConv,
     PreNorm,
-    Residuals,
+    ResidualSequence,
+    TransposedConv,
+    apply_padded,
     check_counts,
-    draw_narrow,
-    in_order,
+    depthwise_bottleneck,
+    depthwise_conv,
+    init_truncated_normal,
     level_plane,
-    padded,
+    named_sequence,
+    pointwise_depthwise,
     pooled_mlp,
-    spread,
-    spread_pixels,
     u_net,
-    widen,
 )
-from cassi.models.network import Unrolled
+from cassi.models.network import UnrolledNetwork
 from cassi.models.registry import register_model
 from cassi.solvers import HQS
 
+# Number of parts along each side of an image, for the attention among parts.
 PARTS = 8
-"""Parts of an image along each side, for attention among them."""
 
 
+# Resolutions of the denoiser, each half of the one before.
 SCALES = 3
-"""Resolutions of the denoiser, each half of the one before."""
 MULTIPLE = PARTS * 2 ** (SCALES - 1)
 
 
 class PixelAttention(nn.Module):
-    """Attention with q, k, v = depthwise(W x), and a table of positions.
+    """Attention with q, k, v = depthwise(W x), and a learned bias for each pair of positions.
 
-    Local: among the pixels of each 8×8 window. Otherwise among 8×8 equal parts of the image, of
-    which a head sees some of the rows. H and W are multiples of 8.
+    With `is_local` the pixels of each 8×8 window attend to each other. Otherwise 8×8 equal parts of
+    the image do; a head has some rows of each part. H and W are multiples of 8.
 
     Source: Dong et al., "Degradation estimation recurrent neural network with local and non-local
     priors", AAAI 2024, section 3.3.
     """
 
-    def __init__(self, dim: int, heads: int, local: bool) -> None:
+    def __init__(self, dim: int, heads: int, is_local: bool) -> None:
         super().__init__()
-        self.heads, self.local = heads, local
-        tokens = WINDOW * WINDOW if local else PARTS * PARTS
+        self.heads, self.is_local = heads, is_local
+        tokens = WINDOW * WINDOW if is_local else PARTS * PARTS
         self.pos_emb = nn.Parameter(torch.empty(1, heads, tokens, tokens))
         nn.init.trunc_normal_(self.pos_emb)
-        self.qkv, self.qkv_dwconv = Point(dim, 3 * dim), spread(3 * dim)
-        self.project_out = Point(dim, dim, bias=True)
+        self.qkv, self.qkv_dwconv = PointwiseConv(dim, 3 * dim), depthwise_conv(3 * dim)
+        self.project_out = PointwiseConv(dim, dim, bias=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Attend: `(B, H, W, c)` → the same."""
-        cut = to_windows if self.local else to_parts
+        """Attend: `(B, H, W, c)` → the same shape."""
+        split = to_windows if self.is_local else to_parts
         q, k, v = (
-            cut(part).unflatten(-1, (self.heads, -1)).transpose(-2, -3)
-            for part in widen(x, self.qkv, self.qkv_dwconv, 3)
+            split(part).unflatten(-1, (self.heads, -1)).transpose(-2, -3)
+            for part in pointwise_depthwise(x, self.qkv, self.qkv_dwconv, 3)
         )
-        mixed = attend(q, k, v, self.pos_emb[0]).transpose(-2, -3).flatten(-2)
+        values = attend(q, k, v, self.pos_emb[0]).transpose(-2, -3).flatten(-2)
         height, width = x.shape[1:3]
-        join = from_windows if self.local else from_parts
-        return self.project_out(join(mixed, height, width))
+        join = from_windows if self.is_local else from_parts
+        return self.project_out(join(values, height, width))
 
 
 def to_parts(x: Tensor) -> Tensor:
@@ -96,18 +96,22 @@ def from_parts(tokens: Tensor, height: int, width: int) -> Tensor:
 
 
 def normed_blocks(dim: int, *rows: tuple[nn.Module, ...]) -> nn.Sequential:
-    """Return rows of parts, each part of the normalized x and with a skip."""
-    blocks = (Residuals(*(PreNorm(PixelNorm(dim), part) for part in parts)) for parts in rows)
-    return in_order(blocks=nn.Sequential(*blocks))
+    """Return blocks of layers one after another; each layer is x + layer(norm(x))."""
+    blocks = (
+        ResidualSequence(*(PreNorm(PixelNorm(dim), part) for part in parts)) for parts in rows
+    )
+    return named_sequence(blocks=nn.Sequential(*blocks))
 
 
 class LocalNonLocalTransformer(nn.Module):
-    """A U-Net of three scales, told the noise level by one more channel.
+    """A U-Net of three scales; one more input channel holds the noise level.
 
-    Any height and width: reflected to a multiple, and cropped.
+    Height and width are free: images are mirrored to a multiple, and the result is cropped.
 
-    `block` makes what maps `(B, h, w, c)` to the same at a scale, 0 for the finest; it is made
-    twice for all scales but the coarsest.
+    Args:
+        bands: number C of bands.
+        block: makes the layers of a scale, 0 for the finest; called twice for the finer scales.
+        multiple: H and W become multiples of it.
 
     Source: Dong et al., AAAI 2024, figure 3.
     """
@@ -117,20 +121,22 @@ class LocalNonLocalTransformer(nn.Module):
     ) -> None:
         super().__init__()
         self.multiple = multiple
-        fine, middle, coarse = (bands << scale for scale in range(SCALES))
-        self.embedding = CONV3(bands + 1, bands)
+        fine_width, middle_width, coarse_width = (bands << scale for scale in range(SCALES))
+        self.embedding = CONV_3X3(bands + 1, bands)
         self.Encoder = nn.ModuleList((block(0), block(1)))
         self.BottleNeck = block(2)
         self.Decoder = nn.ModuleList((block(1), block(0)))
         self.Downs, self.Ups = (
-            nn.ModuleList(in_order(**{name: nn.Sequential(make(*each))}) for each in widths)
-            for name, make, widths in (
-                ("down", HALVE, ((fine, middle), (middle, coarse))),
-                ("up", Double, ((coarse, middle), (middle, fine))),
+            nn.ModuleList(named_sequence(**{name: nn.Sequential(make(*pair))}) for pair in pairs)
+            for name, make, pairs in (
+                ("down", HALVING_CONV, ((fine_width, middle_width), (middle_width, coarse_width))),
+                ("up", TransposedConv, ((coarse_width, middle_width), (middle_width, fine_width))),
             )
         )
-        self.fusions = nn.ModuleList((Point(coarse, middle), Point(middle, fine)))
-        self.mapping = CONV3(bands, bands)
+        self.fusions = nn.ModuleList(
+            (PointwiseConv(coarse_width, middle_width), PointwiseConv(middle_width, fine_width))
+        )
+        self.mapping = CONV_3X3(bands, bands)
 
     def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
         """Denoise `(B, C, H, W)`; sigma `(B, 1, 1, 1)` is the noise level of each sample."""
@@ -141,7 +147,7 @@ class LocalNonLocalTransformer(nn.Module):
             decoder = zip(self.Ups, self.fusions, self.Decoder, strict=True)
             return self.mapping(u_net(features, encoder, self.BottleNeck, decoder))
 
-        return padded(restore, x, self.multiple)
+        return apply_padded(restore, x, self.multiple)
 
 
 class DegradationEstimation(nn.Module):
@@ -154,55 +160,57 @@ class DegradationEstimation(nn.Module):
 
     def __init__(self, bands: int) -> None:
         super().__init__()
-        wide = 2 * bands
+        channels = 2 * bands
         self.DL = nn.Sequential(
-            spread_pixels(wide, wide, bias=True), spread_pixels(wide, bands, bias=True)
+            depthwise_bottleneck(channels, channels, bias=True),
+            depthwise_bottleneck(channels, bands, bias=True),
         )
-        self.down_sample = nn.Conv2d(bands, wide, 3, stride=2, padding=1)
-        self.mlp = pooled_mlp(wide, 2, bias=True).append(nn.Softplus())
+        self.down_sample = nn.Conv2d(bands, channels, 3, stride=2, padding=1)
+        self.mlp = pooled_mlp(channels, 2, bias=True).append(nn.Softplus())
 
     def forward(self, z: Tensor, masks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Estimate Φ `(B, C, H, W')`, ρ `(B,)`, σ `(B, 1, 1, 1)`; z and masks are shaped like Φ."""
         change = self.DL(torch.cat((masks.expand(len(z), -1, -1, -1), z), 1))
         features = self.down_sample(change.relu()).mean((2, 3), keepdim=True)
-        # Not zero: ρ divides.
-        both = self.mlp(features) + 1e-6
-        return masks + change, both[:, 0, 0, 0], both[:, 1:]
+        # ρ must not be zero, because the data step divides by it.
+        parameters = self.mlp(features) + 1e-6
+        return masks + change, parameters[:, 0, 0, 0], parameters[:, 1:]
 
 
-class RecurrentSplitting(Unrolled):
+class RecurrentSplitting(UnrolledNetwork):
     """Half-quadratic splitting with one set of weights for all stages.
 
-    Between stages the bands lie where they fall on the detector; the denoiser sees them together.
-    A subclass makes the layers by `build`.
+    The iterates are sheared cubes; the denoiser gets them unsheared. A subclass makes the layers by
+    `build`.
     """
 
     momentum: ClassVar[float] = 0.0
-    """Share of the last change by which the data step looks ahead."""
+    """Factor of the last change of z that is added to z where the data step measures it."""
 
     def build(self, block: Callable[[int], nn.Module], multiple: int = MULTIPLE) -> None:
         """Make the layers; arguments as of `LocalNonLocalTransformer`."""
         self.fusion = nn.Conv2d(2 * self.bands, self.bands, 1)
         self.DP = DegradationEstimation(self.bands)
         self.PP = LocalNonLocalTransformer(self.bands, block, multiple)
-        draw_narrow(self, nn.Conv2d)
+        init_truncated_normal(self, nn.Conv2d)
 
     def recover(self, y: Tensor, system: Camera) -> Tensor:
-        """Reconstruct where `system.axis` is -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
-        shifts, width = offsets(system), system.mask.shape[-1]
+        """Reconstruct from a camera with axis -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
+        shifts, width = column_offsets(system), system.mask.shape[-1]
         masks, denoise = moved_masks(y, system), partial(self.compute, self.PP)
-        prior = in_place(denoise, shifts, width, y.shape[-1])
+        prior = on_sheared_cubes(denoise, shifts, width, y.shape[-1])
         algorithm = HQS()
-        before = mix_measurement(self.fusion, y, masks, system)
-        state = algorithm.init(y, Sensing(masks), before)
+        previous = mix_measurement(self.fusion, y, masks, system)
+        state = algorithm.init(y, ShearedCamera(masks), previous)
         for _ in range(self.stages):
             matrix, rho, sigma = self.DP(state.x, masks)
-            sensing, now, ahead = Sensing(matrix), state.x, y
-            if self.momentum:  # y − Φẑ is what the step makes of this one
-                ahead = y - sensing(self.momentum * (now - before))
-            state = algorithm.step(state, ahead, sensing, prior, sigma, rho)
-            before = now
-        return gather_bands(state.x, shifts, width)
+            sensing, current, shifted_y = ShearedCamera(matrix), state.x, y
+            if self.momentum:
+                # The step computes shifted_y − Φz, which is y − Φẑ with ẑ = z + momentum·Δz.
+                shifted_y = y - sensing(self.momentum * (current - previous))
+            state = algorithm.step(state, shifted_y, sensing, prior, sigma, rho)
+            previous = current
+        return unshear_bands(state.x, shifts, width)
 
 
 @register_model("dernn_lnlt_5stg", stages=5)
@@ -215,10 +223,10 @@ class DERNNLNLT(RecurrentSplitting):
         v = z + Φᵀ(ΦΦᵀ + ρI)⁻¹(y − Φz),   z ← LNLT(v, σ),   Φ, ρ, σ estimated from z
 
     Args:
-        bands: as of `Unrolled`.
-        stages: as of `Unrolled`.
-        checkpointing: as of `Unrolled`.
-        blocks: of the denoiser, at each scale.
+        bands: see `UnrolledNetwork`.
+        stages: see `UnrolledNetwork`.
+        checkpointing: see `UnrolledNetwork`.
+        blocks: number of blocks of the denoiser at each scale.
 
     Raises:
         ValueError: a count below 1.
@@ -239,8 +247,8 @@ class DERNNLNLT(RecurrentSplitting):
                 dim,
                 *(
                     (
-                        PixelAttention(dim, heads, local=True),
-                        PixelAttention(dim, heads, local=False),
+                        PixelAttention(dim, heads, is_local=True),
+                        PixelAttention(dim, heads, is_local=False),
                         GatedFeedForward(dim, bias=True),
                     )
                     for _ in range(blocks)

@@ -1,4 +1,4 @@
-"""DGSMP: unrolled gradient steps with a learnt Gaussian scale mixture prior."""
+"""DGSMP: unrolled gradient steps with a learned Gaussian scale mixture prior."""
 
 from collections.abc import Iterator
 from typing import cast
@@ -7,37 +7,37 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cassi.models.grid import Camera, initial_cube, overlay, windows
-from cassi.models.layers import ConvPair, Residuals, check_counts, pad_to_multiple
+from cassi.models.grid import Camera, band_windows, initial_cube, sum_windows
+from cassi.models.layers import ConvPair, ResidualSequence, check_counts, pad_to_multiple
 from cassi.models.network import Network
 from cassi.models.registry import register_model
 
 
 def convolution(inputs: int, outputs: int, kernel: int = 3) -> nn.Conv2d:
-    """Convolution that keeps the size."""
+    """Return a convolution that keeps the size of the image."""
     return nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2)
 
 
-def residual(width: int) -> Residuals:
+def residual_pairs(width: int) -> ResidualSequence:
     """Return two pairs of 3×3 convolutions, each with a skip."""
-    return Residuals(
+    return ResidualSequence(
         block1=ConvPair(width, width, rectify=False), block2=ConvPair(width, width, rectify=False)
     )
 
 
-def head(inputs: int, inner: int, outputs: int) -> nn.Sequential:
-    """Two 3×3 convolutions and a 1×1."""
+def head(inputs: int, width: int, outputs: int) -> nn.Sequential:
+    """Return two 3×3 convolutions and a 1×1 convolution."""
     return nn.Sequential(
-        convolution(inputs, inner),
+        convolution(inputs, width),
         nn.ReLU(inplace=True),
-        convolution(inner, outputs),
+        convolution(width, outputs),
         nn.ReLU(inplace=True),
         convolution(outputs, outputs, 1),
     )
 
 
 class Encoding(nn.Module):
-    """Features at five sizes, each half the one before."""
+    """The encoder: features at five sizes, each half the one before."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Encoding(nn.Module):
 
 
 class Decoding(nn.Module):
-    """The weight of the prior and the filters of the local mean, at each pixel and band."""
+    """The decoder: the weight of the prior and the filters of the local mean per pixel and band."""
 
     def __init__(self, bands: int, taps: int) -> None:
         super().__init__()
@@ -70,40 +70,40 @@ class Decoding(nn.Module):
         self.filter_g_3 = head(64 + 32, bands * taps, bands * taps)
 
     def forward(self, features: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """Map the features of `Encoding` to w `(B, C, H, W)` and what the filters are made of."""
+        """Map the features of `Encoding` to w `(B, C, H, W)` and the features for the filters."""
         *skips, x = features
         for layer in (self.D1, self.D2, self.D3):
-            x = layer(beside(skips.pop(), x))
-        joined = beside(skips.pop(), x)
-        return self.w_generator(self.D4(joined)), joined
+            x = layer(upsample_and_join(skips.pop(), x))
+        features_and_skip = upsample_and_join(skips.pop(), x)
+        return self.w_generator(self.D4(features_and_skip)), features_and_skip
 
 
-def beside(skip: Tensor, x: Tensor) -> Tensor:
-    """Join features with others of half the size."""
+def upsample_and_join(skip: Tensor, x: Tensor) -> Tensor:
+    """Join the channels of `skip` and of features of half its size, which are upsampled."""
     return torch.cat((skip, F.interpolate(x, scale_factor=2, mode="bilinear")), 1)
 
 
-def filtered(x: Iterator[Tensor], cores: Tensor, bands: int) -> Tensor:
-    """Return Σ_i f_i x_i / |f|: the moved cubes x_i, filters `(B, taps · C, H, W)`."""
+def apply_filters(x: Iterator[Tensor], cores: Tensor, bands: int) -> Tensor:
+    """Return Σ_i f_i x_i / |f| for shifted cubes x_i and filters f `(B, taps · C, H, W)`."""
     f = cores.split(bands, 1)
-    total, square = f[0] * next(x), f[0].square()
-    for core, moved in zip(f[1:], x, strict=True):
-        total = torch.addcmul(total, core, moved)
-        square = torch.addcmul(square, core, core)
-    # 1e-12 is the published floor of a norm.
-    return total / square.clamp_min(1e-24).sqrt()
+    total, squared_norm = f[0] * next(x), f[0].square()
+    for core, shifted_cube in zip(f[1:], x, strict=True):
+        total = torch.addcmul(total, core, shifted_cube)
+        squared_norm = torch.addcmul(squared_norm, core, core)
+    # The published code keeps norms above 1e-12.
+    return total / squared_norm.clamp_min(1e-24).sqrt()
 
 
 @register_model("dgsmp")
 class DGSMP(Network):
     """The deep Gaussian scale mixture prior, with the published names of weights.
 
-    With A and Aᵀ learnt between shifts and sums (the mask is not seen), each stage is
+    A and Aᵀ are learned networks before and after the shifts and sums; the mask is not used. Each
+    stage is
 
         x ← x − 2δ (Aᵀ(Ax − y) + w ⊙ (x − u)),
 
-    where w and the 3-D filters that make the local mean u come from a U-Net of all estimates so
-    far.
+    where a U-Net of all estimates so far returns w and the 3-D filters of the local mean u.
 
     Args:
         bands: number C of bands.
@@ -127,8 +127,8 @@ class DGSMP(Network):
             nn.Sequential(
                 convolution(bands, 64),
                 nn.LeakyReLU(inplace=True),
-                residual(64),
-                residual(64),
+                residual_pairs(64),
+                residual_pairs(64),
                 convolution(64, bands),
                 nn.LeakyReLU(inplace=True),
             )
@@ -149,37 +149,39 @@ class DGSMP(Network):
 
     def recover(self, y: Tensor, system: Camera) -> Tensor:
         """Reconstruct: `(B, 1, H, W')` → `(B, C, H, W)`."""
+        # The measurement is scaled as the initial cube is, to the brightness of one band.
         x = initial_cube(y, system)
         y = y * 2 / system.bands
-        seen: list[Tensor] = []
+        features: list[Tensor] = []
         for stage in range(self.stages):
-            simulated = overlay(self.A(x).to(y.dtype), system)
-            back = self.AT(windows(simulated - y, system))
-            seen.append(self.conv(x))
-            fused = self.get_submodule(f"Den_con{stage + 1}")(torch.cat(seen, 1))
-            change = back + self._prior(x, fused)
+            simulation = sum_windows(self.A(x).to(y.dtype), system)
+            data_gradient = self.AT(band_windows(simulation - y, system))
+            features.append(self.conv(x))
+            fused_features = self.get_submodule(f"Den_con{stage + 1}")(torch.cat(features, 1))
+            change = data_gradient + self._prior(x, fused_features)
             x = x - 2 * self.get_parameter(f"delta_{stage}") * change
         return x
 
-    def _prior(self, x: Tensor, fused: Tensor) -> Tensor:  # w ⊙ (x − u)
+    def _prior(self, x: Tensor, features: Tensor) -> Tensor:  # w ⊙ (x − u)
         height, width = x.shape[-2:]
-        w, joined = self.Decoding(self.Encoding(pad_to_multiple(fused, 16, "reflect")))
-        u = x
+        w, filter_features = self.Decoding(self.Encoding(pad_to_multiple(features, 16, "reflect")))
+        local_mean = x
         for axis, layer in (
             (3, self.Decoding.filter_g_1),
             (2, self.Decoding.filter_g_2),
             (1, self.Decoding.filter_g_3),
         ):
-            cores = layer(joined)[..., :height, :width]
-            u = filtered(self._moved(u, axis), cores, self.bands)
-        return (x - u) * w[..., :height, :width]
+            filters = layer(filter_features)[..., :height, :width]
+            local_mean = apply_filters(self._shifted_copies(local_mean, axis), filters, self.bands)
+        return (x - local_mean) * w[..., :height, :width]
 
-    def _moved(self, x: Tensor, axis: int) -> Iterator[Tensor]:
-        reach = self.taps // 2
+    def _shifted_copies(self, x: Tensor, axis: int) -> Iterator[Tensor]:
+        radius = self.taps // 2
         if axis == 1:
-            # As published: zeros beyond the first and last band, repeated pixels at the borders.
-            padded = F.pad(x, (0, 0, 0, 0, reach, reach))
+            # As in the published code, the bands beyond the first and last are zero; the images are
+            # continued by repeating their border pixels.
+            padded = F.pad(x, (0, 0, 0, 0, radius, radius))
         else:
-            sides = (reach, reach, 0, 0) if axis == 3 else (0, 0, reach, reach)
+            sides = (radius, radius, 0, 0) if axis == 3 else (0, 0, radius, radius)
             padded = F.pad(x, sides, mode="replicate")
         return (padded.narrow(axis, i, x.shape[axis]) for i in range(self.taps))

@@ -1,4 +1,4 @@
-"""DPU: an unrolled network with a prior of the image and one of the degradation."""
+"""DPU: an unrolled network with one prior of the image and one of its degradation."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -8,35 +8,35 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cassi.models.attention import WINDOW, in_windows
-from cassi.models.grid import Camera, band_masks, initial_cube, windows
+from cassi.models.attention import WINDOW, apply_in_windows
+from cassi.models.grid import Camera, band_masks, band_windows, initial_cube
 from cassi.models.layers import (
-    CONV3,
-    HALVE,
-    Double,
+    CONV_3X3,
+    HALVING_CONV,
     InstanceNorm,
     LayerNorm,
-    Point,
-    draw_narrow,
+    PointwiseConv,
+    TransposedConv,
+    depthwise_conv,
+    init_truncated_normal,
     pad_to_multiple,
     pool_rectified,
     pooled_mlp,
-    spread,
     u_net,
 )
-from cassi.models.network import Staged
+from cassi.models.network import StagedNetwork
 from cassi.models.registry import register_model
 from cassi.solvers import HQS
 from cassi.solvers.base import State
 
 
 class Filter(nn.Module):
-    """Attention between pixels, zero where a score is not above the threshold of its window.
+    """Attention between pixels; weights whose score is below a threshold per window become zero.
 
         S = qkᵀ,   S' = S ⊙ (w_q q + b_q)(w_k k + b_k)ᵀ,   A = softmax(S') ⊙ [S' > θ]
 
-    θ comes from two small networks that see S without its diagonal. No gradient reaches them, in
-    the published code neither: they keep what they are loaded with.
+    Two small networks compute θ from S without its diagonal. No gradient reaches them, in the
+    published code neither: training does not change them.
 
     Source: Zhang et al., "Dual prior unfolding for snapshot compressive imaging", CVPR 2024,
     section 3.3.
@@ -76,8 +76,7 @@ class Filter(nn.Module):
 class FilteredAttention(nn.Module):
     """Attention within 8×8 windows by one `Filter`, which all heads of the values share.
 
-    Queries and keys have `head` channels. Shifted windows are cut half a window further, around the
-    borders.
+    Queries and keys have `head` channels. With `shift` the image is rolled by half a window first.
 
     Source: Zhang et al., "Dual prior unfolding for snapshot compressive imaging", CVPR 2024,
     section 3.3.
@@ -92,17 +91,17 @@ class FilteredAttention(nn.Module):
         self.to_out = nn.Linear(dim, dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Attend: `(B, H, W, c)` → the same, H and W multiples of 8."""
-        return in_windows(self._attend, x, self.offset)
+        """Attend: `(B, H, W, c)` → the same shape, H and W multiples of 8."""
+        return apply_in_windows(self._attend, x, self.offset)
 
-    def _attend(self, cut: Tensor) -> Tensor:
-        windows = cut.flatten(0, 1)
-        q, k = (F.linear(windows, weight) for weight in self.to_qk.weight.chunk(2))
-        return self.to_out(self.cal_atten(q, k) @ self.to_v(windows)).view(cut.shape)
+    def _attend(self, windows: Tensor) -> Tensor:
+        tokens = windows.flatten(0, 1)
+        q, k = (F.linear(tokens, weight) for weight in self.to_qk.weight.chunk(2))
+        return self.to_out(self.cal_atten(q, k) @ self.to_v(tokens)).view(windows.shape)
 
 
 class ParallelMaps(nn.Module):
-    """Some maps of the channels side by side, each with a weight per channel before and after.
+    """A sum of linear maps of the channels, each between two weights per channel.
 
         Σ_m b_m ⊙ gelu(W_m gelu(a_m ⊙ x))
 
@@ -112,25 +111,29 @@ class ParallelMaps(nn.Module):
 
     def __init__(self, dim: int, maps: int = 4) -> None:
         super().__init__()
-        inner = dim * maps
-        self.pwconv1 = nn.Sequential(nn.Conv2d(dim, inner, 1, groups=dim, bias=False), nn.GELU())
+        width = dim * maps
+        self.pwconv1 = nn.Sequential(nn.Conv2d(dim, width, 1, groups=dim, bias=False), nn.GELU())
         self.groupconv = nn.Sequential(
-            nn.Conv2d(inner, inner, 1, groups=maps, bias=False), nn.GELU()
+            nn.Conv2d(width, width, 1, groups=maps, bias=False), nn.GELU()
         )
-        self.pwconv2 = nn.Conv2d(inner, dim, 1, groups=dim, bias=False)
+        self.pwconv2 = nn.Conv2d(width, dim, 1, groups=dim, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to the same."""
+        """Map `(B, H, W, c)` to the same shape."""
         channels = x.shape[-1]
-        before, between = (cast(Tensor, part[0].weight) for part in (self.pwconv1, self.groupconv))
-        # The weights before and after are laid out (c, m), those between (m, c').
-        firsts = before.view(channels, -1).to(x.dtype).unbind(1)
-        lasts = self.pwconv2.weight.view(channels, -1).to(x.dtype).unbind(1)
-        maps = between.view(-1, channels, channels).unbind()
+        input_scales, channel_maps = (
+            cast(Tensor, branch[0].weight) for branch in (self.pwconv1, self.groupconv)
+        )
+        # The published weights a and b are stored as (c, m), the matrices W as (m·c', c).
+        input_weights = input_scales.view(channels, -1).to(x.dtype).unbind(1)
+        output_weights = self.pwconv2.weight.view(channels, -1).to(x.dtype).unbind(1)
+        maps = channel_maps.view(-1, channels, channels).unbind()
         total = torch.zeros_like(x)
-        for first, weight, last in zip(firsts, maps, lasts, strict=True):
-            part = F.gelu(F.linear(F.gelu(x * first), weight))
-            total = torch.addcmul(total, part, last)
+        for input_weight, weight, output_weight in zip(
+            input_weights, maps, output_weights, strict=True
+        ):
+            branch = F.gelu(F.linear(F.gelu(x * input_weight), weight))
+            total = torch.addcmul(total, branch, output_weight)
         return total
 
 
@@ -139,26 +142,26 @@ class FilteredAttentionBlock(nn.Module):
 
     def __init__(self, dim: int, head: int, shift: bool = False) -> None:
         super().__init__()
-        self.pos_emb = spread(dim, 5)
+        self.pos_emb = depthwise_conv(dim, 5)
         self.norm1, self.fa = LayerNorm(dim), FilteredAttention(dim, head, shift)
         self.norm2, self.mpmlp = LayerNorm(dim), ParallelMaps(dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to the same, H and W multiples of 8."""
+        """Map `(B, H, W, c)` to the same shape, H and W multiples of 8."""
         x = x + self.pos_emb(x)
         x = x + self.fa(self.norm1(x))
         return x + self.mpmlp(self.norm2(x))
 
 
+# H and W of the padded image are multiples of it: a quarter of them must fit whole windows.
 MULTIPLE = WINDOW * 4
-"""The smallest of three resolutions is a quarter, cut into windows."""
 
 
 class Blend(nn.Module):
-    """What the networks of two images share: the weights with which these are added.
+    """Base class of networks of two images: adds the images with a weight per channel.
 
-    The published layers see the channels of both interleaved: 0 of the first, 0 of the second, 1 of
-    the first, …
+    The published layers take the channels of both images interleaved: channel 0 of the first,
+    channel 0 of the second, channel 1 of the first, …
     """
 
     def __init__(self, bands: int) -> None:
@@ -168,14 +171,14 @@ class Blend(nn.Module):
 
     def blend(self, first: Tensor, second: Tensor) -> Tensor:
         """Add two images `(B, H, W, C)` with a weight per channel."""
-        one, other = self.shuffle_conv[..., 0, 0].to(first.dtype).unbind(1)
-        return first * one + second * other
+        first_weight, second_weight = self.shuffle_conv[..., 0, 0].to(first.dtype).unbind(1)
+        return first * first_weight + second * second_weight
 
 
 class ImagePrior(Blend):
-    """A U-Net of blocks with filtered attention, which sees two cubes and adds to their blend.
+    """A U-Net of two cubes with filtered attention; its output is added to their blend.
 
-    Any height and width: reflected to a multiple of 32, and cropped.
+    Height and width are free: images are mirrored to a multiple of 32, and the result is cropped.
 
     Source: Zhang et al., CVPR 2024, figure 3.
     """
@@ -183,17 +186,23 @@ class ImagePrior(Blend):
     def __init__(self, bands: int) -> None:
         super().__init__(bands)
         block = partial(FilteredAttentionBlock, head=bands)
-        self.conv_in = CONV3(2 * bands, bands)
-        self.down1, self.downsample1 = block(bands), HALVE(bands, 2 * bands)
-        self.down2, self.downsample2 = block(2 * bands), HALVE(2 * bands, 4 * bands)
+        self.conv_in = CONV_3X3(2 * bands, bands)
+        self.down1, self.downsample1 = block(bands), HALVING_CONV(bands, 2 * bands)
+        self.down2, self.downsample2 = block(2 * bands), HALVING_CONV(2 * bands, 4 * bands)
         self.bottleneck_local = block(2 * bands)
         self.bottleneck_swin = block(2 * bands, shift=True)
-        self.upsample2, self.fusion2 = Double(4 * bands, 2 * bands), Point(4 * bands, 2 * bands)
+        self.upsample2, self.fusion2 = (
+            TransposedConv(4 * bands, 2 * bands),
+            PointwiseConv(4 * bands, 2 * bands),
+        )
         self.up2 = block(2 * bands, shift=True)
-        self.upsample1, self.fusion1 = Double(2 * bands, bands), Point(2 * bands, bands)
+        self.upsample1, self.fusion1 = (
+            TransposedConv(2 * bands, bands),
+            PointwiseConv(2 * bands, bands),
+        )
         self.up1 = block(bands, shift=True)
-        self.conv_out = CONV3(bands, bands)
-        draw_narrow(self, nn.Linear)
+        self.conv_out = CONV_3X3(bands, bands)
+        init_truncated_normal(self, nn.Linear)
 
     def forward(self, first: Tensor, second: Tensor) -> Tensor:
         """Denoise: two cubes `(B, C, H, W)` → one."""
@@ -201,26 +210,29 @@ class ImagePrior(Blend):
         first, second = (
             pad_to_multiple(x, MULTIPLE, "mirror").permute(0, 2, 3, 1) for x in (first, second)
         )
-        side_by_side = torch.cat((first, second), -1).permute(0, 3, 1, 2)
+        cubes = torch.cat((first, second), -1).permute(0, 3, 1, 2)
+        # Reorder the weights, not the channels of the images, from interleaved to joined.
         weight = self.conv_in.weight.unflatten(1, (-1, 2)).transpose(1, 2).flatten(1, 2)
-        x = F.conv2d(side_by_side, weight, padding=1).permute(0, 2, 3, 1)
+        x = F.conv2d(cubes, weight, padding=1).permute(0, 2, 3, 1)
         encoder = (self.down1, self.downsample1), (self.down2, self.downsample2)
         decoder = (
             (self.upsample2, lambda x, skip: skip + self.fusion2(x, skip), self.up2),
             (self.upsample1, lambda x, skip: skip + self.fusion1(x, skip), self.up1),
         )
-        restored = self.conv_out(u_net(x, encoder, self._bottom, decoder))
-        result = restored + self.blend(first, second)
+        correction = self.conv_out(u_net(x, encoder, self._bottom, decoder))
+        result = correction + self.blend(first, second)
         return result[:, :height, :width].permute(0, 3, 1, 2)
 
     def _bottom(self, x: Tensor) -> Tensor:
-        near, far = x.chunk(2, -1)
-        near = self.bottleneck_local(near)
-        return torch.cat((near, self.bottleneck_swin(far + near)), -1)
+        # Half of the channels attends within windows, half within shifted windows. The first half
+        # is added to the second, so that information passes between windows.
+        window_half, shifted_half = x.chunk(2, -1)
+        window_half = self.bottleneck_local(window_half)
+        return torch.cat((window_half, self.bottleneck_swin(shifted_half + window_half)), -1)
 
 
 class DegradationPrior(nn.Module):
-    """Estimate what the image prior has added, pixel by pixel, with weights made of the mask.
+    """Estimate the degradation of the image prior at each pixel; the mask gives the weights.
 
     Source: Zhang et al., CVPR 2024, section 3.2.
     """
@@ -228,23 +240,24 @@ class DegradationPrior(nn.Module):
     def __init__(self, bands: int) -> None:
         super().__init__()
         self.norm_n, self.norm_mask = LayerNorm(2 * bands), LayerNorm(2 * bands)
-        self.fusion = nn.Sequential(Point(2 * bands, bands), nn.GELU())
-        self.weight = nn.Sequential(Point(2 * bands, bands), nn.Sigmoid())
-        self.out = nn.Sequential(Point(bands, bands))
-        draw_narrow(self, nn.Conv2d)
+        self.fusion = nn.Sequential(PointwiseConv(2 * bands, bands), nn.GELU())
+        self.weight = nn.Sequential(PointwiseConv(2 * bands, bands), nn.Sigmoid())
+        self.out = nn.Sequential(PointwiseConv(bands, bands))
+        init_truncated_normal(self, nn.Conv2d)
 
-    def forward(self, residual: Tensor, x: Tensor, optics: Tensor) -> Tensor:
+    def forward(self, residual: Tensor, x: Tensor, mask_and_light: Tensor) -> Tensor:
         """Estimate `(B, C, H, W)` from residual and cube, shaped like it.
 
-        `optics` are mask and light that reach each pixel of each band, `(1|B, H, W, 2C)`.
+        `mask_and_light` `(1|B, H, W, 2C)` holds the mask of each band and the sum of all masks on
+        the detector pixel that the band falls on.
         """
         images = torch.cat((residual, x), 1).permute(0, 2, 3, 1)
-        features = self.fusion(self.norm_n(images)) * self.weight(self.norm_mask(optics))
+        features = self.fusion(self.norm_n(images)) * self.weight(self.norm_mask(mask_and_light))
         return self.out(features).permute(0, 3, 1, 2)
 
 
 class Fusion(Blend):
-    """Two maps of the channels with instance norms, added to the blend of two cubes.
+    """Two 1×1 convolutions with instance norms, added to the blend of two cubes.
 
     Source: Zhang et al., CVPR 2024, figure 2.
     """
@@ -252,8 +265,12 @@ class Fusion(Blend):
     def __init__(self, bands: int) -> None:
         super().__init__(bands)
         self.out = nn.Sequential(
-            *(Point(2 * bands, bands, bias=True), InstanceNorm(bands), nn.LeakyReLU(0.1)),
-            *(Point(bands, bands, bias=True), InstanceNorm(bands), nn.LeakyReLU(0.1)),
+            PointwiseConv(2 * bands, bands, bias=True),
+            InstanceNorm(bands),
+            nn.LeakyReLU(0.1),
+            PointwiseConv(bands, bands, bias=True),
+            InstanceNorm(bands),
+            nn.LeakyReLU(0.1),
         )
         for i in (0, 3):
             for parameter in (self.out[i].weight, self.out[i + 1].weight, self.out[i + 1].bias):
@@ -262,7 +279,9 @@ class Fusion(Blend):
     def forward(self, first: Tensor, second: Tensor) -> Tensor:
         """Fuse: two cubes `(B, C, H, W)` → one."""
         first, second = first.permute(0, 2, 3, 1), second.permute(0, 2, 3, 1)
-        point = cast(Point, self.out[0])
+        # The weights of the first image have even indices, those of the second odd ones. Two
+        # products avoid interleaving the channels of the images.
+        point = cast(PointwiseConv, self.out[0])
         weight = point.weight.flatten(1)
         features = F.linear(first, weight[:, ::2], point.bias)
         features = self.out[1:](features + F.linear(second, weight[:, 1::2]))
@@ -279,13 +298,13 @@ class PenaltyNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return `(B, 1, 1, 1)` of cubes `(B, C, H, W)`."""
-        # Not zero: it divides.
+        # μ must not be zero, because the multiplier is divided by it.
         return self.mlp(pool_rectified(cast(nn.Conv2d, self.conv[0]), x)) + 1e-6
 
 
 @register_model("dpu_5stg", stages=5)
 @register_model("dpu_9stg", stages=9)
-class DPU(Staged):
+class DPU(StagedNetwork):
     """Unrolled multiplier method with two priors: x = z − r, an image less its degradation.
 
         z ← Z_i(x + u + r, x),   r ← R_i(z' − u − x, x),   u = λ/μ_i
@@ -293,7 +312,7 @@ class DPU(Staged):
 
     where z' is the z of the stage before and μ_i is estimated from x.
 
-    Arguments and errors are those of `Unrolled`.
+    Arguments and errors are those of `UnrolledNetwork`.
 
     Source: Zhang et al., "Dual prior unfolding for snapshot compressive imaging", CVPR 2024; names
     of the weights as in the authors' code.
@@ -301,27 +320,27 @@ class DPU(Staged):
 
     def __init__(self, bands: int = 28, stages: int = 5, checkpointing: bool = False) -> None:
         super().__init__(bands, stages, checkpointing)
-        self.conv = Point(2 * bands, bands, bias=True)
+        self.conv = PointwiseConv(2 * bands, bands, bias=True)
         self.mu = nn.ModuleList(PenaltyNet(bands) for _ in range(stages))
         self.net_stage = nn.ModuleList(
             part(bands) for _ in range(stages) for part in (ImagePrior, DegradationPrior, Fusion)
         )
 
     def iterates(self, y: Tensor, system: Camera) -> Iterator[Tensor]:
-        """Yield the cube `(B, C, H, W)` of each stage, of y `(B, 1, H, W')`."""
+        """Yield the cube `(B, C, H, W)` of each stage; y is `(B, 1, H, W')`."""
         masks = band_masks(y, system)
-        light = windows(system(torch.ones_like(masks)) * (2 / self.bands), system)
+        light = band_windows(system(torch.ones_like(masks)) * (2 / self.bands), system)
         mask, light = masks.permute(0, 2, 3, 1), light.permute(0, 2, 3, 1)
-        optics = torch.cat((mask, light), -1)
-        guess = initial_cube(y, system).permute(0, 2, 3, 1)
-        x = self.conv(guess, mask).permute(0, 3, 1, 2)
+        mask_and_light = torch.cat((mask, light), -1)
+        initial = initial_cube(y, system).permute(0, 2, 3, 1)
+        x = self.conv(initial, mask).permute(0, 3, 1, 2)
         z, r, dual = x, torch.zeros_like(x), torch.zeros_like(x)
-        for i, net in enumerate(self.mu):
+        for i, penalty_net in enumerate(self.mu):
             restore, degrade, fuse = self.net_stage[3 * i : 3 * i + 3]
-            mu = net(x).to(x.dtype)
+            mu = penalty_net(x).to(x.dtype)
             u = dual / mu
             previous, z = z, self.compute(restore, x + u + r, x)
-            r = self.compute(degrade, previous - u - x, x, optics)
+            r = self.compute(degrade, previous - u - x, x, mask_and_light)
             target = z - r
 
             def prior(v: Tensor, second: Tensor, part: nn.Module = fuse) -> Tensor:

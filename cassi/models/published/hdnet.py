@@ -1,27 +1,27 @@
-"""HDNet: residual convolutions around attention over pixels and over bands."""
+"""HDNet: residual convolutions, with attention over pixels and over channels between them."""
 
 import torch
 from torch import Tensor, nn
 
 from cassi.models.grid import Camera, initial_cube
-from cassi.models.layers import ConvPair, Residuals, check_counts
+from cassi.models.layers import ConvPair, ResidualSequence, check_counts
 from cassi.models.network import Network
 from cassi.models.registry import register_model
 
 
-def residual(width: int) -> Residuals:
+def residual_pair(width: int) -> ResidualSequence:
     """Return two 3×3 convolutions with a skip."""
-    return Residuals(body=ConvPair(width, width, rectify=False))
+    return ResidualSequence(body=ConvPair(width, width, rectify=False))
 
 
 class DomainAttention(nn.Module):
-    """A weight per channel and a weight per pixel, each from the whole image.
+    """A weight per channel and a weight per pixel, both computed from the whole image.
 
         out = x ⊙ sigmoid(W_up W_v X s) + x ⊙ sigmoid(softmax(tᵀX)),
         s = softmax(w_qX),   t = W_v'ᵀ W_q' mean(X)
 
-    X is `(C, H·W)`. The 1×1 convolutions are taken of sums over pixels, or folded into one vector,
-    never of images.
+    X is `(C, H·W)`. No 1×1 convolution is applied to an image: W_v and W_up are applied to a sum
+    over pixels, and W_v' is folded into the vector t.
 
     Source: Hu et al., "HDNet: high-resolution dual-domain learning for spectral compressive
     imaging", CVPR 2022, section 3.2.
@@ -38,20 +38,20 @@ class DomainAttention(nn.Module):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, C, H, W)` to the same."""
+        """Map `(B, C, H, W)` to the same shape."""
         pixels = x.permute(0, 2, 3, 1).flatten(1, 2)  # (B, HW, C)
-        focus = self.conv_q_right(x).flatten(2).softmax(-1)  # (B, 1, HW)
-        seen = (focus.to(pixels.dtype) @ pixels).mT.unsqueeze(-1)  # (B, C, 1, 1)
-        channels = self.conv_up(self.conv_v_right(seen)).sigmoid()
-        probe = self.conv_q_left(x.mean((2, 3), keepdim=True))
-        probe = nn.functional.conv_transpose2d(probe, self.conv_v_left.weight)  # (B, C, 1, 1)
-        match = (pixels @ probe.flatten(1).unsqueeze(-1).to(pixels.dtype)).mT.softmax(-1)
-        positions = match.unflatten(-1, x.shape[-2:]).sigmoid()
+        pixel_weights = self.conv_q_right(x).flatten(2).softmax(-1)  # (B, 1, HW)
+        mean_features = (pixel_weights.to(pixels.dtype) @ pixels).mT.unsqueeze(-1)  # (B, C, 1, 1)
+        channels = self.conv_up(self.conv_v_right(mean_features)).sigmoid()
+        query = self.conv_q_left(x.mean((2, 3), keepdim=True))
+        query = nn.functional.conv_transpose2d(query, self.conv_v_left.weight)  # (B, C, 1, 1)
+        scores = (pixels @ query.flatten(1).unsqueeze(-1).to(pixels.dtype)).mT.softmax(-1)
+        positions = scores.unflatten(-1, x.shape[-2:]).sigmoid()
         return x * (channels + positions)
 
 
 class PixelAttention(nn.Module):
-    """A weight per pixel, from a few channels: x ⊙ (1 + softmax(relu(norm(w·maxpool(…)))))."""
+    """A weight per pixel, x ⊙ (1 + softmax(s)); s are scores of two 1×1 convolutions of x."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class PixelAttention(nn.Module):
         self.bn_point = nn.BatchNorm2d(1, momentum=0.9)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, C, H, W)` to the same."""
+        """Map `(B, C, H, W)` to the same shape."""
         scores = self.maxpool(self.bn_dws(self.conv_dws(x)).relu())
         scores = self.bn_point(self.conv_point(scores)).relu()
         weights = scores.flatten(2).softmax(-1).view_as(scores)
@@ -70,30 +70,30 @@ class PixelAttention(nn.Module):
 
 
 class FeatureFusion(nn.Module):
-    """Attention over pixels for each group of channels alone."""
+    """Attention over pixels, separate for each group of channels."""
 
     def __init__(self, width: int, groups: int) -> None:
         super().__init__()
         self.subspaces = nn.ModuleList(PixelAttention(width // groups) for _ in range(groups))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, C, H, W)` to the same."""
+        """Map `(B, C, H, W)` to the same shape."""
         parts = x.chunk(len(self.subspaces), 1)
-        fused = [attend(part) for attend, part in zip(self.subspaces, parts, strict=True)]
-        return torch.cat(fused, 1)
+        results = [attend(part) for attend, part in zip(self.subspaces, parts, strict=True)]
+        return torch.cat(results, 1)
 
 
 @register_model("hdnet")
 class HDNet(Network):
     """The high-resolution dual-domain network, with the published names of weights.
 
-    It does not see the mask. Its batch normalization uses stored statistics in evaluation mode.
+    It does not use the mask. Its batch normalization uses stored statistics in evaluation mode.
 
     Args:
         bands: number C of bands.
-        width: channels inside, a multiple of `groups` and of 2.
-        blocks: residual blocks before the attention; one less come after.
-        groups: of channels with an attention of their own.
+        width: channels of the features, a multiple of `groups` and of 2.
+        blocks: number of residual blocks before the attention; one less follows it.
+        groups: number of channel groups, each with its own attention.
 
     Raises:
         ValueError: a count below 1, or a width that is no such multiple.
@@ -109,10 +109,10 @@ class HDNet(Network):
             raise ValueError(f"HDNet width: expected a multiple of {groups} and 2, got {width}")
         self.head = nn.Sequential(nn.Conv2d(bands, width, 3, padding=1))
         self.body = nn.Sequential(
-            *(residual(width) for _ in range(blocks)),
+            *(residual_pair(width) for _ in range(blocks)),
             DomainAttention(width),
             FeatureFusion(width, groups),
-            *(residual(width) for _ in range(blocks - 1)),
+            *(residual_pair(width) for _ in range(blocks - 1)),
             nn.Conv2d(width, width, 3, padding=1),
         )
         self.tail = nn.Sequential(nn.Conv2d(width, bands, 3, padding=1))

@@ -1,4 +1,4 @@
-"""LADE-DUN: an unrolled network that is told a prior, drawn by diffusion from the measurement."""
+"""LADE-DUN: an unrolled network conditioned on latent tokens, which a diffusion model samples."""
 
 from typing import cast
 
@@ -8,25 +8,25 @@ from torch import Tensor, nn
 
 from cassi.models.grid import (
     Camera,
-    Sensing,
-    gather_bands,
+    ShearedCamera,
+    column_offsets,
     moved_masks,
-    offsets,
-    place_bands,
+    shear_bands,
+    unshear_bands,
 )
 from cassi.models.layers import (
+    ChannelsFirst,
     Conv,
-    Double,
     GatedFeedForward,
-    OnImages,
     PixelNorm,
-    Point,
-    Residuals,
+    PointwiseConv,
+    ResidualSequence,
+    TransposedConv,
+    apply_channels_first,
     check_counts,
-    in_order,
-    on_images,
+    depthwise_conv,
+    named_sequence,
     pad_to_multiple,
-    spread,
 )
 from cassi.models.published.rdluf_mixs2 import (
     LearnedMatrix,
@@ -36,26 +36,28 @@ from cassi.models.published.rdluf_mixs2 import (
 )
 from cassi.models.registry import register_model
 
-PATCHES = 4
-"""Parts of an image along each side, of which the prior knows one token each."""
-TOKENS = PATCHES**2
-PRIOR = 256
-"""Channels of a token."""
-PERIOD = 10
-"""The diffusion network is told t / (10·T)."""
+# Cells of an image along each side; the latent prior has one token per cell.
+CELLS_PER_SIDE = 4
+TOKENS = CELLS_PER_SIDE**2
+# Channels of a token.
+TOKEN_CHANNELS = 256
+# The diffusion network of T steps gets the time t as t / (10·T).
+TIME_FACTOR = 10
 
 
 def separable(
-    inputs: int, outputs: int, size: int = 2, stride: int = 2, point: type[Conv] = Point
+    inputs: int, outputs: int, size: int = 2, stride: int = 2, point: type[Conv] = PointwiseConv
 ) -> nn.Sequential:
     """Return a depthwise and a 1×1 convolution, without bias."""
     depthwise = Conv(inputs, inputs, size, stride, groups=inputs)
     return nn.Sequential(depthwise, point(inputs, outputs))
 
 
-def separable_double(inputs: int, outputs: int) -> nn.Sequential:
+def separable_upsampling(inputs: int, outputs: int) -> nn.Sequential:
     """Return a depthwise transposed convolution to twice the size, and a 1×1 convolution."""
-    return nn.Sequential(Double(inputs, inputs, 4, inputs, bias=False), Point(inputs, outputs))
+    return nn.Sequential(
+        TransposedConv(inputs, inputs, 4, inputs, bias=False), PointwiseConv(inputs, outputs)
+    )
 
 
 class ChannelWeights(nn.Module):
@@ -63,109 +65,116 @@ class ChannelWeights(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        inner = max(dim // 4, 8)
-        layers = (Point(dim, inner), nn.GELU(), Point(inner, dim), nn.Hardsigmoid())
-        # The place of the mean is kept, for the names of the weights.
+        width = max(dim // 4, 8)
+        layers = (
+            PointwiseConv(dim, width),
+            nn.GELU(),
+            PointwiseConv(width, dim),
+            nn.Hardsigmoid(),
+        )
+        # An identity stands where the published code takes the mean: it keeps the weights' names.
         self.se = nn.Sequential(nn.Identity(), *layers)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to the same."""
+        """Map `(B, H, W, c)` to the same shape."""
         return x * self.se(x.mean((1, 2), keepdim=True))
 
 
 class InvertedBottleneck(nn.Module):
     """GELU(x + W₃ weights(GELU(3×3 depthwise(GELU(W₁x))))).
 
-    Where the result has other channels than x, a 1×1 convolution of x takes its place in the sum.
+    If input and output channels differ in number, a 1×1 convolution of x is added instead of x.
 
     Source: Howard et al., "Searching for MobileNetV3", ICCV 2019, figure 4.
     """
 
-    def __init__(self, inputs: int, inner: int, outputs: int) -> None:
+    def __init__(self, inputs: int, width: int, outputs: int) -> None:
         super().__init__()
-        self.conv1, self.conv2 = Point(inputs, inner), spread(inner)
-        self.se = ChannelWeights(inner)
-        self.conv3 = Point(inner, outputs)
-        other = inputs != outputs
-        self.skip = nn.Sequential(*([Point(inputs, outputs)] if other else []))
+        self.conv1, self.conv2 = PointwiseConv(inputs, width), depthwise_conv(width)
+        self.se = ChannelWeights(width)
+        self.conv3 = PointwiseConv(width, outputs)
+        needs_projection = inputs != outputs
+        self.skip = nn.Sequential(*([PointwiseConv(inputs, outputs)] if needs_projection else []))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `(B, H, W, c)` to `(B, H, W, c')`."""
-        inside = F.gelu(self.conv2(F.gelu(self.conv1(x))))
-        return F.gelu(self.conv3(self.se(inside)) + self.skip(x))
+        features = F.gelu(self.conv2(F.gelu(self.conv1(x))))
+        return F.gelu(self.conv3(self.se(features)) + self.skip(x))
 
 
 class TokenMixer(nn.Module):
-    """x + mix of tokens, then x + mix of channels, each of the normalized x `(B, n, c)`.
+    """x + MLP over the tokens, then x + MLP over the channels; both MLPs get the normalized x.
 
     Source: Tolstikhin et al., "MLP-Mixer", NeurIPS 2021, equation 1.
     """
 
     def __init__(self, tokens: int, dim: int) -> None:
         super().__init__()
-        half, wide = tokens // 2, 4 * dim
+        hidden_tokens, hidden_channels = tokens // 2, 4 * dim
         self.patch_mixer, self.channel_mixer = (
-            nn.Sequential(nn.Linear(size, inner), nn.GELU(), nn.Linear(inner, size))
-            for size, inner in ((tokens, half), (dim, wide))
+            nn.Sequential(nn.Linear(size, width), nn.GELU(), nn.Linear(width, size))
+            for size, width in ((tokens, hidden_tokens), (dim, hidden_channels))
         )
         self.norm1, self.norm2 = nn.LayerNorm(dim), nn.LayerNorm(dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, n, c)` to the same."""
+        """Map `(B, n, c)` to the same shape."""
         x = x + self.patch_mixer(self.norm1(x).mT).mT
         return x + self.channel_mixer(self.norm2(x))
 
 
 class LatentEncoder(nn.Module):
-    """Sixteen tokens, one per part of the image, of the bands as the measurement shows them.
+    """Encode the initial cube into 16 tokens, one per cell of a 4×4 grid.
 
-    Any height and width: the last row and column are repeated up to a multiple of 4.
+    Height and width are free: the last row and column are repeated up to a multiple of 4.
 
     Source: Wu et al., ECCV 2024, section 3.2.
     """
 
-    def __init__(self, bands: int, dim: int = PRIOR // 4) -> None:
+    def __init__(self, bands: int, dim: int = TOKEN_CHANNELS // 4) -> None:
         super().__init__()
         self.conv1 = InvertedBottleneck(16 * bands, 4 * bands, dim)
         bottlenecks = (InvertedBottleneck(dim, 4 * dim, dim) for _ in range(2))
-        self.blocks = Residuals(*(nn.Sequential(each) for each in bottlenecks))
+        self.blocks = ResidualSequence(*(nn.Sequential(bottleneck) for bottleneck in bottlenecks))
         self.conv2 = InvertedBottleneck(dim, 4 * dim, dim)
         self.mlp = TokenMixer(TOKENS, dim)
-        self.end = nn.Sequential(nn.Linear(dim, PRIOR), nn.GELU())
+        self.end = nn.Sequential(nn.Linear(dim, TOKEN_CHANNELS), nn.GELU())
 
     def forward(self, image: Tensor) -> Tensor:
         """Map `(B, C, H, W)` to `(B, 16, 256)`."""
         x = F.pixel_unshuffle(pad_to_multiple(image, 4), 4).permute(0, 2, 3, 1)
         x = self.conv2(self.blocks(self.conv1(x)))
-        x = F.adaptive_avg_pool2d(x.permute(0, 3, 1, 2), PATCHES)
+        x = F.adaptive_avg_pool2d(x.permute(0, 3, 1, 2), CELLS_PER_SIDE)
         return self.end(self.mlp(x.flatten(2).mT))
 
 
 class TokenDenoiser(nn.Module):
-    """Estimate the tokens without noise, of noisy ones, what the image says and the time."""
+    """Predict clean tokens from noisy tokens, the condition and the time step."""
 
     def __init__(self, steps: int, layers: int = 4) -> None:
         super().__init__()
-        self.period = PERIOD * steps
-        deeper = (
-            in_order(resmlp=nn.Sequential(nn.Linear(PRIOR, PRIOR), nn.LeakyReLU(0.1)))
+        self.period = TIME_FACTOR * steps
+        residual_layers = (
+            named_sequence(
+                resmlp=nn.Sequential(nn.Linear(TOKEN_CHANNELS, TOKEN_CHANNELS), nn.LeakyReLU(0.1))
+            )
             for _ in range(layers)
         )
-        first = (nn.Linear(2 * PRIOR + 1, PRIOR), nn.LeakyReLU(0.1))
-        self.resmlp = nn.Sequential(*first, *deeper)
+        first_layers = (nn.Linear(2 * TOKEN_CHANNELS + 1, TOKEN_CHANNELS), nn.LeakyReLU(0.1))
+        self.resmlp = nn.Sequential(*first_layers, *residual_layers)
 
     def forward(self, x: Tensor, condition: Tensor, time: int) -> Tensor:
-        """Map noisy tokens `(B, 16, 256)` to tokens."""
+        """Map noisy tokens and conditions, `(B, 16, 256)` each, to clean tokens."""
         clock = x.new_full((*x.shape[:2], 1), time / self.period)
         return self.resmlp(torch.cat((condition, clock, x), -1))
 
 
 class LatentDiffusion(nn.Module):
-    """Tokens from noise in T steps, without noise in between.
+    """Sample tokens in T deterministic reverse steps, starting from noise.
 
         x ← c₁[t]·D(x, c, t) + c₂[t]·x,   t = T−1 … 0,   c the tokens of the image
 
-    c₁ and c₂ are those of the mean of q(x_{t−1} | x_t, x_0) for β_t = (√.1 … √.99)².
+    c₁ and c₂ are the coefficients of the mean of q(x_{t−1} | x_t, x_0) for β_t = (√.1 … √.99)².
 
     Source: Ho, Jain, Abbeel, "Denoising diffusion probabilistic models", NeurIPS 2020, equation 7.
     """
@@ -174,30 +183,32 @@ class LatentDiffusion(nn.Module):
         super().__init__()
         self.model, self.condition = model, condition
         beta = torch.linspace(0.1**0.5, 0.99**0.5, steps, dtype=torch.float64, device="cpu") ** 2
-        kept = torch.cumprod(1 - beta, 0)
-        before = torch.cat((kept.new_ones(1), kept[:-1]))
-        clean = beta * before.sqrt() / (1 - kept)
-        noisy = (1 - before) * (1 - beta).sqrt() / (1 - kept)
-        self.weights = list(zip(clean.float().tolist(), noisy.float().tolist(), strict=True))
+        signal_power = torch.cumprod(1 - beta, 0)
+        previous_power = torch.cat((signal_power.new_ones(1), signal_power[:-1]))
+        clean_weights = beta * previous_power.sqrt() / (1 - signal_power)
+        noisy_weights = (1 - previous_power) * (1 - beta).sqrt() / (1 - signal_power)
+        self.weights = list(
+            zip(clean_weights.float().tolist(), noisy_weights.float().tolist(), strict=True)
+        )
 
     def forward(self, image: Tensor) -> Tensor:
         """Draw tokens `(B, 16, 256)` for images `(B, C, H, W)`.
 
-        The noise is drawn on the CPU, the same on any device; without a training it is the same for
-        all samples, so that none depends on what else is in its batch.
+        The noise is drawn on the CPU, so it is the same on any device. In evaluation mode all
+        samples share one draw, so a result does not depend on its batch.
         """
         condition = self.condition(image)
         draws = len(image) if self.training else 1
-        noise = torch.randn(draws, TOKENS, PRIOR).expand(len(image), -1, -1)
+        noise = torch.randn(draws, TOKENS, TOKEN_CHANNELS).expand(len(image), -1, -1)
         x = noise.to(condition)
         for time in reversed(range(len(self.weights))):
-            clean, noisy = self.weights[time]
-            x = clean * self.model(x, condition, time) + noisy * x
+            clean_weight, noisy_weight = self.weights[time]
+            x = clean_weight * self.model(x, condition, time) + noisy_weight * x
         return x
 
 
 class SpectralFlow(nn.Module):
-    """Attention among channels, at half of the resolution; q, k, v are weighted by a map.
+    """Attention among channels at half of the resolution; a map of weights multiplies q, k, v.
 
     Source: Wu et al., ECCV 2024, section 3.3 and figure 4.
     """
@@ -206,7 +217,7 @@ class SpectralFlow(nn.Module):
         super().__init__()
         self.heads = heads
         self.temperature = nn.Parameter(torch.ones(heads, 1, 1))
-        self.norm = PixelNorm(dim, centred=False)
+        self.norm = PixelNorm(dim, subtract_mean=False)
         self.qk = separable(dim, 4 * dim)
         self.spatial_int_down = Conv(1, 1, 2, 2, bias=True)
         self.qkv_dwconv = Conv(4 * dim, 4 * dim, 3, groups=2 * dim)
@@ -215,27 +226,27 @@ class SpectralFlow(nn.Module):
             nn.Conv2d(2 * dim, 2 * dim, (3, 5), padding=(1, 2), groups=dim, bias=False),
         )
         self.qkv_v_down = separable(2 * dim, 2 * dim)
-        self.project_out = separable_double(2 * dim, dim)
+        self.project_out = separable_upsampling(2 * dim, dim)
 
     def forward(self, x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Map `(B, H, W, c)`, with weights `(B, H, W, 1)`, to the same and v `(B, H, W, 2c)`."""
+        """Map `(B, H, W, c)`, with weights `(B, H, W, 1)`, to that shape, and v `(B, H, W, 2c)`."""
         x = self.norm(x)
-        value = on_images(self.qkv_v, x) * weights
-        both = self.qkv_dwconv(self.qk(x)) * self.spatial_int_down(weights)
-        small = self.qkv_v_down(value)
+        value = apply_channels_first(self.qkv_v, x) * weights
+        qk = self.qkv_dwconv(self.qk(x)) * self.spatial_int_down(weights)
+        downsampled_value = self.qkv_v_down(value)
         q, k, v = (
             part.flatten(1, 2).mT.unflatten(1, (self.heads, -1))  # (B, heads, c, n)
-            for part in (*both.chunk(2, -1), small)
+            for part in (*qk.chunk(2, -1), downsampled_value)
         )
         q, k = (F.normalize(part, dim=-1) for part in (q, k))
-        mixed = ((q @ k.mT) * self.temperature).softmax(-1).to(v.dtype) @ v
-        return self.project_out(mixed.flatten(1, 2).mT.reshape(small.shape)), value
+        values = ((q @ k.mT) * self.temperature).softmax(-1).to(v.dtype) @ v
+        return self.project_out(values.flatten(1, 2).mT.reshape(downsampled_value.shape)), value
 
 
 class PriorFlow(nn.Module):
-    """Attention of pixels, at half of the resolution, to the tokens of the prior.
+    """Attention of the pixels, at half of the resolution, to the latent tokens.
 
-    `norm_z` and `qkv` are among the published weights and have no influence.
+    The published weights hold `norm_z` and `qkv`, which have no influence on the result.
 
     Source: Wu et al., ECCV 2024, section 3.3 and figure 4.
     """
@@ -244,10 +255,10 @@ class PriorFlow(nn.Module):
         super().__init__()
         self.heads = heads
         self.temperature = nn.Parameter(torch.ones(heads, 1, 1))
-        self.norm_z = PixelNorm(PRIOR, centred=False).requires_grad_(False)
-        self.qkv_zl = nn.Linear(PRIOR, 4 * dim)
+        self.norm_z = PixelNorm(TOKEN_CHANNELS, subtract_mean=False).requires_grad_(False)
+        self.qkv_zl = nn.Linear(TOKEN_CHANNELS, 4 * dim)
         self.qkv = separable(2 * dim, 2 * dim).requires_grad_(False)
-        self.project_out = separable_double(2 * dim, dim)
+        self.project_out = separable_upsampling(2 * dim, dim)
 
     def forward(self, q: Tensor, prior: Tensor) -> Tensor:
         """Map queries `(B, h, w, 2c)` and tokens `(B, n, 256)` to `(B, 2h, 2w, c)`."""
@@ -256,14 +267,14 @@ class PriorFlow(nn.Module):
             for part in (q.flatten(1, 2), *self.qkv_zl(prior).chunk(2, -1))
         )
         scores = (query @ F.normalize(k, dim=-1).to(query.dtype).mT) * self.temperature
-        mixed = scores.softmax(-1).to(v.dtype) @ v
-        return self.project_out(mixed.transpose(1, 2).reshape(q.shape))
+        values = scores.softmax(-1).to(v.dtype) @ v
+        return self.project_out(values.transpose(1, 2).reshape(q.shape))
 
 
 class TridentBlock(nn.Module):
-    """A spatial, a spectral and a prior's branch, joined, and a feed-forward network.
+    """Joins a spatial, a spectral and a prior branch, then applies a feed-forward network.
 
-    Where it is `split` spatial and spectral branch see half of the channels each.
+    With `split`, the spatial and the spectral branch get half of the channels each.
 
     Source: Wu et al., ECCV 2024, section 3.3 and figure 4.
     """
@@ -271,55 +282,65 @@ class TridentBlock(nn.Module):
     def __init__(self, dim: int, heads: int, split: bool) -> None:
         super().__init__()
         self.split = split
-        part = dim // 2 if split else dim
-        self.spatial_branch = in_order(
-            norm=PixelNorm(part, centred=False),
-            inception=in_order(mb=InvertedBottleneck(part, 2 * part, part)),
+        branch_dim = dim // 2 if split else dim
+        self.spatial_branch = named_sequence(
+            norm=PixelNorm(branch_dim, subtract_mean=False),
+            inception=named_sequence(mb=InvertedBottleneck(branch_dim, 2 * branch_dim, branch_dim)),
         )
-        self.spatial_conv, self.spatial_interaction = Point(part, part), Point(part, 1)
-        self.spectral_branch = SpectralFlow(part, heads)
-        self.HIM = PriorFlow(part, heads)
-        self.spectral_interaction = channel_weights(part, dim // 8, part)
-        self.spec_to_prior_inter = separable(2 * part, 2 * part)
-        self.add_ss = nn.Sequential(Point(dim, dim, bias=True))
-        self.add_ssp = nn.Sequential(Point(dim + part, dim, bias=True))
-        self.ffn = Residuals(module=GatedFeedForward(dim, norm=True))
+        self.spatial_conv, self.spatial_interaction = (
+            PointwiseConv(branch_dim, branch_dim),
+            PointwiseConv(branch_dim, 1),
+        )
+        self.spectral_branch = SpectralFlow(branch_dim, heads)
+        self.HIM = PriorFlow(branch_dim, heads)
+        self.spectral_interaction = channel_weights(branch_dim, dim // 8, branch_dim)
+        self.spec_to_prior_inter = separable(2 * branch_dim, 2 * branch_dim)
+        self.add_ss = nn.Sequential(PointwiseConv(dim, dim, bias=True))
+        self.add_ssp = nn.Sequential(PointwiseConv(dim + branch_dim, dim, bias=True))
+        self.ffn = ResidualSequence(module=GatedFeedForward(dim, norm=True))
 
     def forward(self, x: Tensor, prior: Tensor) -> Tensor:
-        """Map `(B, H, W, c)`, with tokens `(B, n, 256)`, to the same."""
-        here, across = x.chunk(2, -1) if self.split else (x, x)
-        spatial = self.spatial_branch(here)
-        spectral, value = self.spectral_branch(across, self.spatial_interaction(spatial))
+        """Map `(B, H, W, c)`, with tokens `(B, n, 256)`, to the same shape."""
+        spatial_input, spectral_input = x.chunk(2, -1) if self.split else (x, x)
+        spatial = self.spatial_branch(spatial_input)
+        spectral, value = self.spectral_branch(spectral_input, self.spatial_interaction(spatial))
         weights = self.spectral_interaction(spectral.mean((1, 2), keepdim=True))
-        told = self.HIM(self.spec_to_prior_inter(value), prior)
-        spatial = here + self.spatial_conv(F.gelu(spatial) * weights)
-        spectral = across + spectral
-        both = (spatial, spectral) if self.split else (spatial + spectral,)
-        return self.ffn(self.add_ssp[0](self.add_ss[0](*both), told))
+        prior_features = self.HIM(self.spec_to_prior_inter(value), prior)
+        spatial = spatial_input + self.spatial_conv(F.gelu(spatial) * weights)
+        spectral = spectral_input + spectral
+        branches = (spatial, spectral) if self.split else (spatial + spectral,)
+        return self.ffn(self.add_ssp[0](self.add_ss[0](*branches), prior_features))
 
 
-def shuffled(shuffle: nn.Module, inputs: int, outputs: int) -> nn.Sequential:
-    """Return pixels put into channels, or back, and a separable convolution."""
-    return nn.Sequential(OnImages(shuffle), separable(inputs, outputs, 3, 1, Conv))
+def shuffle_and_convolve(shuffle: nn.Module, inputs: int, outputs: int) -> nn.Sequential:
+    """Return a pixel shuffle or unshuffle, followed by a separable convolution."""
+    return nn.Sequential(ChannelsFirst(shuffle), separable(inputs, outputs, 3, 1, Conv))
 
 
 class TridentTransformer(StageTransformer):
-    """The U-Net of trident blocks, which are told the prior, scaled by shuffling pixels.
+    """A U-Net of trident blocks that get the latent tokens; it is scaled by shuffling pixels.
 
     Source: Wu et al., ECCV 2024, figure 3.
     """
 
     def __init__(self, bands: int, first: bool = False) -> None:
-        # Heads share halves of the channels, pixels are shuffled in fours, eighths weight them.
+        # The channels are halved, shuffled in blocks of 2×2 pixels, and divided by 8 for the
+        # channel weights: their number must be a multiple of 4 and at least 8.
         dim = max(8, bands + -bands % 4)
         super().__init__(
-            *(bands, dim),
+            bands,
+            dim,
             block=lambda i: TridentBlock(dim << i, 1 << i, split=i > 0),
-            down=lambda width: in_order(down=shuffled(nn.PixelUnshuffle(2), 4 * width, 2 * width)),
-            up=lambda width: in_order(up=shuffled(nn.PixelShuffle(2), width // 4, width // 2)),
+            down=lambda width: named_sequence(
+                down=shuffle_and_convolve(nn.PixelUnshuffle(2), 4 * width, 2 * width)
+            ),
+            up=lambda width: named_sequence(
+                up=shuffle_and_convolve(nn.PixelShuffle(2), width // 4, width // 2)
+            ),
             first=first,
         )
-        # Of the one token there the weight is 1, whatever asks for it: no gradient either.
+        # The coarsest scale has a single token. Its softmax is 1 for any query, so these
+        # parameters get no gradient, which would stop distributed training.
         coarsest = cast(TridentBlock, self.BottleNeck)
         coarsest.spec_to_prior_inter.requires_grad_(False)
         coarsest.HIM.temperature.requires_grad_(False)
@@ -328,7 +349,7 @@ class TridentTransformer(StageTransformer):
 class LearnedProjection(LearnedMatrix):
     """A step towards the measurement, with a corrected sensing matrix and a learned residual.
 
-        Φ ← Φ + DL(y, Φ),   r = w·(Φx − y, Φx, y),   v = DL_grad(x, Φᵀr)
+        Φ' = Φ + DL(y, Φ),   r = w·(Φ'x − y, Φ'x, y),   v = DL_grad(x, Φ'ᵀr)
 
     Source: Wu et al., ECCV 2024, section 3.1.
     """
@@ -346,10 +367,10 @@ class LearnedProjection(LearnedMatrix):
         )
 
     def forward(self, x: Tensor, y: Tensor, masks: Tensor, scale: float) -> Tensor:
-        """Step: x `(B, C, H, W')` → v, the bands of both where they fall; y `(B, 1, H, W')`."""
-        camera = Sensing(self.matrix(y, masks))
-        seen = camera(x) * scale
-        residual = self.minus(torch.cat((seen - y, seen, y), 1))
+        """Map a sheared cube x `(B, C, H, W')` to v, shaped like x; y is `(B, 1, H, W')`."""
+        camera = ShearedCamera(self.matrix(y, masks))
+        simulation = camera(x) * scale
+        residual = self.minus(torch.cat((simulation - y, simulation, y), 1))
         return self.DL_grad(torch.cat((x, camera.adjoint(residual)), 1))
 
 
@@ -360,18 +381,19 @@ class LearnedProjection(LearnedMatrix):
 class LADEDUN(SharedStages):
     """Unrolled learned projections whose denoisers attend to a prior, drawn by diffusion.
 
-        z ~ diffusion from the bands that y shows,   v = P_i(x, y),   x ← TT_i(v, z)
+        z ~ diffusion given the windows of y,   v = P_i(x, y),   x ← TT_i(v, z)
 
-    The prior depends on the random numbers that are drawn, and on the whole image.
+    The tokens z depend on the random numbers that are drawn, and on the whole image.
 
-    A training optimises diffusion and denoisers together, by the loss of the cube; the published
-    one begins with tokens of the true cubes, made by an encoder that is not needed afterwards.
+    Our training optimizes diffusion and denoisers together, by the loss of the cube. The published
+    training first uses tokens of the true cubes. The encoder of these is not needed afterwards.
 
     Args:
         bands: number C of bands.
         stages: number of iterations, at least 2.
-        shared: whether all stages but the first and the last are one.
-        steps: of the diffusion.
+        shared: whether all stages but the first and the last have the same weights.
+        steps: number of diffusion steps.
+        checkpointing: see `UnrolledNetwork`.
 
     Raises:
         ValueError: a count below 1, or one stage only.
@@ -381,10 +403,15 @@ class LADEDUN(SharedStages):
     """
 
     unneeded = (
-        *("gt_le.", "diffusion.betas", "diffusion.alphas", "diffusion.posterior_"),
-        *("diffusion.sqrt_", "diffusion.log_"),
+        "gt_le.",
+        "diffusion.betas",
+        "diffusion.alphas",
+        "diffusion.posterior_",
+        "diffusion.sqrt_",
+        "diffusion.log_",
     )
-    """In the authors' files: the encoder of true cubes, and the schedule, which is computed."""
+    """Prefixes of tensors in the authors' files that are not loaded: the encoder of true cubes, and
+    the noise schedule, which is computed here."""
 
     def __init__(
         self,
@@ -400,31 +427,33 @@ class LADEDUN(SharedStages):
         self.net_d = TokenDenoiser(steps)
         self.diffusion = LatentDiffusion(self.net_d, self.net_le_dm, steps)
         self.build_stages(LearnedProjection, TridentTransformer)
-        self.down_1 = _fewer_tokens(TOKENS, TOKENS // 4)
-        self.down_2 = _fewer_tokens(TOKENS // 4, 1)
+        self.down_1 = _reduce_tokens(TOKENS, TOKENS // 4)
+        self.down_2 = _reduce_tokens(TOKENS // 4, 1)
 
     def recover(self, y: Tensor, system: Camera) -> Tensor:
-        """Reconstruct where `system.axis` is -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
-        scale, shifts, width = 2 / self.bands, offsets(system), system.mask.shape[-1]
+        """Reconstruct from a camera with axis -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
+        scale, shifts, width = 2 / self.bands, column_offsets(system), system.mask.shape[-1]
         y = y * scale
         masks = moved_masks(y, system)
         light = masks.sum(1, keepdim=True)
-        share = masks / light.masked_fill(light == 0, 1)
-        fine = self.diffusion(gather_bands(share * y, shifts, width))
-        middle = self.down_1[1](fine.mT).mT
-        middle = self.down_1[3](middle)
-        coarse = self.down_2[3](self.down_2[1](middle.mT).mT)
-        prior = (fine, middle, coarse)
+        # Divide y among the bands by their masks. Where all masks are zero, so are the fractions.
+        band_fraction = masks / light.masked_fill(light == 0, 1)
+        fine_tokens = self.diffusion(unshear_bands(band_fraction * y, shifts, width))
+        middle_tokens = self.down_1[1](fine_tokens.mT).mT
+        middle_tokens = self.down_1[3](middle_tokens)
+        coarse_tokens = self.down_2[3](self.down_2[1](middle_tokens.mT).mT)
+        prior = (fine_tokens, middle_tokens, coarse_tokens)
 
-        moved, x, features = y.expand(-1, self.bands, -1, -1), y, None
-        for project, denoiser in self.each_stage():
-            v = gather_bands(project(moved, y, masks, scale), shifts, width)
+        sheared_cube, x, features = y.expand(-1, self.bands, -1, -1), y, None
+        for projection, denoiser in self.each_stage():
+            v = unshear_bands(projection(sheared_cube, y, masks, scale), shifts, width)
             x, features = self.compute(denoiser, v, features, prior)
-            moved = place_bands(x, shifts, y.shape[-1] - width)
+            sheared_cube = shear_bands(x, shifts, y.shape[-1] - width)
         return x
 
 
-def _fewer_tokens(tokens: int, fewer: int) -> nn.Sequential:
-    # The places of the published code's rearrangements are kept, for the names of the weights.
-    first, last = nn.Linear(tokens, fewer), nn.Linear(PRIOR, PRIOR)
-    return nn.Sequential(nn.Identity(), first, nn.Identity(), last)
+def _reduce_tokens(n_inputs: int, n_outputs: int) -> nn.Sequential:
+    # Identities stand where the published code rearranges axes: they keep the weights' names.
+    token_layer = nn.Linear(n_inputs, n_outputs)
+    channel_layer = nn.Linear(TOKEN_CHANNELS, TOKEN_CHANNELS)
+    return nn.Sequential(nn.Identity(), token_layer, nn.Identity(), channel_layer)

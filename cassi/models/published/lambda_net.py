@@ -1,4 +1,4 @@
-"""λ-Net: a U-Net of five scales with attention among all pixels of one of them."""
+"""λ-Net: a U-Net of six scales with attention among all pixels of the third one."""
 
 from collections.abc import Callable
 from functools import partial
@@ -7,29 +7,29 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cassi.models.grid import Camera, gather_bands, moved_masks, offsets
-from cassi.models.layers import beside, check_counts, in_order, pad_to_multiple, u_net
+from cassi.models.grid import Camera, column_offsets, moved_masks, unshear_bands
+from cassi.models.layers import check_counts, join_channels, named_sequence, pad_to_multiple, u_net
 from cassi.models.network import Network
 from cassi.models.registry import register_model
 
+# Number of resolutions, each half of the one before.
 SCALES = 6
-"""Resolutions, each half of the one before."""
-TRIPLE = 4
-"""Resolutions with three convolutions each; the others have two."""
-ATTENDING = 2
-"""The resolution whose pixels attend to each other, a quarter of the image's."""
-ROWS_AT_ONCE = 1024
-"""Pixels whose scores are in memory together."""
+# Number of the highest resolutions with three convolutions each; the others have two.
+N_TRIPLE_SCALES = 4
+# Index of the resolution whose pixels attend to each other, a quarter of that of the image.
+ATTENTION_SCALE = 2
+# Number of pixels whose scores are in memory at the same time.
+QUERIES_AT_ONCE = 1024
 
 
 def convolutions(inputs: int, outputs: int, scale: int) -> nn.Sequential:
     """Return the 3×3 convolutions of a resolution, with ReLU between them."""
-    count = 3 if scale < TRIPLE else 2
+    count = 3 if scale < N_TRIPLE_SCALES else 2
     layers: list[nn.Module] = [nn.Conv2d(inputs, outputs, 3, padding=1)]
     for _ in range(count - 1):
         layers += [nn.ReLU(inplace=True), nn.Conv2d(outputs, outputs, 3, padding=1)]
     name = "t_conv" if count == 3 else "d_conv"
-    return in_order(**{name: nn.Sequential(*layers)})
+    return named_sequence(**{name: nn.Sequential(*layers)})
 
 
 class GlobalAttention(nn.Module):
@@ -47,28 +47,30 @@ class GlobalAttention(nn.Module):
         self.to_v = nn.Linear(dim, dim, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, c, H, W)` to the same; memory grows with H·W, time with its square."""
+        """Map `(B, c, H, W)` to the same shape; memory grows with H·W, time with its square."""
         pixels = x.permute(0, 2, 3, 1).flatten(1, 2)  # (B, n, c)
         key, value = self.to_k(pixels), self.to_v(pixels)
+        # The scores of all pixels are `(n, n)`. Blocks of queries limit the memory for them.
         queries = self.to_q(pixels) * key.shape[-1] ** -0.5
-        seen = [
+        blocks = [
             torch.bmm(torch.bmm(query, key.mT).softmax(-1).to(value.dtype), value)
-            for query in queries.split(ROWS_AT_ONCE, 1)
+            for query in queries.split(QUERIES_AT_ONCE, 1)
         ]
-        attended = torch.cat(seen, 1).mT.reshape(x.shape)
-        return x + self.gamma * attended
+        values = torch.cat(blocks, 1).mT.reshape(x.shape)
+        return x + self.gamma * values
 
 
 @register_model("lambda_net")
 class LambdaNet(Network):
     """The generator of λ-Net, with the names of weights of the code that accompanies MST.
 
-    It is given y and the masks where they fall, and keeps its image as wide as the detector; the
-    bands are cut out where they fall.
+    Its input is y and the sheared masks. Its images are as wide as the detector; the window of each
+    band is cut out at the end.
 
     Args:
         bands: number C of bands.
-        channels: at the highest resolution, an even number; each lower one has twice as many.
+        channels: channels at the highest resolution, an even number; each lower one has twice as
+            many.
 
     Raises:
         ValueError: a count below 1, or an odd number of channels.
@@ -95,7 +97,7 @@ class LambdaNet(Network):
         for scale in scales[:-1]:
             width = widths[scale]
             self.add_module(f"conv_up{scale + 1}", convolutions(2 * width, width, scale))
-        self.attention = GlobalAttention(widths[ATTENDING])
+        self.attention = GlobalAttention(widths[ATTENTION_SCALE])
         self.conv_last1 = nn.Conv2d(channels, 6, 3, padding=1)
         self.conv_last2 = nn.Conv2d(channels + 6, channels, 3, padding=1)
         self.conv_last3 = nn.Conv2d(channels, 12, 3, padding=1)
@@ -108,20 +110,21 @@ class LambdaNet(Network):
         masks = moved_masks(y, system).expand(len(y), -1, -1, -1)
         first = self.conv_in(torch.cat((y * 2 / self.bands, masks), 1))
         first = pad_to_multiple(first, self.multiple, "mirror")
+        # channels_last is faster on CPUs; on GPUs the caller decides.
         if not first.is_cuda:
             first = first.contiguous(memory_format=torch.channels_last)
         x = self._restore(first)
         x = self.conv_last2(torch.cat((x, self.conv_last1(x).relu()), 1))
         x = self.conv_last4(torch.cat((x, self.conv_last3(x).relu()), 1))
         x = (self.conv_last5(x) + first)[..., :height, :width]
-        return gather_bands(x, offsets(system), system.mask.shape[-1])
+        return unshear_bands(x, column_offsets(system), system.mask.shape[-1])
 
     def _restore(self, x: Tensor) -> Tensor:
-        part, scales = self.get_submodule, range(1, SCALES)
+        layer, scales = self.get_submodule, range(1, SCALES)
         pool = partial(F.max_pool2d, kernel_size=2)
-        ups: dict[int, Callable[[Tensor], Tensor]] = {i: part(f"conv_up{i}") for i in scales}
-        attending = ups[ATTENDING + 1]
-        ups[ATTENDING + 1] = lambda x: self.attention(attending(x))
-        encoder = [(part(f"conv_down{i}"), pool) for i in scales]
-        decoder = [(part(f"upsample{i}"), beside, ups[i]) for i in reversed(scales)]
-        return u_net(x, encoder, part(f"conv_down{SCALES}"), decoder)
+        ups: dict[int, Callable[[Tensor], Tensor]] = {i: layer(f"conv_up{i}") for i in scales}
+        coarse_block = ups[ATTENTION_SCALE + 1]
+        ups[ATTENTION_SCALE + 1] = lambda x: self.attention(coarse_block(x))
+        encoder = [(layer(f"conv_down{i}"), pool) for i in scales]
+        decoder = [(layer(f"upsample{i}"), join_channels, ups[i]) for i in reversed(scales)]
+        return u_net(x, encoder, layer(f"conv_down{SCALES}"), decoder)

@@ -1,4 +1,4 @@
-"""The network of LCTC, which is not trained: it is fitted to one measurement."""
+"""LCTC: an untrained network, which is fitted to one measurement."""
 
 import torch
 import torch.nn.functional as F
@@ -6,26 +6,27 @@ from torch import Tensor, nn
 
 from cassi.models.layers import check_counts, check_images
 
+# Negative slope of every leaky ReLU.
 SLOPE = 0.2
-"""Of every leaky rectifier."""
+# Interpolation of each scale, from the finest to the coarsest.
 UPSAMPLING = ("nearest", "nearest", "bilinear")
-"""From the finest scale to the coarsest."""
 
 
 def mix(x: Tensor, weight: Tensor) -> Tensor:
-    """Convolve with one pixel, as a matrix product: torch unfolds images for it on one core."""
+    """Apply a 1×1 convolution as a matrix product."""
+    # For a 1×1 convolution torch would copy the images by an unfold that runs on one core.
     return F.linear(x.permute(0, 2, 3, 1), weight.flatten(1)).permute(0, 3, 1, 2)
 
 
-class Reflected(nn.Conv2d):
-    """A convolution without bias whose images are mirrored at their borders."""
+class ReflectConv(nn.Conv2d):
+    """A convolution without bias, of images mirrored at their borders, and a leaky ReLU."""
 
     def __init__(self, inputs: int, outputs: int, side: int, stride: int = 1) -> None:
         super().__init__(inputs, outputs, side, stride, bias=False)
         self.border = side // 2
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return `(N, outputs, ⌈H/stride⌉, ⌈W/stride⌉)`, rectified in place."""
+        """Return `(N, outputs, ⌈H/stride⌉, ⌈W/stride⌉)`."""
         if not self.border:
             return F.leaky_relu_(mix(x, self.weight), SLOPE)
         padded = F.pad(x, 4 * (self.border,), "reflect")
@@ -33,24 +34,24 @@ class Reflected(nn.Conv2d):
 
 
 class Threshold(nn.Module):
-    r"""Sparse coding by convolutions, one step: channels that say little become zero.
+    r"""One step of convolutional sparse coding: channels with a small gate become zero.
 
         r = x + D₂ lrelu(norm(D₁ x)),   s = relu(g − mean(g)/5),   g = sigmoid(W₂ lrelu(W₁ mean r))
         u = lrelu(s · r)
 
-    D₁ are 3×1, D₂ 1×3 convolutions; the norm is that of the batch.
+    D₁ is a 3×1 convolution, D₂ a 1×3 convolution, and norm a batch normalization.
     """
 
     def __init__(self, channels: int, reduction: int = 16) -> None:
         super().__init__()
-        few = channels // reduction
+        width = channels // reduction
         self.down = nn.Conv2d(channels, channels, (3, 1), padding=(1, 0), bias=False)
         self.norm = nn.BatchNorm2d(channels, eps=1e-4, track_running_stats=False)
         self.across = nn.Conv2d(channels, channels, (1, 3), padding=(0, 1), bias=False)
         self.gate = nn.Sequential(
-            nn.Linear(channels, few, bias=False),
+            nn.Linear(channels, width, bias=False),
             nn.LeakyReLU(SLOPE),
-            nn.Linear(few, channels, bias=False),
+            nn.Linear(width, channels, bias=False),
             nn.Sigmoid(),
         )
 
@@ -62,43 +63,47 @@ class Threshold(nn.Module):
 
 
 class Scale(nn.Module):
-    """One scale of the hourglass and, inside it, the coarser ones."""
+    """One scale of the hourglass, with the coarser scales inside it."""
 
     def __init__(self, inputs: int, width: int, skip: int, upsampling: tuple[str, ...]) -> None:
         super().__init__()
         self.mode, coarser = upsampling[0], upsampling[1:]
-        self.skip = nn.Sequential(Reflected(inputs, skip, 1), Threshold(skip))
+        self.skip = nn.Sequential(ReflectConv(inputs, skip, 1), Threshold(skip))
         self.down = nn.Sequential(
-            *(Reflected(inputs, width, 3, stride=2), Threshold(width)),
-            *(Reflected(width, width, 3), Threshold(width)),
+            ReflectConv(inputs, width, 3, stride=2),
+            Threshold(width),
+            ReflectConv(width, width, 3),
+            Threshold(width),
         )
         self.inner = Scale(width, width, skip, coarser) if coarser else nn.Identity()
         self.up = nn.Sequential(
-            *(Reflected(skip + width, width, 3), Threshold(width)),
-            *(Reflected(width, width, 3), Threshold(width)),
+            ReflectConv(skip + width, width, 3),
+            Threshold(width),
+            ReflectConv(width, width, 3),
+            Threshold(width),
         )
 
     def forward(self, x: Tensor) -> Tensor:
         """Return `(N, width, H, W)`."""
-        coarse = F.interpolate(self.inner(self.down(x)), scale_factor=2, mode=self.mode)
-        fine = coarse[..., : x.shape[-2], : x.shape[-1]]
-        return self.up(torch.cat((self.skip(x), fine), 1))
+        coarse_features = F.interpolate(self.inner(self.down(x)), scale_factor=2, mode=self.mode)
+        coarse_features = coarse_features[..., : x.shape[-2], : x.shape[-1]]
+        return self.up(torch.cat((self.skip(x), coarse_features), 1))
 
 
 class LCTC(nn.Module):
     """An hourglass of three scales with a thresholding after every convolution.
 
-    Its weights are of no use for another scene: `cassi.solvers.Untrained` fits them, and what goes
-    in with them, to one measurement.
+    Its weights serve one scene only: `cassi.solvers.Untrained` fits them, and the network's input,
+    to one measurement.
 
     Args:
         bands: number C of bands.
-        inputs: channels of what goes in.
+        inputs: channels of the input.
         width: channels at every scale, at least 16.
-        skip: channels that go past the coarser scales, at least 16.
+        skip: channels of the skip connections, at least 16.
 
     Attributes:
-        least: fewest rows and columns.
+        least: smallest number of rows and columns of an image.
 
     Source: Chen et al., "Lightweight convolutional thresholding sparse coding network prior for
     computational hyperspectral imaging", its code, for the single disperser.

@@ -1,4 +1,4 @@
-"""MiJUN: unrolled splitting whose denoiser scans the image in three directions."""
+"""MiJUN: unrolled half-quadratic splitting; its denoiser attends and makes three Mamba scans."""
 
 import math
 
@@ -9,18 +9,19 @@ from torch import Tensor, nn
 from cassi import ops
 from cassi.models.attention import WINDOW, attend, from_windows, to_windows
 from cassi.models.grid import Camera
-from cassi.models.layers import GatedFeedForward, draw_narrow, spread
+from cassi.models.layers import GatedFeedForward, depthwise_conv, init_truncated_normal
 from cassi.models.published.dernn_lnlt import MULTIPLE, RecurrentSplitting, normed_blocks
 from cassi.models.registry import register_model
 
 
 class WindowedAttention(nn.Module):
-    """Attention within windows, plus what one global token has gathered from all pixels.
+    """Attention within windows, plus the value of a global token that attends to all pixels.
 
         out = W_p (softmax(qkᵀ/√d + table) v + softmax(q k_gᵀ/√d) v_g),   k_g, v_g = W_g g,
         g = softmax(q_t kᵀ/√d) v
 
-    where q_t is that of the token. With a single token the second softmax is 1: v_g is added.
+    where q_t is the query of the token. There is one token, so the second softmax is 1 and v_g is
+    added to every pixel.
     """
 
     relative_position_index: Tensor
@@ -36,16 +37,16 @@ class WindowedAttention(nn.Module):
         self.proj = nn.Linear(dim, dim)
 
     def forward(self, x: Tensor, token: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to the same; the token is `(B, 1, c)`."""
+        """Map `(B, H, W, c)` to the same shape; the token is `(B, 1, c)`."""
         height, width = x.shape[1:3]
         q, k, v = self.qkv(x).chunk(3, -1)
-        of_token = F.linear(token, self.qkv.weight.chunk(3)[0])
-        gathered = self._gather(of_token, k.flatten(1, 2), v.flatten(1, 2))
-        everywhere = self.kv_global(gathered).chunk(2, -1)[1]  # (B, 1, c)
-        rows, columns, values = (self._split(to_windows(part)) for part in (q, k, v))
-        local = attend(rows, columns, values, self._table())
-        inside = from_windows(local.transpose(-2, -3).flatten(-2), height, width)
-        return self.proj(inside + everywhere.unsqueeze(1))
+        token_query = F.linear(token, self.qkv.weight.chunk(3)[0])
+        global_token = self._gather(token_query, k.flatten(1, 2), v.flatten(1, 2))
+        global_value = self.kv_global(global_token).chunk(2, -1)[1]  # (B, 1, c)
+        q_windows, k_windows, v_windows = (self._split(to_windows(part)) for part in (q, k, v))
+        window_values = attend(q_windows, k_windows, v_windows, self._table())
+        local_value = from_windows(window_values.transpose(-2, -3).flatten(-2), height, width)
+        return self.proj(local_value + global_value.unsqueeze(1))
 
     def _split(self, x: Tensor) -> Tensor:  # (…, n, c) → (…, heads, n, d)
         return x.unflatten(-1, (self.heads, -1)).transpose(-2, -3)
@@ -62,38 +63,39 @@ class WindowedAttention(nn.Module):
 
 
 def relative_positions() -> Tensor:
-    """Return the row of the table for every pair of pixels of a window, `(n²,)`."""
+    """Return the row of the position table for every pair of pixels of a window, `(n²,)`."""
     rows, columns = torch.meshgrid(torch.arange(WINDOW), torch.arange(WINDOW), indexing="ij")
-    apart = [
+    distances = [
         axis.flatten()[:, None] - axis.flatten()[None] + WINDOW - 1 for axis in (rows, columns)
     ]
-    return (apart[0] * (2 * WINDOW - 1) + apart[1]).flatten()
+    return (distances[0] * (2 * WINDOW - 1) + distances[1]).flatten()
 
 
 class TokenAttention(nn.Module):
     """Attention of SiLU(depthwise(W LayerNorm(x))), with a learned global token.
 
-    What the public code makes and does not use (act_proj, out_proj, cpe1, cpe2, norm2) is among
-    the weights all the same.
+    The authors' code creates the layers act_proj, out_proj, cpe1, cpe2 and norm2 and never uses
+    them. They are kept so that its state dict loads.
     """
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
         self.global_token = nn.Parameter(torch.zeros(1, 1, dim))
         self.attn = WindowedAttention(dim, heads)
-        self.cpe1 = spread(dim, bias=True)
+        self.cpe1 = depthwise_conv(dim, bias=True)
         self.norm1 = nn.LayerNorm(dim)
         self.in_proj = nn.Linear(dim, dim)
         self.act_proj = nn.Linear(dim, dim)
-        self.dwc = spread(dim, bias=True)
+        self.dwc = depthwise_conv(dim, bias=True)
         self.out_proj = nn.Linear(dim, dim)
-        self.cpe2 = spread(dim, bias=True)
+        self.cpe2 = depthwise_conv(dim, bias=True)
         self.norm2 = nn.LayerNorm(dim)
-        for unused in (self.act_proj, self.out_proj, self.cpe1, self.cpe2, self.norm2):
-            unused.requires_grad_(False)
+        # Parameters that require a gradient and get none would stop distributed training.
+        for layer in (self.act_proj, self.out_proj, self.cpe1, self.cpe2, self.norm2):
+            layer.requires_grad_(False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to the same."""
+        """Map `(B, H, W, c)` to the same shape."""
         x = F.silu(self.dwc(self.in_proj(self.norm1(x))))
         return self.attn(x, self.global_token.expand(len(x), -1, -1))
 
@@ -110,28 +112,29 @@ class Mamba(nn.Module):
 
     def __init__(self, dim: int, states: int = 16, taps: int = 4, expand: int = 2) -> None:
         super().__init__()
-        inner, rank = expand * dim, math.ceil(dim / 16)
+        channels, rank = expand * dim, math.ceil(dim / 16)
         self.rank, self.states = rank, states
         rates = torch.arange(1, states + 1, dtype=torch.float32).log()
-        self.A_log = nn.Parameter(rates.repeat(inner, 1))
-        self.D = nn.Parameter(torch.ones(inner))
-        self.in_proj = nn.Linear(dim, 2 * inner, bias=False)
-        self.conv1d = nn.Conv1d(inner, inner, taps, groups=inner, padding=taps - 1)
-        self.x_proj = nn.Linear(inner, rank + 2 * states, bias=False)
-        self.dt_proj = nn.Linear(rank, inner)
-        self.out_proj = nn.Linear(inner, dim, bias=False)
+        self.A_log = nn.Parameter(rates.repeat(channels, 1))
+        self.D = nn.Parameter(torch.ones(channels))
+        self.in_proj = nn.Linear(dim, 2 * channels, bias=False)
+        self.conv1d = nn.Conv1d(channels, channels, taps, groups=channels, padding=taps - 1)
+        self.x_proj = nn.Linear(channels, rank + 2 * states, bias=False)
+        self.dt_proj = nn.Linear(rank, channels)
+        self.out_proj = nn.Linear(channels, dim, bias=False)
         self.draw_steps()
 
-    def draw_steps(self, least: float = 1e-3, most: float = 0.1) -> None:
-        """Draw W_Δ, and the bias so that softplus(bias) is log-uniform in [least, most]."""
+    def draw_steps(self, smallest: float = 1e-3, largest: float = 0.1) -> None:
+        """Draw W_Δ, and a bias whose softplus is log-uniform in [smallest, largest]."""
         nn.init.uniform_(self.dt_proj.weight, -(self.rank**-0.5), self.rank**-0.5)
-        span = math.log(most / least)
-        steps = torch.exp(torch.rand(self.dt_proj.out_features) * span) * least
+        span = math.log(largest / smallest)
+        steps = torch.exp(torch.rand(self.dt_proj.out_features) * span) * smallest
         with torch.no_grad():
+            # The inverse of softplus, ln(eˢ − 1), in a form that does not overflow.
             self.dt_proj.bias.copy_(steps + torch.log(-torch.expm1(-steps)))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Map `(B, L, dim)` to the same."""
+        """Map `(B, L, dim)` to the same shape."""
         x, gate = self.in_proj(tokens).chunk(2, -1)
         u = F.silu(self.conv1d(x.mT)[..., : x.shape[1]].mT)
         step, b, c = self.x_proj(u).split((self.rank, self.states, self.states), -1)
@@ -143,9 +146,8 @@ class Mamba(nn.Module):
 class ThreeScans(nn.Module):
     """The mean of three scans of an image: along its pixels, and twice across its bands.
 
-    The first sees pixels, row by row, of c channels. The others share weights: a step is a column
-    of one channel, or a row of one channel, and has as many values as the image has rows or
-    columns.
+    The first scans the pixels row by row; a step has the c channels of a pixel. The other two share
+    weights; a step is one column, or one row, of one channel.
 
     Source: Mei et al., AAAI 2025, section 3.3.
     """
@@ -156,14 +158,14 @@ class ThreeScans(nn.Module):
         self.mamba, self.mamba2 = Mamba(dim), Mamba(side)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to the same."""
+        """Map `(B, H, W, c)` to the same shape."""
         columns, rows = x.permute(0, 3, 2, 1), x.permute(0, 3, 1, 2)  # (B, c, W, H), (B, c, H, W)
         pixels = self.mamba(self.norm(x.flatten(1, 2))).view(x.shape)
-        across = [
+        band_scans = [
             self.mamba2(self.norm2(image.flatten(1, 2))).view(image.shape)
             for image in (columns, rows)
         ]
-        return (pixels + across[0].permute(0, 3, 2, 1) + across[1].permute(0, 2, 3, 1)) / 3
+        return (pixels + band_scans[0].permute(0, 3, 2, 1) + band_scans[1].permute(0, 2, 3, 1)) / 3
 
 
 @register_model("mijun_3stg", stages=3)
@@ -174,16 +176,16 @@ class MiJUN(RecurrentSplitting):
 
         v = z_k + Φᵀ(ΦΦᵀ + ρI)⁻¹(y − Φẑ),   ẑ = z_k + ½(z_k − z_{k−1}),   z_{k+1} = denoise(v, σ)
 
-    with Φ, ρ and σ estimated from z_k, as in DERNN-LNLT. The denoiser scans rows and columns as
-    wholes, so that its weights belong to square images of one size.
+    with Φ, ρ and σ estimated from z_k, as in DERNN-LNLT. The denoiser scans whole rows and columns,
+    hence its weights fit square images of one size only.
 
     Args:
-        bands: as of `Unrolled`.
-        stages: as of `Unrolled`.
-        checkpointing: as of `Unrolled`.
+        bands: see `UnrolledNetwork`.
+        stages: see `UnrolledNetwork`.
+        checkpointing: see `UnrolledNetwork`.
         size: rows and columns of the image, which are equal; rounded up to a multiple of 32.
-            Smaller scenes are reflected to that size, larger ones are refused. (256, 256) is the
-            published.
+            Smaller scenes are mirrored to that size, larger ones are refused. The published weights
+            are for (256, 256).
 
     Raises:
         ValueError: a count below 1, or a size that is not square.
@@ -202,24 +204,24 @@ class MiJUN(RecurrentSplitting):
         checkpointing: bool = False,
     ) -> None:
         super().__init__(bands, stages, checkpointing)
-        padded = [int(side) + -int(side) % MULTIPLE for side in size]
-        if len(padded) != 2 or padded[0] != padded[1] or padded[0] < 1:
+        sides = [int(side) + -int(side) % MULTIPLE for side in size]
+        if len(sides) != 2 or sides[0] != sides[1] or sides[0] < 1:
             raise ValueError(f"MiJUN size: expected as many rows as columns, got {tuple(size)}")
-        self.side = padded[0]
+        self.side = sides[0]
 
         def block(scale: int) -> nn.Sequential:
             dim, heads, side = bands << scale, 1 << scale, self.side >> scale
-            parts = (TokenAttention(dim, heads), ThreeScans(dim, side))
-            return normed_blocks(dim, (*parts, GatedFeedForward(dim, bias=True)))
+            layers = (TokenAttention(dim, heads), ThreeScans(dim, side))
+            return normed_blocks(dim, (*layers, GatedFeedForward(dim, bias=True)))
 
         self.build(block, self.side)
-        draw_narrow(self, nn.Linear)
+        init_truncated_normal(self, nn.Linear)
         for module in self.modules():
             if isinstance(module, Mamba):
                 module.draw_steps()
 
     def recover(self, y: Tensor, system: Camera) -> Tensor:
-        """Reconstruct where `system.axis` is -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
+        """Reconstruct from a camera with axis -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
         self._check_size(*system.mask.shape[-2:])
         return super().recover(y, system)
 

@@ -1,4 +1,4 @@
-"""MST and MST++: U-Nets whose attention is between bands, guided by the mask or not."""
+"""MST and MST++: U-Nets with attention between bands; the mask guides that of MST."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -9,77 +9,79 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cassi.models.grid import Camera, band_masks, initial_cube, offsets, place_bands
+from cassi.models.grid import Camera, band_masks, column_offsets, initial_cube, shear_bands
 from cassi.models.layers import (
     Conv,
     LayerNorm,
     PreNorm,
     UNet,
+    apply_channels_last,
     check_counts,
-    draw_narrow,
+    depthwise_conv,
     feed_forward,
-    on_pixels,
+    init_truncated_normal,
     pad_to_multiple,
-    spread,
 )
 from cassi.models.network import Network
 from cassi.models.registry import register_model
 
 
 class SpectralAttention(nn.Module):
-    """Attention between channels, whose tokens are whole images.
+    """Attention between channels: a token is the image of one channel.
 
     With X the pixels `(H·W, C)`, and per head Q = XW_q, K = XW_k, V = XW_v,
 
         A = softmax(α KᵀQ / (|K| |Q|)),   out = (V ⊙ M) Aᵀ W_p + b + conv(V)
 
-    where |·| are norms of columns and M is the guide, or one. All of A follows from XᵀX, which is
-    `(C, C)`: KᵀQ = W_kᵀ(XᵀX)W_q, and |K|² is a diagonal of the like. So neither Q nor K is ever
-    formed, and Aᵀ W_p is one small matrix.
+    where |·| are norms of columns and M is the guide, or one. All of A follows from the matrix XᵀX
+    `(C, C)`: KᵀQ = W_kᵀ(XᵀX)W_q, |K|² is the diagonal of W_kᵀ(XᵀX)W_k, and |Q|² that of
+    W_qᵀ(XᵀX)W_q. So neither Q nor K is formed, and Aᵀ W_p is one small matrix.
 
     Source: Cai et al., "Mask-guided spectral-wise transformer", CVPR 2022, equations 5 to 8.
     """
 
-    def __init__(self, dim: int, head: int, guided: bool) -> None:
+    def __init__(self, dim: int, head: int, is_guided: bool) -> None:
         super().__init__()
         self.heads = dim // head
         self.to_q, self.to_k, self.to_v = (nn.Linear(dim, dim, bias=False) for _ in range(3))
         self.rescale = nn.Parameter(torch.ones(self.heads, 1, 1))
         self.proj = nn.Linear(dim, dim)
-        self.pos_emb = nn.Sequential(spread(dim), nn.GELU(), spread(dim))
-        self.mm = MaskGuide(dim) if guided else None
+        self.pos_emb = nn.Sequential(depthwise_conv(dim), nn.GELU(), depthwise_conv(dim))
+        self.mm = MaskGuide(dim) if is_guided else None
 
-    def forward(self, x: Tensor, guide: Tensor | None = None) -> Tensor:  # (B, H, W, C), M alike
-        """Attend: `(B, H, W, C)` → the same."""
+    def forward(self, x: Tensor, guide: Tensor | None = None) -> Tensor:
+        """Attend: `(B, H, W, C)` → the same shape; the guide M is `(1|B, H, W, C)`."""
         b, h, w, c = x.shape
         mixture = self._mixture(x.reshape(b, h * w, c))
         v = self.to_v(x)
         tokens = v if guide is None else v * guide
-        mixed = torch.baddbmm(
+        values = torch.baddbmm(
             self.proj.bias.to(tokens.dtype), tokens.reshape(b, h * w, c), mixture.to(tokens.dtype)
         )
-        return mixed.view(b, h, w, c) + self.pos_emb(v)
+        return values.view(b, h, w, c) + self.pos_emb(v)
 
     def _mixture(self, x: Tensor) -> Tensor:  # (B, N, C) → Aᵀ W_p (B, C, C)
         with torch.autocast(x.device.type, enabled=False):
-            # A sum over all pixels: half precision has neither the digits nor the range.
-            wide = torch.promote_types(x.dtype, torch.float32)
-            x = x.to(wide)
+            # XᵀX is a sum over all pixels: half precision has neither the digits nor the range.
+            precision = torch.promote_types(x.dtype, torch.float32)
+            x = x.to(precision)
             moments = (x.mT @ x).unsqueeze(1)  # (B, 1, C, C)
             split = (self.heads, -1, x.shape[-1])
-            w_q, w_k = (to.weight.to(wide).view(split) for to in (self.to_q, self.to_k))
+            w_q, w_k = (
+                projection.weight.to(precision).view(split) for projection in (self.to_q, self.to_k)
+            )
             k = w_k @ moments  # (B, heads, d, C)
             energy = k @ w_q.mT
             norm_k = _norm((k * w_k).sum(-1))
             norm_q = _norm(((w_q @ moments) * w_q).sum(-1))
             cosine = energy / (norm_k.unsqueeze(-1) * norm_q.unsqueeze(-2))
-            attention = (cosine * self.rescale.to(wide)).softmax(-1)  # (B, heads, d, d)
-            w_p = self.proj.weight.to(wide).t().reshape(self.heads, -1, x.shape[-1])
+            attention = (cosine * self.rescale.to(precision)).softmax(-1)  # (B, heads, d, d)
+            w_p = self.proj.weight.to(precision).t().reshape(self.heads, -1, x.shape[-1])
             return (attention.mT @ w_p).flatten(1, 2)
 
 
 def _norm(square: Tensor) -> Tensor:
-    # 1e-12 is the published floor of a norm; the square may also come out below zero by rounding.
+    # The published code keeps norms above 1e-12. Rounding may also make the square negative.
     return square.clamp_min(1e-24).sqrt()
 
 
@@ -96,40 +98,43 @@ class MaskGuide(nn.Module):
         self.conv1, self.conv2 = nn.Conv2d(dim, dim, 1), nn.Conv2d(dim, dim, 1)
         self.depth_conv = nn.Conv2d(dim, dim, 5, padding=2, groups=dim)
 
-    def forward(self, masks: Tensor, offsets: list[int], width: int) -> Tensor:
+    def forward(self, masks: Tensor, channel_offsets: list[int], width: int) -> Tensor:
         """Make the guide `(B, H, W, C)` of masks `(B, C, H, W')`; channels begin at offsets."""
         u = self.conv1(masks)
         u = torch.addcmul(u, u, torch.sigmoid(self.depth_conv(self.conv2(u))))
         parts, c = [], 0
-        for offset, group in groupby(offsets):
+        for offset, group in groupby(channel_offsets):
             count = len(list(group))
             parts.append(u[:, c : c + count, :, offset : offset + width])
             c += count
         return torch.cat(parts, 1).permute(0, 2, 3, 1)
 
 
-def scaled_offsets(channels: int, step: int, level: int, spare: int) -> list[int]:
-    """Return where each channel begins after `level` halvings of shifted masks, columns.
+def scaled_offsets(channels: int, step: int, level: int, max_offset: int) -> list[int]:
+    """Return the first column of each channel after `level` halvings of sheared masks.
 
-    The step shrinks by 4 with every halving: by 2 as the image does, and by 2 because there are
-    twice the channels. It is truncated, as published. A negative step counts from the last channel.
-
-    `spare` are the columns by which the masks are wider than the image; steps beyond the published
-    ones could otherwise lead outside.
+    Args:
+        channels: number of channels at this level.
+        step: dispersion, pixels per band; a negative one counts from the last channel.
+        level: how often the masks were halved.
+        max_offset: columns by which the masks are wider than the image.
     """
+    # A halving divides the step by 4: by 2 because the image shrinks, and by 2 because there are
+    # twice as many channels. The quotient is truncated, as in the published code. Steps larger than
+    # the published 2 would lead outside of the masks without the limit.
     order = range(channels) if step >= 0 else range(channels - 1, -1, -1)
-    return [min(abs(step) * i // 4**level, spare) for i in order]
+    return [min(abs(step) * i // 4**level, max_offset) for i in order]
 
 
 class SpectralBlocks(nn.Module):
     """Attention between bands and a feed-forward network, in turn, each with a skip."""
 
-    def __init__(self, dim: int, head: int, count: int, guided: bool) -> None:
+    def __init__(self, dim: int, head: int, count: int, is_guided: bool) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(
             nn.ModuleList(
                 (
-                    SpectralAttention(dim, head, guided),
+                    SpectralAttention(dim, head, is_guided),
                     PreNorm(LayerNorm(dim), feed_forward(dim, 4, Conv)),
                 )
             )
@@ -139,35 +144,41 @@ class SpectralBlocks(nn.Module):
     def forward(
         self, x: Tensor, masks: Tensor | None = None, step: int = 0, level: int = 0
     ) -> Tensor:
-        """Map `(B, H, W, C)` to the same; `masks` are the shifted ones of this scale."""
+        """Map `(B, H, W, C)` to the same shape; `masks` are the shifted ones of this scale."""
         width = x.shape[2]
         for pair in self.blocks:
             attention, feed = cast("tuple[SpectralAttention, PreNorm]", pair)
             guide = None
             if masks is not None and attention.mm is not None:
-                offsets = scaled_offsets(x.shape[-1], step, level, masks.shape[-1] - width)
-                guide = attention.mm(masks, offsets, width)
+                channel_offsets = scaled_offsets(x.shape[-1], step, level, masks.shape[-1] - width)
+                guide = attention.mm(masks, channel_offsets, width)
             x = x + attention(x, guide)
             x = x + feed(x)
         return x
 
 
 class SpectralUNet(UNet):
-    """A U-Net of spectral attention, of a class that inherits `make` and `pass_through`."""
+    """Base class of U-Nets of spectral attention.
 
-    def make(self, dim: int, blocks: Sequence[int], guided: bool) -> None:
-        """Make the layers of `dim` channels at full size, doubled at each halving.
+    A subclass makes the layers by `make` and applies them by `pass_through`.
+    """
 
-        `blocks` says how many there are at each scale, the smallest image last.
+    def make(self, dim: int, blocks: Sequence[int], is_guided: bool) -> None:
+        """Make the layers.
+
+        Args:
+            dim: channels at full size; each halving doubles them.
+            blocks: number of blocks at each scale, the smallest image last.
+            is_guided: whether masks guide the attention.
         """
         levels = len(blocks) - 1
         counts = {f"blocks_{i}": n for i, n in enumerate(blocks)}
         check_counts(type(self).__name__, dim=dim, levels=levels, **counts)
 
         def block(level: int) -> SpectralBlocks:
-            return SpectralBlocks(dim << level, dim, blocks[level], guided)
+            return SpectralBlocks(dim << level, dim, blocks[level], is_guided)
 
-        self.build(dim, levels, block, fuse=Conv, halvings=1 + guided)
+        self.build(dim, levels, block, fuse=Conv, halvings=1 + is_guided)
 
 
 @register_model("mst_s", blocks=(2, 2, 2))
@@ -176,12 +187,12 @@ class SpectralUNet(UNet):
 class MST(Network, SpectralUNet):
     """The mask-guided spectral-wise transformer, with the published names of weights.
 
-    Other steps than the published 2, and other directions, shift the masks as the camera does; a
-    mask per sample guides its sample.
+    For steps other than the published 2, and other directions, the masks are shifted as the camera
+    shifts its bands. If each sample has a mask, it guides that sample.
 
     Args:
         bands: number C of bands, and channels at full size.
-        blocks: how many at each scale, the smallest image last.
+        blocks: number of blocks at each scale, the smallest image last.
 
     Raises:
         ValueError: a count below 1.
@@ -192,46 +203,53 @@ class MST(Network, SpectralUNet):
 
     def __init__(self, bands: int = 28, blocks: Sequence[int] = (2, 2, 2)) -> None:
         super().__init__(bands)
-        self.make(bands, blocks, guided=True)
+        self.make(bands, blocks, is_guided=True)
 
     def recover(self, y: Tensor, system: Camera) -> Tensor:
         """Reconstruct: `(B, 1, H, W')` → `(B, C, H, W)`."""
         height, width = system.mask.shape[-2:]
         multiple = 2 ** len(self.encoder_layers)
         x = pad_to_multiple(initial_cube(y, system), multiple, "reflect")
-        masks, shifts = pad_to_multiple(band_masks(y, system), multiple, "reflect"), offsets(system)
-        masks = place_bands(masks, shifts, max(shifts)).contiguous(
+        masks, shifts = (
+            pad_to_multiple(band_masks(y, system), multiple, "reflect"),
+            column_offsets(system),
+        )
+        masks = shear_bands(masks, shifts, max(shifts)).contiguous(
             memory_format=torch.channels_last
         )
 
-        def told(masks: Tensor) -> Iterator[tuple[Tensor, int, int]]:
+        def block_inputs(masks: Tensor) -> Iterator[tuple[Tensor, int, int]]:
             yield masks, system.step, 0
             for level, layers in enumerate(self.encoder_layers, 1):
-                masks = on_pixels(cast(nn.ModuleList, layers)[2], masks)
+                masks = apply_channels_last(cast(nn.ModuleList, layers)[2], masks)
                 yield masks, system.step, level
 
         x = x.permute(0, 2, 3, 1)
         leaky = partial(F.leaky_relu, negative_slope=0.1)
-        x = self.pass_through(x, told(masks), leaky) + x
+        x = self.pass_through(x, block_inputs(masks), leaky) + x
         return x[:, :height, :width].permute(0, 3, 1, 2)
 
 
-class Stage(SpectralUNet):
+class StageUNet(SpectralUNet):
     """One U-Net with one block at each scale, and no mask."""
 
     def __init__(self, dim: int, blocks: Sequence[int]) -> None:
         super().__init__()
-        self.make(dim, blocks, guided=False)
+        self.make(dim, blocks, is_guided=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, C)` to the same."""
+        """Map `(B, H, W, C)` to the same shape."""
         return self.pass_through(x) + x
 
 
-class StageRow(Network):
-    """U-Nets in a row, behind a 1×1 convolution that fuses measurement and mask.
+class StageSequence(Network):
+    """A 1×1 convolution that fuses measurement and mask, and U-Nets one after another.
 
-    Each comes from `make()`, and needs H and W to be multiples of a number.
+    Args:
+        bands: number C of bands.
+        stages: number of U-Nets.
+        make: makes one U-Net.
+        multiple: H and W of the images that a U-Net takes are multiples of it.
     """
 
     def __init__(
@@ -255,15 +273,15 @@ class StageRow(Network):
 
 
 @register_model("mst_plus_plus")
-class MSTPlusPlus(StageRow):
+class MSTPlusPlus(StageSequence):
     """MST++ for snapshots, with the published names of weights.
 
-    The mask enters once: it and the measurement are fused by a 1×1 convolution. One skip goes from
-    behind the first convolution to the output.
+    The mask enters once: a 1×1 convolution fuses it with the measurement. The result of the first
+    3×3 convolution is added to the output.
 
     Args:
         bands: number C of bands, and channels at full size.
-        stages: U-Nets in a row.
+        stages: number of U-Nets, one after another.
 
     Raises:
         ValueError: a count below 1.
@@ -273,5 +291,5 @@ class MSTPlusPlus(StageRow):
     """
 
     def __init__(self, bands: int = 28, stages: int = 3) -> None:
-        super().__init__(bands, stages, lambda: Stage(bands, (1, 1, 1)), 8)
-        draw_narrow(self, nn.Linear)
+        super().__init__(bands, stages, lambda: StageUNet(bands, (1, 1, 1)), 8)
+        init_truncated_normal(self, nn.Linear)

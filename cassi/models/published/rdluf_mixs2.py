@@ -9,60 +9,60 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cassi.models.attention import ChannelAttention
-from cassi.models.grid import Camera, Sensing, moved_masks, offsets, roll_bands
+from cassi.models.grid import Camera, ShearedCamera, column_offsets, moved_masks, roll_bands
 from cassi.models.layers import (
-    CONV3,
+    CONV_3X3,
+    ChannelsFirst,
     GatedFeedForward,
-    OnImages,
     PixelNorm,
-    Point,
-    Residuals,
-    in_order,
-    on_images,
+    PointwiseConv,
+    ResidualSequence,
+    apply_channels_first,
+    depthwise_bottleneck,
+    depthwise_conv,
+    named_sequence,
     pad_to_multiple,
-    spread,
-    spread_pixels,
 )
-from cassi.models.network import Unrolled
+from cassi.models.network import UnrolledNetwork
 from cassi.models.registry import register_model
 
 
 class Inception(nn.Module):
-    """Four groups of channels: of a pixel, of 3×3, of 5×5 pixels, and of their mean."""
+    """Four branches of a quarter of the channels: 1×1, 3×3, 5×5 convolutions, and a 3×3 mean."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
         quarter, sixth = dim // 4, dim // 6
-        self.branch0 = activated(dim, quarter)
+        self.branch0 = conv_gelu(dim, quarter)
         self.branch1 = nn.Sequential(
-            activated(dim, sixth), activated(sixth, sixth, 3), activated(sixth, quarter)
+            conv_gelu(dim, sixth), conv_gelu(sixth, sixth, 3), conv_gelu(sixth, quarter)
         )
         self.branch2 = nn.Sequential(
-            activated(dim, sixth),
-            activated(sixth, sixth, 3),
-            activated(sixth, quarter),
-            activated(quarter, quarter, 3),
-            activated(quarter, quarter),
+            conv_gelu(dim, sixth),
+            conv_gelu(sixth, sixth, 3),
+            conv_gelu(sixth, quarter),
+            conv_gelu(quarter, quarter, 3),
+            conv_gelu(quarter, quarter),
         )
-        mean = OnImages(nn.AvgPool2d(3, stride=1, padding=1, count_include_pad=False))
-        self.branch3 = nn.Sequential(mean, activated(dim, quarter))
+        mean = ChannelsFirst(nn.AvgPool2d(3, stride=1, padding=1, count_include_pad=False))
+        self.branch3 = nn.Sequential(mean, conv_gelu(dim, quarter))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to the same."""
+        """Map `(B, H, W, c)` to the same shape."""
         branches = (self.branch0, self.branch1, self.branch2, self.branch3)
         return torch.cat([branch(x) for branch in branches], -1)
 
 
-def activated(inputs: int, outputs: int, size: int = 1) -> nn.Sequential:
-    """Return a convolution and GELU: 1×1, or depthwise where it is larger."""
-    conv = Point(inputs, outputs) if size == 1 else spread(inputs, size)
-    return in_order(conv=conv, act=nn.GELU())
+def conv_gelu(inputs: int, outputs: int, size: int = 1) -> nn.Sequential:
+    """Return a convolution and GELU; a kernel larger than 1×1 is depthwise."""
+    conv = PointwiseConv(inputs, outputs) if size == 1 else depthwise_conv(inputs, size)
+    return named_sequence(conv=conv, act=nn.GELU())
 
 
 def channel_weights(inputs: int, width: int, outputs: int) -> nn.Sequential:
-    """Return what weights channels in [0, 1] by their means over the image."""
-    inner = (Point(inputs, width), PixelNorm(width, centred=False), nn.GELU())
-    return nn.Sequential(*inner, Point(width, outputs), nn.Sigmoid())
+    """Return a network that maps channel means `(B, 1, 1, c)` to channel weights in [0, 1]."""
+    hidden_layers = (PointwiseConv(inputs, width), PixelNorm(width, subtract_mean=False), nn.GELU())
+    return nn.Sequential(*hidden_layers, PointwiseConv(width, outputs), nn.Sigmoid())
 
 
 class MixBlock(nn.Module):
@@ -73,14 +73,16 @@ class MixBlock(nn.Module):
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
-        self.spatial_branch = in_order(norm=PixelNorm(dim, centred=False), inception=Inception(dim))
-        self.spatial_conv, self.spatial_interaction = Point(dim, dim), Point(dim, 1)
+        self.spatial_branch = named_sequence(
+            norm=PixelNorm(dim, subtract_mean=False), inception=Inception(dim)
+        )
+        self.spatial_conv, self.spatial_interaction = PointwiseConv(dim, dim), PointwiseConv(dim, 1)
         self.spectral_branch = ChannelAttention(dim, heads, norm=True)
         self.spectral_interaction = channel_weights(dim, dim // 8, dim)
-        self.ffn = Residuals(module=GatedFeedForward(dim, norm=True))
+        self.ffn = ResidualSequence(module=GatedFeedForward(dim, norm=True))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to the same."""
+        """Map `(B, H, W, c)` to the same shape."""
         spatial = self.spatial_branch(x)
         spectral = self.spectral_branch(x, self.spatial_interaction(spatial))
         weights = self.spectral_interaction(spectral.mean((1, 2), keepdim=True))
@@ -89,59 +91,63 @@ class MixBlock(nn.Module):
 
 
 class StageInteraction(nn.Module):
-    """Scale and offset of features, made of what the stage before left at this scale."""
+    """Scale and offset features, by those of the stage before at the same scale."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.st_inter_enc, self.st_inter_dec = Point(dim, dim), Point(dim, dim)
-        self.phi, self.gamma = spread(dim), spread(dim)
+        self.st_inter_enc, self.st_inter_dec = PointwiseConv(dim, dim), PointwiseConv(dim, dim)
+        self.phi, self.gamma = depthwise_conv(dim), depthwise_conv(dim)
 
-    def forward(self, x: Tensor, encoded: Tensor, decoded: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to the same."""
-        skip = F.gelu(self.st_inter_enc(encoded) + self.st_inter_dec(decoded))
+    def forward(self, x: Tensor, encoder_features: Tensor, decoder_features: Tensor) -> Tensor:
+        """Map `(B, H, W, c)` to the same shape."""
+        skip = F.gelu(self.st_inter_enc(encoder_features) + self.st_inter_dec(decoder_features))
         return torch.addcmul(self.gamma(skip), torch.sigmoid(self.phi(skip)), x)
 
 
 class BlockInteraction(nn.Module):
-    """Features of one scale, made of those of all scales."""
+    """Fuse the features of all scales into those of one."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
-        point = Point(inputs, outputs)
-        self.conv = nn.Sequential(point, nn.GELU(), CONV3(outputs, outputs))
+        point = PointwiseConv(inputs, outputs)
+        self.conv = nn.Sequential(point, nn.GELU(), CONV_3X3(outputs, outputs))
 
     def forward(self, *images: Tensor) -> Tensor:
         """Map images `(B, H, W, c)` of one size to `(B, H, W, c')`."""
         return self.conv[1:](self.conv[0](*images))
 
 
-def rescaled(name: str, inputs: int, outputs: int, factor: float) -> nn.Sequential:
-    """Return a bilinear scaling and a 3×3 convolution, under a name among the weights."""
-    scaling = OnImages(nn.Upsample(scale_factor=factor, mode="bilinear", align_corners=False))
-    return in_order(**{name: nn.Sequential(scaling, CONV3(inputs, outputs))})
+def named_rescaling(name: str, inputs: int, outputs: int, factor: float) -> nn.Sequential:
+    """Return a bilinear resize and a 3×3 convolution, under a name in the state dict."""
+    scaling = ChannelsFirst(nn.Upsample(scale_factor=factor, mode="bilinear", align_corners=False))
+    return named_sequence(**{name: nn.Sequential(scaling, CONV_3X3(inputs, outputs))})
 
 
-def rescale(x: Tensor, factor: float) -> Tensor:
-    """Scale images `(B, H, W, c)` bilinearly."""
-    return on_images(partial(F.interpolate, scale_factor=factor, mode="bilinear"), x)
+def resize(x: Tensor, factor: float) -> Tensor:
+    """Resize images `(B, H, W, c)` bilinearly."""
+    return apply_channels_first(partial(F.interpolate, scale_factor=factor, mode="bilinear"), x)
 
 
 SCALES = 3
 MULTIPLE = 2**SCALES
 
 
+# Features that a stage passes to the next: (encoder, decoder) of each scale, the finest first.
 Features = tuple[tuple[Tensor, Tensor], ...]
-"""What a stage leaves to the next of each scale, the finest first: encoded, decoded."""
 
 
 class StageTransformer(nn.Module):
-    """A U-Net of three scales, told what the stage before found at each.
+    """A U-Net of three scales that also gets the features of the stage before.
 
-    Any height and width: reflected to a multiple of 8, and cropped.
+    Height and width are free: images are mirrored to a multiple of 8, and the result is cropped.
 
-    `block` makes the network of a scale, of `dim << scale` channels; `down` and `up` make the steps
-    from a scale of so many channels to the next one. In the `first` stage layers that would listen
-    to the one before stay unused.
+    Args:
+        bands: number C of bands.
+        dim: channels of the finest scale; each coarser one has twice as many.
+        block: makes the layers of a scale, 0 for the finest.
+        down: makes the layers to the next coarser scale, from the channels of a scale.
+        up: makes the layers to the next finer scale, from the channels of a scale.
+        first: whether it is the first stage, which gets no features.
 
     Source: Dong et al., CVPR 2023, figure 3.
     """
@@ -156,80 +162,103 @@ class StageTransformer(nn.Module):
         first: bool,
     ) -> None:
         super().__init__()
-        self.embedding = Point(bands, dim)
+        self.embedding = PointwiseConv(bands, dim)
         self.Encoder = nn.ModuleList(block(i) for i in (0, 1))
         self.BottleNeck = block(2)
         self.Decoder = nn.ModuleList(block(i) for i in (1, 0))
         self.BlockInteractions = nn.ModuleList(BlockInteraction(7 * dim, dim << i) for i in (0, 1))
         self.Downs = nn.ModuleList(down(dim << i) for i in (0, 1))
         self.Ups = nn.ModuleList(up(dim << i) for i in (2, 1))
-        self.fusions = nn.ModuleList(CONV3(dim << i + 1, dim << i) for i in (1, 0))
+        self.fusions = nn.ModuleList(CONV_3X3(dim << i + 1, dim << i) for i in (1, 0))
         self.stage_interactions = nn.ModuleList(StageInteraction(dim << i) for i in (0, 1, 2, 1, 0))
         if first:
-            # Without a gradient they would stop distributed training.
+            # The first stage does not use these layers. Parameters that require a gradient and get
+            # none would stop distributed training.
             self.stage_interactions.requires_grad_(False)
-        self.mapping = Point(dim, bands)
+        self.mapping = PointwiseConv(dim, bands)
 
     def forward(
-        self, x: Tensor, before: Features | None, told: tuple[Tensor, ...] = ()
+        self, x: Tensor, previous: Features | None, scale_inputs: tuple[Tensor, ...] = ()
     ) -> tuple[Tensor, Features]:
         """Denoise `(B, C, H, W)`, with the features of the stage before; return its own.
 
         Args:
             x: the cube.
-            before: None in the first stage.
-            told: what else the blocks are told, one tensor a scale, the finest first.
+            previous: features of the stage before; None in the first stage.
+            scale_inputs: a further argument of the blocks of each scale, the finest first.
         """
         height, width = x.shape[-2:]
-        padded = pad_to_multiple(x, MULTIPLE, "mirror").permute(0, 2, 3, 1).contiguous()
-        at = [told[i : i + 1] for i in range(SCALES)]
-        fine = self.embedding(padded)
-        fine = self._listen(0, self.Encoder[0](fine, *at[0]), before)
-        middle = self._listen(1, self.Encoder[1](self.Downs[0](fine), *at[1]), before)
-        coarse = self._listen(2, self.BottleNeck(self.Downs[1](middle), *at[2]), before)
-        of_coarse = rescale(coarse, 2)
-        encoded = (
-            self.BlockInteractions[0](fine, rescale(middle, 2), rescale(of_coarse, 2)),
-            self.BlockInteractions[1](rescale(fine, 0.5), middle, of_coarse),
+        images = pad_to_multiple(x, MULTIPLE, "mirror").permute(0, 2, 3, 1).contiguous()
+        block_inputs = [scale_inputs[i : i + 1] for i in range(SCALES)]
+        fine_features = self.embedding(images)
+        fine_features = self._interact(
+            0, self.Encoder[0](fine_features, *block_inputs[0]), previous
         )
-        middle = self.fusions[0](self.Ups[0](coarse), encoded[1])
-        middle = self._listen(3, self.Decoder[0](middle, *at[1]), before)
-        fine = self.fusions[1](self.Ups[1](middle), encoded[0])
-        fine = self._listen(4, self.Decoder[1](fine, *at[0]), before)
-        cube = (self.mapping(fine) + padded).permute(0, 3, 1, 2)
-        left = (encoded[0], fine), (encoded[1], middle), (coarse, coarse)
-        return cube[..., :height, :width], left
+        middle_features = self._interact(
+            1, self.Encoder[1](self.Downs[0](fine_features), *block_inputs[1]), previous
+        )
+        coarse_features = self._interact(
+            2, self.BottleNeck(self.Downs[1](middle_features), *block_inputs[2]), previous
+        )
+        upsampled_coarse = resize(coarse_features, 2)
+        joined_features = (
+            self.BlockInteractions[0](
+                fine_features, resize(middle_features, 2), resize(upsampled_coarse, 2)
+            ),
+            self.BlockInteractions[1](
+                resize(fine_features, 0.5), middle_features, upsampled_coarse
+            ),
+        )
+        middle_features = self.fusions[0](self.Ups[0](coarse_features), joined_features[1])
+        middle_features = self._interact(
+            3, self.Decoder[0](middle_features, *block_inputs[1]), previous
+        )
+        fine_features = self.fusions[1](self.Ups[1](middle_features), joined_features[0])
+        fine_features = self._interact(
+            4, self.Decoder[1](fine_features, *block_inputs[0]), previous
+        )
+        cube = (self.mapping(fine_features) + images).permute(0, 3, 1, 2)
+        features = (
+            (joined_features[0], fine_features),
+            (joined_features[1], middle_features),
+            (coarse_features, coarse_features),
+        )
+        return cube[..., :height, :width], features
 
-    def _listen(self, place: int, x: Tensor, before: Features | None) -> Tensor:
-        if before is None:
+    def _interact(self, position: int, x: Tensor, previous: Features | None) -> Tensor:
+        if previous is None:
             return x
-        return self.stage_interactions[place](x, *before[(0, 1, 2, 1, 0)[place]])
+        return self.stage_interactions[position](x, *previous[(0, 1, 2, 1, 0)[position]])
 
 
 class MixTransformer(StageTransformer):
-    """The U-Net of mixing blocks, scaled bilinearly.
+    """A U-Net of mixing blocks; it is scaled bilinearly.
 
     Source: Dong et al., CVPR 2023, figure 3.
     """
 
     def __init__(self, bands: int, first: bool = False) -> None:
-        # The inception has quarters of the channels, sixths inside, and eighths weight them.
+        # The branches of `Inception` have dim // 4 and dim // 6 channels, the channel weights
+        # dim // 8: dim must be a multiple of 4, and 16 leaves at least 2 channels in each.
         dim = max(16, bands + -bands % 4)
         super().__init__(
-            *(bands, dim),
+            bands,
+            dim,
             block=lambda i: MixBlock(dim << i, 1 << i),
-            down=lambda width: rescaled("down", width, 2 * width, 0.5),
-            up=lambda width: rescaled("up", width, width // 2, 2),
+            down=lambda width: named_rescaling("down", width, 2 * width, 0.5),
+            up=lambda width: named_rescaling("up", width, width // 2, 2),
             first=first,
         )
 
 
 class LearnedMatrix(nn.Module):
-    """A sensing matrix corrected by what y and the masks tell, Φ + DL(y, Φ)."""
+    """A learned correction of the sensing matrix, Φ + DL(y, Φ)."""
 
     def __init__(self, bands: int) -> None:
         super().__init__()
-        self.DL = nn.Sequential(spread_pixels(bands + 1, bands), spread_pixels(bands, bands))
+        self.DL = nn.Sequential(
+            depthwise_bottleneck(bands + 1, bands), depthwise_bottleneck(bands, bands)
+        )
 
     def matrix(self, y: Tensor, masks: Tensor) -> Tensor:
         """Return Φ `(B, C, H, W')` of y `(B, 1, H, W')` and masks `(1|B, C, H, W')`."""
@@ -247,38 +276,38 @@ class LearnedDescent(LearnedMatrix):
         self.r = nn.Parameter(torch.tensor([0.5]))
 
     def forward(self, x: Tensor, y: Tensor, matrix: Tensor, scale: float) -> Tensor:
-        """Step: x `(B, C, H, W')` → v, the bands of both where they fall."""
-        camera = Sensing(matrix)
+        """Map a sheared cube x `(B, C, H, W')` to v, shaped like x."""
+        camera = ShearedCamera(matrix)
         return x + (scale * self.r) * camera.adjoint(y - camera(x))
 
 
-class SharedStages(Unrolled):
-    """Stages of a data step and a denoiser, at least 2; between the ends they may share weights."""
+class SharedStages(UnrolledNetwork):
+    """At least two stages of a data step and a denoiser; the inner ones may share their weights."""
 
-    def __init__(self, bands: int, stages: int, shared: bool, checkpointing: bool) -> None:
+    def __init__(self, bands: int, stages: int, is_shared: bool, checkpointing: bool) -> None:
         super().__init__(bands, stages, checkpointing)
         if stages < 2:
             raise ValueError(f"{type(self).__name__} stages: expected at least 2, got {stages}")
-        self.shared = shared
+        self.is_shared = is_shared
 
     def build_stages(
-        self, step: Callable[[int], nn.Module], denoiser: Callable[..., nn.Module]
+        self, make_step: Callable[[int], nn.Module], make_denoiser: Callable[..., nn.Module]
     ) -> None:
         """Make the stages, in the order and under the names of the published codes."""
-        bands, inner = self.bands, range(self.stages - 2)
-        self.head_GD, self.head_PM = step(bands), denoiser(bands, first=True)
+        bands, inner_stages = self.bands, range(self.stages - 2)
+        self.head_GD, self.head_PM = make_step(bands), make_denoiser(bands, first=True)
         self.body_GD: nn.Module
         self.body_PM: nn.Module
-        if self.shared:
-            self.body_GD, self.body_PM = step(bands), denoiser(bands)
+        if self.is_shared:
+            self.body_GD, self.body_PM = make_step(bands), make_denoiser(bands)
         else:
-            self.body_GD = nn.ModuleList(step(bands) for _ in inner)
-            self.body_PM = nn.ModuleList(denoiser(bands) for _ in inner)
-        self.tail_GD, self.tail_PM = step(bands), denoiser(bands)
+            self.body_GD = nn.ModuleList(make_step(bands) for _ in inner_stages)
+            self.body_PM = nn.ModuleList(make_denoiser(bands) for _ in inner_stages)
+        self.tail_GD, self.tail_PM = make_step(bands), make_denoiser(bands)
 
     def each_stage(self) -> list[tuple[nn.Module, nn.Module]]:
         """Return the data step and the denoiser of every stage."""
-        if self.shared:
+        if self.is_shared:
             body = [(self.body_GD, self.body_PM)] * (self.stages - 2)
         else:
             lists = cast("tuple[nn.ModuleList, nn.ModuleList]", (self.body_GD, self.body_PM))
@@ -295,13 +324,14 @@ class RDLUFMixS2(SharedStages):
 
         v = x + 2/C·r_i Φ_iᵀ(y − Φ_i x),   x ← PM_i(v)
 
-    Φ_i is as wide as the detector and, unlike the mask, open everywhere on it: x is a wide cube,
-    whose bands are rolled to where they fall.
+    Φ_i is as wide as the detector, and unlike the mask it transmits everywhere. So x has as many
+    columns as the detector; its bands are rolled to the columns that they fall on, and back.
 
     Args:
         bands: number C of bands.
         stages: number of iterations, at least 2.
-        shared: whether all stages but the first and the last are one.
+        shared: whether all stages but the first and the last have the same weights.
+        checkpointing: see `UnrolledNetwork`.
 
     Raises:
         ValueError: a count below 1, or one stage only.
@@ -318,18 +348,19 @@ class RDLUFMixS2(SharedStages):
         self.build_stages(LearnedDescent, MixTransformer)
 
     def recover(self, y: Tensor, system: Camera) -> Tensor:
-        """Reconstruct where `system.axis` is -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
-        scale, shifts = 2 / self.bands, offsets(system)
+        """Reconstruct from a camera with axis -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
+        scale, shifts = 2 / self.bands, column_offsets(system)
         masks = moved_masks(y, system)
         features: list[Features] = []
-        moved = (y * scale).expand(-1, self.bands, -1, -1)
-        x, known, matrix = moved, None, masks
+        sheared_cube = (y * scale).expand(-1, self.bands, -1, -1)
+        x, last_descent, matrix = sheared_cube, None, masks
         for step, denoiser in self.each_stage():
             descent = cast(LearnedDescent, step)
-            if descent is not known:  # a stage that is shared has the same Φ each time
-                known, matrix = descent, descent.matrix(y * scale, masks)
-            moved = descent(moved, y, matrix, scale)
-            together = roll_bands(moved, [-shift for shift in shifts])
-            x = self.chain(denoiser, features)(together, 0.0)
-            moved = roll_bands(x, shifts)
+            # Φ does not depend on x: stages that share their weights have the same Φ.
+            if descent is not last_descent:
+                last_descent, matrix = descent, descent.matrix(y * scale, masks)
+            sheared_cube = descent(sheared_cube, y, matrix, scale)
+            unsheared_cube = roll_bands(sheared_cube, [-shift for shift in shifts])
+            x = self.chain(denoiser, features)(unsheared_cube, 0.0)
+            sheared_cube = roll_bands(x, shifts)
         return x[..., : system.mask.shape[-1]]

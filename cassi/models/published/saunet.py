@@ -1,31 +1,38 @@
-"""SAUNet: unrolled ADMM whose denoisers attend by convolutions."""
+"""SAUNet: unrolled ADMM whose denoisers modulate features by convolutions."""
 
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from cassi.models.grid import Camera, Wide, mix_measurement, moved_masks, offsets, roll_bands
+from cassi.models.grid import (
+    Camera,
+    CroppingCamera,
+    column_offsets,
+    mix_measurement,
+    moved_masks,
+    roll_bands,
+)
 from cassi.models.layers import (
-    CONV3,
+    CONV_3X3,
     LayerNorm,
-    Point,
+    PointwiseConv,
     PreNorm,
     UNet,
-    draw_narrow,
-    in_order,
+    apply_padded,
+    depthwise_conv,
+    init_truncated_normal,
     level_plane,
-    padded,
-    spread,
+    named_sequence,
 )
-from cassi.models.network import Unrolled
+from cassi.models.network import UnrolledNetwork
 from cassi.models.published.dauhst import ParameterNet
 from cassi.models.registry import register_model
 
+# Number of resolutions of a denoiser, each half of the one before.
 SCALES = 3
-"""Resolutions of a denoiser, each half of the one before."""
+# Rows and columns are padded to multiples of it, as in the training of the published weights.
 MULTIPLE = 16
-"""Of rows and columns, as the published weights were trained."""
 
 
 class ConvolutionalModulation(nn.Module):
@@ -37,61 +44,62 @@ class ConvolutionalModulation(nn.Module):
     def __init__(self, dim: int, kernel: int = 7) -> None:
         super().__init__()
         self.norm = LayerNorm(dim, eps=1e-6)
-        wide = spread(dim, kernel, bias=True)
-        self.a = nn.Sequential(Point(dim, dim, bias=True), nn.GELU(), wide)
-        self.v, self.proj = Point(dim, dim, bias=True), Point(dim, dim, bias=True)
+        depthwise = depthwise_conv(dim, kernel, bias=True)
+        self.a = nn.Sequential(PointwiseConv(dim, dim, bias=True), nn.GELU(), depthwise)
+        self.v, self.proj = PointwiseConv(dim, dim, bias=True), PointwiseConv(dim, dim, bias=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to the same."""
+        """Map `(B, H, W, c)` to the same shape."""
         x = self.norm(x)
         return self.proj(self.a(x) * self.v(x))
 
 
-def spread_feed_forward(dim: int, factor: int = 4) -> nn.Sequential:
+def depthwise_feed_forward(dim: int, factor: int = 4) -> nn.Sequential:
     """Return 1×1, 3×3 depthwise and 1×1 convolution, with GELU after the first two."""
-    inner = factor * dim
-    return in_order(
-        fc=nn.Sequential(Point(dim, inner), nn.GELU()),
-        dwconv=nn.Sequential(spread(inner), nn.GELU()),
-        ffn=Point(inner, dim, bias=True),
+    width = factor * dim
+    return named_sequence(
+        fc=nn.Sequential(PointwiseConv(dim, width), nn.GELU()),
+        dwconv=nn.Sequential(depthwise_conv(width), nn.GELU()),
+        ffn=PointwiseConv(width, dim, bias=True),
     )
 
 
 class ConvolutionalAttentionBlock(nn.Module):
     """x + modulation(x), then x + feed_forward(norm(x)), on images `(B, H, W, c)`.
 
-    A sample of a training passes by a branch with the probability `drop`.
+    In training a sample skips a branch with the probability `drop`.
     """
 
     def __init__(self, dim: int, drop: float) -> None:
         super().__init__()
         self.attn = ConvolutionalModulation(dim)
-        self.dwffn = PreNorm(LayerNorm(dim, eps=1e-6), spread_feed_forward(dim))
+        self.dwffn = PreNorm(LayerNorm(dim, eps=1e-6), depthwise_feed_forward(dim))
         self.drop = drop
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to the same."""
-        x = x + self._pass(self.attn(x))
-        return x + self._pass(self.dwffn(x))
+        """Map `(B, H, W, c)` to the same shape."""
+        x = x + self._drop_path(self.attn(x))
+        return x + self._drop_path(self.dwffn(x))
 
-    def _pass(self, branch: Tensor) -> Tensor:
+    def _drop_path(self, branch: Tensor) -> Tensor:
         if not (self.training and self.drop):
             return branch
-        kept = torch.rand(len(branch), 1, 1, 1, device=branch.device) >= self.drop
-        return branch * kept.to(branch.dtype) / (1 - self.drop)
+        is_kept = torch.rand(len(branch), 1, 1, 1, device=branch.device) >= self.drop
+        # Dividing keeps the mean of the branch as it is in evaluation mode.
+        return branch * is_kept.to(branch.dtype) / (1 - self.drop)
 
 
-def blocks(dim: int, count: int, drop: float) -> nn.Sequential:
-    """Return blocks one after another; the last is passed by with probability `drop`."""
-    each = [drop] if count == 1 else [drop * i / (count - 1) for i in range(count)]
-    row = (ConvolutionalAttentionBlock(dim, probability) for probability in each)
-    return in_order(blocks=nn.Sequential(*row))
+def make_blocks(dim: int, count: int, drop: float) -> nn.Sequential:
+    """Return blocks one after another; the probability of a skip grows from 0 to `drop`."""
+    probabilities = [drop] if count == 1 else [drop * i / (count - 1) for i in range(count)]
+    sequence = (ConvolutionalAttentionBlock(dim, probability) for probability in probabilities)
+    return named_sequence(blocks=nn.Sequential(*sequence))
 
 
 class ConvolutionalTransformer(UNet):
-    """A U-Net of convolutional attention, told the noise level by one more channel.
+    """A U-Net of convolutional attention; one more input channel holds the noise level.
 
-    Any height and width: reflected to a multiple of 16, and cropped.
+    Height and width are free: images are mirrored to a multiple of 16, and the result is cropped.
 
     Source: Wang et al., arXiv 2023, figure 3.
     """
@@ -100,14 +108,14 @@ class ConvolutionalTransformer(UNet):
         super().__init__()
 
         def block(scale: int) -> nn.Sequential:
-            count, most = (3, drop_bottom) if scale == SCALES - 1 else (1, drop)
-            return blocks(bands << scale, count, most)
+            count, drop_probability = (3, drop_bottom) if scale == SCALES - 1 else (1, drop)
+            return make_blocks(bands << scale, count, drop_probability)
 
         def edge(inputs: int, outputs: int) -> nn.Sequential:
-            return nn.Sequential(CONV3(inputs, outputs))
+            return nn.Sequential(CONV_3X3(inputs, outputs))
 
         self.build(bands, SCALES - 1, block, bands + 1, edge)
-        draw_narrow(self, nn.Linear)
+        init_truncated_normal(self, nn.Linear)
 
     def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
         """Denoise `(B, C, H, W)`; sigma `(B, 1, 1, 1)` is the noise level of each sample."""
@@ -115,7 +123,7 @@ class ConvolutionalTransformer(UNet):
         def restore(z: Tensor) -> Tensor:
             return self.pass_through(torch.cat((z, level_plane(sigma, z)), -1))
 
-        return padded(restore, x, MULTIPLE)
+        return apply_padded(restore, x, MULTIPLE)
 
 
 @register_model("saunet_1stg", stages=1)
@@ -124,7 +132,7 @@ class ConvolutionalTransformer(UNet):
 @register_model("saunet_5stg", stages=5)
 @register_model("saunet_9stg", stages=9)
 @register_model("saunet_13stg", stages=13)
-class SAUNet(Unrolled):
+class SAUNet(UnrolledNetwork):
     """Unrolled ADMM with a learned step γ_i of the multiplier.
 
         v = (x − u) + Aᵀ(AAᵀ + α_i I)⁻¹(y − A(x − u)),   x ← CMFormer_i(v + u, β_i)
@@ -133,12 +141,12 @@ class SAUNet(Unrolled):
     α and β of every stage are estimated from y and the mask.
 
     Args:
-        bands: as of `Unrolled`.
-        stages: as of `Unrolled`.
-        checkpointing: as of `Unrolled`.
-        drop: probability that a sample of a training passes by a branch of a denoiser.
-        drop_bottom: the same at the lowest resolution, reached at its last block. Published for 1,
-            2, 3, 5, 9, 13 stages: drop 0, .1, .1, .1, 0, .1, drop_bottom 0, .1, .2, .2, .3, .2.
+        bands: see `UnrolledNetwork`.
+        stages: see `UnrolledNetwork`.
+        checkpointing: see `UnrolledNetwork`.
+        drop: probability in training that a sample skips a branch of a denoiser.
+        drop_bottom: that probability in the last block of the lowest resolution. For 1, 2, 3, 5, 9,
+            13 stages the authors used drop 0, .1, .1, .1, 0, .1, drop_bottom 0, .1, .2, .2, .3, .2.
 
     Raises:
         ValueError: a count below 1, or a probability outside of [0, 1).
@@ -169,15 +177,16 @@ class SAUNet(Unrolled):
         )
 
     def recover(self, y: Tensor, system: Camera) -> Tensor:
-        """Reconstruct where `system.axis` is -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
-        wide = Wide(system)
-        guess = mix_measurement(self.fution, y, moved_masks(y, system), system, 2 / self.bands)
-        alpha, beta = self.para_estimator(guess)
-        x = roll_bands(guess, [-shift for shift in offsets(system)])
+        """Reconstruct from a camera with axis -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
+        camera = CroppingCamera(system)
+        initial = mix_measurement(self.fution, y, moved_masks(y, system), system, 2 / self.bands)
+        alpha, beta = self.para_estimator(initial)
+        x = roll_bands(initial, [-shift for shift in column_offsets(system)])
         dual: float | Tensor = 0.0
         for i, denoiser in enumerate(self.denoisers):
-            v = wide.data_step(x - dual, y, alpha[:, i, 0, 0])
+            v = camera.data_step(x - dual, y, alpha[:, i, 0, 0])
             x = partial(self.compute, denoiser)(v + dual, beta[:, i : i + 1])
+            # The multiplier of the last stage would not be used.
             if i < self.stages - 1:
                 dual = dual + self.gamma[i] * (v - x)
-        return x[..., : wide.width]
+        return x[..., : camera.width]

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cassi.models.grid import Camera, band_masks, initial_cube
-from cassi.models.layers import check_counts, in_order, pad_to_multiple
+from cassi.models.layers import check_counts, named_sequence, pad_to_multiple
 from cassi.models.network import Network
 from cassi.models.registry import register_model
 
@@ -19,7 +19,7 @@ Pair = tuple[int, int]
 def conv_block(
     inputs: int, outputs: int, kernel: int | Pair, stride: int | Pair = 1, padding: int | Pair = 0
 ) -> nn.Sequential:
-    """Convolution, batch normalization, ReLU."""
+    """Return a convolution, a batch normalization and a ReLU."""
     return nn.Sequential(
         nn.Conv2d(inputs, outputs, kernel, stride, padding),
         nn.BatchNorm2d(outputs),
@@ -27,16 +27,16 @@ def conv_block(
     )
 
 
-def projection(inputs: int, outputs: int) -> nn.Sequential:
-    """1×1 convolution and batch normalization."""
+def pointwise_batch_norm(inputs: int, outputs: int) -> nn.Sequential:
+    """Return a 1×1 convolution and a batch normalization."""
     return nn.Sequential(nn.Conv2d(inputs, outputs, 1, bias=False), nn.BatchNorm2d(outputs))
 
 
 class SpatialFeatures(nn.Module):
-    """A vector for each row (or column) and head.
+    """A feature vector for each row of an image and each head.
 
-    The linear layer spans the whole of the other axis. An image of another size than it was made
-    for is interpolated along that axis.
+    Its linear layer spans all columns, so an image with another number of columns than `length` is
+    interpolated along them. For features of columns the caller transposes the image.
     """
 
     def __init__(self, channels: int, heads: int, length: int, outputs: int, level: int) -> None:
@@ -58,7 +58,7 @@ class SpatialFeatures(nn.Module):
 
 
 class SpectralFeatures(nn.Module):
-    """A vector for each channel and head, from the whole image, interpolated to a fixed size."""
+    """A feature vector for each channel and head; the image is interpolated to a fixed size."""
 
     def __init__(self, channels: int, heads: int, size: Pair, outputs: int) -> None:
         super().__init__()
@@ -77,8 +77,8 @@ class SpectralFeatures(nn.Module):
         return self.fully(features.flatten(2))
 
 
-def neighbours(count: int) -> Tensor:
-    """Return how near channels are to each other, a raised cosine: `(1, count, count)`."""
+def neighbour_bias(count: int) -> Tensor:
+    """Return a raised cosine of the distance between two channels: `(1, count, count)`."""
     index = torch.arange(count, dtype=torch.float64)
     distance = (index[:, None] - index) / max(count - 1, 1)
     return ((torch.cos(distance * math.pi) + 1) / 2).float().unsqueeze(0)
@@ -87,11 +87,16 @@ def neighbours(count: int) -> Tensor:
 class TripleAttention(nn.Module):
     """Attention over rows, then columns, then channels, each of several heads.
 
-    With V a head's value, out = γ Σ_heads W_h (A_rows V A_columnsᵀ) A_channelsᵀ + x.
+    With V the values of a head, out = γ Σ_heads W_h (A_rows V A_columnsᵀ) A_channelsᵀ + x.
 
-    `size` is that which the linear layers are made for, `dims` the length of the vectors of rows
-    and columns, and of channels; rows and columns are halved `level` times before they attend to
-    each other, and neighbouring channels are favoured where they are `near`.
+    Args:
+        inputs: channels of the input.
+        outputs: channels of the output.
+        size: height and width that the linear layers are made for.
+        dims: length of the feature vectors of rows and columns, and of those of channels.
+        level: number of halvings of the image before rows and columns attend.
+        favours_neighbours: whether a bias favours neighbouring channels.
+        heads: number of heads.
 
     Source: Meng, Ma, Yuan, "End-to-end low cost compressive spectral imaging with spatial-spectral
     self-attention", ECCV 2020, section 4.2.
@@ -104,7 +109,7 @@ class TripleAttention(nn.Module):
         size: Pair,
         dims: Pair,
         level: int,
-        near: bool = False,
+        favours_neighbours: bool = False,
         heads: int = 8,
     ) -> None:
         super().__init__()
@@ -112,8 +117,8 @@ class TripleAttention(nn.Module):
         self.uSpatial = nn.Parameter(torch.tensor(float(dims[0])), requires_grad=False)
         self.uSpectral = nn.Parameter(torch.tensor(float(dims[1])), requires_grad=False)
         self.mask = self.attn_scale = None
-        if near:
-            self.mask = nn.Parameter(neighbours(outputs), requires_grad=False)
+        if favours_neighbours:
+            self.mask = nn.Parameter(neighbour_bias(outputs), requires_grad=False)
             self.attn_scale = nn.Parameter(torch.tensor(1.1), requires_grad=False)
         self.gamma = nn.Parameter(torch.tensor(1.0), requires_grad=False)
         self.down_sample = self.up_sample = None
@@ -125,44 +130,47 @@ class TripleAttention(nn.Module):
             self.up_sample = nn.ConvTranspose2d(widths[-1], outputs, 2**level, 2**level)
         rows, columns = (n // 4 for n in size)
         spectral = (rows - 3, columns - 3)
-        self.preproc = projection(inputs, outputs)
+        self.preproc = pointwise_batch_norm(inputs, outputs)
         self.query_x = SpatialFeatures(outputs, heads, columns, dims[0], level)
         self.query_y = SpatialFeatures(outputs, heads, rows, dims[0], level)
         self.query_lambda = SpectralFeatures(outputs, heads, spectral, dims[1])
         self.key_x = SpatialFeatures(outputs, heads, columns, dims[0], level)
         self.key_y = SpatialFeatures(outputs, heads, rows, dims[0], level)
         self.key_lambda = SpectralFeatures(outputs, heads, spectral, dims[1])
-        self.value = projection(outputs, heads * outputs)
+        self.value = pointwise_batch_norm(outputs, heads * outputs)
         self.aggregation = nn.Linear(heads * outputs, outputs)
 
     def forward(self, image: Tensor) -> Tensor:
         """Map `(B, inputs, H, W)` to `(B, outputs, H, W)`."""
         x = self.preproc(image)
         b, c, h, w = x.shape
-        turned = x.mT
-        along_x = attention(self.query_x(x), self.key_x(x), self.uSpatial)
-        along_y = attention(self.query_y(turned), self.key_y(turned), self.uSpatial)
+        transposed_x = x.mT
+        row_attention = attention(self.query_x(x), self.key_x(x), self.uSpatial)
+        column_attention = attention(
+            self.query_y(transposed_x), self.key_y(transposed_x), self.uSpatial
+        )
         query, key = (
             features.unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for features in (self.query_lambda(x), self.key_lambda(x))
         )
-        between = attention(query, key, self.uSpectral)  # (B, heads, C, C)
+        band_attention = attention(query, key, self.uSpectral)  # (B, heads, C, C)
         if self.mask is not None and self.attn_scale is not None:
-            between = (between + self.mask) / torch.sqrt(self.attn_scale)
+            band_attention = (band_attention + self.mask) / torch.sqrt(self.attn_scale)
 
         value = self.value(x).unflatten(1, (self.heads, c)).flatten(0, 1)  # (B·heads, C, H, W)
         if self.down_sample is not None:
             value = self.down_sample(value)
-        value = torch.einsum("nxp,ncpw->ncxw", along_x.flatten(0, 1), value)
-        value = torch.einsum("nyq,nchq->nchy", along_y.flatten(0, 1), value)
+        value = torch.einsum("nxp,ncpw->ncxw", row_attention.flatten(0, 1), value)
+        value = torch.einsum("nyq,nchq->nchy", column_attention.flatten(0, 1), value)
         if self.up_sample is not None:
             value = self.up_sample(value)
-        # Channels attend and heads are joined by one matrix per head: both are linear in V.
+        # The attention among channels and the sum over heads are both linear in V, so they are one
+        # matrix product.
         weight = self.aggregation.weight.unflatten(-1, (self.heads, c))  # (C, heads, C)
-        joined = torch.einsum("bhij,ohi->bohj", between, weight).flatten(2)  # (B, C, heads·C)
+        mixture = torch.einsum("bhij,ohi->bohj", band_attention, weight).flatten(2)  # (B, C, h·C)
         value = value.reshape(b, self.heads * c, h * w)
-        out = (joined @ value).view(b, c, h, w) + self.aggregation.bias.view(-1, 1, 1)
-        return self.gamma * out + x
+        result = (mixture @ value).view(b, c, h, w) + self.aggregation.bias.view(-1, 1, 1)
+        return self.gamma * result + x
 
 
 def attention(query: Tensor, key: Tensor, scale: Tensor) -> Tensor:
@@ -171,15 +179,16 @@ def attention(query: Tensor, key: Tensor, scale: Tensor) -> Tensor:
 
 
 def plain_block(inputs: int, outputs: int) -> nn.Sequential:
-    """3×3 convolution and ReLU."""
+    """Return a 3×3 convolution and a ReLU."""
     return nn.Sequential(nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU(inplace=True))
 
 
 class Res2Net(nn.Module):
-    """Groups of channels, each convolved after the one before was added.
+    """Groups of channels; to each group the result of the group before is added, then convolved.
 
-    Source: Gao et al., "Res2Net: a new multi-scale backbone architecture", TPAMI 2021; as in TSA-
-    Net the last group passes by and there is no skip.
+    As in TSA-Net, the last group is not convolved, and there is no skip connection.
+
+    Source: Gao et al., "Res2Net: a new multi-scale backbone architecture", TPAMI 2021.
     """
 
     def __init__(self, channels: int, width: int, scale: int = 4) -> None:
@@ -194,23 +203,25 @@ class Res2Net(nn.Module):
         self.bn_end = nn.BatchNorm2d(channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, C, H, W)` to the same."""
-        *groups, last = self.bn_init(self.conv_init(x)).relu_().chunk(len(self.convs) + 1, 1)
-        done: list[Tensor] = []
+        """Map `(B, C, H, W)` to the same shape."""
+        *groups, unchanged_group = (
+            self.bn_init(self.conv_init(x)).relu_().chunk(len(self.convs) + 1, 1)
+        )
+        outputs: list[Tensor] = []
         for group, conv, norm in zip(groups, self.convs, self.bns, strict=True):
-            done.append(norm(conv(done[-1] + group if done else group)).relu_())
-        return self.bn_end(self.conv_end(torch.cat((*done, last), 1)))
+            outputs.append(norm(conv(outputs[-1] + group if outputs else group)).relu_())
+        return self.bn_end(self.conv_end(torch.cat((*outputs, unchanged_group), 1)))
 
 
-def encoder(inputs: int, outputs: int, deep: bool) -> nn.Sequential:
-    """Return two layers; the second is a Res2Net where the image is small."""
-    first = plain_block(inputs, outputs)
-    second = Res2Net(outputs, outputs // 4) if deep else plain_block(outputs, outputs)
-    return in_order(layer1=first, layer2=second)
+def make_encoder(inputs: int, outputs: int, is_deep: bool) -> nn.Sequential:
+    """Return two layers; with `is_deep` the second is a Res2Net."""
+    first_layer = plain_block(inputs, outputs)
+    second_layer = Res2Net(outputs, outputs // 4) if is_deep else plain_block(outputs, outputs)
+    return named_sequence(layer1=first_layer, layer2=second_layer)
 
 
 class Decoder(nn.Module):
-    """Twice the pixels, joined with what the encoder passed by."""
+    """Upsample features and fuse them with those of the encoder."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -220,17 +231,18 @@ class Decoder(nn.Module):
         self.layer2 = Res2Net(2 * outputs, outputs // 2)
         self.layer3 = plain_block(2 * outputs, outputs)
 
-    def forward(self, x: Tensor, passed: Tensor) -> Tensor:
+    def forward(self, x: Tensor, skip: Tensor) -> Tensor:
         """Map `(B, inputs, H/2, W/2)` and `(B, outputs, H, W)` to `(B, outputs, H, W)`."""
-        return self.layer3(self.layer2(torch.cat((self.layer1(x), passed), 1)))
+        return self.layer3(self.layer2(torch.cat((self.layer1(x), skip), 1)))
 
 
 @register_model("tsa_net")
 class TSANet(Network):
     """The network with triple attention, with the published names of weights.
 
-    It is given the first cube times the mask. Its linear layers span whole rows, columns and
-    images: for other sizes than `size` their inputs are interpolated, which wants training anew.
+    Its input is the initial cube times the mask. Its linear layers span whole rows, columns and
+    images. For images of another size than `size` their inputs are interpolated; train it again
+    then.
 
     Args:
         bands: number C of bands.
@@ -243,23 +255,24 @@ class TSANet(Network):
     self-attention", ECCV 2020.
     """
 
-    least, multiple = 64, 16
-    """Smallest image on which a 5×5 convolution fits twice at a quarter of the size."""
+    min_side, multiple = 64, 16
+    """Fewest rows and columns, and their divisor. Two 5×5 convolutions with stride 2 fit into a
+    quarter of 64 pixels."""
 
     def __init__(self, bands: int = 28, size: Pair = (256, 256)) -> None:
         super().__init__(bands)
         size = cast(Pair, tuple(size))
         check_counts("TSANet", height=size[0], width=size[1])
-        if min(size) < self.least or size[0] % self.multiple or size[1] % self.multiple:
+        if min(size) < self.min_side or size[0] % self.multiple or size[1] % self.multiple:
             raise ValueError(
-                f"TSANet size: expected multiples of {self.multiple}, at least {self.least}, "
+                f"TSANet size: expected multiples of {self.multiple}, at least {self.min_side}, "
                 f"got {size}"
             )
         half, quarter = ((size[0] // n, size[1] // n) for n in (2, 4))
-        self.tconv_down1 = encoder(bands, 64, deep=False)
-        self.tconv_down2 = encoder(64, 128, deep=False)
-        self.tconv_down3 = encoder(128, 256, deep=True)
-        self.tconv_down4 = encoder(256, 512, deep=True)
+        self.tconv_down1 = make_encoder(bands, 64, is_deep=False)
+        self.tconv_down2 = make_encoder(64, 128, is_deep=False)
+        self.tconv_down3 = make_encoder(128, 256, is_deep=True)
+        self.tconv_down4 = make_encoder(256, 512, is_deep=True)
         self.bottom1 = plain_block(512, 1024)
         self.bottom2 = plain_block(1024, 1024)
         self.tconv_up4 = Decoder(1024, 512)
@@ -268,14 +281,16 @@ class TSANet(Network):
         self.tconv_up2 = Decoder(256, 128)
         self.transform2 = TripleAttention(128, 128, half, (64, 40), level=1)
         self.tconv_up1 = Decoder(128, 64)
-        self.transform1 = TripleAttention(64, bands, size, (48, 30), level=2, near=True)
+        self.transform1 = TripleAttention(
+            64, bands, size, (48, 30), level=2, favours_neighbours=True
+        )
         self.conv_last = nn.Conv2d(bands, bands, 1)
 
     def recover(self, y: Tensor, system: Camera) -> Tensor:
         """Reconstruct: `(B, 1, H, W')` → `(B, C, H, W)`, in (0, 1)."""
         height, width = system.mask.shape[-2:]
         x = initial_cube(y, system) * band_masks(y, system)
-        x = pad_to_multiple(x, self.multiple, least=self.least)
+        x = pad_to_multiple(x, self.multiple, min_size=self.min_side)
         e1 = self.tconv_down1(x)
         e2 = self.tconv_down2(F.max_pool2d(e1, 2))
         e3 = self.tconv_down3(F.max_pool2d(e2, 2))
