@@ -37,7 +37,7 @@ from cassi.systems.masks import move_mask
 from cassi.uncertainty.error_model import NORMAL
 from cassi.viz import choose_points, exposure_of, save_bands, srgb
 from cassi.viz.color import cie_response
-from scripts.benchmarks.lab import FINE, Lab
+from scripts.benchmarks.lab import SUBPIXELS, Lab
 from scripts.benchmarks.spectral_video import WAVELENGTHS, first_sequence
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -202,7 +202,7 @@ def draw_guide() -> None:
 
 def draw_bench() -> None:
     """The bench of its guide: frames, reflectances, and spectra with error bars."""
-    lab = Lab.drawn(2)
+    lab = Lab.draw(2)
     with tempfile.TemporaryDirectory() as bench:
         filters = lab.filter_options(Path(bench))
         for words in (
@@ -233,7 +233,9 @@ def draw_bench() -> None:
     axes[4].set(title="reflectance, 90 %", box_aspect=1, aspect="auto")
     axes[4].set_axis_on()
     truth, _, known = bundled()
-    fine = FINE / max(FINE * a / b for a, b in zip(lab.shape, truth.shape[-2:], strict=True))
+    fine = SUBPIXELS / max(
+        SUBPIXELS * a / b for a, b in zip(lab.shape, truth.shape[-2:], strict=True)
+    )
     for number, (row, column) in enumerate(choose_points(cube.data[0], 2)):
         x, error = (each.data[0, :, row, column].numpy() for each in (cube, bars))
         there = truth[0, :, int((column + 0.5) * fine), int((row + 0.5) * fine)].numpy()
