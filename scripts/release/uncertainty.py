@@ -57,7 +57,7 @@ from cassi.uncertainty.features import BRIGHTNESS, NAMES, TEXTURE, Features
 from cassi.uncertainty.regions import shifted_errors
 from scripts.benchmarks.kinds import PANEL
 from scripts.benchmarks.tables import Table
-from scripts.docs.figures import show_shares
+from scripts.docs.figures import format_fractions
 from scripts.release.weights import BARS, EACH
 
 METHODS = ("auto", "pretrained", "gap_tv")
@@ -371,7 +371,7 @@ def scale(write: bool) -> None:
 
     factor = brentq(excess, 0.5, 2, xtol=1e-4)
     shares = [coverage(ratio / factor) for ratio in ratios]
-    print(f"times {factor:.3f}: {show_shares(shares)}")
+    print(f"times {factor:.3f}: {format_fractions(shares)}")
     if write:
         model.factors *= factor
         with safe_open(FILE, "pt") as file:
@@ -391,7 +391,7 @@ def print_coverage(parts: Sequence[Rows], sigmas: Sequence[Tensor]) -> None:
     for part, sigma in zip(parts, sigmas, strict=True):
         held.setdefault((part.method, part.kind), []).append(coverage(part.error / sigma))
     for (method, kind), shares in sorted(held.items()):
-        table.print(method, KINDS[kind], len(shares), show_shares(shares))
+        table.print(method, KINDS[kind], len(shares), format_fractions(shares))
 
 
 def fit_regions(parts: Sequence[Rows], models: Sequence[ErrorModel], whole: ErrorModel) -> None:

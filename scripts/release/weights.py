@@ -42,7 +42,7 @@ from cassi.models.load import create_model, read_card, save_model
 from cassi.models.pretrained import FILE, load_shipped
 from cassi.uncertainty import estimate, score
 from scripts.benchmarks.kinds import PANEL, Row, compare
-from scripts.docs.figures import show_shares
+from scripts.docs.figures import format_fractions
 
 BETTER, WORSE = 0.02, 0.25
 """dB: on average at least so much better than the weights of the package, nowhere more than so much
@@ -129,7 +129,7 @@ def find_faults(rows: Rows, bars: Mapping[str, list[float]]) -> list[str]:
     every = [share for shares in bars.values() for share in shares]
     for name, shares in bars.items():
         if not all(EACH[0] <= share <= EACH[1] for share in shares):
-            faults.append(f"error bars, {name}: {show_shares(shares)}")
+            faults.append(f"error bars, {name}: {format_fractions(shares)}")
     if every and not ON_AVERAGE[0] <= mean(every) <= ON_AVERAGE[1]:
         faults.append(f"error bars, mean of all: {100 * mean(every):.1f} %")
     return faults
@@ -172,7 +172,7 @@ def main() -> None:
     for name in BARS:
         if name not in bars:
             kept.note("bars", name, measure_bars(PANEL[name], methods[last]))
-        print(f"error bars, {name}: {show_shares(bars[name])}", flush=True)
+        print(f"error bars, {name}: {format_fractions(bars[name])}", flush=True)
     faults = find_faults(rows, bars)
     card = {"card": make_card(rows, bars, faults)}
     (arguments.out / "card.json").write_text(json.dumps(card, indent=1), encoding="utf-8")
