@@ -56,16 +56,16 @@ from scripts.benchmarks.tables import Parser, Table, data_folder
 
 BANDS = 28
 NO_AUGMENTATION = Augment(flip=False, rotate=False, splice=0.0, scale=(0.5, 0.5))
+# Kinds that begin with a recorded scene, and its augmentation.
 RECORDED_KINDS = {
     "scenes": NO_AUGMENTATION,
     "other light": Augment(**{**vars(NO_AUGMENTATION), "illumination": 0.6}),
     "lifted": Augment(**{**vars(NO_AUGMENTATION), "lift": 1.0}),
 }
-"""Kinds that begin with a recorded scene, and its augmentation."""
 KINDS = (*RECORDED_KINDS, *PATTERNS, "narrow lights", "metamers", "page", "laser")
 
+# Truth `(1, C, H, W)` or None, measurement, and the camera that methods get.
 Problem = tuple[Tensor | None, Tensor, Any]
-"""Truth `(1, C, H, W)` or None, measurement, and the camera that methods get."""
 
 
 class Row(NamedTuple):
@@ -147,6 +147,7 @@ def _camera(mask: str = "tsa/mask.mat", *noise: float, **settings: Any) -> Row:
     return Row("scenes", mask, noise=noise or (None,), **settings)
 
 
+# The rows by name.
 PANEL: dict[str, Row] = {
     **{kind: Row(kind, noise=(None, 35.0), scenes=4, size=128) for kind in KINDS},
     "TSA mask": _camera(),
@@ -174,7 +175,6 @@ PANEL: dict[str, Row] = {
     "capture of TSA": Row("tsa_real/scene1"),
     "capture of the endomicroscope": Row("smem/resolution_target"),
 }
-"""The rows by name."""
 
 
 def draw_scene(kind: str, k: int, size: int, random: Generator) -> Tensor:

@@ -25,19 +25,19 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, conv2d, interpolate, pad
 
+# Samples per pixel, in both directions.
 SUBPIXELS = 4
-"""Samples per pixel, in both directions."""
+# Cameras have one of these. With 1, light comes in lines, as most simulations have it; with 4, the
+# light is broadband, as real light is.
 WAVELENGTHS_PER_BAND = (1, 4)
-"""Cameras have one of these. With 1, light comes in lines, as most simulations have it; with 4, the
-light is broadband, as real light is."""
 BANDS = 18
+# Wavelengths of the first and the last band.
 BAND_RANGE_NM = (455.0, 645.0)
-"""Wavelengths of the first and the last band."""
+# Range that a filter lets through. From light in lines it selects a single line.
 FILTER_WIDTH_NM = 10.0
-"""Range that a filter lets through. From light in lines it selects a single line."""
 KINDS = ("binary", "DMD", "chrome", "grey")
+# A dark frame, a flat frame and a frame through a filter are means of so many frames.
 AVERAGED_FRAMES = 16
-"""A dark frame, a flat frame and a frame through a filter are means of so many frames."""
 
 
 @dataclass(frozen=True)

@@ -97,11 +97,10 @@ class Problem:
         return [slice(c * STEP, c * STEP + self.width) for c in range(self.bands)]
 
 
+# An implementation of the operators: forward(x, mask), adjoint(y, mask), data_step(v, y, mask), …
+#
+# Indices and kernels, which depend on neither cube nor measurement, are prepared before the timing.
 Form = dict[str, Callable[..., Tensor]]
-"""An implementation of the operators: forward(x, mask), adjoint(y, mask), data_step(v, y, mask), …
-
-Indices and kernels, which depend on neither cube nor measurement, are prepared before the timing.
-"""
 
 
 def ours(p: Problem) -> Form:
@@ -484,13 +483,13 @@ WORKLOADS: dict[str, Callable[[Settings], Iterator[Group]]] = {
     workload.__name__: workload
     for workload in (memory, operators, tv, iteration, original, cameras, python, deepinv)
 }
+# Default shapes of a workload; the others take one cube.
 SHAPES: dict[str, list[Shape]] = {
     "memory": [(16, *CUBE)],
     "operators": [(4, *CUBE)],
     "original": [(16, *CUBE), (1, 512, *CUBE[1:])],
     "python": [(1, 4, 8, 8)],
 }
-"""Default shapes of a workload; the others take one cube."""
 
 COLUMNS = ("workload", "case", "operator", "implementation", "ms", "ratio")
 

@@ -39,16 +39,16 @@ from scripts.benchmarks.lab import Lab, read_scene
 from scripts.benchmarks.tables import Parser, Table, data_folder
 
 SIGMAS_OF_90_PERCENT = 1.645
+# Pixels of a patch.
 PATCH_SIDE = 16
-"""Pixels of a patch."""
+# Row and column of the coloured, the white and the grey patch, in the camera's field.
 PATCH_CORNERS = ((64, 40), (64, 64), (64, 88))
-"""Row and column of the coloured, the white and the grey patch, in the camera's field."""
+# Reflectances.
 GREY, WHITE = 0.5, 0.9
-"""Reflectances."""
+# Unused pixels at every side of a patch, since a patch may lie between the pixels of a cube.
 PATCH_MARGIN = 3
-"""Unused pixels at every side of a patch, since a patch may lie between the pixels of a cube."""
+# Reflectance of the coloured patch in blue and in red. The seed of a camera chooses one pair.
 COLOUR_LEVELS = ((0.15, 0.75), (0.70, 0.10), (0.30, 0.65))
-"""Reflectance of the coloured patch in blue and in red. The seed of a camera chooses one pair."""
 
 
 def add_patches(

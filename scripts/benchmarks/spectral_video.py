@@ -24,8 +24,8 @@ from cassi.data.scenes import find_scenes
 from scripts.benchmarks.tables import Parser, Table, data_folder
 
 SIZE, BANDS, STEP = 256, 28, 2
+# Nanometres, for colours.
 WAVELENGTHS = np.linspace(450, 650, BANDS)
-"""Nanometres, for colours."""
 
 
 def draw_sequence(cube: Tensor, disc_cube: Tensor, frames: int = 16) -> Tensor:

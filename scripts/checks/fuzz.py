@@ -177,6 +177,7 @@ FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 INTEGERS = (0, -1, 1, 2, 3, -7, 1000, *(s * (1 << b) for b in (31, 40, 62) for s in (1, -1)))
 PUBLIC = [name for name in ops.__all__ if name not in ("assert_memory_format", "backend")]
 FLAGS = ("channels_last", "per_sample", "per_band", "need_mask", "need_rho", "rectify")
+# Arguments by their shape: OPERATOR.ARGUMENT where a name means something else for one of them.
 SHAPES = {
     "BCHW": "x v grad image",
     "BKHD": "y r",
@@ -195,7 +196,6 @@ SHAPES = {
     "RC33": "convolve3x3.weight",
     "R": "bias",
 }
-"""Arguments by their shape: OPERATOR.ARGUMENT where a name means something else for one of them."""
 
 
 @dataclass

@@ -33,8 +33,8 @@ from cassi.priors.weights import read_file
 from cassi.systems import Curve
 
 MAX_SECONDS, MAX_MEGABYTES = 20, 1000
+# Value of all files outside of the folder, which must not be read.
 SECRET = 123.5
-"""Value of all files outside of the folder, which must not be read."""
 
 
 def _secret(folder: Path, name: str) -> Path:
@@ -559,12 +559,12 @@ def weights_of_header_text(folder: Path) -> Path:
     return folder / "a.safetensors"
 
 
+# Readers of files that hold no array, by suffix.
 LOADERS: dict[str, Callable[[Path], object]] = {
     ".csv": lambda path: Curve(file=str(path)),
     ".yaml": load_camera,
     ".safetensors": read_file,
 }
-"""Readers of files that hold no array, by suffix."""
 MAKERS: tuple[Callable[[Path], Path | str], ...] = (
     *(netcdf_variables, npz_axes, mat_text, zarr_zstd, zarr_gzip, zarr_zlib, zarr_zero, zarr_pipe),
     *(zarr_pipe_link, zarr_link, zarr_link_of_folder, tiff_strips, tiff_ndtiff, hdf5_filter),
@@ -575,10 +575,10 @@ MAKERS: tuple[Callable[[Path], Path | str], ...] = (
     *(link_to_itself, own_memory, standard_input, folder_as_file, curve_of_one_line),
     *(camera_of_laughs, weights_of_header, weights_of_header_text),
 )
+# Files of two axes, which are read as masks.
 MASKS = (bundled_path, tiff_ndtiff, tiff_strips, tiff_jpeg2000)
-"""Files of two axes, which are read as masks."""
+# Files that are read, but without the part that would harm.
 HARMLESS = ("mat_text", "tiff_ndtiff")
-"""Files that are read, but without the part that would harm."""
 
 
 def find_fault(make: Callable[[Path], Path | str], root: Path) -> tuple[str, float, str]:

@@ -169,6 +169,7 @@ def _check_page(file: Path) -> None:
         raise ValueError("it is cut")
 
 
+# Functions that read a final file completely, by suffix.
 CHECKS: dict[str, Callable[[Path], object]] = {
     ".json": lambda file: json.loads(file.read_text()),
     ".sqlite": _check_store,
@@ -184,7 +185,6 @@ CHECKS: dict[str, Callable[[Path], object]] = {
     ".pt": check_archive,
     **dict.fromkeys((".md", ".tex", ".bin", ".drawn", ""), Path.read_bytes),
 }
-"""Functions that read a final file completely, by suffix."""
 
 
 def final_files(folder: Path) -> Iterator[Path]:

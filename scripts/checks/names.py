@@ -25,6 +25,7 @@ WORDS.read(Path(__file__).with_name("vague_names.txt"), encoding="utf-8")
 PARTICIPLES, VAGUE, NOUNS, TERMS = (
     frozenset(" ".join(WORDS[section]).split()) for section in WORDS.sections()
 )
+# Pairs of a public function or class and a parameter. Users may name it, so it cannot change.
 PUBLIC = frozenset(
     (name.rpartition(".")[2], parameter)
     for name, parameters in re.findall(
@@ -32,7 +33,6 @@ PUBLIC = frozenset(
     )
     for parameter in re.findall(r"(\w+)=?(?:,|$)", parameters)
 )
-"""Pairs of a public function or class and a parameter. Users may name it, so it cannot change."""
 
 
 def is_vague(name: str) -> bool:

@@ -22,8 +22,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+# Longer functions are listed, outside of networks of the literature.
 MAX_FUNCTION_LINES = 60
-"""Longer functions are listed, outside of networks of the literature."""
 KINDS = ("code", "docstring", "comment", "blank")
 # Reconstructs by a Python call or by the command, and prints the number of modules of the package
 # that this loads, and their lines.

@@ -16,8 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+# The oldest torch, 2.11; the same as in CMakeLists.txt.
 TARGET = "-DTORCH_TARGET_VERSION=0x020b000000000000"
-"""The oldest torch, 2.11; the same as in CMakeLists.txt."""
 
 
 def make_commands(headers: Path, compiler: str) -> dict[str, list[str]]:

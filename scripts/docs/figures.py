@@ -37,6 +37,7 @@ PUBLISHED_FIGURES = yaml.safe_load(
 CASES: Any = OmegaConf.to_container(
     OmegaConf.load(ROOT / "conf/benchmark/leaderboard.yaml").benchmark.cases
 )
+# Condition → heading of its column. SSIM, SAM and seconds are shown for the first one.
 CONDITIONS = {
     "grey": "grey mask",
     "grey, 30 dB": "grey mask, 30 dB",
@@ -46,11 +47,12 @@ CONDITIONS = {
     "InverseNet III": "III",
     "InverseNet IV": "IV",
 }
-"""Condition → heading of its column. SSIM, SAM and seconds are shown for the first one."""
+# Training data of the weights of a method; solvers have none.
 TRAINING_DATA = {"pretrained": "20 CAVE scenes"}
-"""Training data of the weights of a method; solvers have none."""
 MISSING = "–"
 Figures = dict[str, Any]
+# Page → parts of it, with figures as fields of `str.format`. The format `s` of a figure is that of
+# `f` without the zero before the point.
 QUOTES: dict[str, tuple[str, ...]] = {
     "README.md": (
         "any camera | {tsa.auto[0]:.1f} dB",
@@ -94,9 +96,6 @@ QUOTES: dict[str, tuple[str, ...]] = {
     ),
     "docs/reference/networks.md": ("on a CPU with {networks[threads]:.0f} threads",),
 }
-"""Page → parts of it, with figures as fields of `str.format`. The format `s` of a figure is that of
-`f` without the zero before the point.
-"""
 FIELD = re.compile(r"\{[^}]*\}")
 
 
@@ -377,6 +376,7 @@ def format_table(columns: list[str], rows: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+# Functions that return a table, by the name of the table on its page.
 TABLES: dict[str, Callable[[Figures], str]] = {
     "leaderboard": make_leaderboard,
     "videos": make_videos,
@@ -387,7 +387,6 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "gains by camera": lambda figures: make_gains(figures, False),
     "error bars": make_bars,
 }
-"""Functions that return a table, by the name of the table on its page."""
 PAGES = (
     *QUOTES,
     *("docs/reference/leaderboard.md", "docs/reference/model-card.md"),

@@ -375,8 +375,8 @@ DRAW: dict[str, Callable[[], None]] = {
     "spectral_video": draw_video,
     **{name: partial(draw_snapshots, name) for name in SNAPSHOTS},
 }
+# Picture → folder of $CASSI_DATA with its data.
 DATA_FOLDERS = {"spectral_video": "cave_test", **{name: row[0] for name, row in SNAPSHOTS.items()}}
-"""Picture → folder of $CASSI_DATA with its data."""
 
 
 def main() -> None:

@@ -28,8 +28,8 @@ from scripts.benchmarks.spectral_video import STEP, WAVELENGTHS, first_sequence
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "gallery"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+# Number of frames after which the screenshot of cassi-live is taken.
 FRAMES = 8
-"""Number of frames after which the screenshot of cassi-live is taken."""
 # Returns the picture that the report has drawn last.
 LAST_PICTURE = "() => document.querySelector('.frame > canvas').toDataURL('image/jpeg', 0.3)"
 

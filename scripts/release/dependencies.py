@@ -11,11 +11,11 @@ import sys
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
+# Limit of all packages together, on disk.
 MAX_MEGABYTES = 120
-"""Limit of all packages together, on disk."""
 BASE_PACKAGES = ("torch", "numpy", "scipy")
+# The MPL of tqdm is not refused: it only covers changes of tqdm's own files.
 COPYLEFT = re.compile(r"GPL|EUPL|CeCILL|CC-BY-SA|OSL|European Union|Affero|General Public", re.I)
-"""The MPL of tqdm is not refused: it only covers changes of tqdm's own files."""
 
 
 def requirements(name: str, packages: dict[str, Distribution]) -> dict[str, Distribution]:

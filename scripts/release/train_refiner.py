@@ -50,26 +50,26 @@ from cassi.solvers.statistics import damped_schedule, signal_level
 from cassi.training import LogRMSE
 from cassi.training.module import combine_seeds, merge_bands
 
+# Numbers of bands that the batches take in turn.
 BANDS = (28, 28, 14, 28, 20)
-"""Numbers of bands that the batches take in turn."""
 NOISELESS = (1, 55, 90)
+# Cameras that the batches take in turn: 1 if ideal, 0 for a twin; the least and largest SNR, dB.
 CAMERAS = (NOISELESS, (1, 33, 55), (0, 55, 90), NOISELESS, (1, 27, 33), NOISELESS, (1, 40, 60))
-"""Cameras that the batches take in turn: 1 if ideal, 0 for a twin; the least and largest SNR, dB."""
+# Fraction of synthetic scenes.
 SYNTHETIC_FRACTION = 0.35
-"""Fraction of synthetic scenes."""
+# Batches of more noise, relative to the root mean square of y, are left out.
 MAX_NOISE = 0.06
-"""Batches of more noise, relative to the root mean square of y, are left out."""
+# Largest fraction of `seconds` for making batches, counted from the first batch on.
 MAX_GATHER_FRACTION = 0.25
-"""Largest fraction of `seconds` for making batches, counted from the first batch on."""
+# Shorter side of the scenes, pixels.
 MIN_SCENE_SIDE = 512
-"""Shorter side of the scenes, pixels."""
 
 
 LOSS = LogRMSE()
+# With fewer the network would learn the batches by heart.
 MIN_BATCHES = 20
-"""With fewer the network would learn the batches by heart."""
+# Batches that are not trained with; the gain on them is printed.
 VALIDATION_BATCHES = 4
-"""Batches that are not trained with; the gain on them is printed."""
 
 
 @dataclass

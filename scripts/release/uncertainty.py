@@ -64,6 +64,7 @@ from scripts.release.weights import BAR_ROWS, FRAME_COVERAGE
 
 METHODS = ("auto", "pretrained", "gap_tv")
 TABLE, SHIFTED, NOISY, BINARY, NARROW, FULL, ANY, ANY_SHIFTED = range(8)
+# Kinds of cameras and noise, first that of the published tables.
 KINDS = {
     TABLE: "nominal",
     SHIFTED: "mask moved",
@@ -74,23 +75,21 @@ KINDS = {
     ANY: "any camera",
     ANY_SHIFTED: "any, mask moved",
 }
-"""Kinds of cameras and noise, first that of the published tables."""
+# Columns of a frame, and the fewest lines of a frame of any camera.
 COLUMNS, MIN_LINES = 256, 96
-"""Columns of a frame, and the fewest lines of a frame of any camera."""
+# Lines of a frame. The result of `auto` depends on how much of the scene a frame shows, that of a
+# network hardly.
 LINES = {"auto": COLUMNS, "pretrained": COLUMNS // 2, "gap_tv": COLUMNS}
-"""Lines of a frame. The result of `auto` depends on how much of the scene a frame shows, that of a
-network hardly.
-"""
 FOLDS = 5
+# Quantiles that are the ends of the range of a feature.
 FEATURE_RANGE = (0.001, 0.999)
-"""Quantiles that are the ends of the range of a feature."""
+# Regions of each size, in every third reconstruction, whose means are compared with the truth.
 REGIONS_PER_SIZE = 2
-"""Regions of each size, in every third reconstruction, whose means are compared with the truth."""
+# Values of each reconstruction that the regression is trained with, and the number of bands that
+# they come from.
 SAMPLES, BANDS = 6000, 10
-"""Values of each reconstruction that the regression is trained with, and the number of bands that
-they come from."""
+# Degrees of freedom of Student's t distribution, the model of errors: their tails are heavy.
 DEGREES = 4.0
-"""Degrees of freedom of Student's t distribution, the model of errors: their tails are heavy."""
 
 
 @dataclass(frozen=True)

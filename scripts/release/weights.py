@@ -44,10 +44,11 @@ from cassi.uncertainty import estimate, score
 from scripts.benchmarks.kinds import PANEL, Row, compare
 from scripts.docs.figures import format_fractions
 
+# Relative to the weights of the package: the least mean gain, and the largest loss in a row.
 MIN_MEAN_GAIN_DB, MAX_LOSS_DB = 0.02, 0.25
-"""Relative to the weights of the package: the least mean gain, and the largest loss in a row."""
+# Largest loss in a row relative to `auto`, which needs no training.
 MAX_BELOW_AUTO_DB = 0.1
-"""Largest loss in a row relative to `auto`, which needs no training."""
+# Rows whose error bars are tested.
 BAR_ROWS = (
     "TSA mask",
     "TSA mask, 30 dB",
@@ -56,12 +57,11 @@ BAR_ROWS = (
     "16 bands",
     "step -3",
 )
-"""Rows whose error bars are tested."""
+# Allowed fractions of the values that 90 % intervals hold: in the mean, and for each frame.
 MEAN_COVERAGE, FRAME_COVERAGE = (0.88, 0.92), (0.83, 0.96)
-"""Allowed fractions of the values that 90 % intervals hold: in the mean, and for each frame."""
 
+# Row → method → dB.
 Rows = dict[str, dict[str, float]]
-"""Row → method → dB."""
 
 
 def make_methods(path: Path) -> dict[str, Any]:
