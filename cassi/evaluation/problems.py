@@ -86,7 +86,8 @@ def make_problem(
             f"and camera say, got {tuple(y.shape[1:])}"
         )
     # Methods get more than the frame, and the digest must tell problems of equal frames apart: a
-    # method may know the true camera of a twin, and uses light, bad pixels and guide.
+    # method may know the true camera of a twin, and uses the kind of light, bad pixels and guide.
+    # A part without a value adds nothing, so that records of problems without it stay valid.
     digest_parts: list[object] = [] if twin is None else [twin]
     if system.all_light:
         digest_parts.append("light of all wavelengths")
@@ -125,6 +126,7 @@ def _measure(
             f"{item.name}: expected a cube (C, H, W) = {system.cube_shape} as mask and camera "
             f"say, got {tuple(x.shape[1:])}"
         )
+    # A twin simulates a camera with one disperser; a subclass could have other optics.
     if twin is not None:
         if type(system) is not SDCassi:
             raise ValueError(f"twin: expected an SDCassi, got {type(system).__name__}")

@@ -78,6 +78,7 @@ def write_benchmark(
             means = tables.average(case_records, list(columns.values()))
             psnr = {c: means[row].get(f"psnr/{preset}") for c, row in columns.items()}
             rows.append({"case": case, "method": method, **psnr, **shares(psnr)})
+    # The shares of published rows are computed by the same function, and not copied.
     published_rows: list[Row] = [
         {"case": row["case"], "method": row["method"]}
         | {column: row.get(column) for column in COLUMNS}

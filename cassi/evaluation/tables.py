@@ -97,9 +97,9 @@ def write_results(
     Args:
         folder: the folder of the files.
         records: one per method and scene.
-        scenes: names, in the order of the tables.
-        methods: names, in the order of the tables.
-        preset: the metric preset that Markdown and LaTeX show; the other files have all presets.
+        scenes: in the order of the tables.
+        methods: in the order of the tables.
+        preset: the one that Markdown and LaTeX show; the other files have all presets.
         settings: the settings of the evaluation, written into results.json.
         environment: device, versions, ….
 
@@ -115,33 +115,33 @@ def write_results(
     scored_records = [record for record in records if record.scene in scored_scenes]
     page_means = average(scored_records, methods)
     comparisons = compare_best(records, page_means, preset)
-    n_failed = len({record.scene for record in records} - scored_scenes)
     remark = ""
-    if n_failed:
+    if n_failed := len({record.scene for record in records} - scored_scenes):
         remark = f"\nMeans over {len(scored_scenes)} scenes; {n_failed} failed with every method.\n"
-    means_table = markdown_means(page_means, preset, mark_best=True)
-    page = [_HEADING.format(preset), "", means_table + remark]
+    page = [markdown_means(page_means, preset, mark_best=True) + remark]
     page += [_markdown_comparisons(comparisons), _markdown_scenes(records, preset)]
+    # Times differ from run to run, so they have a file of their own: results.json is the same in
+    # every run, byte for byte.
+    timing = {"environment": environment, "timing": _tree(records, means, lambda r: r.timing)}
+    results = {"preset": preset, "settings": settings} | {
+        "metrics": _tree(records, means, lambda r: r.metrics),
+        "about": {record.method: record.about for record in records if record.about},
+        "compared": [asdict(item) for item in comparisons],
+        "errors": [{k: vars(r)[k] for k in _ERROR_FIELDS} for r in records if r.error],
+    }
     texts = {
         "results.csv": _csv(records, means),
-        "results.md": "\n".join(part.removesuffix("\n") for part in page) + "\n",
+        "results.md": _join_page(_HEADING.format(preset), "", *page),
         "results.tex": latex(means, preset, len(scenes), settings),
-        "timing.json": strict_json(
-            {"environment": environment, "timing": _tree(records, means, lambda r: r.timing)}
-        ),
-        "results.json": strict_json(
-            {
-                "preset": preset,
-                "settings": settings,
-                "metrics": _tree(records, means, lambda r: r.metrics),
-                "about": {record.method: record.about for record in records if record.about},
-                "compared": [asdict(item) for item in comparisons],
-                "errors": [{k: vars(r)[k] for k in _ERROR_FIELDS} for r in records if r.error],
-            }
-        ),
+        "timing.json": strict_json(timing),
+        "results.json": strict_json(results),
     }
     write_texts(folder, texts)
     return markdown_means(page_means, preset) + remark
+
+
+def _join_page(*parts: str) -> str:
+    return "\n".join(part.removesuffix("\n") for part in parts) + "\n"
 
 
 def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
@@ -185,6 +185,7 @@ def compare_best(
     best = max(candidates, key=lambda name: sign * (means[name][measure] or 0.0))
     values: dict[str, dict[str, float]] = {name: {} for name in means}
     for record in records:
+        # The PSNR of a perfect cube is infinite, and no difference from it is defined.
         value = record.metrics.get(measure)
         if value is not None and math.isfinite(value) and record.error is None:
             values[record.method][record.scene] = value

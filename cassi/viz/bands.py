@@ -76,13 +76,12 @@ def save_bands(
     measurement stands to the left, above the estimate's sRGB rendering.
 
     Args:
-        path: the PNG to write; it appears whole or not at all.
+        path: the PNG to write; it is complete or absent.
         cube: (C, H, W), any scale.
         wavelengths: (C,), nm, increasing; None numbers the bands and leaves them grey.
         truth: (C, H, W), on the cube's scale, or None.
         measurement: (K, H', W') or (H', W'), or None. The first shot is shown.
-        count: number of bands shown, evenly spaced. None shows all (28 if there are more than 32),
-            or 8 with the truth.
+        count: number of bands, evenly spaced. None: 8 with the truth, else all (28 of over 32).
         unit: unit of the cube, named beside its scale.
         errors: standard errors of the wavelengths, nm, if known: they stand above the bands.
 
@@ -96,25 +95,23 @@ def save_bands(
     values = as_wavelengths(wavelengths, len(estimate))
     snapshot = None if measurement is None else _first_shot(measurement)
     shown_bands = _choose_bands(len(estimate), count, beside_truth=true_cube is not None)
-
-    tints = (1 - _WHITE_FRACTION) * band_colors(values, len(estimate))[
-        shown_bands
-    ] + _WHITE_FRACTION
+    colors = band_colors(values, len(estimate))[shown_bands]
+    tints = (1 - _WHITE_FRACTION) * colors + _WHITE_FRACTION
     labels = _name_bands(shown_bands, values, errors, tints)
     cubes = [estimate] if true_cube is None else [estimate, true_cube]
     band_pictures = [[_reduce(x[band]) for band in shown_bands] for x in cubes]
     # The last cube is the truth, if there is one: estimate and truth share its brightness scale.
     white = white_level(*band_pictures[-1])
     rows = [_tint(pictures, white, tints) for pictures in band_pictures]
-    brightness_scale = _brightness(white), unit or _DEFAULT_UNIT
+    brightness, unit = _brightness(white), unit or _DEFAULT_UNIT
     if true_cube is None:
         rows = _wrap(rows[0], estimate.shape)
-        montage = _Montage(rows, labels, [(*brightness_scale, len(rows))])
+        montage = _Montage(rows, labels, [(brightness, unit, len(rows))])
     else:
         differences = [e - t for e, t in zip(*band_pictures, strict=True)]
         peak = white_level(*map(np.abs, differences))
         error_colors = _colors(-peak, peak, "RdBu_r")
-        scales = [(*brightness_scale, 2), (error_colors, "estimate − truth", 1)]
+        scales = [(brightness, unit, 2), (error_colors, "estimate − truth", 1)]
         montage = _Montage([*rows, _paint(differences, error_colors)], labels, scales, _ROW_NAMES)
     side_pictures = [] if snapshot is None else [_name_snapshot(snapshot)]
     if side_pictures:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _MASK_OPACITY = 0.45  # the frame stays visible below the mask
 _MIN_FRAME_INCHES = 2.4  # a narrower figure would be narrower than its title
+_TITLE = "frame, with the mask where the middle band falls; lines: first, middle, last band"
 
 
 def save_camera(
@@ -51,21 +52,18 @@ def save_camera(
     # proportions, within limits, and leaves room for the chart of the bands below or beside it.
     min_inches = 0.8 if in_columns else _MIN_FRAME_INCHES
     breadth_inches = min(max(6.0 * breadth / (high - low), min_inches), 5.0)
+    ratios = (breadth_inches, 1.4)
     if in_columns:
         figure = make_figure(6.4, breadth_inches + 2.0)
-        ratios = {"height_ratios": (breadth_inches, 1.4)}
-        picture, chart = figure.subplots(2, 1, sharex=True, gridspec_kw=ratios)
+        picture, chart = figure.subplots(2, 1, sharex=True, height_ratios=ratios)
         draw_line, draw_border = picture.axvline, chart.axvline
         draw_bar, start_key = chart.barh, "left"
     else:
         figure = make_figure(breadth_inches + 2.0, 6.4)
-        ratios = {"width_ratios": (breadth_inches, 1.4)}
-        picture, chart = figure.subplots(1, 2, sharey=True, gridspec_kw=ratios)
+        picture, chart = figure.subplots(1, 2, sharey=True, width_ratios=ratios)
         draw_line, draw_border = picture.axhline, chart.axhline
         draw_bar, start_key = chart.bar, "bottom"
-    level = float(np.percentile(values, 99.5)) or 1.0
-    edges = (0, width, height, 0)
-    picture.imshow(values, cmap="gray", vmin=0, vmax=level, extent=edges, aspect="auto")
+    _draw_frame(picture, values)
     middle = len(spans) // 2
     first, last = spans[middle]
     extent = (first, last, height, 0) if in_columns else (0, width, last, first)
@@ -80,10 +78,18 @@ def save_camera(
     for edge in (0, length):
         draw_border(edge, color=INK, lw=0.8, ls="--")
     _label(picture, chart, in_columns, (low, high))
-    title = "frame, with the mask where the middle band falls; lines: first, middle, last band"
-    figure.suptitle(title, size=SMALL, color=INK)
+    figure.suptitle(_TITLE, size=SMALL, color=INK)
     figure.tight_layout(pad=0.6)
     figure.savefig(Path(path), dpi=PAPER_DPI)
+
+
+def _draw_frame(axes: Axes, frame: np.ndarray) -> None:
+    """Draws a frame (H', W') in grey, a pixel as a unit of the axes."""
+    height, width = frame.shape
+    # A few hot pixels would leave the rest of the frame black, so the brightest 0.5 % are clipped.
+    level = float(np.percentile(frame, 99.5)) or 1.0
+    edges = (0, width, height, 0)
+    axes.imshow(frame, cmap="gray", vmin=0, vmax=level, extent=edges, aspect="auto")
 
 
 def _tint(mask: np.ndarray, color: np.ndarray) -> np.ndarray:

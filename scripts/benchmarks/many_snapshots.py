@@ -83,6 +83,7 @@ def main() -> None:
             start = time.perf_counter()
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
             seconds = time.perf_counter() - start
+            # The time of a result's file is that of its snapshot.
             times = sorted(file.stat().st_mtime for file in results.glob("*/metrics.json"))
             snapshot_seconds.append((times[-1] - times[0]) / (len(times) - 1))
             speed = snapshot_seconds[0] / snapshot_seconds[-1]

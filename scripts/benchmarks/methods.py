@@ -34,6 +34,7 @@ from cassi.data.bundled import bundled_path
 from cassi.threads import free_cores
 from scripts.benchmarks.tables import Table
 
+# Environment of the libraries that choose kernels by the processor: torch, oneDNN and cassi.
 AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "CASSI_ISA": "avx2"}
 PROCESSORS: dict[str, dict[str, str]] = {"native": {}, "avx2": AVX2}
 METHODS: dict[str, Any] = {
@@ -59,6 +60,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         system = system.to(options.device)
         cube = cube.expand(int(batch), -1, -1, -1).contiguous()
         call = partial(cassi.reconstruct, system(cube), system, METHODS[method])
+        # The first run, which loads weights and compiles, is not timed.
         scores.append(cassi.metrics.psnr(call(), cube).mean().item())
         timer = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
         seconds.append(median(timer.timeit(1).mean for _ in range(options.rounds)))
@@ -111,6 +113,8 @@ def main(arguments: list[str] | None = None) -> None:
     if options.worker is not None:
         print(json.dumps(measure(options)))
         return
+    # A process that has measured one row would measure the next one with a warm cache, and its
+    # number of threads and its processor cannot change any more.
     words = sys.argv[1:] if arguments is None else arguments
     table = Table("method", "snapshots", "threads", "processor", "beside", "s", "worst", "PSNR, dB")
     axes = (options.methods, options.batches, options.threads, options.processors, options.beside)

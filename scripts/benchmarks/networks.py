@@ -47,6 +47,8 @@ def main(arguments: list[str] | None = None) -> int:
     table = Table("network", "size", "precision", "GFLOPs", "ms", "peak MB", "parameters (M)")
     status, cases = 0, dict[str, Any]()
     for size, model, precision in product(options.sizes, options.models, options.cases):
+        # A new process for each: its peak memory is that of this network alone. By spawn, because a
+        # fork would begin with the memory of this process.
         process = ProcessPoolExecutor(1, get_context("spawn"))
         try:
             with process:

@@ -504,6 +504,7 @@ def verify(name: str, result: Any, expected: Any, limit: float) -> None:
         if value.shape != truth.shape:
             raise Mismatch(f"{name}: shape {value.shape}, ours {truth.shape}")
         error = ((value.double() - truth.double()).norm() / truth.double().norm()).item()
+        # `not <=` also refuses NaN.
         if not error <= limit:
             raise Mismatch(f"{name}: differs from ours by {error:.1e}")
 

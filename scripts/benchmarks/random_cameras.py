@@ -69,6 +69,7 @@ def write_lab(lab: Lab, folder: Path) -> Tensor:
 def draw_lab(seed: int) -> Capture:
     """Draw a camera of `lab.py`, and the errors of its user."""
     lab = Lab.draw(seed)
+    # By the files, as a user reads them: raw frame, dark frame, flat field and bad pixels.
     with tempfile.TemporaryDirectory() as name, contextlib.redirect_stderr(io.StringIO()):
         folder = Path(name)
         scene = write_lab(lab, folder)

@@ -43,6 +43,8 @@ def time_calls(calls: Mapping[str, Call], seconds: float = 1.0) -> dict[str, flo
     """Return the median milliseconds of each call, which is repeated for so many seconds."""
     times = {}
     for name, call in calls.items():
+        # The median, which a busy moment of the machine does not change, and torch's timer, which
+        # waits for the device. It would set one thread by default.
         timer = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
         times[name] = 1e3 * timer.blocked_autorange(min_run_time=seconds).median
     return times

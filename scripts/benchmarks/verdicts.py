@@ -69,6 +69,7 @@ def main() -> None:
                 seconds.append(time.process_time() - start)
                 camera_topics = {warning.about for warning in check.warnings}
                 camera_topics &= GEOMETRY | {"shift"}
+                # The user's mask may really be shifted, so that warning is no false one.
                 counted_topics = GEOMETRY if name == "right" else GEOMETRY | {"shift"}
                 n_warned[name] += bool(camera_topics & counted_topics)
                 topics.setdefault(name, Counter()).update(camera_topics)

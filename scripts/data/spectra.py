@@ -38,6 +38,7 @@ def summarize(cubes: list[Tensor], nm: Tensor) -> Statistics:
 def log_mean_spectrum(cube: Tensor, nm: Tensor) -> Tensor:
     """Return the logarithm of a cube's mean spectrum, shifted to the mean 0."""
     spectrum = cube.double().mean((1, 2)).numpy()
+    # Logarithms, because the brightness of a scene then adds a constant, which is subtracted.
     logs = torch.from_numpy(np.log(np.interp(WAVELENGTHS.numpy(), nm.numpy(), spectrum)))
     return logs - logs.mean()
 
@@ -66,6 +67,7 @@ def main() -> None:
     cubes = {file.stem: cassi.read_cube(str(file))[0] for file in files}
     nm = torch.tensor(manifest.wavelengths, dtype=torch.float64)
     values = summarize(list(cubes.values()), nm)._asdict()
+    # Five decimals: the files are part of the package, and more digits would be noise.
     lists = {name: (value * 1e5).round().div(1e5).tolist() for name, value in values.items()}
     FILE.write_text(json.dumps(lists) + "\n")
     factor = moment_factor([cubes[file.stem] for file in sorted(files)[:14]])

@@ -192,6 +192,7 @@ def name_condition(
     """
     method, _, condition = row.partition(" (")
     condition = condition.removesuffix(")")
+    # A row is "METHOD (CONDITION)"; in a protocol the condition is the knowledge of the camera.
     if is_protocol:
         columns = {"": "II", "told": "III", "calibrated": "IV"}
         return method, f"InverseNet {columns[condition]}" if condition in columns else None
@@ -273,6 +274,7 @@ def make_networks(figures: Figures) -> str:
         columns += [f"{case}, s f32", "bf16", "MiB f32", "bf16"]
     rows = []
     for name in list_models(shipped=False):
+        # On this device parameters have shapes but no memory.
         with torch.device("meta"):
             count = sum(p.numel() for p in create_model(name).parameters())
         operations = costs["cpu 256²"].get(name, {}).get("float32", {}).get("gflops")

@@ -64,7 +64,7 @@ def picture_row(panels: Sequence[Panel], columns: int, height: float) -> tuple[F
 def save(figure: Figure, name: str) -> None:
     """Write a figure as a JPEG of docs/gallery."""
     figure.savefig(FOLDER / name, dpi=110, pil_kwargs={"quality": 85})
-    plt.close(figure)
+    plt.close(figure)  # pyplot would keep it
 
 
 @cache

@@ -50,6 +50,7 @@ def outputs(cell: Cell) -> tuple[str, list[bytes]]:
     words, pictures = "", []
     for output in cell.get("outputs", ()):
         data = output.get("data", {})
+        # A picture also has a text, "<Figure size …>", which is not shown.
         if output["output_type"] == "stream":
             words += "".join(output["text"])
         elif "image/png" in data:

@@ -48,7 +48,7 @@ def public_objects(part: str) -> dict[str, Any]:
         for name, value in vars(module).items()
         if not name.startswith("_")
         and (inspect.isfunction(value) or inspect.isclass(value))
-        and value.__module__ == module.__name__
+        and value.__module__ == module.__name__  # not what the module imports
     }
 
 
@@ -92,6 +92,7 @@ def entry(name: str) -> str:
 def groups_of(defaults: list[Any]) -> Iterator[tuple[str, str, str]]:
     """Yield the group, the key that it fills, and the default of each item of Hydra's defaults."""
     for entry in defaults:
+        # An item that is no mapping includes a file, and offers no choice.
         if not isinstance(entry, dict):
             continue
         ((key, choice),) = entry.items()

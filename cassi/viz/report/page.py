@@ -44,8 +44,8 @@ def encode_scene(
     """Packs one scene for ``make_report``: some 200 kB a cube of 256×256×28.
 
     The pictures and spectra of the page come from these packed cubes, with an error of 0.2 to 0.5 %
-    of the scene's maximum (root mean square, see ``codec.compress``). Metrics are passed through as
-    they are. Cubes of more than 400×400 pixels are averaged over 2×2, 3×3, … pixels.
+    of the scene's maximum (root mean square, see ``codec.compress``). Cubes of more than 400×400
+    pixels are averaged over 2×2, 3×3, … pixels.
 
     Args:
         name: name of the scene.
@@ -56,9 +56,8 @@ def encode_scene(
         bars: half width (C, H, W) of the interval around each value of a cube, for methods that
             have error bars. The page shades intervals around spectra, draws them as a map, and has
             a slider that hides uncertain pixels.
-        fine: True for a page that stays on this machine, where size does not matter. Then only
-            cubes of more than four million pixels are averaged, and the quantization step is never
-            raised to save bytes.
+        fine: for a page that stays on this machine, where size does not matter: average only cubes
+            of more than four million pixels, and never raise the quantization step to save bytes.
 
     Returns:
         JSON, UTF-8.
@@ -69,36 +68,28 @@ def encode_scene(
     """
     true_cube = None if truth is None else as_cube(truth, "truth")
     arrays = _check_cubes(name, cubes, true_cube)
+    # All cubes are packed in units of the truth's maximum, or of the first cube's without one.
     reference = next(iter(arrays.values())) if true_cube is None else true_cube
     bands, height, width = reference.shape
-    max_pixels, bytes_per_pixel = MAX_PIXELS, BYTES_PER_PIXEL
-    if fine:  # a byte a value is more than any plane takes
-        max_pixels, bytes_per_pixel = _MAX_FULL_PIXELS, float(bands)
-    block = block_size(height, width, max_pixels)
-    reduced_reference = shrink(reference, block)
-    peak = float(np.abs(reduced_reference).max()) or 1.0
-    reduced_truth = None if true_cube is None else reduced_reference
-    reduced_cubes = {
-        method: confine(shrink(array, block), reduced_truth) for method, array in arrays.items()
-    }
+    # With a byte for each value no cube is too large for the finest step.
+    bytes_per_pixel = float(bands) if fine else BYTES_PER_PIXEL
+    block = block_size(height, width, _MAX_FULL_PIXELS if fine else MAX_PIXELS)
+    reduced_cube = shrink(reference, block)
+    peak = float(np.abs(reduced_cube).max()) or 1.0
+    reduced_truth = None if true_cube is None else reduced_cube
     page = {
         "name": name,
-        "shape": list(reduced_reference.shape),
+        "shape": list(reduced_cube.shape),
         "full": [height, width],
         "block": block,
         "truth": None if reduced_truth is None else compress(reduced_truth, peak, bytes_per_pixel),
         # A list: JavaScript moves names that look like whole numbers to the front of an object.
         "methods": [
-            [method, compress(cube, peak, bytes_per_pixel)]
-            for method, cube in reduced_cubes.items()
+            [method, compress(confine(shrink(cube, block), reduced_truth), peak, bytes_per_pixel)]
+            for method, cube in arrays.items()
         ],
-        "bars": [
-            [method, _pack_bars(shrink(as_cube(half, f"bars of {method}", reference.shape), block))]
-            for method, half in (bars or {}).items()
-        ],
-        "points": choose_points(
-            reduced_reference, min(_N_MARKED_POINTS, reduced_reference[0].size)
-        ),
+        "bars": _pack_bars(bars or {}, reference.shape, block),
+        "points": choose_points(reduced_cube, min(_N_MARKED_POINTS, reduced_cube[0].size)),
         "metrics": _pack_metrics(metrics),
     }
     return json.dumps(page, ensure_ascii=False, separators=(",", ":")).encode()
@@ -218,10 +209,17 @@ def _describe_bands(
     }
 
 
-def _pack_bars(half: np.ndarray) -> dict[str, object]:
-    """Packs half widths, clipped at their 99.9 % quantile: larger ones would take all levels."""
-    peak = float(np.quantile(half, 0.999)) or 1.0
-    return compress(np.minimum(half, peak), peak) | {"peak": peak}
+def _pack_bars(
+    bars: Mapping[str, Array], shape: tuple[int, ...], block: int
+) -> list[tuple[str, dict[str, object]]]:
+    """Packs the half widths of every method that has error bars."""
+    packs = []
+    for method, half_width in bars.items():
+        values = shrink(as_cube(half_width, f"bars of {method}", shape), block)
+        # A few values are much larger than all others, and would take all levels of the JPEG.
+        peak = float(np.quantile(values, 0.999)) or 1.0
+        packs.append((method, compress(np.minimum(values, peak), peak) | {"peak": peak}))
+    return packs
 
 
 def _pack_metrics(metrics: Mapping[str, Mapping[str, float | None]]) -> list[list[object]]:
