@@ -1,4 +1,4 @@
-"""Run reconstructors over data sets: jobs, records that survive a stop, tables."""
+"""Evaluation of methods over data sets: jobs, records that survive an interruption, tables."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""From a scene of a data set to the input of every method."""
+"""The input of every method of an evaluation, made of one scene: measurement and camera."""
 
 from dataclasses import dataclass
 
@@ -18,9 +18,9 @@ class Problem:
     """The input of every method, on its device.
 
     Attributes:
-        name: of the scene.
+        name: name of the scene.
         snapshot: the measurement, and the camera that the methods get.
-        digest: of all of these: equal problems have equal ones.
+        digest: hash of the contents; equal problems have equal digests.
         true: the camera that took y, if that is a twin.
         guide: picture `(1, G, H, W)`, response `(G, C)` and noise of a guide camera, if there is
             one; see `cassi.systems.Guided`.
@@ -60,52 +60,56 @@ def make_problem(
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> Problem:
-    """Measure a scene, or take its own measurement.
+    """Make the problem of a scene: simulate its measurement, or take the one that it has.
 
-    The measurement is made on the CPU, so it has the same bits wherever it is reconstructed.
+    The measurement is simulated on the CPU, so it has the same bits on every device.
 
     Args:
         item: the scene.
         system: the camera, on the CPU.
-        mask: the file's or the drawn one, for the digest.
-        noise: what the sensor adds to a simulated measurement.
-        twin: takes the measurement in place of the camera.
+        mask: the mask, of a file or random; it counts in the digest.
+        noise: noise that the sensor adds to a simulated measurement.
+        twin: camera that takes the measurement in place of `system`.
         guide: response `(G, C)` of a guide camera, and the noise of its picture relative to the
             root mean square.
-        seed: of the noise; each scene has its own, which does not depend on the others.
-        device: where methods run.
+        seed: seed of the noise. Each scene has its own noise, which does not depend on the others.
+        device: the device of the problem, on which methods run.
 
     Raises:
-        ValueError: mask, cube, measurement and camera do not fit; or noise or a twin is asked for
-            where the measurement is given, or noise beside a twin that has its own.
+        ValueError: if mask, cube, measurement and camera do not fit; if the scene has a measurement
+            and noise or a twin is given; or if noise is given beside a twin with noise.
     """
-    y, true = _measure(item, system, noise, twin, seed)
+    y, true_camera = _measure(item, system, noise, twin, seed)
     if tuple(y.shape[1:]) != system.measurement_shape:
         raise ValueError(
             f"{item.name}: expected a measurement (K, H', W') = {system.measurement_shape} as mask "
             f"and camera say, got {tuple(y.shape[1:])}"
         )
-    # What is told of a twin, or left out, may change where the frame does not.
-    known: tuple[object, ...] = () if twin is None else (twin,)
-    known = (*known, "light of all wavelengths") if system.all_light else known
+    # Methods get more than the frame, and the digest must tell problems of equal frames apart: a
+    # method may know the true camera of a twin, and uses the kind of light, bad pixels and guide.
+    # A part without a value adds nothing, so that records of problems without it stay valid.
+    digest_parts: list[object] = [] if twin is None else [twin]
+    if system.all_light:
+        digest_parts.append("light of all wavelengths")
     if item.bad is not None:
         system = system.weighted(bad_pixels=item.bad)
-        y, known = system.without_bad_pixels(y), (*known, item.bad)
-    shown = None
+        y = system.without_bad_pixels(y)
+        digest_parts.append(item.bad)
+    guide_view = None
     if guide is not None:
-        shown = (_take_picture(item, *guide, scene_generator(seed, item.name)), *guide)
-        known = (*known, *shown)
-    digest = _digest(str(system), item.wavelengths, y, mask, item.truth, *known)
+        guide_view = (_take_picture(item, *guide, scene_generator(seed, item.name)), *guide)
+        digest_parts += guide_view
+    digest = _digest(str(system), item.wavelengths, y, mask, item.truth, *digest_parts)
     truth = None if item.truth is None else item.truth[None]
     camera = Camera(system.to(device), item.wavelengths)
     snapshot = Snapshot(y.to(device), camera, truth, corrections=item.preprocessing)
-    return Problem(item.name, snapshot, digest, true, shown)
+    return Problem(item.name, snapshot, digest, true_camera, guide_view)
 
 
 def _measure(
     item: Item, system: System, noise: Noise | None, twin: Twin | None, seed: int
 ) -> tuple[Tensor, TrueCamera | None]:
-    """Return the measurement of a scene, and the camera that took it if that is a twin."""
+    """Return the measurement of a scene, and the true camera if a twin took it."""
     if noise is not None and twin is not None and twin.is_noisy:
         raise ValueError("noise: expected none beside a twin with noise of its own")
     if item.measurement is not None:
@@ -116,34 +120,37 @@ def _measure(
         return item.measurement[None], None
     if item.truth is None:
         raise ValueError(f"{item.name}: expected a truth or a measurement, got neither")
-    x, true = item.truth[None], None
+    x, true_camera = item.truth[None], None
     if tuple(x.shape[1:]) != system.cube_shape:
         raise ValueError(
             f"{item.name}: expected a cube (C, H, W) = {system.cube_shape} as mask and camera "
             f"say, got {tuple(x.shape[1:])}"
         )
+    # A twin simulates a camera with one disperser; a subclass could have other optics.
     if twin is not None:
         if type(system) is not SDCassi:
             raise ValueError(f"twin: expected an SDCassi, got {type(system).__name__}")
         y = twin.measure(x, system, scene_generator(seed, item.name))
-        true = twin.true_camera(system)
+        true_camera = twin.true_camera(system)
     else:
         y = system(x)
     if noise is not None:
         y = noise(y, system.cube_shape[0], scene_generator(seed, item.name))
-    return y, true
+    return y, true_camera
 
 
 def _take_picture(item: Item, response: Tensor, noise: float, random: torch.Generator) -> Tensor:
+    """Return the picture `(1, G, H, W)` that a guide camera takes of a scene, with its noise."""
     if item.truth is None:
         raise ValueError(f"{item.name}: expected a truth to take a guide's picture of, got none")
     _, height, width = item.truth.shape
     picture = Guide(response, (height, width))(item.truth[None])
-    size = picture.square().mean((2, 3), keepdim=True).sqrt()
-    return picture + noise * size * torch.randn(picture.shape, generator=random)
+    rms = picture.square().mean((2, 3), keepdim=True).sqrt()
+    return picture + noise * rms * torch.randn(picture.shape, generator=random)
 
 
 def _digest(*parts: object) -> str:
+    """Return the hash of some objects: of the bytes of tensors, and of the text of all others."""
     content: list[bytes | str] = []
     for part in parts:
         if isinstance(part, Tensor):

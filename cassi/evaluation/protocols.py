@@ -1,4 +1,4 @@
-"""Published comparisons of the cost of a wrong camera, as a table of four columns."""
+"""Tables of a published protocol: the cost of a wrong camera, and the share a method regains."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,35 +9,45 @@ from cassi.evaluation import tables
 from cassi.evaluation.records import Record
 
 COLUMNS = {"I": "ideal", "II": "nominal", "III": "told", "IV": "calibrated"}
-"""What a method knows in each: of a perfect camera; of nothing, all, what it finds, of a wrong one.
+"""The four columns, and the camera that a method uses in each.
+
+I is the measurement of the nominal camera, reconstructed with it. II to IV are the measurement of a
+camera that differs: reconstructed with the nominal camera, with the true one, and with the one that
+is estimated from the frame.
 """
 SHARES = ("rho", "regained")
-LEAST = 0.1
-"""Fewer dB than this are no gain of which a share could be told."""
+MIN_LOSS_DB = 0.1
+"""A share of less than this would be a share of rounding and noise, so there is none."""
 
 Row = dict[str, Any]
 
 
 def shares(row: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Return the shares of the loss that the true and the found camera give back.
+    """Return which share of the loss the true camera gives back, and which the estimated one.
 
         ρ = (III − II) / (I − II),   regained = (IV − II) / (III − II)
 
-    None where a column is unknown, or the denominator is less than 0.1 dB.
+    Args:
+        row: PSNR in dB of each of the `COLUMNS`.
+
+    Returns:
+        ρ and the regained share; None where a column is unknown, or the denominator is less than
+        0.1 dB.
 
     Source: InverseNet, arXiv 2603.04538, for ρ.
 
     >>> shares({"I": 24.0, "II": 20.0, "III": 22.0, "IV": 21.5})
     {'rho': 0.5, 'regained': 0.75}
     """
-    first, second, third, fourth = (row.get(column) for column in COLUMNS)
+    ideal, nominal, third, fourth = (row.get(column) for column in COLUMNS)
+    return {"rho": _share(nominal, third, ideal), "regained": _share(nominal, fourth, third)}
 
-    def share(part: float | None, whole: float | None) -> float | None:
-        if second is None or part is None or whole is None or whole - second < LEAST:
-            return None
-        return (part - second) / (whole - second)
 
-    return {"rho": share(third, first), "regained": share(fourth, third)}
+def _share(low: float | None, level: float | None, high: float | None) -> float | None:
+    """Return where a level lies between `low` (0) and `high` (1)."""
+    if low is None or level is None or high is None or high - low < MIN_LOSS_DB:
+        return None
+    return (level - low) / (high - low)
 
 
 def write_benchmark(
@@ -52,55 +62,57 @@ def write_benchmark(
     """Write benchmark.csv, .md and .json, the same in every run; return the Markdown table.
 
     Args:
-        folder: where they go.
+        folder: the folder of the files.
         records: one per case, row and scene.
-        points: case → point of its records.
-        methods: method → column → name of the row that has its records.
-        protocol: its name; `cases`, what each changes; `published`, rows that others report with
-            `case`, `method` and columns in dB; their `source`.
-        preset: of the PSNR in the columns.
-        settings: of the evaluation.
+        points: case → `point` of its records.
+        methods: method → column → `method` of the records of this column.
+        protocol: `name` of the protocol; `cases`, the settings that each changes; `published`, rows
+            of a publication with `case`, `method` and columns in dB; `source`, the publication.
+        preset: the metric preset of the PSNR.
+        settings: the settings of the evaluation.
     """
     rows: list[Row] = []
     for case, point in points.items():
-        here = [record for record in records if record.point == point]
+        case_records = [record for record in records if record.point == point]
         for method, columns in methods.items():
-            means = tables.average(here, list(columns.values()))
+            means = tables.average(case_records, list(columns.values()))
             psnr = {c: means[row].get(f"psnr/{preset}") for c, row in columns.items()}
             rows.append({"case": case, "method": method, **psnr, **shares(psnr)})
-    others: list[Row] = [
+    # The shares of published rows are computed by the same function, and not copied.
+    published_rows: list[Row] = [
         {"case": row["case"], "method": row["method"]}
         | {column: row.get(column) for column in COLUMNS}
         | shares(row)
         for row in protocol["published"]
     ]
-    text = _markdown(protocol["name"], preset, rows, others, protocol["source"])
+    text = _markdown(protocol["name"], preset, rows, published_rows, protocol["source"])
     value: Row = {"benchmark": protocol["name"], "preset": preset, "settings": settings}
     value |= {"cases": protocol["cases"], "source": protocol["source"]}
-    value |= {"rows": rows, "published": others}
-    marked = [row | {"published": False} for row in rows]
-    marked += [row | {"published": True} for row in others]
-    texts = {"benchmark.md": text, "benchmark.csv": csv_text(marked)}
+    value |= {"rows": rows, "published": published_rows}
+    csv_rows = [row | {"published": False} for row in rows]
+    csv_rows += [row | {"published": True} for row in published_rows]
+    texts = {"benchmark.md": text, "benchmark.csv": csv_text(csv_rows)}
     tables.write_texts(folder, texts | {"benchmark.json": strict_json(value)})
     return text
 
 
 def _markdown(
-    name: str, preset: str, rows: Sequence[Row], published: Sequence[Row], source: str
+    name: str, preset: str, rows: Sequence[Row], published_rows: Sequence[Row], source: str
 ) -> str:
-    several = len({row["case"] for row in (*rows, *published)}) > 1
-    head = [*(["case"] if several else []), "method", *COLUMNS, "ρ (%)", "regained (%)"]
+    # The column of cases is left out where there is only one.
+    has_cases = len({row["case"] for row in (*rows, *published_rows)}) > 1
+    head = [*(["case"] if has_cases else []), "method", *COLUMNS, "ρ (%)", "regained (%)"]
 
     def line(row: Row, mark: str = "") -> list[str]:
         values = [tables.number(row[column], 2) for column in COLUMNS]
         values += [tables.number(None if row[key] is None else 100 * row[key], 0) for key in SHARES]
-        return [*([row["case"]] if several else []), row["method"] + mark, *values]
+        return [*([row["case"]] if has_cases else []), row["method"] + mark, *values]
 
-    body = [*map(line, rows), *(line(row, " (published)") for row in published)]
+    body = [*map(line, rows), *(line(row, " (published)") for row in published_rows)]
     legend = (
         f"PSNR in dB, preset {preset}, mean over scenes. I: an ideal frame, the nominal camera; of "
         "a frame of the wrong camera, II: the nominal camera, III: the true one, IV: the one that "
         "is found in the frame. ρ = (III − II)/(I − II), regained = (IV − II)/(III − II)."
     )
-    text = f"# {name}\n\n{tables.markdown([head, *body], 1 + several)}\n{legend}\n"
+    text = f"# {name}\n\n{tables.markdown([head, *body], 1 + has_cases)}\n{legend}\n"
     return f"{text}Published: {source}.\n\n" if source else f"{text}\n"

@@ -1,4 +1,4 @@
-"""Finished results of an evaluation, in files that survive a stop."""
+"""Records of finished jobs of an evaluation, in a folder that survives an interruption."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Values = dict[str, float | None]
 
 
 class Job(NamedTuple):
-    """One method on one scene, of one case of a benchmark ("" where there is one alone)."""
+    """One method on one scene, in one case of a benchmark ("" where there is only one case)."""
 
     point: str
     scene: str
@@ -32,16 +32,16 @@ class Record:
     """The result of one method on one scene.
 
     Attributes:
-        point: case of a benchmark, "" of one alone.
-        scene: name.
-        method: name.
+        point: case of a benchmark, "" where there is only one.
+        scene: name of the scene.
+        method: name of the method.
         key: hash of all that the result depends on.
         metrics: name → value, the same in every run; PSNR and SSIM as `psnr/PRESET`.
         timing: `seconds` and `peak_memory_bytes`, which differ from run to run; `camera_seconds`,
-            the time to find the camera, where methods do not use the nominal one.
+            the time to find the camera, if the method does not use the nominal one.
         about: `parameters` and `flops` of a network.
         curve: (seconds, PSNR in dB) during the iterations.
-        error: why there is no result, or None.
+        error: the reason of a failure, or None.
     """
 
     point: str
@@ -87,29 +87,33 @@ class RecordFolder:
 
     def write(self, record: Record, cube: Tensor | None = None) -> None:
         """Write a record and its cube `(C, H, W)`."""
-        path = self.cube(record.job)
-        kept = cube is not None and self.keep_cubes
-        if cube is not None and kept:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with atomic_path(path) as temporary:
+        files: list[Path] = []
+        if cube is not None and self.keep_cubes:
+            files = [self.cube(record.job)]
+            files[0].parent.mkdir(parents=True, exist_ok=True)
+            with atomic_path(files[0]) as temporary:
                 np.save(temporary, cube.detach().cpu().float().numpy())
-        self._write(record, [path] if kept else [])
+        # The record comes after its cube: a process that is killed in between leaves no record, and
+        # the job is done again.
+        self._write(record, files)
 
     def copy(self, record: Record, source: RecordFolder) -> None:
         """Copy a record from another folder, with its cube if there is one."""
-        cube, place = source.cube(record.job), self.cube(record.job)
+        cube, target = source.cube(record.job), self.cube(record.job)
         if cube.is_file():
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with atomic_path(place) as temporary:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_path(target) as temporary:
+                # Cubes are large: a hard link takes no space. Some file systems have no hard
+                # links, and none connects two file systems.
                 try:
-                    temporary.hardlink_to(cube)  # cubes are large
+                    temporary.hardlink_to(cube)
                 except OSError:
                     shutil.copyfile(cube, temporary)
-        self._write(record, [place] if cube.is_file() else [])
+        self._write(record, [target] if cube.is_file() else [])
 
     def _write(self, record: Record, files: list[Path]) -> None:
-        done = record.error is None
-        self.store.write(_name(record.job), record.key, asdict(record), files, done=done)
+        has_result = record.error is None
+        self.store.write(_name(record.job), record.key, asdict(record), files, done=has_result)
 
     def read_cube(self, job: Job) -> Tensor | None:
         """Return the cube `(C, H, W)` of a job, or None."""
@@ -118,15 +122,17 @@ class RecordFolder:
 
     def all(self) -> list[Record]:
         """Return every record, sorted by its name."""
-        found = map(self._parse, self.store.all().values())
-        return [record for record in found if record is not None]
+        records = map(self._parse, self.store.all().values())
+        return [record for record in records if record is not None]
 
     def _parse(self, values: Mapping[str, Any] | None) -> Record | None:
+        # Other values, as of a report or of another version of the package, are no record here.
         try:
             return None if values is None else Record(**values)
-        except TypeError:  # of a report, or of another version
+        except TypeError:
             return None
 
 
 def _name(job: Job) -> str:
+    """Return the name of a job in the store, and of its cube in the folder."""
     return "/".join(file_name(part) for part in job if part)

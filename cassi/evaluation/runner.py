@@ -1,4 +1,4 @@
-"""Do the jobs that are not done yet, and measure what each costs."""
+"""Runs the jobs of an evaluation that have no record yet, and measures time, memory and quality."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from cassi.pipeline.snapshot import Result
 from cassi.solvers.base import Iteration, Reconstructor
 
 Prepare = Callable[[str, str], Problem]
-"""(case of a benchmark, scene) → what every method starts from."""
+"""Makes the problem of a case of a benchmark and a scene, which are its arguments."""
 View = Callable[[Problem], Problem]
-"""What every method starts from → what one that knows more starts from."""
+"""Makes, of the problem of all methods, that of methods which know more about the camera."""
 
 
 @dataclass
@@ -41,18 +41,22 @@ class Runner:
     A job with a valid record is not repeated. A job that fails leaves a record with the reason.
 
     Attributes:
-        prepare: makes the problem of a scene; that of the last one is kept.
-        methods: what makes each for its camera, by name.
-        identities: of each method, a hash of all that its results depend on.
-        records: where records are read and written.
+        prepare: makes the problem of a scene. The last one is kept, so jobs should come by scene.
+        methods: name → recipe that makes the method for its camera.
+        identities: name → hash of all that the results of the method depend on.
+        records: the folder that records are read from and written to.
         settings: all other settings that results depend on; records of other settings are invalid.
-        views: problems of methods, by name, that do not use the common one; their identities must
-            differ too. The view of a scene is made once, for all methods that share it.
-        seed: of torch's random numbers before each job.
-        points: see `measure`.
+        views: name → view of the problem, for methods that do not use the common one. Their
+            identities must differ too. The view of a scene is made once, for all methods that share
+            it.
+        seed: seed of torch's random numbers before each job.
+        points: points of the convergence curve, see `measure`.
         uncertainty: estimate error bars too, and score them where there is a truth.
         repeats: timed runs of each job; seconds are their median.
         explain: returns the reason of a failure in one line.
+        seen: the views of the last scene, with the seconds they took, or their failures.
+        problem: case, scene and problem of the last job, or the failure.
+        flops: operations of each method for each camera and shape of a measurement.
     """
 
     prepare: Prepare
@@ -77,59 +81,64 @@ class Runner:
         if isinstance(problem, Exception):
             return self.fail(job, problem)
         if self.records.is_done(job, key):
-            found = self.records.read(job, key)
-            if found is not None:
-                return found
+            record = self.records.read(job, key)
+            if record is not None:
+                return record
+        # An evaluation of many hours goes on when one job fails, for whatever reason.
         try:
-            problem, more = self._view(job, problem)
-            snapshot, fitted = fit(problem.snapshot, method)
-            return self._do(job, key, fitted, replace(problem, snapshot=snapshot), more)
+            problem, view_timing = self._view(job, problem)
+            snapshot, reconstructor = fit(problem.snapshot, method)
+            problem = replace(problem, snapshot=snapshot)
+            return self._do(job, key, reconstructor, problem, view_timing)
         except Exception as error:
             return self.fail(job, error, key)
 
     def _do(
-        self, job: Job, key: str, method: Reconstructor, problem: Problem, more: Values
+        self, job: Job, key: str, method: Reconstructor, problem: Problem, view_timing: Values
     ) -> Record:
+        """Reconstruct a problem and write the record of the job."""
         camera = (job.method, type(problem.system), tuple(problem.y.shape))
         with torch.no_grad():
             if camera not in self.flops:
                 self.flops[camera] = warm_up(method, problem)
-            measured = measure(method, problem, self.points, self.repeats, self.seed)
-            bars: Values = {}
+            outcome = measure(method, problem, self.points, self.repeats, self.seed)
+            scores = score(outcome, problem, job.scene)
+            timing: Values = {"seconds": outcome.seconds}
+            if self.repeats > 1:
+                timing["least_seconds"] = outcome.min_seconds
+            timing |= {"peak_memory_bytes": outcome.peak_memory} | view_timing
             if self.uncertainty:
-                bars, seconds = self._bars(measured, problem)
-                more = more | {"uncertainty_seconds": seconds}
-        timing: Values = {"seconds": measured.seconds}
-        if self.repeats > 1:
-            timing["least_seconds"] = measured.least
+                bar_scores, timing["uncertainty_seconds"] = self._score_bars(outcome, problem)
+                scores |= bar_scores
         record = Record(
             *job,
             key=key,
-            metrics=score(measured, problem, job.scene) | bars,
-            timing=timing | {"peak_memory_bytes": measured.peak_memory} | more,
-            about={"parameters": _count(method), "flops": self.flops[camera]},
-            curve=measured.curve,
+            metrics=scores,
+            timing=timing,
+            about={"parameters": _count_weights(method), "flops": self.flops[camera]},
+            curve=outcome.curve,
         )
-        self.records.write(record, measured.cube)
+        self.records.write(record, outcome.cube)
         return record
 
-    def _bars(self, measured: Measured, problem: Problem) -> tuple[Values, float]:
-        """Return how well error bars hold, and what it took to estimate them."""
-        found = assess(measured.result, self.seed).uncertainty
-        assert found is not None
+    def _score_bars(self, outcome: TimedResult, problem: Problem) -> tuple[Values, float]:
+        """Estimate error bars; return how well they hold, and the seconds that it took."""
+        bars = assess(outcome.result, self.seed).uncertainty
+        assert bars is not None
         values: Values = {
-            "std": float(found.std.double().mean()),
-            "uncertainty_warnings": float(len(found.warnings)),
+            "std": float(bars.std.double().mean()),
+            "uncertainty_warnings": float(len(bars.warnings)),
         }
         if problem.truth is not None:
-            values |= error_bars.score(measured.cube, found.std[0].cpu(), problem.truth)
-        return values, found.seconds
+            values |= error_bars.score(outcome.cube, bars.std[0].cpu(), problem.truth)
+        return values, bars.seconds
 
     def key(self, job: Job) -> str:
-        """Return the hash of all that a job's result depends on; "" without a problem."""
+        """Return the hash of all that a job's result depends on; "" if the problem failed."""
         problem = self._problem(job)
         if isinstance(problem, Exception):
             return ""
+        # What is off by default has no entry, so that records of earlier versions stay valid.
         return fingerprint(
             {
                 "settings": self.settings,
@@ -143,86 +152,91 @@ class Runner:
         )
 
     def fail(self, job: Job, error: Exception, key: str = "") -> Record:
-        """Keep a record of why a job has no result, and return it."""
+        """Write a record with the reason of a failure, and return it."""
         record = Record(*job, key=key, error=self.explain(error))
         self.records.write(record)
         return record
 
     def _view(self, job: Job, problem: Problem) -> tuple[Problem, Values]:
-        """Return what the job's method starts from, and what it took to know that."""
+        """Return the problem of the job's method, and the seconds that its view took."""
         view = self.views.get(job.method)
         if view is None:
             return problem, {}
         if view not in self.seen:
             start = time.perf_counter()
             try:
-                found = view(problem)
-                self.seen[view] = found, time.perf_counter() - start
+                view_problem = view(problem)
+                self.seen[view] = view_problem, time.perf_counter() - start
             except Exception as error:
+                # Kept, so that the other methods with this view fail at once with the same reason.
                 self.seen[view] = error
-        known = self.seen[view]
-        if isinstance(known, Exception):
-            raise known
-        return known[0], {"camera_seconds": known[1]}
+        outcome = self.seen[view]
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome[0], {"camera_seconds": outcome[1]}
 
     def _problem(self, job: Job) -> Problem | Exception:
+        """Return the problem of a job's scene, or the exception that making it raised."""
         if self.problem is None or self.problem[:2] != (job.point, job.scene):
-            found: Problem | Exception
+            problem: Problem | Exception
             try:
-                found = self.prepare(job.point, job.scene)
+                problem = self.prepare(job.point, job.scene)
             except Exception as error:
-                found = error
-            self.problem = (job.point, job.scene, found)
+                problem = error
+            self.problem = (job.point, job.scene, problem)
             self.seen.clear()
         return self.problem[2]
 
 
-def _count(method: Reconstructor) -> int | None:
+def _count_weights(method: Reconstructor) -> int | None:
     """Return the number of weights of a network."""
     network = method.network
     return None if network is None else sum(p.numel() for p in network.parameters())
 
 
 @torch.no_grad()
-def score(measured: Measured, problem: Problem, scene: str = "scene") -> Values:
-    """Compute every metric of a result; a warning names a scene whose mean is infinite.
+def score(outcome: TimedResult, problem: Problem, scene: str = "scene") -> Values:
+    """Compute every metric of a result; warn, with the scene's name, of an infinite one.
 
-    `psnr/PRESET` and `ssim/PRESET` stand for every preset. The relative `residual` is that of the
-    bands that the cube was computed on.
+    There is a `psnr/PRESET` and an `ssim/PRESET` for every preset. The `residual` ‖y − Ax‖/‖y‖ is
+    that of the bands that the cube was computed on, which may be a spectral grid.
     """
-    cube, solution = measured.cube, measured.result.solution
+    cube, solution = outcome.cube, outcome.result.solution
     values: Values = {}
     if problem.truth is not None:
-        if (why := explain_infinite(cube, problem.truth)) is not None:
-            warnings.warn(f"{scene}: {why}", stacklevel=2)
+        if (reason := explain_infinite(cube, problem.truth)) is not None:
+            warnings.warn(f"{scene}: {reason}", stacklevel=2)
         for preset, scores in evaluate_all(cube, problem.truth).items():
             values |= {f"{name}/{preset}": scores[name] for name in ("psnr", "ssim")}
             values |= {n: value for n, value in scores.items() if n not in ("psnr", "ssim")}
     y, system = problem.y, problem.system
-    bands = solution.along is None
-    seen = system(cube[None].to(y.device, y.dtype)) if bands else solution.measured(system)
-    misfit = (y - seen).double().norm()
-    values["residual"] = (misfit / y.double().norm().clamp_min(1e-300)).item()
+    if solution.along is None:
+        prediction = system(cube[None].to(y.device, y.dtype))
+    else:
+        prediction = solution.measured(system)
+    residual_norm = (y - prediction).double().norm()
+    # The bound keeps a black measurement from giving 0/0.
+    values["residual"] = (residual_norm / y.double().norm().clamp_min(1e-300)).item()
     return values
 
 
 @dataclass(frozen=True)
-class Measured:
-    """A result, its cube `(C, H, W)` on the CPU and what it cost: median and least seconds."""
+class TimedResult:
+    """A result, its cube `(C, H, W)` on the CPU, and its cost in time and memory."""
 
     result: Result
     cube: Tensor
-    seconds: float
-    peak_memory: int | None
-    curve: list[tuple[float, float]]
-    least: float
+    seconds: float  # median of the runs
+    peak_memory: int | None  # bytes
+    curve: list[tuple[float, float]]  # (seconds, PSNR in dB)
+    min_seconds: float  # of the fastest run
 
 
 def warm_up(method: Reconstructor, problem: Problem) -> int | None:
-    """Run once what the first run pays for: kernels, caches, allocations.
+    """Run a method once before it is timed, so that compilation, caches and allocations are done.
 
-    A solver does one iteration; a network the whole cube, while its operations are counted. It
-    recovers a grey scene, so that the count of a camera does not depend on the scene.
+    A solver does one iteration. A network recovers a whole cube, and its operations are counted. It
+    gets a grey scene, so that the count of a camera does not depend on the scene.
 
     Returns:
         Floating-point operations as `torch.utils.flop_counter` counts them, two per multiply-add;
@@ -235,19 +249,24 @@ def warm_up(method: Reconstructor, problem: Problem) -> int | None:
     from torch.utils.flop_counter import FlopCounterMode
 
     counter = FlopCounterMode(display=False)
-    counter.mod_tracker = cast(Any, _NoModules())
-    grey = problem.y.new_full((1, *system.cube_shape), 0.5)
+    counter.mod_tracker = cast(Any, _NoModuleTracker())
+    grey_cube = problem.y.new_full((1, *system.cube_shape), 0.5)
+    # The counter may not know an operation, and a network may fail on a grey scene only. The timed
+    # run does without the count then.
     try:
         with counter:
-            method.run(system(grey), system)
+            method.run(system(grey_cube), system)
         return int(counter.get_total_flops())
-    except Exception:  # of the counter, or of a network that fails on this scene only
+    except Exception:
         method.run(problem.y, system)
         return None
 
 
-class _NoModules(contextlib.nullcontext[None]):
-    """In the place of torch's hooks in modules, which need gradients of what modules are given."""
+class _NoModuleTracker(contextlib.nullcontext[None]):
+    """Replaces the tracker of torch's counter, which attributes operations to modules.
+
+    Its hooks need the gradients of the modules' inputs, and a reconstruction computes none.
+    """
 
     parents = ("Global",)
 
@@ -258,14 +277,17 @@ def measure(
     points: int = 0,
     repeats: int = 1,
     seed: int = 0,
-) -> Measured:
+) -> TimedResult:
     """Reconstruct, and measure time and memory.
 
-    Seconds are wall-clock time between two points at which the device has nothing left to do, less
-    what the curve took. The peak memory is, on a GPU, what torch allocated beyond what was there
-    before; on a CPU the rise of this process's resident memory as Linux counts it, libraries and
-    torch's caches included. Cube, memory and the curve of about so many `points` (seconds, PSNR)
-    are those of the first of `repeats` runs.
+    Seconds are wall-clock time; the device has finished all its work at both ends. The time that
+    the curve takes is subtracted. The peak memory on a GPU is what torch allocated beyond the
+    memory in use before; on a CPU it is the rise of this process's resident memory as Linux counts
+    it, libraries and torch's caches included. Cube, memory and curve are those of the first of
+    `repeats` runs. The curve has about `points` pairs (seconds, PSNR in dB); networks have none.
+
+    Raises:
+        ValueError: if the cube has a wrong shape or is not finite.
     """
     device = problem.y.device
     curve = None
@@ -278,6 +300,7 @@ def measure(
     cube = result.solution.x.float()
     _wait(device)
     times = [time.perf_counter() - start - (curve.pause if curve else 0.0)]
+    psnr_curve = [(clock - start, psnr) for clock, psnr in curve.points] if curve else []
     peak = memory.read()
     if tuple(cube.shape) != (1, *problem.system.cube_shape):
         raise ValueError(
@@ -285,24 +308,25 @@ def measure(
         )
     if not bool(cube.isfinite().all()):
         raise ValueError("the cube is not finite; it diverged")
+    # Further runs are for the time alone, so they compute no curve.
     for _ in range(repeats - 1):
         start = time.perf_counter()
         reconstruct(problem.snapshot, method, seed)
         _wait(device)
         times.append(time.perf_counter() - start)
-    taken = [(at - start, value) for at, value in curve.points] if curve else []
-    return Measured(result, cube[0].detach().cpu(), median(times), peak, taken, min(times))
+    return TimedResult(result, cube[0].detach().cpu(), median(times), peak, psnr_curve, min(times))
 
 
 @dataclass
 class _Curve:
-    """Takes the PSNR of some iterations of a run, and the time that it pauses the run for that."""
+    """Callback of a run: takes the PSNR of some iterations, and counts the time that this takes."""
 
     truth: Tensor
-    last: int
+    last: int  # number of the last iteration
     stride: int
     pause: float = 0.0  # seconds
-    points: list[tuple[float, float]] = field(default_factory=list)  # (clock less pause, dB)
+    # (clock less the pauses before, PSNR in dB)
+    points: list[tuple[float, float]] = field(default_factory=list)
 
     def __call__(self, statistics: Iteration, x: Tensor) -> None:
         if statistics.index % self.stride and statistics.index not in (1, self.last):
@@ -315,37 +339,41 @@ class _Curve:
 
 
 class PeakMemory:
-    """The highest memory from now on, beyond what is in use now."""
+    """The peak of the memory in use since this object was made, beyond the memory then in use."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
-            self.before: int | None = torch.cuda.memory_allocated(device)
+            self.initial: int | None = torch.cuda.memory_allocated(device)
             return
-        self.before = None
-        # Else a run that reuses what an earlier one freed would seem to need nothing.
+        self.initial = None
+        # glibc keeps freed memory. It goes back to the system first, or a run that reuses it would
+        # seem to need none.
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).malloc_trim(0)
-        with contextlib.suppress(OSError):  # no Linux, or not allowed
-            Path("/proc/self/clear_refs").write_text("5")  # resets the peak of the resident memory
-            self.before = _status("VmRSS")
+        # Writing 5 resets the peak of the resident memory. Systems other than Linux have no such
+        # file, and a container may forbid writing to it; there is no peak then.
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")
+            self.initial = _memory_status("VmRSS")
 
     def highest(self) -> int | None:
-        """Return bytes, what was in use before included; None where the system does not tell."""
-        if self.before is None:
+        """Return the peak in bytes, with the memory in use before; None if the system has none."""
+        if self.initial is None:
             return None
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device)
-        return _status("VmHWM")
+        return _memory_status("VmHWM")
 
     def read(self) -> int | None:
-        """Return the rise in bytes, or None where the system does not tell."""
+        """Return the rise of the peak in bytes; None if the system has none."""
         highest = self.highest()
-        return None if highest is None or self.before is None else max(highest - self.before, 0)
+        return None if highest is None or self.initial is None else max(highest - self.initial, 0)
 
 
-def _status(name: str) -> int:
+def _memory_status(name: str) -> int:
+    """Return a value of /proc/self/status, which has kilobytes, in bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024

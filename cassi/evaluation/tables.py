@@ -1,8 +1,8 @@
-"""Records as tables: CSV, Markdown, JSON, LaTeX."""
+"""Tables of the records of an evaluation, as CSV, Markdown, JSON and LaTeX."""
 
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,8 +14,8 @@ from cassi.data.synthetic.twin import Twin
 from cassi.evaluation.records import Record, Values
 from cassi.plugins import parts
 
-MEAN = "mean"
-_FAILURE = ("method", "scene", "error")
+MEAN = "mean"  # the name of the row of means, in the place of a scene
+_ERROR_FIELDS = ("method", "scene", "error")
 _HEADING = (
     "PSNR and SSIM by the preset `{}`; the others are in results.csv. Operations count two per "
     "multiply-add; publications mostly count one."
@@ -32,9 +32,9 @@ class Column(NamedTuple):
     heading: str
     unit: str
     digits: int
-    value: str  # its name, with `{preset}` where it depends on that
-    better: str | None = None  # "higher" or "lower"; None where no value is the best
-    one: float = 1.0  # a value of 1 in the unit of the column
+    value: str  # name of the value in records, with `{preset}` if it depends on the preset
+    best_is: str | None = None  # "higher" or "lower"; None if no value is the best
+    unit_size: float = 1.0  # the value in records that the column shows as 1
 
 
 _COLUMNS = (
@@ -44,15 +44,15 @@ _COLUMNS = (
     Column("RMSE", "", 4, "rmse", "lower"),
     Column("ERGAS", "%", 2, "ergas", "lower"),
     Column("residual", "", 4, "residual"),
-    *(Column(f"in {n} % bars", "%", 1, f"coverage/{n}", one=0.01) for n in (50, 80, 90, 95)),
+    *(Column(f"in {n} % bars", "%", 1, f"coverage/{n}", unit_size=0.01) for n in (50, 80, 90, 95)),
     Column("width", "", 4, "width"),
     Column("NLL", "", 2, "nll"),
     Column("AUSE", "", 2, "ause"),
     Column("time", "s", 2, "seconds"),
     Column("least time", "s", 2, "least_seconds"),
-    Column("memory", "MiB", 0, "peak_memory_bytes", one=2**20),
-    Column("parameters", "M", 2, "parameters", one=1e6),
-    Column("operations", "GFLOP", 2, "flops", one=1e9),
+    Column("memory", "MiB", 0, "peak_memory_bytes", unit_size=2**20),
+    Column("parameters", "M", 2, "parameters", unit_size=1e6),
+    Column("operations", "GFLOP", 2, "flops", unit_size=1e9),
 )
 
 
@@ -64,16 +64,16 @@ def values_of(record: Record) -> Values:
 def average(records: Sequence[Record], methods: Sequence[str]) -> dict[str, Values]:
     """Average the results of each method over scenes.
 
-    The mean is None where a scene has no value, because it failed for instance: means over
-    different scenes cannot be compared.
+    A mean is None if a scene has no value, for example because it failed: means over different
+    scenes cannot be compared.
     """
     result: dict[str, Values] = {}
     for method in methods:
         rows = [values_of(record) for record in records if record.method == method]
-        failed = any(record.error for record in records if record.method == method)
+        has_failure = any(record.error for record in records if record.method == method)
         names = list(dict.fromkeys(name for row in rows for name in row))
         result[method] = {
-            name: None if failed else _mean([row.get(name) for row in rows]) for name in names
+            name: None if has_failure else _mean([row.get(name) for row in rows]) for name in names
         }
     return result
 
@@ -91,52 +91,57 @@ def write_results(
     """Write results.csv, .md, .tex, results.json and timing.json.
 
     results.json holds what is the same in every run; seconds, memory and the machine are in
-    timing.json. A method that failed on a scene has no mean. On the page, results.md, scenes that
-    every method failed on do not count, and it says so.
+    timing.json. A method that failed on a scene has no mean. In results.md, scenes that every
+    method failed on are left out of the means, and the page says how many.
 
     Args:
-        folder: where they go.
+        folder: the folder of the files.
         records: one per method and scene.
         scenes: in the order of the tables.
         methods: in the order of the tables.
-        preset: the one that Markdown and LaTeX show; the others have all.
-        settings: of the evaluation, written into results.json.
+        preset: the one that Markdown and LaTeX show; the other files have all presets.
+        settings: the settings of the evaluation, written into results.json.
         environment: device, versions, ….
 
     Returns:
         The Markdown table of the means.
     """
     order = {name: index for index, name in enumerate(methods)}
-    place = {name: index for index, name in enumerate(scenes)}
-    records = sorted(records, key=lambda record: (order[record.method], place[record.scene]))
+    scene_order = {name: index for index, name in enumerate(scenes)}
+    records = sorted(records, key=lambda record: (order[record.method], scene_order[record.scene]))
     means = average(records, methods)
-    done = {record.scene for record in records if not record.error}
-    shown = average([record for record in records if record.scene in done], methods)
-    compared = compare_best(records, shown, preset)
-    lost = len({record.scene for record in records} - done)
-    over = f"\nMeans over {len(done)} scenes; {lost} failed with every method.\n" if lost else ""
-    page = [_HEADING.format(preset), "", markdown_means(shown, preset, marked=True) + over]
-    page += [_markdown_compared(compared), _markdown_scenes(records, preset)]
+    # A scene that no method can do, such as a damaged file, would leave the page without any mean.
+    scored_scenes = {record.scene for record in records if not record.error}
+    scored_records = [record for record in records if record.scene in scored_scenes]
+    page_means = average(scored_records, methods)
+    comparisons = compare_best(records, page_means, preset)
+    remark = ""
+    if n_failed := len({record.scene for record in records} - scored_scenes):
+        remark = f"\nMeans over {len(scored_scenes)} scenes; {n_failed} failed with every method.\n"
+    page = [markdown_means(page_means, preset, mark_best=True) + remark]
+    page += [_markdown_comparisons(comparisons), _markdown_scenes(records, preset)]
+    # Times differ from run to run, so they have a file of their own: results.json is the same in
+    # every run, byte for byte.
+    timing = {"environment": environment, "timing": _tree(records, means, lambda r: r.timing)}
+    results = {"preset": preset, "settings": settings} | {
+        "metrics": _tree(records, means, lambda r: r.metrics),
+        "about": {record.method: record.about for record in records if record.about},
+        "compared": [asdict(item) for item in comparisons],
+        "errors": [{k: vars(r)[k] for k in _ERROR_FIELDS} for r in records if r.error],
+    }
     texts = {
         "results.csv": _csv(records, means),
-        "results.md": "\n".join(part.removesuffix("\n") for part in page) + "\n",
+        "results.md": _join_page(_HEADING.format(preset), "", *page),
         "results.tex": latex(means, preset, len(scenes), settings),
-        "timing.json": strict_json(
-            {"environment": environment, "timing": _tree(records, means, timed=True)}
-        ),
-        "results.json": strict_json(
-            {
-                "preset": preset,
-                "settings": settings,
-                "metrics": _tree(records, means, timed=False),
-                "about": {record.method: record.about for record in records if record.about},
-                "compared": [asdict(item) for item in compared],
-                "errors": [{k: vars(r)[k] for k in _FAILURE} for r in records if r.error],
-            }
-        ),
+        "timing.json": strict_json(timing),
+        "results.json": strict_json(results),
     }
     write_texts(folder, texts)
-    return markdown_means(shown, preset) + over
+    return markdown_means(page_means, preset) + remark
+
+
+def _join_page(*parts: str) -> str:
+    return "\n".join(part.removesuffix("\n") for part in parts) + "\n"
 
 
 def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
@@ -146,8 +151,8 @@ def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
             temporary.write_text(text, encoding="utf-8")
 
 
-FEWEST = 6
-"""Scenes of a paired test: of five the smallest p of Wilcoxon's test is 0.0625."""
+MIN_PAIRED_SCENES = 6
+"""Fewer give no p: of five pairs the smallest p of Wilcoxon's test is 0.0625."""
 
 
 @dataclass(frozen=True)
@@ -155,43 +160,45 @@ class Comparison:
     """A method beside the one with the best mean, on the same scenes."""
 
     method: str
-    best: str
+    best: str  # name of the method with the best mean
     measure: str  # "psnr/PRESET", or "residual" where there is no truth
-    scenes: int  # that both have a value of
-    difference: float  # mean over scenes of the best one's value minus the other's
+    scenes: int  # number of scenes for which both have a value
+    difference: float  # mean over scenes of the best method's value minus the other's
     p: float | None  # of Wilcoxon's signed-rank test, two-sided; None for too few scenes
 
 
 def compare_best(
     records: Sequence[Record], means: Mapping[str, Values], preset: str
 ) -> list[Comparison]:
-    """Compare the method with the best mean with every other one, scene by scene.
+    """Compare the method of the best mean with every other method, scene by scene.
 
-    PSNR is compared, or the residual where there is no truth. p is not corrected for the number of
-    comparisons.
+    The compared value is the PSNR, or the residual where there is no truth. p is not corrected for
+    the number of comparisons.
 
     Source: Wilcoxon, "Individual comparisons by ranking methods", Biometrics Bulletin 1945.
     """
-    known = any(f"psnr/{preset}" in record.metrics for record in records)
-    measure, sign = (f"psnr/{preset}", 1) if known else ("residual", -1)
-    scored = [name for name in means if means[name].get(measure) is not None]
-    if len(scored) < 2:
+    has_psnr = any(f"psnr/{preset}" in record.metrics for record in records)
+    measure, sign = (f"psnr/{preset}", 1) if has_psnr else ("residual", -1)
+    candidates = [name for name in means if means[name].get(measure) is not None]
+    if len(candidates) < 2:
         return []
-    best = max(scored, key=lambda name: sign * (means[name][measure] or 0.0))
+    best = max(candidates, key=lambda name: sign * (means[name][measure] or 0.0))
     values: dict[str, dict[str, float]] = {name: {} for name in means}
     for record in records:
+        # The PSNR of a perfect cube is infinite, and no difference from it is defined.
         value = record.metrics.get(measure)
         if value is not None and math.isfinite(value) and record.error is None:
             values[record.method][record.scene] = value
-    found = []
+    comparisons = []
     for name in means:
-        shared = [scene for scene in values[best] if scene in values[name]]
-        if name == best or not shared:
+        common_scenes = [scene for scene in values[best] if scene in values[name]]
+        n_scenes = len(common_scenes)
+        if name == best or not common_scenes:
             continue
-        differences = [values[best][scene] - values[name][scene] for scene in shared]
-        mean = math.fsum(differences) / len(shared)
-        found.append(Comparison(name, best, measure, len(shared), mean, signed_rank(differences)))
-    return found
+        differences = [values[best][scene] - values[name][scene] for scene in common_scenes]
+        mean, p = math.fsum(differences) / n_scenes, signed_rank(differences)
+        comparisons.append(Comparison(name, best, measure, n_scenes, mean, p))
+    return comparisons
 
 
 def signed_rank(differences: Sequence[float]) -> float | None:
@@ -202,85 +209,93 @@ def signed_rank(differences: Sequence[float]) -> float | None:
     """
     from scipy.stats import wilcoxon
 
-    if len(differences) < FEWEST:
+    if len(differences) < MIN_PAIRED_SCENES:
         return None
+    # The test is not defined where all differences are zero. Equal results are no evidence.
     if not any(differences):
         return 1.0
     return float(wilcoxon(differences).pvalue)
 
 
-def _markdown_compared(compared: Sequence[Comparison]) -> str:
-    if not compared:
+def _markdown_comparisons(comparisons: Sequence[Comparison]) -> str:
+    if not comparisons:
         return ""
-    residual = compared[0].measure == "residual"
-    unit, digits = ("", 4) if residual else (" (dB)", 2)
+    measure, unit, digits = "PSNR", " (dB)", 2
+    if comparisons[0].measure == "residual":
+        measure, unit, digits = "Relative residual", "", 4
     rows = [["method", "scenes", f"best − method{unit}", "p"]]
-    for item in compared:
-        p = f"too few scenes, fewer than {FEWEST}" if item.p is None else f"{item.p:.2g}"
+    for item in comparisons:
+        too_few = f"too few scenes, fewer than {MIN_PAIRED_SCENES}"
+        p = too_few if item.p is None else f"{item.p:.2g}"
         rows.append([item.method, str(item.scenes), number(item.difference, digits), p])
-    what = "Relative residual" if residual else "PSNR"
-    head = f"{what} of the best, {plain_markdown(compared[0].best)}, and the others by scene"
+    best = plain_markdown(comparisons[0].best)
+    head = f"{measure} of the best, {best}, and the others by scene"
     note = "p is Wilcoxon's signed-rank test over scenes, two-sided, for one comparison by itself."
     return f"\n{head}\n\n{markdown(rows)}\n{note}\n"
 
 
-def markdown_means(means: Mapping[str, Values], preset: str, *, marked: bool = False) -> str:
-    """Return a Markdown table, one row per method; marked, the best is bold, the second underlined.
+def markdown_means(means: Mapping[str, Values], preset: str, *, mark_best: bool = False) -> str:
+    """Return a Markdown table, one row per method.
 
-    >>> print(markdown_means({"a": {"sam": 2.0}, "b": {"sam": 1.0}}, "", marked=True), end="")
+    With `mark_best` the best value of a column is bold and the second is underlined.
+
+    >>> print(markdown_means({"a": {"sam": 2.0}, "b": {"sam": 1.0}}, "", mark_best=True), end="")
     | method   |     SAM (°) |
     |:---------|------------:|
     | a        | <u>2.00</u> |
     | b        |    **1.00** |
     """
-    columns = _used(means.values(), preset)
-    table = _marked(means, columns, preset, MARKDOWN if marked else ())
+    columns = _columns_with_values(means.values(), preset)
+    table = _cells_with_marks(means, columns, preset, MARKDOWN if mark_best else ())
     rows = [[name, *cells] for name, cells in zip(means, table, strict=True)]
     return _markdown_split([["method", *map(_title, columns)], *rows])
 
 
-def _marked(
+def _cells_with_marks(
     means: Mapping[str, Values],
     columns: Sequence[Column],
     preset: str,
     marks: Sequence[str],
 ) -> list[list[str]]:
-    """Return the cells of every method; equal ones, as they are shown, have the same mark."""
+    """Return the cells of every method, with a mark around the best and the second of a column."""
     table = [[_cell(values, column, preset) for column in columns] for values in means.values()]
-    for place, column in enumerate(columns):
-        shown = {cell: float(cell) for row in table if (cell := row[place]) not in (UNKNOWN, "nan")}
-        best = sorted(set(shown.values()), reverse=column.better == "higher")[: len(marks)]
-        if column.better is None or len(set(shown.values())) < 2:
+    for index, column in enumerate(columns):
+        # Numbers are compared as they are printed: a reader would not understand why one of two
+        # equal numbers is marked.
+        numbers = {row[index] for row in table} - {UNKNOWN, "nan"}
+        ranking = sorted({float(n) for n in numbers}, reverse=column.best_is == "higher")
+        if column.best_is is None or len(ranking) < 2:
             continue
         for row in table:
-            if shown.get(row[place]) in best:
-                row[place] = marks[best.index(shown[row[place]])].format(row[place])
+            rank = ranking.index(float(row[index])) if row[index] in numbers else len(marks)
+            if rank < len(marks):
+                row[index] = marks[rank].format(row[index])
     return table
 
 
 def _markdown_scenes(records: Sequence[Record], preset: str) -> str:
     methods = list(dict.fromkeys(record.method for record in records))
     scenes = list(dict.fromkeys(record.scene for record in records))
-    found = {(record.method, record.scene): record for record in records}
+    table = {(record.method, record.scene): record for record in records}
     rows = [["scene", *methods]]
     for scene in scenes:
-        cells = []
-        for method in methods:
-            record = found.get((method, scene))
-            values = {} if record is None else values_of(record)
-            name = f"psnr/{preset}" if f"psnr/{preset}" in values else "residual"
-            cells.append(
-                "failed"
-                if record and record.error
-                else number(values.get(name), 4 if name == "residual" else 2)
-            )
-        rows.append([scene, *cells])
-    known = any(f"psnr/{preset}" in record.metrics for record in records)
-    text = f"\n{'PSNR (dB)' if known else 'Relative residual'} by scene\n\n"
+        rows.append([scene, *(_scene_cell(table.get((m, scene)), preset) for m in methods)])
+    has_psnr = any(f"psnr/{preset}" in record.metrics for record in records)
+    text = f"\n{'PSNR (dB)' if has_psnr else 'Relative residual'} by scene\n\n"
     text += _markdown_split(rows)
-    told = (f"{r.method}, {r.scene}: {r.error}" for r in records if r.error)
-    failed = [f"- {plain_markdown(line)}" for line in told]
-    return text + ("\n" + "\n".join(["Failed:", "", *failed]) + "\n" if failed else "")
+    errors = (f"{r.method}, {r.scene}: {r.error}" for r in records if r.error)
+    lines = [f"- {plain_markdown(error)}" for error in errors]
+    return text + ("\n" + "\n".join(["Failed:", "", *lines]) + "\n" if lines else "")
+
+
+def _scene_cell(record: Record | None, preset: str) -> str:
+    """Return the PSNR of a record, or its residual where there is no truth."""
+    if record is not None and record.error:
+        return "failed"
+    values = {} if record is None else values_of(record)
+    if f"psnr/{preset}" in values:
+        return number(values[f"psnr/{preset}"], 2)
+    return number(values.get("residual"), 4)
 
 
 def _csv(records: Sequence[Record], means: Mapping[str, Values]) -> str:
@@ -296,30 +311,31 @@ def latex(
 ) -> str:
     """Return a table environment of LaTeX, which needs the package booktabs.
 
-    Caption and label say data, camera, noise, and cases.
+    Caption and label name the data set, the camera, the noise and the cases.
     """
-    columns = _used(means.values(), preset)
-    table = _marked(means, columns, preset, LATEX)
+    columns = _columns_with_values(means.values(), preset)
+    table = _cells_with_marks(means, columns, preset, LATEX)
     titles = [_escaped(_title(column)).replace("°", r"$^\circ$") for column in columns]
     rows = [[_escaped(name), *cells] for name, cells in zip(means, table, strict=True)]
     data, condition = str(settings.get("data") or ""), conditions(settings)
-    of = f" of {_escaped(data)}" if data else ""
-    over = f"{scenes} scene{'' if scenes == 1 else 's'}{of}"
-    over = ", ".join([over, *(_escaped(f"{k} {v}") for k, v in condition.items())])
+    subject = f"{scenes} scene" if scenes == 1 else f"{scenes} scenes"
+    subject += f" of {_escaped(data)}" if data else ""
+    subject = ", ".join([subject, *(_escaped(f"{k} {v}") for k, v in condition.items())])
     cases = "; ".join(settings.get("cases") or ())
+    cases_text = f"Cases: {_escaped(cases)}. " if cases else ""
     label = "-".join(["cassi", data, *condition.values(), cases])
     lines = [
         r"% \usepackage{booktabs}",
         r"\begin{table}[t]",
         r"  \centering",
-        rf"  \caption{{Means over {over}. {f'Cases: {_escaped(cases)}. ' if cases else ''}"
+        rf"  \caption{{Means over {subject}. {cases_text}"
         rf"PSNR and SSIM by the preset {_escaped(preset)}. "
         r"The best is bold, the second underlined.}",
         rf"  \label{{tab:{re.sub('[^A-Za-z0-9]+', '-', label).strip('-')}}}",
     ]
-    for number, (head, *body) in enumerate(_split([["method", *titles], *rows], LATEX_WIDTH)):
+    for index, (head, *body) in enumerate(_split([["method", *titles], *rows], LATEX_WIDTH)):
         lines += [
-            *([r"  \par\medskip"] if number else []),
+            *([r"  \par\medskip"] if index else []),
             rf"  \begin{{tabular}}{{l{'r' * (len(head) - 1)}}}",
             r"    \toprule",
             f"    {' & '.join(head)} " r"\\",
@@ -332,24 +348,27 @@ def latex(
 
 
 LATEX_WIDTH, MARKDOWN_WIDTH = 80, 150
-"""Characters of a row: LaTeX's article class prints about 80 in a line, with space for columns."""
-_MARKUP = re.compile(r"\\[a-z]+|[{}$]|\*\*|</?u>")
+"""Most characters of a row. LaTeX's article class prints about 80 in a line, with the space between
+columns.
+"""
+_MARKUP = re.compile(r"\\[a-z]+|[{}$]|\*\*|</?u>")  # characters that take no space in print
 
 
 def _split(rows: Sequence[Sequence[str]], width: int) -> list[list[list[str]]]:
     """Split a table that is too wide into several, each with the first column."""
-    first, *others = (
-        max(len(_MARKUP.sub("", row[place])) for row in rows) + 3 for place in range(len(rows[0]))
+    # 3 characters are the space between two columns.
+    first_width, *widths = (
+        max(len(_MARKUP.sub("", row[column])) for row in rows) + 3 for column in range(len(rows[0]))
     )
     groups: list[list[int]] = [[]]
-    used = first
-    for place, needed in enumerate(others, 1):
-        if groups[-1] and used + needed > width:
+    group_width = first_width
+    for column, column_width in enumerate(widths, 1):
+        if groups[-1] and group_width + column_width > width:
             groups.append([])
-            used = first
-        groups[-1].append(place)
-        used += needed
-    return [[[row[0], *(row[place] for place in group)] for row in rows] for group in groups]
+            group_width = first_width
+        groups[-1].append(column)
+        group_width += column_width
+    return [[[row[0], *(row[column] for column in group)] for row in rows] for group in groups]
 
 
 def _markdown_split(rows: Sequence[Sequence[str]]) -> str:
@@ -357,28 +376,33 @@ def _markdown_split(rows: Sequence[Sequence[str]]) -> str:
 
 
 def conditions(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return what the measurements of all rows have in common: camera, mask, noise, ….
+    """Return the settings that the measurements of all rows share: camera, mask, noise, ….
 
-    What a case changes is left out.
+    A setting that a case changes is left out.
 
     >>> conditions({"noise": {"_target_": "cassi.WhiteNoise", "snr_db": 30}, "seed": 0})
     {'noise': 'WhiteNoise(snr_db=30)'}
     """
     cases = (settings.get("cases") or {}).values()
-    changed = {key.partition(".")[0] for case in cases for key in case or ()}
-    names = [n for n in ("system", "mask", "noise", "twin", "guide") if n not in changed]
+    case_keys = {key.partition(".")[0] for case in cases for key in case or ()}
+    names = [n for n in ("system", "mask", "noise", "twin", "guide") if n not in case_keys]
     return {name: _brief(settings[name]) for name in names if settings.get(name) is not None}
 
 
 def _brief(value: object) -> str:
+    """Return a setting in a few words: the class of a node, and its values."""
     if not isinstance(value, Mapping):
         return str(value)
     kind = str(value.get("_target_", "")).rpartition(".")[2]
-    usual = {} if kind else asdict(Twin())  # of a twin only the defects count
+    # A node without a class is a twin. Its defaults are a camera without defects, so they are left
+    # out: what stays are the defects.
+    defaults = {} if kind else asdict(Twin())
     values = (
         f"{key}={_brief(item)}"
         for key, item in value.items()
-        if key != "_target_" and item is not None and not (key in usual and item == usual[key])
+        if key != "_target_"
+        and item is not None
+        and not (key in defaults and item == defaults[key])
     )
     return f"{kind}({', '.join(values)})"
 
@@ -386,11 +410,12 @@ def _brief(value: object) -> str:
 def _escaped(text: str) -> str:
     special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     special |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
-    special |= {"[": "{[}", "*": "{*}"}  # of the end of the line before, where a row begins so
+    # LaTeX reads a [ or * at the begin of a row as an option of the line break before it.
+    special |= {"[": "{[}", "*": "{*}"}
     return "".join(special.get(c, f"\\{c}" if c in "#$%&_{}" else c) for c in printable(text))
 
 
-def _used(rows: Collection[Values], preset: str) -> list[Column]:
+def _columns_with_values(rows: Collection[Values], preset: str) -> list[Column]:
     return [
         column
         for column in _columns()
@@ -400,9 +425,12 @@ def _used(rows: Collection[Values], preset: str) -> list[Column]:
 
 def _columns() -> list[Column]:
     """Return every column; the user's own metrics stand before the residual."""
-    own = [Column(heading=name, value=name, **p.about) for name, p in parts("metric").items()]
-    place = [column.heading for column in _COLUMNS].index("residual")
-    return [*_COLUMNS[:place], *own, *_COLUMNS[place:]]
+    user_columns = [
+        Column(name, part.about["unit"], part.about["digits"], name, part.about["better"])
+        for name, part in parts("metric").items()
+    ]
+    index = [column.heading for column in _COLUMNS].index("residual")
+    return [*_COLUMNS[:index], *user_columns, *_COLUMNS[index:]]
 
 
 def _title(column: Column) -> str:
@@ -411,7 +439,7 @@ def _title(column: Column) -> str:
 
 def _cell(values: Values, column: Column, preset: str) -> str:
     value = values.get(column.value.format(preset=preset))
-    return number(None if value is None else value / column.one, column.digits)
+    return number(None if value is None else value / column.unit_size, column.digits)
 
 
 def number(value: float | None, digits: int) -> str:
@@ -419,44 +447,54 @@ def number(value: float | None, digits: int) -> str:
     return UNKNOWN if value is None else f"{value:.{digits}f}"
 
 
-_MARKDOWN = re.compile(r"[\\`*<>\[\]|&~$]|(?<!\w)_|_(?!\w)")
+# Characters that Markdown reads as markup. An underscore inside a word is none.
+_MARKDOWN_SPECIAL = re.compile(r"[\\`*<>\[\]|&~$]|(?<!\w)_|_(?!\w)")
 
 
 def plain_markdown(text: str) -> str:
-    r"""Return Markdown that shows a text as it is, in a line.
+    r"""Return Markdown that shows a text as it is, in one line.
 
     >>> plain_markdown("<b>_a|b_c*\n")
     '\\<b\\>\\_a\\|b_c\\*\\\\n'
     """
-    return _MARKDOWN.sub(r"\\\g<0>", printable(text))
+    return _MARKDOWN_SPECIAL.sub(r"\\\g<0>", printable(text))
 
 
 def markdown(rows: Sequence[Sequence[str]], names: int = 1) -> str:
-    """Return a table in Markdown; its first columns hold texts, as many as `names`."""
+    """Return a table in Markdown. The first row is the heading.
+
+    The first `names` columns hold texts of users, whose special characters are escaped.
+    """
     from tabulate import tabulate
 
-    first, *others = rows
-    head = [plain_markdown(cell) for cell in first]
-    body = [[*map(plain_markdown, row[:names]), *row[names:]] for row in others]
+    heading, *body_rows = rows
+    head = [plain_markdown(cell) for cell in heading]
+    body = [[*map(plain_markdown, row[:names]), *row[names:]] for row in body_rows]
     align = ["left", *["right"] * (len(head) - 1)]
     return tabulate(body, head, "pipe", colalign=align, disable_numparse=True) + "\n"
 
 
 def _tree(
-    records: Sequence[Record], means: Mapping[str, Values], timed: bool
+    records: Sequence[Record],
+    means: Mapping[str, Values],
+    values_of_record: Callable[[Record], Values],
 ) -> dict[str, dict[str, object]]:
+    """Return the values of every method, method → means and scenes → name → value."""
     tree: dict[str, dict[str, object]] = {}
     for method, mean in means.items():
         rows = [record for record in records if record.method == method]
-        names = {name for r in rows for name in (r.timing if timed else r.metrics)}
+        names = {name for record in rows for name in values_of_record(record)}
         tree[method] = {
             MEAN: {name: value for name, value in mean.items() if name in names},
-            "scenes": {r.scene: r.timing if timed else r.metrics for r in rows if not r.error},
+            "scenes": {r.scene: values_of_record(r) for r in rows if not r.error},
         }
     return tree
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
+    """Return the mean, or None if a value is unknown."""
+    numbers = [value for value in values if value is not None]
+    if not numbers or len(numbers) < len(values):
+        return None
     # fsum is exact: the order of the scenes does not matter.
-    return math.fsum(known) / len(known) if known and len(known) == len(values) else None
+    return math.fsum(numbers) / len(numbers)

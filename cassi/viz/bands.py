@@ -27,31 +27,34 @@ if TYPE_CHECKING:
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Colormap
 
-_ALL = 32  # up to this many bands are all shown
-_MOST = 28  # of more bands than that
-_BESIDE_TRUTH = 8
-_TILE = 200  # pixels along the longer side
-_GAP, _CAPTION = 8, 24
-_LETTER = 9  # width of a letter of a caption, about
-_SIDE = 30  # column of the upright row names
-_BAR, _BAR_HIGH = 14, 164  # of a scale: its width, and the least height for its label
-_TITLE = 20  # a line of the title
-_UNIT, _NAMES = "value in the cube", ("estimate", "truth", "error")
-_WHITE = 0.12  # share of white in a tint: pure blue is too dark to see detail in
+# A montage of all bands grows with their number. More than 32 would not fit on a screen: of such
+# cubes 28 bands show, evenly spaced. Beside the truth each band takes three tiles, so 8 show.
+_MAX_BANDS_SHOWN_IN_FULL = 32
+_BANDS_OF_LARGE_CUBES = 28
+_BANDS_BESIDE_TRUTH = 8
+# All lengths of the layout are pixels.
+_TILE_SIDE = 200  # the longer side of a picture
+_GAP, _CAPTION_HEIGHT = 8, 24
+_LETTER_WIDTH = 9  # mean width of a letter of a caption
+_ROW_NAME_WIDTH = 30  # the column of the upright row names
+_SCALE_WIDTH, _MIN_SCALE_HEIGHT = 14, 164  # a lower scale would be shorter than its label
+_TITLE_LINE_HEIGHT = 20
+_DEFAULT_UNIT, _ROW_NAMES = "value in the cube", ("estimate", "truth", "error")
+# A tint is mixed with this fraction of white: detail is hard to see in pure blue, which is dark.
+_WHITE_FRACTION = 0.12
 
-
+# A text and its colour.
 Label = tuple[str, np.ndarray]
-"""A text and its colour."""
 
 
 @dataclass
 class _Montage:
-    """Rows of pictures (h, w, 3), and what stands around them."""
+    """Rows of pictures (h, w, 3), with their labels, colour scales, row names and title."""
 
     rows: list[list[np.ndarray]]
-    labels: list[Label]  # above the first pictures
+    labels: list[Label]  # the label of each picture that has one, in reading order
     scales: list[tuple[ScalarMappable, str, int]]  # from the top: colours, label, number of rows
-    names: tuple[str, ...] = ()  # of the rows
+    row_names: tuple[str, ...] = ()
     title: str = ""
 
 
@@ -68,19 +71,18 @@ def save_bands(
     """Writes a montage of bands as PNG, each tinted in the colour of its wavelength.
 
     All bands share one brightness scale, so their relative strength shows. With the truth, three
-    rows (estimate, truth, error) show some of the bands; estimate and truth share the truth's
-    scale, the error's is white at 0. The scales stand to the right. A measurement stands to the
-    left, above the estimate's sRGB rendering.
+    rows (estimate, truth, error) show some of the bands. Estimate and truth then share the truth's
+    brightness scale, and the scale of the error is white at 0. The scales stand to the right. A
+    measurement stands to the left, above the estimate's sRGB rendering.
 
     Args:
-        path: the PNG to write; it appears whole or not at all.
+        path: the PNG to write; it is complete or absent.
         cube: (C, H, W), any scale.
         wavelengths: (C,), nm, increasing; None numbers the bands and leaves them grey.
         truth: (C, H, W), on the cube's scale, or None.
-        measurement: (K, H', W') or (H', W'), of which the first shot is shown, or None.
-        count: number of bands shown, evenly chosen; None for all (28 of more than 32), or 8 with
-            the truth.
-        unit: of the cube, for its scale.
+        measurement: (K, H', W') or (H', W'), or None. The first shot is shown.
+        count: number of bands, evenly spaced. None: 8 with the truth, else all (28 of over 32).
+        unit: unit of the cube, named beside its scale.
         errors: standard errors of the wavelengths, nm, if known: they stand above the bands.
 
     Raises:
@@ -89,32 +91,33 @@ def save_bands(
         ValueError: if a shape, the wavelengths or the count does not fit, or a NaN is found.
     """
     estimate = as_cube(cube)
-    true = as_truth(truth, estimate)
+    true_cube = as_truth(truth, estimate)
     values = as_wavelengths(wavelengths, len(estimate))
     snapshot = None if measurement is None else _first_shot(measurement)
-    shown = _choose_bands(len(estimate), count, beside_truth=true is not None)
-
-    tints = (1 - _WHITE) * band_colors(values, len(estimate))[shown] + _WHITE
-    labels = _name_bands(shown, values, errors, tints)
-    cubes = [estimate] if true is None else [estimate, true]
-    small = [[_reduce(x[band]) for band in shown] for x in cubes]
-    white = white_level(*small[-1])
-    rows = [_tint(pictures, white, tints) for pictures in small]
-    scale = _brightness(white), unit or _UNIT
-    if true is None:
+    shown_bands = _choose_bands(len(estimate), count, beside_truth=true_cube is not None)
+    colors = band_colors(values, len(estimate))[shown_bands]
+    tints = (1 - _WHITE_FRACTION) * colors + _WHITE_FRACTION
+    labels = _name_bands(shown_bands, values, errors, tints)
+    cubes = [estimate] if true_cube is None else [estimate, true_cube]
+    band_pictures = [[_reduce(x[band]) for band in shown_bands] for x in cubes]
+    # The last cube is the truth, if there is one: estimate and truth share its brightness scale.
+    white = white_level(*band_pictures[-1])
+    rows = [_tint(pictures, white, tints) for pictures in band_pictures]
+    brightness, unit = _brightness(white), unit or _DEFAULT_UNIT
+    if true_cube is None:
         rows = _wrap(rows[0], estimate.shape)
-        montage = _Montage(rows, labels, [(*scale, len(rows))])
+        montage = _Montage(rows, labels, [(brightness, unit, len(rows))])
     else:
-        off = [e - t for e, t in zip(*small, strict=True)]
-        peak = white_level(*map(np.abs, off))
-        signed = _colors(-peak, peak, "RdBu_r")
-        scales = [(*scale, 2), (signed, "estimate − truth", 1)]
-        montage = _Montage([*rows, _paint(off, signed)], labels, scales, _NAMES)
-    aside = [] if snapshot is None else [_name_snapshot(snapshot)]
-    if aside:
+        differences = [e - t for e, t in zip(*band_pictures, strict=True)]
+        peak = white_level(*map(np.abs, differences))
+        error_colors = _colors(-peak, peak, "RdBu_r")
+        scales = [(brightness, unit, 2), (error_colors, "estimate − truth", 1)]
+        montage = _Montage([*rows, _paint(differences, error_colors)], labels, scales, _ROW_NAMES)
+    side_pictures = [] if snapshot is None else [_name_snapshot(snapshot)]
+    if side_pictures:
         color = srgb(estimate, values, exposure=exposure_of(cubes[-1], values))
-        aside.append(("estimate in colour", color))
-    _draw(montage, estimate.shape[1:], aside).save(path)
+        side_pictures.append(("estimate in colour", color))
+    _draw(montage, estimate.shape[1:], side_pictures).save(path)
 
 
 def save_uncertainty(
@@ -128,36 +131,38 @@ def save_uncertainty(
 ) -> None:
     """Writes the standard deviation σ of every value of a cube as PNG, band by band.
 
-    All bands have one scale. Above stand what one σ means, in a line, and how bright the cube is.
-    The other arguments and errors are those of ``save_bands``.
+    All bands have one scale. The title has ``meaning``, a line that says what one σ means, and how
+    bright the cube is. The other arguments and errors are those of ``save_bands``.
     """
     deviation = as_cube(std, "standard deviations")
-    level = white_level(as_cube(cube, shape=deviation.shape))
+    cube_level = white_level(as_cube(cube, shape=deviation.shape))
     values = as_wavelengths(wavelengths, len(deviation))
-    shown = _choose_bands(len(deviation), None, beside_truth=False)
-    pictures = [_reduce(deviation[band]) for band in shown]
+    shown_bands = _choose_bands(len(deviation), None, beside_truth=False)
+    pictures = [_reduce(deviation[band]) for band in shown_bands]
     colors = _colors(0, white_level(*pictures), "inferno")
-    labels = _name_bands(shown, values, errors, np.ones((len(shown), 3)))
+    labels = _name_bands(shown_bands, values, errors, np.ones((len(shown_bands), 3)))
     rows = _wrap(_paint(pictures, colors), deviation.shape)
-    title = f"{meaning}\nof the values of the cube 99.5 % are below {level:.2g}"
-    montage = _Montage(rows, labels, [(colors, f"σ, {unit or _UNIT}", len(rows))], title=title)
+    title = f"{meaning}\nof the values of the cube 99.5 % are below {cube_level:.2g}"
+    montage = _Montage(
+        rows, labels, [(colors, f"σ, {unit or _DEFAULT_UNIT}", len(rows))], title=title
+    )
     _draw(montage, deviation.shape[1:], []).save(path)
 
 
 def _name_bands(
-    shown: list[int],
+    shown_bands: list[int],
     wavelengths: np.ndarray | None,
     errors: Sequence[float] | None,
     tints: np.ndarray,
 ) -> list[Label]:
-    names = [name_band(band, wavelengths, errors) for band in shown]
+    names = [name_band(band, wavelengths, errors) for band in shown_bands]
     return list(zip(names, encode(tints.copy()) / 255, strict=True))
 
 
 def _name_snapshot(snapshot: np.ndarray) -> tuple[str, np.ndarray]:
     height, width = snapshot.shape
-    grey = _reduce(snapshot, 4 * _TILE)
-    return f"measurement, {height} × {width}", encode(grey / white_level(grey))
+    picture = _reduce(snapshot, 4 * _TILE_SIDE)
+    return f"measurement, {height} × {width}", encode(picture / white_level(picture))
 
 
 def _tint(pictures: list[np.ndarray], white: float, tints: np.ndarray) -> list[np.ndarray]:
@@ -166,18 +171,22 @@ def _tint(pictures: list[np.ndarray], white: float, tints: np.ndarray) -> list[n
 
 
 def _wrap(pictures: list[np.ndarray], shape: tuple[int, ...]) -> list[list[np.ndarray]]:
-    """Put pictures of a cube of this shape in rows, in reading order."""
+    """Put pictures in rows, in reading order; `shape` (C, H, W) is that of their cube."""
     count = len(pictures)
-    # About 16:9 as a whole, and as few holes in the last line as that leaves possible.
-    ideal = np.sqrt(count * shape[1] / shape[2] * 16 / 9)
-    near = range(max(1, round(ideal) - 1), max(1, round(ideal) + 1) + 1)
-    columns = min(count, min(near, key=lambda n: (-count % n, abs(n - ideal))))
-    return [pictures[first : first + columns] for first in range(0, count, columns)]
+    # The montage should be about 16:9, as a screen is. Of the three numbers of columns nearest to
+    # that, the one that leaves the fewest holes in the last row is taken.
+    ideal_columns = np.sqrt(count * shape[1] / shape[2] * 16 / 9)
+    candidates = range(max(1, round(ideal_columns) - 1), max(1, round(ideal_columns) + 1) + 1)
+    n_columns = min(candidates, key=lambda n: (-count % n, abs(n - ideal_columns)))
+    n_columns = min(count, n_columns)
+    return [pictures[start : start + n_columns] for start in range(0, count, n_columns)]
 
 
 def _choose_bands(bands: int, count: int | None, beside_truth: bool) -> list[int]:
     if count is None:
-        count = min(bands, _BESIDE_TRUTH) if beside_truth else bands if bands <= _ALL else _MOST
+        count = bands if bands <= _MAX_BANDS_SHOWN_IN_FULL else _BANDS_OF_LARGE_CUBES
+        if beside_truth:
+            count = min(bands, _BANDS_BESIDE_TRUTH)
     if not 1 <= count <= bands:
         raise ValueError(f"expected a count of 1 to {bands} bands, got {count}: change it")
     return [int(band) for band in np.rint(np.linspace(0, bands - 1, count))]
@@ -205,55 +214,66 @@ def _paint(pictures: list[np.ndarray], colors: ScalarMappable) -> list[np.ndarra
 
 
 def _brightness(white: float) -> ScalarMappable:
-    """Return the scale of tinted pictures."""
+    """Return the colours of a scale from black to white, which stands beside tinted pictures."""
     from matplotlib.colors import ListedColormap
 
-    grey = encode(np.linspace(0, 1, 256)[:, None].repeat(3, 1)) / 255
-    return _colors(0, white, ListedColormap(grey))
+    greys = encode(np.linspace(0, 1, 256)[:, None].repeat(3, 1)) / 255
+    return _colors(0, white, ListedColormap(greys))
 
 
-def _draw(montage: _Montage, shape: tuple[int, ...], aside: list[tuple[str, np.ndarray]]) -> Sheet:
-    """Draws the montage from the origin on, and to its left a column of named uint8 pictures."""
-    height, width = (max(1, round(_TILE * side / max(shape))) for side in shape)
-    # Room for "band 128" and "1234.5 nm", and for the longest name.
-    pitch_x = max(width, 84, *(_LETTER * len(label) for label, _ in montage.labels)) + _GAP
-    box = max(height, _BAR_HIGH) if montage.names else height
-    pitch_y = box + _GAP + (0 if montage.names else _CAPTION)
-    sheet, columns = Sheet(DARK), len(montage.rows[0])
-    title = montage.title.splitlines()
-    for line, words in enumerate(title, start=1):
-        sheet.text(words, 0, -_CAPTION - 7 - _TITLE * (len(title) - line), color=PALE)
-    for line, row in enumerate(montage.rows):
-        for across, picture in enumerate(row):
-            left, top = across * pitch_x + (pitch_x - _GAP) / 2, line * pitch_y + box / 2
+def _draw(
+    montage: _Montage, shape: tuple[int, ...], side_pictures: list[tuple[str, np.ndarray]]
+) -> Sheet:
+    """Draws the montage, and to its left a column of named uint8 pictures."""
+    height, width = (max(1, round(_TILE_SIDE * side / max(shape))) for side in shape)
+    # 84 pixels hold "band 128" and "1234.5 nm"; a longer label widens all columns.
+    pitch_x = max(width, 84, *(_LETTER_WIDTH * len(label) for label, _ in montage.labels)) + _GAP
+    row_height = max(height, _MIN_SCALE_HEIGHT) if montage.row_names else height
+    pitch_y = row_height + _GAP + (0 if montage.row_names else _CAPTION_HEIGHT)
+    sheet, n_columns = Sheet(DARK), len(montage.rows[0])
+    title_lines = montage.title.splitlines()
+    for row_index, words in enumerate(title_lines, start=1):
+        line_top = _TITLE_LINE_HEIGHT * (len(title_lines) - row_index)
+        sheet.text(words, 0, -_CAPTION_HEIGHT - 7 - line_top, color=PALE)
+    for row_index, row in enumerate(montage.rows):
+        for column, picture in enumerate(row):
+            left, top = (
+                column * pitch_x + (pitch_x - _GAP) / 2,
+                row_index * pitch_y + row_height / 2,
+            )
             sheet.image(picture, left - width / 2, top - height / 2, width, height)
     for index, (label, color) in enumerate(montage.labels):
-        line, across = divmod(index, columns)
-        center = across * pitch_x + (pitch_x - _GAP) / 2
-        sheet.text(label, center, line * pitch_y - 7, ha="center", color=color)
-    upright: Any = {"rotation": 90, "ha": "center", "va": "center", "color": PALE}
-    for line, name in enumerate(montage.names):
-        sheet.text(name, -_SIDE / 2, line * pitch_y + box / 2, **upright)
+        row_index, column = divmod(index, n_columns)
+        center = column * pitch_x + (pitch_x - _GAP) / 2
+        sheet.text(label, center, row_index * pitch_y - 7, ha="center", color=color)
+    row_name_style: Any = {"rotation": 90, "ha": "center", "va": "center", "color": PALE}
+    for row_index, name in enumerate(montage.row_names):
+        sheet.text(
+            name, -_ROW_NAME_WIDTH / 2, row_index * pitch_y + row_height / 2, **row_name_style
+        )
     top = 0
-    for colors, label, lines in montage.scales:
-        high = max((lines - 1) * pitch_y + box, _BAR_HIGH)
-        sheet.scale(colors, label, columns * pitch_x, top, _BAR, high)
-        top += lines * pitch_y
-    bottom = max((len(montage.rows) - 1) * pitch_y + box, _BAR_HIGH)
-    # Beside one line of bands there is no height for the colour picture too.
-    aside = aside if len(montage.rows) > 1 else aside[:1]
-    high = (bottom - (len(aside) - 1) * (_GAP + _CAPTION)) // max(1, len(aside))
-    wide = max((high * picture.shape[1] / picture.shape[0] for _, picture in aside), default=0)
-    middle = -wide / 2 - 3 * _GAP - (_SIDE if montage.names else 0)
-    for line, (name, picture) in enumerate(aside):
-        top, own = line * (high + _GAP + _CAPTION), high * picture.shape[1] / picture.shape[0]
+    for colors, label, n_rows in montage.scales:
+        scale_height = max((n_rows - 1) * pitch_y + row_height, _MIN_SCALE_HEIGHT)
+        sheet.scale(colors, label, n_columns * pitch_x, top, _SCALE_WIDTH, scale_height)
+        top += n_rows * pitch_y
+    bottom = max((len(montage.rows) - 1) * pitch_y + row_height, _MIN_SCALE_HEIGHT)
+    # Beside one row of bands there is no height for the colour picture too.
+    side_pictures = side_pictures if len(montage.rows) > 1 else side_pictures[:1]
+    height = (bottom - (len(side_pictures) - 1) * (_GAP + _CAPTION_HEIGHT)) // max(
+        1, len(side_pictures)
+    )
+    widths = [height * picture.shape[1] / picture.shape[0] for _, picture in side_pictures]
+    middle = -max(widths, default=0) / 2 - 3 * _GAP - (_ROW_NAME_WIDTH if montage.row_names else 0)
+    for index, ((name, picture), side_width) in enumerate(zip(side_pictures, widths, strict=True)):
+        top = index * (height + _GAP + _CAPTION_HEIGHT)
         sheet.text(name, middle, top - 7, ha="center", color=PALE)
-        sheet.image(picture, middle - own / 2, top, own, high)
+        sheet.image(picture, middle - side_width / 2, top, side_width, height)
     return sheet
 
 
-def _reduce(picture: np.ndarray, side: int = 2 * _TILE) -> np.ndarray:
-    """Averages whole blocks until the longer side is below twice ``side``."""
+def _reduce(picture: np.ndarray, side: int = 2 * _TILE_SIDE) -> np.ndarray:
+    """Averages over square blocks, so that the longer side becomes less than twice ``side``."""
+    # matplotlib's resampling alone would leave aliasing in a picture that it shrinks a lot.
     factor = max(picture.shape) // side
     if factor < 2 or min(picture.shape) < factor:
         return picture

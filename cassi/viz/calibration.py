@@ -1,4 +1,4 @@
-"""A figure of how a calibration went."""
+"""Figures of a calibration: held-out errors, parameters and dispersion curve."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from cassi.viz.sheet import INK, SMALL, paper, tidy
 def save_calibration(
     path: str | os.PathLike[str],
     errors: tuple[float, float],
-    off: Sequence[tuple[str, float, float]],
+    deviations: Sequence[tuple[str, float, float]],
     light: tuple[Sequence[float], Sequence[float]],
     bands: Sequence[float],
 ) -> None:
-    """Draws held-out errors, what was found with its standard error, and the light.
+    """Draws the held-out errors, the estimated parameters and the spectrum of the light.
 
     Args:
-        path: of the PNG.
-        errors: held-out ones, of the nominal and of the calibrated camera.
-        off: of each parameter: name, distance from its nominal value, and standard error, in
-            pixels by which it moves the border of the mask, or the outermost band.
-        light: offsets along the dispersion, pixels, and the power of the light there.
+        path: the PNG to write.
+        errors: held-out errors of the nominal and of the calibrated camera.
+        deviations: of each parameter its name, its distance from the nominal value, and its
+            standard error. Both are in pixels by which the parameter moves the border of the mask,
+            or the outermost band.
+        light: offsets along the dispersion, pixels, and the power of the light at them.
         bands: offsets of the calibrated bands, pixels.
     """
-    height, sheet = 0.5 + 0.2 * len(off), paper()
+    height, sheet = 0.5 + 0.2 * len(deviations), paper()
     left, right = sheet.axes(0, 0, 2.3, height), sheet.axes(3.3, 0, 2.3, height)
     below = sheet.axes(0, height + 0.6, 5.6, 1.1)
     for band in bands:
@@ -38,11 +39,12 @@ def save_calibration(
     left.set_yticks(range(2), ("nominal", "calibrated"))
     left.invert_yaxis()
     left.set_title("held-out error", size=SMALL, color=INK)
-    keys, values, deviations = zip(*off, strict=True)
-    finite = [value if math.isfinite(value) else 0.0 for value in deviations]
+    keys, values, standard_errors = zip(*deviations, strict=True)
+    # matplotlib refuses infinite error bars; a parameter without a standard error gets none.
+    bar_lengths = [value if math.isfinite(value) else 0.0 for value in standard_errors]
     right.axvline(0, color="#b0b0b0", lw=0.8)
     right.errorbar(
-        values, range(len(keys)), xerr=finite, fmt="o", ms=3, lw=1, capsize=2, color="#1f5aa6"
+        values, range(len(keys)), xerr=bar_lengths, fmt="o", ms=3, lw=1, capsize=2, color="#1f5aa6"
     )
     right.set_yticks(range(len(keys)), keys)
     right.invert_yaxis()
@@ -59,7 +61,7 @@ def save_dispersion(
     offsets: Sequence[float],
     errors: Sequence[float],
 ) -> None:
-    """Draws a curve of dispersion through the filters' (nm, pixels), and its standard errors."""
+    """Draws a dispersion curve, its points (nm, pixels) of the filters, and its standard errors."""
     sheet = paper()
     left, right = sheet.axes(0, 0, 2.6, 1.9), sheet.axes(3.1, 0, 2.6, 1.9)
     left.plot(wavelengths, offsets, "o-", ms=2, lw=0.8, color="#1f5aa6")

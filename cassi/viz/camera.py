@@ -16,8 +16,9 @@ from cassi.viz.sheet import INK, PAPER_DPI, SMALL, label_integers, make_figure, 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_TINT = 0.45  # of the mask over the frame
-_TITLE_WIDE = 2.4  # inches of a frame that leave room for the title
+_MASK_OPACITY = 0.45  # the frame stays visible below the mask
+_MIN_FRAME_INCHES = 2.4  # a narrower figure would be narrower than its title
+_TITLE = "frame, with the mask where the middle band falls; lines: first, middle, last band"
 
 
 def save_camera(
@@ -28,67 +29,78 @@ def save_camera(
     axis: int,
     wavelengths: Sequence[float] | None = None,
 ) -> None:
-    """Draws the mask over a frame where the middle band falls, and the place of every band.
+    """Draws a frame, the mask where the middle band falls on it, and the span of every band.
 
-    The frame stands as the detector saw it, whatever way the bands are dispersed.
+    The rows and columns of the frame are those of the detector, whatever the dispersion's axis is.
 
     Args:
-        path: of the PNG.
-        frame: `(H', W')`, a measurement, or what the camera shows of a white scene.
+        path: the PNG to write.
+        frame: `(H', W')`, a measurement, or the camera's image of a white scene.
         mask: `(H, W)`.
-        spans: where each band begins and ends along the dispersion, pixels of the detector.
+        spans: first and last pixel of each band along the dispersion, on the detector.
         axis: -1 disperses along columns, -2 along rows.
         wavelengths: nm, one per band, for the colours.
     """
-    light = np.asarray(frame, np.float32)
-    nm = np.linspace(450, 650, len(spans)) if wavelengths is None else wavelengths
-    colors = band_colors(nm, len(spans)) ** (1 / 2.2)
-    height, width = light.shape
+    values = np.asarray(frame, np.float32)
+    band_nm = np.linspace(450, 650, len(spans)) if wavelengths is None else wavelengths
+    colors = band_colors(band_nm, len(spans)) ** (1 / 2.2)
+    height, width = values.shape
     in_columns = axis == -1
-    length, other = (width, height) if in_columns else (height, width)
+    length, breadth = (width, height) if in_columns else (height, width)
     low, high = min(0, *(a for a, _ in spans)) - 0.5, max(length, *(b for _, b in spans)) + 0.5
-    # Along the dispersion as long as the page; the chart of the bands stands below or beside.
-    across = min(max(6.0 * other / (high - low), 0.8 if in_columns else _TITLE_WIDE), 5.0)
+    # The frame takes the whole page along the dispersion. Its other side keeps the frame's
+    # proportions, within limits, and leaves room for the chart of the bands below or beside it.
+    min_inches = 0.8 if in_columns else _MIN_FRAME_INCHES
+    breadth_inches = min(max(6.0 * breadth / (high - low), min_inches), 5.0)
+    ratios = (breadth_inches, 1.4)
     if in_columns:
-        figure = make_figure(6.4, across + 2.0)
-        parts = {"height_ratios": (across, 1.4)}
-        picture, chart = figure.subplots(2, 1, sharex=True, gridspec_kw=parts)
-        line, border, bar, start = picture.axvline, chart.axvline, chart.barh, "left"
+        figure = make_figure(6.4, breadth_inches + 2.0)
+        picture, chart = figure.subplots(2, 1, sharex=True, height_ratios=ratios)
+        draw_line, draw_border = picture.axvline, chart.axvline
+        draw_bar, start_key = chart.barh, "left"
     else:
-        figure = make_figure(across + 2.0, 6.4)
-        parts = {"width_ratios": (across, 1.4)}
-        picture, chart = figure.subplots(1, 2, sharey=True, gridspec_kw=parts)
-        line, border, bar, start = picture.axhline, chart.axhline, chart.bar, "bottom"
-    level = float(np.percentile(light, 99.5)) or 1.0
-    edges = (0, width, height, 0)
-    picture.imshow(light, cmap="gray", vmin=0, vmax=level, extent=edges, aspect="auto")
+        figure = make_figure(breadth_inches + 2.0, 6.4)
+        picture, chart = figure.subplots(1, 2, sharey=True, width_ratios=ratios)
+        draw_line, draw_border = picture.axhline, chart.axhline
+        draw_bar, start_key = chart.bar, "bottom"
+    _draw_frame(picture, values)
     middle = len(spans) // 2
     first, last = spans[middle]
-    place = (first, last, height, 0) if in_columns else (0, width, last, first)
+    extent = (first, last, height, 0) if in_columns else (0, width, last, first)
     tint = _tint(np.asarray(mask, np.float32), colors[middle])
-    picture.imshow(tint, extent=place, aspect="auto", interpolation="nearest")
+    # Nearest: a mask's pixels stay the squares that they are.
+    picture.imshow(tint, extent=extent, aspect="auto", interpolation="nearest")
     for band in sorted({0, middle, len(spans) - 1}):
-        for end in spans[band]:
-            line(end, color=colors[band], lw=1.2)
+        for edge in spans[band]:
+            draw_line(edge, color=colors[band], lw=1.2)
     for band, (begin, end) in enumerate(spans):
-        bar(band + 1, end - begin, 0.8, **{start: begin}, color=colors[band])
+        draw_bar(band + 1, end - begin, 0.8, **{start_key: begin}, color=colors[band])
     for edge in (0, length):
-        border(edge, color=INK, lw=0.8, ls="--")
+        draw_border(edge, color=INK, lw=0.8, ls="--")
     _label(picture, chart, in_columns, (low, high))
-    title = "frame, with the mask where the middle band falls; lines: first, middle, last band"
-    figure.suptitle(title, size=SMALL, color=INK)
+    figure.suptitle(_TITLE, size=SMALL, color=INK)
     figure.tight_layout(pad=0.6)
     figure.savefig(Path(path), dpi=PAPER_DPI)
 
 
+def _draw_frame(axes: Axes, frame: np.ndarray) -> None:
+    """Draws a frame (H', W') in grey, a pixel as a unit of the axes."""
+    height, width = frame.shape
+    # A few hot pixels would leave the rest of the frame black, so the brightest 0.5 % are clipped.
+    level = float(np.percentile(frame, 99.5)) or 1.0
+    edges = (0, width, height, 0)
+    axes.imshow(frame, cmap="gray", vmin=0, vmax=level, extent=edges, aspect="auto")
+
+
 def _tint(mask: np.ndarray, color: np.ndarray) -> np.ndarray:
-    """Gives a mask (H, W) as a see-through layer of one colour, (H, W, 4)."""
+    """Gives a mask (H, W) as a transparent layer of one colour, RGBA (H, W, 4)."""
     layer = np.empty((*mask.shape, 4), np.float32)
-    layer[..., :3], layer[..., 3] = color, _TINT * mask / max(float(mask.max()), 1e-6)
+    layer[..., :3], layer[..., 3] = color, _MASK_OPACITY * mask / max(float(mask.max()), 1e-6)
     return layer
 
 
 def _label(picture: Axes, chart: Axes, in_columns: bool, limits: tuple[float, float]) -> None:
+    """Labels both axes, and lets the chart count pixels as the frame above or beside it does."""
     tidy(chart)
     picture.tick_params(labelsize=SMALL, colors=INK, width=0.5, length=2)
     if in_columns:

@@ -1,4 +1,4 @@
-"""What the functions of this package accept: cubes, wavelengths and positions."""
+"""Checks of the arguments of all figures (cubes, wavelengths, points), and their common scales."""
 
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -35,13 +35,13 @@ def as_array(value: object, name: str) -> np.ndarray:
 
 def as_cube(cube: Array, name: str = "cube", shape: tuple[int, ...] | None = None) -> np.ndarray:
     """Gives a finite cube (C, H, W) of the scene's shape as a float array."""
-    found = tuple(np.shape(cube))
-    if len(found) != 3 or 0 in found:
-        advice = "take one scene of the batch, cube[0]" if len(found) == 4 else "reshape it"
-        raise ValueError(f"expected a {name} (C, H, W), got shape {found}: {advice}")
-    if shape is not None and found != shape:
+    cube_shape = tuple(np.shape(cube))
+    if len(cube_shape) != 3 or 0 in cube_shape:
+        advice = "take one scene of the batch, cube[0]" if len(cube_shape) == 4 else "reshape it"
+        raise ValueError(f"expected a {name} (C, H, W), got shape {cube_shape}: {advice}")
+    if shape is not None and cube_shape != shape:
         raise ValueError(
-            f"expected a {name} of the scene's shape {shape}, got {found}: "
+            f"expected a {name} of the scene's shape {shape}, got {cube_shape}: "
             "crop or resample one of them"
         )
     return as_array(cube, name)
@@ -67,6 +67,7 @@ def as_wavelengths(wavelengths: Wavelengths, bands: int) -> np.ndarray | None:
             f"expected positive wavelengths (nm) that increase, got {values.tolist()}: "
             "sort the bands of the cube with them"
         )
+    # No optical wavelength is below 10 nm. Such numbers are micrometres, a common mistake.
     if values[0] < 10:
         raise ValueError(
             f"expected wavelengths in nm, got {values[0]:g} to {values[-1]:g}: "
@@ -78,11 +79,13 @@ def as_wavelengths(wavelengths: Wavelengths, bands: int) -> np.ndarray | None:
 def as_points(
     points: Sequence[Sequence[float]], height: int, width: int
 ) -> list[tuple[float, float]]:
-    """Gives (row, column) pairs, pixels from 0; those of whole pixels as whole numbers."""
-    checked: list[tuple[float, float]] = []
+    """Gives points as (row, column) pairs, pixels from 0: ints for whole pixels, else floats."""
+    pairs: list[tuple[float, float]] = []
     for point in points:
         pair = tuple(point)
-        if len(pair) != 2 or not all(isinstance(place, int | float | np.number) for place in pair):
+        if len(pair) != 2 or not all(
+            isinstance(number, int | float | np.number) for number in pair
+        ):
             raise ValueError(f"expected points (row, column), got {point}: give two numbers")
         row, column = pair
         if not (0 <= row <= height - 1 and 0 <= column <= width - 1):
@@ -90,28 +93,29 @@ def as_points(
                 f"expected points (row, column) inside {height}×{width} pixels, "
                 f"got ({row}, {column}): count from 0, row first"
             )
-        whole = row == int(row) and column == int(column)
-        checked.append((int(row), int(column)) if whole else (float(row), float(column)))
-    if not checked:
+        is_whole = row == int(row) and column == int(column)
+        pairs.append((int(row), int(column)) if is_whole else (float(row), float(column)))
+    if not pairs:
         raise ValueError("expected at least one point (row, column), got none: leave it out or add")
-    return checked
+    return pairs
 
 
 def shrink(cube: np.ndarray, block: int) -> np.ndarray:
-    """Averages a cube (C, H, W) over blocks; rows and columns short of a block are left out."""
+    """Averages a cube (C, H, W) over square blocks; rows and columns that fill none are dropped."""
     if block == 1:
         return cube
     bands, height, width = cube.shape
     block_h, block_w = min(block, height), min(block, width)
     rows, columns = height // block_h, width // block_w
-    whole = cube[:, : rows * block_h, : columns * block_w]
-    return whole.reshape(bands, rows, block_h, columns, block_w).mean(axis=(2, 4))
+    blocks = cube[:, : rows * block_h, : columns * block_w]
+    return blocks.reshape(bands, rows, block_h, columns, block_w).mean(axis=(2, 4))
 
 
 def white_level(*pictures: np.ndarray) -> float:
-    """Gives the value shown as full brightness, the 99.5th percentile; 1 where nothing is lit."""
+    """Gives the value shown as full brightness: the 99.5th percentile, or 1 for black pictures."""
     values = np.concatenate([picture.ravel() for picture in pictures])
     level = float(np.percentile(values, 99.5))
+    # Fewer than 0.5 % of the pixels may be lit, as in a picture of a few stars.
     if level <= 0:
         level = float(values.max())
     return level if level > 0 else 1.0

@@ -9,15 +9,22 @@ import numpy as np
 
 from cassi.viz.checks import Array, Wavelengths, as_cube, as_wavelengths
 
-VISIBLE = (380.0, 780.0)  # nm; outside, the colour matching functions are below 0.01 % of the peak
-_BLOCK_ROWS = 64  # a block of a 28×660×660 cube is 5 MB: strided cubes are copied this much at once
-_FROM_SRGB = np.array(
+# Outside of this range, nm, the colour matching functions are below 0.01 % of their peak.
+_VISIBLE_RANGE = (380.0, 780.0)
+# Rows rendered at once. The product needs a contiguous copy of a strided cube; that of 64 rows of a
+# 28×660×660 cube is 5 MB.
+_BLOCK_ROWS = 64
+# From linear sRGB to XYZ, IEC 61966-2-1.
+_XYZ_FROM_SRGB = np.array(
     [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
-)  # to XYZ, IEC 61966-2-1
+)
+# From XYZ to the responses of the cones, Lam 1985.
 _BRADFORD = np.array(
     [[0.8951, 0.2664, -0.1614], [-0.7502, 1.7135, 0.0367], [0.0389, -0.0685, 1.0296]]
-)  # XYZ to cones, Lam 1985
-_BRIGHT = 0.95  # linear level of the 99.5th percentile: highlights keep a little room
+)
+# The linear level that the 99.5th percentile of a picture gets. The rest up to 1 is for highlights,
+# which would be clipped otherwise.
+_EXPOSED_LEVEL = 0.95
 
 
 def srgb(
@@ -98,9 +105,10 @@ def rendering_matrix(
 def band_colors(wavelengths: Wavelengths, bands: int) -> np.ndarray:
     """Gives every band the colour of its wavelength, for tinting pictures and labels.
 
-    Spectral colours lie outside sRGB. They are moved towards grey by 40 % of the way (all of it
-    turns red into pink, none makes 500 to 560 nm one green), clipped at 0, and scaled to the same
-    brightest channel.
+    Spectral colours lie outside sRGB: a channel is negative. 40 % of this channel's value is
+    subtracted from all three, which moves the colour towards grey. (The whole value would turn red
+    into pink; without this step 500 to 560 nm would all have one green.) Then the colour is
+    clipped at 0, and scaled so that its largest channel is 1.
 
     Args:
         wavelengths: (C,), nm, increasing, or None.
@@ -119,17 +127,18 @@ def band_colors(wavelengths: Wavelengths, bands: int) -> np.ndarray:
         return colors
     grid, cmfs, to_srgb, _ = _observer(None)
     for band, wavelength in enumerate(values):
-        if VISIBLE[0] <= wavelength <= VISIBLE[1]:
-            # The observer's response vanishes at the ends: the hue of 420 and 680 nm is kept there.
-            seen = np.clip(wavelength, 420.0, 680.0)
-            color = to_srgb @ [np.interp(seen, grid, cmf) for cmf in cmfs]
+        if _VISIBLE_RANGE[0] <= wavelength <= _VISIBLE_RANGE[1]:
+            # The observer's response vanishes towards the ends of the range, and the hue becomes
+            # that of rounding errors. Beyond 420 and 680 nm the hue at these two is used.
+            hue_nm = np.clip(wavelength, 420.0, 680.0)
+            color = to_srgb @ [np.interp(hue_nm, grid, cmf) for cmf in cmfs]
             color = np.clip(color - 0.4 * color.min(), 0.0, None)
             colors[band] = color / color.max()
     return colors
 
 
 def cie_response(wavelengths: Wavelengths) -> np.ndarray:
-    """Gives the CIE 1931 2° observer x̄, ȳ, z̄ at some wavelengths (nm), (3, C), each of sum 1."""
+    """Gives the CIE 1931 2° observer x̄, ȳ, z̄ at wavelengths (nm): (3, C), each curve of sum 1."""
     nm = np.asarray(wavelengths, np.float64)
     grid, cmfs, _, _ = _observer(None)
     curves = np.stack([np.interp(nm, grid, cmf, left=0, right=0) for cmf in cmfs])
@@ -139,21 +148,26 @@ def cie_response(wavelengths: Wavelengths) -> np.ndarray:
     return (curves / sums).astype(np.float32)
 
 
-def xyz_of_srgb(picture: np.ndarray, encoded: bool) -> np.ndarray:
-    """Gives X, Y, Z, each relative to white, of an sRGB picture (3, H, W), linear or encoded."""
-    if encoded:
-        low = picture <= 0.04045
-        picture = np.where(low, picture / 12.92, ((np.maximum(picture, 0) + 0.055) / 1.055) ** 2.4)
-    xyz = np.tensordot(_FROM_SRGB / _FROM_SRGB.sum(1, keepdims=True), picture, 1)
+def xyz_of_srgb(picture: np.ndarray, is_encoded: bool) -> np.ndarray:
+    """Gives X, Y, Z of an sRGB picture (3, H, W), each relative to that of white.
+
+    ``is_encoded`` says whether the picture still has the sRGB curve; if not, it is linear.
+    """
+    if is_encoded:
+        is_linear = picture <= 0.04045
+        picture = np.where(
+            is_linear, picture / 12.92, ((np.maximum(picture, 0) + 0.055) / 1.055) ** 2.4
+        )
+    xyz = np.tensordot(_XYZ_FROM_SRGB / _XYZ_FROM_SRGB.sum(1, keepdims=True), picture, 1)
     return xyz.astype(np.float32)
 
 
 def encode(linear: np.ndarray) -> np.ndarray:
-    """Gives linear light, which is clipped to [0, 1] in place, as uint8 by the sRGB curve."""
+    """Encodes linear light as uint8 by the sRGB curve. The input is clipped to [0, 1] in place."""
     np.clip(linear, 0.0, 1.0, out=linear)
-    curved = 1.055 * np.power(linear, 1 / 2.4) - 0.055
-    curved = np.where(linear <= 0.0031308, 12.92 * linear, curved)
-    return np.rint(255.0 * curved).astype(np.uint8)
+    power_law = 1.055 * np.power(linear, 1 / 2.4) - 0.055
+    encoded_light = np.where(linear <= 0.0031308, 12.92 * linear, power_law)
+    return np.rint(255.0 * encoded_light).astype(np.uint8)
 
 
 def _linear_srgb(cube: Array, wavelengths: Wavelengths, illuminant: str | None) -> np.ndarray:
@@ -170,29 +184,37 @@ def _linear_srgb(cube: Array, wavelengths: Wavelengths, illuminant: str | None) 
 
 def _exposure(linear: np.ndarray) -> float:
     level = float(np.percentile(linear.max(axis=2), 99.5))
-    if level <= 0:  # fewer than 0.5 % of the pixels are lit
+    # The percentile is 0 where fewer than 0.5 % of the pixels are lit.
+    if level <= 0:
         level = float(linear.max())
-    return _BRIGHT / level if level > 0 else 1.0
+    return _EXPOSED_LEVEL / level if level > 0 else 1.0
 
 
 @lru_cache(maxsize=32)
 def _weights(
     wavelengths: tuple[float, ...] | None, bands: int, illuminant: str | None
 ) -> np.ndarray:
+    """Gives the matrix (3, C) from a spectrum to linear sRGB, see `rendering_matrix`."""
     grid, cmfs, to_srgb, light = _observer(illuminant)
     values = np.asarray(wavelengths if wavelengths is not None else [], np.float64)
-    visible = np.flatnonzero((values >= VISIBLE[0]) & (values <= VISIBLE[1]))
-    if visible.size == 0:
+    visible_bands = np.flatnonzero((values >= _VISIBLE_RANGE[0]) & (values <= _VISIBLE_RANGE[1]))
+    if visible_bands.size == 0:
         return _false_colors(bands)
     weights = np.zeros((3, bands))
-    for index, band in enumerate(visible):
-        hat = np.interp(grid, values[visible], np.eye(visible.size)[index])
+    for index, band in enumerate(visible_bands):
+        # A spectrum that is linear between its bands is a sum of hat functions, one a band. The
+        # weight of a band is the integral of its hat under the matching functions. np.interp makes
+        # the first and the last hat constant beyond the bands.
+        hat = np.interp(grid, values[visible_bands], np.eye(visible_bands.size)[index])
         weights[:, band] = to_srgb @ ((cmfs * light) @ hat)
     return weights.astype(np.float32)
 
 
 def _false_colors(bands: int) -> np.ndarray:
-    """Weights each third of the band axis by how much of a band lies in it: fits any C."""
+    """Gives the matrix (3, C) that averages thirds of the bands: the last is red, the first blue.
+
+    A band on the border of two thirds counts in both, by the fraction of it that lies in each.
+    """
     edges = np.arange(bands + 1) / bands
     thirds = np.array([2.0, 1.0, 0.0])[:, None] / 3
     overlap = np.minimum(edges[1:], thirds + 1 / 3) - np.maximum(edges[:-1], thirds)
@@ -203,7 +225,7 @@ def _false_colors(bands: int) -> np.ndarray:
 def _observer(illuminant: str | None) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Gives the grid (nm), the 3 matching functions, XYZ to linear sRGB, and the light E.
 
-    The last matrix includes k and the adaptation of E's white, so that E itself gives (1, 1, 1).
+    The matrix to sRGB includes k and the adaptation of E's white, so that E itself gives (1, 1, 1).
     """
     tables = _tables()
     illuminants = tables["illuminants"]
@@ -215,14 +237,14 @@ def _observer(illuminant: str | None) -> tuple[np.ndarray, np.ndarray, np.ndarra
     if illuminant is not None:
         light = np.interp(grid, *_table(*illuminants[illuminant]))
     white = cmfs @ light
-    cones = _BRADFORD @ np.stack([white / white[1], _FROM_SRGB.sum(axis=1)], axis=1)
+    cones = _BRADFORD @ np.stack([white / white[1], _XYZ_FROM_SRGB.sum(axis=1)], axis=1)
     adapt = np.linalg.inv(_BRADFORD) @ np.diag(cones[:, 1] / cones[:, 0]) @ _BRADFORD
-    to_srgb = np.linalg.inv(_FROM_SRGB) @ adapt / white[1]
+    to_srgb = np.linalg.inv(_XYZ_FROM_SRGB) @ adapt / white[1]
     return grid, cmfs, to_srgb, light
 
 
 def _tables() -> dict[str, Any]:
-    """Reads color.json, which names its source."""
+    """Reads color.json: the observer and the illuminants, with their source."""
     tables: dict[str, Any] = json.loads(Path(__file__).with_name("color.json").read_text())
     return tables
 
@@ -230,5 +252,6 @@ def _tables() -> dict[str, Any]:
 def _table(
     axis: list[float], values: list[float] | list[list[float]]
 ) -> tuple[np.ndarray, np.ndarray]:
+    """Gives the grid of a table, from `axis[0]` on with the spacing `axis[1]`, and its values."""
     array = np.asarray(values, np.float64)
     return axis[0] + axis[1] * np.arange(array.shape[-1]), array

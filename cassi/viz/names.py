@@ -1,4 +1,4 @@
-"""What a band is called."""
+"""Names of bands for labels: the wavelength, with its standard error."""
 
 import math
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ def name_band(
 ) -> str:
     """Gives the wavelength of a band, from 0, with its standard error where that is known.
 
-    The error has one significant digit, or two where the first is a 1. The wavelength ends at the
-    same decimal place, and neither has more than tenths. An error below 0.05 nm is left out.
+    The error has one significant digit, or two where the first is a 1. The wavelength is rounded to
+    the same decimal place. Neither has more than one decimal. An error below 0.05 nm is left out.
 
     >>> name_band(0, [604.6], [2.3]), name_band(0, [604.6], [1.23]), name_band(0, [604.6])
     ('605 ± 2 nm', '604.6 ± 1.2 nm', '604.6 nm')
@@ -24,7 +24,9 @@ def name_band(
     wavelength, error = float(wavelengths[band]), 0.0 if errors is None else float(errors[band])
     if not 0.1 <= round(error, 1) < math.inf:
         return f"{round(wavelength, 1):g} nm"
+    # The error decides how many decimal places both numbers have: one significant digit of it,
+    # or two if the first is a 1, because 1 would be too coarse for 1.4.
     digits, power = f"{error:e}".split("e")
     places = min(1, digits.startswith("1") - int(power))
-    texts = (f"{round(each, places):.{max(0, places)}f}" for each in (wavelength, error))
+    texts = (f"{round(value, places):.{max(0, places)}f}" for value in (wavelength, error))
     return f"{' ± '.join(texts)} nm"

@@ -1,4 +1,4 @@
-"""Pixels whose spectra are worth showing, and those spectra."""
+"""Choice of points whose spectra a figure shows, and the spectrum of a region around a point."""
 
 import numpy as np
 import torch
@@ -6,10 +6,14 @@ import torch
 from cassi.data.wavelengths import spectra_at
 from cassi.viz.checks import Array, as_cube
 
-_CELLS = 40  # cells along the shorter side: 6 pixels of 256, a little more than the 5×5 patch
-_SPREAD = 0.15  # spectral distance worth one image diagonal: separates points of equal spectrum
-_APART = 5  # cells between points
-_HALF = 2  # a region is 5×5 pixels
+# Cells along the shorter side. A cell of an image of 256×256 then has 6×6 pixels, a little more
+# than the 5×5 pixels that a spectrum is averaged over.
+_CELLS_ALONG_SIDE = 40
+# The spectral distance that counts as much as one image diagonal. Without it, points of equal
+# spectra would all be chosen in one corner.
+_SPREAD = 0.15
+_MIN_CELLS_BETWEEN_POINTS = 5
+_REGION_RADIUS = 2  # a region has 5×5 pixels
 # Okabe and Ito's palette for all kinds of colour vision, without its yellow and black.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 
@@ -17,16 +21,16 @@ COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 def choose_points(cube: Array, count: int = 4) -> list[tuple[int, int]]:
     """Chooses pixels that are bright, locally flat and of different spectra.
 
-    The image is cut into cells. Those whose mean is at least 10 % of the bright cells' and whose
-    relative deviation, with their neighbours', is below the median are candidates. The first point
-    is the candidate furthest from the mean spectrum; each next one is the candidate furthest from
-    its nearest chosen point (farthest point sampling, Gonzalez 1985), the distance to spectrum t
-    from a candidate's s being
+    The image is cut into cells. A cell is a candidate if its mean is at least 10 % of the 95th
+    percentile of all cells, and if its relative deviation and those of its neighbours are below
+    the median. The first point is the candidate furthest from the mean spectrum. Each next point is
+    the candidate furthest from its nearest chosen point (farthest point sampling, Gonzalez 1985).
+    The distance of a candidate with spectrum s from a chosen point with spectrum t is
 
         (‖s/‖s‖ − t/‖t‖‖ + 0.15 · (distance in the image / diagonal)) · √(brightness of s),
 
-    with the bright cells' brightness, the 95th percentile and above, as 1. Points lie at least 5
-    cells apart where there is room.
+    where the brightness is relative to the 95th percentile, and at most 1. Points lie at least 5
+    cells apart if there is room.
 
     Nothing is random: the same cube gives the same points.
 
@@ -45,27 +49,32 @@ def choose_points(cube: Array, count: int = 4) -> list[tuple[int, int]]:
     _, height, width = array.shape
     if not 1 <= count <= height * width:
         raise ValueError(f"expected 1 to {height * width} points, got {count}: change the count")
-    size = max(1, min(height, width) // _CELLS)
+    size = max(1, min(height, width) // _CELLS_ALONG_SIDE)
     while size > 1 and (height // size) * (width // size) < count:
         size -= 1
     mean, deviation = _cells(array, size)
     rows, columns = mean.shape[1:]
     spectra = mean.reshape(len(mean), -1).T
     level = np.clip(spectra, 0.0, None).mean(axis=1)
-    rough = deviation / np.maximum(level.reshape(rows, columns), 1e-12)
-    padded = np.pad(rough, 1, mode="edge")
-    around = np.lib.stride_tricks.sliding_window_view(padded, (3, 3))
-    rough = around.max(axis=(2, 3)).ravel()  # keeps points away from edges next to their cell
-    candidates = _candidates(level, rough, rows, columns, count)
+    roughness = deviation / np.maximum(level.reshape(rows, columns), 1e-12)
+    # The largest of a cell and its neighbours keeps points away from edges just outside their cell.
+    padded = np.pad(roughness, 1, mode="edge")
+    neighbourhoods = np.lib.stride_tricks.sliding_window_view(padded, (3, 3))
+    roughness = neighbourhoods.max(axis=(2, 3)).ravel()
+    candidates = _candidates(level, roughness, rows, columns, count)
 
     norms = np.linalg.norm(spectra[candidates], axis=1, keepdims=True)
     shapes = spectra[candidates] / np.maximum(norms, 1e-12)
     cells = np.stack(np.unravel_index(candidates, (rows, columns)), axis=1)
-    bright = np.percentile(level, 95)
-    weight = np.sqrt(np.minimum(level[candidates], bright) / bright) if bright > 0 else 1.0
-    chosen = _sample_farthest(shapes, cells, np.hypot(rows, columns), weight, count)
+    bright_level = np.percentile(level, 95)
+    weight = (
+        np.sqrt(np.minimum(level[candidates], bright_level) / bright_level)
+        if bright_level > 0
+        else 1.0
+    )
+    points = _sample_farthest(shapes, cells, np.hypot(rows, columns), weight, count)
     return [
-        (int(row) * size + size // 2, int(col) * size + size // 2) for row, col in cells[chosen]
+        (int(row) * size + size // 2, int(col) * size + size // 2) for row, col in cells[points]
     ]
 
 
@@ -73,33 +82,35 @@ def _sample_farthest(
     shapes: np.ndarray, cells: np.ndarray, diagonal: float, weight: np.ndarray | float, count: int
 ) -> list[int]:
     """Chooses candidates of spectra (N, C) and cells (N, 2) as ``choose_points`` says."""
-    places = _SPREAD * cells / diagonal
-    chosen = [int(np.argmax(weight * np.linalg.norm(shapes - shapes.mean(axis=0), axis=1)))]
+    positions = _SPREAD * cells / diagonal
+    points = [int(np.argmax(weight * np.linalg.norm(shapes - shapes.mean(axis=0), axis=1)))]
     nearest = np.full(len(cells), np.inf)
-    while len(chosen) < count:
-        last = chosen[-1]
+    while len(points) < count:
+        last = points[-1]
         distance = np.linalg.norm(shapes - shapes[last], axis=1)
-        distance += np.linalg.norm(places - places[last], axis=1)
+        distance += np.linalg.norm(positions - positions[last], axis=1)
         nearest = np.minimum(nearest, weight * distance)
-        apart = np.abs(cells - cells[last]).max(axis=1)
-        nearest[apart < _APART] = 0.0  # markers would overlap: only if nothing else is left
-        nearest[chosen] = -1.0
-        chosen.append(int(np.argmax(nearest)))
-    return chosen
+        cells_apart = np.abs(cells - cells[last]).max(axis=1)
+        # The markers of near points would overlap. Such a candidate gets the distance 0, and is
+        # taken only if no other is left; a chosen point gets -1, and is never taken again.
+        nearest[cells_apart < _MIN_CELLS_BETWEEN_POINTS] = 0.0
+        nearest[points] = -1.0
+        points.append(int(np.argmax(nearest)))
+    return points
 
 
 def region_spectrum(cube: np.ndarray, row: float, column: float) -> np.ndarray:
     """Averages a cube (C, H, W) over the 5×5 pixels around a point, cut at the border.
 
-    Between pixels it is interpolated linearly from the means around the four next to the point.
+    For a point between pixels, the means around the four nearest pixels are interpolated linearly.
     """
     top, left = int(row), int(column)
     if (row, column) != (top, left):
-        near = [[region_spectrum(cube, top + r, left + c) for c in (0, 1)] for r in (0, 1)]
-        means = torch.from_numpy(np.moveaxis(np.array(near), -1, 0))
+        corners = [[region_spectrum(cube, top + r, left + c) for c in (0, 1)] for r in (0, 1)]
+        means = torch.from_numpy(np.moveaxis(np.array(corners), -1, 0))
         return spectra_at(means, [(row - top, column - left)])[0].numpy()
-    rows = slice(max(0, top - _HALF), top + _HALF + 1)
-    columns = slice(max(0, left - _HALF), left + _HALF + 1)
+    rows = slice(max(0, top - _REGION_RADIUS), top + _REGION_RADIUS + 1)
+    columns = slice(max(0, left - _REGION_RADIUS), left + _REGION_RADIUS + 1)
     return cube[:, rows, columns].mean(axis=(1, 2), dtype=np.float64)
 
 
@@ -107,8 +118,9 @@ def correlation(estimate: np.ndarray, truth: np.ndarray) -> float | None:
     """Computes r = Σ(e−ē)(t−t̄) / (‖e−ē‖ ‖t−t̄‖) of two spectra (C,); None where one is flat."""
     e, t = estimate - estimate.mean(), truth - truth.mean()
     norm = float(np.linalg.norm(e) * np.linalg.norm(t))
-    whole = float(np.linalg.norm(estimate) * np.linalg.norm(truth))
-    return float(e @ t) / norm if norm > 1e-12 * whole else None
+    # Of a flat spectrum only rounding errors are left once its mean is subtracted.
+    spectra_norm = float(np.linalg.norm(estimate) * np.linalg.norm(truth))
+    return float(e @ t) / norm if norm > 1e-12 * spectra_norm else None
 
 
 def _cells(cube: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -125,17 +137,18 @@ def _cells(cube: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _candidates(
-    level: np.ndarray, rough: np.ndarray, rows: int, columns: int, count: int
+    level: np.ndarray, roughness: np.ndarray, rows: int, columns: int, count: int
 ) -> np.ndarray:
-    """Filters the cells; each rule is dropped where it would leave too few."""
+    """Returns the cells that may become points. A rule that leaves too few is dropped."""
     keep = np.ones(level.size, bool)
     row, column = np.divmod(np.arange(level.size), columns)
-    margin = max(1, min(rows, columns) // 20)  # a marker at the very edge would be cut
-    inside = (row >= margin) & (row < rows - margin)
-    inside &= (column >= margin) & (column < columns - margin)
-    bright = level >= 0.1 * np.percentile(level, 95)
-    for rule in (inside, bright):
+    # A marker at the very edge would be cut.
+    margin = max(1, min(rows, columns) // 20)
+    has_margin = (row >= margin) & (row < rows - margin)
+    has_margin &= (column >= margin) & (column < columns - margin)
+    is_bright = level >= 0.1 * np.percentile(level, 95)
+    for rule in (has_margin, is_bright):
         if np.count_nonzero(keep & rule) >= count:
             keep &= rule
-    flat = keep & (rough <= np.median(rough[keep]))
-    return np.flatnonzero(flat if np.count_nonzero(flat) >= count else keep)
+    is_flat = keep & (roughness <= np.median(roughness[keep]))
+    return np.flatnonzero(is_flat if np.count_nonzero(is_flat) >= count else keep)

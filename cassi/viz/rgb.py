@@ -6,8 +6,10 @@ from cassi.viz.checks import Array, Wavelengths, as_cube, as_truth
 from cassi.viz.color import exposure_of, srgb
 from cassi.viz.sheet import Sheet, save_picture
 
-_PANEL = 480  # pixels; smaller pictures are enlarged by a whole factor to about this
-_GAP = 14
+# A picture is enlarged by a whole factor until its longer side has about so many pixels. A whole
+# factor keeps every pixel of the cube a sharp square of one size.
+_PANEL_SIDE = 480
+_GAP = 14  # pixels between the two pictures
 
 
 def save_rgb(
@@ -19,24 +21,24 @@ def save_rgb(
 ) -> None:
     """Writes a cube's sRGB rendering as PNG; see ``srgb``.
 
-    Alone, the picture has one pixel a pixel and nothing around it. With the truth, estimate and
-    truth stand side by side, labelled, both at the truth's exposure.
+    Without a truth, the file has exactly the pixels of the cube. With it, estimate and truth stand
+    side by side with labels, both at the truth's exposure.
 
     The illuminant is that of ``srgb``: the light on a cube of reflectances, or None for radiance.
     Without wavelengths the colours are false. The other arguments and errors are those of
     ``save_bands``.
     """
     estimate = as_cube(cube)
-    true = as_truth(truth, estimate)
-    if true is None:
+    true_cube = as_truth(truth, estimate)
+    if true_cube is None:
         save_picture(path, srgb(estimate, wavelengths, illuminant))
         return
-    exposure = exposure_of(true, wavelengths, illuminant)
+    exposure = exposure_of(true_cube, wavelengths, illuminant)
     height, width = estimate.shape[1:]
-    factor = max(1, round(_PANEL / max(height, width)))
+    factor = max(1, round(_PANEL_SIDE / max(height, width)))
     height, width = factor * height, factor * width
     sheet = Sheet()
-    for index, (name, picture) in enumerate((("estimate", estimate), ("truth", true))):
+    for index, (name, picture) in enumerate((("estimate", estimate), ("truth", true_cube))):
         left = index * (width + _GAP)
         sheet.text(name, left + width / 2, -13, ha="center", size=14)
         sheet.image(srgb(picture, wavelengths, illuminant, exposure), left, 0, width, height)

@@ -1,4 +1,4 @@
-"""What figures are drawn on: pages measured in pixels, and figures for papers in inches."""
+"""Pages for figures, measured in pixels or (for papers) in inches, and the style of all figures."""
 
 from __future__ import annotations
 
@@ -19,18 +19,21 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DPI = 100
-DARK = "#101214"  # behind tinted bands
-LIGHT = "#ffffff"  # behind pictures and curves
-INK = "#22262b"
-PALE = "#d7dbe0"
 PAPER_DPI = 220
-SMALL, BODY = 6.5, 8.0  # points
+DARK = "#101214"  # background of tinted bands
+LIGHT = "#ffffff"  # background of pictures and curves
+INK = "#22262b"  # text and lines on LIGHT
+PALE = "#d7dbe0"  # text on DARK
+SMALL, BODY = 6.5, 8.0  # sizes of text in figures for papers, points
 
 
 class Sheet:
-    """A page with its origin at the top left, as large as what stands on it.
+    """A page with its origin at the top left, as large as its contents.
 
-    It has so many units of length an inch; by default they are pixels.
+    Args:
+        background: colour of the page.
+        dpi: pixels an inch of the written file.
+        unit: units of length an inch. By default a unit is a pixel.
     """
 
     def __init__(self, background: str = LIGHT, dpi: int = DPI, unit: float | None = None) -> None:
@@ -51,7 +54,7 @@ class Sheet:
         self.page.imshow(picture, extent=extent, **style)
 
     def text(self, content: str, x: float, y: float, **style: Any) -> None:
-        """Writes a line; ``size`` is in points, 72 an inch."""
+        """Writes a line of text at (x, y); the style's ``size`` is in points, 72 an inch."""
         self.page.text(x, y, content, **{"color": INK, "size": 11, "va": "baseline", **style})
 
     def axes(self, left: float, top: float, width: float, height: float) -> Axes:
@@ -60,7 +63,7 @@ class Sheet:
         return self.figure.add_axes(tuple(box.tolist()))
 
     def scale(self, colors: ScalarMappable, label: str, *box: float) -> None:
-        """Draws a scale in the box of `axes`, with its label to the right."""
+        """Draws a colour scale in a box (as for `axes`), with its label to the right."""
         bar = self.figure.colorbar(colors, cax=self.axes(*box))
         bar.set_label(label, color=PALE, size=11)
         bar.ax.tick_params(labelsize=9, colors=PALE, width=0.5, length=2)
@@ -68,19 +71,20 @@ class Sheet:
         bar.outline.set_visible(False)
 
     def encode(self, suffix: str = "png", margin: float = 0.16) -> bytes:
-        """Returns the page as a file, with a margin in inches around what stands on it."""
+        """Returns the page as the bytes of a file, with a margin (inches) around its contents."""
         from matplotlib.transforms import Bbox
 
-        # Whole pixels, so that pictures stay as sharp as they are.
+        # The borders are rounded to whole pixels. Else every picture would be shifted by a part of
+        # a pixel, which blurs it.
         dpi = self.figure.dpi
         box = np.array(self.figure.get_tightbbox().padded(margin).extents) * dpi
-        whole = Bbox.from_extents(*np.floor(box[:2]) / dpi, *np.ceil(box[2:]) / dpi)
+        page_box = Bbox.from_extents(*np.floor(box[:2]) / dpi, *np.ceil(box[2:]) / dpi)
         # Without the date, the same cubes give the same bytes.
         metadata = {"CreationDate": None} if suffix == "pdf" else None
         buffer = BytesIO()
         color = self.figure.get_facecolor()
         self.figure.savefig(
-            buffer, format=suffix, facecolor=color, bbox_inches=whole, metadata=metadata
+            buffer, format=suffix, facecolor=color, bbox_inches=page_box, metadata=metadata
         )
         return buffer.getvalue()
 
@@ -95,30 +99,32 @@ class Sheet:
 
 
 def paper() -> Sheet:
-    """Returns a page in inches, in the resolution of a paper."""
+    """Returns a page measured in inches, in the resolution of a printed paper."""
     return Sheet(dpi=PAPER_DPI, unit=1.0)
 
 
 def literal(text: str) -> str:
-    """Keeps matplotlib from reading mathematics in a label, or hiding one that starts with _."""
+    """Returns a label that matplotlib shows as it is."""
+    # Between two $ matplotlib reads mathematics, and a legend leaves out labels that begin with _.
+    # A space of zero width hides the _ from it.
     text = text.replace("$", r"\$")
     return f"\u200b{text}" if text.startswith("_") else text
 
 
 def fitting(name: str, tail: str, room: float, size: float = SMALL) -> str:
-    """Shortens a name in the middle until it fits, with what follows it, into ``room`` points."""
+    """Returns `name` and `tail`, the name cut in the middle until both fit into ``room`` points."""
     from matplotlib.textpath import TextPath
 
-    kept = name
+    short_name = name
     for length in range(len(name) - 2, 1, -1):
-        if TextPath((0, 0), kept + tail, size=size).get_extents().width <= room:
+        if TextPath((0, 0), short_name + tail, size=size).get_extents().width <= room:
             break
-        kept = f"{name[: (length + 1) // 2]}…{name[len(name) - length // 2 :]}"
-    return kept + tail
+        short_name = f"{name[: (length + 1) // 2]}…{name[len(name) - length // 2 :]}"
+    return short_name + tail
 
 
 def tidy(axes: Axes) -> None:
-    """Takes away what is no data: two spines, heavy ticks."""
+    """Gives axes the style of all plots: no spines above and at the right, thin ticks, a grid."""
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     axes.tick_params(labelsize=SMALL, colors=INK, width=0.5, length=2)
@@ -127,7 +133,7 @@ def tidy(axes: Axes) -> None:
 
 
 def label_integers(axis: Axis) -> None:
-    """Labels whole numbers only."""
+    """Puts labels at whole numbers only."""
     from matplotlib.ticker import MaxNLocator
 
     locator = axis.get_major_locator()
@@ -136,7 +142,9 @@ def label_integers(axis: Axis) -> None:
 
 
 def make_figure(width: float, height: float, dpi: int = PAPER_DPI, color: str = LIGHT) -> Figure:
-    """Makes a figure (inches) outside pyplot, so that nothing global knows of it."""
+    """Makes a figure of a width and a height in inches."""
+    # Not by pyplot, which keeps a global list of figures: they would never be freed, and pyplot may
+    # not be used by two threads at once.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -148,18 +156,17 @@ def make_figure(width: float, height: float, dpi: int = PAPER_DPI, color: str = 
 
 @functools.cache
 def _take_defaults() -> None:
-    """Forget the settings of a `matplotlibrc`, where Python is to distrust the current folder.
-
-    Matplotlib reads one there first; its `text.usetex` starts programs.
-    """
+    """Drop the settings of a `matplotlibrc` if PYTHONSAFEPATH is set."""
     import matplotlib
 
+    # Matplotlib first looks for this file in the current folder. PYTHONSAFEPATH says that this
+    # folder is not trusted, and a setting such as `text.usetex` starts programs.
     if os.environ.get("PYTHONSAFEPATH"):
         matplotlib.rcdefaults()
 
 
 def save_picture(path: str | os.PathLike[str], picture: np.ndarray) -> None:
-    """Writes a uint8 picture (H, W, 3) as PNG, a pixel a pixel."""
+    """Writes a uint8 picture (H, W, 3) as a PNG of the same pixels."""
     from matplotlib.image import imsave
 
     buffer = BytesIO()
@@ -168,6 +175,6 @@ def save_picture(path: str | os.PathLike[str], picture: np.ndarray) -> None:
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
-    """Writes a file that is either whole or absent; OSError if it cannot be written."""
+    """Writes a file that is complete or absent, never cut; raises OSError if that fails."""
     with atomic_path(path) as temporary:
         temporary.write_bytes(content)

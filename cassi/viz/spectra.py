@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,11 +20,12 @@ from cassi.viz.sheet import INK, LIGHT, Sheet, label_integers, write_bytes
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_PANEL = 460  # longer side of the picture, pixels
-_CURVES = 660  # width of the axes, pixels
-_STRIP = 12
-_ACROSS, _LINE = 3, 21  # legend entries in a line, and its height
-_KEY = "#7a828c"  # of an entry that stands for all curves
+# All lengths of the layout are pixels.
+_PANEL_SIDE = 460  # longer side of the picture
+_CURVES_WIDTH = 660  # width of the axes
+_STRIP_HEIGHT = 12  # of the strip of colours that is the horizontal axis
+_LEGEND_COLUMNS, _LEGEND_LINE = 3, 21  # entries in a line of the legend, and the line's height
+_KEY_COLOR = "#7a828c"  # of a legend entry that stands for all curves
 
 
 def save_spectra(
@@ -39,24 +41,34 @@ def save_spectra(
 ) -> None:
     """Writes the spectra at some points as PNG, beside a picture with the points marked.
 
-    A path that ends in `.csv` gets them as a table: a row a band, a column a spectrum.
+    A path that ends in `.csv` gets a table in place of the picture: a row for each band, a column
+    for each spectrum.
 
     A point's spectrum is the mean of the 5×5 pixels around it, cut at the border; between pixels
-    such means are interpolated linearly. With the truth,
-    its spectra are dashed and the legend gives each point's correlation coefficient
+    such means are interpolated linearly. With the truth, its spectra are dashed and the legend
+    gives each point's correlation coefficient
 
         r = Σ(e−ē)(t−t̄) / (‖e−ē‖ ‖t−t̄‖)
 
-    over the bands of estimate e and truth t. Where `bars` gives the half width (C,) of a
-    90 % interval around the spectrum of a point (row, column), the interval is shaded.
+    over the bands of estimate e and truth t.
 
-    The points are (row, column) pairs, pixels from 0, whole or not; None for ``choose_points`` of
-    the truth, or of the cube where there is none. The illuminant is that of ``srgb``: the light on
-    a cube of reflectances, or None for radiance. The unit names the axis. The other
-    arguments and errors are those of ``save_bands``.
+    Args:
+        path: the file to write, PNG or `.csv`.
+        cube: (C, H, W), any scale.
+        wavelengths: (C,), nm, increasing; None numbers the bands.
+        points: (row, column) pairs, pixels from 0, whole or not. None takes ``choose_points`` of
+            the truth, or of the cube if there is no truth.
+        truth: (C, H, W), on the cube's scale, or None.
+        illuminant: that of ``srgb``: the light on a cube of reflectances, or None for radiance.
+        bars: takes a point's row and column, and returns the half width (C,) of a 90 % interval
+            around its spectrum, which is shaded. None shades nothing.
+        unit: unit of the cube, which names the axis.
+        along: a cube (G, H, W) on the spectral grid, and its wavelengths (G,). It is drawn as dots,
+            one a band: its value times the distance of the cube's bands there over that of the
+            grid's, both in nm. So dots and curve are comparable.
 
-    A cube along the dispersion, with its wavelengths, is drawn as dots, a dot a band. A dot is the
-    light of its band times the distance of the cube's bands there over that of the dots, in nm.
+    Raises:
+        OSError, TypeError, ValueError: as ``save_bands``, or if a point lies outside the cube.
     """
     if Path(path).suffix.lower() == ".csv":
         write_bytes(path, _table(cube, wavelengths, points, truth, bars).encode())
@@ -69,7 +81,7 @@ def draw_spectra(
     wavelengths: Wavelengths,  # (C,), nm
     truth: Array | None = None,  # (C, H, W)
 ) -> np.ndarray:  # (H', W', 3)
-    """Draws what ``save_spectra`` writes, as an 8-bit RGB picture."""
+    """Draws the picture that ``save_spectra`` writes; returns it as uint8 RGB."""
     from PIL import Image
 
     png = _draw(cube, wavelengths, None, truth, "D65", None).encode()
@@ -77,28 +89,30 @@ def draw_spectra(
 
 
 class _Curve(NamedTuple):
+    """The spectrum of a point."""
+
     row: float
     column: float
     spectrum: np.ndarray  # (C,)
     truth: np.ndarray | None  # (C,)
-    half: np.ndarray | None  # (C,), of the interval
+    half_width: np.ndarray | None  # (C,), of the interval around the spectrum
 
 
 def _curves(
     estimate: np.ndarray,
     points: Sequence[Sequence[float]] | None,
-    true: np.ndarray | None,
+    true_cube: np.ndarray | None,
     bars: Callable[[float, float], Array] | None,
 ) -> list[_Curve]:
     _, height, width = estimate.shape
     if points is None:
-        points = choose_points(estimate if true is None else true, min(4, height * width))
+        points = choose_points(estimate if true_cube is None else true_cube, min(4, height * width))
     return [
         _Curve(
             row,
             column,
             region_spectrum(estimate, row, column),
-            None if true is None else region_spectrum(true, row, column),
+            None if true_cube is None else region_spectrum(true_cube, row, column),
             None if bars is None else np.asarray(bars(row, column), np.float64),
         )
         for row, column in as_points(points, height, width)
@@ -118,8 +132,12 @@ def _table(
     columns = {"band" if values is None else "wavelength_nm": numbers}
     for curve in _curves(estimate, points, as_truth(truth, estimate), bars):
         name = f"row {curve.row:g} column {curve.column:g}"
-        more = {name: curve.spectrum, f"{name} +-": curve.half, f"{name} truth": curve.truth}
-        columns |= {key: column for key, column in more.items() if column is not None}
+        point_columns = {
+            name: curve.spectrum,
+            f"{name} +-": curve.half_width,
+            f"{name} truth": curve.truth,
+        }
+        columns |= {key: column for key, column in point_columns.items() if column is not None}
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(columns)
@@ -137,73 +155,81 @@ def _draw(
     illuminant: str | None,
     bars: Callable[[float, float], Array] | None,
     unit: str | None = None,
-    along: tuple[Array, Sequence[float]] | None = None,
+    grid: tuple[Array, Sequence[float]] | None = None,
 ) -> Sheet:
+    """Draws the page of `save_spectra`; `grid` is its argument `along`."""
     estimate = as_cube(cube)
-    true = as_truth(truth, estimate)
+    true_cube = as_truth(truth, estimate)
     bands, height, width = estimate.shape
     values = as_wavelengths(wavelengths, bands)
-    clear = estimate if true is None else true
-    curves = _curves(estimate, points, true, bars)
+    reference = estimate if true_cube is None else true_cube
+    curves = _curves(estimate, points, true_cube, bars)
 
-    factor = _PANEL / max(height, width)
-    high, wide = max(1, round(factor * height)), max(1, round(factor * width))
-    tall = max(high, 300 + _LINE * (len(curves) // _ACROSS))
-    sheet, top = Sheet(), (tall - high) / 2
-    picture = srgb(estimate, values, illuminant, exposure_of(clear, values, illuminant))
-    sheet.image(picture, 0, top, wide, high)
-    left, below = wide + 78, tall - 44  # room for the axis labels
-    entries = len(curves) + 2 * (true is not None) + (bars is not None) + (along is not None)
-    above = _LINE * -(-entries // _ACROSS) + 6
-    axes = sheet.axes(left, above, _CURVES, below - _STRIP - above)
+    factor = _PANEL_SIDE / max(height, width)
+    panel_height, panel_width = max(1, round(factor * height)), max(1, round(factor * width))
+    # A flat picture would leave the curves too low; each line of the legend takes from them, too.
+    sheet_height = max(panel_height, 300 + _LEGEND_LINE * (len(curves) // _LEGEND_COLUMNS))
+    sheet, top = Sheet(), (sheet_height - panel_height) / 2
+    picture = srgb(estimate, values, illuminant, exposure_of(reference, values, illuminant))
+    sheet.image(picture, 0, top, panel_width, panel_height)
+    left, bottom = panel_width + 78, sheet_height - 44  # room for the labels of both axes
+    # The legend has an entry a curve, and further ones for estimate and truth, interval and dots.
+    entries = len(curves) + 2 * (true_cube is not None) + (bars is not None) + (grid is not None)
+    legend_height = _LEGEND_LINE * math.ceil(entries / _LEGEND_COLUMNS) + 6
+    axes_height = bottom - _STRIP_HEIGHT - legend_height
+    axes = sheet.axes(left, legend_height, _CURVES_WIDTH, axes_height)
     x = np.arange(1.0, bands + 1) if values is None else values
     marker = "o" if bands == 1 else None
-    for index, (row, column, spectrum, reference, half) in enumerate(curves):
+    for index, (row, column, spectrum, true_spectrum, half_width) in enumerate(curves):
         color = COLORS[index % len(COLORS)]
-        across, down = factor * (column + 0.5), top + factor * (row + 0.5)
-        aside = 17 if across < wide - 40 else -17
-        _mark(sheet, str(index + 1), color, across, down, aside)
+        mark_x, mark_y = factor * (column + 0.5), top + factor * (row + 0.5)
+        # Near the right border the number stands left of its mark, else it would leave the picture.
+        number_shift = 17 if mark_x < panel_width - 40 else -17
+        _mark_point(sheet, str(index + 1), color, mark_x, mark_y, number_shift)
         label = f"{index + 1}  ({row:g}, {column:g})"
-        if reference is not None:
-            axes.plot(x, reference, "--", color=color, lw=1.5, marker=marker)
-            r = correlation(spectrum, reference)
+        if true_spectrum is not None:
+            axes.plot(x, true_spectrum, "--", color=color, lw=1.5, marker=marker)
+            r = correlation(spectrum, true_spectrum)
             label += "" if r is None else f"  r = {r:.4f}"
-        if half is not None:
-            low, high = spectrum - half, spectrum + half
+        if half_width is not None:
+            low, high = spectrum - half_width, spectrum + half_width
             axes.fill_between(x, low, high, color=color, alpha=0.16, lw=0)
         axes.plot(x, spectrum, "-", color=color, lw=2.2, marker=marker, label=label)
     if bars is not None:
-        axes.fill_between([], [], color=_KEY, alpha=0.3, lw=0, label="shaded: 90 % interval")
-    if along is not None and values is not None:
-        _draw_dots(axes, along, values, curves)
-    _finish(axes, true is not None, unit or "value in the cube")
-    strip = sheet.axes(left, below - _STRIP, _CURVES, _STRIP)
+        axes.fill_between([], [], color=_KEY_COLOR, alpha=0.3, lw=0, label="shaded: 90 % interval")
+    if grid is not None and values is not None:
+        _draw_dots(axes, grid, values, curves)
+    _finish(axes, true_cube is not None, unit or "value in the cube")
+    strip = sheet.axes(left, bottom - _STRIP_HEIGHT, _CURVES_WIDTH, _STRIP_HEIGHT)
     _draw_strip(strip, axes.get_xlim(), values)
     return sheet
 
 
 def _draw_dots(
-    axes: Axes, along: tuple[Array, Sequence[float]], wavelengths: np.ndarray, curves: list[_Curve]
+    axes: Axes, grid: tuple[Array, Sequence[float]], wavelengths: np.ndarray, curves: list[_Curve]
 ) -> None:
-    fine, nm = as_cube(along[0], "cube along the dispersion"), np.asarray(along[1], np.float64)
+    """Draws the spectra of the cube on the spectral grid, scaled to the bands of the curves."""
+    grid_cube, nm = as_cube(grid[0], "cube along the dispersion"), np.asarray(grid[1], np.float64)
+    # A band holds the light of its interval of wavelengths, so its value grows with the interval.
     scale = np.interp(nm, wavelengths, np.gradient(wavelengths)) / np.gradient(nm)
     for index, (row, column, *_) in enumerate(curves):
-        light = scale * region_spectrum(fine, row, column)
-        axes.plot(nm, light, ".", color=COLORS[index % len(COLORS)], ms=4)
-    axes.plot([], [], ".", color=_KEY, label="along the dispersion")
+        spectrum = scale * region_spectrum(grid_cube, row, column)
+        axes.plot(nm, spectrum, ".", color=COLORS[index % len(COLORS)], ms=4)
+    axes.plot([], [], ".", color=_KEY_COLOR, label="along the dispersion")
 
 
-def _mark(sheet: Sheet, name: str, color: str, x: float, y: float, aside: int) -> None:
-    """Rings the point, with its number on a disc ``aside`` pixels to the right."""
+def _mark_point(sheet: Sheet, name: str, color: str, x: float, y: float, shift: int) -> None:
+    """Draws a ring around a point, and its number on a disc ``shift`` pixels to the right."""
     for edge, width in ((LIGHT, 3.2), (color, 1.8)):
         sheet.page.plot([x], [y], "o", ms=10, mfc="none", mec=edge, mew=width, clip_on=False)
-    up = -13 if y > 40 else 13
+    rise = -13 if y > 40 else 13  # near the upper border the disc stands below the ring
     disc = {"boxstyle": "circle,pad=0.25", "fc": color, "ec": LIGHT, "lw": 1.0}
     style = {"ha": "center", "va": "center", "color": LIGHT, "size": 10, "weight": "bold"}
-    sheet.text(name, x + aside, y + up, bbox=disc, **style)
+    sheet.text(name, x + shift, y + rise, bbox=disc, **style)
 
 
-def _finish(axes: Axes, compared: bool, unit: str) -> None:
+def _finish(axes: Axes, has_truth: bool, unit: str) -> None:
+    """Gives the axes of the curves their style, label and legend."""
     for side in ("top", "right", "bottom"):
         axes.spines[side].set_visible(False)
     axes.spines["left"].set_color(INK)
@@ -214,12 +240,12 @@ def _finish(axes: Axes, compared: bool, unit: str) -> None:
     axes.tick_params(axis="y", labelsize=10, colors=INK)
     axes.tick_params(axis="x", bottom=False, labelbottom=False)
     axes.set_ylabel(f"{unit}, mean of 5×5 pixels", fontsize=11, color=INK)
-    if compared:
-        axes.plot([], [], "-", color=_KEY, lw=2.2, label="estimate")
-        axes.plot([], [], "--", color=_KEY, lw=1.5, label="truth")
+    if has_truth:
+        axes.plot([], [], "-", color=_KEY_COLOR, lw=2.2, label="estimate")
+        axes.plot([], [], "--", color=_KEY_COLOR, lw=1.5, label="truth")
     room = {"columnspacing": 1.2, "handlelength": 1.8, "labelspacing": 0.4, "borderaxespad": 0.0}
     style = {"labelcolor": INK, "frameon": False, "bbox_to_anchor": (0.0, 1.0)}
-    axes.legend(loc="lower left", fontsize=10, ncols=_ACROSS, **style, **room)
+    axes.legend(loc="lower left", fontsize=10, ncols=_LEGEND_COLUMNS, **style, **room)
 
 
 def _draw_strip(axes: Axes, limits: tuple[float, float], values: np.ndarray | None) -> None:

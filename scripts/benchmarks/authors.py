@@ -2,11 +2,11 @@
 
     python -m scripts.benchmarks.authors saunet_1stg=CLONE lambda_net=CLONE lade_dun_3stg=CLONE
 
-CLONE is a checkout of the repository that docs/reference/networks.md names, whose code is run with
-what it imports (einops and timm, for most); `.cuda()` in it does nothing here. Both get the weights
-of ours, a random 256×256 mask and a random scene, and are timed one after the other.
-`difference` is that of the cubes, as a share of the largest value; a ratio below 1 says that ours
-is faster, and bfloat16 is autocast with channels_last.
+CLONE is a checkout of the repository that docs/reference/networks.md names. Its code is executed,
+so its imports must be installed (einops and timm, for most); `.cuda()` in it does nothing here.
+Both networks get the weights of ours, a random 256×256 mask and a random scene, and are timed one
+after the other. `difference` is the largest one of the cubes, relative to the largest value. A
+ratio below 1 says that ours is faster. bf16 is bfloat16 by autocast, with channels_last.
 """
 
 import importlib
@@ -32,13 +32,14 @@ Inputs = Callable[[Tensor, Tensor, cassi.SDCassi], tuple[Any, ...]]
 
 
 class Authors(NamedTuple):
-    """Where a network is in its authors' repository, and how it is called there.
+    """The class of a network in its authors' repository, and its arguments.
 
     Attributes:
-        folder: that is put before the others where modules are looked for.
-        module: that has the class.
-        cls: the class.
-        inputs: what it is given, from y `(1, 1, H, W')`, Φ `(1, C, H, W')` and the camera.
+        folder: folder of the repository that goes to the front of the search path of modules.
+        module: name of the module with the class.
+        cls: name of the class.
+        inputs: returns the arguments of a call, from y `(1, 1, H, W')`, Φ `(1, C, H, W')` and the
+            camera.
         make: makes the network of that class.
     """
 
@@ -60,7 +61,7 @@ def with_masks(y: Tensor, masks: Tensor, camera: cassi.SDCassi) -> tuple[Any, ..
     return y[:, 0], masks
 
 
-def scaled(y: Tensor, masks: Tensor, camera: cassi.SDCassi) -> tuple[Any, ...]:
+def with_scale(y: Tensor, masks: Tensor, camera: cassi.SDCassi) -> tuple[Any, ...]:
     """Return y·2/C and Φ."""
     return y[:, 0] * 2 / BANDS, masks
 
@@ -102,14 +103,14 @@ AUTHORS = {
         "train_code_syn",
         "architecture.LADE_DUN_arch",
         "LADE_DUN",
-        scaled,
+        with_scale,
         lambda network: network(SimpleNamespace(**LADE_DUN)),
     ),
 }
 
 
 def main(arguments: list[str] | None = None) -> list[Row]:
-    """Time what is named; return difference and both ratios, by name."""
+    """Time the networks of the command line; return name, difference and both ratios of each."""
     parser = Parser(__doc__)
     parser.add_argument("networks", nargs="+", metavar="NAME=CLONE")
     parser.add_argument("--seconds", type=float, default=10.0, help="for each network")
@@ -125,12 +126,12 @@ def main(arguments: list[str] | None = None) -> list[Row]:
     return [compare(name, Path(clone), options.seconds, table) for name, clone in pairs]
 
 
-def stay(tensor: Tensor, *_: Any, **__: Any) -> Tensor:
-    """Stand in for `Tensor.cuda`, which authors' code calls wherever it is."""
+def stay_on_cpu(tensor: Tensor, *_: Any, **__: Any) -> Tensor:
+    """Replace `Tensor.cuda`, which authors' code calls on any machine."""
     return tensor
 
 
-@patch.object(Tensor, "cuda", stay)
+@patch.object(Tensor, "cuda", stay_on_cpu)
 @torch.inference_mode()
 def compare(name: str, clone: Path, seconds: float, table: Table) -> Row:
     """Time one network and print its row."""
@@ -139,25 +140,26 @@ def compare(name: str, clone: Path, seconds: float, table: Table) -> Row:
     y = camera(torch.rand(1, BANDS, SIZE, SIZE))
     ours = create_model(name, bands=BANDS).eval()
     theirs = load_authors(AUTHORS[name], clone, ours)
-    given = AUTHORS[name].inputs(y, moved_masks(y, camera), camera)
+    their_inputs = AUTHORS[name].inputs(y, moved_masks(y, camera), camera)
 
     half = create_model(name, bands=BANDS).eval().to(memory_format=torch.channels_last)
     half.load_state_dict(ours.state_dict())
 
-    def run(network: nn.Module, *given: Any, halved: bool = False) -> Tensor:
-        torch.manual_seed(0)  # for networks that draw random numbers
-        with torch.autocast("cpu", torch.bfloat16, enabled=halved):
-            found = network(*given)
-        cube: Tensor = found[0] if isinstance(found, tuple | list) else found
+    def run(network: nn.Module, *inputs: Any, use_bfloat16: bool = False) -> Tensor:
+        # Some networks draw random numbers: both must draw the same ones.
+        torch.manual_seed(0)
+        with torch.autocast("cpu", torch.bfloat16, enabled=use_bfloat16):
+            output = network(*inputs)
+        cube: Tensor = output[0] if isinstance(output, tuple | list) else output
         return cube
 
     runs = {
-        "authors": partial(run, theirs, *given),
+        "authors": partial(run, theirs, *their_inputs),
         "ours": partial(run, ours, y, camera),
-        "bf16": partial(run, half, y, camera, halved=True),
+        "bf16": partial(run, half, y, camera, use_bfloat16=True),
     }
-    wanted = runs["authors"]()
-    difference = float((runs["ours"]() - wanted).abs().max() / wanted.abs().max())
+    expected = runs["authors"]()
+    difference = float((runs["ours"]() - expected).abs().max() / expected.abs().max())
     times = time_calls(runs, seconds)
     ratios = [times[key] / times["authors"] for key in ("ours", "bf16")]
     cells = (times["authors"], times["ours"], ratios[0], times["bf16"], ratios[1])
@@ -167,10 +169,11 @@ def compare(name: str, clone: Path, seconds: float, table: Table) -> Row:
 
 def load_authors(authors: Authors, clone: Path, ours: nn.Module) -> nn.Module:
     """Make the authors' network and give it the weights of ours."""
-    for module in [
-        m for m in sys.modules if m.partition(".")[0] == authors.module.partition(".")[0]
-    ]:
-        del sys.modules[module]  # another clone's, of the same name
+    # Several repositories have a package of the same name. Without this, the second would get the
+    # modules of the first.
+    package = authors.module.partition(".")[0]
+    for module in [name for name in sys.modules if name.partition(".")[0] == package]:
+        del sys.modules[module]
     sys.path.insert(0, str(clone / authors.folder))
     try:
         cls = getattr(importlib.import_module(authors.module), authors.cls)

@@ -1,17 +1,19 @@
-"""Reconstruct scenes from small to larger than the memory, whole or in blocks.
+"""Measure time and memory of reconstructions, up to scenes larger than the memory, in blocks.
 
     python -m scripts.benchmarks.big_scenes                            # 256² to 1024², 28 bands
     python -m scripts.benchmarks.big_scenes --sizes 4096 --bands 100 --budget 4GiB
     python -m scripts.benchmarks.big_scenes --halos 0 16 40            # blocked against whole
 
-The scene is the bundled one, tiled and mirrored, each tile of another brightness; it is measured by
-rows and never whole in memory. Every reconstruction is a process of its own, so that its peak
-memory is its own. Seconds are those of the clock and of the processor, which a busy machine does
-not lengthen. What follows `--` goes to cassi-reconstruct. With --halos each size is reconstructed
-whole too, and the largest and the root mean square difference over the signal level are printed.
+The scene is the bundled one, tiled and mirrored, each tile with another brightness. It is measured
+in strips of rows, so it is never in memory as a whole. Every reconstruction runs in a process of
+its own, whose peak memory is measured. Seconds are wall-clock time, and CPU time, which a busy
+machine does not lengthen. Options after `--` go to cassi-reconstruct. With --halos each size is
+also reconstructed without blocks, and the table has the largest and the root mean square difference
+relative to the signal level.
 """
 
 import json
+import math
 import subprocess
 import sys
 import tempfile
@@ -29,8 +31,9 @@ from cassi.data.bundled import bundled_path
 from cassi.solvers import signal_level
 from scripts.benchmarks.tables import Parser, Table
 
-STRIP = 128  # rows at a time; the bundled scene has 256
-# Its own peak memory, of a command that is its only child.
+STRIP_ROWS = 128  # half of the bundled scene
+# Runs a command and prints its peak memory. That of children is the largest of all, so a process is
+# needed that has no other child.
 PROGRAM = (
     "import resource, subprocess, sys; "
     "code = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL).returncode; "
@@ -45,8 +48,8 @@ def make_scene(folder: Path, size: int, bands: int) -> list[str]:
     scene = scene[0].T.reshape(bands, 256, 256).contiguous()
     mask = (np.random.default_rng(0).random((size, size)) > 0.5).astype(np.float32)
     rows = []
-    for start in range(0, size, STRIP):
-        strip = slice(start, min(start + STRIP, size))
+    for start in range(0, size, STRIP_ROWS):
+        strip = slice(start, min(start + STRIP_ROWS, size))
         camera = cassi.SDCassi(mask[strip], bands=bands, step=2)
         rows.append(camera(tile_rows(scene, strip, size)[None])[0, 0].numpy())
     np.save(folder / f"mask-{size}.npy", mask)
@@ -55,15 +58,18 @@ def make_scene(folder: Path, size: int, bands: int) -> list[str]:
 
 
 def tile_rows(scene: Tensor, strip: slice, width: int) -> Tensor:
-    """Return rows of a big scene: tiles, mirrored so that they join, each of its brightness."""
+    """Return rows of the big scene `(C, rows, width)`.
+
+    Every second tile is mirrored, so that tiles join without an edge.
+    """
     side = scene.shape[1]
     rows = torch.arange(strip.start, strip.stop)
-    inside = torch.where((rows // side) % 2 == 0, rows % side, side - 1 - rows % side)
+    tile_row = torch.where((rows // side) % 2 == 0, rows % side, side - 1 - rows % side)
     tiles = []
-    for column in range(-(-width // side)):
-        bright = 0.6 + 0.4 * torch.cos(1.7 * (rows // side) + 0.9 * column).abs()
-        tile = scene[:, inside] if column % 2 == 0 else scene[:, inside].flip(-1)
-        tiles.append(tile * bright[:, None])
+    for column in range(math.ceil(width / side)):
+        brightness = 0.6 + 0.4 * torch.cos(1.7 * (rows // side) + 0.9 * column).abs()
+        tile = scene[:, tile_row] if column % 2 == 0 else scene[:, tile_row].flip(-1)
+        tiles.append(tile * brightness[:, None])
     return torch.cat(tiles, -1)[..., :width].contiguous()
 
 
@@ -71,18 +77,21 @@ def reconstruct(folder: Path, *settings: str) -> dict[str, Any]:
     """Run cassi-reconstruct; return its metrics.json, and its peak memory in GiB."""
     words = ["cassi", "reconstruct", "output.progress=false", f"hydra.run.dir={folder}", *settings]
     command = [sys.executable, "-c", PROGRAM, sys.executable, "-m", *words]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    process = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     results: dict[str, Any] = json.loads((folder / "metrics.json").read_text())
-    return results | {"peak": int(done.stdout.split()[-1]) / 2**20}
+    return results | {"peak": int(process.stdout.split()[-1]) / 2**20}
 
 
-def compare(one: Path, other: Path, settings: list[str], bands: int) -> tuple[float, float]:
-    """Return the largest and the root mean square difference over the signal level."""
+def compare(cube: Path, reference: Path, settings: list[str], bands: int) -> tuple[float, float]:
+    """Return the largest and the root mean square difference over the signal level.
+
+    `settings` are the options of measurement and mask that `make_scene` returns.
+    """
     y, mask = (np.load(word.partition("=")[2]) for word in settings)
     system = cassi.SDCassi(mask, bands=bands, step=2)
     level = float(signal_level(torch.from_numpy(y)[None, None], system))
-    gap = np.abs(tifffile.imread(one) - tifffile.imread(other)) / level
-    return float(gap.max()), float(np.sqrt((gap**2).mean()))
+    difference = np.abs(tifffile.imread(reference) - tifffile.imread(cube)) / level
+    return float(difference.max()), float(np.sqrt((difference**2).mean()))
 
 
 def main() -> None:
@@ -90,7 +99,7 @@ def main() -> None:
     parser = Parser(__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=[256, 512, 1024])
     parser.add_argument("--bands", type=int, default=28)
-    parser.add_argument("--budget", default="4GiB", help="memory_budget")
+    parser.add_argument("--budget", default="4GiB", help="memory_budget of the commands")
     parser.add_argument("--halos", nargs="+", default=[], help="compare blocks with the whole")
     parser.add_argument("overrides", nargs="*", default=["method=gap_tv"], help="after --")
     options = parser.parse_args()
@@ -99,19 +108,20 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=".") as name:
         for size in options.sizes:
             scene = make_scene(Path(name).resolve(), size, options.bands)
-            whole = Path(name, f"whole-{size}").resolve()
+            reference = Path(name, f"whole-{size}").resolve()
             if options.halos:
-                reconstruct(whole, *scene, *options.overrides)
+                reconstruct(reference, *scene, *options.overrides)
             for halo in options.halos or [None]:
                 folder = Path(name, f"{size}-{halo}").resolve()
-                more = [f"memory_budget={options.budget}", *([f"halo={halo}"] if halo else [])]
-                results = reconstruct(folder, *scene, *options.overrides, *more)
+                blocks = [f"memory_budget={options.budget}", *([f"halo={halo}"] if halo else [])]
+                results = reconstruct(folder, *scene, *options.overrides, *blocks)
                 cells = (results["seconds"], results.get("cpu_seconds", "–"), results["peak"])
-                gaps: tuple[object, ...] = ("", "")
+                differences: tuple[object, ...] = ("", "")
                 if halo:
-                    files = whole / "cube.tif", folder / "cube.tif"
-                    gaps = compare(*files, scene, options.bands)
-                table.print(f"{size}²", halo or "", len(results.get("blocks", [0])), *cells, *gaps)
+                    files = folder / "cube.tif", reference / "cube.tif"
+                    differences = compare(*files, scene, options.bands)
+                n_blocks = len(results.get("blocks", [0]))
+                table.print(f"{size}²", halo or "", n_blocks, *cells, *differences)
 
 
 if __name__ == "__main__":

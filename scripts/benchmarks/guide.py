@@ -1,13 +1,14 @@
-"""What a guide camera is worth: gain over `auto`, a guide out of place, one of another scene.
+"""Measure the gain by a guide camera: one in place, one out of place, and one of another scene.
 
     python -m scripts.benchmarks.guide                     # CAVE's three validation scenes
     python -m scripts.benchmarks.guide data=cave_test      # the five test scenes
     python -m scripts.benchmarks.guide --methods self_supervised pretrained
 
-A guide is simulated from the truth, with 1 % of noise. Out of place it is moved by 3 pixels, turned
-by 0.5° and shows 2 % more of the scene; beyond the border of the truth it repeats the border.
-"Known" is the same picture with its true motion. Another scene is the next one of the list.
-Printed are PSNR and gain, and the time over that of the method alone.
+The picture of a guide is simulated from the truth, with 1 % of noise. Out of place it is shifted by
+3 pixels, rotated by 0.5° and shows 2 % more of the scene; beyond the border of the truth it repeats
+the border. `known` is the same picture, with its true motion given to the method. `another scene`
+is the picture of the next scene of the list. The table has PSNR, gain, and the time relative to
+that of the method alone.
 """
 
 import math
@@ -31,8 +32,8 @@ from cassi.viz.color import cie_response
 from scripts.benchmarks.tables import Parser, Table
 
 NOISE = 0.01
+# Shift down and to the right (pixels), angle, logarithm of the scale: see `guide_search.move`.
 MOTION = torch.tensor([2.0, -2.24, math.radians(0.5), math.log(1 / 1.02)], dtype=torch.float64)
-"""Down, right, angle, logarithm of the scale; see `cassi.guide_search.move`."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Scene:
     wavelengths: tuple[float, ...]
 
     def response(self, kind: str) -> Tensor:
-        """Return what a guide of a kind sees of the bands, `(G, C)`."""
+        """Return the response of a guide of a kind ("RGB" or "pan") to the bands, `(G, C)`."""
         if kind == "RGB":
             return torch.from_numpy(cie_response(np.asarray(self.wavelengths)))
         return torch.full((1, self.x.shape[1]), 1 / self.x.shape[1])
@@ -55,26 +56,26 @@ class Scene:
         """Return the picture of a guide, `(1, G, H, W)`."""
         picture = Guide(self.response(kind), (self.x.shape[2], self.x.shape[3]))(self.x)
         if motion is not None:
-            picture = away(picture, motion)
-        size = picture.square().mean((2, 3), keepdim=True).sqrt()
+            picture = undo_motion(picture, motion)
+        rms = picture.square().mean((2, 3), keepdim=True).sqrt()
         random = torch.Generator().manual_seed(0)
-        return picture + NOISE * size * torch.randn(picture.shape, generator=random)
+        return picture + NOISE * rms * torch.randn(picture.shape, generator=random)
 
     def psnr(self, x: Tensor) -> float:
         """Return the PSNR of a cube, dB."""
         return float(cassi.metrics.psnr(x, self.x, preset="matlab-uint8").mean())
 
 
-def away(picture: Tensor, motion: Tensor) -> Tensor:
-    """Return the picture of which `move(…, motion)` makes this one, by splines of degree 5."""
-    down, right, angle, size = motion.tolist()
-    c, s = math.cos(angle) * math.exp(size), math.sin(angle) * math.exp(size)
+def undo_motion(picture: Tensor, motion: Tensor) -> Tensor:
+    """Return the picture that `move(…, motion)` turns into this one, by splines of degree 5."""
+    down, right, angle, log_scale = motion.tolist()
+    c, s = math.cos(angle) * math.exp(log_scale), math.sin(angle) * math.exp(log_scale)
     inverse = np.linalg.inv([[c, -s], [s, c]])
     centre = (np.array(picture.shape[2:]) - 1) / 2
     start = centre - inverse @ (centre + np.array([down, right]))
     images = picture.flatten(0, 1).double().numpy()
-    moved = [affine_transform(v, inverse, start, order=5, mode="nearest") for v in images]
-    return torch.from_numpy(np.stack(moved)).view_as(picture).to(picture)
+    guides = [affine_transform(v, inverse, start, order=5, mode="nearest") for v in images]
+    return torch.from_numpy(np.stack(guides)).view_as(picture).to(picture)
 
 
 def load_scenes(overrides: list[str]) -> list[Scene]:
@@ -110,33 +111,40 @@ def print_method(method: str, scenes: list[Scene]) -> None:
     def run(scene: Scene, guide: Any = None, system: Any = None) -> tuple[float, float]:
         camera = scene.system if system is None else system
         start = time.perf_counter()
+        # A guide that is not believed gives a warning, which the table shows as no gain.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             x = cassi.reconstruct(scene.y, camera, method, align=False, guide=guide)
         return scene.psnr(x), time.perf_counter() - start
 
-    run(scenes[0])  # untimed
-    plain = [run(scene) for scene in scenes]
+    run(scenes[0])  # untimed: the first run loads and compiles
+    without_guide = [run(scene) for scene in scenes]
 
-    def row(name: str, results: list[tuple[float, float]]) -> None:
+    def print_row(name: str, results: list[tuple[float, float]]) -> None:
         scores = [score for score, _ in results]
-        gain = mean(scores) - mean(score for score, _ in plain)
-        ratio = median(r[1] / alone[1] for r, alone in zip(results, plain, strict=True))
+        gain = mean(scores) - mean(score for score, _ in without_guide)
+        pairs = zip(results, without_guide, strict=True)
+        ratio = median(seconds / baseline for (_, seconds), (_, baseline) in pairs)
         cells = (f"{mean(scores):.2f}", f"{gain:+.2f}", f"{ratio:.2f}")
         table.print(name, *cells, *(f"{score:.2f}" for score in scores))
 
-    row("none", plain)
+    print_row("none", without_guide)
     for kind in ("pan", "RGB"):
         responses = [scene.response(kind) for scene in scenes]
-        pictures = [scene.picture(kind) for scene in scenes]
-        moved = [scene.picture(kind, MOTION) for scene in scenes]
-        other = pictures[1:] + pictures[:1]
-        for name, shown in (("", pictures), ("out of place", moved), ("another scene", other)):
-            parts = zip(scenes, shown, responses, strict=True)
-            row(f"{kind} {name}".strip(), [run(scene, (g, r)) for scene, g, r in parts])
-        parts = zip(scenes, moved, responses, strict=True)
-        cameras = [(scene, Guided(scene.system, g, r, motion=MOTION)) for scene, g, r in parts]
-        row(f"{kind} out of place, known", [run(scene, None, camera) for scene, camera in cameras])
+        in_place = [scene.picture(kind) for scene in scenes]
+        out_of_place = [scene.picture(kind, MOTION) for scene in scenes]
+        pictures_of = {
+            "": in_place,
+            " out of place": out_of_place,
+            " another scene": in_place[1:] + in_place[:1],
+        }
+        for name, pictures in pictures_of.items():
+            guides = zip(scenes, pictures, responses, strict=True)
+            print_row(f"{kind}{name}", [run(scene, (g, r)) for scene, g, r in guides])
+        guides = zip(scenes, out_of_place, responses, strict=True)
+        cameras = [(scene, Guided(scene.system, g, r, motion=MOTION)) for scene, g, r in guides]
+        results = [run(scene, None, camera) for scene, camera in cameras]
+        print_row(f"{kind} out of place, known", results)
 
 
 if __name__ == "__main__":

@@ -1,23 +1,22 @@
-"""Measure methods on a panel of scenes and cameras, which are the rows of the model card.
+"""Measure methods on a panel of scenes and cameras, whose rows are those of the model card.
 
     python -m scripts.benchmarks.kinds                                # the weights of the package
     python -m scripts.benchmarks.kinds --weights DIR/ema.safetensors  # others beside them
     python -m scripts.benchmarks.kinds --rows text page laser
 
-dB of auto, and how much more each set of weights reaches, by row:
+The table has the PSNR of `auto`, dB, and the gain of each set of weights over it. Its rows are:
 
-- kinds of scenes, 128×128, through the bundled mask, every second frame with noise of 35 dB: drawn
-  scenes (`cassi.data.synthetic.patterns`); the validation scenes of CAVE as they are, under another
-  light, lifted from a photograph, and under measured lights of narrow bands; pairs of metamers,
-  printed pages, and speckle of lasers, from measured spectra;
-- cameras, that take the validation scenes: masks, noise, steps, numbers of bands, masks of other
-  instruments, and digital twins, whose camera is not quite the nominal one;
-- captures of two instruments, of which nobody knows the truth: −20 log₁₀ of the error at detector
-  pixels held out.
+- kinds of scenes, 128×128, through the bundled mask, every second frame with noise of 35 dB:
+  synthetic scenes (`cassi.data.synthetic.patterns`); the validation scenes of CAVE as they are,
+  under another illuminant, lifted from a photograph, and under measured narrow-band illuminants;
+  pairs of metamers, printed pages, and laser speckle, from measured spectra;
+- cameras that take the validation scenes: masks, noise, steps, numbers of bands, masks of other
+  instruments, and digital twins, whose camera differs a little from the nominal one;
+- captures of two instruments, whose truth nobody knows: −20 log₁₀ of the error at held-out pixels.
 
-Every method is told the camera that the commands give it: the nominal one, its mask moved where the
-frame is sure (`cassi.pipeline.align.align`). Drawn kinds need no data; all others need
-`$CASSI_DATA`, and are left out without it.
+Every method gets the camera that the commands would give it: the nominal one, with its mask aligned
+if the alignment is certain (`cassi.pipeline.align.align`). Synthetic kinds need no data; all other
+rows need `$CASSI_DATA`, and are left out without it.
 """
 
 import math
@@ -56,32 +55,33 @@ from cassi.viz.color import cie_response
 from scripts.benchmarks.tables import Parser, Table, data_folder
 
 BANDS = 28
-PLAIN = Augment(flip=False, rotate=False, splice=0.0, scale=(0.5, 0.5))
-TAKEN = {
-    "scenes": PLAIN,
-    "other light": Augment(**{**vars(PLAIN), "illumination": 0.6}),
-    "lifted": Augment(**{**vars(PLAIN), "lift": 1.0}),
+NO_AUGMENTATION = Augment(flip=False, rotate=False, splice=0.0, scale=(0.5, 0.5))
+# Kinds that begin with a recorded scene, and its augmentation.
+RECORDED_KINDS = {
+    "scenes": NO_AUGMENTATION,
+    "other light": Augment(**{**vars(NO_AUGMENTATION), "illumination": 0.6}),
+    "lifted": Augment(**{**vars(NO_AUGMENTATION), "lift": 1.0}),
 }
-"""Kinds that begin with a scene that was taken, and how it is varied."""
-KINDS = (*TAKEN, *PATTERNS, "narrow lights", "metamers", "page", "laser")
+KINDS = (*RECORDED_KINDS, *PATTERNS, "narrow lights", "metamers", "page", "laser")
 
+# Truth `(1, C, H, W)` or None, measurement, and the camera that methods get.
 Problem = tuple[Tensor | None, Tensor, Any]
-"""Truth `(1, C, H, W)`, or None; measurement; the camera that methods are told."""
 
 
 class Row(NamedTuple):
     """A row of the panel: scenes and the camera that takes them, or a capture.
 
     Attributes:
-        kind: of the scenes, one of `KINDS`; or the capture of an experiment, "EXPERIMENT/NAME".
-        mask: a file below `$CASSI_DATA`, "bundled", or "random" with the share of open pixels; 0
-            is a grey one.
-        bands: those of the scenes are averaged to so many, or interpolated.
+        kind: kind of the scenes, one of `KINDS`; or the capture of an experiment,
+            "EXPERIMENT/NAME".
+        mask: a file below `$CASSI_DATA`, "bundled", or "random" with the fraction of open pixels; 0
+            is a grey mask.
+        bands: number of bands, to which those of the scenes are averaged or interpolated.
         step: pixels per band.
-        axis: of the dispersion.
-        noise: signal to noise ratio in dB, of the scenes in turn; None is without noise.
-        twin: of `conf/twin`, which takes the frames.
-        scenes: how many of them.
+        axis: axis of the dispersion.
+        noise: signal to noise ratio in dB, which the scenes take in turn; None is without noise.
+        twin: name of a file of `conf/twin`: the twin takes the frames.
+        scenes: number of scenes.
         size: rows and columns.
     """
 
@@ -97,21 +97,21 @@ class Row(NamedTuple):
 
     @property
     def is_capture(self) -> bool:
-        """Tell whether nobody knows its truth."""
+        """Tell whether the row is a capture of an instrument, without a truth."""
         return "/" in self.kind
 
     @property
     def needs_data(self) -> bool:
-        """Tell whether something of it is read from `$CASSI_DATA`."""
+        """Tell whether the row needs a file of `$CASSI_DATA`."""
         return self.kind not in PATTERNS or self.mask != "bundled"
 
     def problems(self) -> Iterator[Problem]:
-        """Yield the problems: always the same ones."""
+        """Yield the problems of the row, which are the same in every run."""
         if self.is_capture:
             experiment, scene = self.kind.split("/")
             settings = compose_settings([f"experiment={experiment}", f"scene={scene}"])
             snapshot = load_snapshot(settings, torch.device("cpu"))
-            yield None, snapshot.y, _aligned(snapshot.y, snapshot.camera.system)
+            yield None, snapshot.y, _align(snapshot.y, snapshot.camera.system)
             return
         mask = _mask(self.mask, self.size)
         mask = mask[:, : self.bands]
@@ -129,22 +129,25 @@ class Row(NamedTuple):
                 noise = torch.randn(y.shape, generator=random)
                 y = y + noise * y.square().mean().sqrt() * 10 ** (-snr_db / 20)
             if self.twin is not None:
+                # Its user knows the dark level and the bad pixels, as of any sensor.
                 twin = _twin(self.twin)
-                known = twin.true_camera(system)
-                y = twin.measure(x, system, random) - known.dark
-                camera = system.weighted(bad_pixels=known.bad)
-            yield x, y, _aligned(y, camera)
+                true_camera = twin.true_camera(system)
+                y = twin.measure(x, system, random) - true_camera.dark
+                camera = system.weighted(bad_pixels=true_camera.bad)
+            yield x, y, _align(y, camera)
 
 
-def _aligned(y: Tensor, system: System) -> System:
-    found = align(y, system)
-    return system if found is None else found.system
+def _align(y: Tensor, system: System) -> System:
+    alignment = align(y, system)
+    return system if alignment is None else alignment.system
 
 
-def _camera(mask: str = "tsa/mask.mat", *noise: float, **more: Any) -> Row:
-    return Row("scenes", mask, noise=noise or (None,), **more)
+def _camera(mask: str = "tsa/mask.mat", *noise: float, **settings: Any) -> Row:
+    """Return the row of a camera, which takes the recorded scenes."""
+    return Row("scenes", mask, noise=noise or (None,), **settings)
 
 
+# The rows by name.
 PANEL: dict[str, Row] = {
     **{kind: Row(kind, noise=(None, 35.0), scenes=4, size=128) for kind in KINDS},
     "TSA mask": _camera(),
@@ -172,7 +175,6 @@ PANEL: dict[str, Row] = {
     "capture of TSA": Row("tsa_real/scene1"),
     "capture of the endomicroscope": Row("smem/resolution_target"),
 }
-"""The rows by name."""
 
 
 def draw_scene(kind: str, k: int, size: int, random: Generator) -> Tensor:
@@ -182,37 +184,40 @@ def draw_scene(kind: str, k: int, size: int, random: Generator) -> Tensor:
     if kind in _FROM_SPECTRA:
         return _FROM_SPECTRA[kind](size, random)
     scene = [validation_scenes()[k % 3]]
-    x = augmented_crop(scene, size, size, TAKEN.get(kind, PLAIN), random)
-    if kind in TAKEN:
+    x = augmented_crop(scene, size, size, RECORDED_KINDS.get(kind, NO_AUGMENTATION), random)
+    if kind in RECORDED_KINDS:
         return x
-    lamps = read_spectra("spd_houser")  # those whose light is in few bands
-    peaked = lamps[(lamps.amax(1) / lamps.mean(1)).argsort(descending=True)[:40]]
-    lit = x * (peaked[_whole(40, random)] + 0.01)[:, None, None]
-    return lit / lit.amax()
+    # The 40 lamps of the narrowest spectra: those whose peak is highest above their mean.
+    lamps = read_spectra("spd_houser")
+    narrow_lamps = lamps[(lamps.amax(1) / lamps.mean(1)).argsort(descending=True)[:40]]
+    light = x * (narrow_lamps[_random_integer(40, random)] + 0.01)[:, None, None]
+    return light / light.amax()
 
 
 def _metamers(size: int, random: Generator) -> Tensor:
-    """A chart whose patches are pairs of halves: the same colour under even light, two spectra."""
+    """Draw a chart whose patches have two halves: two spectra of one colour under even light."""
     papers = read_spectra("sur_nickerson")
     observer = torch.from_numpy(cie_response(wavelengths()))
-    unseen = torch.eye(BANDS) - torch.linalg.pinv(observer) @ observer
+    # The projection onto spectra that the observer cannot see, Wyszecki's metameric blacks.
+    black_projection = torch.eye(BANDS) - torch.linalg.pinv(observer) @ observer
     side = 16
     chart = torch.full((BANDS, size, size), 0.03)
     for top in range(0, size - side + 1, side):
         for left in range(0, size - side + 1, side):
-            paper, other = papers[torch.randint(len(papers), (2,), generator=random)]
-            change = (other - paper) @ unseen.T  # Wyszecki's metameric black
-            change[change.abs() < 1e-6] = 0
-            room = (torch.where(change > 0, 1 - paper, -paper) / change).nan_to_num(8, 8, 8)
-            pair = torch.stack((paper, paper + 0.95 * room.min().clamp(0, 8) * change))
-            inside = chart[:, top + 1 : top + side - 1, left + 1 : left + side - 1]
-            inside[:, :, : side // 2 - 1] = pair[0, :, None, None]
-            inside[:, :, side // 2 - 1 :] = pair[1, :, None, None]
+            first, second = papers[torch.randint(len(papers), (2,), generator=random)]
+            black = (second - first) @ black_projection.T
+            black[black.abs() < 1e-6] = 0
+            # The largest multiple that keeps the sum a reflectance, in [0, 1], at most 8.
+            limits = (torch.where(black > 0, 1 - first, -first) / black).nan_to_num(8, 8, 8)
+            pair = torch.stack((first, first + 0.95 * limits.min().clamp(0, 8) * black))
+            patch = chart[:, top + 1 : top + side - 1, left + 1 : left + side - 1]
+            patch[:, :, : side // 2 - 1] = pair[0, :, None, None]
+            patch[:, :, side // 2 - 1 :] = pair[1, :, None, None]
     return chart
 
 
 def _page(size: int, random: Generator) -> Tensor:
-    """A printed page: letters with soft edges, inks on bright paper, unevenly lit."""
+    """Draw a printed page: letters with soft edges, inks on bright paper, unevenly lit."""
     papers = read_spectra("sur_nickerson")
     order = papers.mean(1).argsort(descending=True)
     letters = draw_pattern("text", 2, 2 * size, 2 * size, random)[:1]
@@ -220,54 +225,57 @@ def _page(size: int, random: Generator) -> Tensor:
     ink = letters if letters.mean() < 0.5 else 1 - letters
     inks = papers[order[-60:]][torch.randint(60, (4,), generator=random)]
     inks = inks.repeat_interleave(math.ceil(size / 4), 0)[:size].T[:, :, None]
-    x = torch.lerp(papers[order[_whole(20, random)]][:, None, None], inks, ink)
+    paper = papers[order[_random_integer(20, random)]][:, None, None]
+    x = torch.lerp(paper, inks, ink)
     return x * draw_pattern("gradients", 1, size, size, random)
 
 
 def _laser(size: int, random: Generator) -> Tensor:
-    """A scene that one to three lasers light, with speckle of their own, and a dim white lamp."""
-    at = torch.arange(BANDS).float()
+    """Draw a scene in the light of one to three lasers, with speckle, and of a dim white lamp."""
+    band = torch.arange(BANDS).float()
     scene = draw_pattern("leaves", BANDS, size, size, random)
     x = 0.03 * scene
-    for _ in range(1 + _whole(3, random)):
-        grains = draw_pattern("speckle", 1, size, size, random)
-        line = torch.exp(-(((at - _whole(BANDS, random)) / 1.2) ** 2))
-        x += line[:, None, None] * scene * grains / grains.mean()
+    for _ in range(1 + _random_integer(3, random)):
+        speckle = draw_pattern("speckle", 1, size, size, random)
+        line = torch.exp(-(((band - _random_integer(BANDS, random)) / 1.2) ** 2))
+        x += line[:, None, None] * scene * speckle / speckle.mean()
+    # A few grains are much brighter than all others, and would leave the rest nearly black.
     return x / torch.quantile(x.amax(0), 0.999)
 
 
 _FROM_SPECTRA = {"metamers": _metamers, "page": _page, "laser": _laser}
 
 
-def _whole(below: int, random: Generator) -> int:
+def _random_integer(below: int, random: Generator) -> int:
     return int(torch.randint(below, (), generator=random))
 
 
 def _mask(name: str, size: int) -> Tensor:
+    """Return the mask of a row, see `Row.mask`."""
     if name.startswith("random"):
         density = float(name.split()[1])
         random = torch.Generator().manual_seed(7 if density else 8)
-        drawn = torch.rand(1, 1, 256, 256, generator=random)
-        drawn = (drawn < density).float() if density else drawn
+        mask = torch.rand(1, 1, 256, 256, generator=random)
+        mask = (mask < density).float() if density else mask
     else:
         path = bundled_path("mask.tif") if name == "bundled" else data_folder() / name
-        drawn = cassi.read_mask(path)
-    return drawn[..., :size, :size]
+        mask = cassi.read_mask(path)
+    return mask[..., :size, :size]
 
 
 @lru_cache
 def _twin(name: str) -> Twin:
-    found = compose_settings([f"twin={name}"], kind=Evaluate).twin
-    assert found is not None
-    return found
+    twin = compose_settings([f"twin={name}"], kind=Evaluate).twin
+    assert twin is not None
+    return twin
 
 
 @lru_cache
 def wavelengths() -> tuple[float, ...]:
     """Return the wavelengths of the scenes, nm."""
-    found = compose_settings(["data=cave"], kind=Evaluate).data.given_wavelengths
-    assert found is not None
-    return found
+    nm = compose_settings(["data=cave"], kind=Evaluate).data.given_wavelengths
+    assert nm is not None
+    return nm
 
 
 @lru_cache
@@ -281,13 +289,13 @@ def read_spectra(name: str) -> Tensor:
     """Read measured spectra, at the wavelengths of the scenes: `(N, 28)`, at most 1."""
     table = loadmat(data_folder() / "spectra" / f"{name}.mat")
     first, step, count = table[f"S_{name.partition('_')[2]}"][0]
-    at = first + step * np.arange(count)
-    rows = [np.interp(wavelengths(), at, spectrum) for spectrum in table[name].T]
+    table_nm = first + step * np.arange(count)
+    rows = [np.interp(wavelengths(), table_nm, spectrum) for spectrum in table[name].T]
     return torch.from_numpy(np.stack(rows)).float().clamp(0, 1)
 
 
 def score(run: Any, truth: Tensor | None, y: Tensor, system: Any) -> float:
-    """Return the PSNR of a reconstructor, or of a capture −20 log₁₀ of the held-out error, dB."""
+    """Return the PSNR of a reconstructor; without a truth, −20 log₁₀ of the held-out error; dB."""
     if truth is None:
         return -20 * math.log10(measure_heldout(y, system, run).error)
     return float(psnr(run(y, system), truth).mean())
@@ -302,17 +310,17 @@ def compare(row: Row, methods: Mapping[str, Any]) -> dict[str, float]:
 
 
 def usable_rows(names: Sequence[str]) -> dict[str, Row]:
-    """Return rows by name, those alone whose data are there."""
+    """Return the rows of these names, without those whose data are missing."""
     rows = {name: PANEL[name] for name in names}
-    there = "CASSI_DATA" in os.environ
-    return {name: row for name, row in rows.items() if there or not row.needs_data}
+    has_data = "CASSI_DATA" in os.environ
+    return {name: row for name, row in rows.items() if has_data or not row.needs_data}
 
 
 def main() -> None:
     """Print the table."""
     parser = Parser(__doc__, threads=torch.get_num_threads())
-    parser.add_argument("--weights", type=Path, nargs="*", default=[], help="further files")
-    parser.add_argument("--sizes", nargs="+", default=["large"], help="of the network")
+    parser.add_argument("--weights", type=Path, nargs="*", default=[], help="files to compare")
+    parser.add_argument("--sizes", nargs="+", default=["large"], help="sizes of the network")
     parser.add_argument("--rows", nargs="+", choices=list(PANEL), default=list(PANEL))
     arguments = parser.parse_args()
     methods: dict[str, Any] = {"auto": auto()}
@@ -320,12 +328,12 @@ def main() -> None:
         for path in [FILE, *arguments.weights]:
             name = size if path == FILE else f"{path.parent.name} {size}"
             methods[name] = prepare(load_shipped(path, size), True, "32-true")
-    first, *others = methods
-    table = Table("row", f"{first}, dB", *(f"{name} − {first}" for name in others))
+    baseline, *networks = methods
+    table = Table("row", f"{baseline}, dB", *(f"{name} − {baseline}" for name in networks))
     for name, row in usable_rows(arguments.rows).items():
         scores = compare(row, methods)
-        gains = [f"{scores[other] - scores[first]:+.2f}" for other in others]
-        table.print(name, f"{scores[first]:.2f}", *gains)
+        gains = [f"{scores[network] - scores[baseline]:+.2f}" for network in networks]
+        table.print(name, f"{scores[baseline]:.2f}", *gains)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
-"""A lab's camera on a fine grid, drawn at random, and the files that the lab has of it.
+"""Simulate a random camera of a lab on subpixels, and write the files that the lab has of it.
 
     python -m scripts.benchmarks.lab bench              # the bench of docs/guides/bench.md
     python -m scripts.benchmarks.lab bench --seed 3 --scene cube.tif
 
-Nothing of it is the package's model: a mask of cells that are magnified and turned over the pixels,
-a curve like those of prisms, optics that blur, light in lines or of all wavelengths, a lamp, a
-sensor, stray light, vignetting. Dispersion runs along the columns until a file is written.
+The simulation uses no model of the package: mask cells are magnified and rotated over the pixels,
+the dispersion has a curve like that of prisms, the optics blur, and there are a lamp with a
+narrow-band or broadband spectrum, a sensor, stray light and vignetting. The dispersion runs along
+the columns inside of this file; only the files that it writes may have it along the rows.
 """
 
 from __future__ import annotations
@@ -24,44 +25,46 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, conv2d, interpolate, pad
 
-FINE = 4
-"""Parts of a pixel, in both directions."""
-SHADES = (1, 4)
-"""Wavelengths per band: light in lines, as cubes are usually measured in simulations, or of all
-wavelengths, as it is."""
+# Samples per pixel, in both directions.
+SUBPIXELS = 4
+# Cameras have one of these. With 1, light comes in lines, as most simulations have it; with 4, the
+# light is broadband, as real light is.
+WAVELENGTHS_PER_BAND = (1, 4)
 BANDS = 18
-RANGE = (455.0, 645.0)
-"""Nanometres, of the first and the last band of a camera."""
-FILTER = 10.0
-"""Nanometres that a filter lets through; of light in lines it is one of them."""
+# Wavelengths of the first and the last band.
+BAND_RANGE_NM = (455.0, 645.0)
+# Range that a filter lets through. From light in lines it selects a single line.
+FILTER_WIDTH_NM = 10.0
 KINDS = ("binary", "DMD", "chrome", "grey")
-REPEATS = 16
-"""Frames that a dark frame, a flat frame and a frame through a filter are means of."""
+# A dark frame, a flat frame and a frame through a filter are means of so many frames.
+AVERAGED_FRAMES = 16
 
 
 @dataclass(frozen=True)
 class Lab:
-    """A camera, drawn.
+    """A random camera.
 
     Attributes:
-        shape: of the field, pixels.
-        axis: of the dispersion in the files, -1 or -2.
+        seed: seed of all random numbers.
+        shape: rows and columns of the mask's field, pixels.
+        axis: axis of the dispersion in the files, -1 or -2.
         wavelengths: nm, one per band.
         detector: pixels along the dispersion.
-        kind: of the mask, one of `KINDS`.
-        said: what was drawn, for people.
-        masks: `(2, 4 H, 4 W)`, transmission, of two shots.
-        bits: of the sensor.
-        electrons: of a full pixel.
-        dark: `(H, W')`, dark level, a share of full scale; hot pixels have more.
-        response: `(H, W')`, of the pixels; 0 is a dead one.
-        blur: of the optics behind the mask, standard deviation, pixels.
-        stray: light on every pixel, a share of the mean, and its slope along the dispersion.
-        lamp: temperature, K.
-        first: offset of the first band, pixels.
-        span: of the last band from the first, pixels.
-        bent: 0 for a straight line, 1 for the curve of a prism.
-        shades: wavelengths per band, of `SHADES`.
+        kind: kind of the mask, one of `KINDS`.
+        description: the properties of the camera, in words.
+        masks: `(2, 4 H, 4 W)`, transmission of the masks of two shots.
+        bits: bits of the sensor.
+        electrons: electrons of a full pixel.
+        dark: `(H, W')`, dark level as a fraction of full scale; hot pixels have more.
+        response: `(H, W')`, response of the pixels; 0 is a dead one.
+        blur: standard deviation of the blur of the optics behind the mask, pixels.
+        stray_light: light on every pixel as a fraction of the mean, and its slope along the
+            dispersion.
+        lamp_kelvin: temperature of the lamp.
+        first_offset: offset of the first band, pixels.
+        span: distance of the last band from the first, pixels.
+        curve: form of the dispersion, 0 for a straight line, 1 for the curve of a prism.
+        wavelengths_per_band: one of `WAVELENGTHS_PER_BAND`.
     """
 
     seed: int
@@ -70,210 +73,243 @@ class Lab:
     wavelengths: tuple[float, ...]
     detector: int
     kind: str
-    said: str
+    description: str
     masks: Tensor = field(repr=False)
     bits: int
     electrons: float
     dark: Tensor = field(repr=False)
     response: Tensor = field(repr=False)
     blur: float
-    stray: tuple[float, float]
-    lamp: float
-    first: float
+    stray_light: tuple[float, float]
+    lamp_kelvin: float
+    first_offset: float
     span: float
-    bent: float
-    shades: int
+    curve: float
+    wavelengths_per_band: int
 
     @staticmethod
-    def drawn(seed: int, shape: tuple[int, int] = (160, 176)) -> Lab:
+    def draw(seed: int, shape: tuple[int, int] = (160, 176)) -> Lab:
         """Draw a camera.
 
         Args:
-            seed: of all that is drawn.
-            shape: of its field, pixels, dispersion along the columns.
+            seed: seed of all random numbers. Their order is part of what a seed means.
+            shape: rows and columns of its field, pixels; the dispersion is along the columns.
         """
         random = torch.Generator().manual_seed(seed)
 
-        def between(low: float, high: float) -> float:
+        def uniform(low: float, high: float) -> float:
             return low + (high - low) * float(torch.rand((), generator=random))
 
-        step, sign = between(1.0, 2.5), (1 if between(0, 1) < 0.5 else -1)
-        axis = -1 if between(0, 1) < 0.5 else -2
-        bent, kind = between(0.2, 1.1), KINDS[seed % len(KINDS)]
-        magnified, turned = between(0.93, 1.07), between(-0.5, 0.5)
-        masks = _draw_masks(kind, shape, magnified, turned, between(0.1, 0.25), random)
+        step, sign = uniform(1.0, 2.5), (1 if uniform(0, 1) < 0.5 else -1)
+        axis = -1 if uniform(0, 1) < 0.5 else -2
+        curve, kind = uniform(0.2, 1.1), KINDS[seed % len(KINDS)]
+        magnification, rotation = uniform(0.93, 1.07), uniform(-0.5, 0.5)
+        masks = _draw_masks(kind, shape, magnification, rotation, uniform(0.1, 0.25), random)
         span = sign * step * (BANDS - 1)
-        detector = shape[1] + math.ceil(abs(span)) + round(between(0, 2))
-        first = between(-0.4, 0.4) + (0 if sign > 0 else -span)
-        bits = 12 if between(0, 1) < 0.5 else 14
+        detector = shape[1] + math.ceil(abs(span)) + round(uniform(0, 2))
+        first_offset = uniform(-0.4, 0.4) + (0 if sign > 0 else -span)
+        bits = 12 if uniform(0, 1) < 0.5 else 14
         size = (shape[0], detector)
-        hot = torch.rand(size, generator=random) < 1e-3
-        dark = between(0.02, 0.06) + hot * (0.05 + 0.3 * torch.rand(size, generator=random))
-        dead = torch.rand(size, generator=random) < 5e-4
-        response = (1 + 0.01 * torch.randn(size, generator=random)) * ~dead
-        half = (RANGE[1] - RANGE[0]) / (BANDS - 1)
-        wavelengths = tuple(RANGE[0] + half * band for band in range(BANDS))
-        shades = SHADES[(seed + seed // len(KINDS)) % len(SHADES)]
+        is_hot = torch.rand(size, generator=random) < 1e-3
+        dark = uniform(0.02, 0.06) + is_hot * (0.05 + 0.3 * torch.rand(size, generator=random))
+        is_dead = torch.rand(size, generator=random) < 5e-4
+        response = (1 + 0.01 * torch.randn(size, generator=random)) * ~is_dead
+        band_width = (BAND_RANGE_NM[1] - BAND_RANGE_NM[0]) / (BANDS - 1)
+        wavelengths = tuple(BAND_RANGE_NM[0] + band_width * band for band in range(BANDS))
+        # Neighbouring seeds differ in the mask; after a round of masks the light changes, too.
+        kind_of_light = (seed + seed // len(KINDS)) % len(WAVELENGTHS_PER_BAND)
+        wavelengths_per_band = WAVELENGTHS_PER_BAND[kind_of_light]
+        light = "lines" if wavelengths_per_band == 1 else "all light"
         side = "rows" if axis == -2 else "columns"
-        said = (
-            f"{kind}, {'lines' if shades == 1 else 'all light'}, step {sign * step:.2f}, {side}, "
-            f"magnified {magnified:.2f}, turned {turned:+.1f}°, {bits} bits"
+        description = (
+            f"{kind}, {light}, step {sign * step:.2f}, {side}, "
+            f"magnified {magnification:.2f}, turned {rotation:+.1f}°, {bits} bits"
         )
-        electrons, blur = between(1.5e4, 4e4), between(0.15, 0.35)
         return Lab(
-            *(seed, shape, axis, wavelengths, detector, kind, said, masks, bits),
-            *(electrons, dark, response, blur, (between(0.005, 0.015), between(-1, 1))),
-            lamp=between(2800, 3400),
-            first=first,
+            seed=seed,
+            shape=shape,
+            axis=axis,
+            wavelengths=wavelengths,
+            detector=detector,
+            kind=kind,
+            description=description,
+            masks=masks,
+            bits=bits,
+            electrons=uniform(1.5e4, 4e4),
+            dark=dark,
+            response=response,
+            blur=uniform(0.15, 0.35),
+            stray_light=(uniform(0.005, 0.015), uniform(-1, 1)),
+            lamp_kelvin=uniform(2800, 3400),
+            first_offset=first_offset,
             span=span,
-            bent=bent,
-            shades=shades,
+            curve=curve,
+            wavelengths_per_band=wavelengths_per_band,
         )
 
     @property
-    def places(self) -> Tensor:
+    def band_offsets(self) -> Tensor:
         """Offset of each band, pixels, float64."""
-        return torch.tensor([self.place(each) for each in self.wavelengths], dtype=torch.float64)
+        return torch.tensor([self.offset_at(nm) for nm in self.wavelengths], dtype=torch.float64)
 
-    def place(self, wavelength: float) -> float:
-        """Return where the first pixel of the field falls in light of one wavelength."""
+    def offset_at(self, wavelength: float) -> float:
+        """Return the offset of light of one wavelength, pixels."""
         low, high = self.wavelengths[0], self.wavelengths[-1]
+        # The form of a glass by Sellmeier's equation with one resonance, at 0.12 µm.
         glass = [1 / ((value / 1000) ** 2 - 0.015) for value in (wavelength, low, high)]
-        curved = (glass[0] - glass[1]) / (glass[2] - glass[1])
-        straight = (wavelength - low) / (high - low)
-        return self.first + self.span * (straight + self.bent * (curved - straight))
+        prism_position = (glass[0] - glass[1]) / (glass[2] - glass[1])
+        line_position = (wavelength - low) / (high - low)
+        position = line_position + self.curve * (prism_position - line_position)
+        return self.first_offset + self.span * position
 
-    def light(self, wavelength: float) -> float:
-        """Return what lamp and sensor make of a wavelength."""
+    def spectral_power(self, wavelength: float) -> float:
+        """Return the power of the lamp times the sensitivity of the sensor at a wavelength."""
         meters = 1e-9 * wavelength
-        planck = meters**-4 / (math.exp(0.014388 / (meters * self.lamp)) - 1)
+        planck = meters**-4 / (math.exp(0.014388 / (meters * self.lamp_kelvin)) - 1)
         silicon = 0.62 * math.exp(-(((wavelength - 630) / 210) ** 2))
         return planck * silicon / 1e24
 
     def scene(self, cube: Tensor, wavelengths: Sequence[float]) -> Tensor:
-        """Return what a scene sends into the camera, `(C, shades, 4 H, 4 W)`, its largest 1.
+        """Return the light of a scene that falls on the mask, by wavelength.
 
         Args:
             cube: `(1, C', h, w)`, reflectance.
-            wavelengths: of its bands, nm; beyond them reflectance stays as it is.
+            wavelengths: nm, of its bands; beyond them reflectance is constant.
+
+        Returns:
+            `(C, wavelengths per band, 4 H, 4 W)`; the largest mean of a band is 1.
         """
-        height, width = (FINE * side for side in self.shape)
+        height, width = (SUBPIXELS * side for side in self.shape)
         scale = max(height / cube.shape[-2], width / cube.shape[-1])
         size = [math.ceil(length * scale) for length in cube.shape[-2:]]
-        shades = []
-        lights = self.lights().flatten().tolist()
+        images = []
+        traced_nm = self.traced_wavelengths().flatten().tolist()
         bands = cube.shape[1]
-        places = np.interp(lights, wavelengths, np.arange(bands)).clip(max=bands - 1.001)
-        for wavelength, at in zip(lights, places.tolist(), strict=True):
-            image = torch.lerp(cube[:, int(at)], cube[:, int(at) + 1], at - int(at))[:, None]
+        # The last position is a little below the last band, so that there is a band above it.
+        positions = np.interp(traced_nm, wavelengths, np.arange(bands)).clip(max=bands - 1.001)
+        for wavelength, position in zip(traced_nm, positions.tolist(), strict=True):
+            band = int(position)
+            image = torch.lerp(cube[:, band], cube[:, band + 1], position - band)[:, None]
             image = interpolate(image.float(), size=size, mode="bicubic", align_corners=False)
-            shades.append(image[0, 0, :height, :width].clamp_min(0) * self.light(wavelength))
-        found = torch.stack(shades).unflatten(0, (BANDS, self.shades))
-        return found / found.mean(1).amax()
+            image = image[0, 0, :height, :width].clamp_min(0)
+            images.append(image * self.spectral_power(wavelength))
+        light = torch.stack(images).unflatten(0, (BANDS, self.wavelengths_per_band))
+        return light / light.mean(1).amax()
 
-    def lights(self) -> Tensor:
-        """Wavelengths within the bands, nm, `(C, shades)`."""
-        width = self.wavelengths[1] - self.wavelengths[0]
-        parts = (torch.arange(self.shades, dtype=torch.float64) + 0.5) / self.shades - 0.5
-        return torch.tensor(self.wavelengths, dtype=torch.float64)[:, None] + width * parts
+    def traced_wavelengths(self) -> Tensor:
+        """Return the wavelengths that are traced, nm, `(C, wavelengths per band)`."""
+        width, n = self.wavelengths[1] - self.wavelengths[0], self.wavelengths_per_band
+        fractions = (torch.arange(n, dtype=torch.float64) + 0.5) / n - 0.5
+        return torch.tensor(self.wavelengths, dtype=torch.float64)[:, None] + width * fractions
 
     def measure(self, scene: Tensor, shot: int = 0) -> Tensor:
-        """Return the light on the detector `(H, W')` of what `scene` returns."""
-        images = scene.flatten(0, 1) / self.shades
-        return self._disperse(images, self.lights().flatten().tolist(), shot)
+        """Return the light on the detector `(H, W')` of the result of `scene`."""
+        images = scene.flatten(0, 1) / self.wavelengths_per_band
+        return self._disperse(images, self.traced_wavelengths().flatten().tolist(), shot)
 
     def white(self, wavelength: float | None = None, shot: int = 0) -> Tensor:
-        """Return the light of an even white scene, through a filter or not, `(H, W')`."""
+        """Return the light of an even white scene on the detector `(H, W')`.
+
+        With a wavelength the light goes through a filter around it.
+        """
         if wavelength is None:
-            shades = self.lights().flatten().tolist()
+            traced_nm = self.traced_wavelengths().flatten().tolist()
         else:
-            wide = FILTER * (self.shades > 1)
-            shades = [wavelength + wide * ((k + 0.5) / 9 - 0.5) for k in range(9)]
-        even = torch.ones([FINE * side for side in self.shape])
-        return self._disperse([self.light(each) * even for each in shades], shades, shot)
+            filter_width = FILTER_WIDTH_NM if self.wavelengths_per_band > 1 else 0.0
+            traced_nm = [wavelength + filter_width * ((k + 0.5) / 9 - 0.5) for k in range(9)]
+        white = torch.ones([SUBPIXELS * side for side in self.shape])
+        return self._disperse(
+            [self.spectral_power(nm) * white for nm in traced_nm], traced_nm, shot
+        )
 
     def _disperse(
-        self, images: Sequence[Tensor] | Tensor, shades: Sequence[float], shot: int
+        self, images: Sequence[Tensor] | Tensor, wavelengths: Sequence[float], shot: int
     ) -> Tensor:
-        height, width = (FINE * side for side in self.shape)
-        margin = 4 * FINE
-        light = torch.zeros(height, FINE * self.detector + 2 * margin)
-        for image, wavelength in zip(images, shades, strict=True):
-            at = FINE * self.place(wavelength) + margin
-            first = math.floor(at)
-            coded = self.masks[shot] * image
-            light[:, first : first + width] += (1 - (at - first)) * coded
-            light[:, first + 1 : first + 1 + width] += (at - first) * coded
-        steps = torch.arange(-2 * FINE, 2 * FINE + 1)
-        kernel = torch.softmax(-((steps / FINE / self.blur) ** 2) / 2, 0)
-        wide = pad(light[None, None], (2 * FINE,) * 4, mode="replicate")
-        blurred = conv2d(conv2d(wide, kernel.view(1, 1, 1, -1)), kernel.view(1, 1, -1, 1))
-        y = avg_pool2d(blurred[..., margin : margin + FINE * self.detector], FINE)[0, 0]
-        share, slope = self.stray
-        return y + share * y.mean() * (1 + slope * torch.linspace(-1, 1, y.shape[1]))
+        """Return the light on the detector of images on the mask, one per wavelength."""
+        height, width = (SUBPIXELS * side for side in self.shape)
+        margin = 4 * SUBPIXELS
+        light = torch.zeros(height, SUBPIXELS * self.detector + 2 * margin)
+        for image, wavelength in zip(images, wavelengths, strict=True):
+            # A shift by parts of a subpixel is interpolated linearly.
+            position = SUBPIXELS * self.offset_at(wavelength) + margin
+            first = math.floor(position)
+            coded_image = self.masks[shot] * image
+            light[:, first : first + width] += (1 - (position - first)) * coded_image
+            light[:, first + 1 : first + 1 + width] += (position - first) * coded_image
+        steps = torch.arange(-2 * SUBPIXELS, 2 * SUBPIXELS + 1)
+        kernel = torch.softmax(-((steps / SUBPIXELS / self.blur) ** 2) / 2, 0)
+        light = pad(light[None, None], (2 * SUBPIXELS,) * 4, mode="replicate")
+        light = conv2d(conv2d(light, kernel.view(1, 1, 1, -1)), kernel.view(1, 1, -1, 1))
+        columns = slice(margin, margin + SUBPIXELS * self.detector)
+        y = avg_pool2d(light[..., columns], SUBPIXELS)[0, 0]
+        fraction, slope = self.stray_light
+        return y + fraction * y.mean() * (1 + slope * torch.linspace(-1, 1, y.shape[1]))
 
     def expose(self, light: Tensor, fill: float, repeats: int, seed: int) -> np.ndarray:
         """Take frames of light `(H, W')` and return their mean, counts.
 
         Args:
-            light: of any unit.
-            fill: share of full scale that nearly the brightest pixel reaches; 0 is a dark frame.
-            repeats: frames.
-            seed: of the noise.
+            light: in any unit.
+            fill: fraction of full scale that the 99.9 % quantile of the light reaches; 0 is a dark
+                frame.
+            repeats: number of frames.
+            seed: seed of the noise.
         """
         random = torch.Generator().manual_seed(1000 * self.seed + seed)
-        top = light.flatten().quantile(0.999).clamp_min(1e-30)
-        electrons = self.electrons * (light / top * fill * self.response + self.dark)
-        full, total = 2**self.bits - 1, torch.zeros_like(electrons)
+        bright_level = light.flatten().quantile(0.999).clamp_min(1e-30)
+        electrons = self.electrons * (light / bright_level * fill * self.response + self.dark)
+        max_count, total = 2**self.bits - 1, torch.zeros_like(electrons)
         for _ in range(repeats):
-            seen = torch.poisson(electrons, generator=random)
-            seen += 3 * torch.randn(seen.shape, generator=random)
-            total += (seen / self.electrons * full).round().clamp(0, full)
+            noisy = torch.poisson(electrons, generator=random)
+            noisy += 3 * torch.randn(noisy.shape, generator=random)  # read noise, electrons
+            total += (noisy / self.electrons * max_count).round().clamp(0, max_count)
         return (total / repeats).numpy()
 
-    def files(self, folder: Path, scene: Tensor) -> dict[str, Any]:
-        """Write what the lab has: frames, and the camera as its user knows it.
+    def write_files(self, folder: Path, scene: Tensor) -> dict[str, Any]:
+        """Write the files of the lab: frames, the camera as its user has it, and the true camera.
+
+        The user has cut the mask by hand from the frame of the middle filter, and takes the mean
+        step between the outermost bands for the dispersion.
 
         Args:
-            folder: of the files.
-            scene: of `scene`.
+            folder: the folder of the files.
+            scene: result of `scene`.
 
         Returns:
-            The values of the camera's file: the mask is cut by hand from the frame of the middle
-            filter, and the dispersion is the step between the outermost bands.
+            The contents of camera.yaml.
         """
-        filters = self.filters()
+        filters = self.filter_wavelengths()
         frames = {
             "frame": self.expose(self.measure(scene), 0.8, 1, 1),
             "second": self.expose(self.measure(scene, 1), 0.8, 1, 2),
-            "dark": self.expose(torch.zeros_like(self.dark), 0, REPEATS, 3),
-            "flat": self.expose(torch.ones_like(self.dark), 0.6, REPEATS, 4),
-            "white": self.expose(self.white(), 0.8, REPEATS, 5),
+            "dark": self.expose(torch.zeros_like(self.dark), 0, AVERAGED_FRAMES, 3),
+            "flat": self.expose(torch.ones_like(self.dark), 0.6, AVERAGED_FRAMES, 4),
+            "white": self.expose(self.white(), 0.8, AVERAGED_FRAMES, 5),
             **{
                 f"filter_{wavelength:.0f}": self.expose(
-                    self.white(wavelength), 0.7, REPEATS, 10 + k
+                    self.white(wavelength), 0.7, AVERAGED_FRAMES, 10 + k
                 )
                 for k, wavelength in enumerate(filters)
             },
         }
         counts = {name: frame.round().astype(np.uint16) for name, frame in frames.items()}
-        away = {name: frame - frames["dark"] for name, frame in frames.items()}
-        typical = np.median(frames["dark"])
-        bad = (np.abs(frames["dark"] - typical) > 0.02 * 2**self.bits) | (
-            away["flat"] < 0.5 * np.median(away["flat"])
-        )
-        counts["bad"] = (255 * bad).astype(np.uint8)
-        even = np.where(bad, 1, away["flat"] / away["flat"][~bad].mean())
-        photo = away[f"filter_{filters[1]:.0f}"] / even
-        photo = np.where(bad, _median(photo), photo)
+        without_dark = {name: frame - frames["dark"] for name, frame in frames.items()}
+        # A pixel is bad if its dark level is 2 % of full scale off, or if it responds to less than
+        # half of the light.
+        dark_level, flat = np.median(frames["dark"]), without_dark["flat"]
+        is_bad = np.abs(frames["dark"] - dark_level) > 0.02 * 2**self.bits
+        is_bad |= flat < 0.5 * np.median(flat)
+        counts["bad"] = (255 * is_bad).astype(np.uint8)
+        relative_flat = np.where(is_bad, 1, flat / flat[~is_bad].mean())
+        mask_frame = without_dark[f"filter_{filters[1]:.0f}"] / relative_flat
+        mask_frame = np.where(is_bad, _neighbour_median(mask_frame), mask_frame)
         left = round(self.crop())
-        mask = photo[:, left : left + self.shape[1]]
-        counts["mask"] = np.clip(60000 * mask / np.quantile(mask, 0.995), 0, 65535).astype(
-            np.uint16
-        )
+        mask = mask_frame[:, left : left + self.shape[1]]
+        mask = np.clip(60000 * mask / np.quantile(mask, 0.995), 0, 65535)
+        counts["mask"] = mask.astype(np.uint16)
         for name, frame in counts.items():
-            turned = frame.T if self.axis == -2 else frame
-            Image.fromarray(np.ascontiguousarray(turned)).save(folder / f"{name}.png")
+            picture = frame.T if self.axis == -2 else frame
+            Image.fromarray(np.ascontiguousarray(picture)).save(folder / f"{name}.png")
         camera: dict[str, Any] = {
             "mask": "mask.png",
             "system": {"step": round(self.span / (BANDS - 1), 3), "axis": self.axis},
@@ -285,106 +321,111 @@ class Lab:
         }
         (folder / "camera.yaml").write_text(yaml.safe_dump(camera, sort_keys=False))
         system = {"offsets": self.offsets().tolist(), "axis": self.axis, "detector": self.detector}
-        true = yaml.safe_dump(camera | {"system": system}, sort_keys=False)
-        (folder / "true.yaml").write_text(true)
+        text = yaml.safe_dump(camera | {"system": system}, sort_keys=False)
+        (folder / "true.yaml").write_text(text)
         return camera
 
-    def filters(self) -> list[float]:
-        """Return the wavelengths of three filters, nm."""
-        low, high = RANGE
-        return [10 * round((low + share * (high - low)) / 10) for share in (0.1, 0.5, 0.9)]
+    def filter_wavelengths(self) -> list[float]:
+        """Return the wavelengths of three filters, nm, whole tens."""
+        low, high = BAND_RANGE_NM
+        return [10 * round((low + part * (high - low)) / 10) for part in (0.1, 0.5, 0.9)]
 
     def filter_options(
-        self, folder: Path, camera: str = "camera.yaml", which: slice = slice(None)
+        self, folder: Path, camera: str = "camera.yaml", filters: slice = slice(None)
     ) -> list[str]:
-        """Return what `cassi-calibrate` is told of the frames through filters, of `files`."""
+        """Return the options of `cassi-calibrate` for the frames through filters."""
         frames = (
-            f"{{file: {folder}/filter_{each:.0f}.png, wavelength: {each}}}"
-            for each in self.filters()[which]
+            f"{{file: {folder}/filter_{nm:.0f}.png, wavelength: {nm}}}"
+            for nm in self.filter_wavelengths()[filters]
         )
         return [f"camera={folder}/{camera}", f"monochromatic=[{', '.join(frames)}]"]
 
     def crop(self) -> float:
-        """Return where the field begins in light of the middle filter, pixels."""
-        return self.place(self.filters()[1])
+        """Return the column at which the field begins in light of the middle filter."""
+        return self.offset_at(self.filter_wavelengths()[1])
 
     def offsets(self) -> Tensor:
-        """Return the offset of each band from the mask as it was cut, pixels."""
-        return (self.places - (self.crop() - round(self.crop()))).float()
+        """Return the offset of each band relative to the mask of the files, pixels."""
+        return (self.band_offsets - (self.crop() - round(self.crop()))).float()
 
     def score(self, x: Tensor, scene: Tensor) -> tuple[Tensor, Tensor]:
-        """Return cube and truth `(C, H, W)` where they fit best, scaled, without the borders.
+        """Return the scale of a cube and the truth `(C, H, W)` that fit best, without borders.
+
+        The scale is free because a frame has no unit. The position is free within a pixel or two,
+        because a camera whose mask and offsets are shifted together is the same camera.
 
         Args:
             x: cube `(C, H, W)` as a command returned it.
-            scene: of `scene`.
+            scene: result of `scene`.
         """
         x = x.mT if self.axis == -2 else x
-        truth, inner = scene.mean(1), (..., slice(4, -4), slice(4, -4))
+        fine_truth, interior = scene.mean(1), (..., slice(4, -4), slice(4, -4))
 
-        def tried(down: int, right: int) -> tuple[float, Tensor, Tensor]:
-            there = avg_pool2d(truth.roll((-down, -right), (-2, -1)), FINE)
-            there, mine = there[..., : x.shape[-2], : x.shape[-1]][inner], x[inner]
-            scale = (there * mine).sum() / mine.square().sum().clamp_min(1e-30)
-            return float((scale * mine - there).square().mean()), scale, there
+        def fit(down: int, right: int) -> tuple[float, Tensor, Tensor]:
+            """Return error, scale and truth for a shift of the truth by so many subpixels."""
+            truth = avg_pool2d(fine_truth.roll((-down, -right), (-2, -1)), SUBPIXELS)
+            truth, cube = truth[..., : x.shape[-2], : x.shape[-1]][interior], x[interior]
+            scale = (truth * cube).sum() / cube.square().sum().clamp_min(1e-30)
+            return float((scale * cube - truth).square().mean()), scale, truth
 
-        best = min((tried(0, right)[0], right) for right in range(-6, 7))[1]
-        down = min((tried(down, best)[0], down) for down in range(-2, 3))[1]
-        _, scale, there = tried(down, best)
-        return scale, there
+        best_right = min((fit(0, right)[0], right) for right in range(-6, 7))[1]
+        best_down = min((fit(down, best_right)[0], down) for down in range(-2, 3))[1]
+        _, scale, truth = fit(best_down, best_right)
+        return scale, truth
 
 
 def read_scene(path: Path) -> tuple[Tensor, tuple[float, ...]]:
     """Read a cube `(1, C, h, w)` and the wavelengths that its file states, nm."""
     from cassi.data.io import load_cube
 
-    found = load_cube(path)
-    if found.wavelengths is None:
+    file = load_cube(path)
+    if file.wavelengths is None:
         raise ValueError(f"{path}: expected a file that states its wavelengths")
-    return found.data, found.wavelengths
+    return file.data, file.wavelengths
 
 
 def _draw_masks(
     kind: str,
     shape: tuple[int, int],
-    magnified: float,
-    turned: float,
-    vignette: float,
+    magnification: float,
+    rotation: float,
+    vignetting: float,
     random: torch.Generator,
 ) -> Tensor:
-    """Return the transmission of two masks on the fine grid, `(2, 4 H, 4 W)`."""
+    """Return the transmission of two masks on subpixels, `(2, 4 H, 4 W)`; rotation in degrees."""
     height, width = shape
-    rows = (torch.arange(FINE * height) + 0.5) / FINE - height / 2
-    columns = (torch.arange(FINE * width) + 0.5) / FINE - width / 2
+    rows = (torch.arange(SUBPIXELS * height) + 0.5) / SUBPIXELS - height / 2
+    columns = (torch.arange(SUBPIXELS * width) + 0.5) / SUBPIXELS - width / 2
     rows, columns = torch.meshgrid(rows, columns, indexing="ij")
-    angle, pitch = math.radians(turned), magnified * (1.25 if kind == "DMD" else 1.0)
-    down = (math.cos(angle) * rows - math.sin(angle) * columns) / pitch + height
-    right = (math.sin(angle) * rows + math.cos(angle) * columns) / pitch + width
+    angle, pitch = math.radians(rotation), magnification * (1.25 if kind == "DMD" else 1.0)
+    cell_row = (math.cos(angle) * rows - math.sin(angle) * columns) / pitch + height
+    cell_column = (math.sin(angle) * rows + math.cos(angle) * columns) / pitch + width
     cells = torch.rand(2, 2 * height, 2 * width, generator=random)
     if kind != "grey":
         cells = (cells < 0.5).float()
-    seen = cells[:, down.long(), right.long()]
+    masks = cells[:, cell_row.long(), cell_column.long()]
     if kind == "chrome":
-        seen = 0.03 + 0.94 * seen
+        masks = 0.03 + 0.94 * masks
     if kind == "DMD":  # gaps between mirrors
-        seen = seen * (((down % 1) > 0.06) & ((right % 1) > 0.06))
+        masks = masks * (((cell_row % 1) > 0.06) & ((cell_column % 1) > 0.06))
     radius = (rows / height).square() + (columns / width).square()
-    return seen * (1 - 2 * vignette * radius)
+    return masks * (1 - 2 * vignetting * radius)
 
 
-def _median(image: np.ndarray) -> np.ndarray:
-    """Return the medians of the neighbours."""
-    wide = np.pad(image, 1, mode="edge")
+def _neighbour_median(image: np.ndarray) -> np.ndarray:
+    """Return the median of the eight neighbours of each pixel."""
+    padded = np.pad(image, 1, mode="edge")
     height, width = image.shape
-    near = [wide[i : i + height, j : j + width] for i in range(3) for j in range(3)]
-    return np.asarray(np.median(near[:4] + near[5:], axis=0))
+    views = [padded[i : i + height, j : j + width] for i in range(3) for j in range(3)]
+    return np.asarray(np.median(views[:4] + views[5:], axis=0))
 
 
-FRAMES = ("bits", "dark", "flat", "bad_pixels", "wavelengths")
+# The values of the camera's file that correct raw frames.
+FRAME_KEYS = ("bits", "dark", "flat", "bad_pixels", "wavelengths")
 
 
 def main() -> None:
-    """Write the files of a camera into a folder, with `frames.yaml`: what raw frames go through."""
+    """Write the files of a camera, and `frames.yaml` with the correction of raw frames alone."""
     from cassi.data.bundled import bundled_path
 
     parser = argparse.ArgumentParser(
@@ -395,13 +436,13 @@ def main() -> None:
     parser.add_argument("--scene", type=Path, help="a cube; the bundled one if left out")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    lab = Lab.drawn(arguments.seed)
+    lab = Lab.draw(arguments.seed)
     scene = lab.scene(*read_scene(arguments.scene or bundled_path("scene.tif")))
-    camera = lab.files(arguments.folder, scene)
-    frames = {name: camera[name] for name in FRAMES} | {"system": {"axis": lab.axis}}
+    camera = lab.write_files(arguments.folder, scene)
+    frames = {name: camera[name] for name in FRAME_KEYS} | {"system": {"axis": lab.axis}}
     (arguments.folder / "frames.yaml").write_text(yaml.safe_dump(frames, sort_keys=False))
-    filters = ", ".join(f"{each:.0f} nm" for each in lab.filters())
-    print(f"{lab.said}; frames through filters of {filters} -> {arguments.folder}")
+    filters = ", ".join(f"{nm:.0f} nm" for nm in lab.filter_wavelengths())
+    print(f"{lab.description}; frames through filters of {filters} -> {arguments.folder}")
 
 
 if __name__ == "__main__":

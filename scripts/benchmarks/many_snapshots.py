@@ -1,10 +1,10 @@
-"""Measure how many snapshots are shared by several processes.
+"""Time cassi-reconstruct on a folder of snapshots, with one or two processes or Dask workers.
 
     python -m scripts.benchmarks.many_snapshots --snapshots 64 --size 256 --method gap_tv
-    python -m scripts.benchmarks.many_snapshots --records 100000    # how soon a command goes on
+    python -m scripts.benchmarks.many_snapshots --records 100000    # reading of many records
 
-The whole command on a folder, one thread each. The seconds a snapshot are those between the first
-and the last result, without the start. Busy neighbours spoil them: measure on an idle machine.
+Every process has one thread. The seconds per snapshot are the time between the first and the last
+result, without the start of the command. Other programs lengthen it: measure on an idle machine.
 """
 
 import subprocess
@@ -29,7 +29,7 @@ EXECUTORS = {
 
 
 def write_day(folder: Path, count: int, size: int, bands: int) -> list[str]:
-    """Write snapshots of a drawn scene, each a little brighter; return the options for them."""
+    """Write snapshots of a random scene, each a little brighter; return the options for them."""
     generator = torch.Generator().manual_seed(0)
     mask = (torch.rand(size, size, generator=generator) > 0.5).float()
     patches = torch.rand(bands, 8, 8, generator=generator)
@@ -44,47 +44,50 @@ def write_day(folder: Path, count: int, size: int, bands: int) -> list[str]:
 
 
 def time_records(count: int) -> None:
-    """Print how long records take to be written, and to be read when a command goes on."""
+    """Print the time to write a record, and to read all of them, as a resumed command does."""
     with tempfile.TemporaryDirectory() as name:
         start = time.perf_counter()
         for index in range(count):
             values = {"row": {"psnr": 30.0, "seconds": 1.0}, "files": {"cube.tif": 7340032}}
             Store(name).write(f"{index:06}", "0" * 64, values)
-        each = (time.perf_counter() - start) / count
+        write_seconds = (time.perf_counter() - start) / count
         start = time.perf_counter()
         Store(name).all()
         table = Table("records", "ms to write one", "s to read all")
-        table.print(count, 1e3 * each, time.perf_counter() - start)
+        table.print(count, 1e3 * write_seconds, time.perf_counter() - start)
 
 
 def main() -> None:
-    """Print a row for each executor, and how many times as fast it is as the first."""
+    """Print a row for each executor, with its speed relative to the first one."""
     parser = Parser(__doc__, threads=1)
     parser.add_argument("--snapshots", type=int, default=64)
     parser.add_argument("--size", type=int, default=256)
     parser.add_argument("--bands", type=int, default=28)
     parser.add_argument("--method", default="gap_tv")
     parser.add_argument("--executors", nargs="+", choices=EXECUTORS, default=list(EXECUTORS))
-    parser.add_argument("--records", type=int, help="time so many records alone")
+    parser.add_argument("--records", type=int, help="only time so many records")
     options = parser.parse_args()
     if options.records:
         time_records(options.records)
         return
     table = Table("executor", "s in all", "s a snapshot", "times as fast")
-    steady: list[float] = []
+    snapshot_seconds: list[float] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        given = write_day(folder, options.snapshots, options.size, options.bands)
+        inputs = write_day(folder, options.snapshots, options.size, options.bands)
         for executor in options.executors:
-            into = folder / f"{len(steady)}"
-            command = [sys.executable, "-m", "cassi", "reconstruct", *given]
-            command += [f"method={options.method}", *EXECUTORS[executor], f"hydra.run.dir={into}"]
+            results = folder / f"{len(snapshot_seconds)}"
+            command = [sys.executable, "-m", "cassi", "reconstruct", *inputs]
+            command += [f"method={options.method}", *EXECUTORS[executor]]
+            command += [f"hydra.run.dir={results}"]
             start = time.perf_counter()
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-            whole = time.perf_counter() - start
-            ended = sorted(file.stat().st_mtime for file in into.glob("*/metrics.json"))
-            steady.append((ended[-1] - ended[0]) / (len(ended) - 1))
-            table.print(executor, whole, steady[-1], steady[0] / steady[-1])
+            seconds = time.perf_counter() - start
+            # The time of a result's file is that of its snapshot.
+            times = sorted(file.stat().st_mtime for file in results.glob("*/metrics.json"))
+            snapshot_seconds.append((times[-1] - times[0]) / (len(times) - 1))
+            speed = snapshot_seconds[0] / snapshot_seconds[-1]
+            table.print(executor, seconds, snapshot_seconds[-1], speed)
 
 
 if __name__ == "__main__":

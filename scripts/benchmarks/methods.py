@@ -1,14 +1,15 @@
-"""Time methods on this machine: on a CPU or a GPU, with AVX2 alone, beside another program.
+"""Time methods on this machine: on a CPU or a GPU, with AVX2 only, beside a busy process.
 
     python -m scripts.benchmarks.methods                            # the bundled scene
     python -m scripts.benchmarks.methods --scenes DIR/*.mat         # cubes, through the same mask
     python -m scripts.benchmarks.methods --processors native avx2 --beside no yes --threads 1 2
     python -m scripts.benchmarks.methods --device cuda --batches 1 16 --trace runs/trace
 
-Every row is a process of its own, which reconstructs by `cassi.reconstruct`, once untimed: the
-median of the rounds, of several scenes the median and the worst. `auto` threads are what the
-commands take by themselves. Beside stands one process that never waits. With --trace the kernels
-that take most time follow each row, and a trace of one run is written for ui.perfetto.dev.
+Every row is measured in a process of its own, which calls `cassi.reconstruct` once untimed and then
+in rounds. The time of a scene is the median of its rounds; the table has the median and the worst
+of all scenes. `auto` threads are as many as the commands take by default. With `--beside yes` one
+other process computes all the time. With --trace the kernels that take most time follow each row,
+and a trace of one run is written for ui.perfetto.dev.
 """
 
 import argparse
@@ -33,6 +34,7 @@ from cassi.data.bundled import bundled_path
 from cassi.threads import free_cores
 from scripts.benchmarks.tables import Table
 
+# Environment of the libraries that choose kernels by the processor: torch, oneDNN and cassi.
 AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "CASSI_ISA": "avx2"}
 PROCESSORS: dict[str, dict[str, str]] = {"native": {}, "avx2": AVX2}
 METHODS: dict[str, Any] = {
@@ -46,9 +48,9 @@ METHODS: dict[str, Any] = {
 
 @torch.no_grad()
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the median seconds of each scene, and the mean PSNR, of the first method."""
-    most, (method, threads, batch) = torch.get_num_threads(), options.worker
-    torch.set_num_threads(min(most, free_cores()) if threads == "auto" else int(threads))
+    """Return the median seconds of each scene and the mean PSNR, of the row that is asked for."""
+    max_threads, (method, threads, batch) = torch.get_num_threads(), options.worker
+    torch.set_num_threads(min(max_threads, free_cores()) if threads == "auto" else int(threads))
     mask = cassi.read_mask(bundled_path("mask.tif"))[..., : options.size, : options.size]
     seconds, scores = [], []
     for file in options.scenes or [bundled_path("scene.tif")]:
@@ -58,6 +60,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         system = system.to(options.device)
         cube = cube.expand(int(batch), -1, -1, -1).contiguous()
         call = partial(cassi.reconstruct, system(cube), system, METHODS[method])
+        # The first run, which loads weights and compiles, is not timed.
         scores.append(cassi.metrics.psnr(call(), cube).mean().item())
         timer = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
         seconds.append(median(timer.timeit(1).mean for _ in range(options.rounds)))
@@ -80,15 +83,15 @@ def trace(call: Any, file: Path) -> None:
 
 
 @contextmanager
-def beside(busy: bool) -> Iterator[None]:
-    """Let a process that never waits run meanwhile, if asked."""
-    other = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if busy else None
+def busy_process(start: bool) -> Iterator[None]:
+    """Run a process that computes all the time inside of the block, if `start` is true."""
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if start else None
     try:
         yield
     finally:
-        if other is not None:
-            other.kill()
-            other.wait()
+        if process is not None:
+            process.kill()
+            process.wait()
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -110,20 +113,22 @@ def main(arguments: list[str] | None = None) -> None:
     if options.worker is not None:
         print(json.dumps(measure(options)))
         return
+    # A process that has measured one row would measure the next one with a warm cache, and its
+    # number of threads and its processor cannot change any more.
     words = sys.argv[1:] if arguments is None else arguments
     table = Table("method", "snapshots", "threads", "processor", "beside", "s", "worst", "PSNR, dB")
     axes = (options.methods, options.batches, options.threads, options.processors, options.beside)
     for method, batch, threads, processor, busy in product(*axes):
         worker = ["-m", "scripts.benchmarks.methods", *words, "--worker", method, threads, batch]
-        with beside(busy == "yes"):
-            done = subprocess.run(
+        with busy_process(busy == "yes"):
+            process = subprocess.run(
                 [sys.executable, *worker],
                 env=os.environ | PROCESSORS[processor],
                 stdout=subprocess.PIPE,
                 text=True,
                 check=True,
             )
-        result = json.loads(done.stdout.splitlines()[-1])
+        result = json.loads(process.stdout.splitlines()[-1])
         seconds = result["seconds"]
         cells = (method, batch, threads, processor, busy, median(seconds), max(seconds))
         table.print(*cells, f"{result['psnr']:.2f}")

@@ -4,11 +4,12 @@
     python -m scripts.benchmarks.networks --models mst_s cassi_net --sizes 256 660
     python -m scripts.benchmarks.networks --train --models dauhst_2stg --batch 4 --device cuda
 
-Timed is the forward pass, or with --train a step of forward, backward and Adam. Weights and masks
-are random: neither changes what is computed. Every network and precision runs in a process of its
-own, whose peak memory (that of the whole process, libraries included) is what the table says.
-`bfloat16` is autocast with channels_last. Networks that do not take the size, need more than the
-machine has, or give a cube that is not finite, are named with the reason, and the exit status is 1.
+The time is that of the forward pass, or with --train of a step of forward, backward and Adam.
+Weights and masks are random, because neither changes which operations are computed. Every network
+and precision runs in a process of its own; the peak memory is that of the whole process, libraries
+included. `bfloat16` is autocast with channels_last. A network that does not take the size, needs
+more memory than the machine has, or returns a cube that is not finite is named with the reason, and
+the exit status is 1.
 """
 
 import argparse
@@ -32,7 +33,7 @@ PRECISIONS = ("float32", "bfloat16")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure, print a row as soon as it is known; return 1 where a network did not run."""
+    """Measure all networks, printing each row at once; return 1 if a network did not run."""
     parser = Parser(__doc__)
     parser.add_argument("--models", nargs="+", default=list_models(shipped=False), metavar="NAME")
     parser.add_argument("--train", action="store_true", help="time a training step")
@@ -41,40 +42,46 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--bands", type=int, default=28)
     parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=5.0, help="for a network")
+    parser.add_argument("--seconds", type=float, default=5.0, help="time for each network")
     options = parser.parse_args(arguments)
     table = Table("network", "size", "precision", "GFLOPs", "ms", "peak MB", "parameters (M)")
-    failed, cases = 0, dict[str, Any]()
+    status, cases = 0, dict[str, Any]()
     for size, model, precision in product(options.sizes, options.models, options.cases):
+        # A new process for each: its peak memory is that of this network alone. By spawn, because a
+        # fork would begin with the memory of this process.
         process = ProcessPoolExecutor(1, get_context("spawn"))
         try:
             with process:
                 figures = process.submit(measure, model, size, precision, options).result()
-        except (ValueError, RuntimeError) as error:  # or killed, most likely for its memory
+        # A process that the system kills, most likely for its memory, is a RuntimeError too.
+        except (ValueError, RuntimeError) as error:
             print(f"{model} {size} {precision}: {error}".partition("\n")[0], flush=True)
-            failed = 1
+            status = 1
             continue
         table.print(model, size, precision, *(float(value) for value in figures.values()))
         case = cases.setdefault(f"{options.device} {size}²", {}).setdefault(model, {})
         case[precision] = figures
         write_json(options.json, "networks", {"threads": options.threads, "cases": cases})
-    return failed
+    return status
 
 
 def measure(model: str, size: int, precision: str, options: argparse.Namespace) -> dict[str, float]:
-    """Time a network, then count what it does."""
+    """Time a network, then count its operations, memory and parameters."""
     keep_freed_memory()  # as the commands do
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
-    device, half = torch.device(options.device), precision == "bfloat16"
+    device, use_bfloat16 = torch.device(options.device), precision == "bfloat16"
     system = cassi.SDCassi(torch.rand(size, size), bands=options.bands, step=2).to(device)
     x = torch.rand(options.batch, *system.cube_shape, device=device)
     y, net = system(x), create_model(model, bands=options.bands).to(device).train(options.train)
-    if half:
+    if use_bfloat16:
         net = net.to(memory_format=torch.channels_last)
-    run = make_step(net, x, y, system, half) if options.train else make_pass(net, y, system, half)
+    if options.train:
+        run = make_step(net, x, y, system, use_bfloat16)
+    else:
+        run = make_pass(net, y, system, use_bfloat16)
     milliseconds = time_calls({model: run}, options.seconds)[model]
-    # Before operations are counted, which takes memory itself.
+    # The peak is read before operations are counted, because the counter takes memory itself.
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
     if device.type == "cuda":
         peak = torch.cuda.max_memory_allocated() / 2**20
@@ -88,12 +95,12 @@ def measure(model: str, size: int, precision: str, options: argparse.Namespace) 
     }
 
 
-def make_pass(net: Any, y: torch.Tensor, system: Any, half: bool) -> Call:
-    """Return a function that runs the network and looks at the cube."""
+def make_pass(net: Any, y: torch.Tensor, system: Any, use_bfloat16: bool) -> Call:
+    """Return a function that runs the network and checks that the cube is finite."""
 
     @torch.inference_mode()
     def run() -> None:
-        with torch.autocast(y.device.type, torch.bfloat16, enabled=half):
+        with torch.autocast(y.device.type, torch.bfloat16, enabled=use_bfloat16):
             cube = net(y, system)
         if not bool(cube.isfinite().all()):
             raise ValueError("the cube is not finite")
@@ -101,13 +108,13 @@ def make_pass(net: Any, y: torch.Tensor, system: Any, half: bool) -> Call:
     return run
 
 
-def make_step(net: Any, x: torch.Tensor, y: torch.Tensor, system: Any, half: bool) -> Call:
+def make_step(net: Any, x: torch.Tensor, y: torch.Tensor, system: Any, use_bfloat16: bool) -> Call:
     """Return a function that takes one training step."""
     optimizer = torch.optim.Adam(net.parameters(), lr=4e-4)
 
     def run() -> None:
         optimizer.zero_grad(set_to_none=True)
-        with torch.autocast(y.device.type, torch.bfloat16, enabled=half):
+        with torch.autocast(y.device.type, torch.bfloat16, enabled=use_bfloat16):
             estimate = net(y, system)
         (estimate.float() - x).square().mean().sqrt().backward()
         optimizer.step()

@@ -1,19 +1,22 @@
-"""Time the operators beside other ways to write them, and beside what the machine can do at most.
+"""Time the operators beside other implementations, and beside limits of the machine.
 
     python -m scripts.benchmarks.ops                                   # all on the CPU
     python -m scripts.benchmarks.ops --workload operators --shapes 4x28x256x256
     python -m scripts.benchmarks.ops --workload memory --device cuda --dtype float32 bfloat16
     python -m scripts.benchmarks.ops --workload deepinv --threads 1    # pip install deepinv
 
-`ratio` is the time over that of ours. Workloads: `memory` has our operators beside a copy of as
-many bytes as each must read and write. `operators` has the operators of a step, alone and with the
-gradient of their first argument. `original` goes forth and back on fresh random data. `tv` and
-`iteration` (one of GAP-TV) compare with scikit-image and NumPy. `cameras` has several masks and
-shots, beside a clone of the cube. `python` has a camera beside its operators, on a cube so small
-that Python is all. `deepinv` compares with deepinv's camera, which solves `prox_l2` by conjugate
-gradients: one iteration of the 50 that it may take is timed, a lower bound; it is not part of all.
+`ratio` is the time over that of ours. The workloads are:
 
-What another way gives is compared with ours before it is timed.
+- `memory`: our operators beside a copy of as many bytes as each must read and write;
+- `operators`: the operators of a step, alone and with the gradient of their first argument;
+- `original`: forward and back on new random data;
+- `tv` and `iteration` (one of GAP-TV): comparison with scikit-image and NumPy;
+- `cameras`: several masks and shots, beside a clone of the cube;
+- `python`: a camera beside its operators, on a cube so small that Python takes all of the time;
+- `deepinv`: comparison with deepinv's camera, which solves `prox_l2` by conjugate gradients. One of
+  the 50 iterations that it may take is timed, a lower bound. It is not part of `all`.
+
+The results of other implementations are compared with ours before they are timed.
 """
 
 import argparse
@@ -35,8 +38,9 @@ from scripts.benchmarks.tables import Call, Parser, Table, time_calls, write_jso
 
 Shape = tuple[int, ...]
 Array = NDArray[np.floating]
-STEP, RHO, WEIGHT, INNER = 2, 0.1, 0.1, 5
-RANK = 6  # components of a cube, as the default method has
+STEP, RHO = 2, 0.1
+TV_WEIGHT, TV_ITERATIONS = 0.1, 5
+RANK = 6  # spectral components of a cube, as the default method has
 CUBE: Shape = (28, 256, 256)
 TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in TOLERANCES}
@@ -44,12 +48,12 @@ OURS, COPY, CLONE = "ours", "limit: device copy", "limit: x.clone()"
 
 
 class Mismatch(Exception):
-    """An implementation gives other numbers than ours."""
+    """The results of an implementation differ from ours."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What to measure: cubes of this shape, BxCxHxW."""
+    """Device, type, shape `(B, C, H, W)` and layout of the cubes to measure with."""
 
     device: torch.device
     dtype: torch.dtype
@@ -59,11 +63,14 @@ class Settings:
 
 @dataclass(frozen=True)
 class Group:
-    """Calls that are timed side by side, ours first; `alike` say the same as ours."""
+    """Calls of one operator that are timed side by side, ours first.
+
+    `implementations` are the names of those whose results must equal ours.
+    """
 
     operator: str
     calls: dict[str, Call]
-    alike: tuple[str, ...] = ()
+    implementations: tuple[str, ...] = ()
 
 
 class Problem:
@@ -90,30 +97,29 @@ class Problem:
         return [slice(c * STEP, c * STEP + self.width) for c in range(self.bands)]
 
 
+# An implementation of the operators: forward(x, mask), adjoint(y, mask), data_step(v, y, mask), …
+#
+# Indices and kernels, which depend on neither cube nor measurement, are prepared before the timing.
 Form = dict[str, Callable[..., Tensor]]
-"""One way to write the operators: forward(x, mask), adjoint(y, mask), data_step(v, y, mask), …
-
-What does not depend on cube or measurement (indices, kernels) is prepared and costs no time.
-"""
 
 
 def ours(p: Problem) -> Form:
-    """The operators of this package."""
-    like: dict[str, Any] = {
+    """Return the operators of this package."""
+    cube: dict[str, Any] = {
         "bands": p.bands,
         "step": STEP,
         "channels_last": p.channels_last,
     }
     return {
         "forward": partial(cassi.ops.forward, step=STEP),
-        "adjoint": partial(cassi.ops.adjoint, **like),
-        "ratio_inverse": partial(cassi.ops.ratio_inverse, **like),
+        "adjoint": partial(cassi.ops.adjoint, **cube),
+        "ratio_inverse": partial(cassi.ops.ratio_inverse, **cube),
         "data_step": partial(cassi.ops.data_step, step=STEP, rho=RHO, gram=p.gram),
     }
 
 
 def slices(p: Problem) -> Form:
-    """A Python loop over bands that adds into slices."""
+    """Return a Python loop over bands that adds into slices."""
 
     def forward(x: Tensor, mask: Tensor) -> Tensor:
         y = torch.zeros_like(p.y)
@@ -128,19 +134,19 @@ def slices(p: Problem) -> Form:
 
 
 def convolution(p: Problem) -> Form:
-    """Shift and sum as one convolution along the rows, with a one-hot kernel for each band."""
+    """Return a convolution along the rows, whose kernel is one-hot for each band."""
     reach = (p.bands - 1) * STEP
-    back = p.x.new_zeros((p.bands, 1, 1, reach + 1))
-    back[range(p.bands), 0, 0, range(0, reach + 1, STEP)] = 1
-    there = back.flip(-1).transpose(0, 1).contiguous()
+    adjoint_kernel = p.x.new_zeros((p.bands, 1, 1, reach + 1))
+    adjoint_kernel[range(p.bands), 0, 0, range(0, reach + 1, STEP)] = 1
+    kernel = adjoint_kernel.flip(-1).transpose(0, 1).contiguous()
     return {
-        "forward": lambda x, mask: functional.conv2d(x * mask, there, padding=(0, reach)),
-        "adjoint": lambda y, mask: functional.conv2d(y, back) * mask,
+        "forward": lambda x, mask: functional.conv2d(x * mask, kernel, padding=(0, reach)),
+        "adjoint": lambda y, mask: functional.conv2d(y, adjoint_kernel) * mask,
     }
 
 
 def scatter(p: Problem) -> Form:
-    """`scatter_add_` with the detector pixel of every element, and `gather` back."""
+    """Return `scatter_add_` to the detector pixel of every element; `gather` is the adjoint."""
     ranges = (torch.arange(n, device=p.x.device) for n in p.shape[1:])
     band, row, column = torch.meshgrid(*ranges, indexing="ij")
     index = (row * p.y.shape[-1] + column + band * STEP).view(1, -1)
@@ -158,18 +164,18 @@ def scatter(p: Problem) -> Form:
 
 
 def shift_roll(p: Problem) -> Form:
-    """As published codes do it: the cube is widened, its bands are rolled, the mask is a cube."""
+    """Return the way of published codes: the cube is padded, its bands rolled, the mask a cube."""
 
     def shift(x: Tensor) -> Tensor:  # (B, C, H, W) -> (B, C, H, W')
-        wide = functional.pad(x, (0, (p.bands - 1) * STEP))
+        padded = functional.pad(x, (0, (p.bands - 1) * STEP))
         for c in range(p.bands):
-            wide[:, c] = torch.roll(wide[:, c], shifts=c * STEP, dims=-1)
-        return wide
+            padded[:, c] = torch.roll(padded[:, c], shifts=c * STEP, dims=-1)
+        return padded
 
-    def shift_back(wide: Tensor) -> Tensor:  # (B, C, H, W') -> (B, C, H, W)
+    def shift_back(padded: Tensor) -> Tensor:  # (B, C, H, W') -> (B, C, H, W)
         for c in range(p.bands):
-            wide[:, c] = torch.roll(wide[:, c], shifts=-c * STEP, dims=-1)
-        return wide[..., : p.width]
+            padded[:, c] = torch.roll(padded[:, c], shifts=-c * STEP, dims=-1)
+        return padded[..., : p.width]
 
     masks = shift(p.mask.expand(1, *p.shape[1:]))
     inverse = shift(p.mask.reciprocal().expand(1, *p.shape[1:]))
@@ -191,7 +197,7 @@ FORMS: dict[str, Callable[[Problem], Form]] = {
 
 
 def make_form(name: str, p: Problem) -> Form:
-    """Return a way to write all operators: what it leaves out follows from the others."""
+    """Return all operators of an implementation; those that it lacks are made of the others."""
     form = ours(p) if name == OURS else FORMS[name](p)
     forward, adjoint = form["forward"], form["adjoint"]
     form.setdefault("ratio_inverse", lambda y, mask: adjoint(y / p.counts, mask.reciprocal()))
@@ -203,17 +209,17 @@ def make_form(name: str, p: Problem) -> Form:
 
 
 def make_call(function: Callable[..., Tensor], operator: str, p: Problem, backward: bool) -> Call:
-    """Return a call of an operator that gives its result, and the gradient of its first argument.
+    """Return a call of an operator, with `backward` also of the gradient of its first argument.
 
     The upstream gradient is a cube or a measurement of the problem.
     """
-    given = {"forward": (p.x,), "data_step": (p.x, p.y)}.get(operator, (p.y,))
+    inputs = {"forward": (p.x,), "data_step": (p.x, p.y)}.get(operator, (p.y,))
     if not backward:
-        return torch.no_grad()(lambda: function(*given, p.mask))
-    first = given[0].detach().requires_grad_()
+        return torch.no_grad()(lambda: function(*inputs, p.mask))
+    first = inputs[0].detach().requires_grad_()
 
     def run() -> tuple[Tensor, ...]:
-        result = function(first, *given[1:], p.mask)
+        result = function(first, *inputs[1:], p.mask)
         upstream = p.y if operator == "forward" else p.x
         return result.detach(), *torch.autograd.grad(result, first, upstream)
 
@@ -221,35 +227,37 @@ def make_call(function: Callable[..., Tensor], operator: str, p: Problem, backwa
 
 
 def memory(settings: Settings) -> Iterator[Group]:
-    """Our operators, each beside a copy of as many bytes as it must read and write."""
+    """Yield our operators, each beside a copy of as many bytes as it must read and write."""
     p = Problem(settings)
-    x, y, m, g, own = p.x, p.y, p.mask, p.gram, ours(p)
+    x, y, m, g, form = p.x, p.y, p.mask, p.gram, ours(p)
     rho = torch.full((len(x),), RHO, device=x.device)
     e = torch.rand(p.bands, RANK, generator=torch.Generator().manual_seed(0)).to(x)
     a = cassi.ops.adjoint_subspace(y, e, m, STEP)
-    last = (m[None, None, None], g[None], rho.view(-1, 1, 1, 1), STEP, False, False)
+    constants = (m[None, None, None], g[None], rho.view(-1, 1, 1, 1), STEP, False, False)
     calls: dict[str, tuple[Call, Sequence[Tensor]]] = {
-        "forward": (partial(own["forward"], x, m), (x, m)),
-        "adjoint": (partial(own["adjoint"], y, m), (y, m)),
+        "forward": (partial(form["forward"], x, m), (x, m)),
+        "adjoint": (partial(form["adjoint"], y, m), (y, m)),
         "add_adjoint": (partial(cassi.ops.add_adjoint, x, y, m, STEP), (x, y, m)),
-        "data_step": (partial(own["data_step"], x, y, m, rho=rho), (x, y, m, g)),
+        "data_step": (partial(form["data_step"], x, y, m, rho=rho), (x, y, m, g)),
+        # It reads the upstream gradient, the mask and the gram, but neither v nor y.
         "data_step_backward": (
-            partial(kernels.data_step_backward.default, x, x, y, *last),
-            (x, m, g),  # of the upstream gradient: v and y are not read
+            partial(kernels.data_step_backward.default, x, x, y, *constants),
+            (x, m, g),
         ),
         "gram_solve": (partial(cassi.ops.gram_solve, y, g, rho), (y, g)),
         "forward_subspace": (partial(cassi.ops.forward_subspace, a, e, m, STEP), (a, e, m)),
         "adjoint_subspace": (partial(cassi.ops.adjoint_subspace, y, e, m, STEP), (y, e, m)),
     }
-    for operator, (call, read) in calls.items():
-        timed = torch.no_grad()(call)
-        moved = sum(value.nbytes for value in (*read, *_as_tuple(timed())))
-        half = torch.zeros(moved // 2, dtype=torch.uint8, device=x.device)
-        yield Group(operator, {OURS: timed, COPY: partial(torch.empty_like(half).copy_, half)})
+    for operator, (call, inputs) in calls.items():
+        run = torch.no_grad()(call)
+        n_bytes = sum(value.nbytes for value in (*inputs, *_as_tuple(run())))
+        # A copy reads and writes every byte, so half as many make the same traffic.
+        block = torch.zeros(n_bytes // 2, dtype=torch.uint8, device=x.device)
+        yield Group(operator, {OURS: run, COPY: partial(torch.empty_like(block).copy_, block)})
 
 
 def operators(settings: Settings) -> Iterator[Group]:
-    """Every operator of a step, alone and with its gradient, in every form."""
+    """Yield every operator of a step, alone and with its gradient, in all implementations."""
     p = Problem(settings)
     windows = p.y[:, 0].unfold(-1, p.width, STEP).transpose(1, 2)
     limits: dict[str, Call] = {
@@ -264,12 +272,12 @@ def operators(settings: Settings) -> Iterator[Group]:
                 name: make_call(form[operator], operator, p, backward)
                 for name, form in forms.items()
             }
-            title = operator + " + backward" * backward
+            title = f"{operator} + backward" if backward else operator
             yield Group(title, calls | limits, tuple(FORMS))
 
 
 def original(settings: Settings) -> Iterator[Group]:
-    """Forth and back on fresh random data: forward, then ratio_inverse."""
+    """Yield forward and then ratio_inverse, on new random data."""
     p = Problem(settings)
 
     def both_ways(form: Form, p: Problem = p) -> Tensor:
@@ -283,16 +291,16 @@ def original(settings: Settings) -> Iterator[Group]:
 
 
 def tv(settings: Settings) -> Iterator[Group]:
-    """`tv_prox` against scikit-image, always on the CPU, at equal inner iterations.
+    """Yield `tv_prox` and scikit-image, always on the CPU, at equal inner iterations.
 
-    Ours takes projected-gradient steps, scikit-image Chambolle's of 2004: the two agree where they
-    end (tests/ops/test_tv.py), not after five steps.
+    Ours takes projected-gradient steps, scikit-image those of Chambolle, 2004. They converge to the
+    same result (tests/ops/test_tv.py) but differ after five steps, so they are not compared here.
     """
     _, *cube = settings.shape
     planes = torch.rand(cube, generator=torch.Generator().manual_seed(0))
     x, images = planes[None].to(settings.device), planes.numpy()
     channels = np.ascontiguousarray(images.transpose(1, 2, 0), dtype=np.float64)
-    prox = partial(cassi.ops.tv_prox, x, WEIGHT, INNER)
+    prox = partial(cassi.ops.tv_prox, x, TV_WEIGHT, TV_ITERATIONS)
     calls: dict[str, Call] = {
         OURS: partial(prox, norm="band"),
         "ours, coupled": partial(prox, norm="frobenius"),
@@ -300,23 +308,23 @@ def tv(settings: Settings) -> Iterator[Group]:
         "scikit-image, band by band": partial(denoise_planes, images),
         CLONE: x.clone,
     }
-    yield Group(f"tv_prox, {INNER} iterations", calls)
+    yield Group(f"tv_prox, {TV_ITERATIONS} iterations", calls)
 
 
 def iteration(settings: Settings) -> Iterator[Group]:
-    """One accelerated GAP-TV iteration against that of public NumPy codes, on the CPU."""
+    """Yield one accelerated GAP-TV iteration, ours and that of public NumPy codes, on the CPU."""
     p = Problem(settings)
     system = cassi.SDCassi(p.mask.float(), bands=p.bands, step=STEP).to(settings.device)
-    algorithm, prior = cassi.GAP(accelerated=True), cassi.TV(iterations=INNER)
+    algorithm, prior = cassi.GAP(accelerated=True), cassi.TV(iterations=TV_ITERATIONS)
     y = system(p.x.float())
     state = algorithm.init(y, system, system.pinv(y))
-    step = partial(algorithm.step, state, y, system, prior, WEIGHT, algorithm.rho)
+    step = partial(algorithm.step, state, y, system, prior, TV_WEIGHT, algorithm.rho)
     public = NumpyGap(p.mask.float().cpu().numpy(), p.bands, denoise_channels)
     snapshot = y[0, 0].double().cpu().numpy()
-    wide = public.shift(state.x[0].double().cpu().numpy().transpose(1, 2, 0))
+    shifted_cube = public.shift(state.x[0].double().cpu().numpy().transpose(1, 2, 0))
     calls: dict[str, Call] = {
         OURS: torch.no_grad()(step),
-        "NumPy": partial(public.iterate, wide, snapshot, snapshot),
+        "NumPy": partial(public.iterate, shifted_cube, snapshot, snapshot),
     }
     yield Group("accelerated GAP-TV iteration", calls)
 
@@ -334,24 +342,24 @@ CAMERAS: dict[str, Callable[[int, int, int], Any]] = {
 
 
 def cameras(settings: Settings) -> Iterator[Group]:
-    """The operators of cameras with several masks and shots, the first with one mask."""
+    """Yield the operators of cameras with several masks and shots, the first with one mask."""
     batch, *cube = settings.shape
-    made = {name: make(*cube).to(settings.device) for name, make in CAMERAS.items()}
-    x = {n: torch.rand(batch, *s.cube_shape, device=settings.device) for n, s in made.items()}
-    y = {name: system(x[name]) for name, system in made.items()}
+    systems = {name: make(*cube).to(settings.device) for name, make in CAMERAS.items()}
+    x = {n: torch.rand(batch, *s.cube_shape, device=settings.device) for n, s in systems.items()}
+    y = {name: system(x[name]) for name, system in systems.items()}
     kinds: dict[str, dict[str, Call]] = {
-        "forward": {n: partial(s, x[n]) for n, s in made.items()},
-        "adjoint": {n: partial(s.adjoint, y[n]) for n, s in made.items()},
-        "data_step": {n: partial(s.data_step, 0.9 * x[n], y[n], RHO) for n, s in made.items()},
+        "forward": {n: partial(s, x[n]) for n, s in systems.items()},
+        "adjoint": {n: partial(s.adjoint, y[n]) for n, s in systems.items()},
+        "data_step": {n: partial(s.data_step, 0.9 * x[n], y[n], RHO) for n, s in systems.items()},
     }
     for operator, calls in kinds.items():
         calls[CLONE] = x[OURS].clone
-        timed = {name: torch.inference_mode()(call) for name, call in calls.items()}
-        yield Group(f"{operator} of a camera", timed)
+        runs = {name: torch.inference_mode()(call) for name, call in calls.items()}
+        yield Group(f"{operator} of a camera", runs)
 
 
 def python(settings: Settings) -> Iterator[Group]:
-    """What a camera adds to its operators: a cube so small that nothing else takes time."""
+    """Yield a camera's methods and its operators, on a cube so small that only Python counts."""
     _, bands, *sides = settings.shape
     mask = _mask(*sides).to(settings.device)
     system = cassi.SDCassi(mask, bands, step=1)
@@ -369,16 +377,17 @@ def python(settings: Settings) -> Iterator[Group]:
             partial(ops.data_step.default, x, y, m, g, rho, 1),
         ),
     }
-    for operator, (camera, alone) in kinds.items():
-        calls = {OURS: camera, "limit: operator alone": alone}
+    for operator, (camera_call, operator_call) in kinds.items():
+        calls = {OURS: camera_call, "limit: operator alone": operator_call}
         yield Group(operator, {n: torch.inference_mode()(call) for n, call in calls.items()})
 
 
 def deepinv(settings: Settings) -> Iterator[Group]:
-    """Our camera in deepinv's clothes against deepinv's own.
+    """Yield our camera, as a physics of deepinv, and deepinv's own camera.
 
-    They are compared on images of odd sides: deepinv moves those of even sides by one pixel more.
-    Of `prox_l2`, with z = 0, our x is put into deepinv's own equation γAᵀ(Ax − y) + x − z = 0.
+    Results are compared on images of odd sides, because deepinv shifts images of even sides by one
+    pixel more. `prox_l2` is verified, for z = 0, by putting our x into deepinv's equation
+    γAᵀ(Ax − y) + x − z = 0.
     """
     from deepinv.physics import CompressiveSpectralImaging
 
@@ -386,8 +395,8 @@ def deepinv(settings: Settings) -> Iterator[Group]:
 
     def make(shape: Shape, dtype: torch.dtype) -> tuple[Any, Any, Tensor]:
         mask = (torch.rand(shape[1:], generator=random) > 0.5).to(dtype)
-        whole = mask.expand(1, *shape).contiguous()
-        theirs = CompressiveSpectralImaging(shape, mask=whole, mode="sd", shear_dir="w")
+        mask_cube = mask.expand(1, *shape).contiguous()
+        theirs = CompressiveSpectralImaging(shape, mask=mask_cube, mode="sd", shear_dir="w")
         ours = cassi.adapters.as_physics(cassi.SDCassi(mask / shape[0], bands=shape[0], step=1))
         return theirs, ours, torch.rand(1, *shape, generator=random, dtype=dtype)
 
@@ -397,22 +406,23 @@ def deepinv(settings: Settings) -> Iterator[Group]:
         "prox_l2": lambda physics, x, y: physics.prox_l2(torch.zeros_like(x), y, 1.0, max_iter=1),
     }
     _, bands, *_ = settings.shape
-    theirs, own, x = make((bands, 33, 34 - bands % 2), torch.float64)
-    large, our_large, large_x = make(settings.shape[1:], torch.float32)
-    y, large_y = own.A(x), our_large.A(large_x)
+    # Small cameras to compare the results, and those of the workload's shape to time.
+    theirs, ours_small, x = make((bands, 33, 34 - bands % 2), torch.float64)
+    timed_theirs, timed_ours, timed_x = make(settings.shape[1:], torch.float32)
+    y, timed_y = ours_small.A(x), timed_ours.A(timed_x)
     for name, operation in operations.items():
         call = torch.no_grad()(operation)
-        result = call(own, x, y)
+        result = call(ours_small, x, y)
         error = call(theirs, x, y) - result
         if name == "prox_l2":
             error = theirs.A_adjoint(theirs.A(result) - y) + result
         verify(f"deepinv, {name}", result + error, result, 1e-8)
-        calls = {OURS: our_large, "deepinv": large}
-        yield Group(name, {n: partial(call, each, large_x, large_y) for n, each in calls.items()})
+        cameras = {OURS: timed_ours, "deepinv": timed_theirs}
+        yield Group(name, {n: partial(call, c, timed_x, timed_y) for n, c in cameras.items()})
 
 
 class NumpyGap:
-    """Accelerated GAP in NumPy on a wide cube `(H, W', C)` in float64.
+    """Accelerated GAP in NumPy on a shifted cube `(H, W', C)` in float64.
 
         t ← t + (y − Ax),   v = x + Aᵀ((t − Ax) / Φs),   x ← shift(denoise(shift_back(v)))
 
@@ -430,53 +440,56 @@ class NumpyGap:
         self.gram[self.gram == 0] = 1
 
     def shift(self, cube: Array) -> Array:  # (H, W, C) -> (H, W', C)
-        """Widen the cube and roll every band to its columns."""
-        wide = np.pad(cube, ((0, 0), (0, self.extra), (0, 0)))
+        """Pad the cube and roll every band to its columns."""
+        padded = np.pad(cube, ((0, 0), (0, self.extra), (0, 0)))
         for c in range(cube.shape[2]):
-            wide[:, :, c] = np.roll(wide[:, :, c], c * STEP, axis=1)
-        return wide
+            padded[:, :, c] = np.roll(padded[:, :, c], c * STEP, axis=1)
+        return padded
 
-    def shift_back(self, wide: Array) -> Array:  # (H, W', C) -> (H, W, C)
+    def shift_back(self, padded: Array) -> Array:  # (H, W', C) -> (H, W, C)
         """Roll every band back and crop."""
-        for c in range(wide.shape[2]):
-            wide[:, :, c] = np.roll(wide[:, :, c], -c * STEP, axis=1)
-        return wide[:, : wide.shape[1] - self.extra]
+        for c in range(padded.shape[2]):
+            padded[:, :, c] = np.roll(padded[:, :, c], -c * STEP, axis=1)
+        return padded[:, : padded.shape[1] - self.extra]
 
-    def iterate(self, wide: Array, y: Array, target: Array) -> tuple[Array, Array]:
-        """Run one iteration; return the wide cube and the target `(H, W')`."""
-        simulated = (wide * self.masks).sum(2)
-        target = target + (y - simulated)
-        step = ((target - simulated) / self.gram)[:, :, None] * self.masks
-        return self.shift(self.denoise(self.shift_back(wide + step))), target
+    def iterate(self, cube: Array, y: Array, target: Array) -> tuple[Array, Array]:
+        """Run one iteration; return the shifted cube and the target `(H, W')`."""
+        prediction = (cube * self.masks).sum(2)
+        target = target + (y - prediction)
+        step = ((target - prediction) / self.gram)[:, :, None] * self.masks
+        return self.shift(self.denoise(self.shift_back(cube + step))), target
 
 
 def denoise_channels(cube: Array) -> Array:
     """Call scikit-image on `(H, W, C)` as the public codes do: in its dtype, over all channels."""
     from skimage.restoration import denoise_tv_chambolle
 
-    return denoise_tv_chambolle(cube, weight=WEIGHT, eps=0, max_num_iter=INNER, channel_axis=-1)
+    return denoise_tv_chambolle(
+        cube, weight=TV_WEIGHT, eps=0, max_num_iter=TV_ITERATIONS, channel_axis=-1
+    )
 
 
 def denoise_planes(cube: Array) -> Array:
     """Call scikit-image on one contiguous band of `(C, H, W)` at a time, its fastest form."""
     from skimage.restoration import denoise_tv_chambolle
 
-    bands = (denoise_tv_chambolle(b, weight=WEIGHT, eps=0, max_num_iter=INNER) for b in cube)
+    bands = (
+        denoise_tv_chambolle(b, weight=TV_WEIGHT, eps=0, max_num_iter=TV_ITERATIONS) for b in cube
+    )
     return np.stack(list(bands))
 
 
 WORKLOADS: dict[str, Callable[[Settings], Iterator[Group]]] = {
-    each.__name__: each
-    for each in (memory, operators, tv, iteration, original, cameras, python, deepinv)
+    workload.__name__: workload
+    for workload in (memory, operators, tv, iteration, original, cameras, python, deepinv)
 }
+# Default shapes of a workload; the others take one cube.
 SHAPES: dict[str, list[Shape]] = {
     "memory": [(16, *CUBE)],
     "operators": [(4, *CUBE)],
     "original": [(16, *CUBE), (1, 512, *CUBE[1:])],
     "python": [(1, 4, 8, 8)],
 }
-"""Of a workload, where none are asked for; one cube of all others."""
-
 
 COLUMNS = ("workload", "case", "operator", "implementation", "ms", "ratio")
 
@@ -491,6 +504,7 @@ def verify(name: str, result: Any, expected: Any, limit: float) -> None:
         if value.shape != truth.shape:
             raise Mismatch(f"{name}: shape {value.shape}, ours {truth.shape}")
         error = ((value.double() - truth.double()).norm() / truth.double().norm()).item()
+        # `not <=` also refuses NaN.
         if not error <= limit:
             raise Mismatch(f"{name}: differs from ours by {error:.1e}")
 
@@ -513,27 +527,31 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     parser = Parser(__doc__)
     parser.add_argument("--workload", choices=[*WORKLOADS, "all"], default="all")
     parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
-    parser.add_argument("--seconds", type=float, default=1.0, help="for a call")
+    parser.add_argument("--seconds", type=float, default=1.0, help="time for each call")
     parser.add_argument("--shapes", type=parse_shape, nargs="+", help="BxCxHxW")
     parser.add_argument("--dtype", choices=list(DTYPES), default=["float32"], nargs="+")
-    parser.add_argument("--channels-last", action="store_true", help="the bands innermost")
+    parser.add_argument("--channels-last", action="store_true", help="bands innermost in memory")
     options = parser.parse_args(arguments)
     torch.backends.cudnn.benchmark = True  # the convolution at its best
     print(f"torch {torch.__version__}, {options.threads} threads, {options.device}", flush=True)
-    every = [name for name in WORKLOADS if name != "deepinv"]
+    names = [options.workload]
+    if options.workload == "all":
+        names = [name for name in WORKLOADS if name != "deepinv"]
     rows: list[dict[str, Any]] = []
-    for name in every if options.workload == "all" else [options.workload]:
+    for name in names:
         print(f"\n### {name}\n")
         table = Table(*COLUMNS)
         shapes = options.shapes or SHAPES.get(name, [(1, *CUBE)])
         for dtype, shape in product(options.dtype, shapes):
             settings = Settings(options.device, DTYPES[dtype], shape, options.channels_last)
-            # On a GPU torch lets convolutions round their factors to TF32.
-            limit = max(TOLERANCES[DTYPES[dtype]], 2e-3 * (options.device.type == "cuda"))
+            limit = TOLERANCES[DTYPES[dtype]]
+            if options.device.type == "cuda":
+                # On a GPU torch lets convolutions round their factors to TF32.
+                limit = max(limit, 2e-3)
             for group in WORKLOADS[name](settings):
                 expected = group.calls[OURS]()
-                for other in group.alike:
-                    verify(f"{other}, {group.operator}", group.calls[other](), expected, limit)
+                for form in group.implementations:
+                    verify(f"{form}, {group.operator}", group.calls[form](), expected, limit)
                 times = time_calls(group.calls, options.seconds)
                 for implementation, ms in times.items():
                     case = f"{'x'.join(map(str, shape))} {dtype}"

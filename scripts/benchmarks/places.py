@@ -1,13 +1,14 @@
-"""What calibration finds, on cameras of two independent generators.
+"""Measure the errors of calibrations of random cameras, against their standard errors.
 
     python -m scripts.benchmarks.places --draws 8 --seed 100
     python -m scripts.benchmarks.places --draws 8 --seed 100 --calibrate    # and PSNR by `auto`
     python -m scripts.benchmarks.places --draws 8 --seed 100 --filters      # frames through filters
 
-The first two place mask and bands by a snapshot, of cameras as their users have them
-(`drawn.py`). Errors are those in the middle of the field; bands at the ends are the first and the
-last. With --filters `cassi-calibrate` makes cameras of `lab.py` of three frames through filters,
-and of one, the step and the snapshot.
+The first two commands estimate the position of mask and bands from a snapshot, and begin with the
+cameras as their users have them (`random_cameras.py`). Errors are those in the middle of the field,
+for the mask and for the first and the last band. With --filters `cassi-calibrate` calibrates
+cameras of `lab.py` from three frames through filters, or from one of them, the step and the
+snapshot.
 """
 
 import contextlib
@@ -28,91 +29,100 @@ from cassi.camera.names import name_bands
 from cassi.pipeline.align import align
 from cassi.pipeline.calibrate import calibrate_on
 from cassi.systems import SDCassi, System
-from scripts.benchmarks.drawn import GENERATORS, Drawn, write_lab
 from scripts.benchmarks.lab import Lab
+from scripts.benchmarks.random_cameras import GENERATORS, Capture, write_lab
 from scripts.benchmarks.tables import Parser, Table
 
 FILTERS = {"three filters": slice(None), "one filter": slice(1, 2)}
 
 
-def by_filters(seed: int, which: slice) -> tuple[float, float]:
-    """Make a camera of frames through filters.
+def measure_filters(seed: int, filters: slice) -> tuple[float, float]:
+    """Calibrate a camera by frames through filters.
 
     Returns:
-        By how much offsets are off at most, and the largest standard error, pixels.
+        The largest error of an offset, and the largest standard error, pixels.
     """
-    lab = Lab.drawn(seed)
+    lab = Lab.draw(seed)
     with tempfile.TemporaryDirectory() as name, contextlib.redirect_stderr(io.StringIO()):
         folder = Path(name)
         write_lab(lab, folder)
-        options = [*lab.filter_options(folder, which=which), f"measurement={folder}/frame.png"]
+        options = [*lab.filter_options(folder, filters=filters), f"measurement={folder}/frame.png"]
         settings = compose_settings(options, kind=Calibrate)
         with contextlib.redirect_stdout(io.StringIO()):
             error = calibrate_by_filters(settings, Run(folder / "made", False))
         system = cassi.read_camera(folder / "made/camera.yaml").system
     assert isinstance(system, SDCassi)
-    away = lab.offsets().new_tensor(system.offsets) - lab.offsets()
-    away -= away.mean().round()  # a field that is cut a column further is the same camera
-    return float(away.abs().max()), error
+    errors = lab.offsets().new_tensor(system.offsets) - lab.offsets()
+    # A field that is cut one column further on, with offsets smaller by one, is the same camera.
+    errors -= errors.mean().round()
+    return float(errors.abs().max()), error
 
 
-def look_through_filters(seeds: Sequence[int]) -> None:
-    """Print how far offsets of cameras of frames through filters are off."""
-    for name, which in FILTERS.items():
-        found = [by_filters(seed, which) for seed in seeds]
-        away = [off for off, _ in found]
-        within = sum(off <= 2 * error for off, error in found)
+def print_filters(seeds: Sequence[int]) -> None:
+    """Print the errors of the offsets of cameras that are calibrated by filters."""
+    for name, filters in FILTERS.items():
+        pairs = [measure_filters(seed, filters) for seed in seeds]
+        errors = [error for error, _ in pairs]
         print(
-            f"{name}: offsets off by {median(away):.2f} px in the median, {max(away):.2f} at most; "
-            f"within twice the stated error {within} of {len(found)}",
+            f"{name}: offsets off by {median(errors):.2f} px in the median, "
+            f"{max(errors):.2f} at most; {count_within(pairs)}",
             flush=True,
         )
 
 
-def levels(drawn: Drawn) -> tuple[float, float, float]:
+def count_within(pairs: Sequence[tuple[float, float]]) -> str:
+    """Say how many errors are within twice their standard errors, which must be about 95 %."""
+    n_within = sum(error <= 2 * standard_error for error, standard_error in pairs)
+    return f"within twice the stated error {n_within} of {len(pairs)}"
+
+
+def measure_psnr(capture: Capture) -> tuple[float, float, float]:
     """Return the PSNR of the default and of the calibrated camera, and CPU seconds."""
-    system, start = drawn.system(drawn.camera), time.process_time()
-    found: System = calibrate_on(drawn.y, system, wavelengths=drawn.wavelengths).system
+    system, start = capture.system(capture.user_camera), time.process_time()
+    camera: System = calibrate_on(capture.y, system, wavelengths=capture.wavelengths).system
     seconds = time.process_time() - start
-    if drawn.good is not None:
-        found = found.weighted(bad_pixels=~drawn.good)
-    aligned = align(drawn.y, system)
-    default = system if aligned is None else aligned.system
-    cubes = [cassi.reconstruct(drawn.y, each, align=False)[0] for each in (default, found)]
-    return drawn.score(cubes[0]), drawn.score(cubes[1]), seconds
+    if capture.good_pixels is not None:
+        camera = camera.weighted(bad_pixels=~capture.good_pixels)
+    alignment = align(capture.y, system)
+    default = system if alignment is None else alignment.system
+    levels = [
+        capture.score(cassi.reconstruct(capture.y, optics, align=False)[0])
+        for optics in (default, camera)
+    ]
+    return levels[0], levels[1], seconds
 
 
-def look_at(generator: str, seeds: Sequence[int], calibrate: bool) -> None:
-    """Print a table of one generator, and a summary."""
+def print_generator(generator: str, seeds: Sequence[int], calibrate: bool) -> None:
+    """Print a table of the cameras of one generator, and a summary."""
     columns = ("across, px", "first band", "last band", "told by", "CPU s")
     table = Table(f"{generator}: draw", "camera", *columns, "nominal", "calibrated", "CPU s")
-    off: dict[str, list[tuple[float, float]]] = {"across": [], "bands": []}
+    # Pairs of an error and its standard error, pixels.
+    pairs: dict[str, list[tuple[float, float]]] = {"across": [], "bands": []}
     gains = []
     for seed in seeds:
-        drawn = GENERATORS[generator](seed)
-        start = time.process_time()
-        place = find_light(drawn.y, drawn.camera, drawn.good, drawn.wavelengths)
-        names = name_bands(place.offsets, place.light, drawn.camera.offsets)
+        capture = GENERATORS[generator](seed)
+        nominal, start = capture.user_camera, time.process_time()
+        estimate = find_light(capture.y, nominal, capture.good_pixels, capture.wavelengths)
+        names = name_bands(estimate.offsets, estimate.light, nominal.offsets)
         seconds = time.process_time() - start
-        across = place.values["across"] - drawn.across
-        off["across"].append((abs(across), place.errors["across"]))
-        cells = [f"{across:+.2f} ± {place.errors['across']:.2f}"]
-        for at, true in zip((0, -1), drawn.ends, strict=True):
-            away, error = names.offsets[at] - true, names.errors[at]
-            off["bands"].append((abs(away), error))
-            cells.append(f"{away:+.2f} ± {error:.2f}")
+        error = estimate.values["across"] - capture.mask_error
+        pairs["across"].append((abs(error), estimate.errors["across"]))
+        cells = [f"{error:+.2f} ± {estimate.errors['across']:.2f}"]
+        for band, true_offset in zip((0, -1), capture.end_offsets, strict=True):
+            error, standard_error = names.offsets[band] - true_offset, names.errors[band]
+            pairs["bands"].append((abs(error), standard_error))
+            cells.append(f"{error:+.2f} ± {standard_error:.2f}")
         cells += [names.told or "nothing", f"{seconds:.1f}"]
         if calibrate:
-            default, calibrated, seconds = levels(drawn)
-            gains.append(calibrated - default)
-            cells += [f"{default:.2f}", f"{calibrated:.2f}", f"{seconds:.0f}"]
-        table.print(seed, drawn.said[:60], *cells, *([""] * (8 - len(cells))))
-    for name, errors in off.items():
-        within = sum(away <= 2 * error for away, error in errors)
+            default_psnr, calibrated_psnr, seconds = measure_psnr(capture)
+            gains.append(calibrated_psnr - default_psnr)
+            cells += [f"{default_psnr:.2f}", f"{calibrated_psnr:.2f}", f"{seconds:.0f}"]
+        table.print(seed, capture.description[:60], *cells, *([""] * (8 - len(cells))))
+    for name, name_pairs in pairs.items():
+        errors = [error for error, _ in name_pairs]
         print(
-            f"{name}: off by {median(a for a, _ in errors):.2f} px in the median, "
-            f"{max(a for a, _ in errors):.2f} at most; within twice the stated error "
-            f"{within} of {len(errors)}"
+            f"{name}: off by {median(errors):.2f} px in the median, {max(errors):.2f} at most; "
+            f"{count_within(name_pairs)}"
         )
     if gains:
         print(
@@ -123,19 +133,19 @@ def look_at(generator: str, seeds: Sequence[int], calibrate: bool) -> None:
 
 
 def main() -> None:
-    """Print a table for each generator, or what filters are worth."""
+    """Print a table for each generator, or the errors of calibrations by filters."""
     parser = Parser(__doc__, threads=1)
     parser.add_argument("--draws", type=int, default=8, help="cameras of each generator")
-    parser.add_argument("--seed", type=int, default=0, help="of the first")
-    parser.add_argument("--calibrate", action="store_true", help="and what calibration is worth")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first camera")
+    parser.add_argument("--calibrate", action="store_true", help="also the gain by calibration")
     parser.add_argument("--filters", action="store_true", help="by frames through filters")
     arguments = parser.parse_args()
     seeds = range(arguments.seed, arguments.seed + arguments.draws)
     if arguments.filters:
-        look_through_filters(seeds)
+        print_filters(seeds)
         return
     for generator in GENERATORS:
-        look_at(generator, seeds, arguments.calibrate)
+        print_generator(generator, seeds, arguments.calibrate)
 
 
 if __name__ == "__main__":

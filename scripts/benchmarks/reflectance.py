@@ -1,16 +1,18 @@
-"""Reflectances of a reference patch on cameras that are drawn at random, and their error bars.
+"""Measure errors of reflectances and of their error bars, on random cameras.
 
     python -m scripts.benchmarks.reflectance --draws 8
     python -m scripts.benchmarks.reflectance --draws 1 --seed 3 --say
 
-Each camera, its lamp and its sensor are made by `lab.py`, not by a model of the package. A grey
-reference, a coloured patch and a white one lie in a scene of CAVE's training set. Reflectances are
-recovered as a user does it, with `output.unit=reflectance uncertainty=true`: by a frame of a white
-sheet, `response={white: …}`, and by the white patch, `response={patch: …}`. `true` is the camera
-with the true offsets, `filters` the one that `cassi-calibrate` makes of three filters and the white
-frame. Of the reference and of the coloured patch are printed the spectral angle of the mean to the
-truth, in degrees, without the response in brackets, and the share of bands in which the truth is
-within the 90 % error bar of that mean; then the share of all values of the scene within theirs.
+Each camera, its lamp and its sensor are simulated by `lab.py`, not by a model of the package. A
+grey reference, a coloured patch and a white patch lie in a scene of CAVE's training set.
+Reflectances are recovered as a user does it, with `output.unit=reflectance uncertainty=true`: by a
+frame of a white sheet, `response={white: …}`, and by the white patch, `response={patch: …}`.
+`true` is the camera with the true offsets; `filters` is the one that `cassi-calibrate` makes of
+three frames through filters and the white frame.
+
+For the reference and the coloured patch the table has the spectral angle of the mean to the truth,
+in degrees (in brackets: without the response), and the fraction of bands in which the truth is
+within the 90 % error bar of that mean. `values in bars` is this fraction for all values of a scene.
 """
 
 import contextlib
@@ -25,7 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cassi.apps import snapshot as way
+from cassi.apps import snapshot as pipeline
 from cassi.apps.calibrate.filters import calibrate_by_filters
 from cassi.apps.command import Run as RunOf
 from cassi.apps.reconstructors import Recipe, compose_settings
@@ -36,31 +38,32 @@ from cassi.uncertainty import region
 from scripts.benchmarks.lab import Lab, read_scene
 from scripts.benchmarks.tables import Parser, Table, data_folder
 
-BARS = 1.645
-SIDE = 16
-"""Pixels of a patch."""
-PLACES = ((64, 40), (64, 64), (64, 88))
-"""Row and column of the coloured, the white and the grey patch, of the camera's field."""
+SIGMAS_OF_90_PERCENT = 1.645
+# Pixels of a patch.
+PATCH_SIDE = 16
+# Row and column of the coloured, the white and the grey patch, in the camera's field.
+PATCH_CORNERS = ((64, 40), (64, 64), (64, 88))
+# Reflectances.
 GREY, WHITE = 0.5, 0.9
-"""Reflectances."""
-INNER = 3
-"""Pixels that are left out on every side of a patch: it need not lie on the pixels of the cube."""
-LEVELS = ((0.15, 0.75), (0.70, 0.10), (0.30, 0.65))
-"""Reflectance of the patch, blue and red; cameras take turns."""
+# Unused pixels at every side of a patch, since a patch may lie between the pixels of a cube.
+PATCH_MARGIN = 3
+# Reflectance of the coloured patch in blue and in red. The seed of a camera chooses one pair.
+COLOUR_LEVELS = ((0.15, 0.75), (0.70, 0.10), (0.30, 0.65))
 
 
-def with_patches(
+def add_patches(
     cube: Tensor, wavelengths: Sequence[float], lab: Lab, seed: int
 ) -> tuple[Tensor, Sequence[float]]:
     """Return a cube `(1, C, h, w)` of the field's shape with patches in it, and its wavelengths."""
     height, width = lab.shape
     scale = max(height / cube.shape[-2], width / cube.shape[-1])
+    # Rounded up, but not by an error of rounding: the product is cut to a millionth first.
     size = [-(-round(1e6 * side * scale) // 10**6) for side in cube.shape[-2:]]
     x = torch.nn.functional.interpolate(cube.float(), size=size, mode="area")
     x = x[..., :height, :width] / x.max()
-    for number, (top, left) in enumerate(PLACES):
+    for number, (top, left) in enumerate(PATCH_CORNERS):
         spectrum = patch_spectrum(number, wavelengths, seed)
-        x[0, :, top : top + SIDE, left : left + SIDE] = spectrum[:, None, None]
+        x[0, :, top : top + PATCH_SIDE, left : left + PATCH_SIDE] = spectrum[:, None, None]
     return x, wavelengths
 
 
@@ -68,7 +71,7 @@ def patch_spectrum(number: int, wavelengths: Sequence[float], seed: int) -> Tens
     """Return the reflectance of a patch at wavelengths, nm."""
     if number > 0:
         return torch.full((len(wavelengths),), WHITE if number == 1 else GREY)
-    low, high = LEVELS[seed % len(LEVELS)]
+    low, high = COLOUR_LEVELS[seed % len(COLOUR_LEVELS)]
     return low + (high - low) * torch.sigmoid((torch.tensor(wavelengths) - 550) / 20)
 
 
@@ -77,26 +80,26 @@ def angle(a: Tensor, b: Tensor) -> float:
     return float(torch.rad2deg(torch.cosine_similarity(a, b, 0).clamp(-1, 1).acos()))
 
 
-def place(lab: Lab, number: int) -> list[int]:
-    """Return the inner part of a patch in a file's cube: top, left, height, width."""
-    top, left = (each + INNER for each in PLACES[number])
-    side = SIDE - 2 * INNER
+def patch_box(lab: Lab, number: int) -> list[int]:
+    """Return top, left, height and width of a patch in the cube of a file, without its margin."""
+    top, left = (corner + PATCH_MARGIN for corner in PATCH_CORNERS[number])
+    side = PATCH_SIDE - 2 * PATCH_MARGIN
     return [left, top, side, side] if lab.axis == -2 else [top, left, side, side]
 
 
-def look(seed: int, folder: Path, scenes: list[Path], say: bool) -> list[tuple[str, ...]]:
-    """Draw a camera and return what each way of calibrating it shows."""
-    lab = Lab.drawn(seed)
-    scene = lab.scene(*with_patches(*read_scene(scenes[seed % len(scenes)]), lab, seed))
+def measure_camera(seed: int, folder: Path, scenes: list[Path], say: bool) -> list[tuple[str, ...]]:
+    """Draw a camera, recover reflectances in three ways, and return a row of cells for each."""
+    lab = Lab.draw(seed)
+    scene = lab.scene(*add_patches(*read_scene(scenes[seed % len(scenes)]), lab, seed))
     output = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-        lab.files(folder, scene)
+        lab.write_files(folder, scene)
         options = [*lab.filter_options(folder), f"white={folder}/white.png"]
         settings = compose_settings(options, kind=Calibrate)
         calibrate_by_filters(settings, RunOf(folder / "filters", False))
     rows = []
-    patch = f"response={{patch: {place(lab, 1)}, reflectance: {WHITE}}}"
-    for name, camera, more in (
+    patch = f"response={{patch: {patch_box(lab, 1)}, reflectance: {WHITE}}}"
+    for name, camera, response in (
         ("true, white frame", "true.yaml", [f"response={{white: {folder}/white.png}}"]),
         ("true, white patch", "true.yaml", [patch]),
         ("filters, white frame", "filters/camera.yaml", []),
@@ -105,86 +108,98 @@ def look(seed: int, folder: Path, scenes: list[Path], say: bool) -> list[tuple[s
             settings = compose_settings(
                 [
                     *(f"camera={folder}/{camera}", f"measurement={folder}/frame.png"),
-                    *("output.unit=reflectance", "uncertainty=true", *more),
+                    *("output.unit=reflectance", "uncertainty=true", *response),
                 ]
             )
-            snapshot, method = way.prepare(settings, Recipe(settings, torch.device("cpu")))
-            found = way.recover(snapshot, method, 0, False, uncertainty=True)
-            numbers = summarize(found)
-            way.say(numbers)
-        rows.append((name, *judge(found, numbers, lab, scene, seed)))
+            snapshot, method = pipeline.prepare(settings, Recipe(settings, torch.device("cpu")))
+            result = pipeline.recover(snapshot, method, 0, False, uncertainty=True)
+            numbers = summarize(result)
+            pipeline.say(numbers)
+        rows.append((name, *judge(result, numbers, lab, scene, seed)))
     if say:
         print(output.getvalue())
     return rows
 
 
 def judge(
-    found: Result, numbers: dict[str, Any], lab: Lab, scene: Tensor, seed: int
+    result: Result, numbers: dict[str, Any], lab: Lab, scene: Tensor, seed: int
 ) -> tuple[str, ...]:
-    """Return the angles of the patch, with the response and without, and what bars hold."""
-    x, bars = found.cube, found.errors
+    """Return the cells of a row: angles and coverage of two patches, all values, and warnings."""
+    x, bars = result.cube, result.errors
     assert bars is not None
-    r = torch.tensor(numbers["response"]["values"])
-    said: list[str] = []
+    response = torch.tensor(numbers["response"]["values"])
+    cells: list[str] = []
     for number in (2, 0):
-        top, left, height, width = place(lab, number)
-        where = (slice(top, top + height), slice(left, left + width))
-        patch = region(SimpleNamespace(x=x, std=bars.std, pattern=bars.pattern), where)
+        top, left, height, width = patch_box(lab, number)
+        window = (slice(top, top + height), slice(left, left + width))
+        patch = region(SimpleNamespace(x=x, std=bars.std, pattern=bars.pattern), window)
         mean, truth = patch.mean[0], patch_spectrum(number, lab.wavelengths, seed)
-        # The exposures of frame and white differ: the level is free, the spectrum is not.
+        # The exposures of the frame and of the white frame differ, so the level of a spectrum is
+        # free. Its form is judged.
         level = (mean * truth).sum() / truth.square().sum()
-        covered = ((mean - level * truth).abs() <= BARS * patch.std[0]).float().mean()
-        said += [
-            f"{angle(mean, truth):.2f} ({angle(mean * r, truth):.0f})",
-            f"{float(covered):.1%}",
+        deviation = (mean - level * truth).abs()
+        coverage = (deviation <= SIGMAS_OF_90_PERCENT * patch.std[0]).float().mean()
+        cells += [
+            f"{angle(mean, truth):.2f} ({angle(mean * response, truth):.0f})",
+            f"{float(coverage):.1%}",
         ]
-    light = torch.tensor([[lab.light(float(nm)) for nm in band] for band in lab.lights()]).mean(1)
-    lit = light[:, None, None]  # what is asked is the reflectance, in units of the true light
-    raw, there = lab.score(x[0] * lit, scene)
-    seen, sigma = raw * x[0] * lit, raw * bars.std[0] * lit
-    inner = (..., slice(4, -4), slice(4, -4))
-    seen, sigma = ((v.mT if lab.axis == -2 else v)[inner] for v in (seen, sigma))
-    whole = ((seen - there).abs() <= BARS * sigma).float().mean()
-    warned = ", ".join(each["about"] for each in numbers["warnings"])
-    return (*said, f"{float(whole):.1%}", warned)
+    # The scene of `lab` is light, and the cube is reflectance. In units of the true light both can
+    # be compared.
+    power = [[lab.spectral_power(float(nm)) for nm in band] for band in lab.traced_wavelengths()]
+    light = torch.tensor(power).mean(1)[:, None, None]
+    scale, truth = lab.score(x[0] * light, scene)
+    estimate, sigma = scale * x[0] * light, scale * bars.std[0] * light
+    interior = (..., slice(4, -4), slice(4, -4))
+    estimate, sigma = ((v.mT if lab.axis == -2 else v)[interior] for v in (estimate, sigma))
+    coverage = ((estimate - truth).abs() <= SIGMAS_OF_90_PERCENT * sigma).float().mean()
+    topics = ", ".join(warning["about"] for warning in numbers["warnings"])
+    return (*cells, f"{float(coverage):.1%}", topics)
 
 
 def main() -> None:
-    """Print a line for each draw and way, and the medians."""
+    """Print a line for each camera and each way to recover reflectances, and the medians."""
     parser = Parser(__doc__, threads=1)
     parser.add_argument("--draws", type=int, default=8, help="cameras")
-    parser.add_argument("--seed", type=int, default=0, help="of the first")
-    parser.add_argument("--say", action="store_true", help="print what the commands say")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first camera")
+    parser.add_argument("--say", action="store_true", help="print the output of the commands")
     arguments = parser.parse_args()
     scenes = sorted(data_folder("cave_train").glob("*.tif"))
     table = Table(
         *("draw", "camera", "response", "reference, °", "in bars", "coloured, °", "in bars"),
         *("values in bars", "warned"),
     )
-    every: dict[str, list[tuple[str, ...]]] = {}
+    rows_by_name: dict[str, list[tuple[str, ...]]] = {}
     for seed in range(arguments.seed, arguments.seed + arguments.draws):
         with tempfile.TemporaryDirectory() as folder:
-            for name, *row in look(seed, Path(folder), scenes, arguments.say):
-                table.print(seed, Lab.drawn(seed).said, name, *row)
-                every.setdefault(name, []).append(tuple(row))
+            for name, *row in measure_camera(seed, Path(folder), scenes, arguments.say):
+                table.print(seed, Lab.draw(seed).description, name, *row)
+                rows_by_name.setdefault(name, []).append(tuple(row))
     print()
     table = Table(
         *("response", "reference, median / worst", "3° at most", "in bars"),
         *("coloured, median / worst", "in bars", "values in bars", "85 to 95 %, or warned"),
     )
-    for name, rows in every.items():
-        grey, coloured = ([float(row[k].split()[0]) for row in rows] for k in (0, 2))
-        held = [[float(row[k].rstrip("%")) for row in rows] for k in (1, 3, 4)]
-        share = [f"{sum(values) / len(rows):.1f} %" for values in held]
-        sure = sum(
+    for name, rows in rows_by_name.items():
+        grey_angles, colour_angles = ([float(row[k].split()[0]) for row in rows] for k in (0, 2))
+        coverages = [[float(row[k].rstrip("%")) for row in rows] for k in (1, 3, 4)]
+        grey_mean, colour_mean, values_mean = (
+            f"{sum(values) / len(rows):.1f} %" for values in coverages
+        )
+        # Error bars are reliable if 85 to 95 % of the values are in them, or if a warning says that
+        # they are not.
+        n_reliable = sum(
             85 <= value <= 95 or "uncertainty" in row[5]
-            for value, row in zip(held[2], rows, strict=True)
+            for value, row in zip(coverages[2], rows, strict=True)
         )
         table.print(
-            *(name, f"{median(grey):.2f}° / {max(grey):.2f}°"),
-            f"{sum(value <= 3 for value in grey)} of {len(rows)}",
-            *(share[0], f"{median(coloured):.2f}° / {max(coloured):.2f}°", *share[1:]),
-            f"{sure} of {len(rows)}",
+            name,
+            f"{median(grey_angles):.2f}° / {max(grey_angles):.2f}°",
+            f"{sum(value <= 3 for value in grey_angles)} of {len(rows)}",
+            grey_mean,
+            f"{median(colour_angles):.2f}° / {max(colour_angles):.2f}°",
+            colour_mean,
+            values_mean,
+            f"{n_reliable} of {len(rows)}",
         )
 
 

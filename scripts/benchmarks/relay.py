@@ -1,9 +1,9 @@
 """Trace rays from a coded mask to the sensor, through a prism or grating between two lenses.
 
-The lenses are equal, the beam between them is parallel. Rays are traced through the disperser in
-three dimensions: curved dispersion, smile and anamorphic magnification follow from glass and
-geometry. Errors of lenses and alignment come on top. Lengths are pixels of the sensor,
-wavelengths nm.
+The lenses are equal, and the beam between them is parallel. Rays are traced through the disperser
+in three dimensions, so curved dispersion, smile and anamorphic magnification follow from glass and
+geometry. Errors of lenses and alignment are added. Lengths are pixels of the sensor, wavelengths
+are nm.
 """
 
 import math
@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 Array: TypeAlias = NDArray[Any]
 Pair: TypeAlias = tuple[float, float]
 
-AXIS_NM = 550.0  # leaves the disperser along the axis of the second lens
-# Sellmeier's B1 B2 B3 and C1 C2 C3 (µm²), Schott's catalogue
+AXIS_NM = 550.0  # light of this wavelength leaves the disperser along the axis of the second lens
+# Sellmeier's coefficients B1 B2 B3 and C1 C2 C3 (µm²), from Schott's catalogue.
 GLASSES = {
     "air": ((0, 0, 0), (0, 0, 0)),
     "N-BK7": ((1.03961212, 0.231792344, 1.01046945), (0.00600069867, 0.0200179144, 103.560653)),
@@ -37,82 +37,118 @@ def refractive_index(glass: str, nm: float) -> float:
 class Disperser:
     """A grating (no glass), a prism (one glass), or a double Amici prism (outer and inner glass).
 
-    `size` is lines per nm, the prism's apex angle, or half of that of the inner prism (rad); its
-    sign is the direction. `tilt` (rad) is the error of the angle at which the prism stands.
+    Attributes:
+        glasses: none, one or two names of `GLASSES`.
+        size: lines per nm of the grating, the apex angle of the prism, or half of that of the inner
+            prism (rad). Its sign is the direction of the dispersion.
+        tilt: error of the angle at which the prism stands, rad.
     """
 
     glasses: tuple[str, ...]
     size: float
     tilt: float = 0.0
 
-    def _bend(self, ray: Array, nm: float) -> Array:
+    def _refract(self, ray: Array, nm: float) -> Array:
         """Return unit vectors behind the disperser: `(3, …)`, across, along the dispersion, z."""
         n = [refractive_index(glass, AXIS_NM) for glass in self.glasses]
-        if not n:  # m = 1: the component along the grating's vector grows by λ/d
-            across, along = ray[0], ray[1] + self.size * nm
-            return np.stack((across, along, np.sqrt(1 - across**2 - along**2)))
-        if len(n) == 1:  # at the minimum of its deviation
-            first = math.asin(n[0] * math.sin(self.size / 2))
-            angles = [first, first - self.size]
-        else:  # thin prisms of this ratio do not deviate
-            outer = self.size * ((n[1] - 1) / (n[0] - 1) - 1)
-            angles = [outer, -self.size, self.size, -outer]
-        before = 1.0
-        behind = [*self.glasses, *self.glasses[-2::-1], "air"]
-        for angle, glass in zip(angles, behind, strict=True):
+        # In a grating's first order the component along its vector grows by λ/d.
+        if not n:
+            across_part, along_part = ray[0], ray[1] + self.size * nm
+            z_part = np.sqrt(1 - across_part**2 - along_part**2)
+            return np.stack((across_part, along_part, z_part))
+        # The angles of the surfaces. A single prism stands at the minimum of its deviation. The
+        # outer prisms of a double Amici prism have the angle with which thin prisms do not deviate.
+        if len(n) == 1:
+            first_angle = math.asin(n[0] * math.sin(self.size / 2))
+            angles = [first_angle, first_angle - self.size]
+        else:
+            outer_angle = self.size * ((n[1] - 1) / (n[0] - 1) - 1)
+            angles = [outer_angle, -self.size, self.size, -outer_angle]
+        index = 1.0
+        glasses_behind = [*self.glasses, *self.glasses[-2::-1], "air"]
+        for angle, glass in zip(angles, glasses_behind, strict=True):
             normal = np.array([0, math.sin(angle + self.tilt), math.cos(angle + self.tilt)])
-            ratio, cosine = before / refractive_index(glass, nm), np.tensordot(normal, ray, 1)
-            bend = np.sqrt(1 - ratio**2 * (1 - cosine**2)) - ratio * cosine  # Snell's law
-            ray, before = ratio * ray + np.multiply.outer(normal, bend), before / ratio
+            ratio, cosine = index / refractive_index(glass, nm), np.tensordot(normal, ray, 1)
+            # Snell's law in vector form.
+            bend = np.sqrt(1 - ratio**2 * (1 - cosine**2)) - ratio * cosine
+            ray, index = ratio * ray + np.multiply.outer(normal, bend), index / ratio
         return ray
 
-    def tangents(self, across: Any, along: Any, nm: float) -> tuple[Array, Array]:
-        """Return tangents of angles behind the disperser from those before it."""
-        ray = np.stack(np.broadcast_arrays(across, along, 1.0))
-        x, y, z = self._bend(ray / np.linalg.norm(ray, axis=0), nm)
-        _, sine, cosine = self._bend(np.array([0.0, 0.0, 1.0]), AXIS_NM)
+    def tangents(self, u: Any, v: Any, nm: float) -> tuple[Array, Array]:
+        """Return the tangents of a ray's angles behind the disperser.
+
+        Args:
+            u: tangent of the angle before the disperser, across the dispersion.
+            v: tangent of the angle along it.
+            nm: wavelength.
+        """
+        ray = np.stack(np.broadcast_arrays(u, v, 1.0))
+        x, y, z = self._refract(ray / np.linalg.norm(ray, axis=0), nm)
+        # The second lens stands along the ray of the axis, so angles are turned to that ray.
+        _, sine, cosine = self._refract(np.array([0.0, 0.0, 1.0]), AXIS_NM)
         forward = sine * y + cosine * z
         return x / forward, (cosine * y - sine * z) / forward
 
 
 @dataclass(frozen=True)
 class Relay:
-    """From mask to sensor. `(across, along)` are seen from the dispersion, `axis`."""
+    """The optics from the mask to the sensor, with errors of lenses and alignment.
+
+    Pairs without another meaning are (across, along) the dispersion.
+
+    Attributes:
+        disperser: the disperser between the lenses.
+        axis: axis of the dispersion, -1 (columns) or -2 (rows).
+        focal: focal length of both lenses, pixels.
+        middle: row and column of the middle of the mask.
+        half: distance from there to the farther edge, pixels.
+        lens: position of the axis of the lenses, from the middle.
+        roll: rotation of the disperser about the axis, rad.
+        colour: change of the magnification per 100 nm from `AXIS_NM`, and per the square of that.
+        bulge: radial distortion, relative, at the distance `half` from the axis.
+        lean: change of the magnification over `half`, because the sensor is tilted.
+        pose: matrix that rotates and scales the mask, (row, column).
+        base: row and column that are added to those on the sensor: the frame is a part of it.
+    """
 
     disperser: Disperser
     axis: int
-    focal: float  # of both lenses
-    middle: Pair  # row and column of the middle of the mask
-    half: float  # from there to the farther edge
-    lens: Pair  # where the axis of the lenses is, from the middle
-    roll: float  # rad, of the disperser about the axis
-    colour: Pair  # magnification per 100 nm from AXIS_NM, and per its square
-    bulge: float  # radial distortion, relative, at `half` from the axis
-    lean: Pair  # change of the magnification over `half`: the sensor is tilted
-    pose: Any = ((1.0, 0.0), (0.0, 1.0))  # how the mask lies before the lenses
-    base: Pair = (0.0, 0.0)  # where the frame was cut out
+    focal: float
+    middle: Pair
+    half: float
+    lens: Pair
+    roll: float
+    colour: Pair
+    bulge: float
+    lean: Pair
+    pose: Any = ((1.0, 0.0), (0.0, 1.0))
+    base: Pair = (0.0, 0.0)
 
     def image(self, row: Any, column: Any, nm: float) -> tuple[Array, Array]:
         """Return row and column on the sensor of points of the mask."""
         order = 1 if self.axis == -1 else -1
         points = np.stack((row - self.middle[0], column - self.middle[1]))
-        across, along = np.tensordot(np.array(self.pose), points, 1)[::order]
-        across, along = across - self.lens[0], along - self.lens[1]
-        cos, sin, red = math.cos(self.roll), math.sin(self.roll), (nm - AXIS_NM) / 100
-        turned = (cos * across + sin * along, cos * along - sin * across)
-        u, v = self.disperser.tangents(turned[0] / self.focal, turned[1] / self.focal, nm)
-        size = self.focal * (1 + self.colour[0] * red + self.colour[1] * red**2)
-        across, along = size * (cos * u - sin * v), size * (cos * v + sin * u)
-        scale = 1 + self.bulge * (across**2 + along**2) / self.half**2
-        scale /= 1 + (self.lean[0] * across + self.lean[1] * along) / self.half
-        ends = (across * scale + self.lens[0], along * scale + self.lens[1])[::order]
-        return ends[0] + self.middle[0] + self.base[0], ends[1] + self.middle[1] + self.base[1]
+        x, y = np.tensordot(np.array(self.pose), points, 1)[::order]
+        x, y = x - self.lens[0], y - self.lens[1]
+        cos, sin, hundreds = math.cos(self.roll), math.sin(self.roll), (nm - AXIS_NM) / 100
+        # In the directions of the disperser, through it, and back.
+        u, v = cos * x + sin * y, cos * y - sin * x
+        u, v = self.disperser.tangents(u / self.focal, v / self.focal, nm)
+        size = self.focal * (1 + self.colour[0] * hundreds + self.colour[1] * hundreds**2)
+        x, y = size * (cos * u - sin * v), size * (cos * v + sin * u)
+        scale = 1 + self.bulge * (x**2 + y**2) / self.half**2
+        scale /= 1 + (self.lean[0] * x + self.lean[1] * y) / self.half
+        image_row, image_column = (x * scale + self.lens[0], y * scale + self.lens[1])[::order]
+        image_row, image_column = image_row + self.middle[0], image_column + self.middle[1]
+        return image_row + self.base[0], image_column + self.base[1]
 
     def back(self, row: Any, column: Any, nm: float) -> tuple[Array, Array]:
-        """Return the points of the mask whose image is here: the inverse of `image`."""
+        """Return the points of the mask that are imaged to these points: the inverse of `image`."""
         start = self.image(*self.middle, nm)
         r, s = row - start[0] + self.middle[0], column - start[1] + self.middle[1]
+        # The image is nearly a shift of the mask, so subtracting what is missing converges at once:
+        # after six rounds the error is below 1e-6 pixels (tests/scripts/test_optics.py).
         for _ in range(6):
-            there = self.image(r, s, nm)
-            r, s = r + row - there[0], s + column - there[1]
+            image_row, image_column = self.image(r, s, nm)
+            r, s = r + row - image_row, s + column - image_column
         return r, s

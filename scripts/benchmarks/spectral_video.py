@@ -1,12 +1,12 @@
-"""Spectral video: snapshots in a row against each snapshot by itself.
+"""Compare reconstructing a spectral video as a sequence with reconstructing frame by frame.
 
     python -m scripts.benchmarks.spectral_video  # cave_test below $CASSI_DATA
     python -m scripts.benchmarks.spectral_video --data cave_train --scenes feathers balloons
 
 Each sequence has 16 frames of 256×256 pixels and 28 bands. The cube of a scene is panned by 2 to 4
-pixels a frame, and zoomed in by 13 %. A disc that shows the next scene moves across it, the other
-way. Printed are the mean PSNR (dB) of `auto` frame by frame and with
-`cassi.methods.Sequence` around it, and seconds a frame of both.
+pixels a frame, and zoomed in by 13 %. A disc that shows the next scene moves across it, in the
+other direction. The table has the mean PSNR (dB) of `auto` frame by frame, and of `auto` inside of
+`cassi.methods.Sequence`, and the seconds per frame of both.
 """
 
 import math
@@ -24,41 +24,46 @@ from cassi.data.scenes import find_scenes
 from scripts.benchmarks.tables import Parser, Table, data_folder
 
 SIZE, BANDS, STEP = 256, 28, 2
+# Nanometres, for colours.
 WAVELENGTHS = np.linspace(450, 650, BANDS)
-"""Nanometres, for colours."""
 
 
-def draw_sequence(cube: Tensor, other: Tensor, frames: int = 16) -> Tensor:
+def draw_sequence(cube: Tensor, disc_cube: Tensor, frames: int = 16) -> Tensor:
     """Return a scene that is panned and zoomed, with a disc of another scene that moves.
 
     Args:
-        cube: `(C, S, S)`.
-        other: alike.
-        frames: T.
+        cube: `(C, S, S)`, the scene.
+        disc_cube: `(C, S, S)`, the scene that the disc shows.
+        frames: number of frames T.
 
     Returns:
         `(T, C, 256, 256)`, >= 0.
     """
     side, axis = cube.shape[-1], torch.arange(SIZE) - (SIZE - 1) / 2
-    drawn = []
+    images = []
     for frame in range(frames):
-        a = frame / 15
-        pan = 0.03 * math.sin(2 * math.pi * a), 0.14 * a - 0.07
-        shown = _look(cube, axis, axis, (0.84 - 0.1 * a) * side / SIZE, pan)
-        down, right = ((0.35 + 0.25 * a) - 0.5) * SIZE, ((0.75 - 0.45 * a) - 0.5) * SIZE
-        disc = _look(other, axis - down, axis - right, 0.8 * side / SIZE, (0.0, 0.0))
+        progress = frame / 15
+        pan = 0.03 * math.sin(2 * math.pi * progress), 0.14 * progress - 0.07
+        scene = _resample(cube, axis, axis, (0.84 - 0.1 * progress) * side / SIZE, pan)
+        # The middle of the disc, from that of the frame.
+        down = ((0.35 + 0.25 * progress) - 0.5) * SIZE
+        right = ((0.75 - 0.45 * progress) - 0.5) * SIZE
+        disc = _resample(disc_cube, axis - down, axis - right, 0.8 * side / SIZE, (0.0, 0.0))
         distance = torch.hypot(axis[:, None] - down, axis - right)
+        # The border of the disc is soft over two pixels, as that of an image is.
         alpha = (0.5 + (0.11 * SIZE - distance) / 2).clamp(0, 1)
-        drawn.append(torch.lerp(shown, disc, alpha).clamp_min(0))
-    return torch.stack(drawn)
+        # Bicubic interpolation overshoots below 0 at edges.
+        images.append(torch.lerp(scene, disc, alpha).clamp_min(0))
+    return torch.stack(images)
 
 
-def _look(
+def _resample(
     cube: Tensor, rows: Tensor, columns: Tensor, zoom: float, pan: tuple[float, float]
 ) -> Tensor:
+    """Return a cube at rows and columns from its middle, which are zoomed and then shifted."""
     half = (cube.shape[-1] - 1) / 2
-    places = rows * zoom / half + 2 * pan[0], columns * zoom / half + 2 * pan[1]
-    grid = torch.stack(torch.meshgrid(*places, indexing="ij"), -1).flip(-1)[None]
+    points = rows * zoom / half + 2 * pan[0], columns * zoom / half + 2 * pan[1]
+    grid = torch.stack(torch.meshgrid(*points, indexing="ij"), -1).flip(-1)[None]
     return grid_sample(cube[None], grid, "bicubic", "reflection", align_corners=True)[0]
 
 
@@ -71,7 +76,7 @@ def read(path: Path) -> Tensor:
 
 
 def draw_camera(random: torch.Generator) -> cassi.SDCassi:
-    """Return the camera of all sequences; its mask is drawn."""
+    """Return the camera of all sequences, with a random mask."""
     mask = (torch.rand(SIZE, SIZE, generator=random) > 0.5).float()
     return cassi.SDCassi(mask, bands=BANDS, step=STEP)
 
@@ -97,16 +102,16 @@ def main() -> None:
     table = Table("scene", *columns)
     rows = []
     for name in options.scenes or stems:
-        place = stems.index(name)
-        other = read(paths[(place + 1) % len(paths)])
-        truth = draw_sequence(read(paths[place]), other)[: options.frames]
+        index = stems.index(name)
+        disc_cube = read(paths[(index + 1) % len(paths)])
+        truth = draw_sequence(read(paths[index]), disc_cube)[: options.frames]
         snapshots = [camera(frame[None]) for frame in truth]
         method = cassi.methods.auto()
-        method.run(snapshots[0], camera)  # warm
+        method.run(snapshots[0], camera)  # untimed: the first run loads and compiles
         row = []
-        for each in (method, cassi.methods.Sequence(method).begin()):
+        for reconstructor in (method, cassi.methods.Sequence(method).begin()):
             start = time.perf_counter()
-            cubes = [each.run(y, camera).x for y in snapshots]
+            cubes = [reconstructor.run(y, camera).x for y in snapshots]
             seconds = (time.perf_counter() - start) / len(truth)
             scores = [float(cassi.metrics.psnr(x[0], t)) for x, t in zip(cubes, truth, strict=True)]
             row.append((sum(scores) / len(scores), seconds))
@@ -117,9 +122,10 @@ def main() -> None:
 
 def print_row(table: Table, name: str, row: Sequence[Sequence[float]]) -> None:
     """Print scores and seconds of frame by frame, and of a sequence."""
-    (alone, first), (joined, second) = row
-    cells = f"{alone:.2f}", f"{joined:.2f}", f"{joined - alone:+.2f}"
-    table.print(name, *cells, f"{first:.2f}", f"{second:.2f}")
+    (frame_psnr, frame_seconds), (sequence_psnr, sequence_seconds) = row
+    gain = sequence_psnr - frame_psnr
+    cells = f"{frame_psnr:.2f}", f"{sequence_psnr:.2f}", f"{gain:+.2f}"
+    table.print(name, *cells, f"{frame_seconds:.2f}", f"{sequence_seconds:.2f}")
 
 
 if __name__ == "__main__":

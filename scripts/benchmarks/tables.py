@@ -1,4 +1,4 @@
-"""What benchmarks share: options, data, one timer, and tables that are kept as JSON."""
+"""Options, data folder, timer, Markdown tables and JSON files of all benchmarks."""
 
 import argparse
 import json
@@ -15,13 +15,13 @@ Call = Callable[[], Any]
 
 
 class Parser(argparse.ArgumentParser):
-    """Options of a benchmark: `--threads` takes effect when they are read, `--json` is a file."""
+    """Parser of the options of a benchmark, among them `--threads` and `--json`."""
 
     def __init__(self, text: str | None, threads: int = 2) -> None:
         form = argparse.RawDescriptionHelpFormatter
         super().__init__(description=text, formatter_class=form)
-        self.add_argument("--threads", type=int, default=threads, help="of torch on the CPU")
-        self.add_argument("--json", type=Path, metavar="FILE", help="write what is measured there")
+        self.add_argument("--threads", type=int, default=threads, help="threads of torch")
+        self.add_argument("--json", type=Path, metavar="FILE", help="write the results to a file")
 
     def parse_args(self, *arguments: Any) -> Any:  # type: ignore[override]
         """Read the options, and set the number of threads."""
@@ -41,30 +41,30 @@ def data_folder(name: str = "") -> Path:
 
 def time_calls(calls: Mapping[str, Call], seconds: float = 1.0) -> dict[str, float]:
     """Return the median milliseconds of each call, which is repeated for so many seconds."""
-    return {
-        name: 1e3
-        * Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
-        .blocked_autorange(min_run_time=seconds)
-        .median
-        for name, call in calls.items()
-    }
+    times = {}
+    for name, call in calls.items():
+        # The median, which a busy moment of the machine does not change, and torch's timer, which
+        # waits for the device. It would set one thread by default.
+        timer = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
+        times[name] = 1e3 * timer.blocked_autorange(min_run_time=seconds).median
+    return times
 
 
 class Table:
-    """A table in Markdown, of which every row is printed as soon as it is measured."""
+    """A table in Markdown that prints every row at once, as measurements take long."""
 
     def __init__(self, *columns: str) -> None:
         self.print(*columns)
         self.print(*("---" for _ in columns))
 
     def print(self, *cells: object) -> None:
-        """Print a row: numbers with three digits."""
-        shown = (f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in cells)
-        print(f"| {' | '.join(shown)} |", flush=True)
+        """Print a row; floats have three digits."""
+        texts = (f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in cells)
+        print(f"| {' | '.join(texts)} |", flush=True)
 
 
 def write_json(file: Path | None, name: str, figures: Any) -> None:
-    """Write what was measured under a name, as scripts/docs/figures.py takes it over."""
+    """Write results under a name, in the form that scripts/docs/figures.py reads."""
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps({name: figures}, indent=1) + "\n", encoding="utf-8")

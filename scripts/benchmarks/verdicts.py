@@ -1,12 +1,13 @@
-"""How often right and wrong cameras are warned of, drawn by two independent generators.
+"""Measure how often the camera check warns of right and of wrong random cameras.
 
     python -m scripts.benchmarks.verdicts --draws 24
     python -m scripts.benchmarks.verdicts --draws 24 --seed 100 --say    # and each false warning
 
-`lab` has frames of cameras by `lab.py` with the true offsets. `optics` has those by `optics.py`,
-with offsets that fit the middle of the mask and the mask as its user has it: half of these masks
-lie more than half a pixel off, and `shift` is then a true warning. So a right camera counts as
-warned of where anything else is said of its mask, step, curve, direction or detector.
+The cameras are those of two independent generators. `lab` has cameras of `lab.py` with the true
+offsets. `optics` has cameras of `optics.py` with the offsets in the middle of the mask, and the
+mask as its user has it: half of these masks are shifted by more than half a pixel, and a warning
+`shift` is then true. So a warning of a right camera counts as false if it is about mask, step,
+curve, direction or detector, and not if it is about the shift.
 """
 
 import time
@@ -19,58 +20,65 @@ from torch import Tensor
 
 from cassi.calibration import check_camera
 from cassi.systems import SDCassi
-from scripts.benchmarks.drawn import GENERATORS
+from scripts.benchmarks.random_cameras import GENERATORS
 from scripts.benchmarks.tables import Parser, Table
 
-STEPS = (0.9, 0.95, 1.05, 1.1)
+STEP_FACTORS = (0.9, 0.95, 1.05, 1.1)
 GEOMETRY = {"mask", "step", "curve", "direction", "detector"}
 
 
-def cameras(right: SDCassi) -> Iterator[tuple[str, SDCassi]]:
-    """Yield the camera, and others that are wrong in one way each."""
-    offsets = torch.tensor(right.offsets, dtype=torch.float64)
+def make_cameras(camera: SDCassi) -> Iterator[tuple[str, SDCassi]]:
+    """Yield the name of an error and a camera with it, first the right camera."""
+    offsets = torch.tensor(camera.offsets, dtype=torch.float64)
     middle = (offsets[0] + offsets[-1]) / 2
-    across = -3 - right.axis
+    cross_axis = -3 - camera.axis
 
-    def like(mask: Tensor = right.mask, places: Tensor = offsets) -> SDCassi:
+    def change(mask: Tensor = camera.mask, offsets: Tensor = offsets) -> SDCassi:
         return SDCassi(
-            mask, right.bands, axis=right.axis, offsets=places.tolist(), detector=right.detector
+            mask,
+            camera.bands,
+            axis=camera.axis,
+            offsets=offsets.tolist(),
+            detector=camera.detector,
         )
 
-    yield "right", right
-    yield "mirrored", like(right.mask.flip(right.axis))
-    yield "upside down", like(right.mask.flip(across))
-    yield "2 px across", like(right.mask.roll(2, across))
-    yield "2 px along", like(places=offsets + 2)
-    for factor in STEPS:
-        yield f"step × {factor}", like(places=middle + factor * (offsets - middle))
+    yield "right", camera
+    yield "mirrored", change(camera.mask.flip(camera.axis))
+    yield "upside down", change(camera.mask.flip(cross_axis))
+    yield "2 px across", change(camera.mask.roll(2, cross_axis))
+    yield "2 px along", change(offsets=offsets + 2)
+    for factor in STEP_FACTORS:
+        yield f"step × {factor}", change(offsets=middle + factor * (offsets - middle))
 
 
 def main() -> None:
     """Print a table for each generator."""
     parser = Parser(__doc__, threads=1)
     parser.add_argument("--draws", type=int, default=24, help="cameras of each generator")
-    parser.add_argument("--seed", type=int, default=0, help="of the first")
-    parser.add_argument("--say", action="store_true", help="print what is said of right cameras")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first camera")
+    parser.add_argument("--say", action="store_true", help="print the warnings of right cameras")
     arguments = parser.parse_args()
     seeds = range(arguments.seed, arguments.seed + arguments.draws)
     for generator, draw in GENERATORS.items():
-        warned, kinds, seconds = Counter[str](), dict[str, Counter[str]](), []
+        n_warned, topics, seconds = Counter[str](), dict[str, Counter[str]](), []
         for seed in seeds:
-            drawn = draw(seed)
-            for name, camera in cameras(drawn.right):
+            capture = draw(seed)
+            for name, camera in make_cameras(capture.true_camera):
                 start = time.process_time()
-                found = check_camera(drawn.y, drawn.system(camera))
+                check = check_camera(capture.y, capture.system(camera))
                 seconds.append(time.process_time() - start)
-                about = {each.about for each in found.warnings} & (GEOMETRY | {"shift"})
-                warned[name] += bool(about & GEOMETRY if name == "right" else about)
-                kinds.setdefault(name, Counter()).update(about)
-                if arguments.say and name == "right" and about:
-                    print(f"{generator} {seed}: {found.lines()}", flush=True)
+                camera_topics = {warning.about for warning in check.warnings}
+                camera_topics &= GEOMETRY | {"shift"}
+                # The user's mask may really be shifted, so that warning is no false one.
+                counted_topics = GEOMETRY if name == "right" else GEOMETRY | {"shift"}
+                n_warned[name] += bool(camera_topics & counted_topics)
+                topics.setdefault(name, Counter()).update(camera_topics)
+                if arguments.say and name == "right" and camera_topics:
+                    print(f"{generator} {seed}: {check.lines()}", flush=True)
         table = Table(f"{generator}: camera", "warned", "by")
-        for name, said in kinds.items():
-            by = ", ".join(f"{kind} {many}" for kind, many in sorted(said.items()))
-            table.print(name, f"{warned[name]} of {len(seeds)}", by)
+        for name, counts in topics.items():
+            by = ", ".join(f"{topic} {count}" for topic, count in sorted(counts.items()))
+            table.print(name, f"{n_warned[name]} of {len(seeds)}", by)
         print(f"CPU seconds: {median(seconds):.2f}, at most {max(seconds):.2f}\n", flush=True)
 
 

@@ -1,11 +1,11 @@
-"""Video snapshots of the benchmark that papers use.
+"""Measure PSNR and time of methods on the video snapshots that papers use as a benchmark.
 
     python -m scripts.benchmarks.video
     python -m scripts.benchmarks.video --methods gap_tv auto --threads 1
     python -m scripts.benchmarks.video --json runs/video.json
 
 Reads kobe, traffic and runner (256 × 256, 8 frames in one) below ``$CASSI_DATA/cacti``. Prints PSNR
-(dB, peak 1, cube cut to [0, 1], mean over frames) and seconds of each method, as Markdown.
+(dB, peak 1, cube clipped to [0, 1], mean over frames) and seconds of each method, as Markdown.
 """
 
 import json
@@ -32,8 +32,7 @@ def read(folder: Path, name: str) -> tuple[torch.Tensor, torch.Tensor, torch.Ten
     truth = np.load(folder / f"{name}_ground_truth.npz")["x"]
     with np.load(folder / f"{name}_snapshot.npz") as file:
         y, masks = file["y"], file["masks"]
-    as_tensor = (torch.from_numpy(value.astype(np.float32)) for value in (truth, y, masks))
-    x, y, masks = as_tensor
+    x, y, masks = (torch.from_numpy(value.astype(np.float32)) for value in (truth, y, masks))
     return x[None], y[None, None], masks
 
 
@@ -45,7 +44,7 @@ def main() -> None:
     folder = data_folder("cacti")
     names = sorted(path.stem for path in folder.glob("sample*.json"))
     scenes = [json.loads((folder / f"{name}.json").read_text())["scene_id"] for name in names]
-    table, found = Table("method", *scenes, "mean"), {}
+    table, scores = Table("method", *scenes, "mean"), {}
     for method in options.methods:
         cells, values = [], []
         for name in names:
@@ -58,8 +57,8 @@ def main() -> None:
             values.append(float(-10 * error.log10().mean()))
             cells.append(f"{values[-1]:.2f} ({seconds:.1f} s)")
         table.print(method, *cells, f"{sum(values) / len(values):.2f}")
-        found[method] = dict(zip(scenes, (round(value, 2) for value in values), strict=True))
-    write_json(options.json, "videos", found)
+        scores[method] = dict(zip(scenes, (round(value, 2) for value in values), strict=True))
+    write_json(options.json, "videos", scores)
 
 
 if __name__ == "__main__":

@@ -3,13 +3,13 @@
     python -m scripts.checks.commands                       # all: half an hour
     python -m scripts.checks.commands README.md docs/guides/sensor.md
     python -m scripts.checks.commands Makefile              # a quarter of an hour on one core
-    python -m scripts.checks.commands --list                # what would be run, and what not
+    python -m scripts.checks.commands --list                # run nothing, print the commands
 
-The commands are those of shell blocks. They run in an empty folder with small files under the names
-that the pages use, shortened by the overrides of `SHORTER`; the lines show them as they are
-written. What needs the data sets of the literature looks for them in $CASSI_DATA. Prints a line a
-command: ok, failed, or skipped and why; the exit status is 1 where one failed. It takes too long to
-be a part of `make release-check`: run it before a release.
+The commands are those of shell blocks. They run in a folder with small files under the names that
+the pages use, and are shortened by the overrides of `SHORTENING_OPTIONS`; the output shows them as
+the pages have them. Data sets of the literature are looked for in $CASSI_DATA. Prints a line per
+command: ok, failed, or skipped with the reason; the exit status is 1 if one failed. It takes too
+long to be a part of `make release-check`: run it before a release.
 """
 
 import argparse
@@ -37,13 +37,14 @@ ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^ *```(\w*)")
 SHELLS = ("", "bash", "sh")
 STARTS = re.compile(r"(?:[A-Z_]+=\S* )*(cassi-\w+|python|make|pip|srun|git|cp|mkdir|\.)\s")
-LIMIT = 1200  # seconds
+LIMIT_SECONDS = 1200
 
-DATA = re.compile(r"cave_test|kaist|tsa_real|CASSI_DATA|data=cave|recipe=")
-NEEDED = ("cave_test", "cave_train", "kaist_meas", "tsa", "tsa_real")
+# Commands that need the data sets, and the folders that must be there for them.
+NEEDS_DATA = re.compile(r"cave_test|kaist|tsa_real|CASSI_DATA|data=cave|recipe=")
+DATA_FOLDERS = ("cave_test", "cave_train", "kaist_meas", "tsa", "tsa_real")
 
-# What is left out, and why; the first pattern that is found in a command counts.
-SKIPPED = {
+# Patterns of commands that are not run, with the reason. The first pattern that matches counts.
+SKIP_REASONS = {
     r"^make release": "needs a tree without changes and a dated version",
     r"^pip |^git |^cp |^mkdir |^\. ": "installs or downloads",
     r"^make (install|demo)": "sets the environment up that this runs in",
@@ -54,8 +55,9 @@ SKIPPED = {
     r"outputs/calibrate.*tsa_real": "needs the calibration of that camera",
     r"data=kaist ": "needs cubes that are not ours to give",
 }
-# What a page leaves to the reader, or takes long by itself, and what stands there instead.
-FILLED = {
+# Patterns that are replaced in every command: what a page leaves to the reader, and what takes too
+# long.
+REPLACEMENTS = {
     r"^python": sys.executable,
     r"=\[METHODS\]": "=[gap_tv]",
     r"outputs/calibrate/…/": "calibrated/",
@@ -71,10 +73,11 @@ FILLED = {
     r"--count 10000": "--count 300",
     r"trainer\.max_steps=20": "",
 }
-# Where the pattern is found, these overrides are appended: a few iterations of little.
+# Options that are appended to commands with the pattern, so that they take few iterations and
+# little data.
 TRAIN = "trainer.max_steps=2 trainer.enable_progress_bar=false data.batch_size=2"
 PYTEST = "PYTEST='pytest -q tests/metrics'"
-SHORTER = {
+SHORTENING_OPTIONS = {
     r"cassi[-.](apps.)?reconstruct(?!.*model=)": "solver.iterations=2",
     r"cassi[-.](apps.)?reconstruct": "output.progress=false",
     r"evaluate": "progress=false figures=false",
@@ -96,43 +99,45 @@ SHORTER = {
 
 def commands_in(page: Path) -> Iterator[str]:
     """Yield the commands of the shell blocks of a page, each as one line without comment."""
-    language: str | None = None  # of the block that a line is in
-    begun = ""
+    language: str | None = None  # of the block that contains the line; None outside of blocks
+    command = ""
     for line in page.read_text(encoding="utf-8").splitlines():
         if (fence := BLOCK.match(line)) is not None:
             language = fence[1] if language is None else None
         elif language in SHELLS:
-            begun += line.strip()
-            if begun.endswith("\\"):
-                begun = begun[:-1]
+            command += line.strip()
+            if command.endswith("\\"):
+                command = command[:-1]
                 continue
-            if STARTS.match(begun + " "):
-                yield re.sub(r"\s{2,}#\s.*$", "", begun)
-            begun = ""
+            if STARTS.match(command + " "):
+                yield re.sub(r"\s{2,}#\s.*$", "", command)
+            command = ""
 
 
-RUNNERS = ("clean", "commands", "release-check", "test-all")
+# These targets would start this check again, or delete its files.
+OMITTED_TARGETS = ("clean", "commands", "release-check", "test-all")
 
 
 def targets_of_makefile() -> list[str]:
-    """Return `make TARGET` for every target, but for those that would start this or undo it."""
-    found = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    names = found[1].split() if found else []
-    return [f"make {name}" for name in names if name not in RUNNERS]
+    """Return `make TARGET` for every target of the Makefile but `OMITTED_TARGETS`."""
+    match = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    names = match[1].split() if match else []
+    return [f"make {name}" for name in names if name not in OMITTED_TARGETS]
 
 
 def shorten(command: str) -> str:
-    """Return a command as it is run here."""
-    short = command
-    for pattern, replacement in FILLED.items():
-        short = re.sub(pattern, replacement, short)
-    return " ".join([short, *(more for p, more in SHORTER.items() if re.search(p, command))])
+    """Return a command of a page as it is run here."""
+    words = command
+    for pattern, replacement in REPLACEMENTS.items():
+        words = re.sub(pattern, replacement, words)
+    options = [text for p, text in SHORTENING_OPTIONS.items() if re.search(p, command)]
+    return " ".join([words, *options])
 
 
 def write_files(folder: Path) -> None:
-    """Write what the pages name: a camera of 64 x 64 pixels and 28 bands, and what it measured."""
-    loaded = load_cube(bundled_path("scene.tif"))
-    scene, wavelengths = loaded.data, list(loaded.wavelengths or ())
+    """Write the files that pages name: a camera of 64 x 64 pixels and 28 bands, and snapshots."""
+    scene_file = load_cube(bundled_path("scene.tif"))
+    scene, wavelengths = scene_file.data, list(scene_file.wavelengths or ())
     mask = cassi.read_mask(bundled_path("mask.tif"))[..., :64, :64].contiguous()
     system = cassi.SDCassi(mask, bands=28, step=2)
     cubes = [scene[..., 60 * k : 60 * k + 64, 60 * k : 60 * k + 64] for k in range(3)]
@@ -164,14 +169,14 @@ def write_files(folder: Path) -> None:
         savemat(folder / f"cubes/{name}.mat", {"cube": pixels})
         savemat(folder / f"captures/{name}.mat", {"y": frame, "mask": plane})
         savemat(folder / f"masks/{name}.mat", {"mask": plane})
-        place = "validation" if name == "0005" else "train"
-        known = {"cube": pixels, "wavelengths": wavelengths}
-        savemat(folder / f"scenes/{place}/{name}.mat", known)
+        split = "validation" if name == "0005" else "train"
+        variables = {"cube": pixels, "wavelengths": wavelengths}
+        savemat(folder / f"scenes/{split}/{name}.mat", variables)
     write_toolbox(folder / "MST" / "datasets", cubes)
     # The camera of the pages on snapshots and cameras: 96 x 120, 15 bands, step -1.
-    wide = cassi.SDCassi((torch.rand(96, 120) > 0.5).float(), bands=15, step=-1)
-    np.save(folder / "calibration/mask.npy", wide.mask.squeeze().numpy())
-    np.save(folder / "snapshots/0001.npy", wide(scene[:, :15, :96, :120])[0, 0].numpy())
+    camera = cassi.SDCassi((torch.rand(96, 120) > 0.5).float(), bands=15, step=-1)
+    np.save(folder / "calibration/mask.npy", camera.mask.squeeze().numpy())
+    np.save(folder / "snapshots/0001.npy", camera(scene[:, :15, :96, :120])[0, 0].numpy())
     text = (ROOT / "docs/guides/snapshot.md").read_text().partition("```yaml\n")[2]
     (folder / "mine/my_camera.yaml").write_text(text.partition("```")[0])
 
@@ -190,27 +195,29 @@ def write_toolbox(root: Path, cubes: list[torch.Tensor]) -> None:
 
 
 def run(command: str, folder: Path, data: Path) -> tuple[str, str]:
-    """Run a command as it is; return ok or failed, and its last words."""
+    """Run a command; return "ok" or "failed", and the last line of a failed one."""
     at_root = re.match(r"make |\S*python\S* -m scripts\.", command)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = os.environ | {"CASSI_DATA": str(data), "PATH": path}
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             ["bash", "-c", command],
             cwd=ROOT if at_root else folder,
             env=environment,
             capture_output=True,
             text=True,
-            timeout=LIMIT,
+            timeout=LIMIT_SECONDS,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return "failed", f"longer than {LIMIT} s"
-    words = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:] or [""]
-    return ("failed", f"status {done.returncode}: {words[0]}") if done.returncode else ("ok", "")
+        return "failed", f"longer than {LIMIT_SECONDS} s"
+    if process.returncode == 0:
+        return "ok", ""
+    lines = (process.stderr.strip() or process.stdout.strip()).splitlines()
+    return "failed", f"status {process.returncode}: {lines[-1] if lines else ''}"
 
 
-# Other pages lead to what these two make.
+# These run first, because commands of other pages read their results.
 FIRST = (
     "cassi-train model=gap_net model.stages=1 hydra.run.dir=runs/first",
     "cassi-calibrate measurement=snapshot.mat mask=mask.mat hydra.run.dir=calibrated",
@@ -218,7 +225,7 @@ FIRST = (
 
 
 def main() -> int:
-    """Run what was asked for; return the exit status."""
+    """Run the commands of the pages; return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("pages", nargs="*", help="pages, or Makefile; default: all")
     parser.add_argument("--list", action="store_true", help="run nothing")
@@ -227,28 +234,31 @@ def main() -> int:
     pages = [ROOT / "README.md", ROOT / "Makefile", *sorted((ROOT / "docs").rglob("*.md"))]
     if options.pages:
         pages = [(Path.cwd() / page).resolve() for page in options.pages]
-    found: dict[str, str] = {}  # command: where it is first
+    page_of: dict[str, str] = {}  # the first page of each command
     for page in pages:
         name = str(page.relative_to(ROOT))
         commands = targets_of_makefile() if name == "Makefile" else commands_in(page)
-        found |= {command: name for command in commands if command not in found}
+        page_of |= {command: name for command in commands if command not in page_of}
+    has_data = all((data / name).is_dir() for name in DATA_FOLDERS)
     results = Counter[str]()
     with tempfile.TemporaryDirectory(prefix="commands-") as folder:
         if not options.list:
             write_files(Path(folder))
-        for command in [*(() if options.list else FIRST), *found]:
-            why = next((w for p, w in SKIPPED.items() if re.search(p, command)), "")
-            if not why and DATA.search(command) and not all((data / n).is_dir() for n in NEEDED):
-                why = f"needs the data sets, which are not in {data}"
-            begun = time.perf_counter()
-            if why or options.list:
-                result, words = ("skipped", why) if why else ("", shorten(command))
+        for command in [*(() if options.list else FIRST), *page_of]:
+            reason = next((text for p, text in SKIP_REASONS.items() if re.search(p, command)), "")
+            if not reason and NEEDS_DATA.search(command) and not has_data:
+                reason = f"needs the data sets, which are not in {data}"
+            start = time.perf_counter()
+            if reason:
+                result, words = "skipped", reason
+            elif options.list:
+                result, words = "", shorten(command)
             else:
                 result, words = run(shorten(command), Path(folder), data)
             results[result] += 1
-            seconds = f"{time.perf_counter() - begun:.0f}"
-            place = found.get(command, "first")
-            print(f"{result:8} {seconds:>4} s  {place}: {command[:110]}  {words}", flush=True)
+            seconds = f"{time.perf_counter() - start:.0f}"
+            page_name = page_of.get(command, "first")
+            print(f"{result:8} {seconds:>4} s  {page_name}: {command[:110]}  {words}", flush=True)
     print(", ".join(f"{count} {result}" for result, count in results.items()))
     return 1 if results["failed"] else 0
 

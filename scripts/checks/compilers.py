@@ -19,28 +19,32 @@ COMPILERS = ("clang++", "aarch64-linux-gnu-g++")
 
 
 def build(compiler: str) -> str:
-    """Return what came of it, in a word or with the compiler's errors."""
+    """Build with a compiler; return the outcome in a word, with the errors if it failed."""
     if shutil.which(compiler) is None:
         return "not installed, left out"
     folder = ROOT / "build" / "compilers" / compiler
     options = [f"-DCMAKE_CXX_COMPILER={compiler}", f"-DPython_EXECUTABLE={sys.executable}"]
-    if processor := compiler.partition("-linux-")[0] if "-linux-" in compiler else "":
+    # CMake cannot tell from the compiler that it builds for another processor.
+    if "-linux-" in compiler:
+        processor = compiler.partition("-linux-")[0]
         options += ["-DCMAKE_SYSTEM_NAME=Linux", f"-DCMAKE_SYSTEM_PROCESSOR={processor}"]
     for command in (["-S", str(ROOT), "-B", str(folder), *options], ["--build", str(folder), "-j"]):
         environment = os.environ | {"FORCE_CUDA": "0"}
-        run = ["cmake", *command]
-        done = subprocess.run(run, capture_output=True, text=True, env=environment, check=False)
-        if done.returncode:
-            return f"failed\n{(done.stdout + done.stderr)[-4000:]}"
+        words = ["cmake", *command]
+        process = subprocess.run(
+            words, capture_output=True, text=True, env=environment, check=False
+        )
+        if process.returncode:
+            return f"failed\n{(process.stdout + process.stderr)[-4000:]}"
     return f"built, {(folder / '_cpu.so').stat().st_size / 2**20:.1f} MiB"
 
 
 def main() -> int:
     """Print a line for each compiler."""
-    said = {compiler: build(compiler) for compiler in sys.argv[1:] or COMPILERS}
-    for compiler, text in said.items():
+    outcomes = {compiler: build(compiler) for compiler in sys.argv[1:] or COMPILERS}
+    for compiler, text in outcomes.items():
         print(f"{compiler}: {text}")
-    return int(any(text.startswith("failed") for text in said.values()))
+    return int(any(text.startswith("failed") for text in outcomes.values()))
 
 
 if __name__ == "__main__":

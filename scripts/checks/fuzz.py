@@ -1,16 +1,17 @@
-"""Try random calls of the operators, or damaged files: a right result, or one documented error.
+"""Try random calls of the operators, or damaged files: each must give a right result or one error.
 
     python -m scripts.checks.fuzz ops --count 10000
     python -m scripts.checks.fuzz readers --seed 4711 --count 1
 
-`ops` calls all operators, as the public functions of `cassi.ops` and as `torch.ops.cassi.*`, which
-nothing checks before the compiled kernels do, with arguments of any size, layout, dtype and value.
-What fits is compared with the pure-torch reference in float64. `readers` damages a valid file of
-each kind that cassi reads, and reads it.
+`ops` calls all operators with arguments of any size, layout, dtype and value, as the public
+functions of `cassi.ops` and as `torch.ops.cassi.*`, where only the compiled kernels check them.
+Results of valid arguments are compared with the pure-torch reference in float64. `readers` damages
+a valid file of each kind that cassi reads, and reads it.
 
-A case depends on its seed alone; those of a run are SEED, SEED + 1, and so on. A crash, a hang, a
-wrong result, another error, one of several lines, or more memory than 512 MiB is a finding. Each is
-printed with its seed, its files are kept in OUT/SEED, and the status is 1 where there are any.
+A case depends on its seed alone; the seeds of a run are SEED, SEED + 1, and so on. Findings are a
+crash, a hang, a wrong result, an undocumented error, a message of several lines, and more memory
+than 512 MiB. Each is printed with its seed, its files are kept in OUT/SEED, and the exit status
+is 1.
 """
 
 import argparse
@@ -62,19 +63,27 @@ from cassi.priors.weights import read_file
 from cassi.systems import Curve
 
 Random = np.random.Generator
-MEMORY = 512 << 20  # by which a case may grow, bytes
-ADDRESSES = 16 << 30  # of the process, bytes
-SECONDS = 5  # of processor time, of a case
-SILENCE = 60  # seconds until a case is ended that takes no processor time
+MAX_MEMORY_GROWTH = 512 << 20  # bytes, for one case
+MAX_ADDRESS_SPACE = 16 << 30  # bytes, for the process
+MAX_CPU_SECONDS = 5  # for one case
+# A case that waits uses no CPU time, so it is ended after so many seconds without a report.
+MAX_SILENT_SECONDS = 60
 
 
 class Case(NamedTuple):
-    """Something to try."""
+    """A call or a file to try.
+
+    Attributes:
+        text: description of the case.
+        run: raises AssertionError if the result is wrong.
+        is_documented: tells whether `run` may raise an error.
+        folder: folder of its files, removed unless there is a finding.
+    """
 
     text: str
-    run: Callable[[], object]  # an AssertionError says that the result is wrong
-    is_documented: Callable[[Exception], bool]  # whether `run` may raise it
-    folder: Path | None = None  # of its files, removed unless there is a finding
+    run: Callable[[], object]
+    is_documented: Callable[[Exception], bool]
+    folder: Path | None = None
 
 
 class Report(NamedTuple):
@@ -87,15 +96,16 @@ class Report(NamedTuple):
 
 
 Draw = Callable[[int], Case]
-RIGHT = ("accepted", "refused")
+GOOD_OUTCOMES = ("accepted", "refused")
 
 
 def judge(case: Case) -> tuple[str, str]:
     """Run a case, and return its outcome and a message."""
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak is what is used now
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # Writing 5 resets the peak of the memory to what is in use now.
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    memory_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     outcome, message = "accepted", ""
-    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    signal.setitimer(signal.ITIMER_PROF, MAX_CPU_SECONDS)
     try:
         case.run()
     except AssertionError as error:
@@ -106,32 +116,37 @@ def judge(case: Case) -> tuple[str, str]:
             outcome = "wrong error"
             traceback.print_exc()
     signal.setitimer(signal.ITIMER_PROF, 0)
-    growth = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-    if growth > MEMORY and outcome in RIGHT:
+    growth = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory_before)
+    if growth > MAX_MEMORY_GROWTH and outcome in GOOD_OUTCOMES:
         return "memory", f"{growth >> 20} MiB; {message}"
     return outcome, message
 
 
 def work(draw: Draw, seeds: range, reports: Connection) -> None:
-    """Be a child: report each case as a crash before it runs, and how it ended behind it."""
-    if "libasan" not in os.environ.get("LD_PRELOAD", ""):  # whose shadow memory is all addresses
-        resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, resource.RLIM_INFINITY))
+    """Run cases in a child process: report each as a crash before it runs, and its outcome after.
+
+    So the last report of a child that dies is the case that it died of.
+    """
+    # The shadow memory of the address sanitizer takes all addresses.
+    if "libasan" not in os.environ.get("LD_PRELOAD", ""):
+        resource.setrlimit(resource.RLIMIT_AS, (MAX_ADDRESS_SPACE, resource.RLIM_INFINITY))
     warnings.simplefilter("ignore")
     torch.set_num_threads(2)
-    faulthandler.register(signal.SIGPROF, chain=True)  # prints where it hangs, then ends the child
+    # When the CPU time is over, print the stack of a case that hangs, and then end the child.
+    faulthandler.register(signal.SIGPROF, chain=True)
     for seed in seeds:
         case = draw(seed)
         reports.send(Report(seed, case.text, "crash"))
         report = Report(seed, case.text, *judge(case))
-        if case.folder is not None and report.outcome in RIGHT:
+        if case.folder is not None and report.outcome in GOOD_OUTCOMES:
             shutil.rmtree(case.folder)
         reports.send(report)
 
 
 def try_all(draw: Draw, seeds: range) -> Iterator[Report]:
-    """Run all cases in a fork, and those behind a case that ends it in another.
+    """Run all cases in a fork; if a case ends it, run the cases after that one in another fork.
 
-    The parent computes nothing: threads of its libraries would not be there in a fork.
+    The parent computes nothing: its libraries would start threads, which a fork does not have.
     """
     forks = multiprocessing.get_context("fork")
     while seeds:
@@ -140,8 +155,9 @@ def try_all(draw: Draw, seeds: range) -> Iterator[Report]:
         child.start()
         sender.close()
         last: Report | None = None
-        with suppress(EOFError):  # the child has ended
-            while receiver.poll(SILENCE):
+        # EOFError: the child has ended.
+        with suppress(EOFError):
+            while receiver.poll(MAX_SILENT_SECONDS):
                 last = receiver.recv()
                 if last.outcome != "crash":
                     yield last
@@ -155,12 +171,13 @@ def try_all(draw: Draw, seeds: range) -> Iterator[Report]:
         seeds = range(last.seed + 1, seeds.stop)
 
 
-# Random calls of the operators.
+# Random calls of the operators: draw_operator makes a case of a seed.
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 INTEGERS = (0, -1, 1, 2, 3, -7, 1000, *(s * (1 << b) for b in (31, 40, 62) for s in (1, -1)))
 PUBLIC = [name for name in ops.__all__ if name not in ("assert_memory_format", "backend")]
 FLAGS = ("channels_last", "per_sample", "per_band", "need_mask", "need_rho", "rectify")
+# Arguments by their shape: OPERATOR.ARGUMENT where a name means something else for one of them.
 SHAPES = {
     "BCHW": "x v grad image",
     "BKHD": "y r",
@@ -179,7 +196,6 @@ SHAPES = {
     "RC33": "convolve3x3.weight",
     "R": "bias",
 }
-"""Arguments by their shape: OPERATOR.ARGUMENT where a name means something else for one of them."""
 
 
 @dataclass
@@ -187,9 +203,9 @@ class Call:
     """One call of an operator."""
 
     name: str
-    public: bool  # a function of cassi.ops, not an operator below them
-    args: dict[str, Any]  # in order
-    fits: bool  # they fit each other, have bands, and hold finite numbers
+    public: bool  # a function of cassi.ops; else the operator of torch below it
+    args: dict[str, Any]  # in the order of the parameters
+    fits: bool  # whether the arguments fit each other, have bands, and hold finite numbers
 
     def run(self, *args: Any) -> Any:
         """Call the operator with these arguments in place of its own."""
@@ -198,7 +214,7 @@ class Call:
         return getattr(kernels, self.name)(*args)
 
     def is_documented(self, error: Exception) -> bool:
-        """Whether it may raise this; the layers below the public functions have torch's errors."""
+        """Tell whether the call may raise this error; operators of torch may also raise torch's."""
         kinds: tuple[type[Exception], ...] = (ValueError, TypeError, MemoryError)
         kinds += () if self.public else (RuntimeError, IndexError)
         return isinstance(error, kinds) or "allocate memory" in str(error)
@@ -219,17 +235,17 @@ def draw_operator(seed: int) -> Case:
 
 
 def draw_call(random: Random) -> Call:
-    """Draw a call: half of them fit, the others have been spoiled in one or two ways."""
+    """Draw a call. Half of them have valid arguments, the others one or two spoiled ones."""
     public = random.random() < 0.3
     name = _choose(random, PUBLIC if public else list(SCHEMAS))
     function = getattr(ops, name) if public else REFERENCES[name]
-    wanted = list(inspect.signature(function).parameters)
+    parameters = list(inspect.signature(function).parameters)
     torch.manual_seed(int(random.integers(1 << 62)))
-    args = draw_arguments(random, wanted, name, public)
+    args = draw_arguments(random, parameters, name, public)
     call = Call(name, public, args, args.get("bands") != 0 and len(args.get("offsets", [0])) > 0)
     for _ in range(_choose(random, (0, 0, 1, 2))):
         call.fits = False
-        argument = _choose(random, wanted)
+        argument = _choose(random, parameters)
         args[argument] = spoil(random, argument, args[argument])
     return call
 
@@ -239,28 +255,37 @@ def _choose(random: Random, values: Any) -> Any:
 
 
 def _draw_size(random: Random, largest: int) -> int:
-    """Often 1, often near the length of a vector, sometimes nothing."""
-    near = _choose(random, (4, 8, 16, 32, 64)) + int(random.integers(-1, 2))
-    sizes = (0, 1, min(near, largest), int(random.integers(1, largest + 1)))
+    """Draw a size: often 1, often near the length of a vector register, sometimes 0."""
+    vector_length = _choose(random, (4, 8, 16, 32, 64)) + int(random.integers(-1, 2))
+    sizes = (0, 1, min(vector_length, largest), int(random.integers(1, largest + 1)))
     return sizes[int(random.choice(4, p=(0.02, 0.18, 0.2, 0.6)))]
 
 
-def draw_arguments(random: Random, wanted: list[str], name: str, public: bool) -> dict[str, Any]:
+def draw_arguments(
+    random: Random, parameters: list[str], name: str, public: bool
+) -> dict[str, Any]:
     """Draw arguments that fit each other."""
     batch, bands, height, width = (_draw_size(random, largest) for largest in (3, 9, 12, 70))
     shots = 1 if name == "ratio_inverse" else _choose(random, (1, 1, 2, 3, 5))
-    samples, coded = _choose(random, (batch, 1)), _choose(random, (bands, 1))
+    samples, mask_bands = _choose(random, (batch, 1)), _choose(random, (bands, 1))
     step, couplings = int(random.integers(-5, 6)), int(random.integers(1, 4))
     taps = _choose(random, (1, 2, 2, 3, 7))
-    after = "after" in wanted and width > 0 and random.random() < 0.5
+    extends_mask = "after" in parameters and width > 0 and random.random() < 0.5
     detector = _reference.detector_width(width, bands, step) if bands and width else 1
-    if "taps" in wanted or name == "band_solve":
+    if "taps" in parameters or name == "band_solve":
         detector = max(1, detector + int(random.integers(-3, 4)))
-    short, long = sorted((_draw_size(random, 40), _draw_size(random, 60)))
-    rank, columns = short + 1, width + after * (taps - 1)
+    kernel_length, signal_length = sorted((_draw_size(random, 40), _draw_size(random, 60)))
+    rank, columns = kernel_length + 1, width + extends_mask * (taps - 1)
     sizes = {"B": batch, "C": bands, "H": height, "W": width, "K": shots, "D": detector}
-    sizes |= {"S": samples, "T": taps, "N": short, "L": long, "R": rank, "P": 7 * batch}
-    sizes |= {"M": coded, "X": columns} | {str(size): size for size in range(10)}
+    sizes |= {
+        "S": samples,
+        "T": taps,
+        "N": kernel_length,
+        "L": signal_length,
+        "R": rank,
+        "P": 7 * batch,
+    }
+    sizes |= {"M": mask_bands, "X": columns} | {str(size): size for size in range(10)}
     dtype = _choose(random, (torch.float32, torch.float32, *FLOATS))
 
     def rand(shape: str, of: torch.dtype = dtype) -> Tensor:
@@ -307,51 +332,53 @@ def draw_arguments(random: Random, wanted: list[str], name: str, public: bool) -
     }
     shapes = {argument: shape for shape, names in SHAPES.items() for argument in names.split()}
     args: dict[str, Any] = {"bands": bands, "width": width, "detector": detector}
-    args |= {"mask": mask, "step": step, "after": after}
-    for argument in wanted:
+    args |= {"mask": mask, "step": step, "after": extends_mask}
+    for argument in parameters:
         if argument in values:
             args[argument] = values[argument]()
         elif argument in ("dual", "residual") and random.random() < 0.3:
             args[argument] = None
         elif argument not in args:
             args[argument] = rand(shapes.get(f"{name}.{argument}") or shapes[argument])
-    return {argument: args[argument] for argument in wanted}
+    return {argument: args[argument] for argument in parameters}
 
 
 def _change_layout(random: Random, value: Tensor) -> Tensor:
-    """Lay the numbers out in another way, or share those of the first sample."""
-    how = int(random.integers(6))
-    if how == 0:
+    """Change the strides of a tensor in half of all cases: permuted, with gaps, or expanded."""
+    layout = int(random.integers(6))
+    if layout == 0:
         order = random.permutation(value.ndim)
         return value.permute(*order).contiguous().permute(*np.argsort(order))
-    if how == 1:
+    if layout == 1:
         return torch.stack((value, value + 1), -1)[..., 0]
-    if how == 2 and len(value):
+    if layout == 2 and len(value):
         return value[:1].expand_as(value)
     return value
 
 
 def spoil(random: Random, name: str, value: Any) -> Any:
-    """Change an argument so that it does not fit, or hardly."""
+    """Change an argument so that it does not fit, or is at the limit of what fits."""
     if isinstance(value, bool):
         return not value
-    if isinstance(value, int):  # a million iterations are not wrong, but slow
+    # A million iterations are valid, but slow.
+    if isinstance(value, int):
         return min(_choose(random, INTEGERS), 40 if name == "iterations" else 1 << 62)
     if not isinstance(value, Tensor):
         return _choose(random, (None, -1, "x", torch.ones(2)))
     enormous = max(value.numel(), *value.shape, 0, 0) > 1 << 24
     if enormous or not _is_strided(value) or not value.ndim:
-        return value  # spoiled already; what follows needs the elements
+        return value  # spoiled already; the changes below need the elements
     dim, dtype = int(random.integers(value.ndim)), value.dtype
     size = value.shape[dim]
     first = value.narrow(dim, 0, min(1, size))
-    further = list(value.shape)
-    further[dim] = 1 << _choose(random, (31, 33, 40, 50))
-    countable = size > 0 and first.numel() * further[dim] < 1 << 62
+    # A shape of so many elements that 32-bit indices overflow; expanded, it needs no memory.
+    huge_shape = list(value.shape)
+    huge_shape[dim] = 1 << _choose(random, (31, 33, 40, 50))
+    countable = size > 0 and first.numel() * huge_shape[dim] < 1 << 62
     numbers: tuple[float, ...] = (float("nan"), float("inf"), 1e300, -1e38, 1e-40, -0.0)
     if not dtype.is_floating_point:
         numbers = (-(1 << 63), (1 << 63) - 1, 1 << 31, -1)
-    other = torch.tensor(_choose(random, numbers)).to(dtype)  # infinite beyond the dtype
+    extreme = torch.tensor(_choose(random, numbers)).to(dtype)  # infinite beyond the dtype
     kinds = (torch.int32, torch.bool, torch.complex64, torch.int64, torch.uint8, *FLOATS)
     kind, strides = _choose(random, kinds), [int(random.integers(2)) for _ in value.shape]
     changes: tuple[Callable[[], Any], ...] = (
@@ -360,11 +387,12 @@ def spoil(random: Random, name: str, value: Any) -> Any:
         lambda: value.narrow(dim, 0, max(0, size - 1)),
         lambda: torch.cat([value, first], dim),
         lambda: value.transpose(0, dim),
-        lambda: first.expand(further) if countable else first,  # elements that need no memory
-        *[lambda: torch.where(torch.rand(value.shape) < 0.2, other, value)] * 5,
+        lambda: first.expand(huge_shape) if countable else first,
+        *[lambda: torch.where(torch.rand(value.shape) < 0.2, extreme, value)] * 5,
         *[lambda: value.to(kind)] * 3,
         lambda: torch.rand(sum(value.shape) + 1).to(dtype).as_strided(value.shape, strides),
-        lambda: torch.nn.functional.pad(value.flatten(), (1, 0))[1:].view(value.shape),  # shifted
+        # Not aligned in memory.
+        lambda: torch.nn.functional.pad(value.flatten(), (1, 0))[1:].view(value.shape),
         lambda: _choose(random, (None, 1.5, torch.ones(()))),
         lambda: value.to("meta"),
         lambda: value.to_sparse(),
@@ -377,7 +405,7 @@ def check_call(call: Call) -> None:
     """Make a call.
 
     Raises:
-        AssertionError: its arguments fit, and it is refused or its result is wrong.
+        AssertionError: if its arguments fit and it is refused, or its result is wrong.
     """
     tensors = [value for value in call.args.values() if isinstance(value, Tensor)]
     fits = call.fits and all(value.numel() for value in tensors) and call.args.get("width", 1) > 0
@@ -394,36 +422,41 @@ def check_call(call: Call) -> None:
 def compare(call: Call, results: tuple[Tensor, ...]) -> None:
     """Raise AssertionError unless the results are those of the reference.
 
-    The parity tests know the rounding error of each operator; here it is bounded for all alike,
-    well below what a wrong element differs by.
+    The tests of each operator know its rounding error. Here one bound holds for all operators; it
+    is well below the difference that a wrong element makes.
     """
-    # The dtype of a gram says which of its eigenvalues are rounding errors.
+    # A gram keeps its dtype: it decides which eigenvalues count as rounding errors.
     floats = {k: v for k, v in call.args.items() if isinstance(v, Tensor) and v.is_floating_point()}
     exact = call.args | {k: v.double() for k, v in floats.items() if k != "gram"}
     expected = _tuple(REFERENCES[call.name](*exact.values()))
     dtypes = (torch.float32, *(value.dtype for value in floats.values()))
     rounding = max(torch.finfo(dtype).eps for dtype in dtypes)
     largest = max(v[v.isfinite()].abs().max().item() for v in floats.values() if v.isfinite().any())
-    for result, wanted in zip(results, expected, strict=True):
-        assert result.shape == wanted.shape, f"shape {result.shape}, expected {wanted.shape}"
+    for result, expected_result in zip(results, expected, strict=True):
+        assert result.shape == expected_result.shape, (
+            f"shape {result.shape}, expected {expected_result.shape}"
+        )
         if not result.numel():
             continue
-        peak = wanted.abs().max().item()
-        allowed = 64 * rounding * _bound_condition(call) * max(largest, peak) + 1e-30
-        if allowed + peak > torch.finfo(result.dtype).max:
+        peak = expected_result.abs().max().item()
+        limit = 64 * rounding * _bound_condition(call) * max(largest, peak) + 1e-30
+        if limit + peak > torch.finfo(result.dtype).max:
             continue  # may overflow
-        worst = (result.double() - wanted.double()).abs().max().item()
-        assert worst <= allowed, f"differs by {worst:.3g}, allowed {allowed:.3g}"
+        error = (result.double() - expected_result.double()).abs().max().item()
+        assert error <= limit, f"differs by {error:.3g}, allowed {limit:.3g}"
 
 
 def _bound_condition(call: Call) -> float:
-    """Bound how much solving, a sum over patches or a convolution multiplies rounding errors."""
+    """Bound the factor by which an operator multiplies rounding errors."""
+    # A sum over patches has so many terms.
     if "groups" in call.args:
         return float(call.args["groups"][0].numel())
-    if call.name == "convolve3x3":  # sums, by transforms that enlarge errors
+    # The sums of a convolution are computed by transforms that enlarge errors.
+    if call.name == "convolve3x3":
         return 9.0 * max(1, call.args["weight"].shape[1])
     if "gram" not in call.args:
         return 1.0
+    # Solving multiplies them by the condition number of gram + rho.
     gram, rho = call.args["gram"], call.args["rho"].min().item()
     return float((1 + gram.shape[2] * gram.abs().max().item() / rho) ** 2)
 
@@ -495,11 +528,11 @@ def _read_config(path: Path) -> object:
 
 @cache
 def files() -> dict[str, tuple[Use, Use]]:
-    """Everything that cassi reads: how it is written and read, by the name of a file or folder."""
+    """Return how each file or folder that cassi reads is written and read, by its name."""
     import xarray
     from PIL import Image
 
-    labelled = xarray.DataArray(CUBE, dims=("wavelength", "y", "x"), name="cube")
+    data_array = xarray.DataArray(CUBE, dims=("wavelength", "y", "x"), name="cube")
     save_image = Image.fromarray(COUNTS[0]).save
     tiff = partial(tifffile.imwrite, data=COUNTS, photometric="minisblack")
     legacy = partial(_write_checkpoint, _use_new_zipfile_serialization=False)
@@ -509,7 +542,7 @@ def files() -> dict[str, tuple[Use, Use]]:
     }
     cubes |= {
         "a.npy": partial(np.save, arr=CUBE),
-        "classic.nc": partial(labelled.to_netcdf, engine="scipy"),
+        "classic.nc": partial(data_array.to_netcdf, engine="scipy"),
         "deflate.tif": partial(tiff, compression="zlib", predictor=True, rowsperstrip=4),
         "tiles.tif": partial(tiff, tile=(16, 16), bigtiff=True, byteorder=">"),
         "plain.mat": partial(savemat, mdict={"cube": CUBE, "axes": "CHW", "s": {"x": NM}}),
@@ -533,31 +566,32 @@ def files() -> dict[str, tuple[Use, Use]]:
     }
 
 
-def draw_file(valid: Path, out: Path, seed: int) -> Case:
+def draw_file(valid: Path, folder: Path, seed: int) -> Case:
     """Return a case that reads a damaged file: a copy, in `out`, of one that is made in `valid`."""
     random = np.random.default_rng(seed)
     name = list(files())[seed % len(files())]
     make, read = files()[name]
-    whole, damaged = valid / f"{os.getpid()}" / name, out.resolve() / f"{seed}"
-    if not whole.exists():
-        whole.mkdir(parents=True)
-        make(whole / name)
-        read(whole / name)  # imports what it needs, and must succeed
-    shutil.rmtree(damaged, ignore_errors=True)
-    shutil.copytree(whole, damaged)
-    file = _choose(random, sorted(path for path in damaged.rglob("*") if path.is_file()))
+    original, copy = valid / f"{os.getpid()}" / name, folder.resolve() / f"{seed}"
+    if not original.exists():
+        original.mkdir(parents=True)
+        make(original / name)
+        read(original / name)  # imports what it needs, and must succeed
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(original, copy)
+    file = _choose(random, sorted(path for path in copy.rglob("*") if path.is_file()))
     content = file.read_bytes()
     change = damage
-    if random.random() < 0.4:  # damage what a check sum protects
+    # Checksums would hide damage inside of an archive or a PNG from the code behind them.
+    if random.random() < 0.4:
         change = {b"PK": _damage_zip, b"\x89P": _damage_png}.get(content[:2], damage)
     file.write_bytes(change(random, content))
-    return Case(name, lambda: read(damaged / name), _is_one_line, damaged)
+    return Case(name, lambda: read(copy / name), _is_one_line, copy)
 
 
 def _is_one_line(error: Exception) -> bool:
-    """Whether a command would end in one line, not with a traceback, nor for lack of memory."""
-    known = is_usage_error(error) and not isinstance(error, MemoryError)
-    return known and "\n" not in describe(error)
+    """Tell whether a command would end with one line: no traceback, and no lack of memory."""
+    is_expected = is_usage_error(error) and not isinstance(error, MemoryError)
+    return is_expected and "\n" not in describe(error)
 
 
 NUMBERS: tuple[int, ...] = (0, 1, 2, 255, 256, 65535, 1 << 20, 1 << 24, 1 << 30, 1 << 40, 1 << 62)
@@ -566,54 +600,55 @@ TEXTS = (*(str(n).encode() for n in NUMBERS), b"9" * 400, b"1e400", b"nan", b"",
 DIGITS = re.compile(rb"[0-9.]+")
 
 
-def _draw_place(random: Random, size: int) -> int:
-    """Somewhere in a file, mostly near its beginning or its end, where headers lie."""
-    near = int(random.integers(min(size, 2048)))
-    return _choose(random, (near, near, size - 1 - near, int(random.integers(size))))
+def _draw_position(random: Random, size: int) -> int:
+    """Draw a position in a file, mostly near its beginning or its end, where headers are."""
+    distance = int(random.integers(min(size, 2048)))
+    return _choose(random, (distance, distance, size - 1 - distance, int(random.integers(size))))
 
 
 def damage(random: Random, content: bytes) -> bytes:
-    """Replace one to four stretches of a file by others."""
+    """Damage a file in one to four places."""
     for _ in range(_choose(random, (1, 1, 2, 3, 4))):
         if not content:
             break
-        at, start = _draw_place(random, len(content)), _draw_place(random, len(content))
+        at, start = _draw_position(random, len(content)), _draw_position(random, len(content))
         size, width = int(random.integers(1, 200)), _choose(random, (1, 2, 4, 4, 8))
-        stretch, flipped = content[start : start + size], content[at] ^ 1 << random.integers(8)
-        aligned = at - (at % width if random.random() < 0.7 else 0)
+        stretch, byte = content[start : start + size], content[at] ^ 1 << random.integers(8)
+        field = at - (at % width if random.random() < 0.7 else 0)  # mostly aligned to its width
         order = _choose(random, ("little", "little", "big"))
         number = (_choose(random, NUMBERS) % (1 << 8 * width)).to_bytes(width, order)
-        own = content[aligned : aligned + width]
+        value = content[field : field + width]
         digits = DIGITS.search(content, at)
+        # Each change replaces the bytes from a position to another by new ones.
         changes = (
-            (at, at + 1, bytes([flipped])),
-            (at, len(content), b""),
+            (at, at + 1, bytes([byte])),  # a flipped bit
+            (at, len(content), b""),  # a cut file
             (at, at + size, b""),
             (at, at + len(stretch), stretch),
             (at, at, stretch * int(random.integers(1, 20))),
             (at, at + size, _choose(random, (b"\0", b"\xff", b" ")) * size),
-            (aligned, aligned + width, number),
-            (aligned, aligned + width * size, own * size),  # a table of equal offsets
+            (field, field + width, number),
+            (field, field + width * size, value * size),  # a table of equal offsets
             (*(digits.span() if digits else (at, at)), _choose(random, TEXTS)),
         )
-        first, last, new = _choose(random, changes)
-        content = content[:first] + new + content[last:]
+        first, last, replacement = _choose(random, changes)
+        content = content[:first] + replacement + content[last:]
     return content
 
 
 def _damage_zip(random: Random, content: bytes) -> bytes:
-    """Damage a member of an archive, and make its check sum right again."""
+    """Damage a member of an archive, whose checksum is computed anew."""
     result = BytesIO()
-    with zipfile.ZipFile(BytesIO(content)) as old, zipfile.ZipFile(result, "w") as new:
-        chosen = _choose(random, old.infolist())
-        for info in old.infolist():
-            member = old.read(info)
-            new.writestr(info, damage(random, member) if info is chosen else member)
+    with zipfile.ZipFile(BytesIO(content)) as source, zipfile.ZipFile(result, "w") as target:
+        victim = _choose(random, source.infolist())
+        for info in source.infolist():
+            member = source.read(info)
+            target.writestr(info, damage(random, member) if info is victim else member)
     return result.getvalue()
 
 
 def _damage_png(random: Random, content: bytes) -> bytes:
-    """Damage half of the chunks, and make their check sums right again."""
+    """Damage half of the chunks, whose checksums are computed anew."""
     parts, at = [content[:8]], 8
     while at < len(content):
         size = struct.unpack(">I", content[at : at + 4])[0]
@@ -626,19 +661,21 @@ def _damage_png(random: Random, content: bytes) -> bytes:
 
 
 def main() -> int:
-    """Try all cases, and return the exit status: 1 where there are findings."""
-    options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    options.add_argument("what", choices=("ops", "readers"))
-    options.add_argument("--count", type=int, default=10_000, help="number of cases")
-    options.add_argument("--seed", type=int, default=0, help="of the first case")
-    options.add_argument("--out", type=Path, default=Path("outputs/fuzz"), help="for findings")
-    given = options.parse_args()
+    """Try all cases; return the exit status, 1 if there are findings."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("what", choices=("ops", "readers"))
+    parser.add_argument("--count", type=int, default=10_000, help="number of cases")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first case")
+    parser.add_argument("--out", type=Path, default=Path("outputs/fuzz"), help="for findings")
+    options = parser.parse_args()
     counts: collections.Counter[str] = collections.Counter()
     with tempfile.TemporaryDirectory(prefix="cassi-fuzz-") as valid:
-        draw = draw_operator if given.what == "ops" else partial(draw_file, Path(valid), given.out)
-        for report in try_all(draw, range(given.seed, given.seed + given.count)):
+        draw: Draw = draw_operator
+        if options.what == "readers":
+            draw = partial(draw_file, Path(valid), options.out)
+        for report in try_all(draw, range(options.seed, options.seed + options.count)):
             counts[report.outcome] += 1
-            if report.outcome not in RIGHT:
+            if report.outcome not in GOOD_OUTCOMES:
                 print(f"--seed {report.seed} --count 1: {report.outcome}: {report.message[:500]}")
                 print(f"    {report.text}", flush=True)
     findings = counts.total() - counts["accepted"] - counts["refused"]

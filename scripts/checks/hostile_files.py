@@ -1,9 +1,9 @@
-"""Read files that are made to harm, and say how each ends, how long it takes and how much memory.
+"""Read files that are made to harm, and print the outcome, the time and the memory of each.
 
     python -m scripts.checks.hostile_files
 
-Each must be refused in one line, within 20 s, with less than 1 GB, and without a byte of a file
-elsewhere. The status is 1 where one is not.
+Each file must be refused with one line, within 20 s, with less than 1 GB of memory, and without
+reading a byte of a file outside of its folder. The exit status is 1 if one is not.
 """
 
 import json
@@ -32,16 +32,16 @@ from cassi.data import door, io
 from cassi.priors.weights import read_file
 from cassi.systems import Curve
 
-SECONDS, MEGABYTES = 20, 1000
+MAX_SECONDS, MAX_MEGABYTES = 20, 1000
+# Value of all files outside of the folder, which must not be read.
 SECRET = 123.5
-"""Values of the files elsewhere, which nobody may read."""
 
 
 def _secret(folder: Path, name: str) -> Path:
-    """Write a valid file outside of what is read."""
-    place = folder.parent / f"elsewhere_{folder.name}" / name
-    place.parent.mkdir(exist_ok=True)
-    return place
+    """Return the path of a file outside of the folder that is read."""
+    path = folder.parent / f"elsewhere_{folder.name}" / name
+    path.parent.mkdir(exist_ok=True)
+    return path
 
 
 def netcdf_variables(folder: Path) -> Path:
@@ -56,9 +56,9 @@ def netcdf_variables(folder: Path) -> Path:
     head += b"".join(text(b"zyx"[i : i + 1]) + struct.pack(">i", n) for i, n in enumerate(sides))
     head += struct.pack(">2i", 0, 0) + struct.pack(">2i", 11, 1500)
     names = [text(f"a{number:04}".encode()) for number in range(1500)]
-    about = struct.pack(">4i", 3, 0, 1, 2) + struct.pack(">2i", 0, 0) + struct.pack(">2i", 1, size)
-    start = len(head) + sum(len(name) + len(about) + 4 for name in names)
-    variables = b"".join(name + about + struct.pack(">i", start) for name in names)
+    layout = struct.pack(">4i", 3, 0, 1, 2) + struct.pack(">2i", 0, 0) + struct.pack(">2i", 1, size)
+    start = len(head) + sum(len(name) + len(layout) + 4 for name in names)
+    variables = b"".join(name + layout + struct.pack(">i", start) for name in names)
     path = folder / "a.nc"
     path.write_bytes(head + variables + bytes(size))
     return path
@@ -84,12 +84,12 @@ def _element(kind: int, content: bytes) -> bytes:
 def mat_text(folder: Path) -> Path:
     """MATLAB 5: `axes`, a char array of 40 million letters."""
 
-    def matrix(name: bytes, kind: int, shape: tuple[int, ...], written: int, size: int) -> bytes:
+    def matrix(name: bytes, kind: int, shape: tuple[int, ...], data_type: int, size: int) -> bytes:
         body = _element(6, struct.pack("<II", kind, 0))
         body += _element(5, struct.pack(f"<{len(shape)}i", *shape)) + _element(1, name)
-        body += struct.pack("<II", written, size) + bytes(-(-size // 8) * 8)
-        packed = zlib.compress(struct.pack("<II", 14, len(body)) + body, 1)
-        return struct.pack("<II", 15, len(packed)) + packed
+        body += struct.pack("<II", data_type, size) + bytes(-(-size // 8) * 8)
+        stream = zlib.compress(struct.pack("<II", 14, len(body)) + body, 1)
+        return struct.pack("<II", 15, len(stream)) + stream
 
     letters = 40_000_000
     head = b"MATLAB 5.0 MAT-file".ljust(124) + b"\0\1IM"
@@ -108,10 +108,15 @@ def _zarr(folder: Path, codec: str, chunk: bytes) -> Path:
     if codec:
         codecs += [{"name": codec, "configuration": options[codec]}]
     keys = {"name": "default", "configuration": {"separator": "/"}}
-    about = {"zarr_format": 3, "node_type": "array", "shape": [3, 4, 5], "data_type": "float32"}
-    about |= {"chunk_grid": grid, "chunk_key_encoding": keys, "fill_value": 0.0, "codecs": codecs}
-    about |= {"attributes": {}, "dimension_names": ["wavelength", "y", "x"]}
-    (store / "cube" / "zarr.json").write_text(json.dumps(about), encoding="utf-8")
+    metadata = {"zarr_format": 3, "node_type": "array", "shape": [3, 4, 5], "data_type": "float32"}
+    metadata |= {
+        "chunk_grid": grid,
+        "chunk_key_encoding": keys,
+        "fill_value": 0.0,
+        "codecs": codecs,
+    }
+    metadata |= {"attributes": {}, "dimension_names": ["wavelength", "y", "x"]}
+    (store / "cube" / "zarr.json").write_text(json.dumps(metadata), encoding="utf-8")
     (store / "cube" / "c" / "0" / "0" / "0").write_bytes(chunk)
     return store
 
@@ -137,10 +142,10 @@ def zarr_zlib(folder: Path) -> Path:
     """Zarr 2: a chunk of zlib, 1.2 GB."""
     store = folder / "a.zarr"
     (store / "cube").mkdir(parents=True)
-    about = {"zarr_format": 2, "shape": [3, 4, 5], "chunks": [3, 4, 5], "dtype": "<f4"}
-    about |= {"compressor": {"id": "zlib", "level": 1}, "fill_value": 0, "order": "C"}
-    about |= {"filters": None}
-    (store / "cube" / ".zarray").write_text(json.dumps(about), encoding="utf-8")
+    metadata = {"zarr_format": 2, "shape": [3, 4, 5], "chunks": [3, 4, 5], "dtype": "<f4"}
+    metadata |= {"compressor": {"id": "zlib", "level": 1}, "fill_value": 0, "order": "C"}
+    metadata |= {"filters": None}
+    (store / "cube" / ".zarray").write_text(json.dumps(metadata), encoding="utf-8")
     pack, part = zlib.compressobj(9), bytes(50_000_000)
     # After a full flush the same bytes give the same code again.
     first, next_one = (pack.compress(part) + pack.flush(zlib.Z_FULL_FLUSH) for _ in range(2))
@@ -191,13 +196,18 @@ def zarr_link_of_folder(folder: Path) -> Path:
 
 
 def _tiff(tags: list[tuple[int, int, int, int]], behind: bytes, front: bytes = b"") -> bytes:
-    """Return a TIFF of one page; values of several numbers are offsets into what is behind."""
+    """Return a TIFF of one page, with the bytes `behind` after its tags.
+
+    A tag is number, type, count and value. The value of a tag of several numbers, and of the
+    strips, is an offset into `behind`.
+    """
     start = 8 + len(front)
     end = start + 2 + 12 * len(tags) + 4
     content = b"II*\0" + struct.pack("<I", start) + front + struct.pack("<H", len(tags))
     for tag, kind, count, value in tags:
-        moved = count > 1 or tag == _STRIPS
-        content += struct.pack("<HHII", tag, kind, count, value + end * moved)
+        if count > 1 or tag == _STRIPS:
+            value += end
+        content += struct.pack("<HHII", tag, kind, count, value)
     return content + bytes(4) + behind
 
 
@@ -214,8 +224,9 @@ def tiff_strips(folder: Path) -> Path:
         *((262, 3, 1, 1), (_STRIPS, 4, 64, 0), (277, 3, 1, 1), (278, 4, 1, rows)),
         (279, 4, 64, 256),
     ]
-    blank = _tiff(tags, b"")
-    strips = struct.pack("<64I", *[len(blank) + 512] * 64)
+    # The positions of the strips stand in the file before the data, so its length is needed first.
+    without_data = _tiff(tags, b"")
+    strips = struct.pack("<64I", *[len(without_data) + 512] * 64)
     (folder / "a.tif").write_bytes(
         _tiff(tags, strips + struct.pack("<64I", *[len(blob)] * 64) + blob)
     )
@@ -425,12 +436,16 @@ def mat_huge(folder: Path) -> Path:
 def zarr_shards(folder: Path) -> Path:
     """Shards that claim terabytes of chunks, with an index of as many."""
     store = _zarr(folder, "", bytes(64))
-    about = json.loads((store / "cube" / "zarr.json").read_text())
-    inner = {"chunk_shape": [1, 1, 1], "codecs": [{"name": "bytes"}], "index_location": "end"}
-    inner["index_codecs"] = [{"name": "bytes", "configuration": {"endian": "little"}}]
-    about["codecs"] = [{"name": "sharding_indexed", "configuration": inner}]
-    about["shape"] = about["chunk_grid"]["configuration"]["chunk_shape"] = [1 << 20, 1 << 12, 1024]
-    (store / "cube" / "zarr.json").write_text(json.dumps(about), encoding="utf-8")
+    metadata = json.loads((store / "cube" / "zarr.json").read_text())
+    sharding = {"chunk_shape": [1, 1, 1], "codecs": [{"name": "bytes"}], "index_location": "end"}
+    sharding["index_codecs"] = [{"name": "bytes", "configuration": {"endian": "little"}}]
+    metadata["codecs"] = [{"name": "sharding_indexed", "configuration": sharding}]
+    metadata["shape"] = metadata["chunk_grid"]["configuration"]["chunk_shape"] = [
+        1 << 20,
+        1 << 12,
+        1024,
+    ]
+    (store / "cube" / "zarr.json").write_text(json.dumps(metadata), encoding="utf-8")
     return store
 
 
@@ -473,11 +488,11 @@ def netcdf_negative(folder: Path) -> Path:
 
 def mat_nested(folder: Path) -> Path:
     """MATLAB 5: 2,000 cells, each in another."""
-    inner = b""
+    cell = b""
     for _ in range(2_000):
         body = _element(6, struct.pack("<II", 1, 0)) + _element(5, struct.pack("<2i", 1, 1))
-        inner = _element(14, body + _element(1, b"cube") + inner)
-    (folder / "a.mat").write_bytes(b"MATLAB 5.0 MAT-file".ljust(124) + b"\0\1IM" + inner)
+        cell = _element(14, body + _element(1, b"cube") + cell)
+    (folder / "a.mat").write_bytes(b"MATLAB 5.0 MAT-file".ljust(124) + b"\0\1IM" + cell)
     return folder / "a.mat"
 
 
@@ -544,12 +559,12 @@ def weights_of_header_text(folder: Path) -> Path:
     return folder / "a.safetensors"
 
 
+# Readers of files that hold no array, by suffix.
 LOADERS: dict[str, Callable[[Path], object]] = {
     ".csv": lambda path: Curve(file=str(path)),
     ".yaml": load_camera,
     ".safetensors": read_file,
 }
-"""Of files that hold no array, by suffix."""
 MAKERS: tuple[Callable[[Path], Path | str], ...] = (
     *(netcdf_variables, npz_axes, mat_text, zarr_zstd, zarr_gzip, zarr_zlib, zarr_zero, zarr_pipe),
     *(zarr_pipe_link, zarr_link, zarr_link_of_folder, tiff_strips, tiff_ndtiff, hdf5_filter),
@@ -560,56 +575,60 @@ MAKERS: tuple[Callable[[Path], Path | str], ...] = (
     *(link_to_itself, own_memory, standard_input, folder_as_file, curve_of_one_line),
     *(camera_of_laughs, weights_of_header, weights_of_header_text),
 )
+# Files of two axes, which are read as masks.
 MASKS = (bundled_path, tiff_ndtiff, tiff_strips, tiff_jpeg2000)
-"""Those of two axes."""
+# Files that are read, but without the part that would harm.
 HARMLESS = ("mat_text", "tiff_ndtiff")
-"""Those that are read without the part that would harm."""
 
 
-def fault(make: Callable[[Path], Path | str], root: Path) -> tuple[str, float, str]:
+def find_fault(make: Callable[[Path], Path | str], root: Path) -> tuple[str, float, str]:
     """Make a file and read it.
 
     Returns:
-        What is wrong with how it ended ("" if nothing is), the seconds it took, and its message.
+        The fault of the outcome ("" if there is none), the seconds, and the message.
     """
     folder = root / make.__name__
     folder.mkdir()
     path = make(folder)
-    start, wrong, message = time.monotonic(), "", "read"
+    start, fault, message = time.monotonic(), "", "read"
     try:
         load = io.load_mask if make in MASKS else partial(io.load_cube, axes="CHW")
-        place = file_path(path) if isinstance(path, str) else path
-        loaded: Any = LOADERS.get(Path(place).suffix, load)(place)
+        source = file_path(path) if isinstance(path, str) else path
+        content: Any = LOADERS.get(Path(source).suffix, load)(source)
     except Exception as error:
         message = describe(error)
         if not is_usage_error(error):
-            wrong = f"no error of the user's: {type(error).__name__}"
+            fault = f"no error of the user's: {type(error).__name__}"
         elif len(message.splitlines()) != 1 or not message.isprintable():
-            wrong = "its message is not one line"
+            fault = "its message is not one line"
     else:
-        if isinstance(loaded, io.Loaded) and (loaded.data == SECRET).any():
-            wrong = "it gives what lies elsewhere"
+        if isinstance(content, io.Loaded) and (content.data == SECRET).any():
+            fault = "it gives what lies elsewhere"
         elif make.__name__ not in HARMLESS:
-            wrong = "it is accepted"
+            fault = "it is accepted"
     seconds = time.monotonic() - start
-    return wrong or ("it takes too long" if seconds > SECONDS else ""), seconds, message
+    return fault or ("it takes too long" if seconds > MAX_SECONDS else ""), seconds, message
 
 
 def main() -> int:
-    """Read them all."""
-    faults = []
+    """Read all files; return 1 if there was a fault."""
+    has_fault = False
     with tempfile.TemporaryDirectory(prefix="cassi-hostile-") as root:
         for make in MAKERS:
-            wrong, seconds, message = fault(make, Path(root))
-            faults += [make.__name__] * bool(wrong)
-            print(f"{make.__name__:20} {seconds:5.1f} s  {wrong or 'right'}: {message}", flush=True)
-    # Not getrusage: what it says of this process begins with the size of the one that started it.
+            fault, seconds, message = find_fault(make, Path(root))
+            has_fault |= bool(fault)
+            print(f"{make.__name__:20} {seconds:5.1f} s  {fault or 'right'}: {message}", flush=True)
+    # getrusage would begin with the memory of the process that started this one.
     status = Path("/proc/self/status").read_text()
-    own = int(status.partition("VmHWM:")[2].split()[0]) * 1024 / 1e6
+    own_peak = int(status.partition("VmHWM:")[2].split()[0]) * 1024 / 1e6
+    # Children count only after their end.
     door.stop()
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e6
-    print(f"largest resident memory of the process that reads: {peak:.0f} MB; this one: {own:.0f}")
-    return int(bool(faults) or max(peak, own) > MEGABYTES)
+    reader_peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e6
+    print(
+        f"largest resident memory of the process that reads: {reader_peak:.0f} MB; "
+        f"this one: {own_peak:.0f}"
+    )
+    return int(has_fault or max(reader_peak, own_peak) > MAX_MEGABYTES)
 
 
 if __name__ == "__main__":

@@ -1,21 +1,21 @@
-"""Kill commands at random moments, and look at what is left and how they go on.
+"""Kill commands at random moments, and check the files that are left and the resumed runs.
 
     python -m scripts.checks.kills --kills 100 --seed 0
     python -m scripts.checks.kills --renames --only train
 
 Tiny runs of cassi-reconstruct (one snapshot, and a folder of three), cassi-evaluate, cassi-train
-and cassi-calibrate are sent SIGKILL or SIGTERM at moments drawn uniformly over the time that they
-compute (Linux). After each kill, every final file has to be readable and as its checksum says, no
-process that the command started may live on, and after SIGTERM the command has to have said so in
-one line. Then the same command is given again, and maybe killed again, until it completes; there
-must be no temporary file left, and the results have to be those of a run that nobody disturbed: the
-cube's bytes, results.json byte for byte, weights, optimizer and metrics.csv of the training bit for
-bit. One line is printed per kill and per end; the exit status is 1 where something was not as it
-should be. With `--renames` a run is killed right behind each of its renames, one after the other:
-between those nothing changes under a final name.
+and cassi-calibrate are sent SIGKILL or SIGTERM at random moments of the time that they compute
+(Linux). After each kill every final file must be readable and match its checksum, no process that
+the command started may live on, and after SIGTERM the command must have printed one line about it.
+Then the same command is started again, and maybe killed again, until it completes. Then no
+temporary file may be left, and the results must be those of an undisturbed run: the bytes of the
+cube and of results.json; weights, optimizer and metrics.csv of the training bit for bit. One line
+is printed per kill and per completed run; the exit status is 1 if there was a fault. With
+`--renames` a run is killed directly after each of its renames, one after the other: between renames
+nothing changes under a final name.
 
 A run is a fork of a process that has imported everything and computed nothing, so that the kills
-fall on the commands' own work.
+come during the commands' own work.
 """
 
 import argparse
@@ -60,18 +60,18 @@ NANOMETRES = [450, 500, 550, 600, 650]
 
 @dataclass(frozen=True)
 class Case:
-    """A command, and what makes two of its runs equal.
+    """A command, and the files by which two of its runs are compared.
 
     Attributes:
-        module: of the command.
-        options: without the folder.
-        same: files whose bytes do not depend on the run.
-        checkpoints: files of tensors, of which the state of the training is compared.
+        module: module of the command.
+        options: options without the folder.
+        equal_files: files whose bytes do not depend on the run.
+        checkpoints: files of tensors, which must hold the same state of the training.
     """
 
     module: str
     options: tuple[str, ...]
-    same: tuple[str, ...]
+    equal_files: tuple[str, ...]
     checkpoints: tuple[str, ...] = ()
 
 
@@ -80,11 +80,11 @@ def make_cases(data: Path) -> dict[str, Case]:
     from cassi import SDCassi
 
     generator = torch.Generator().manual_seed(3)
-    large = (torch.rand(96, 96, generator=generator) > 0.5).float() * 0.9 + 0.1
-    np.save(data / "large-mask.npy", large.numpy())
-    frame = SDCassi(large, bands=5, step=1)(torch.ones(1, 5, 96, 96))[0, 0]
+    large_mask = (torch.rand(96, 96, generator=generator) > 0.5).float() * 0.9 + 0.1
+    np.save(data / "large-mask.npy", large_mask.numpy())
+    frame = SDCassi(large_mask, bands=5, step=1)(torch.ones(1, 5, 96, 96))[0, 0]
     np.save(data / "large.npy", frame.numpy())
-    mask = large[:24, :24]
+    mask = large_mask[:24, :24]
     np.save(data / "mask.npy", mask.numpy())
     system = SDCassi(mask, bands=5, step=1)
     for folder in ("cubes", "snapshots"):
@@ -96,25 +96,25 @@ def make_cases(data: Path) -> dict[str, Case]:
         np.save(data / "snapshots" / f"{name}.npy", system(cube[None])[0, 0].numpy())
     camera = (f"mask={data / 'mask.npy'}", "system.step=1")
     solver = ("solver=gap", "prior=tv", "solver.iterations=20", "threads=1")
-    one = (*camera, *solver, "output.progress=false", "output.cube=cube.npy")
+    snapshot_options = (*camera, *solver, "output.progress=false", "output.cube=cube.npy")
     methods = "reconstructors=[{name: a, method: gap_tv, overrides: {solver.iterations: 10}},"
     methods += "{name: b, method: gap_tv, overrides: {solver.iterations: 20}}]"
     nm = ",".join(map(str, NANOMETRES))
     return {
         "reconstruct": Case(
             "cassi.apps.reconstruct",
-            (f"measurement={data / 'snapshots' / 'one.npy'}", *one),
+            (f"measurement={data / 'snapshots' / 'snapshot_options.npy'}", *snapshot_options),
             ("cube.npy",),
         ),
         "snapshots": Case(
             "cassi.apps.reconstruct",
-            (f"measurement={data / 'snapshots'}", *one, "output.pictures=false"),
+            (f"measurement={data / 'snapshots'}", *snapshot_options, "output.pictures=false"),
             ("one/cube.npy", "three/cube.npy", "two/cube.npy"),
         ),
         "calibrate": Case(
             "cassi.apps.calibrate",
             (
-                *(f"measurement={data / 'large.npy'}", f"mask={data / 'large-mask.npy'}"),
+                *(f"measurement={data / 'large_mask.npy'}", f"mask={data / 'large_mask-mask.npy'}"),
                 *("system.step=1", "system.bands=5", "solver=gap", "prior=tv", "threads=1"),
                 "solver.iterations=3",
             ),
@@ -169,6 +169,7 @@ def _check_page(file: Path) -> None:
         raise ValueError("it is cut")
 
 
+# Functions that read a final file completely, by suffix.
 CHECKS: dict[str, Callable[[Path], object]] = {
     ".json": lambda file: json.loads(file.read_text()),
     ".sqlite": _check_store,
@@ -184,7 +185,6 @@ CHECKS: dict[str, Callable[[Path], object]] = {
     ".pt": check_archive,
     **dict.fromkeys((".md", ".tex", ".bin", ".drawn", ""), Path.read_bytes),
 }
-"""What reads a final file to its end, by suffix."""
 
 
 def final_files(folder: Path) -> Iterator[Path]:
@@ -196,7 +196,7 @@ def final_files(folder: Path) -> Iterator[Path]:
 
 
 def find_faults(folder: Path) -> list[str]:
-    """Say of every final file what is wrong with it."""
+    """Return a text for every final file that cannot be read."""
     faults = []
     for file in final_files(folder):
         try:
@@ -206,42 +206,45 @@ def find_faults(folder: Path) -> list[str]:
     return faults
 
 
-def find_differences(case: Case, folder: Path, whole: Path) -> list[str]:
-    """Say what a completed run has left, or made otherwise than the undisturbed one."""
+def find_differences(case: Case, folder: Path, reference: Path) -> list[str]:
+    """Return the differences of a completed run from an undisturbed one, and temporary files."""
     faults = []
-    for name in case.same:
-        if (whole / name).read_bytes() != (folder / name).read_bytes():
+    for name in case.equal_files:
+        if (reference / name).read_bytes() != (folder / name).read_bytes():
             faults.append(f"{name}: other bytes")
     for name in case.checkpoints:
-        here, there = (_read_state(place / name) for place in (folder, whole))
-        keys = [k for k in here.keys() | there.keys() if not _equal(here.get(k), there.get(k))]
+        state, expected = (_read_state(root / name) for root in (folder, reference))
+        keys = state.keys() | expected.keys()
+        keys = {key for key in keys if not _is_equal(state.get(key), expected.get(key))}
         faults += [f"{name}: another {key}" for key in sorted(keys)]
-    left = folder.rglob(".*cassi-*")
-    return faults + [f"{file.relative_to(folder)}: was left" for file in left]
+    temporary_files = folder.rglob(".*cassi-*")
+    return faults + [f"{file.relative_to(folder)}: was left" for file in temporary_files]
 
 
 def _read_state(file: Path) -> dict[str, Any]:
-    if file.suffix == ".safetensors":  # its bytes are in another order in each process
+    """Return the contents of a checkpoint that must be equal in all runs."""
+    # The order of the tensors in a safetensors file differs from process to process.
+    if file.suffix == ".safetensors":
         return {**load_file(file), "card": asdict(read_card(file))}
-    # Paths differ, and so does the time that Lightning's timers have seen.
+    # Callbacks hold paths, and loops the times of Lightning's timers: both differ.
     state = read_tensors(file)
     return {key: value for key, value in state.items() if key not in ("callbacks", "loops")}
 
 
-def _equal(a: Any, b: Any) -> bool:
-    (a, form), (b, other) = tree_flatten(a), tree_flatten(b)
+def _is_equal(a: Any, b: Any) -> bool:
+    (a, a_tree), (b, b_tree) = tree_flatten(a), tree_flatten(b)
     pairs = zip(a, b, strict=False)
-    return form == other and all(
+    return a_tree == b_tree and all(
         torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y for x, y in pairs
     )
 
 
 def judge_end(number: int, status: int, log: Path) -> list[str]:
-    """Say what is wrong with how a command ended after a signal."""
+    """Return the faults of how a command ended after a signal: its exit status and its output."""
     text = log.read_text(errors="replace")
     faults = [f"a traceback: {text[-2000:]}"] if "Traceback" in text else []
-    # Before the command has taken charge of the signal the system ends it, and at the very end it
-    # may be done all the same.
+    # A signal before the command has installed its handler ends the process by the system; one at
+    # the very end may come after all is done. Both are right.
     if number == signal.SIGTERM and status not in (TERMINATED, -signal.SIGTERM, 0):
         faults.append(f"exit status {status}")
     if status == TERMINATED and text.count("terminated; ") != 1:
@@ -249,17 +252,17 @@ def judge_end(number: int, status: int, log: Path) -> list[str]:
     return faults
 
 
-PATIENCE = 15
-"""Seconds until a process that reads files, and has nobody left to ask it, has ended."""
+# A sandboxed reader whose command is killed ends by itself, within so many seconds.
+ORPHAN_SECONDS = 15
 
 
 def await_orphans() -> list[str]:
-    """Wait until what a command has started has ended, and name what has not."""
-    until, own = time.monotonic() + PATIENCE, door.process_number()
-    while left := [number for number in _children() if number != own and not _has_ended(number)]:
-        if time.monotonic() > until:
-            names = [Path(f"/proc/{number}/cmdline").read_text()[:80] for number in left]
-            for number in left:
+    """Wait for the end of all processes that a command has started; name those that live on."""
+    deadline, reader = time.monotonic() + ORPHAN_SECONDS, door.process_number()
+    while orphans := [n for n in _children() if n != reader and not _has_ended(n)]:
+        if time.monotonic() > deadline:
+            names = [Path(f"/proc/{number}/cmdline").read_text()[:80] for number in orphans]
+            for number in orphans:
                 os.kill(number, signal.SIGKILL)
                 os.waitpid(number, 0)
             return [f"process left: {name!r}" for name in names]
@@ -276,9 +279,9 @@ def _has_ended(number: int) -> bool:
 
 
 def ends_before(number: int, seconds: float, pause: float) -> bool:
-    """Wait until a process has computed so long, and then a pause; tell whether it ended first.
+    """Wait until a process has used so much CPU time, and then a pause; tell whether it has ended.
 
-    A busy machine makes it wait in between, so that the clock says nothing of where it is.
+    CPU time, because on a busy machine wall-clock time does not say how far the process is.
     """
 
     def has_ended() -> bool:
@@ -296,12 +299,12 @@ def ends_before(number: int, seconds: float, pause: float) -> bool:
 
 
 def start(case: Case, folder: Path, begin: Callable[[], object] = lambda: None) -> int:
-    """Start a command as a fork; what it prints goes to a file beside its folder.
+    """Start a command as a fork, whose output goes to a file beside its folder.
 
     Args:
         case: the command.
-        folder: of its results.
-        begin: is called in its process first.
+        folder: the folder of its results.
+        begin: called first in the new process.
 
     Returns:
         The number of its process.
@@ -320,29 +323,30 @@ def start(case: Case, folder: Path, begin: Callable[[], object] = lambda: None) 
         status = 0
     except SystemExit as stop:
         status = stop.code if isinstance(stop.code, int) else 1
-    except BaseException:  # the interpreter would say so, which this one does not live to
+    # The interpreter would print the traceback at its end, which os._exit leaves out.
+    except BaseException:
         traceback.print_exc()
     finally:
-        for out in (sys.stdout, sys.stderr):
+        for output in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
-                out.flush()
+                output.flush()
         os._exit(status)
 
 
 def end_at_rename(count: int) -> None:
-    """Let this process end without a word right behind so many renames and hard links."""
-    left = itertools.count(count - 1, -1)
+    """Let this process end at once, as by SIGKILL, after so many renames and hard links."""
+    remaining = itertools.count(count - 1, -1)
 
-    def ending(change: Callable[..., None]) -> Callable[..., None]:
-        def change_and_end(*names: Any, **given: Any) -> None:
-            change(*names, **given)
-            if next(left) == 0:
+    def end_after(change: Callable[..., None]) -> Callable[..., None]:
+        def change_and_end(*names: Any, **options: Any) -> None:
+            change(*names, **options)
+            if next(remaining) == 0:
                 os._exit(KILLED)
 
         return change_and_end
 
     for name in ("rename", "replace", "link"):
-        setattr(os, name, ending(getattr(os, name)))
+        setattr(os, name, end_after(getattr(os, name)))
 
 
 def wait(number: int) -> int:
@@ -352,12 +356,12 @@ def wait(number: int) -> int:
 
 @dataclass(frozen=True)
 class Checker:
-    """Kills, looks, goes on, compares.
+    """Kills runs, checks what is left, resumes and compares them.
 
     Attributes:
-        cases: by name.
-        root: where they run; the undisturbed runs are in `whole-NAME`.
-        counts: of kills and faults.
+        cases: name → case.
+        root: folder of the runs; those of the undisturbed runs are `whole-NAME`.
+        counts: numbers of kills and faults.
     """
 
     cases: dict[str, Case]
@@ -365,44 +369,45 @@ class Checker:
     counts: Counter[str]
 
     def run_undisturbed(self, name: str) -> float:
-        """Make the run that the others are compared with, and return its seconds of computing."""
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        whole = self.root / f"whole-{name}"
-        status = wait(start(self.cases[name], whole))
-        if faults := find_faults(whole) if status == 0 else ["it failed"]:
-            said = whole.with_suffix(".log").read_text()[-2000:]
-            raise RuntimeError(f"{name}: {'; '.join(faults)}: {said}")
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        """Make the run that the others are compared with, and return its CPU seconds."""
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu_seconds = usage.ru_utime + usage.ru_stime
+        folder = self.root / f"whole-{name}"
+        status = wait(start(self.cases[name], folder))
+        if faults := find_faults(folder) if status == 0 else ["it failed"]:
+            output = folder.with_suffix(".log").read_text()[-2000:]
+            raise RuntimeError(f"{name}: {'; '.join(faults)}: {output}")
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return usage.ru_utime + usage.ru_stime - cpu_seconds
 
     def kill_many(self, kills: int, seed: int) -> None:
-        """Kill runs, one case after the other, until there were so many kills."""
+        """Kill runs of all cases in turn, until there were so many kills."""
         draw, names = random.Random(seed), sorted(self.cases)
         seconds = {name: self.run_undisturbed(name) for name in names}
         draw.shuffle(names)
         for run in itertools.count():
             name = names[run % len(names)]
             folder = self.root / f"{name}-{run}"
-            # The first run is killed for sure, those that go on rather than not.
+            # The first run of a folder is always killed, and resumed ones in 65 % of all cases.
             while self.counts["kills"] < kills and (not folder.exists() or draw.random() < 0.65):
-                sent = draw.choice([signal.SIGKILL, signal.SIGTERM])
+                kind = draw.choice([signal.SIGKILL, signal.SIGTERM])
                 moment, number = draw.uniform(0, seconds[name]), start(self.cases[name], folder)
                 if ends_before(number, moment, draw.uniform(0, 0.1)):
                     self.judge(f"{name} to its end", name, folder, wait(number))
                     continue
-                os.kill(number, sent)
+                os.kill(number, kind)
                 status = wait(number)
-                ended = judge_end(sent, status, folder.with_suffix(".log"))
+                faults = judge_end(kind, status, folder.with_suffix(".log"))
                 self.counts["kills"] += 1
-                about = f"{name} {sent.name} after {moment:.2f} s, status {status}"
-                self.judge(about, name, folder, 0 if status == 0 else None, ended)
+                title = f"{name} {kind.name} after {moment:.2f} s, status {status}"
+                self.judge(title, name, folder, 0 if status == 0 else None, faults)
             status = wait(start(self.cases[name], folder))
             self.judge(f"{name} to its end", name, folder, status)
             if self.counts["kills"] >= kills:
                 return
 
     def kill_at_renames(self) -> None:
-        """Kill a run of each case behind its first rename, another behind its second, and so on."""
+        """Kill a run of each case after its first rename, another after its second, and so on."""
         for name, case in self.cases.items():
             self.run_undisturbed(name)
             for count in itertools.count(1):
@@ -414,46 +419,48 @@ class Checker:
                 self.judge(f"{name} to its end", name, folder, wait(start(case, folder)))
 
     def judge(
-        self, about: str, name: str, folder: Path, status: int | None, faults: Sequence[str] = ()
+        self, title: str, name: str, folder: Path, status: int | None, faults: Sequence[str] = ()
     ) -> None:
-        """Count and print what is wrong with a run: its status is None where it was killed."""
+        """Count and print the faults of a run; its status is None if it was killed."""
         faults = [*faults, *await_orphans(), *find_faults(folder)]
         if status == 0:
             faults += find_differences(self.cases[name], folder, self.root / f"whole-{name}")
         elif status is not None:
-            said = folder.with_suffix(".log").read_text()[-500:]
-            faults.append(f"exit status {status}: {said}")
+            output = folder.with_suffix(".log").read_text()[-500:]
+            faults.append(f"exit status {status}: {output}")
         self.counts["faults"] += bool(faults)
-        print(f"{about}: {'; '.join(faults) or 'as it should be'}", flush=True)
+        print(f"{title}: {'; '.join(faults) or 'as it should be'}", flush=True)
 
 
 def prepare() -> None:
-    """Import what the commands do, for their forks, and take charge of what they leave."""
-    if ctypes.CDLL(None).prctl(36, 1, 0, 0, 0):  # PR_SET_CHILD_SUBREAPER
+    """Import the modules of the commands, for the forks, and adopt orphaned processes."""
+    # PR_SET_CHILD_SUBREAPER: processes whose command was killed become children of this one.
+    if ctypes.CDLL(None).prctl(36, 1, 0, 0, 0):
         raise OSError("prctl failed")
+    # A fork would wait for ever for threads that exist in its parent only.
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
-    slow = ("lightning.pytorch", "matplotlib.figure", "tifffile", "cassi.viz")
+    libraries = ("lightning.pytorch", "matplotlib.figure", "tifffile", "cassi.viz")
     apps = ("reconstruct", "evaluate", "train", "calibrate")
-    for module in (*slow, "cassi.training.module", *(f"cassi.apps.{app}" for app in apps)):
+    for module in (*libraries, "cassi.training.module", *(f"cassi.apps.{app}" for app in apps)):
         import_module(module)
 
 
 def main() -> int:
-    """Read the options, and check; return 1 where there were faults."""
+    """Run the check; return 1 if there were faults."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", help="name of a case")
-    parser.add_argument("--renames", action="store_true", help="kill behind every rename instead")
+    parser.add_argument("--renames", action="store_true", help="kill after every rename instead")
     options = parser.parse_args()
     prepare()
     counts = Counter(kills=0, faults=0)
-    with tempfile.TemporaryDirectory(prefix="cassi-kills-") as place:
-        (Path(place) / "data").mkdir()
-        cases = make_cases(Path(place) / "data")
+    with tempfile.TemporaryDirectory(prefix="cassi-kills-") as folder:
+        (Path(folder) / "data").mkdir()
+        cases = make_cases(Path(folder) / "data")
         cases = {name: case for name, case in cases.items() if options.only in (None, name)}
-        checker = Checker(cases, Path(place), counts)
+        checker = Checker(cases, Path(folder), counts)
         if options.renames:
             checker.kill_at_renames()
         else:

@@ -25,6 +25,7 @@ WORDS.read(Path(__file__).with_name("vague_names.txt"), encoding="utf-8")
 PARTICIPLES, VAGUE, NOUNS, TERMS = (
     frozenset(" ".join(WORDS[section]).split()) for section in WORDS.sections()
 )
+# Pairs of a public function or class and a parameter. Users may name it, so it cannot change.
 PUBLIC = frozenset(
     (name.rpartition(".")[2], parameter)
     for name, parameters in re.findall(
@@ -32,11 +33,10 @@ PUBLIC = frozenset(
     )
     for parameter in re.findall(r"(\w+)=?(?:,|$)", parameters)
 )
-"""Function or class, and a parameter that users may name: it stays, or keeps an alias."""
 
 
 def is_vague(name: str) -> bool:
-    """Tell whether a name is one word that says nothing of what the thing is."""
+    """Tell whether a name is one word that does not say what the thing is."""
     word = name.strip("_").lower()
     if word in TERMS or word in NOUNS:
         return False
@@ -45,11 +45,12 @@ def is_vague(name: str) -> bool:
 
 def is_participle(word: str) -> bool:
     """Tell whether a word is a participle: `found`, `shifted`."""
+    # Regular ones end in -ed; irregular ones, such as `found`, are listed.
     return word in PARTICIPLES or (len(word) > 3 and word.endswith("ed") and word.isalpha())
 
 
 def stored_names(function: ast.AST) -> Iterator[ast.Name]:
-    """Yield the names that a function assigns to, once each, without those of functions in it."""
+    """Yield the names that a function assigns to, once each, without those of inner functions."""
     nodes, names = list(ast.iter_child_nodes(function)), set()
     while nodes:
         node = nodes.pop(0)
@@ -61,12 +62,14 @@ def stored_names(function: ast.AST) -> Iterator[ast.Name]:
 
 
 def vague_names(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
-    """Yield line, kind and name of what is called by a vague word."""
+    """Yield line, kind and name of everything that is named by a vague word alone."""
     for statement in tree.body:
         targets = getattr(statement, "targets", [getattr(statement, "target", None)])
         for target in targets:
             if isinstance(target, ast.Name) and target.id.isupper() and is_vague(target.id):
                 yield statement.lineno, "constant", target.id
+    # ast.walk comes to a class before its methods, so their class is known when they come. Public
+    # parameters of `__init__` and fields stand under the name of the class.
     owners: dict[ast.AST, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
@@ -81,6 +84,7 @@ def vague_names(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             continue
         if not isinstance(node, ast.Lambda):
+            # Functions that return a changed copy may end in -ed.
             word = node.name.strip("_").lower()
             if word in VAGUE or word in PARTICIPLES:
                 yield node.lineno, "function", node.name
@@ -105,13 +109,13 @@ def hidden_branches(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
                 if is_text and is_truth(factor):
                     yield node.lineno, "text times bool", ast.unparse(node)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            for inner in ast.walk(node):
-                if inner is not node and isinstance(inner, ast.FunctionDef) and calls(inner):
-                    yield inner.lineno, "inner function that calls itself", inner.name
+            for child in ast.walk(node):
+                if child is not node and isinstance(child, ast.FunctionDef) and names_itself(child):
+                    yield child.lineno, "inner function that calls itself", child.name
 
 
 def is_truth(factor: ast.expr) -> bool:
-    """Tell whether an expression is a truth value, as far as its form tells."""
+    """Tell whether an expression looks like a truth value; a plain name counts as one."""
     if isinstance(factor, ast.Call):
         return isinstance(factor.func, ast.Name) and factor.func.id in ("bool", "isinstance")
     return isinstance(factor, ast.Compare | ast.BoolOp | ast.Name) or (
@@ -119,14 +123,14 @@ def is_truth(factor: ast.expr) -> bool:
     )
 
 
-def calls(function: ast.FunctionDef) -> bool:
-    """Tell whether a function names itself."""
+def names_itself(function: ast.FunctionDef) -> bool:
+    """Tell whether the body of a function contains its own name."""
     nodes = (node for statement in function.body for node in ast.walk(statement))
     return any(isinstance(node, ast.Name) and node.id == function.name for node in nodes)
 
 
 def main() -> int:
-    """Print each place, and how many there are of each kind."""
+    """Print every finding, and the number of each kind."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("folders", nargs="*", default=["cassi", "scripts"], metavar="FOLDER")
     options = parser.parse_args()
@@ -135,8 +139,8 @@ def main() -> int:
         path = ROOT / folder
         for file in [path] if path.is_file() else sorted(path.rglob("*.py")):
             tree = ast.parse(file.read_text(encoding="utf-8"))
-            places = [*vague_names(tree), *hidden_branches(tree)]
-            for line, kind, name in sorted(places):
+            findings = [*vague_names(tree), *hidden_branches(tree)]
+            for line, kind, name in sorted(findings):
                 counts[kind] += 1
                 print(f"{file.relative_to(ROOT)}:{line}: {kind} {name}")
     summary = ", ".join(f"{kind} {count}" for kind, count in sorted(counts.items()))

@@ -28,18 +28,18 @@ import cassi
 from cassi.data.bundled import bundled_path
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
-QUIET = ["output.pictures=false", "output.progress=false", "threads=1"]
-SHORT = ["solver.iterations=4"]
-PHASES = ["solver.iterations=6", "solver.sigma.counts=[3,3]"]
-# What a few iterations are, where the number of iterations is not all there is to shorten.
-SHORTENED = {
-    "desci": [*PHASES, "prior.counts=[3,3]"],
+OUTPUT_OPTIONS = ["output.pictures=false", "output.progress=false", "threads=1"]
+FEW_ITERATIONS = ["solver.iterations=4"]
+FEW_IN_PHASES = ["solver.iterations=6", "solver.sigma.counts=[3,3]"]
+# The same for methods of several phases, whose numbers of iterations must add up to the whole.
+FEW_ITERATIONS_OF = {
+    "desci": [*FEW_IN_PHASES, "prior.counts=[3,3]"],
     "pnp_admm": [
         *("solver.iterations=6", "solver.sigma.schedule.counts=[3,3]"),
         "prior.prior.counts=[3,3]",
     ],
-    "tv_then_non_local": [*SHORT, "prior.counts=[2,2]"],
-    "plug_and_play": [*SHORT, "prior.prior.counts=[2,2]"],
+    "tv_then_non_local": [*FEW_ITERATIONS, "prior.counts=[2,2]"],
+    "plug_and_play": [*FEW_ITERATIONS, "prior.prior.counts=[2,2]"],
 }
 
 
@@ -61,32 +61,32 @@ def options_of(group: str) -> list[str]:
 
 
 def make_cases(folder: Path) -> dict[str, list[str]]:
-    """Return the overrides of every run by its name; snapshots of a folder are written first."""
+    """Write snapshots into a folder, and return the overrides of every run by its name."""
 
-    def short(name: str) -> list[str]:
-        return SHORTENED.get(name, SHORT)
+    def shorten(name: str) -> list[str]:
+        return FEW_ITERATIONS_OF.get(name, FEW_ITERATIONS)
 
     cases: dict[str, list[str]] = {}
     for name in options_of("method"):
-        cases[f"method={name}"] = [f"method={name}", *short(name)]
+        cases[f"method={name}"] = [f"method={name}", *shorten(name)]
     cases["experiment=cacti method=gap_tv"] = [
         "experiment=cacti",
         "method=gap_tv",
-        *short("gap_tv"),
+        *shorten("gap_tv"),
     ]
     for name in options_of("solver"):
-        cases[f"solver={name}"] = [f"solver={name}", *short(name)]
+        cases[f"solver={name}"] = [f"solver={name}", *shorten(name)]
     for name in options_of("prior"):
         if not needs_a_file(name):
-            cases[f"prior={name}"] = ["solver=gap", f"prior={name}", *short(name)]
-    gap = ["method=gap_tv", *short("gap_tv")]
+            cases[f"prior={name}"] = ["solver=gap", f"prior={name}", *shorten(name)]
+    gap = ["method=gap_tv", *shorten("gap_tv")]
     tilt = "dispersion@system.offsets=linear"
     cases |= {
         "offsets": [*gap, tilt, "system.offsets.step=2.3"],
         "axis=-2": [*gap, "system.axis=-2"],
         "step=-1": [*gap, "system.step=-1"],
-        "noise=shot": ["noise=shot", "method=auto", *short("auto")],
-        "noise=white": ["noise=white", "method=auto", *short("auto")],
+        "noise=shot": ["noise=shot", "method=auto", *shorten("auto")],
+        "noise=white": ["noise=white", "method=auto", *shorten("auto")],
         "model=pretrained": ["model=pretrained"],
         "model=pretrained refine=false": ["model=pretrained", "refine=false"],
         "model=pretrained in bfloat16": ["model=pretrained", "precision=bf16-mixed"],
@@ -110,44 +110,45 @@ def make_cases(folder: Path) -> dict[str, list[str]]:
 
 
 def run(command: str, overrides: list[str], folder: Path) -> dict[str, np.ndarray] | str:
-    """Return the cubes that a command made, by the path in its folder, or its last words."""
-    program, *given = shlex.split(command)
-    # It runs in another folder, from which a relative path would lead elsewhere.
+    """Run a command; return its cubes by path, or the last line of its errors if it fails."""
+    program, *arguments = shlex.split(command)
+    # The command runs in another folder, where a relative path would be wrong.
     program = str(Path(shutil.which(program) or program).absolute())
-    words = [program, *given, *overrides, *QUIET, f"hydra.run.dir={folder}"]
-    # Each installation finds its own package: not the folder that this was started in.
+    words = [program, *arguments, *overrides, *OUTPUT_OPTIONS, f"hydra.run.dir={folder}"]
+    # Each installation must load its own package, and not that of the folder this was started in.
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    done = subprocess.run(
+    process = subprocess.run(
         words, cwd=folder.parent, env=environment, capture_output=True, text=True, check=False
     )
     cubes = {
         str(file.relative_to(folder)): tifffile.imread(file) for file in folder.rglob("cube.tif")
     }
-    if done.returncode or not cubes:
-        return f"status {done.returncode}: {(done.stderr.strip().splitlines() or [''])[-1][:150]}"
+    if process.returncode or not cubes:
+        last_line = (process.stderr.strip().splitlines() or [""])[-1]
+        return f"status {process.returncode}: {last_line[:150]}"
     return cubes
 
 
 def compare(
-    one: dict[str, np.ndarray] | str, other: dict[str, np.ndarray] | str
+    old_run: dict[str, np.ndarray] | str, new_run: dict[str, np.ndarray] | str
 ) -> tuple[bool, str]:
-    """Tell whether two runs gave the same bits, and in words what differs."""
-    if isinstance(one, str) or isinstance(other, str):
-        failed = [f"{who}: {r}" for who, r in (("old", one), ("new", other)) if isinstance(r, str)]
-        return False, "; ".join(failed)
-    if one.keys() != other.keys():
-        return False, f"cubes {sorted(one)} and {sorted(other)}"
-    for name, a in one.items():
-        b = other[name]
+    """Tell whether two results of `run` have the same bits, and in words what differs."""
+    if isinstance(old_run, str) or isinstance(new_run, str):
+        runs = (("old", old_run), ("new", new_run))
+        return False, "; ".join(f"{name}: {run}" for name, run in runs if isinstance(run, str))
+    if old_run.keys() != new_run.keys():
+        return False, f"cubes {sorted(old_run)} and {sorted(new_run)}"
+    for name, a in old_run.items():
+        b = new_run[name]
         if (a.shape, a.dtype) != (b.shape, b.dtype):
             return False, f"{name}: {a.dtype}{a.shape} and {b.dtype}{b.shape}"
         if a.tobytes() != b.tobytes():
-            far = np.abs(a.astype(float) - b).max() / max(np.abs(a).max(), 1e-30)
+            difference = np.abs(a.astype(float) - b).max() / max(np.abs(a).max(), 1e-30)
             return (
                 False,
-                f"{name}: {np.mean(a != b):.1%} of the values, by {far:.0e} of the peak",
+                f"{name}: {np.mean(a != b):.1%} of the values, by {difference:.0e} of the peak",
             )
-    return True, f"{len(one)} cubes" if len(one) > 1 else ""
+    return True, f"{len(old_run)} cubes" if len(old_run) > 1 else ""
 
 
 def main() -> int:
@@ -160,27 +161,27 @@ def main() -> int:
         default=str(Path(sys.executable).with_name("cassi-reconstruct")),
         help="the new one; default: that of this Python",
     )
-    parser.add_argument("--only", nargs="+", default=[], help="cases whose names hold these")
+    parser.add_argument("--only", nargs="+", default=[], help="parts of the names of cases")
     options = parser.parse_args()
-    bad = 0
+    n_different = 0
     with tempfile.TemporaryDirectory(prefix="same-bits-") as name:
         root = Path(name)
         cases = make_cases(root)
-        chosen = [c for c in cases if not options.only or any(o in c for o in options.only)]
-        width = max(map(len, chosen), default=0)
-        for number, case in enumerate(chosen):
-            begun = time.perf_counter()
+        names = [c for c in cases if not options.only or any(o in c for o in options.only)]
+        width = max(map(len, names), default=0)
+        for number, case in enumerate(names):
+            start = time.perf_counter()
             results = []
-            for who, command in (("old", options.command), ("new", options.other)):
-                (root / f"{number}-{who}").mkdir()
-                results.append(run(command, cases[case], root / f"{number}-{who}" / "out"))
-            same, words = compare(*results)
-            bad += not same
-            seconds = time.perf_counter() - begun
-            answer = "same bits" if same else "DIFFERENT"
+            for age, command in (("old", options.command), ("new", options.other)):
+                (root / f"{number}-{age}").mkdir()
+                results.append(run(command, cases[case], root / f"{number}-{age}" / "out"))
+            is_same, words = compare(*results)
+            n_different += not is_same
+            seconds = time.perf_counter() - start
+            answer = "same bits" if is_same else "DIFFERENT"
             print(f"{case:{width}}  {answer}  {seconds:5.1f} s  {words}", flush=True)
-    print(f"{len(chosen)} cases, {bad} different")
-    return 1 if bad or not chosen else 0
+    print(f"{len(names)} cases, {n_different} different")
+    return 1 if n_different or not names else 0
 
 
 if __name__ == "__main__":

@@ -22,10 +22,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-LONGEST = 60
-"""Lines of a function, outside of networks of the literature."""
+# Longer functions are listed, outside of networks of the literature.
+MAX_FUNCTION_LINES = 60
 KINDS = ("code", "docstring", "comment", "blank")
-LOADED = """
+# Reconstructs by a Python call or by the command, and prints the number of modules of the package
+# that this loads, and their lines.
+PROGRAM = """
 import json, sys, torch
 import cassi
 if {command}:
@@ -45,13 +47,13 @@ print(json.dumps([len(files), sum(len(open(file).readlines()) for file in files)
 
 
 def sources(folder: str, root: Path = ROOT) -> list[Path]:
-    """Return the Python files below a folder; of `NAME/*` those of the folder itself."""
+    """Return the Python files below a folder; for `NAME/*` only those in the folder itself."""
     pattern = "*.py" if folder.endswith("/*") else "**/*.py"
     return sorted((root / folder.removesuffix("/*")).glob(pattern))
 
 
 def lines_of(part: str, root: Path) -> int:
-    """Return the lines of a part: of its Python files, or words where it is `docs`."""
+    """Return the lines of the Python files of a part; for "docs, words" the words of the pages."""
     if part == "docs, words":
         pages = [*(root / "docs").rglob("*.md"), *root.glob("*.md")]
         return sum(len(page.read_text(encoding="utf-8").split()) for page in pages)
@@ -59,7 +61,7 @@ def lines_of(part: str, root: Path) -> int:
 
 
 @contextmanager
-def checked_out(revision: str) -> Iterator[Path]:
+def check_out(revision: str) -> Iterator[Path]:
     """Yield a folder with the files of a revision."""
     with tempfile.TemporaryDirectory() as folder:
         archive = subprocess.run(
@@ -72,15 +74,15 @@ def checked_out(revision: str) -> Iterator[Path]:
 
 def compare(parts: list[str], revision: str) -> None:
     """Print the lines of each part in a revision, and now."""
-    with checked_out(revision) as root:
+    with check_out(revision) as root:
         names = sorted(p.name for p in (root / "cassi").iterdir() if p.is_dir())
-        gone = [f"cassi/{name}" for name in names if f"cassi/{name}" not in parts]
-        rows = {part: (lines_of(part, root), lines_of(part, ROOT)) for part in [*parts, *gone]}
-        rows["docs, words"] = lines_of("docs, words", root), lines_of("docs, words", ROOT)
+        removed_parts = [f"cassi/{name}" for name in names if f"cassi/{name}" not in parts]
+        parts = [*parts, *removed_parts, "docs, words"]
+        rows = {part: (lines_of(part, root), lines_of(part, ROOT)) for part in parts}
     print(f"{'':20}{revision:>12}{'now':>10}")
-    for part, (before, now) in rows.items():
-        if before or now:
-            print(f"{part:20}{before:>12}{now:>10}")
+    for part, (old_lines, new_lines) in rows.items():
+        if old_lines or new_lines:
+            print(f"{part:20}{old_lines:>12}{new_lines:>10}")
 
 
 def kinds_of(text: str) -> Counter[str]:
@@ -88,11 +90,10 @@ def kinds_of(text: str) -> Counter[str]:
     lines = text.splitlines()
     kinds = ["code" if line.strip() else "blank" for line in lines]
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if (
-            token.type == tokenize.COMMENT
-            and not lines[token.start[0] - 1][: token.start[1]].strip()
-        ):
-            kinds[token.start[0] - 1] = "comment"
+        row, column = token.start
+        # A comment behind code leaves its line a line of code.
+        if token.type == tokenize.COMMENT and not lines[row - 1][:column].strip():
+            kinds[row - 1] = "comment"
     for node in ast.walk(ast.parse(text)):
         value = node.value if isinstance(node, ast.Expr) else None
         if isinstance(value, ast.Constant) and isinstance(value.value, str):
@@ -102,43 +103,45 @@ def kinds_of(text: str) -> Counter[str]:
 
 
 def long_functions() -> Iterator[str]:
-    """Yield the functions of the package that are longer than `LONGEST`."""
+    """Yield the functions of the package that are longer than `MAX_FUNCTION_LINES`."""
     for path in sources("cassi"):
         if "published" in path.parts:
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef):
                 length = (node.end_lineno or node.lineno) - node.lineno + 1
-                if length > LONGEST:
+                if length > MAX_FUNCTION_LINES:
                     yield f"{path.relative_to(ROOT)}: {node.name}, {length} lines"
 
 
 def loose_types() -> Counter[str]:
-    """Count `Any`, probes, and cameras of any type in the package."""
-    found: Counter[str] = Counter()
+    """Count in the package `Any`, probes, and parameters `system` of type `Any`."""
+    counts: Counter[str] = Counter()
     for path in sources("cassi"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Name) and node.id == "Any":
-                found["Any"] += 1
+                counts["Any"] += 1
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                found["probes"] += node.func.id in ("getattr", "hasattr")
+                counts["probes"] += node.func.id in ("getattr", "hasattr")
             if isinstance(node, ast.arg) and node.arg == "system" and node.annotation is not None:
-                found["system: Any"] += ast.unparse(node.annotation) == "Any"
-    return found
+                counts["system: Any"] += ast.unparse(node.annotation) == "Any"
+    return counts
 
 
-def loaded(command: bool, folder: str) -> list[int]:
-    """Return modules and lines of the package that a Python call or a command loads."""
-    code = LOADED.format(command=command, folder=folder)
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return list(json.loads(found.stdout.splitlines()[-1]))
+def count_modules(command: bool, folder: str) -> list[int]:
+    """Return modules and lines of the package that the command, or a Python call, loads."""
+    code = PROGRAM.format(command=command, folder=folder)
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    return list(json.loads(process.stdout.splitlines()[-1]))
 
 
 def main() -> None:
     """Print the counts."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--folder", default="outputs/structure", help="where a command writes")
-    parser.add_argument("--beside", metavar="REVISION", help="print its lines beside those of now")
+    parser.add_argument("--folder", default="outputs/structure", help="output of the command")
+    parser.add_argument("--beside", metavar="REVISION", help="also print the lines of a revision")
     options = parser.parse_args()
     total: Counter[str] = Counter()
     print(f"{'':20}{'lines':>8}" + "".join(f"{kind:>11}" for kind in KINDS))
@@ -152,7 +155,7 @@ def main() -> None:
     print(f"{'all':20}{sum(total.values()):>8}" + "".join(f"{total[k]:>11}" for k in KINDS))
     print(dict(loose_types()), *long_functions(), sep="\n")
     for name, command in (("cassi.reconstruct(y, system)", False), ("cassi-reconstruct", True)):
-        modules, lines = loaded(command, options.folder)
+        modules, lines = count_modules(command, options.folder)
         print(f"{name}: {modules} modules, {lines} lines")
     if options.beside:
         compare(folders, options.beside)

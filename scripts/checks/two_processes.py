@@ -1,9 +1,10 @@
-"""Train with DDP in two processes that share a device, which NCCL refuses: they exchange by gloo.
+"""Train with DDP in two processes that share one device.
 
     python -m scripts.checks.two_processes model=gap_net trainer.max_steps=20 hydra.run.dir=DIR
 
-Takes the options of cassi-train. Each process counts as a machine of its own; one line is printed
-a process, and the exit status is 1 where one failed.
+Takes the options of cassi-train. The processes communicate by gloo, because NCCL refuses two
+processes on one device; so each counts as a machine of its own. One line is printed per process,
+and the exit status is 1 if one failed.
 """
 
 import os
@@ -22,13 +23,14 @@ OPTIONS = ("trainer.num_nodes=2", "trainer.devices=1", "trainer.strategy=gloo")
 
 def main(options: list[str]) -> int:
     """Start both processes, wait for them, and return the exit status."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "LOCAL_RANK": "0"}
+    # The system chooses a free port for port 0.
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "LOCAL_RANK": "0"}
     command = [sys.executable, "-c", TRAIN, *options, *OPTIONS]
     processes = [
-        subprocess.Popen(command, env=os.environ | place | {"NODE_RANK": rank, "RANK": rank})
+        subprocess.Popen(command, env=os.environ | address | {"NODE_RANK": rank, "RANK": rank})
         for rank in "01"
     ]
     results = [process.wait() for process in processes]

@@ -1,11 +1,11 @@
-"""Write a manifest: the files of each split with their checksums.
+"""Write the manifest of a data set: the files of each split, with their checksums.
 
-For example the bundled one:
+The bundled one, for example, is written by:
 
     python -m scripts.data.manifest $CASSI_DATA --train cave_train --validation cave_raw \
         --test cave_test --alias cave_test/scene01.mat=flowers … --output data/manifests/cave.json
 
-Without a split's option the folder of its name in ROOT is taken, if it is there.
+A split without an option takes the folder of its name in ROOT, if there is one.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from cassi.data.wavelengths import BENCHMARK_WAVELENGTHS
 
 
 def main() -> int:
-    """Write the manifest and say what is in it."""
+    """Write the manifest, and print the number of scenes of each split."""
     parser = argparse.ArgumentParser(description="Write a manifest of training data.")
     parser.add_argument("root", type=Path, metavar="ROOT", help="the data root")
     for split in SPLITS:
@@ -40,6 +40,7 @@ def main() -> int:
         print(f"{split}: {len(scenes)} scenes", file=sys.stderr)
     content["aliases"] = dict(pair.split("=", 1) for pair in arguments.alias)
     output = arguments.output or root / "manifest.json"
+    # A manifest that cannot be read does not get its final name.
     with atomic_path(output) as temporary:
         temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         read_manifest(temporary)

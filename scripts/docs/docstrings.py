@@ -1,6 +1,6 @@
-"""An extension of Griffe: examples in docstrings, `>>> …`, become code blocks of their own.
+"""Extension of Griffe that turns examples in docstrings, `>>> …`, into code blocks.
 
-Markdown would take them for quotations. An example ends at the next empty line, as for doctest.
+Markdown would read them as quotations. An example ends at the next empty line, as for doctest.
 """
 
 import re
@@ -11,8 +11,8 @@ from griffe import Extension, Object
 EXAMPLE = re.compile(r"^([ \t]*)>>> .*(?:\n\1\S.*|\n\1[ \t]+\S.*)*", re.MULTILINE)
 
 
-def fenced(docstring: str) -> str:
-    """Fence every example of a docstring."""
+def fence_examples(docstring: str) -> str:
+    """Return a docstring with every example in a fenced code block."""
 
     def fence(match: re.Match[str]) -> str:
         indent = match[1]
@@ -27,4 +27,4 @@ class FencedExamples(Extension):
     def on_object(self, *, obj: Object, **kwargs: Any) -> None:
         """Fence the examples of one object's docstring."""
         if obj.docstring:
-            obj.docstring.value = fenced(obj.docstring.value)
+            obj.docstring.value = fence_examples(obj.docstring.value)

@@ -2,13 +2,13 @@
 
     cassi-evaluate benchmark=leaderboard hydra.run.dir=runs/leaderboard
     python -m scripts.benchmarks.video --json runs/video.json
-    python -m scripts.docs.figures runs/leaderboard runs/video.json    # take figures over, fill
-    python -m scripts.docs.figures --check                             # pages that disagree
+    python -m scripts.docs.figures runs/leaderboard runs/video.json    # add figures, fill pages
+    python -m scripts.docs.figures --check                             # list pages that disagree
 
-Folders are results of `benchmark=leaderboard` and `benchmark=inversenet`, files those that
-benchmarks and the gate of new weights write with `--json`. A table stands between
-`<!-- figures: NAME -->` and `<!-- end -->`; `QUOTES` lists the figures in sentences and in tables
-of several sources. Published figures of others are those of `published_figures.yaml`.
+Folders are results of `benchmark=leaderboard` and `benchmark=inversenet`. Files are those that
+benchmarks write with `--json`, and card.json of the gate of new weights. A table stands between
+`<!-- figures: NAME -->` and `<!-- end -->`; `QUOTES` lists the figures in sentences, and those in
+tables of several sources. Published figures of others are in `published_figures.yaml`.
 """
 
 import argparse
@@ -31,10 +31,13 @@ from scripts.benchmarks.kinds import KINDS, PANEL
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "docs/figures.json"
-PUBLISHED = yaml.safe_load(Path(__file__).with_name("published_figures.yaml").read_text("utf-8"))
+PUBLISHED_FIGURES = yaml.safe_load(
+    Path(__file__).with_name("published_figures.yaml").read_text("utf-8")
+)
 CASES: Any = OmegaConf.to_container(
     OmegaConf.load(ROOT / "conf/benchmark/leaderboard.yaml").benchmark.cases
 )
+# Condition → heading of its column. SSIM, SAM and seconds are shown for the first one.
 CONDITIONS = {
     "grey": "grey mask",
     "grey, 30 dB": "grey mask, 30 dB",
@@ -44,11 +47,12 @@ CONDITIONS = {
     "InverseNet III": "III",
     "InverseNet IV": "IV",
 }
-"""Condition → heading; the first is the one of which SSIM, SAM and seconds are shown."""
-TRAINED = {"pretrained": "20 CAVE scenes"}
-"""What the weights of a method have seen; solvers have seen nothing."""
+# Training data of the weights of a method; solvers have none.
+TRAINING_DATA = {"pretrained": "20 CAVE scenes"}
 MISSING = "–"
 Figures = dict[str, Any]
+# Page → parts of it, with figures as fields of `str.format`. The format `s` of a figure is that of
+# `f` without the zero before the point.
 QUOTES: dict[str, tuple[str, ...]] = {
     "README.md": (
         "any camera | {tsa.auto[0]:.1f} dB",
@@ -92,7 +96,6 @@ QUOTES: dict[str, tuple[str, ...]] = {
     ),
     "docs/reference/networks.md": ("on a CPU with {networks[threads]:.0f} threads",),
 }
-"""Page → parts of it, in which figures stand as `str.format` has them; `s` is f without a zero."""
 FIELD = re.compile(r"\{[^}]*\}")
 
 
@@ -100,23 +103,24 @@ class _Figure(float):
     """A number that the format `.3s` shows without the zero before its point."""
 
     def __format__(self, form: str) -> str:
-        shown = super().__format__(form.replace("s", "f"))
-        return shown.removeprefix("0") if form.endswith("s") else shown
+        digits = super().__format__(form.replace("s", "f"))
+        return digits.removeprefix("0") if form.endswith("s") else digits
 
 
 def fill(page: str, text: str, figures: Figures) -> str:
-    """Return the text of a page with its tables and quotes made anew.
+    """Return the text of a page with new tables and quotes.
 
     Raises:
-        ValueError: a quote is not on the page.
+        ValueError: if a quote is not on the page exactly once.
     """
     for name, make in TABLES.items():
         begin, end = f"<!-- figures: {name} -->\n\n", "\n\n<!-- end -->"
-        before, found, rest = text.partition(begin)
-        if found:
-            text = before + begin + make(figures) + end + rest.partition(end)[2]
+        if begin in text:
+            head, _, tail = text.partition(begin)
+            text = head + begin + make(figures) + end + tail.partition(end)[2]
     values = {name: _quotable(value) for name, value in figures.items()}
     for quote in QUOTES.get(page, ()):
+        # The quote is found by its words, with any number at the position of a field.
         words = map(re.escape, FIELD.split(quote))
         text, count = re.subn(r"[\d.]+".join(words), quote.format(**values), text)
         if count != 1:
@@ -125,46 +129,48 @@ def fill(page: str, text: str, figures: Figures) -> str:
 
 
 def _quotable(value: Any) -> Any:
+    """Return figures in the form that the fields of a quote use: `{tsa.auto[0]:.3s}`."""
     if isinstance(value, dict):
-        return _Quotable({name: _quotable(each) for name, each in value.items()})
+        return _Quotable({name: _quotable(item) for name, item in value.items()})
     if isinstance(value, list):
-        return [_quotable(each) for each in value]
+        return [_quotable(item) for item in value]
     return _Figure(value) if isinstance(value, int | float) else value
 
 
 class _Quotable(dict[str, Any]):
-    """Values by `[name]` and by `.name`."""
+    """A dictionary whose values can also be read as attributes."""
 
     __getattr__ = dict.__getitem__
 
 
-def merge(figures: Figures, more: Figures) -> None:
-    """Put figures among others: those of equal names take their places."""
-    for name, value in more.items():
+def merge(figures: Figures, new_figures: Figures) -> None:
+    """Add figures to others, in place of those with the same names."""
+    for name, value in new_figures.items():
         if isinstance(value, dict) and isinstance(figures.get(name), dict):
             merge(figures[name], value)
         else:
             figures[name] = value
 
 
-def take_over(figures: Figures, folder: Path) -> None:
-    """Put the results of an evaluation into the figures of the leaderboard.
+def add_results(figures: Figures, folder: Path) -> None:
+    """Add the results of an evaluation to the figures of the leaderboard.
 
     Raises:
-        OSError: the folder holds no results.
-        ValueError: they are of a condition that the page does not have.
+        OSError: if the folder has no results.
+        ValueError: if they have a condition that the page does not have.
     """
     results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
     timing = json.loads((folder / "timing.json").read_text(encoding="utf-8"))["timing"]
     settings, preset = results["settings"], results["preset"]
     methods = figures.setdefault("leaderboard", {}).setdefault(settings["data"], {})
-    protocol = (folder / "benchmark.json").is_file()
-    for row, found in results["metrics"].items():
-        method, condition = name_condition(row, settings, protocol)
-        if condition is None or not found["mean"]:
+    is_protocol = (folder / "benchmark.json").is_file()
+    for row, metrics in results["metrics"].items():
+        method, condition = name_condition(row, settings, is_protocol)
+        if condition is None or not metrics["mean"]:
             continue
-        values = {name: found["mean"].get(f"{name}/{preset}") for name in ("psnr", "ssim")}
-        values |= {"sam": found["mean"].get("sam"), "scenes": len(found["scenes"])}
+        means = metrics["mean"]
+        values = {name: means.get(f"{name}/{preset}") for name in ("psnr", "ssim")}
+        values |= {"sam": means.get("sam"), "scenes": len(metrics["scenes"])}
         values |= {"preset": preset, "seconds": timing[row]["mean"].get("seconds")}
         entry = methods.setdefault(method, {})
         entry[condition] = {
@@ -176,33 +182,36 @@ def take_over(figures: Figures, folder: Path) -> None:
             entry["parameters"] = parameters
 
 
-def name_condition(row: str, settings: Mapping[str, Any], protocol: bool) -> tuple[str, str | None]:
-    """Return the method of a row and its condition; None for a row that the page does not show.
+def name_condition(
+    row: str, settings: Mapping[str, Any], is_protocol: bool
+) -> tuple[str, str | None]:
+    """Return the method and the condition of a row; None for one that the page does not show.
 
     Raises:
-        ValueError: the conditions are none of the page's.
+        ValueError: if the settings are not those of the page's conditions.
     """
     method, _, condition = row.partition(" (")
     condition = condition.removesuffix(")")
-    if protocol:
+    # A row is "METHOD (CONDITION)"; in a protocol the condition is the knowledge of the camera.
+    if is_protocol:
         columns = {"": "II", "told": "III", "calibrated": "IV"}
         return method, f"InverseNet {columns[condition]}" if condition in columns else None
-    wrong = sorted(name for name in ("noise", "mask", "twin") if _is_set(settings.get(name)))
-    if settings.get("cases") != CASES or wrong:
-        got = ", ".join(wrong) or "other cases"
-        raise ValueError(f"leaderboard: expected benchmark=leaderboard as it is, got {got}")
+    changes = sorted(name for name in ("noise", "mask", "twin") if _is_set(settings.get(name)))
+    if settings.get("cases") != CASES or changes:
+        text = ", ".join(changes) or "other cases"
+        raise ValueError(f"leaderboard: expected benchmark=leaderboard as it is, got {text}")
     return method, condition
 
 
 def _is_set(value: Any) -> bool:
-    """Tell whether a setting is anything but nothing: null, 0, or a mapping or list of those."""
+    """Tell whether a setting has a value: not null, 0, or a mapping or list of those alone."""
     if isinstance(value, Mapping | list):
         return any(map(_is_set, value.values() if isinstance(value, Mapping) else value))
     return bool(value)
 
 
 def make_leaderboard(figures: Figures) -> str:
-    """Make a table for every data set, with a row for every method, the best first."""
+    """Return a table for every data set, with a row for every method, the best first."""
     return "\n\n".join(
         f"## `data={data}`\n\n{_make_ranking(methods)}"
         for data, methods in sorted(figures.get("leaderboard", {}).items())
@@ -211,16 +220,18 @@ def make_leaderboard(figures: Figures) -> str:
 
 def _make_ranking(methods: Mapping[str, Mapping[str, Any]]) -> str:
     first = next(iter(CONDITIONS))
-    shown = [name for name in CONDITIONS if any(name in entry for entry in methods.values())]
-    usual = max(entry[n]["scenes"] for entry in methods.values() for n in shown if n in entry)
+    conditions = [name for name in CONDITIONS if any(name in entry for entry in methods.values())]
+    n_scenes = max(
+        entry[name]["scenes"] for entry in methods.values() for name in conditions if name in entry
+    )
 
-    def show(values: Mapping[str, Any], whole: bool) -> str:
+    def format_cell(values: Mapping[str, Any], all_metrics: bool) -> str:
         if values.get("psnr") is None:
             return MISSING
         text = f"{values['psnr']:.2f}"
-        if whole and values.get("ssim") is not None:
+        if all_metrics and values.get("ssim") is not None:
             text += f" / {values['ssim']:.3f} / {values['sam']:.1f}°"
-        return text if values["scenes"] == usual else f"{text} ({values['scenes']} scenes)"
+        return text if values["scenes"] == n_scenes else f"{text} ({values['scenes']} scenes)"
 
     def rank(method: str) -> tuple[float, str]:
         return -float(methods[method].get(first, {}).get("psnr") or 0), method
@@ -229,24 +240,25 @@ def _make_ranking(methods: Mapping[str, Mapping[str, Any]]) -> str:
     for method in sorted(methods, key=rank):
         entry = methods[method]
         count, seconds = entry.get("parameters"), entry.get(first, {}).get("seconds")
-        trained = TRAINED.get(method, MISSING if count is None else "see its file")
-        row = [f"`{method}`", trained, MISSING if count is None else f"{count / 1e6:.2f}"]
+        training_data = TRAINING_DATA.get(method, MISSING if count is None else "see its file")
+        row = [f"`{method}`", training_data, MISSING if count is None else f"{count / 1e6:.2f}"]
         row.append(MISSING if seconds is None else f"{seconds:.1f}")
-        rows.append(row + [show(entry.get(name, {}), name == first) for name in shown])
-    head = ["method", "trained on", "M", "s", *(CONDITIONS[name] for name in shown)]
-    note = f"Means over {usual} scenes, or as many as stand beside."
+        row += [format_cell(entry.get(name, {}), name == first) for name in conditions]
+        rows.append(row)
+    head = ["method", "trained on", "M", "s", *(CONDITIONS[name] for name in conditions)]
+    note = f"Means over {n_scenes} scenes, or as many as stand beside."
     return f"{format_table(head, rows)}\n\n{note}"
 
 
 def make_videos(figures: Figures) -> str:
-    """Make a row for every method for video, measured or published, the best first."""
-    published = PUBLISHED["videos"]
-    scenes, link = published["scenes"], "[{text}]({url})".format(**published["source"])
+    """Return a row for every method for video, measured or published, the best first."""
+    publication = PUBLISHED_FIGURES["videos"]
+    scenes, link = publication["scenes"], "[{text}]({url})".format(**publication["source"])
     rows = [
-        ([found[scene] for scene in scenes], f"`{name}`", "measured")
-        for name, found in figures["videos"].items()
+        ([psnr[scene] for scene in scenes], f"`{name}`", "measured")
+        for name, psnr in figures["videos"].items()
     ]
-    rows += [(values, name, link) for name, values in published["methods"].items()]
+    rows += [(values, name, link) for name, values in publication["methods"].items()]
     cells = [
         [name, origin, *(f"{value:.2f}" for value in [*values, mean(values)])]
         for values, name, origin in sorted(rows, key=lambda row: -sum(row[0]))
@@ -255,32 +267,35 @@ def make_videos(figures: Figures) -> str:
 
 
 def make_networks(figures: Figures) -> str:
-    """Make a row for every registered network: its costs, and what was published of it."""
-    measured = figures["networks"]["cases"]
+    """Return a row for every registered network: its costs, and its published figures."""
+    costs = figures["networks"]["cases"]
     columns = ["network", "stages", "M", "GFLOPs"]
-    for case in measured:
+    for case in costs:
         columns += [f"{case}, s f32", "bf16", "MiB f32", "bf16"]
     rows = []
     for name in list_models(shipped=False):
+        # On this device parameters have shapes but no memory.
         with torch.device("meta"):
             count = sum(p.numel() for p in create_model(name).parameters())
-        operations = measured["cpu 256²"].get(name, {}).get("float32", {}).get("gflops")
+        operations = costs["cpu 256²"].get(name, {}).get("float32", {}).get("gflops")
         row = [f"`{name}`", str(find_stages(name)), f"{count / 1e6:.2f}"]
         row.append(f"{operations:.1f}" if operations else MISSING)
-        for networks in measured.values():
-            cases = [networks.get(name, {}).get(each, {}) for each in ("float32", "bfloat16")]
-            row += [f"{each['ms'] / 1000:.2f}" if each else MISSING for each in cases]
-            row += [f"{each['peak_mb']:.0f}" if each else MISSING for each in cases]
-        published = PUBLISHED["networks"].get(name, {})
-        scores = "psnr" in published
-        row.append(f"{published['psnr']:.2f} / {published['ssim']:.3f}" if scores else MISSING)
+        for networks in costs.values():
+            cases = [networks.get(name, {}).get(dtype, {}) for dtype in ("float32", "bfloat16")]
+            row += [f"{case['ms'] / 1000:.2f}" if case else MISSING for case in cases]
+            row += [f"{case['peak_mb']:.0f}" if case else MISSING for case in cases]
+        scores = PUBLISHED_FIGURES["networks"].get(name, {})
+        if "psnr" in scores:
+            row.append(f"{scores['psnr']:.2f} / {scores['ssim']:.3f}")
+        else:
+            row.append(MISSING)
         authors, _, venue = read_source(find_model(name).make)
         rows.append([*row, f"{authors}, {venue}" if authors else MISSING])
     return format_table([*columns, "PSNR / SSIM", "paper"], rows)
 
 
 def make_sources(figures: Figures) -> str:
-    """Make a row for every class of networks: what it is, its paper, whose code it equals."""
+    """Return a row for every class of networks: its summary, its paper, the authors' code."""
     classes: dict[Any, list[str]] = {}
     for name in list_models(shipped=False):
         classes.setdefault(find_model(name).make, []).append(name)
@@ -288,17 +303,17 @@ def make_sources(figures: Figures) -> str:
     for cls, names in classes.items():
         authors, title, venue = read_source(cls)
         paper = f"{authors}, *{title}*, {venue}" if authors else MISSING
-        source = PUBLISHED["networks"].get(names[0], {}).get("source")
-        link = (
-            "[{text}]({url})".format(**PUBLISHED["sources"][source]) if source else "`cassi-train`"
-        )
+        source = PUBLISHED_FIGURES["networks"].get(names[0], {}).get("source")
+        link = "`cassi-train`"
+        if source:
+            link = "[{text}]({url})".format(**PUBLISHED_FIGURES["sources"][source])
         summary = (inspect.getdoc(cls) or "").partition("\n")[0].removesuffix(".")
         rows.append([" ".join(f"`{name}`" for name in names), summary, paper, link])
     return format_table(["networks", "what it is", "paper", "code and weights"], rows)
 
 
 def find_stages(name: str) -> int | str:
-    """Return how many stages a network unrolls, by its settings or its class's default."""
+    """Return the number of stages of a network, by its settings or the default of its class."""
     entry = find_model(name)
     parameter = inspect.signature(entry.make).parameters.get("stages")
     return entry.settings.get("stages", MISSING if parameter is None else parameter.default)
@@ -307,12 +322,12 @@ def find_stages(name: str) -> int | str:
 def read_source(cls: Any) -> tuple[str, str, str]:
     """Return authors, title and venue from the docstring of a class, or empty strings."""
     text = " ".join((inspect.getdoc(cls) or "").split())
-    found = re.search(r'Source: ([^"]+), "(.+?)",? ([A-Za-z ]+ \d{4})', text)
-    return (found[1], found[2].rstrip(","), found[3]) if found else ("", "", "")
+    match = re.search(r'Source: ([^"]+), "(.+?)",? ([A-Za-z ]+ \d{4})', text)
+    return (match[1], match[2].rstrip(","), match[3]) if match else ("", "", "")
 
 
 def make_verdict(figures: Figures) -> str:
-    """Say what the weights gain in the mean, and what the gate of new weights says."""
+    """Return a paragraph on the mean gain of the weights, and the verdict of their gate."""
     card = figures["card"]
     gains = {
         name: scores[-1] - scores[0]
@@ -330,28 +345,31 @@ def make_verdict(figures: Figures) -> str:
 
 
 def make_gains(figures: Figures, kinds: bool) -> str:
-    """Make a row for every kind of scene, or for every camera and capture."""
+    """Return a row for every kind of scene, or (`kinds` false) for every camera and capture."""
     card = figures["card"]
-    first, *others = card["methods"]
+    baseline, *methods = card["methods"]
     rows = [
-        [name, f"{auto:.2f}", *(f"{other - auto:+.2f}" for other in scores)]
+        [name, f"{auto:.2f}", *(f"{score - auto:+.2f}" for score in scores)]
         for name, (auto, *scores) in card["rows"].items()
         if (name in KINDS) is kinds
     ]
-    return format_table(["", f"{first}, dB", *(f"{name} − {first}" for name in others)], rows)
+    columns = ["", f"{baseline}, dB", *(f"{name} − {baseline}" for name in methods)]
+    return format_table(columns, rows)
 
 
 def make_bars(figures: Figures) -> str:
-    """Make a row for every camera whose error bars were tested."""
+    """Return a row for every camera whose error bars were tested."""
     bars = figures["card"]["bars"]
-    every = [share for shares in bars.values() for share in shares]
-    rows = [[name, show_shares(shares)] for name, shares in {**bars, "all": every}.items()]
+    all_fractions = [fraction for fractions in bars.values() for fraction in fractions]
+    rows_by_name = {**bars, "all": all_fractions}
+    rows = [[name, format_fractions(fractions)] for name, fractions in rows_by_name.items()]
     return format_table(["camera", "held"], rows)
 
 
-def show_shares(shares: list[float]) -> str:
-    """Format the mean of shares, and the least and the largest."""
-    return f"{100 * mean(shares):.1f} ({100 * min(shares):.1f}, {100 * max(shares):.1f}) %"
+def format_fractions(fractions: list[float]) -> str:
+    """Format the mean of fractions, and the least and the largest, as percentages."""
+    low, high = min(fractions), max(fractions)
+    return f"{100 * mean(fractions):.1f} ({100 * low:.1f}, {100 * high:.1f}) %"
 
 
 def format_table(columns: list[str], rows: list[list[str]]) -> str:
@@ -360,6 +378,7 @@ def format_table(columns: list[str], rows: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+# Functions that return a table, by the name of the table on its page.
 TABLES: dict[str, Callable[[Figures], str]] = {
     "leaderboard": make_leaderboard,
     "videos": make_videos,
@@ -370,7 +389,6 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "gains by camera": lambda figures: make_gains(figures, False),
     "error bars": make_bars,
 }
-"""What makes a table, by the name that its page gives."""
 PAGES = (
     *QUOTES,
     *("docs/reference/leaderboard.md", "docs/reference/model-card.md"),
@@ -378,29 +396,30 @@ PAGES = (
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Take figures over, fill the pages; return 1 where pages disagree with `--check`."""
+    """Add figures and fill the pages; with `--check` return 1 if a page disagrees."""
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
     parser.add_argument("results", nargs="*", type=Path, metavar="FOLDER|FILE")
     parser.add_argument("--check", action="store_true", help="write nothing")
     options = parser.parse_args(arguments)
     figures: Figures = json.loads(FILE.read_text(encoding="utf-8"))
-    for place in options.results:
-        if place.is_dir():
-            take_over(figures, place)
+    for path in options.results:
+        if path.is_dir():
+            add_results(figures, path)
         else:
-            merge(figures, json.loads(place.read_text(encoding="utf-8")))
-    wrong = []
+            merge(figures, json.loads(path.read_text(encoding="utf-8")))
+    stale_pages = []
     for page in PAGES:
         file = ROOT / page
         text = file.read_text(encoding="utf-8")
-        filled = fill(page, text, figures)
-        wrong += [page] * (filled != text)
+        new_text = fill(page, text, figures)
+        if new_text != text:
+            stale_pages.append(page)
         if not options.check:
-            file.write_text(filled, encoding="utf-8")
+            file.write_text(new_text, encoding="utf-8")
     if options.check:
-        print(*(f"{page}: other figures than docs/figures.json" for page in wrong), sep="\n")
-        return int(bool(wrong))
+        print(*(f"{page}: other figures than docs/figures.json" for page in stale_pages), sep="\n")
+        return int(bool(stale_pages))
     text = json.dumps(figures, indent=1, sort_keys=False, ensure_ascii=False)
     FILE.write_text(text + "\n", encoding="utf-8")
     return 0

@@ -1,14 +1,15 @@
 """Draw the pictures of docs/gallery.
 
-Those of the bundled scene need nothing. Those of KAIST snapshots and of captures by two real
-cameras are drawn where $CASSI_DATA has the data, else left as they are. Prints each picture and
-its size. On two cores the bundled ones take a minute, all of them a quarter of an hour.
+Pictures of the bundled scene need no data. Pictures of KAIST snapshots and of captures by two real
+cameras need $CASSI_DATA, and are left as they are without it. Prints each picture and its size. On
+two cores the pictures of the bundled scene take a minute, all pictures a quarter of an hour.
 
     python -m scripts.docs.gallery                  # all that can be drawn
     python -m scripts.docs.gallery methods bands    # some
 """
 
 import argparse
+import math
 import os
 import subprocess
 import sys
@@ -37,7 +38,7 @@ from cassi.systems.masks import move_mask
 from cassi.uncertainty.error_model import NORMAL
 from cassi.viz import choose_points, exposure_of, save_bands, srgb
 from cassi.viz.color import cie_response
-from scripts.benchmarks.lab import FINE, Lab
+from scripts.benchmarks.lab import SUBPIXELS, Lab
 from scripts.benchmarks.spectral_video import WAVELENGTHS, first_sequence
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,24 +47,24 @@ Panel = tuple[str, np.ndarray]  # title, picture
 
 
 def picture_row(panels: Sequence[Panel], columns: int, height: float) -> tuple[Figure, list[Axes]]:
-    """Lay out pictures side by side, each as wide as it is."""
-    rows = -(-len(panels) // columns)
+    """Lay out pictures in rows of so many columns; a row is `height` inches high."""
+    rows = math.ceil(len(panels) / columns)
     shape = panels[0][1].shape
     size = (columns * height * shape[1] / shape[0], rows * (height + 0.25))
     figure, grid = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
     axes: list[Axes] = list(grid.flat)
-    for place, (title, picture) in zip(axes, panels, strict=False):
-        place.imshow(picture, cmap="gray", interpolation="nearest")
-        place.set_title(title, fontsize=9)
-    for place in axes:
-        place.axis("off")
+    for panel_axes, (title, picture) in zip(axes, panels, strict=False):
+        panel_axes.imshow(picture, cmap="gray", interpolation="nearest")
+        panel_axes.set_title(title, fontsize=9)
+    for panel_axes in axes:
+        panel_axes.axis("off")
     return figure, axes
 
 
 def save(figure: Figure, name: str) -> None:
     """Write a figure as a JPEG of docs/gallery."""
     figure.savefig(FOLDER / name, dpi=110, pil_kwargs={"quality": 85})
-    plt.close(figure)
+    plt.close(figure)  # pyplot would keep it
 
 
 @cache
@@ -88,26 +89,27 @@ def in_colour(cube: torch.Tensor) -> np.ndarray:
 
 
 def draw_formation() -> None:
-    """Scene, mask, one coded band, snapshot."""
+    """Draw the scene, the mask, one coded band and the snapshot."""
     truth, mask, wavelengths = bundled()
     y = camera()(truth)[0, 0].numpy()
-    wide = np.zeros_like(y)
-    wide[:, 28:284] = (mask[0, 0] * truth[0, 14]).numpy()
-    padded = np.full((*y.shape, 3), 255, np.uint8)
-    padded[:, :256] = in_colour(truth)
-    shown = np.ones_like(y)
-    shown[:, :256] = mask[0, 0]
+    # All panels have the width of the detector, so that one pixel has the same size in all.
+    coded_band = np.zeros_like(y)
+    coded_band[:, 28:284] = (mask[0, 0] * truth[0, 14]).numpy()
+    scene_panel = np.full((*y.shape, 3), 255, np.uint8)
+    scene_panel[:, :256] = in_colour(truth)
+    mask_panel = np.ones_like(y)
+    mask_panel[:, :256] = mask[0, 0]
     panels = [
-        ("scene", padded),
-        ("mask", shown),
-        (f"{wavelengths[14]:.0f} nm, coded and moved", wide ** (1 / 2.2)),
+        ("scene", scene_panel),
+        ("mask", mask_panel),
+        (f"{wavelengths[14]:.0f} nm, coded and moved", coded_band ** (1 / 2.2)),
         ("sum of 28 bands: the snapshot", (y / y.max()) ** (1 / 2.2)),
     ]
     save(picture_row(panels, 4, 2.2)[0], "formation.jpg")
 
 
 def draw_inverses() -> None:
-    """What the two inverses in closed form make of a snapshot, and what a prior adds."""
+    """Draw the results of the two inverses in closed form, and of `auto`, which has a prior."""
     truth, mask, _ = bundled()
     y = camera()(truth)
     cubes = {
@@ -116,19 +118,19 @@ def draw_inverses() -> None:
         "pinv": camera().pinv(y),
         "auto": cassi.reconstruct(y, camera()),
     }
-    panels = [(_scored(name, cube), in_colour(cube)) for name, cube in cubes.items()]
+    panels = [(_title(name, cube), in_colour(cube)) for name, cube in cubes.items()]
     save(picture_row(panels, 4, 2.4)[0], "inverses.jpg")
 
 
 def draw_methods() -> None:
-    """Methods without training: colours, and spectra at two points."""
+    """Draw methods without training: in colours, and spectra at two points."""
     truth, _, wavelengths = bundled()
     y = camera()(truth)
     gap_tv = cassi.solve(
         y, camera(), algorithm=cassi.GAP(), prior=cassi.TV(iterations=8), iterations=100
     )
     cubes = {"truth": truth, "GAP-TV": gap_tv, "auto": cassi.reconstruct(y, camera())}
-    panels = [(_scored(name, cube), in_colour(cube)) for name, cube in cubes.items()]
+    panels = [(_title(name, cube), in_colour(cube)) for name, cube in cubes.items()]
     blank = np.full((256, 256, 3), 255, np.uint8)
     figure, axes = picture_row([*panels, ("", blank), ("", blank)], 5, 2.2)
     for number, (axis, (row, column)) in enumerate(
@@ -149,7 +151,7 @@ def draw_methods() -> None:
 
 
 def draw_noise() -> None:
-    """The default under white noise."""
+    """Draw the results of `auto` under white noise."""
     truth = bundled()[0]
     y = camera()(truth)
     draws = torch.randn(y.shape, generator=torch.Generator().manual_seed(0))
@@ -158,51 +160,51 @@ def draw_noise() -> None:
         level = 0.0 if decibels is None else 10 ** (-decibels / 20)
         cube = cassi.reconstruct(y + level * y.square().mean().sqrt() * draws, camera())
         name = "no noise" if decibels is None else f"{decibels} dB"
-        panels.append((_scored(name, cube), in_colour(cube)))
+        panels.append((_title(name, cube), in_colour(cube)))
     save(picture_row(panels, 3, 2.8)[0], "noise.jpg")
 
 
 def draw_mistakes() -> None:
-    """What a camera that is wrong in one way makes of a snapshot with shot noise."""
+    """Draw reconstructions of a snapshot with shot noise by cameras with one mistake each."""
     truth, mask, _ = bundled()
     y = cassi.simulate(truth, camera(), noise="shot")
-    dead = torch.rand(y.shape[1:], generator=torch.Generator().manual_seed(0)) < 0.005
-    moved = move_mask(mask, (0.4, -0.3), 0.0)
+    dead_pixels = torch.rand(y.shape[1:], generator=torch.Generator().manual_seed(0)) < 0.005
+    shifted_mask = move_mask(mask, (0.4, -0.3), 0.0)
     cases = {
         "right": (y, camera()),
         "wrong direction": (y, cassi.SDCassi(mask, bands=28, step=-2)),
         "mask upside down": (y, cassi.SDCassi(mask.flip(-2), bands=28, step=2)),
-        "mask off (0.4, −0.3) px": (y, cassi.SDCassi(moved, bands=28, step=2)),
+        "mask off (0.4, −0.3) px": (y, cassi.SDCassi(shifted_mask, bands=28, step=2)),
         "dark level left in": (y + 0.1 * y.amax(), camera()),
-        "dead pixels as light": (torch.where(dead, 0, y), camera()),
-        "bad_pixels=FILE": (y, camera().weighted(bad_pixels=dead)),
+        "dead pixels as light": (torch.where(dead_pixels, 0, y), camera()),
+        "bad_pixels=FILE": (y, camera().weighted(bad_pixels=dead_pixels)),
     }
     panels = [("truth", in_colour(truth))]
     for name, (frame, system) in cases.items():
         cube = cassi.reconstruct(frame, system, align=False)
-        panels.append((_scored(name, cube), in_colour(cube)))
+        panels.append((_title(name, cube), in_colour(cube)))
     save(picture_row(panels, 4, 2.6)[0], "mistakes.jpg")
 
 
 def draw_guide() -> None:
-    """A part of the scene, without a guide and with two."""
+    """Draw a part of the scene, reconstructed without a guide and with two kinds of guides."""
     truth, _, wavelengths = bundled()
     y, curves = camera()(truth), torch.from_numpy(cie_response(np.asarray(wavelengths)))
     cubes = {"truth": truth, "no guide": cassi.reconstruct(y, camera())}
     random = torch.Generator().manual_seed(0)
     for name, response in (("panchromatic", torch.ones(1, 28) / 28), ("RGB", curves)):
         picture = cassi.Guide(response, (256, 256))(truth)
-        size = picture.square().mean((2, 3), keepdim=True).sqrt()
-        picture = picture + 0.01 * size * torch.randn(picture.shape, generator=random)
+        rms = picture.square().mean((2, 3), keepdim=True).sqrt()
+        picture = picture + 0.01 * rms * torch.randn(picture.shape, generator=random)
         cubes[f"{name} guide"] = cassi.reconstruct(y, camera(), guide=(picture, response))
     part = slice(72, 184)
-    panels = [(_scored(name, cube), in_colour(cube)[part, part]) for name, cube in cubes.items()]
+    panels = [(_title(name, cube), in_colour(cube)[part, part]) for name, cube in cubes.items()]
     save(picture_row(panels, 4, 2.6)[0], "guide.jpg")
 
 
 def draw_bench() -> None:
-    """The bench of its guide: frames, reflectances, and spectra with error bars."""
-    lab = Lab.drawn(2)
+    """Draw the camera of docs/guides/bench.md: frames, reflectances, spectra with error bars."""
+    lab = Lab.draw(2)
     with tempfile.TemporaryDirectory() as bench:
         filters = lab.filter_options(Path(bench))
         for words in (
@@ -232,13 +234,18 @@ def draw_bench() -> None:
     axes[4].clear()
     axes[4].set(title="reflectance, 90 %", box_aspect=1, aspect="auto")
     axes[4].set_axis_on()
-    truth, _, known = bundled()
-    fine = FINE / max(FINE * a / b for a, b in zip(lab.shape, truth.shape[-2:], strict=True))
+    truth, _, wavelengths = bundled()
+    # Pixels of the bundled scene per pixel of the camera, as `Lab.scene` scales it.
+    ratio = SUBPIXELS / max(
+        SUBPIXELS * a / b for a, b in zip(lab.shape, truth.shape[-2:], strict=True)
+    )
     for number, (row, column) in enumerate(choose_points(cube.data[0], 2)):
-        x, error = (each.data[0, :, row, column].numpy() for each in (cube, bars))
-        there = truth[0, :, int((column + 0.5) * fine), int((row + 0.5) * fine)].numpy()
-        there = np.interp(cube.wavelengths, known, there)
-        axes[4].plot(cube.wavelengths, there * (there @ x) / (there @ there), f"C{number}--")
+        x, error = (file.data[0, :, row, column].numpy() for file in (cube, bars))
+        # The files of this camera are transposed: its dispersion is along the rows.
+        spectrum = truth[0, :, int((column + 0.5) * ratio), int((row + 0.5) * ratio)].numpy()
+        spectrum = np.interp(cube.wavelengths, wavelengths, spectrum)
+        level = (spectrum @ x) / (spectrum @ spectrum)
+        axes[4].plot(cube.wavelengths, spectrum * level, f"C{number}--")
         axes[4].fill_between(
             cube.wavelengths, x - NORMAL * error, x + NORMAL * error, color=f"C{number}", alpha=0.4
         )
@@ -248,18 +255,19 @@ def draw_bench() -> None:
 
 
 def draw_bands() -> None:
-    """All bands of a reconstruction."""
+    """Draw all bands of a reconstruction."""
     truth, _, wavelengths = bundled()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "bands.png")
         save_bands(path, cassi.reconstruct(camera()(truth), camera())[0], wavelengths)
         with Image.open(path) as picture:
-            small = picture.convert("RGB").resize((picture.width * 2 // 3, picture.height * 2 // 3))
-    small.save(FOLDER / "bands.jpg", quality=82)
+            size = picture.width * 2 // 3, picture.height * 2 // 3
+            reduced_picture = picture.convert("RGB").resize(size)
+    reduced_picture.save(FOLDER / "bands.jpg", quality=82)
 
 
 def draw_presets() -> None:
-    """The instruments of `benchmark=instruments`: the measurement above, its cube below."""
+    """Draw the instruments of `benchmark=instruments`: measurements above, their cubes below."""
     settings = compose_settings(["benchmark=instruments"], kind=Evaluate)
     points, benchmark = find_cases(settings), load_benchmark(settings)
     prepare = preparation(points, benchmark, torch.device("cpu"))
@@ -271,59 +279,63 @@ def draw_presets() -> None:
 
 
 def draw_snapshots(name: str) -> None:
-    """Real snapshots, by one method or several, one below the other."""
+    """Draw reconstructions of real snapshots, by one method or several, one below the other."""
     _, experiment, scenes, height, methods = SNAPSHOTS[name]
-    real = name in ("tsa", "smem")
-    shown = slice(None, None, 2 if real else 1)
+    # These frames are large: every second pixel is enough, and a row has all scenes.
+    is_large = name in ("tsa", "smem")
+    pixels = slice(None, None, 2 if is_large else 1)
     panels = [
-        (f"{scene}{title}", _command(experiment, scene, *options)[shown, shown])
+        (f"{scene}{title}", _reconstruct(experiment, scene, *options)[pixels, pixels])
         for title, options in methods.items()
         for scene in scenes
     ]
-    columns = len(scenes) if real else min(5, len(panels))
+    columns = len(scenes) if is_large else min(5, len(panels))
     save(picture_row(panels, columns, height)[0], f"{name}.jpg")
 
 
 def draw_video() -> None:
-    """A sequence of spectral video: truth, frame by frame, as a sequence.
+    """Draw a spectral video: the truth, reconstructed frame by frame, and as a sequence.
 
-    Below is eight times the error of the cube, as the root mean square over bands.
+    Below stands eight times the error of the cube, as the root mean square over bands.
     """
     truth, system = first_sequence()
     method = cassi.methods.auto()
-    following = cassi.methods.Sequence(method).begin()
+    sequence = cassi.methods.Sequence(method).begin()
     exposure = exposure_of(truth[0].numpy(), WAVELENGTHS)
     pages = []
     for x in truth:
         y = system(x[None])
-        cubes = [x, method.run(y, system).x[0], following.run(y, system).x[0]]
+        cubes = [x, method.run(y, system).x[0], sequence.run(y, system).x[0]]
         pictures = [srgb(cube.numpy(), WAVELENGTHS, exposure=exposure) for cube in cubes]
         errors = [(cube - x).square().mean(0).sqrt().numpy() for cube in cubes]
-        shown = [(2040 * error).clip(0, 255).astype(np.uint8) for error in errors]
-        grey = [np.repeat(each[..., None], 3, 2) for each in shown]
-        page = np.concatenate([np.concatenate(pictures, 1), np.concatenate(grey, 1)])
+        levels = [(2040 * error).clip(0, 255).astype(np.uint8) for error in errors]
+        error_pictures = [np.repeat(level[..., None], 3, 2) for level in levels]
+        page = np.concatenate([np.concatenate(pictures, 1), np.concatenate(error_pictures, 1)])
         pages.append(Image.fromarray(page).resize((576, 384), Image.Resampling.LANCZOS))
-    several = Image.fromarray(np.concatenate([np.asarray(page) for page in pages[::5]]))
-    palette = several.quantize(64, kmeans=2)  # one for all pages, so that nothing flickers
-    first, *others = (page.quantize(palette=palette, dither=Image.Dither.NONE) for page in pages)
+    # One palette for all pages, from every fifth of them: with one each, colours would flicker.
+    palette_source = Image.fromarray(np.concatenate([np.asarray(page) for page in pages[::5]]))
+    palette = palette_source.quantize(64, kmeans=2)
+    images = [page.quantize(palette=palette, dither=Image.Dither.NONE) for page in pages]
     file = FOLDER / "spectral_video.gif"
-    first.save(file, save_all=True, append_images=others, duration=250, loop=0)
+    images[0].save(file, save_all=True, append_images=images[1:], duration=250, loop=0)
 
 
-def _scored(name: str, cube: torch.Tensor) -> str:
+def _title(name: str, cube: torch.Tensor) -> str:
+    """Return the title of a cube of the bundled scene: its name and its PSNR."""
     if name == "truth":
         return name
     return f"{name}, {cassi.metrics.psnr(cube[0], bundled()[0][0]).item():.2f} dB"
 
 
-def _command(experiment: str, scene: str, *further: str) -> np.ndarray:
-    # The command knows where the data lie and what the frames need.
+def _reconstruct(experiment: str, scene: str, *options: str) -> np.ndarray:
+    """Reconstruct a scene of an experiment, and return the picture of the cube."""
+    # By the command, whose settings say where the data are and how frames are corrected.
     with tempfile.TemporaryDirectory() as folder:
-        options = (f"experiment={experiment}", f"scene={scene}", f"hydra.run.dir={folder}")
-        quiet = ("output.pictures=false", "output.report=false", "output.progress=false")
+        inputs = (f"experiment={experiment}", f"scene={scene}", f"hydra.run.dir={folder}")
+        outputs = ("output.pictures=false", "output.report=false", "output.progress=false")
         program = (sys.executable, "-m", "cassi", "reconstruct")
         subprocess.run(
-            [*program, *options, *quiet, *further], check=True, stdout=subprocess.DEVNULL
+            [*program, *inputs, *outputs, *options], check=True, stdout=subprocess.DEVNULL
         )
         cube = load_cube(Path(folder, "cube.tif"))
     return srgb(cube.data[0], cube.wavelengths, illuminant=None)
@@ -332,25 +344,25 @@ def _command(experiment: str, scene: str, *further: str) -> np.ndarray:
 KAIST = ("kaist_meas", "kaist_snapshot", [f"scene{number:02}" for number in range(1, 11)], 1.9)
 TSA = ("tsa_real", "tsa_real", [f"scene{number}" for number in range(1, 6)], 2.6)
 SMEM = ("smem", "smem", ["resolution_target", "fern_root", "blood_sample1"], 2.6)
+# Options of the command, by the text that is added to the title.
 WEIGHTS = ("model=pretrained",)
-MOVED = {", mask as given": ("align=false",), ", default": (), ", pretrained": WEIGHTS}
-MINUTES = {", auto": (), ", self_supervised": ("solver=self_supervised",)}
-REAL = {
+TSA_METHODS = {", mask as given": ("align=false",), ", default": (), ", pretrained": WEIGHTS}
+SLOW_METHODS = {", auto": (), ", self_supervised": ("solver=self_supervised",)}
+SMEM_METHODS = {
     ", as if without noise": ("solver.noise=0", "solver.balance=0"),
     ", default": (),
     ", pretrained": WEIGHTS,
 }
 Snapshots = tuple[str, str, list[str], float, dict[str, tuple[str, ...]]]
 SNAPSHOTS: dict[str, Snapshots] = {
-    # name of the picture: folder of $CASSI_DATA, experiment, scenes, height, and options by what
-    # is added to the title
+    # Name of the picture: folder of $CASSI_DATA, experiment, scenes, height in inches, methods.
     "kaist": (*KAIST, {"": ()}),
     "pretrained_kaist": (*KAIST, {"": WEIGHTS}),
-    "tsa": (*TSA, MOVED),
-    "smem": (*SMEM, REAL),
-    "tsa_minutes": ("tsa_real", "tsa_real", ["scene3"], 4.5, MINUTES),
+    "tsa": (*TSA, TSA_METHODS),
+    "smem": (*SMEM, SMEM_METHODS),
+    "tsa_minutes": ("tsa_real", "tsa_real", ["scene3"], 4.5, SLOW_METHODS),
 }
-DRAWN: dict[str, Callable[[], None]] = {
+DRAW: dict[str, Callable[[], None]] = {
     "formation": draw_formation,
     "inverses": draw_inverses,
     "methods": draw_methods,
@@ -363,22 +375,23 @@ DRAWN: dict[str, Callable[[], None]] = {
     "spectral_video": draw_video,
     **{name: partial(draw_snapshots, name) for name in SNAPSHOTS},
 }
-NEEDED = {"spectral_video": "cave_test", **{name: each[0] for name, each in SNAPSHOTS.items()}}
-"""Picture → folder of $CASSI_DATA that it is drawn of."""
+# Picture → folder of $CASSI_DATA with its data.
+DATA_FOLDERS = {"spectral_video": "cave_test", **{name: row[0] for name, row in SNAPSHOTS.items()}}
 
 
 def main() -> None:
-    """Draw the pictures that were asked for."""
+    """Draw all pictures, or those of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("names", nargs="*", choices=[*DRAWN, []], help="pictures; default: all")
+    parser.add_argument("names", nargs="*", choices=[*DRAW, []], help="pictures; default: all")
     data = Path(os.environ.get("CASSI_DATA", "datasets"))
-    for name in parser.parse_args().names or DRAWN:
-        if name in NEEDED and not (data / NEEDED[name]).is_dir():
-            print(f"{name}: left as it is, {data / NEEDED[name]} is not there")
+    for name in parser.parse_args().names or DRAW:
+        folder = data / DATA_FOLDERS.get(name, "")
+        if name in DATA_FOLDERS and not folder.is_dir():
+            print(f"{name}: left as it is, {folder} is not there")
             continue
-        DRAWN[name]()
+        DRAW[name]()
         print(f"{name}: {next(FOLDER.glob(f'{name}.*')).stat().st_size // 1000} kB")
 
 

@@ -1,9 +1,9 @@
-"""What the documentation site is made of besides `docs`: hooks of MkDocs, named in mkdocs.yml.
+"""Hooks of MkDocs (see mkdocs.yml), which add pages to the site that are not in `docs`.
 
-Notebooks become tutorials, the reference is generated, and the pages at the root of the repository
-and its pictures are taken in. Every page is a file of the repository first: its relative links lead
-to files, as GitHub shows them, and are turned to the pages that these files became. Equations,
-`$…$` and `$$…$$` as on GitHub, become MathML, which browsers show without a script or a font.
+Notebooks become tutorials, the reference is generated, and the pages and pictures at the root of
+the repository are added. The relative links of a page lead to files of the repository, as GitHub
+shows them; they are changed to the pages of these files. Equations, `$…$` and `$$…$$` as on GitHub,
+become MathML, which browsers show without a script or a font.
 
 With CASSI_DOCS_RUN=1 the notebooks are executed, and the tutorials show their outputs.
 """
@@ -24,24 +24,25 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))  # MkDocs loads this file by its path
+# MkDocs loads this file by its path, so the package `scripts` is not on the path of modules.
+sys.path.insert(0, str(ROOT))
 
 from scripts.docs.notebooks import tutorial  # noqa: E402
 from scripts.docs.reference import (  # noqa: E402
     COMMANDS,
-    FURTHER,
+    OTHER_PARTS,
     PARTS,
     command_pages,
     config_pages,
     python_pages,
 )
 
-# Files of the repository outside of docs, and where they are in the site.
+# Files of the repository outside of docs, and their pages of the site.
 DEVELOPMENT = {
     name: f"development/{name.lower()}"
     for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")
 }
-# Pages that stand first in their folder; the others follow by name.
+# Pages that come first in the navigation of their folder; the others follow by name.
 GUIDES = (
     "how-do-i",
     "snapshot",
@@ -66,15 +67,16 @@ PICTURES = {
     f".github/images/{file.name}": f"images/{file.name}"
     for file in sorted((ROOT / ".github/images").glob("*.png"))
 }
-PLACES = DEVELOPMENT | TUTORIALS | PICTURES
-# With it the search works where pages are opened from a folder, where browsers allow no workers.
+PAGE_OF = DEVELOPMENT | TUTORIALS | PICTURES
+# Browsers allow no workers on pages that are opened from a folder. This script replaces them, or
+# the search would not work there.
 SHIM, LOCAL_SHIM = "https://unpkg.com/iframe-worker/shim", "javascripts/iframe-worker.js"
 LINK = re.compile(r"(\]\()([^)\s#]+)([)#])")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Build the navigation out of the folders of docs and the pages that are made."""
-    python = ["reference/python.md"] + [f"reference/{part}.md" for part in PARTS + FURTHER]
+    """Build the navigation of the folders of docs and the generated pages."""
+    python = ["reference/python.md"] + [f"reference/{part}.md" for part in PARTS + OTHER_PARTS]
     config.nav = [
         {"Home": "index.md"},
         {"Tutorials": list(TUTORIALS.values())},
@@ -101,71 +103,74 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def pages_in(folder: str, first: Sequence[str]) -> list[str]:
-    """Return the pages of a folder of docs: those named first, then the others by name."""
+    """Return the pages of a folder of docs: those of `first`, then the others by name."""
     names = {file.stem for file in (ROOT / "docs" / folder).glob("*.md")}
-    ordered = [*first, *sorted(names - set(first))]
-    return [f"{folder}/{name}.md" for name in ordered]
+    return [f"{folder}/{name}.md" for name in (*first, *sorted(names - set(first)))]
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add what is not in docs."""
+    """Add the pages that are not in docs."""
     pages: dict[str, str | bytes] = {}
     pages |= python_pages() | command_pages() | config_pages()
-    pages |= {place: (ROOT / name).read_text() for name, place in DEVELOPMENT.items()}
-    pages |= {place: (ROOT / name).read_bytes() for name, place in PICTURES.items()}
+    pages |= {uri: (ROOT / name).read_text() for name, uri in DEVELOPMENT.items()}
+    pages |= {uri: (ROOT / name).read_bytes() for name, uri in PICTURES.items()}
     run = os.environ.get("CASSI_DOCS_RUN") == "1"
-    with ThreadPoolExecutor() as pool:  # each has a process of its own
-        for made in pool.map(lambda n: tutorial(ROOT / n, TUTORIALS[n], run), TUTORIALS):
-            pages |= made
-    for place, content in pages.items():
-        files.append(File.generated(config, place, content=content))
+    # Threads suffice: each notebook is executed in a process of its own.
+    with ThreadPoolExecutor() as pool:
+        for tutorial_pages in pool.map(lambda n: tutorial(ROOT / n, TUTORIALS[n], run), TUTORIALS):
+            pages |= tutorial_pages
+    for uri, content in pages.items():
+        files.append(File.generated(config, uri, content=content))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Turn links to files of the repository to their places in the site."""
-    here = page.file.src_uri
-    made = files.src_uris if here.startswith("tutorials/") else {}  # pictures that a notebook drew
-    origin = {place: name for name, place in PLACES.items()}.get(here, f"docs/{here}")
+    """Change the links to files of the repository to the pages of these files."""
+    uri = page.file.src_uri
+    # The file of the repository that the page was made of.
+    source = {page_uri: name for name, page_uri in PAGE_OF.items()}.get(uri, f"docs/{uri}")
+    # Pictures that a notebook has drawn stand beside its tutorial, and are no files.
+    drawn_files = files.src_uris if uri.startswith("tutorials/") else {}
 
-    def turned(match: re.Match[str]) -> str:
+    def relink(match: re.Match[str]) -> str:
         start, target, end = match.groups()
-        beside = posixpath.normpath(posixpath.join(posixpath.dirname(here), target))
-        if "://" in target or target.startswith("mailto:") or beside in made:
+        target_uri = posixpath.normpath(posixpath.join(posixpath.dirname(uri), target))
+        if "://" in target or target.startswith("mailto:") or target_uri in drawn_files:
             return match[0]
-        name = posixpath.normpath(posixpath.join(posixpath.dirname(origin), target))
-        place = PLACES.get(name) or name.removeprefix("docs/")
-        return start + posixpath.relpath(place, posixpath.dirname(here) or ".") + end
+        name = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
+        target_uri = PAGE_OF.get(name) or name.removeprefix("docs/")
+        return start + posixpath.relpath(target_uri, posixpath.dirname(uri) or ".") + end
 
-    generated = here.startswith("reference/") and not (ROOT / "docs" / here).is_file()
-    return markdown if generated else LINK.sub(turned, markdown)
+    # The links of generated pages are those of the site already.
+    is_generated = uri.startswith("reference/") and not (ROOT / "docs" / uri).is_file()
+    return markdown if is_generated else LINK.sub(relink, markdown)
 
 
 def on_page_content(text: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    r"""Turn the equations that Arithmatex has found, \(…\) and \[…\], into MathML."""
+    r"""Turn equations, which Arithmatex has marked as \(…\) and \[…\], into MathML."""
 
-    def converted(match: re.Match[str]) -> str:
+    def convert(match: re.Match[str]) -> str:
         tag, tex = match[1], html.unescape(match[2][2:-2])
         return mathml(tex, page.file.src_uri, block=tag == "div")
 
-    return re.sub(r'<(span|div) class="arithmatex">(.*?)</\1>', converted, text, flags=re.DOTALL)
+    return re.sub(r'<(span|div) class="arithmatex">(.*?)</\1>', convert, text, flags=re.DOTALL)
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
-    """Load from the site what the theme would load from elsewhere."""
+    """Load the script from the site that the theme would load from another server."""
     return output.replace(SHIM, posixpath.relpath(LOCAL_SHIM, posixpath.dirname(page.url) or "."))
 
 
 def on_post_template(output: str, template_name: str, config: MkDocsConfig) -> str:
-    """Do the same on pages that are served from any place: 404.html."""
+    """Do the same on 404.html, which is served for any address, so its link is absolute."""
     return output.replace(SHIM, f"/{LOCAL_SHIM}")
 
 
-def mathml(tex: str, where: str, block: bool) -> str:
+def mathml(tex: str, page: str, block: bool) -> str:
     """Convert TeX to MathML.
 
     Raises:
-        PluginError: The converter left a command of TeX as it was, or wrote what is not XML.
+        PluginError: if the converter does not know a command, or writes invalid XML.
     """
     from latex2mathml.converter import convert
 
@@ -173,7 +178,8 @@ def mathml(tex: str, where: str, block: bool) -> str:
     try:
         words = "".join(xml.etree.ElementTree.fromstring(result).itertext())
     except xml.etree.ElementTree.ParseError as error:
-        raise PluginError(f"{where}: no MathML for {tex!r}: {error}") from None
+        raise PluginError(f"{page}: no MathML for {tex!r}: {error}") from None
+    # The converter leaves a command that it does not know as text.
     if "\\" in words or "&" in words:
-        raise PluginError(f"{where}: not understood in {tex!r}: {words!r}")
+        raise PluginError(f"{page}: not understood in {tex!r}: {words!r}")
     return result

@@ -1,4 +1,4 @@
-"""Turn a notebook into a page of the documentation site, with its outputs where it is executed."""
+"""Turns a notebook into a page of the documentation site, with its outputs if it is executed."""
 
 import base64
 import json
@@ -10,19 +10,20 @@ from pathlib import Path
 from typing import Any
 
 Cell = dict[str, Any]
-ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|.*\r(?!\n)")  # colours, and lines written over
+# Codes of colours, and lines that a progress bar has overwritten.
+ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|.*\r(?!\n)")
 
 
 def tutorial(path: Path, place: str, run: bool) -> dict[str, str | bytes]:
-    """Return the page of a notebook and the pictures on it, by their places in the site.
+    """Return the page of a notebook and the pictures on it, by their paths in the site.
 
     Args:
-        path: The notebook, kept without outputs.
-        place: Where the page goes, `tutorials/NAME.md`; pictures are put beside it.
-        run: Execute the notebook first, in an empty folder.
+        path: the notebook, which has no outputs.
+        place: path of the page, `tutorials/NAME.md`; pictures are put beside it.
+        run: execute the notebook first, in an empty folder.
     """
     text = path.read_text()
-    cells: list[Cell] = executed(text) if run else json.loads(text)["cells"]
+    cells: list[Cell] = execute(text) if run else json.loads(text)["cells"]
     pages: dict[str, str | bytes] = {}
     parts = []
     for cell in cells:
@@ -45,10 +46,11 @@ def tutorial(path: Path, place: str, run: bool) -> dict[str, str | bytes]:
 
 
 def outputs(cell: Cell) -> tuple[str, list[bytes]]:
-    """Return what a cell printed and drew."""
+    """Return the text and the PNG pictures in the outputs of a cell."""
     words, pictures = "", []
     for output in cell.get("outputs", ()):
         data = output.get("data", {})
+        # A picture also has a text, "<Figure size …>", which is not shown.
         if output["output_type"] == "stream":
             words += "".join(output["text"])
         elif "image/png" in data:
@@ -58,11 +60,11 @@ def outputs(cell: Cell) -> tuple[str, list[bytes]]:
     return ESCAPES.sub("", words).strip("\n"), pictures
 
 
-def executed(text: str) -> list[Cell]:
-    """Execute a notebook by the interpreter that runs this and return its cells.
+def execute(text: str) -> list[Cell]:
+    """Execute a notebook with this Python, and return its cells with their outputs.
 
     Raises:
-        nbclient.exceptions.CellExecutionError: A cell failed.
+        nbclient.exceptions.CellExecutionError: if a cell fails.
     """
     import nbformat
     from nbclient import NotebookClient
@@ -70,7 +72,7 @@ def executed(text: str) -> list[Cell]:
     notebook = nbformat.reads(text, as_version=4)
     scripts = str(Path(sys.executable).parent)  # the commands that a cell calls
     environment = os.environ | {"PATH": os.pathsep.join([scripts, os.environ["PATH"]])}
-    environment.pop("MPLBACKEND", None)  # Matplotlib draws into the notebook
+    environment.pop("MPLBACKEND", None)  # without it, Matplotlib draws into the notebook
     with tempfile.TemporaryDirectory() as folder:
         resources = {"metadata": {"path": folder}}
         client = NotebookClient(notebook, timeout=None, kernel_name="python3", resources=resources)

@@ -1,10 +1,10 @@
-"""Take the pictures of commands that show a page, in a headless Chromium, and time them.
+"""Take the screenshots of cassi-view and cassi-live, in a headless Chromium, and time cassi-view.
 
     python -m scripts.docs.pages view     # the pictures of docs/guides/view.md
     python -m scripts.docs.pages live     # that of docs/guides/live.md, of cave_test in $CASSI_DATA
     python -m scripts.docs.pages time     # seconds of docs/guides/view.md: a cube of 28×660×660
 
-A band is there when the picture of the report is another one.
+A change of the band is complete when the report has drawn another picture.
 """
 
 import argparse
@@ -28,15 +28,15 @@ from scripts.benchmarks.spectral_video import STEP, WAVELENGTHS, first_sequence
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "gallery"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+# Number of frames after which the screenshot of cassi-live is taken.
 FRAMES = 8
-"""Frames that have come when the picture of cassi-live is taken."""
-# The picture that the report has drawn last.
-DRAWN = "() => document.querySelector('.frame > canvas').toDataURL('image/jpeg', 0.3)"
+# Returns the picture that the report has drawn last.
+LAST_PICTURE = "() => document.querySelector('.frame > canvas').toDataURL('image/jpeg', 0.3)"
 
 
 @contextmanager
 def open_command(name: str, *words: str) -> Iterator[tuple[Any, float]]:
-    """Start a command that shows a page; yield the page in a browser, and when it started."""
+    """Start a command that shows a page; yield the page in a browser, and the time of the start."""
     from playwright.sync_api import sync_playwright
 
     browser = next((path for path in map(shutil.which, NAMES) if path), None)
@@ -63,7 +63,10 @@ def open_command(name: str, *words: str) -> Iterator[tuple[Any, float]]:
 
 @contextmanager
 def open_view(folder: Path) -> Iterator[tuple[Any, float, float]]:
-    """Start cassi-view on a folder; yield its page, and the seconds to it and the application."""
+    """Start cassi-view on a folder; yield its page.
+
+    Also yield the seconds until the first page, and until the application can be used.
+    """
     words = str(folder), "--output", str(folder / "results")
     with open_command("view", *words) as (page, start):
         first = time.perf_counter() - start
@@ -75,20 +78,21 @@ def show_bands(page: Any) -> Any:
     """Wait for the report on a page, choose its view of single bands, and return its frame."""
     report = page.frame_locator("iframe[title=Report]")
     report.locator("body[data-ready]").wait_for()
-    page.locator("iframe").scroll_into_view_if_needed()  # frames out of sight draw nothing
+    # Chromium does not draw a frame that is out of sight.
+    page.locator("iframe").scroll_into_view_if_needed()
     report.get_by_role("button", name="Band", exact=True).click()
     return report
 
 
 def take_view(folder: Path) -> None:
-    """Go the way of the guide to cassi-view, and keep two pictures of it."""
+    """Take the steps of the guide to cassi-view, with two screenshots."""
     with open_view(folder) as (page, *_):
         page.get_by_role("button", name="Take the example").click()
         page.get_by_text("28 bands of").wait_for()
         page.wait_for_timeout(1500)
         cut = {"width": 1280, "height": page.get_by_text("3 Reconstruct").bounding_box()["y"]}
-        whole = FOLDER / "view_camera.png"
-        page.screenshot(path=whole, full_page=True, clip={"x": 0, "y": 0, **cut})
+        path = FOLDER / "view_camera.png"
+        page.screenshot(path=path, full_page=True, clip={"x": 0, "y": 0, **cut})
         page.get_by_role("button", name="Reconstruct", exact=True).click()
         page.get_by_text("done:").wait_for()
         report = show_bands(page)
@@ -97,14 +101,15 @@ def take_view(folder: Path) -> None:
                 report.get_by_role("spinbutton", name=label, exact=True).fill(value)
             report.get_by_role("button", name="Add region").click()
         report.get_by_role("button", name="One cube, all marks").click()
-        page.set_viewport_size({"width": 1280, "height": 1700})  # out of sight nothing is drawn
+        # The whole section must be in sight to be drawn, and the fixed header would cover a part.
+        page.set_viewport_size({"width": 1280, "height": 1700})
         page.wait_for_timeout(1500)
-        page.add_style_tag(content="header { position: static !important }")  # it would lie over it
+        page.add_style_tag(content="header { position: static !important }")
         page.locator("section[aria-label=Look]").screenshot(path=FOLDER / "view_look.png")
 
 
 def take_live(folder: Path) -> None:
-    """Feed cassi-live frame after frame, and take its picture."""
+    """Give cassi-live frame after frame, and take its screenshot."""
     truth, camera = first_sequence(FRAMES)
     np.save(folder / "mask.npy", camera.mask[0, 0].numpy())
     (folder / "in").mkdir()
@@ -114,6 +119,7 @@ def take_live(folder: Path) -> None:
     with open_command("live", *words) as (page, _):
         page.get_by_text("waits for the first frame").wait_for()
         for count, frame in enumerate(truth, 1):
+            # The rename makes the file appear complete: cassi-live may read it at once.
             np.save(folder / "in" / ".next.npy", camera(frame[None])[0, 0].numpy())
             (folder / "in" / ".next.npy").rename(folder / "in" / f"{count:04d}.npy")
             page.get_by_text(f"{count} done").wait_for()
@@ -123,30 +129,33 @@ def take_live(folder: Path) -> None:
 
 
 def time_view(folder: Path, shape: tuple[int, ...] = (28, 660, 660), changes: int = 10) -> None:
-    """Print the seconds to the first page, and from a key to another band."""
+    """Print the seconds until the first page, and from a key press to another band."""
     (folder / "result").mkdir()
     cube = np.random.default_rng(0).random(shape, np.float32)
     write_cube(folder / "result/cube.tif", cube, np.linspace(450, 650, shape[0]))
     numbers = {"iterations": 1, "seconds": 1.0, "relative_residual": 0.1}
-    more: dict[str, Any] = {"cube_shape": list(shape), "files": ["cube.tif"], "warnings": []}
-    write_json(folder / "result/metrics.json", numbers | more)
-    with open_view(folder) as (page, first, usable):
-        print(f"first page: {first:.2f} s; application: {usable:.2f} s")
+    result: dict[str, Any] = {"cube_shape": list(shape), "files": ["cube.tif"], "warnings": []}
+    write_json(folder / "result/metrics.json", numbers | result)
+    with open_view(folder) as (page, page_seconds, view_seconds):
+        print(f"first page: {page_seconds:.2f} s; application: {view_seconds:.2f} s")
         page.get_by_role("button", name=re.compile("Open ")).first.click()
         show_bands(page).get_by_role("slider", name="Band", exact=True).focus()
         page.wait_for_timeout(2000)
         frame, milliseconds = page.frames[-1], []
         for _ in range(changes):
-            before, start = frame.evaluate(DRAWN), time.perf_counter()
+            picture, start = frame.evaluate(LAST_PICTURE), time.perf_counter()
             page.keyboard.press("ArrowRight")
-            frame.wait_for_function(f"before => ({DRAWN})() !== before", arg=before, polling="raf")
+            is_new = f"picture => ({LAST_PICTURE})() !== picture"
+            frame.wait_for_function(is_new, arg=picture, polling="raf")
             milliseconds.append(1000 * (time.perf_counter() - start))
             page.wait_for_timeout(300)
-    middle, most = statistics.median(milliseconds), max(milliseconds)
-    print(f"another band of {shape}: median {middle:.0f} ms, at most {most:.0f} ms")
+    print(
+        f"another band of {shape}: median {statistics.median(milliseconds):.0f} ms, "
+        f"at most {max(milliseconds):.0f} ms"
+    )
 
 
-TAKEN: dict[str, Callable[[Path], None]] = {
+TASKS: dict[str, Callable[[Path], None]] = {
     "view": take_view,
     "live": take_live,
     "time": time_view,
@@ -154,12 +163,12 @@ TAKEN: dict[str, Callable[[Path], None]] = {
 
 
 def main() -> None:
-    """Take what was asked for."""
+    """Take the screenshots of a command, or the times."""
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
-    parser.add_argument("what", choices=TAKEN)
+    parser.add_argument("what", choices=TASKS)
     with tempfile.TemporaryDirectory() as name:
-        TAKEN[parser.parse_args().what](Path(name))
+        TASKS[parser.parse_args().what](Path(name))
 
 
 if __name__ == "__main__":

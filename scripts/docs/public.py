@@ -1,7 +1,7 @@
-"""Print what the package promises to keep: names, settings, groups, formats and operators.
+"""List the public names of the package: Python names, settings, groups, formats and operators.
 
-`docs/reference/public.txt` is what this printed last; a test compares the two.
-`docs/reference/public.md` says what the promise is.
+`docs/reference/public.txt` has the last output; a test compares the two. What is promised of these
+names stands in `docs/reference/public.md`.
 
     python -m scripts.docs.public > docs/reference/public.txt
 """
@@ -10,6 +10,7 @@ import importlib
 import inspect
 from collections.abc import Iterator
 from importlib.metadata import distribution
+from typing import Any
 
 import torch
 from hydra import compose
@@ -18,18 +19,18 @@ from omegaconf import DictConfig
 from cassi.apps.reconstructors import config_search
 from cassi.data.io import READ_SUFFIXES, WRITE_SUFFIXES
 from cassi.models.registry import list_models
-from scripts.docs.reference import COMMANDS, FURTHER, PARTS, ROOT, is_part, options_of
+from scripts.docs.reference import COMMANDS, OTHER_PARTS, PARTS, ROOT, is_part, options_of
 
 
 def lines() -> Iterator[str]:
-    """Yield the listing, a fact a line."""
+    """Yield the lines of the listing, one for each name."""
     package = distribution("cassi")
     yield "# Commands"
     yield from sorted(e.name for e in package.entry_points if e.group == "console_scripts")
     yield "\n# Extras of the package"
     yield from sorted(package.metadata.get_all("Provides-Extra") or ())
     yield "\n# Names in Python, with their parameters; those with `=` have a default"
-    yield from sorted(set(map(described, python_names())))
+    yield from sorted(set(map(describe, python_names())))
     for command in COMMANDS:
         yield f"\n# Settings of cassi-{command}"
         yield from settings_of(command)
@@ -51,46 +52,53 @@ def lines() -> Iterator[str]:
 
 def python_names() -> Iterator[str]:
     """Yield the dotted public names of the package and its parts."""
-    for module in ("cassi", *(f"cassi.{part}" for part in PARTS + FURTHER)):
+    for module in ("cassi", *(f"cassi.{part}" for part in PARTS + OTHER_PARTS)):
         names = getattr(importlib.import_module(module), "__all__", ())
         yield from (f"{module}.{name}" for name in names)
 
 
-def described(name: str) -> str:
-    """Return a dotted name with its parameters, and without their defaults and types."""
+def describe(name: str) -> str:
+    """Return a dotted name with its parameters, without their defaults and types."""
     module, _, last = name.rpartition(".")
     value = getattr(importlib.import_module(module), last)
     if not callable(value) or inspect.ismodule(value):
         return name
     try:
         parameters = inspect.signature(value).parameters.values()
-    except ValueError:  # an object of C
+    # Objects of C have no signature.
+    except ValueError:
         return name
     return f"{name}({', '.join(map(_parameter, parameters))})"
 
 
+_PREFIXES: dict[Any, str] = {
+    inspect.Parameter.VAR_POSITIONAL: "*",
+    inspect.Parameter.VAR_KEYWORD: "**",
+    inspect.Parameter.KEYWORD_ONLY: "keyword ",
+}
+
+
 def _parameter(parameter: inspect.Parameter) -> str:
-    stars = "*" * (parameter.kind == parameter.VAR_POSITIONAL)
-    stars += "**" * (parameter.kind == parameter.VAR_KEYWORD)
-    keyword = "keyword " * (parameter.kind == parameter.KEYWORD_ONLY)
-    return keyword + stars + parameter.name + "=" * (parameter.default is not parameter.empty)
+    text = _PREFIXES.get(parameter.kind, "") + parameter.name
+    return text if parameter.default is parameter.empty else f"{text}="
 
 
 def settings_of(command: str) -> list[str]:
-    """Return the full names of what a command can be told, with its default groups."""
+    """Return the full names of the settings of a command, with its default groups."""
     with config_search():
         config = compose(command)
     return sorted(_leaves(config))
 
 
-def _leaves(config: DictConfig, place: str = "") -> Iterator[str]:
+def _leaves(config: DictConfig, prefix: str = "") -> Iterator[str]:
+    """Yield the full names of the values of a config; an empty group is a value."""
     for key in map(str, config):
         node = config._get_node(key)
-        group = isinstance(node, DictConfig) and not node._is_none() and not node._is_missing()
-        if isinstance(node, DictConfig) and group and len(node):
-            yield from _leaves(node, f"{place}{key}.")
+        is_value = not isinstance(node, DictConfig) or node._is_none() or node._is_missing()
+        if isinstance(node, DictConfig) and not is_value and len(node):
+            yield from _leaves(node, f"{prefix}{key}.")
         elif key != "_target_":
-            yield f"{place}{key}"
+            yield f"{prefix}{key}"
 
 
 def main() -> None:

@@ -1,9 +1,9 @@
-"""Measure how long the sentences of pages are.
+"""Measure the length of the sentences of pages.
 
     python -m scripts.docs.readability README.md docs/guides/*.md
 
-Prints words, mean words a sentence, and the share of sentences above 30 words, for every page and
-for all. tests/scripts/test_readability.py holds the limits for README and guides.
+Prints the words, the mean words per sentence, and the fraction of sentences of more than 30 words,
+for every page and for all. tests/scripts/test_readability.py has the limits for README and guides.
 Code blocks, tables, headings, pictures and the targets of links do not count; `code` is one word.
 """
 
@@ -11,8 +11,8 @@ import argparse
 import re
 from pathlib import Path
 
-LONG = 30  # words
-DROPPED = re.compile(
+MAX_WORDS = 30  # a sentence of more is long
+IGNORED_BLOCKS = re.compile(
     r"(?ms)^ *```.*?^ *```[^\n]*$"  # code blocks
     r"|(?<=\n\n) {4}(?![-*] )[^\n]*(?:\n {4}[^\n]*)*"  # indented ones
     r"|^ *[|#][^\n]*$"  # tables and headings
@@ -25,16 +25,16 @@ END = re.compile(r"(?<=[.!?])[*_)\]\"”]*\s+(?=[*_(\[\"“]*[A-Z0-9])")
 
 def sentences(text: str) -> list[list[str]]:
     """Return the words of each sentence of a page in Markdown."""
-    text = re.sub(r"`[^`]*`|\$[^$\n]+\$", "CODE", DROPPED.sub("", text))
+    text = re.sub(r"`[^`]*`|\$[^$\n]+\$", "CODE", IGNORED_BLOCKS.sub("", text))
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
-    found = (part for block in BLOCK.split(text) for part in END.split(block))
-    return [words for part in found if (words := re.findall(r"\S*\w\S*", part))]
+    parts = (part for block in BLOCK.split(text) for part in END.split(block))
+    return [words for part in parts if (words := re.findall(r"\S*\w\S*", part))]
 
 
 def measure(lengths: list[int]) -> tuple[float, float]:
-    """Return the mean of these lengths of sentences, and how many percent of them are long."""
+    """Return the mean of the lengths of sentences, and the percentage of long ones."""
     count = max(len(lengths), 1)
-    return sum(lengths) / count, 100 * sum(length > LONG for length in lengths) / count
+    return sum(lengths) / count, 100 * sum(length > MAX_WORDS for length in lengths) / count
 
 
 def describe(lengths: list[int]) -> str:
@@ -49,14 +49,16 @@ def main() -> None:
     parser.add_argument("pages", nargs="+", type=Path)
     parser.add_argument("--long", action="store_true", help="print the long sentences as well")
     options = parser.parse_args()
-    every: list[int] = []
+    all_lengths: list[int] = []
     for page in options.pages:
-        found = sentences(page.read_text(encoding="utf-8"))
-        every += (lengths := [len(sentence) for sentence in found])
+        page_sentences = sentences(page.read_text(encoding="utf-8"))
+        lengths = [len(sentence) for sentence in page_sentences]
+        all_lengths += lengths
         print(describe(lengths), page)
-        for sentence in (words for words in found if options.long and len(words) > LONG):
-            print("   ", *sentence)
-    print(describe(every), "all")
+        for sentence in page_sentences:
+            if options.long and len(sentence) > MAX_WORDS:
+                print("   ", *sentence)
+    print(describe(all_lengths), "all")
 
 
 if __name__ == "__main__":

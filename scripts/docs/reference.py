@@ -27,7 +27,7 @@ PARTS = (
     "calibration",
     "adapters",
 )
-FURTHER = ("evaluation", "uncertainty", "viz", "training")
+OTHER_PARTS = ("evaluation", "uncertainty", "viz", "training")
 COMMANDS = ("reconstruct", "train", "evaluate", "calibrate", "camera", "export")
 Node = dict[str, Any]
 
@@ -35,7 +35,7 @@ Node = dict[str, Any]
 def public_objects(part: str) -> dict[str, Any]:
     """Return the public objects of a part by dotted name.
 
-    They are those of its `__all__`, or what its public modules define.
+    They are those of its `__all__`; without one, all functions and classes of its public modules.
     """
     package = importlib.import_module(f"cassi.{part}")
     if names := getattr(package, "__all__", None):
@@ -48,7 +48,7 @@ def public_objects(part: str) -> dict[str, Any]:
         for name, value in vars(module).items()
         if not name.startswith("_")
         and (inspect.isfunction(value) or inspect.isclass(value))
-        and value.__module__ == module.__name__
+        and value.__module__ == module.__name__  # not what the module imports
     }
 
 
@@ -58,27 +58,29 @@ def summary(value: Any) -> str:
 
 
 def python_pages() -> dict[str, str]:
-    """One page for each part of the package, and one of what `import cassi` gives at once."""
+    """Return a page for each part of the package, and one for the names of `cassi` itself."""
     pages: dict[str, str] = {}
-    places: dict[int, str] = {}
-    for part in PARTS + FURTHER:
+    documented_names: dict[int, str] = {}  # by the identity of the object
+    for part in PARTS + OTHER_PARTS:
         objects = public_objects(part)
         head = f"---\ntitle: cassi.{part}\n---\n\n::: cassi.{part}\n    options:\n"
         head += "      heading_level: 1\n      members: false\n      show_root_full_path: true\n"
         pages[f"reference/{part}.md"] = head + "".join(map(entry, objects))
-        places |= {id(value): name for name, value in objects.items()}
-    lines, elsewhere = ["| name | |", "|---|---|"], ""
+        documented_names |= {id(value): name for name, value in objects.items()}
+    # An object that no part documents gets its entry on the page of `cassi` itself.
+    lines, own_entries = ["| name | |", "|---|---|"], ""
     for name in cassi.__all__:
         value = getattr(cassi, name)
-        if name in PARTS + FURTHER:
+        if name in PARTS + OTHER_PARTS:
             link = f"({name}.md)"
         else:
-            place = places.get(id(value)) or f"{value.__module__}.{name}"
-            link = f"[{place}]"
-            elsewhere += "" if id(value) in places else entry(place)
+            full_name = documented_names.get(id(value)) or f"{value.__module__}.{name}"
+            link = f"[{full_name}]"
+            if id(value) not in documented_names:
+                own_entries += entry(full_name)
         lines.append(f"| [`cassi.{name}`]{link} | {summary(value)} |")
     intro = "# Python\n\nWhat `import cassi` gives at once; the parts have more.\n\n"
-    pages["reference/python.md"] = intro + "\n".join(lines) + "\n" + elsewhere
+    pages["reference/python.md"] = intro + "\n".join(lines) + "\n" + own_entries
     return pages
 
 
@@ -88,18 +90,19 @@ def entry(name: str) -> str:
 
 
 def groups_of(defaults: list[Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield group, the key it fills, and the default choice of a list of Hydra defaults."""
+    """Yield the group, the key that it fills, and the default of each item of Hydra's defaults."""
     for entry in defaults:
+        # An item that is no mapping includes a file, and offers no choice.
         if not isinstance(entry, dict):
             continue
         ((key, choice),) = entry.items()
         if not key.startswith(("override", "optional")):
-            group, _, place = key.partition("@")
-            yield group, place or group, "null" if choice is None else str(choice)
+            group, _, target = key.partition("@")
+            yield group, target or group, "null" if choice is None else str(choice)
 
 
 def first_comment(text: str) -> str:
-    """Return the comment that a config file begins with, as one line."""
+    """Return the comment at the beginning of a config file, as one line."""
     lines: list[str] = []
     for line in text.splitlines():
         if line.startswith("# @package"):
@@ -113,19 +116,19 @@ def first_comment(text: str) -> str:
 
 
 def options_of(group: str) -> dict[str, Path]:
-    """Return the config files of a group by option, those that only others are made of last."""
+    """Return the config files of a group by option; files that only others include come last."""
     folder = ROOT / "conf" / group
     files = {str(f.relative_to(folder).with_suffix("")): f for f in folder.rglob("*.yaml")}
     return dict(sorted(files.items(), key=lambda item: (is_part(item[0]), item[0])))
 
 
 def is_part(option: str) -> bool:
-    """Tell whether only other options are made of it."""
+    """Tell whether an option is a file that only other options include."""
     return option.rpartition("/")[2].startswith("_")
 
 
 def command_pages() -> dict[str, str]:
-    """One page for each command: its help, its groups, its values."""
+    """Return a page for each command: its help, its groups, its values."""
     pages = {}
     for command in COMMANDS:
         text = (ROOT / "conf" / f"{command}.yaml").read_text()
@@ -134,20 +137,21 @@ def command_pages() -> dict[str, str]:
         lines = [f"# cassi-{command}\n\n{texts['header']}\n\n```text\n{texts['footer']}\n```\n"]
         lines += ["## Groups\n\nChoose with `group=option`, set values with `key.value=…`.\n"]
         lines += ["| group | default | options |", "|---|---|---|"]
-        for group, place, choice in groups_of(config["defaults"]):
-            name = group if place == group else f"{group}@{place}"
-            options = [f"`{name}`" for name in options_of(group) if not is_part(name)]
-            known = (ROOT / "conf" / group).is_dir()
-            link = f"[`{name}`](config_{group}.md)" if known else f"`{name}`"
-            listed = " ".join(options) if known else "a name of [Networks](networks.md), or a file"
-            lines.append(f"| {link} | `{choice}` | {listed} |")
+        for group, target, choice in groups_of(config["defaults"]):
+            name = group if target == group else f"{group}@{target}"
+            # Networks register their options when a command starts, so they have no folder.
+            link, options = f"`{name}`", "a name of [Networks](networks.md), or a file"
+            if (ROOT / "conf" / group).is_dir():
+                link = f"[`{name}`](config_{group}.md)"
+                options = " ".join(f"`{o}`" for o in options_of(group) if not is_part(o))
+            lines.append(f"| {link} | `{choice}` | {options} |")
         lines += ["", "## Values", "", "```yaml", text.rstrip(), "```", ""]
         pages[f"reference/cassi-{command}.md"] = "\n".join(lines)
     return pages
 
 
 def config_pages() -> dict[str, str]:
-    """One page for each group of `conf`: every option with its comments."""
+    """Return a page for each group of `conf`: every option with its comments."""
     pages = {}
     for folder in sorted((ROOT / "conf").iterdir()):
         if not folder.is_dir() or folder.name in ("hydra", "__pycache__"):

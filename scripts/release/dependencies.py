@@ -1,8 +1,9 @@
-"""List what an install of cassi brings beside torch, numpy and scipy: megabytes and licences.
+"""List the packages that an installation of cassi adds to torch, numpy and scipy.
 
     python -m scripts.release.dependencies    # with the python of a fresh environment
 
-Status 1: a licence is copyleft or not stated, or all of it exceeds the limit.
+Prints megabytes and licences. The exit status is 1 if a licence is copyleft or not stated, or if
+all packages together exceed the limit.
 """
 
 import re
@@ -10,70 +11,71 @@ import sys
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
-LIMIT = 120
-"""Megabytes on disk."""
-GIVEN = ("torch", "numpy", "scipy")
+# Limit of all packages together, on disk.
+MAX_MEGABYTES = 120
+BASE_PACKAGES = ("torch", "numpy", "scipy")
+# The MPL of tqdm is not refused: it only covers changes of tqdm's own files.
 COPYLEFT = re.compile(r"GPL|EUPL|CeCILL|CC-BY-SA|OSL|European Union|Affero|General Public", re.I)
-"""The MPL of tqdm is not among them: it holds for changes of the files themselves."""
 
 
-def requirements(name: str, seen: dict[str, Distribution]) -> dict[str, Distribution]:
-    """Add the distribution of this name to those seen, and all that it requires."""
+def requirements(name: str, packages: dict[str, Distribution]) -> dict[str, Distribution]:
+    """Add a distribution and all that it requires to `packages`, by normalized name."""
     key = re.sub(r"[-_.]+", "-", name).lower()
-    if key in seen:
-        return seen
+    if key in packages:
+        return packages
+    # A requirement for another system or another Python is not installed.
     try:
-        seen[key] = distribution(name)
-    except PackageNotFoundError:  # of another system or Python
-        return seen
-    for line in seen[key].requires or ():
+        packages[key] = distribution(name)
+    except PackageNotFoundError:
+        return packages
+    for line in packages[key].requires or ():
         requirement, _, marker = line.partition(";")
-        if "extra" not in marker and (found := re.match(r"[\w.-]+", requirement)):
-            requirements(found[0], seen)
-    return seen
+        if "extra" not in marker and (match := re.match(r"[\w.-]+", requirement)):
+            requirements(match[0], packages)
+    return packages
 
 
 def licence(package: Distribution) -> str:
-    """Return the licence that the metadata state, in a line; empty where they state none."""
-    about = package.metadata
-    kinds = [
-        line for line in about.get_all("Classifier") or () if line.startswith("License :: OSI")
+    """Return the licence in the metadata of a package, in one line; "" if it states none."""
+    metadata = package.metadata
+    classifiers = [
+        line for line in metadata.get_all("Classifier") or () if line.startswith("License :: OSI")
     ]
-    listed = "; ".join(line.rpartition(" :: ")[2] for line in kinds)
-    stated = [
-        *(about.get_all("License-Expression") or ()),
-        listed,
-        *(about.get_all("License") or ()),
+    # From the most exact field to the least: the field License may hold the whole text.
+    texts = [
+        *(metadata.get_all("License-Expression") or ()),
+        "; ".join(line.rpartition(" :: ")[2] for line in classifiers),
+        *(metadata.get_all("License") or ()),
     ]
-    return next(filter(None, stated), "").strip().partition("\n")[0]
+    return next(filter(None, texts), "").strip().partition("\n")[0]
 
 
 def megabytes(package: Distribution) -> float:
-    """Return the size of a distribution's files, without what Python compiles."""
+    """Return the size of a distribution's files, without Python's compiled files."""
     files = [file for file in package.files or () if file.suffix != ".pyc"]
     paths = [Path(str(package.locate_file(file))) for file in files]
     return sum(path.stat().st_size for path in paths if path.is_file()) / 1e6
 
 
 def main() -> int:
-    """Print the table and what is wrong with it."""
-    given: dict[str, Distribution] = {}
-    for name in GIVEN:
-        requirements(name, given)
-    wanted = requirements("cassi", {})
+    """Print the table, and the faults on the error stream."""
+    base: dict[str, Distribution] = {}
+    for name in BASE_PACKAGES:
+        requirements(name, base)
+    packages = requirements("cassi", {})
     rows = [
         (megabytes(package), name, licence(package))
-        for name, package in wanted.items()
-        if name not in given and name != "cassi"
+        for name, package in packages.items()
+        if name not in base and name != "cassi"
     ]
     for size, name, terms in sorted(rows, reverse=True):
         print(f"{size:7.1f} MB  {name:24} {terms or 'not stated'}")
     total = sum(size for size, _, _ in rows)
-    print(f"{total:7.1f} MB  in {len(rows)} packages beside {', '.join(GIVEN)} and theirs")
+    print(f"{total:7.1f} MB  in {len(rows)} packages beside {', '.join(BASE_PACKAGES)} and theirs")
     faults = [f"{name}: {terms or 'no licence stated'}" for _, name, terms in rows
               if not terms or COPYLEFT.search(terms)]  # fmt: skip
-    if total > LIMIT:
-        faults.append(f"more than {LIMIT} MB")
+    if total > MAX_MEGABYTES:
+        faults.append(f"more than {MAX_MEGABYTES} MB")
     for fault in faults:
         print(fault, file=sys.stderr)
     return 1 if faults else 0

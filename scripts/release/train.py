@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from scripts.release import train_denoiser, train_refiner, untie
 
-TRAINED = {
+TRAININGS = {
     "denoiser": train_denoiser.train_all,
     "refiner": train_refiner.train_all,
     "untie": untie.write_untied,
@@ -21,10 +21,10 @@ TRAINED = {
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Read the settings, and train."""
+    """Read the settings of train.yaml and of the command line, and train."""
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
-    parser.add_argument("what", choices=TRAINED)
+    parser.add_argument("what", choices=TRAININGS)
     parser.add_argument("out", type=Path, help="folder of the weights")
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> None:
     settings = OmegaConf.merge(settings, OmegaConf.from_dotlist(options.settings))
     torch.set_num_threads(options.threads)
     options.out.mkdir(parents=True, exist_ok=True)
-    TRAINED[options.what](options.out, settings)
+    TRAININGS[options.what](options.out, settings)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""Train a small grey denoiser on the bands and principal components of hyperspectral scenes.
+"""Train a small single-channel denoiser on bands and principal components of spectral scenes.
 
-Scenes are held out; PSNR is printed on those for each noise level. OUT/denoiser.safetensors holds
-the weights, and in its metadata the class of the network, its arguments and how it was trained.
+Some scenes are held out, and the PSNR on these is printed for each noise level. The weights are
+written to OUT/denoiser.safetensors, whose metadata has the class of the network, its arguments and
+the settings of the training.
 """
 
 import json
@@ -25,12 +26,12 @@ ARGUMENTS = {
     "shuffle": 2,
     "residual": True,
 }
-COMPONENTS = 8
-LEVELS = (0.01, 0.03, 0.1, 0.2, 0.3)
+COMPONENTS = 8  # principal components of each scene
+NOISE_LEVELS = (0.01, 0.03, 0.1, 0.2, 0.3)  # of the evaluation
 
 
-def train_all(out: Path, settings: Any) -> None:
-    """Train, evaluate, write."""
+def train_all(folder: Path, settings: Any) -> None:
+    """Train, evaluate, and write the weights and a table into a folder."""
     files = sorted(Path(settings.data).glob("*.tif"))
     held_out = [file for file in files if file.stem in settings.hold_out]
     if len(held_out) != len(settings.hold_out) or len(files) == len(held_out):
@@ -43,7 +44,7 @@ def train_all(out: Path, settings: Any) -> None:
     train(net, pool, settings)
     table = evaluate(net.eval(), held_out, settings.white)
     print(*table, sep="\n")
-    write(net, out, settings, table)
+    write(net, folder, settings, table)
 
 
 class Pool:
@@ -55,25 +56,29 @@ class Pool:
             for number, cube in enumerate(scales(read_scene(file, white))):
                 kinds[number].append(cube.half())
                 kinds[2].append(components(cube).half())
-        # Bands at full size, at half size, principal components of both.
+        # Bands at full size, bands at half size, principal components of both; each kind with the
+        # fraction of patches that are taken of it.
         self.kinds = list(zip(kinds, (0.3, 0.35, 0.35), strict=True))
 
     def sample(self, count: int, size: int) -> Tensor:
-        """Return random patches `(count, 1, size, size)`, mirrored, turned and of random gain."""
-        shares = torch.tensor([share for _, share in self.kinds])
+        """Return random patches `(count, 1, size, size)`, flipped, rotated and of random gain."""
+        fractions = torch.tensor([fraction for _, fraction in self.kinds])
         patches = []
-        for kind in torch.multinomial(shares, count, replacement=True).tolist():
+        for kind in torch.multinomial(fractions, count, replacement=True).tolist():
             cubes = self.kinds[kind][0]
-            cube = cubes[_below(len(cubes))]
-            row, column = (_below(n - size + 1) for n in cube.shape[1:])
-            patch = cube[_below(len(cube)), row : row + size, column : column + size].float()
-            if kind == 2:  # the sign of a component is arbitrary
-                patch = 1 - patch if _below(2) else patch
-            elif _below(2):  # solvers scale by the brightness of a measurement, not of a band
+            cube = cubes[_random_integer(len(cubes))]
+            row, column = (_random_integer(n - size + 1) for n in cube.shape[1:])
+            image = cube[_random_integer(len(cube))]
+            patch = image[row : row + size, column : column + size].float()
+            # The sign of a principal component is arbitrary. The brightness of a band varies,
+            # because solvers scale by the brightness of the measurement, not of a band.
+            if kind == 2:
+                patch = 1 - patch if _random_integer(2) else patch
+            elif _random_integer(2):
                 peak = 0.2 + 1.3 * torch.rand(()).item()
                 patch = patch * min(peak / max(patch.amax().item(), 1e-3), 8.0)
-            patch = patch.rot90(_below(4))
-            patches.append(patch.flip(0) if _below(2) else patch)
+            patch = patch.rot90(_random_integer(4))
+            patches.append(patch.flip(0) if _random_integer(2) else patch)
         return torch.stack(patches)[:, None]
 
 
@@ -85,23 +90,23 @@ def read_scene(file: Path, white: float) -> Tensor:
 
 
 def scales(cube: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the cube and its 2×2 means."""
+    """Return the cube at full size, and at half size by means of 2×2 pixels."""
     return cube, F.avg_pool2d(cube[None], 2)[0]
 
 
 def components(cube: Tensor) -> Tensor:
     """Return the leading principal components `(COMPONENTS, H, W)`, each scaled to [0, 1]."""
     pixels = cube.flatten(1)
-    centred = pixels - pixels.mean(1, keepdim=True)
-    vectors = torch.linalg.eigh(centred @ centred.T)[1].flip(1)[:, :COMPONENTS]
-    images = vectors.T @ centred
+    centred_pixels = pixels - pixels.mean(1, keepdim=True)
+    vectors = torch.linalg.eigh(centred_pixels @ centred_pixels.T)[1].flip(1)[:, :COMPONENTS]
+    images = vectors.T @ centred_pixels
     low, high = images.amin(1, keepdim=True), images.amax(1, keepdim=True)
     return ((images - low) / (high - low)).view(-1, *cube.shape[1:])
 
 
 @torch.no_grad()
 def initialize(net: DRUNet) -> None:
-    """Draw weights such that variances neither grow nor fade, and the first residual is small."""
+    """Draw weights that keep the variance from layer to layer, with small first residuals."""
     for name, parameter in net.named_parameters():
         torch.nn.init.kaiming_normal_(parameter, nonlinearity="linear")
         if ".res.2." in name or name.startswith("m_tail"):
@@ -109,25 +114,26 @@ def initialize(net: DRUNet) -> None:
 
 
 def train(net: DRUNet, pool: Pool, settings: Any) -> None:
-    """Minimise the squared error, weighted so that every noise level counts."""
+    """Minimise the squared error over the noise level, or only strong noise would count."""
     net.train().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimizer = torch.optim.Adam(net.parameters(), lr=settings.rate)
-    warm = min(100, settings.steps // 10)
+    # The rate rises linearly in the first steps, and then follows a cosine down to 0.
+    warmup = min(100, settings.steps // 10)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer,
         lambda step: min(
-            (step + 1) / (warm + 1), 0.5 + 0.5 * math.cos(math.pi * step / settings.steps)
+            (step + 1) / (warmup + 1), 0.5 + 0.5 * math.cos(math.pi * step / settings.steps)
         ),
     )
     start, mean = time.perf_counter(), 0.0
     for step in range(settings.steps):
-        clean = pool.sample(settings.batch, settings.patch)
+        clean_patches = pool.sample(settings.batch, settings.patch)
         sigma = noise_levels(settings.batch, settings.sigma)
         level = sigma.view(-1, 1, 1, 1)
-        noisy = clean + level * torch.randn_like(clean)
+        noisy_patches = clean_patches + level * torch.randn_like(clean_patches)
         with torch.autocast("cpu", torch.bfloat16):
-            estimate = net(noisy, sigma)
-        loss = ((estimate.float() - clean).square() / (level + 0.01)).mean()
+            estimate = net(noisy_patches, sigma)
+        loss = ((estimate.float() - clean_patches).square() / (level + 0.01)).mean()
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(net.parameters(), 0.1)
@@ -141,9 +147,9 @@ def train(net: DRUNet, pool: Pool, settings: Any) -> None:
 def noise_levels(count: int, largest: float) -> Tensor:
     """Return standard deviations: half of them uniform, half with a uniform logarithm."""
     uniform = torch.rand(count) * largest
-    low = 1e-3
-    spread = low * (largest / low) ** torch.rand(count)
-    return torch.where(torch.rand(count) < 0.5, uniform, spread)
+    smallest = 1e-3
+    log_uniform = smallest * (largest / smallest) ** torch.rand(count)
+    return torch.where(torch.rand(count) < 0.5, uniform, log_uniform)
 
 
 @torch.no_grad()
@@ -151,35 +157,42 @@ def evaluate(net: DRUNet, files: list[Path], white: float) -> list[str]:
     """Return the lines of a table: PSNR on whole images, dB, without the network and with it."""
     sets: dict[str, list[Tensor]] = {"band": [], "half-size band": [], "component": []}
     for file in files:
-        full, half = scales(read_scene(file, white))
-        for kind, images in zip(sets, (full[3::7], half[3::7], components(half)[:4]), strict=True):
+        full_size, half_size = scales(read_scene(file, white))
+        for kind, images in zip(
+            sets, (full_size[3::7], half_size[3::7], components(half_size)[:4]), strict=True
+        ):
             sets[kind].append(images)
     lines = ["| images | σ | noisy | network |", "|---|---|---|---|"]
     for kind, cubes in sets.items():
-        clean = torch.cat(cubes)[:, None]
-        for sigma in LEVELS:
+        clean_images = torch.cat(cubes)[:, None]
+        for sigma in NOISE_LEVELS:
             generator = torch.Generator().manual_seed(1)
-            noisy = clean + sigma * torch.randn(clean.shape, generator=generator)
-            errors = ((x - clean).square().flatten(1).mean(1) for x in (noisy, net(noisy, sigma)))
-            found = (float((-10 * error.log10()).mean()) for error in errors)
-            lines.append(f"| {kind} | {sigma} | " + " | ".join(f"{v:.2f}" for v in found) + " |")
+            noisy_images = clean_images + sigma * torch.randn(
+                clean_images.shape, generator=generator
+            )
+            errors = (
+                (x - clean_images).square().flatten(1).mean(1)
+                for x in (noisy_images, net(noisy_images, sigma))
+            )
+            noisy_psnr, psnr = (float((-10 * error.log10()).mean()) for error in errors)
+            lines.append(f"| {kind} | {sigma} | {noisy_psnr:.2f} | {psnr:.2f} |")
     return lines
 
 
-def write(net: DRUNet, out: Path, settings: Any, table: list[str]) -> None:
-    """Write the weights with all that is needed to build the network around them."""
-    trained: Any = OmegaConf.to_container(settings)
-    del trained["data"]
+def write(net: DRUNet, folder: Path, settings: Any, table: list[str]) -> None:
+    """Write the weights, with the class and arguments of the network, and the table."""
+    training: Any = OmegaConf.to_container(settings)
+    del training["data"]  # a path of this machine
     metadata = {
         "network": "cassi.models.DRUNet",
         "arguments": json.dumps(ARGUMENTS),
         "sigma_range": json.dumps([0.0, settings.sigma]),
-        "training": json.dumps(trained),
+        "training": json.dumps(training),
     }
     state = {name: value.contiguous() for name, value in net.state_dict().items()}
-    save_file(state, out / "denoiser.safetensors", metadata)
-    (out / "table.md").write_text("\n".join(table) + "\n")
+    save_file(state, folder / "denoiser.safetensors", metadata)
+    (folder / "table.md").write_text("\n".join(table) + "\n")
 
 
-def _below(limit: int) -> int:
+def _random_integer(limit: int) -> int:
     return int(torch.randint(limit, ()).item())

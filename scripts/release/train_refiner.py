@@ -1,13 +1,14 @@
-"""Fit the denoising network that refines to what it is for: the errors in those iterations.
+"""Train the denoiser of the refinement on the errors that occur in the iterations of refinement.
 
-It begins with the weights of the package, or with others. Crops of training scenes, and drawn
-ones with measured spectra, are measured by the cameras of `recipe=cassi_net_spectra`,
-most of them ideal. The network of the package reconstructs them once. Each step takes one batch
-some iterations of plug-and-play ADMM further (`cassi.methods.refining`) and goes back through them.
-TV and the directions of the subspace are constants. Where a batch has all its iterations behind
-it, it begins anew. Windows are short at first and long at the end. The loss is the logarithm of the
-root mean square error at the end of a window, times how far the iterations are. The moving average
-of the weights goes into OUT/refiner.safetensors, in half precision.
+The training begins with the weights of the package, or with others. Crops of training scenes, and
+synthetic scenes with measured spectra, are measured by the cameras of `recipe=cassi_net_spectra`,
+most of which are ideal. The network of the package reconstructs them once. Each training step takes
+one batch some iterations of plug-and-play ADMM further (`cassi.methods.refining`), and computes the
+gradient through this window of iterations. TV and the directions of the subspace count as
+constants. A batch that has done all iterations begins again with the first. Windows are short at
+first and long at the end. The loss is the logarithm of the root mean square error at the end of a
+window, times the fraction of the iterations that are done. The moving average of the weights is
+written to OUT/refiner.safetensors, in half precision.
 """
 
 from __future__ import annotations
@@ -49,46 +50,48 @@ from cassi.solvers.statistics import damped_schedule, signal_level
 from cassi.training import LogRMSE
 from cassi.training.module import combine_seeds, merge_bands
 
+# Numbers of bands that the batches take in turn.
 BANDS = (28, 28, 14, 28, 20)
-"""Of the batches, in turn."""
-CLEAN = (1, 55, 90)
-CAMERAS = (CLEAN, (1, 33, 55), (0, 55, 90), CLEAN, (1, 27, 33), CLEAN, (1, 40, 60))
-"""Of the batches, in turn: 1 for ideal cameras or 0 for twins, least and largest SNR, dB."""
-DRAWN = 0.35
-"""Share of drawn scenes."""
-NOISY = 0.06
-"""Noise relative to the root mean square of y, beyond which a batch is left out."""
-GATHERING = 0.25
-"""Share of `seconds` in which batches are made, at most, after the first one."""
-SIDE = 512
-"""Least side of the scenes, pixels."""
+NOISELESS = (1, 55, 90)
+# Cameras that the batches take in turn: 1 if ideal, 0 for a twin; the least and largest SNR, dB.
+CAMERAS = (NOISELESS, (1, 33, 55), (0, 55, 90), NOISELESS, (1, 27, 33), NOISELESS, (1, 40, 60))
+# Fraction of synthetic scenes.
+SYNTHETIC_FRACTION = 0.35
+# Batches of more noise, relative to the root mean square of y, are left out.
+MAX_NOISE = 0.06
+# Largest fraction of `seconds` for making batches, counted from the first batch on.
+MAX_GATHER_FRACTION = 0.25
+# Shorter side of the scenes, pixels.
+MIN_SCENE_SIDE = 512
 
 
 LOSS = LogRMSE()
-LEAST = 20
-"""Batches, without which the network would learn them by heart."""
-HELD = 4
-"""Batches that are not trained with: their gain is printed."""
+# With fewer the network would learn the batches by heart.
+MIN_BATCHES = 20
+# Batches that are not trained with; the gain on them is printed.
+VALIDATION_BATCHES = 4
 
 
 @dataclass
 class Sample:
-    """A batch of snapshots, and where its iterations stand; cubes in half precision."""
+    """A batch of snapshots, and the state of its iterations. Cubes are in half precision."""
 
     truth: Tensor
     y: Tensor
     system: Any
-    first: Tensor
-    """The network's cubes, which are refined."""
-    noise: Tensor
-    run: Run | None = None
+    first: Tensor  # the network's cubes, with which the refinement begins
+    noise: Tensor  # noise level of each snapshot
+    run: Run | None = None  # None before the first iteration
 
 
 class Run:
-    """The iterations that refine, one by one, with gradients."""
+    """The iterations of the refinement of a batch, one by one, with gradients.
+
+    It does what `Solver.run` does, which keeps no gradients.
+    """
 
     def __init__(self, denoiser: Denoiser, sample: Sample) -> None:
-        prior = _Smoothed(InTurn(denoiser))
+        prior = _SmoothingDenoiser(InTurn(denoiser))
         solver: Any = refining(float(sample.noise.max()), prior)
         self.algorithm, self.count, self.k = solver.algorithm, solver.iterations, 0
         self.system, self.noise = sample.system, sample.noise
@@ -102,36 +105,40 @@ class Run:
 
     def step(self) -> Tensor:
         """Take one iteration; return its cube, after the data step if it is the last one."""
-        given = self.sigma(self.k, self.count), self.rho(self.k, self.count)
-        self.state = self.algorithm.step(self.state, self.y, self.running, self.prior, *given)
+        sigma, rho = self.sigma(self.k, self.count), self.rho(self.k, self.count)
+        self.state = self.algorithm.step(self.state, self.y, self.running, self.prior, sigma, rho)
         self.k, x = self.k + 1, self.state.x
         if self.k == self.count:
-            stepped = self.system.data_step(x, self.y, given[1])
-            x = no_closer(x, stepped, self.y, self.system, self.noise)
+            consistent_x = self.system.data_step(x, self.y, rho)
+            x = no_closer(x, consistent_x, self.y, self.system, self.noise)
         return x * self.level
 
     def detach(self) -> None:
-        """Forget how the state came about."""
-        values = {each.name: getattr(self.state, each.name) for each in fields(self.state)}
+        """Drop the history of the state: gradients go back to this iteration, and no further."""
+        values = {field.name: getattr(self.state, field.name) for field in fields(self.state)}
         tensors = {k: v.detach() for k, v in values.items() if isinstance(v, Tensor)}
         self.state = replace(self.state, **tensors)
 
 
-class _Smoothed:
-    """Total variation, whose derivative is taken for one, and then the denoiser."""
+class _SmoothingDenoiser:
+    """The prior of the refinement: total variation, and then the denoiser.
 
-    def __init__(self, denoiser: Any, smooth: Any = None) -> None:
-        self.denoiser, self.smooth = denoiser, smooth
+    The derivative of total variation counts as the identity.
+    """
 
-    def begin(self) -> _Smoothed:
-        return _Smoothed(begin(self.denoiser), SMOOTHER.begin())
+    def __init__(self, denoiser: Any, smoother: Any = None) -> None:
+        self.denoiser, self.smoother = denoiser, smoother
+
+    def begin(self) -> _SmoothingDenoiser:
+        return _SmoothingDenoiser(begin(self.denoiser), SMOOTHER.begin())
 
     def turn(self, rotation: Tensor) -> None:
-        self.smooth.turn(rotation)
+        self.smoother.turn(rotation)
 
     def __call__(self, x: Tensor, sigma: Any) -> Tensor:
-        smoothed = self.smooth(x.detach(), sigma)
-        u: Tensor = self.denoiser(x + (smoothed - x).detach(), sigma)
+        smooth_x = self.smoother(x.detach(), sigma)
+        # The value is that of smooth_x, and the derivative that of x.
+        u: Tensor = self.denoiser(x + (smooth_x - x).detach(), sigma)
         return u
 
 
@@ -140,12 +147,13 @@ def _sources(size: int, seed: int, manifest: str) -> tuple[TrainingCrops, tuple[
     """Return crops, and a simulator for each of `CAMERAS`."""
     root = os.environ["CASSI_DATA"]
     options = ["recipe=cassi_net_spectra", "data=cave", f"data.crop={size}", "folder=."]
-    options += [f"data.augment.patterns={DRAWN}", f"data.manifest={manifest}"]
-    options += [f"data.augment.scale=[{max(0.4, size / SIDE)},1.0]"]
+    options += [f"data.augment.patterns={SYNTHETIC_FRACTION}", f"data.manifest={manifest}"]
+    # A scene must not be shrunk below the size of a crop.
+    options += [f"data.augment.scale=[{max(0.4, size / MIN_SCENE_SIDE)},1.0]"]
 
-    def compose(*more: str) -> Train:
-        composed: Train = compose_settings([*options, *more], root, Train)
-        return replace(composed, data=replace(composed.data, root=root))
+    def compose(*simulator_options: str) -> Train:
+        settings: Train = compose_settings([*options, *simulator_options], root, Train)
+        return replace(settings, data=replace(settings.data, root=root))
 
     data = compose().data
     wavelengths = inputs.data_wavelengths(data)
@@ -154,42 +162,45 @@ def _sources(size: int, seed: int, manifest: str) -> tuple[TrainingCrops, tuple[
     simulators = []
     for ideal, low, high in CAMERAS:
         noise = f"data.simulator.noise.snr_db=[{low},{high}]"
-        own = compose(f"data.simulator.ideal={ideal}", noise).data.simulator
-        simulators.append(inputs.build_simulator(own, wavelengths))
+        simulator = compose(f"data.simulator.ideal={ideal}", noise).data.simulator
+        simulators.append(inputs.build_simulator(simulator, wavelengths))
     return crops, tuple(simulators)
 
 
 def measure(batch: int, size: int, seed: int, manifest: str, k: int) -> bytes:
-    """Measure batch k of crops: truth, y and camera, as `torch.save` writes them."""
+    """Measure batch k of crops; return truth, y and camera as the bytes of `torch.save`."""
     torch.set_num_threads(1)
     crops, simulators = _sources(size, seed, manifest)
-    own = combine_seeds(seed, k)
-    torch.manual_seed(own)
+    batch_seed = combine_seeds(seed, k)
+    torch.manual_seed(batch_seed)
     truth = torch.stack([crops[batch * k + i] for i in range(batch)])
     truth = merge_bands(truth, BANDS[k % len(BANDS)])
     simulate = simulators[k % len(simulators)]
-    y, system = simulate(truth, torch.Generator().manual_seed(own))
+    y, system = simulate(truth, torch.Generator().manual_seed(batch_seed))
     stream = io.BytesIO()
     torch.save((truth.half(), seen(y, system), system), stream)
     return stream.getvalue()
 
 
 def gather(settings: Any, pool: ProcessPoolExecutor) -> Iterator[Sample]:
-    """Let the network of the package reconstruct batches of crops."""
+    """Yield batches of crops with their reconstructions by the network of the package."""
     device = torch.device(settings.device)
     net = cassi.create_model("pretrained", precision="bf16-mixed").to(device)
     run = partial(measure, settings.batch, settings.size, settings.seed, settings.manifest)
-    for made in pool.map(run, range(settings.batches)):
-        truth, y, system = torch.load(io.BytesIO(made), map_location=device, weights_only=False)
+    for content in pool.map(run, range(settings.batches)):
+        truth, y, system = torch.load(io.BytesIO(content), map_location=device, weights_only=False)
         system = system.to(device)
         x, _, noise = net.begin(y, system)
         assert noise is not None
-        if float(noise.max()) < NOISY:
+        if float(noise.max()) < MAX_NOISE:
             yield Sample(truth, y, system, x.half(), noise)
 
 
 def advance(denoiser: Denoiser, sample: Sample, window: int) -> Tensor:
-    """Take a batch some iterations further; return the loss of the last, weighted by how late."""
+    """Take a batch some iterations further; return the loss of the last of them.
+
+    It is weighted by the fraction of the iterations that are done, since the last cube counts most.
+    """
     run = sample.run = sample.run or Run(denoiser, sample)
     run.detach()
     for _ in range(min(window, run.count - run.k)):
@@ -211,69 +222,75 @@ def gain(denoiser: Denoiser, samples: list[Sample]) -> float:
 
 
 def fit(
-    denoiser: Denoiser, samples: list[Sample], seconds: float, out: Path, settings: Any
+    denoiser: Denoiser, samples: list[Sample], seconds: float, folder: Path, settings: Any
 ) -> None:
-    """Minimise the loss; write the average of the weights now and then, and at the end."""
-    held, samples = samples[:HELD], samples[HELD:]
+    """Minimise the loss; write the average of the weights at intervals, and at the end."""
+    validation, samples = samples[:VALIDATION_BATCHES], samples[VALIDATION_BATCHES:]
     network: Any = denoiser.network
     optimizer = torch.optim.AdamW(
         network.parameters(), lr=settings.rate, betas=(0.9, 0.99), weight_decay=0
     )
     average = AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(settings.decay))
-    begun, step, done, written = time.perf_counter(), 0, 0.0, 0.0
-    while done < 1:
-        rate = settings.rate * min((step + 1) / 50, 0.505 + 0.495 * math.cos(math.pi * done))
+    start, step, progress, last_write = time.perf_counter(), 0, 0.0, 0.0
+    # Progress is the larger fraction of steps and of time. The rate rises in the first 50 steps,
+    # and then follows a cosine down to a hundredth.
+    while progress < 1:
+        rate = settings.rate * min((step + 1) / 50, 0.505 + 0.495 * math.cos(math.pi * progress))
         for group in optimizer.param_groups:
             group["lr"] = rate
         sample = random.choice(samples)
-        loss = advance(denoiser, sample, settings.windows[done > settings.short])
+        loss = advance(denoiser, sample, settings.windows[progress > settings.short])
         optimizer.zero_grad()
         loss.backward()
-        size = nn.utils.clip_grad_norm_(network.parameters(), 0.5)
-        if bool(size.isfinite()):
+        gradient_norm = nn.utils.clip_grad_norm_(network.parameters(), 0.5)
+        # A batch whose gradient is not finite begins again with its first iteration.
+        if bool(gradient_norm.isfinite()):
             optimizer.step()
         else:
             sample.run = None
         average.update_parameters(network)
-        step, passed = step + 1, time.perf_counter() - begun
-        done = max(step / settings.steps, passed / seconds)
-        if passed - written > settings.every or done >= 1:
-            written = passed
-            shown = replace(denoiser, network=average.module, weights=None, learns=False)
-            print(f"{step:6d} {gain(shown, held):+.3f} dB, {passed:.0f} s", flush=True)
-            write(average.module, out)
+        step, elapsed_seconds = step + 1, time.perf_counter() - start
+        progress = max(step / settings.steps, elapsed_seconds / seconds)
+        if elapsed_seconds - last_write > settings.every or progress >= 1:
+            last_write = elapsed_seconds
+            average_denoiser = replace(denoiser, network=average.module, weights=None, learns=False)
+            mean_gain = gain(average_denoiser, validation)
+            print(f"{step:6d} {mean_gain:+.3f} dB, {elapsed_seconds:.0f} s", flush=True)
+            write(average.module, folder)
 
 
-def write(net: nn.Module, out: Path) -> None:
-    """Write the weights in half precision."""
+def write(net: nn.Module, folder: Path) -> None:
+    """Write the weights into a folder, in half precision."""
     state = {name: value.half().contiguous() for name, value in net.state_dict().items()}
-    with atomic_path(out / "refiner.safetensors") as temporary:
+    with atomic_path(folder / "refiner.safetensors") as temporary:
         save_file(state, temporary)
 
 
-def train_all(out: Path, settings: Any) -> None:
-    """Gather, fit, write."""
+def train_all(folder: Path, settings: Any) -> None:
+    """Gather batches, train, and write the weights into a folder."""
     if "CASSI_DATA" not in os.environ:
         sys.exit("set CASSI_DATA to the folder that holds cave_train, spectra and tsa")
     torch.backends.cudnn.benchmark = True
     random.seed(settings.seed)
     torch.manual_seed(settings.seed)
-    begun, samples = time.perf_counter(), list[Sample]()
+    start, samples = time.perf_counter(), list[Sample]()
     with ProcessPoolExecutor(settings.workers, get_context("spawn")) as pool:
         for sample in gather(settings, pool):
             samples.append(sample)
+            # The processes read the scenes before their first batch; that time does not count.
             if len(samples) == 1:
-                first = time.perf_counter()  # processes have read the scenes
+                gather_start = time.perf_counter()
             if len(samples) % 10 == 0:
-                print(f"{len(samples)} batches, {time.perf_counter() - begun:.0f} s", flush=True)
-            if time.perf_counter() - first > GATHERING * settings.seconds:
+                print(f"{len(samples)} batches, {time.perf_counter() - start:.0f} s", flush=True)
+            if time.perf_counter() - gather_start > MAX_GATHER_FRACTION * settings.seconds:
                 pool.shutdown(wait=False, cancel_futures=True)
                 break
-    print(f"{len(samples)} batches, {HELD} of them held out", flush=True)
-    if len(samples) < LEAST:
-        sys.exit(f"{LEAST} batches are needed; give more batches= or seconds=")
+    print(f"{len(samples)} batches, {VALIDATION_BATCHES} of them held out", flush=True)
+    if len(samples) < MIN_BATCHES:
+        sys.exit(f"{MIN_BATCHES} batches are needed; give more batches= or seconds=")
     denoiser = refining_denoiser(weights=settings.weights, learns=True)
     denoiser = replace(denoiser, precision="32-true")
     network: Any = denoiser.network
     network.to(settings.device)
-    fit(denoiser, samples, settings.seconds - (time.perf_counter() - begun), out, settings)
+    seconds = settings.seconds - (time.perf_counter() - start)
+    fit(denoiser, samples, seconds, folder, settings)

@@ -1,20 +1,22 @@
-"""Calibrate error bars: gather errors of methods on scenes with a truth, fit what predicts them.
+"""Calibrate error bars: gather errors of methods on scenes with a truth, and fit their regression.
 
     python -m scripts.release.uncertainty gather OUT [--seconds 200]  # again until it says "whole"
     python -m scripts.release.uncertainty fit OUT [--write]
     python -m scripts.release.uncertainty scale [--write]
 
-`gather` reconstructs the 20 training scenes of CAVE (`$CASSI_DATA`), 256 pixels wide, through
-several masks, numbers of bands, steps, noises and cameras that are a fraction of a pixel off, and
-keeps truth, cube and evidence of each as a file in OUT. `fit` trains the regression in five folds
-of scenes, prints what its intervals hold of the scenes that each fold has not seen, takes the
-factors from these, and trains once more with all; `--write` puts it into the package. Both again
-when a method, or the weights of `pretrained`, change, into an empty folder.
+`gather` reconstructs the 20 training scenes of CAVE (`$CASSI_DATA`), 256 pixels wide, with several
+masks, numbers of bands, steps and noises, and with masks that are shifted by a fraction of a pixel.
+It writes truth, cube and evidence of each reconstruction to a file in OUT. `fit` trains the
+regression in five folds of scenes and prints the coverage of its intervals on the scenes that a
+fold has not been trained with. It computes the factors from these, and trains once more with all
+scenes; `--write` puts the result into the package. Repeat both, with an empty folder, when a method
+or the weights of `pretrained` change.
 
-`scale` is enough for a small change. It measures the frames of the validation scenes that the gate
-tests (scripts/release/weights.py), by `auto` and by `pretrained`: the regression has not seen these
-scenes. It prints what 90 % intervals hold of each, and the factor with which the least and the most
-are equally far from the bounds of the gate; `--write` multiplies all σ by it.
+`scale` is enough for a small change. It reconstructs the frames of the validation scenes that the
+gate tests (scripts/release/weights.py), by `auto` and by `pretrained`; the regression was not
+trained with these scenes. It prints the coverage of 90 % intervals on each, and the factor with
+which the least and the largest coverage are equally far from the limits of the gate. `--write`
+multiplies all σ by it.
 """
 
 import argparse
@@ -57,11 +59,12 @@ from cassi.uncertainty.features import BRIGHTNESS, NAMES, TEXTURE, Features
 from cassi.uncertainty.regions import shifted_errors
 from scripts.benchmarks.kinds import PANEL
 from scripts.benchmarks.tables import Table
-from scripts.docs.figures import show_shares
-from scripts.release.weights import BARS, EACH
+from scripts.docs.figures import format_fractions
+from scripts.release.weights import BAR_ROWS, FRAME_COVERAGE
 
 METHODS = ("auto", "pretrained", "gap_tv")
 TABLE, SHIFTED, NOISY, BINARY, NARROW, FULL, ANY, ANY_SHIFTED = range(8)
+# Kinds of cameras and noise, first that of the published tables.
 KINDS = {
     TABLE: "nominal",
     SHIFTED: "mask moved",
@@ -72,25 +75,26 @@ KINDS = {
     ANY: "any camera",
     ANY_SHIFTED: "any, mask moved",
 }
-"""What cameras and noises are like: that of the published tables first."""
-SIDE, LEAST = 256, 96
-"""Columns of a frame; and lines that one of any camera has at least."""
-LINES = {"auto": SIDE, "pretrained": SIDE // 2, "gap_tv": SIDE}
-"""Of a frame: what `auto` finds depends on how much of the scene it sees, a network hardly."""
+# Columns of a frame, and the fewest lines of a frame of any camera.
+COLUMNS, MIN_LINES = 256, 96
+# Lines of a frame. The result of `auto` depends on how much of the scene a frame shows, that of a
+# network hardly.
+LINES = {"auto": COLUMNS, "pretrained": COLUMNS // 2, "gap_tv": COLUMNS}
 FOLDS = 5
-EDGES = (0.001, 0.999)
-"""Shares of the values below the range of a feature, and inside or below."""
-PLACES = 2
-"""Of each size, in every third reconstruction, at which means over regions are compared."""
+# Quantiles that are the ends of the range of a feature.
+FEATURE_RANGE = (0.001, 0.999)
+# Regions of each size, in every third reconstruction, whose means are compared with the truth.
+REGIONS_PER_SIZE = 2
+# Values of each reconstruction that the regression is trained with, and the number of bands that
+# they come from.
 SAMPLES, BANDS = 6000, 10
-"""Values of each reconstruction that the regression is trained with, and of how many bands."""
+# Degrees of freedom of Student's t distribution, the model of errors: their tails are heavy.
 DEGREES = 4.0
-"""Of freedom of Student's t distribution that errors are taken to have: their tails are heavy."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A reconstruction with its truth and evidence."""
+    """A reconstruction with its truth and evidence. Files of `gather` hold it by these names."""
 
     path: Path
     scene: str
@@ -103,13 +107,13 @@ class Case:
 
 
 def main() -> None:
-    """Gather, or fit."""
+    """Gather, fit or scale."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("what", choices=("gather", "fit", "scale"))
-    parser.add_argument("folder", type=Path, nargs="?", help="of gathered cases")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="then gather pauses")
-    parser.add_argument("--methods", nargs="*", default=METHODS, help="that gather runs")
-    parser.add_argument("--write", action="store_true", help="into the package")
+    parser.add_argument("folder", type=Path, nargs="?", help="folder of gathered cases")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="gather stops after them")
+    parser.add_argument("--methods", nargs="*", default=METHODS, help="methods that gather runs")
+    parser.add_argument("--write", action="store_true", help="write into the package")
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
@@ -126,36 +130,40 @@ def main() -> None:
 
 
 def gather_all(folder: Path, methods: Sequence[str], seconds: float) -> bool:
-    """Reconstruct what is not there yet; return whether all is."""
-    began, scenes, made = time.perf_counter(), Scenes(), {}
+    """Reconstruct the cases that have no file yet; return whether all are there."""
+    start, scenes, reconstructors = time.perf_counter(), Scenes(), {}
     for index, kind, method in itertools.product(range(len(scenes)), KINDS, methods):
         path = folder / f"{method}_{kind}_{index:02d}.pt"
         if path.exists() or not is_chosen(method, kind, index):
             continue
-        if time.perf_counter() - began > seconds:
+        if time.perf_counter() - start > seconds:
             return False
         truth, y, system = scenes.problem(index, kind, LINES[method])
         key = (method, system.bands)
-        if key not in made:
+        if key not in reconstructors:
             recipe = Recipe(settings_of(understand(method)), y.device)
-            made[key] = recipe.make(system.bands)[0]
-        trial = Trial(y, system, made[key], Statistics(lambda y=y, s=system: [(y, s)]))  # type: ignore[misc]
+            reconstructors[key] = recipe.make(system.bands)[0]
+        statistics = Statistics(lambda y=y, s=system: [(y, s)])  # type: ignore[misc]
+        trial = Trial(y, system, reconstructors[key], statistics)
         x = trial.run(y, system).x
-        found, level = bootstrap(trial, x), float(signal_level(y, system))
-        _write(Case(path, scenes.names[index], method, kind, truth, found, system, level))
+        evidence, level = bootstrap(trial, x), float(signal_level(y, system))
+        _write(Case(path, scenes.names[index], method, kind, truth, evidence, system, level))
         print(path.name, scenes.names[index], float((x - truth).square().mean().sqrt()), flush=True)
     print("whole")
     return True
 
 
 def is_chosen(method: str, kind: int, index: int) -> bool:
-    """Tell whether a scene is reconstructed by a method through a kind of camera."""
-    every = {
+    """Tell whether a scene is reconstructed by a method through a kind of camera.
+
+    Slow methods and rare cameras take every fourth, sixth, … scene only.
+    """
+    intervals = {
         "auto": (1, 3, 4, 4, 4, 5, 5, 5),
         "pretrained": (6, 6, 12, 12, 12, 12, 12, 12),
         "gap_tv": (12,) * len(KINDS),
     }
-    return (index + kind + METHODS.index(method)) % every[method][kind] == 0
+    return (index + kind + METHODS.index(method)) % intervals[method][kind] == 0
 
 
 class Scenes:
@@ -170,77 +178,86 @@ class Scenes:
         return len(self.names)
 
     def problem(self, index: int, kind: int, lines: int) -> tuple[Tensor, Tensor, cassi.SDCassi]:
-        """Return truth, measurement and the camera that is told, all drawn from the numbers."""
+        """Return the truth, the measurement and the camera that methods get.
+
+        Index and kind are the seed of all random numbers, whose order is part of what they mean.
+        """
         random = torch.Generator().manual_seed(1000 * kind + index)
 
-        def real(low: float, high: float) -> float:
+        def uniform(low: float, high: float) -> float:
             return float(low + (high - low) * torch.rand((), generator=random))
 
-        def whole(low: int, high: int) -> int:
+        def integer(low: int, high: int) -> int:
             return int(torch.randint(low, high + 1, (), generator=random))
 
-        name, free = self.names[index], kind in (ANY, ANY_SHIFTED)
+        name, is_any = self.names[index], kind in (ANY, ANY_SHIFTED)
         cube = cassi.read_cube(self.folder / "cave_train" / f"{name}.tif")
-        cube = avg_pool2d(cube, 1 if kind == FULL else whole(1, 3) if free else 2)
-        height = whole(LEAST, lines) if free else lines
-        height, width = min(cube.shape[-2], height), min(cube.shape[-1], SIDE)
-        top, left = whole(0, cube.shape[-2] - height), whole(0, cube.shape[-1] - width)
+        reduction = 1 if kind == FULL else 2
+        if is_any:
+            reduction = integer(1, 3)
+        cube = avg_pool2d(cube, reduction)
+        height = integer(MIN_LINES, lines) if is_any else lines
+        height, width = min(cube.shape[-2], height), min(cube.shape[-1], COLUMNS)
+        top, left = integer(0, cube.shape[-2] - height), integer(0, cube.shape[-1] - width)
         truth = cube[..., top : top + height, left : left + width].contiguous()
-        drawn = "binary" if kind == BINARY else "tsa"
+        mask_kind = "binary" if kind == BINARY else "tsa"
         bands, step = (15, -1) if kind == NARROW else (28, 2)
         noise: str | None = None
         shift = None
         if kind == NOISY:
-            noise = "white 30" if whole(0, 1) else "shot"
+            noise = "white 30" if integer(0, 1) else "shot"
         if kind in (FULL, ANY, ANY_SHIFTED):
-            drawn = ("tsa", "binary", "grey")[whole(0, 2)]
-            bands, step = whole(4, 28), (-3, -2, -1, 1, 2, 3)[whole(0, 5)]
-            if kind != FULL and whole(0, 1):
-                noise = f"white {real(20, 45)}" if whole(0, 1) else "shot"
+            mask_kind = ("tsa", "binary", "grey")[integer(0, 2)]
+            bands, step = integer(4, 28), (-3, -2, -1, 1, 2, 3)[integer(0, 5)]
+            if kind != FULL and integer(0, 1):
+                noise = f"white {uniform(20, 45)}" if integer(0, 1) else "shot"
         if kind in (SHIFTED, ANY_SHIFTED):
-            size, angle = real(0.2, 0.7), real(0, 2 * math.pi)
-            shift = [size * math.cos(angle), size * math.sin(angle)]
+            length, angle = uniform(0.2, 0.7), uniform(0, 2 * math.pi)
+            shift = [length * math.cos(angle), length * math.sin(angle)]
         if bands < 28:
-            chosen = torch.linspace(0, 27, bands).round().long()
-            if kind != NARROW and not whole(0, 1):
-                first = whole(0, 28 - bands)
-                chosen = torch.arange(first, first + bands)
-            truth = truth[:, chosen].contiguous()
-        if drawn == "tsa":
+            # Fewer bands are spread over the whole range, or are neighbours.
+            selection = torch.linspace(0, 27, bands).round().long()
+            if kind != NARROW and not integer(0, 1):
+                first = integer(0, 28 - bands)
+                selection = torch.arange(first, first + bands)
+            truth = truth[:, selection].contiguous()
+        if mask_kind == "tsa":
             mask = self.mask
             if kind != TABLE:
-                mask = mask.roll((whole(0, SIDE - 1), whole(0, SIDE - 1)), (-2, -1))
+                roll = integer(0, COLUMNS - 1), integer(0, COLUMNS - 1)
+                mask = mask.roll(roll, (-2, -1))
             mask = mask[..., :height, :width]
         else:
             mask = torch.rand((1, 1, height, width), generator=random)
-            mask = (mask < 0.5).float() if drawn == "binary" else mask
+            mask = (mask < 0.5).float() if mask_kind == "binary" else mask
         system = cassi.SDCassi(mask.contiguous(), bands, step=step)
         y = system(truth) if shift is None else Twin(shift=shift).expose(truth, system)
         if noise is not None:
-            called, _, level = noise.partition(" ")
-            options = [f"noise={called}", *([f"noise.snr_db={level}"] if level else [])]
+            noise_name, _, level = noise.partition(" ")
+            options = [f"noise={noise_name}", *([f"noise.snr_db={level}"] if level else [])]
             y = build(compose_settings(options).noise)(y, bands, random)
         return truth, y, system
 
 
 def _write(case: Case) -> None:
-    temporary, half = case.path.with_suffix(".part"), case.evidence
-    half = replace(half, x=half.x.half(), repeated=half.repeated.half())
-    torch.save(replace(case, truth=case.truth.half(), evidence=half), temporary)
+    """Write a case, its cubes in half precision. The rename makes the file appear complete."""
+    temporary, evidence = case.path.with_suffix(".part"), case.evidence
+    evidence = replace(evidence, x=evidence.x.half(), repeated=evidence.repeated.half())
+    torch.save(replace(case, truth=case.truth.half(), evidence=evidence), temporary)
     temporary.rename(case.path)
 
 
 def read_case(path: Path) -> Case:
-    """Read what was gathered of a reconstruction."""
+    """Read a case, its cubes in single precision."""
     case: Case = torch.load(path, weights_only=False)
-    whole = case.evidence
-    whole = replace(whole, x=whole.x.float(), repeated=whole.repeated.float())
-    return replace(case, truth=case.truth.float(), evidence=whole)
+    evidence = case.evidence
+    evidence = replace(evidence, x=evidence.x.float(), repeated=evidence.repeated.float())
+    return replace(case, truth=case.truth.float(), evidence=evidence)
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Some values of a case: features `(N, F)` and |error| in units of the signal level `(N,)`."""
+    """Random values of a case: features `(N, F)`, and |error| over the signal level `(N,)`."""
 
     path: Path
     scene: str
@@ -251,52 +268,54 @@ class Rows:
 
     @property
     def is_right(self) -> bool:
-        """Tell whether the camera is the one that methods are told of."""
+        """Tell whether the true camera is the one that methods get."""
         return self.kind not in (SHIFTED, ANY_SHIFTED)
 
 
 def sample(path: Path) -> Rows:
-    """Draw some values of a case, or read those that were drawn; they are kept beside it."""
-    kept = path.with_suffix(".rows")
-    if kept.exists():
-        names, drawn = torch.load(kept, weights_only=False)
-        if names == NAMES:
-            return cast(Rows, drawn)
+    """Draw random values of a case. They are kept in a file beside it, and read the next time."""
+    rows_path = path.with_suffix(".rows")
+    if rows_path.exists():
+        names, rows = torch.load(rows_path, weights_only=False)
+        if names == NAMES:  # else the features have changed since
+            return cast(Rows, rows)
     case = read_case(path)
-    seen = Features(case.evidence, case.system, case.level)
+    features = Features(case.evidence, case.system, case.level)
     error = ((case.evidence.x - case.truth) / case.level).abs()[0].flatten(1)
     random = torch.Generator().manual_seed(0)
-    count = min(BANDS, seen.bands)
-    rows, errors = [], []
-    for band in torch.linspace(0, seen.bands - 1, count).round().int().tolist():
-        planes = seen.band(band).flatten(1)
-        at = torch.randint(0, planes.shape[1], (SAMPLES // count,), generator=random)
-        rows.append(planes[:, at].T)
-        errors.append(error[band, at])
-    part = Rows(path, case.scene, case.method, case.kind, torch.cat(rows), torch.cat(errors))
-    torch.save((NAMES, part), kept)
-    return part
+    count = min(BANDS, features.bands)
+    feature_rows, errors = [], []
+    for band in torch.linspace(0, features.bands - 1, count).round().int().tolist():
+        planes = features.band(band).flatten(1)
+        pixels = torch.randint(0, planes.shape[1], (SAMPLES // count,), generator=random)
+        feature_rows.append(planes[:, pixels].T)
+        errors.append(error[band, pixels])
+    values = torch.cat(feature_rows), torch.cat(errors)
+    rows = Rows(path, case.scene, case.method, case.kind, *values)
+    torch.save((NAMES, rows), rows_path)
+    return rows
 
 
 def train(parts: Sequence[Rows], epochs: int) -> ErrorModel:
-    """Train by the likelihood of Student's t distribution."""
+    """Train the regression of log σ by the likelihood of Student's t distribution."""
     torch.manual_seed(0)
     model = ErrorModel()
     features, error = torch.cat([p.features for p in parts]), torch.cat([p.error for p in parts])
     model.center.copy_(features.mean(0))
     model.scale.copy_(features.std(0).clamp_min(0.05))
-    low, high = np.quantile(features.numpy(), EDGES, axis=0)
+    low, high = np.quantile(features.numpy(), FEATURE_RANGE, axis=0)
     model.lowest.copy_(torch.from_numpy(low))
     model.highest.copy_(torch.from_numpy(high))
     size = 8192
-    batches = -(-len(error) // size)
+    batches = math.ceil(len(error) / size)
     optimizer = torch.optim.AdamW(model.parameters(), lr=6e-3, weight_decay=1e-2)
     rate = torch.optim.lr_scheduler.OneCycleLR(optimizer, 6e-3, total_steps=epochs * batches)
     for _ in range(epochs):
-        for at in torch.randperm(len(error)).split(size):
-            sigma = model(features[at])
-            squares = ((error[at] + 2e-5) / sigma.exp()).square()
-            loss = (sigma + (DEGREES + 1) / 2 * torch.log1p(squares / DEGREES)).mean()
+        for index in torch.randperm(len(error)).split(size):
+            log_sigma = model(features[index])
+            # The constant bounds the likelihood where an error is 0.
+            squares = ((error[index] + 2e-5) / log_sigma.exp()).square()
+            loss = (log_sigma + (DEGREES + 1) / 2 * torch.log1p(squares / DEGREES)).mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -305,58 +324,64 @@ def train(parts: Sequence[Rows], epochs: int) -> ErrorModel:
 
 
 def fit(folder: Path, epochs: int, write: bool) -> None:
-    """Train in folds of scenes, print what holds, take the factors, train with all."""
+    """Train in folds of scenes and with all scenes; compute the factors, and print the coverage.
+
+    Factors and coverage come from the predictions of each case by the model of the fold that was
+    not trained with its scene.
+    """
     parts = [sample(path) for path in sorted(folder.glob("*_?_??.pt"))]
     names = sorted({part.scene for part in parts})
-    fold_of = {name: at % FOLDS for at, name in enumerate(names)}
+    fold_of = {name: index % FOLDS for index, name in enumerate(names)}
     models = [
         train([part for part in parts if fold_of[part.scene] != fold], epochs)
         for fold in range(FOLDS)
     ]
-    whole = train(parts, epochs)
+    full_model = train(parts, epochs)
     features = torch.cat([part.features for part in parts])
     thirds = np.arange(1, GROUPS) / GROUPS
-    for row, at in enumerate((BRIGHTNESS, TEXTURE)):
-        whole.edges[row] = torch.from_numpy(np.quantile(features[:, at].numpy(), thirds))
-    told = [models[fold_of[part.scene]](part.features).exp() for part in parts]
-    groups = [whole.group(part.features) for part in parts]
+    for row, feature in enumerate((BRIGHTNESS, TEXTURE)):
+        edges = np.quantile(features[:, feature].numpy(), thirds)
+        full_model.edges[row] = torch.from_numpy(edges)
+    sigmas = [models[fold_of[part.scene]](part.features).exp() for part in parts]
+    groups = [full_model.group(part.features) for part in parts]
+    # The factor of a group of brightness and texture makes its 90 % intervals hold 90 %.
     factors = torch.ones(GROUPS**2)
     for group in range(GROUPS**2):
-        held = [
-            (part.error / sigma)[own == group]
-            for part, sigma, own in zip(parts, told, groups, strict=True)
+        ratios = [
+            (part.error / sigma)[part_groups == group]
+            for part, sigma, part_groups in zip(parts, sigmas, groups, strict=True)
             if part.is_right
         ]
-        factors[group] = float(np.quantile(torch.cat(held).numpy(), 0.9)) / NORMAL
-    for model in (whole, *models):
-        model.edges.copy_(whole.edges)
+        factors[group] = float(np.quantile(torch.cat(ratios).numpy(), 0.9)) / NORMAL
+    for model in (full_model, *models):
+        model.edges.copy_(full_model.edges)
         model.factors.copy_(factors.view(GROUPS, GROUPS))
-    told = [sigma * factors[group] for sigma, group in zip(told, groups, strict=True)]
-    right = [p.error / s for p, s in zip(parts, told, strict=True) if p.is_right]
-    whole.intervals.copy_(torch.from_numpy(np.quantile(torch.cat(right).numpy(), LEVELS)))
-    whole.intervals[LEVELS.index(0.9)] = NORMAL
-    print("factors by brightness (down) and texture (right)\n", whole.factors)
-    print("intervals", dict(zip(LEVELS, whole.intervals.tolist(), strict=True)))
-    print_coverage(parts, told)
-    fit_regions(parts, [models[fold_of[part.scene]] for part in parts], whole)
+    sigmas = [sigma * factors[group] for sigma, group in zip(sigmas, groups, strict=True)]
+    ratios = [p.error / s for p, s in zip(parts, sigmas, strict=True) if p.is_right]
+    full_model.intervals.copy_(torch.from_numpy(np.quantile(torch.cat(ratios).numpy(), LEVELS)))
+    full_model.intervals[LEVELS.index(0.9)] = NORMAL
+    print("factors by brightness (down) and texture (right)\n", full_model.factors)
+    print("intervals", dict(zip(LEVELS, full_model.intervals.tolist(), strict=True)))
+    print_coverage(parts, sigmas)
+    fit_regions(parts, [models[fold_of[part.scene]] for part in parts], full_model)
     if write:
-        about = {"width": 32, "scenes": names, "cases": len(parts), "features": list(NAMES)}
-        write_model(whole, {"about": json.dumps(about)})
+        summary = {"width": 32, "scenes": names, "cases": len(parts), "features": list(NAMES)}
+        write_model(full_model, {"about": json.dumps(summary)})
 
 
-def write_model(model: ErrorModel, about: dict[str, str]) -> None:
+def write_model(model: ErrorModel, metadata: dict[str, str]) -> None:
     """Put the regression into the package."""
     state = {name: value.contiguous() for name, value in model.state_dict().items()}
-    save_file(state, FILE, about)
+    save_file(state, FILE, metadata)
     print(FILE, FILE.stat().st_size)
 
 
 @torch.no_grad()
 def scale(write: bool) -> None:
-    """Multiply σ by what suits frames of unseen scenes."""
+    """Multiply σ by one factor, which is fitted to the frames of the validation scenes."""
     model = load_error_model()
     ratios: list[Tensor] = []
-    for method, row in itertools.product(("auto", "pretrained"), BARS):
+    for method, row in itertools.product(("auto", "pretrained"), BAR_ROWS):
         run: Any = None
         for truth, y, system in PANEL[row].problems():
             assert truth is not None
@@ -365,37 +390,43 @@ def scale(write: bool) -> None:
             ratios.append(((x - truth).abs() / estimate(y, system, run, x).std).flatten())
             print(f"{method}, {row}: {coverage(ratios[-1]):.1%}", flush=True)
 
+    # Zero where the least and the largest coverage are equally far from the limits of the gate.
     def excess(factor: float) -> float:
-        shares = [coverage(ratio / factor) for ratio in ratios]
-        return min(shares) + max(shares) - sum(EACH)
+        coverages = [coverage(ratio / factor) for ratio in ratios]
+        return min(coverages) + max(coverages) - sum(FRAME_COVERAGE)
 
     factor = brentq(excess, 0.5, 2, xtol=1e-4)
-    shares = [coverage(ratio / factor) for ratio in ratios]
-    print(f"times {factor:.3f}: {show_shares(shares)}")
+    coverages = [coverage(ratio / factor) for ratio in ratios]
+    print(f"times {factor:.3f}: {format_fractions(coverages)}")
     if write:
         model.factors *= factor
         with safe_open(FILE, "pt") as file:
-            about = file.metadata()
-        write_model(model, about)
+            metadata = file.metadata()
+        write_model(model, metadata)
 
 
 def coverage(ratio: Tensor) -> float:
-    """Return the share of errors, in units of σ, that 90 % intervals hold."""
+    """Return the fraction of errors, in units of σ, that 90 % intervals hold."""
     return float((ratio <= NORMAL).float().mean())
 
 
 def print_coverage(parts: Sequence[Rows], sigmas: Sequence[Tensor]) -> None:
-    """Print what intervals of scenes apart hold, by method and camera."""
+    """Print the coverage of 90 % intervals, by method and kind of camera."""
     table = Table("method", "camera", "cases", "held")
-    held: dict[tuple[str, int], list[float]] = {}
+    coverages: dict[tuple[str, int], list[float]] = {}
     for part, sigma in zip(parts, sigmas, strict=True):
-        held.setdefault((part.method, part.kind), []).append(coverage(part.error / sigma))
-    for (method, kind), shares in sorted(held.items()):
-        table.print(method, KINDS[kind], len(shares), show_shares(shares))
+        coverages.setdefault((part.method, part.kind), []).append(coverage(part.error / sigma))
+    for (method, kind), fractions in sorted(coverages.items()):
+        table.print(method, KINDS[kind], len(fractions), format_fractions(fractions))
 
 
-def fit_regions(parts: Sequence[Rows], models: Sequence[ErrorModel], whole: ErrorModel) -> None:
-    """Take the factors of means over squares from places in scenes that a fold has not seen."""
+def fit_regions(
+    parts: Sequence[Rows], models: Sequence[ErrorModel], full_model: ErrorModel
+) -> None:
+    """Fit the factors of `full_model` for means over square regions, and for their normed spectra.
+
+    `models` has the model for each part that was not trained with its scene.
+    """
     ratios: dict[tuple[int, str], list[Tensor]] = {}
     random = torch.Generator().manual_seed(1)
     for part, model in list(zip(parts, models, strict=True))[::3]:
@@ -407,23 +438,26 @@ def fit_regions(parts: Sequence[Rows], models: Sequence[ErrorModel], whole: Erro
         pattern = pattern / pattern.square().mean().sqrt()
         x, truth = case.evidence.x / case.level, case.truth / case.level
         height, width = x.shape[-2:]
-        for side, _ in itertools.product(REGIONS, range(PLACES)):
+        for side, _ in itertools.product(REGIONS, range(REGIONS_PER_SIZE)):
             top = int(torch.randint(0, height - side + 1, (), generator=random))
             left = int(torch.randint(0, width - side + 1, (), generator=random))
-            where = torch.zeros(height, width)
-            where[top : top + side, left : left + side] = 1
-            mean, std, shape, bent = shifted_errors(x, sigma, pattern, where)
-            true = (truth * where).sum((-2, -1)) / where.sum()
-            if float(true.mean()) < 0.02:  # a spectrum of nothing has no shape
+            region = torch.zeros(height, width)
+            region[top : top + side, left : left + side] = 1
+            mean, std, shape, shape_std = shifted_errors(x, sigma, pattern, region)
+            true_mean = (truth * region).sum((-2, -1)) / region.sum()
+            # The shape of a nearly black spectrum is noise.
+            if float(true_mean.mean()) < 0.02:
                 continue
-            other = true / true.mean(1, keepdim=True)
-            ratios.setdefault((side, "mean"), []).append(((mean - true).abs() / std)[0])
-            ratios.setdefault((side, "shape"), []).append(((shape - other).abs() / bent)[0])
+            true_shape = true_mean / true_mean.mean(1, keepdim=True)
+            shape_ratio = (shape - true_shape).abs() / shape_std
+            ratios.setdefault((side, "mean"), []).append(((mean - true_mean).abs() / std)[0])
+            ratios.setdefault((side, "shape"), []).append(shape_ratio[0])
     table = Table("side", "factor of means", "factor of shapes")
-    for at, side in enumerate(REGIONS):
-        for name, factors in (("mean", whole.regions), ("shape", whole.spectra)):
-            factors[at] = float(np.quantile(torch.cat(ratios[side, name]).numpy(), 0.9) / NORMAL)
-        table.print(side, float(whole.regions[at]), float(whole.spectra[at]))
+    for index, side in enumerate(REGIONS):
+        for name, factors in (("mean", full_model.regions), ("shape", full_model.spectra)):
+            quantile = np.quantile(torch.cat(ratios[side, name]).numpy(), 0.9)
+            factors[index] = float(quantile / NORMAL)
+        table.print(side, float(full_model.regions[index]), float(full_model.spectra[index]))
 
 
 if __name__ == "__main__":

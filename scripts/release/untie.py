@@ -1,7 +1,7 @@
-"""Give every stage of a cassi_net weights of its own, for a training that goes on from it.
+"""Give every stage of a cassi_net its own copy of the shared weights, to train them further.
 
-The network in the file has the outputs of that which is read;
-`cassi-train recipe=cassi_net_real model.weights=OUT/untied.safetensors` teaches it further.
+The written network has the same outputs as the one that is read. It is trained further by
+`cassi-train recipe=cassi_net_real model.weights=OUT/untied.safetensors`.
 """
 
 from dataclasses import replace
@@ -16,24 +16,28 @@ from cassi.models.pretrained import FILE
 
 
 def untie(weights: dict[str, Tensor], names: list[str]) -> dict[str, Tensor]:
-    """Return weights by these names; nets that are not there begin as the first.
+    """Return weights by these names, those of a missing stage from the first one.
 
-    The first stage has no earlier features to take: its net alone has no `carry`.
+    Args:
+        weights: weights of a network whose stages share them.
+        names: names of the weights of a network whose stages have their own.
     """
-    first = "nets.0."
-    found = {}
+    # The first stage has no earlier features to take over, so it alone has no `carry` to copy; that
+    # of a later stage must be in the weights.
+    untied_weights = {}
     for name in names:
-        part, _, rest = name.removeprefix("nets.").partition(".")
-        source = first + rest if part.isdecimal() and name not in weights else name
-        found[name] = weights[source].float()
-    return found
+        stage, _, parameter = name.removeprefix("nets.").partition(".")
+        is_copied = stage.isdecimal() and name not in weights
+        source = f"nets.0.{parameter}" if is_copied else name
+        untied_weights[name] = weights[source].float()
+    return untied_weights
 
 
-def write_untied(out: Path, settings: Any) -> None:
-    """Write OUT/untied.safetensors."""
+def write_untied(folder: Path, settings: Any) -> None:
+    """Write untied.safetensors into a folder."""
     weights = Path(settings.weights or FILE)
     card = read_card(weights)
     card = replace(card, settings={**card.settings, "shared": False})
-    wanted = create_model(card.name, bands=card.bands, **card.settings).state_dict()
-    save_model(out / "untied.safetensors", untie(load_file(weights), list(wanted)), card)
-    print(f"{weights} -> {out / 'untied.safetensors'}")
+    names = list(create_model(card.name, bands=card.bands, **card.settings).state_dict())
+    save_model(folder / "untied.safetensors", untie(load_file(weights), names), card)
+    print(f"{weights} -> {folder / 'untied.safetensors'}")

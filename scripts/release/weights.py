@@ -1,16 +1,16 @@
-"""Put better weights into the package: the gate that every training's result passes, or does not.
+"""Test new weights against those of the package, and replace these if the new ones pass.
 
-    python -m scripts.release.weights FILE OUT             # again after a break: it goes on
+    python -m scripts.release.weights FILE OUT             # the same command resumes after a stop
     python -m scripts.release.weights FILE OUT --replace   # put FILE into the package if it passes
     python -m scripts.release.weights OUT                  # the weights of the package
 
-Every row of the panel (scripts/benchmarks/kinds.py) is measured by `solver=auto`, by the weights of
-the package, and by those of the file, in half precision, as they would be shipped. Validation
-scenes are used, never test scenes. OUT keeps every row as it is known: name a new folder when a
-method changes. The last line is PASS, or the rows that fail:
+Every row of the panel (scripts/benchmarks/kinds.py) is measured for `solver=auto`, for the weights
+of the package, and for those of the file, in half precision, as they would be shipped. Validation
+scenes are used, never test scenes. OUT keeps every row that has been measured: name a new folder
+when a method changes. The last line is PASS, or the rows that fail:
 
-- in no row may the new weights be more than 0.1 dB below auto, but for captures: held-out pixels
-  compare weights, not methods;
+- in no row may the new weights be more than 0.1 dB below auto, except for captures, whose score by
+  held-out pixels compares weights, not methods;
 - in no row may they be more than 0.25 dB below the weights of the package, and their mean over the
   panel must be at least 0.02 dB above;
 - 90 % intervals of error bars must hold 88 to 92 % of the values on average, and 83 to 96 % of each
@@ -42,96 +42,105 @@ from cassi.models.load import create_model, read_card, save_model
 from cassi.models.pretrained import FILE, load_shipped
 from cassi.uncertainty import estimate, score
 from scripts.benchmarks.kinds import PANEL, Row, compare
-from scripts.docs.figures import show_shares
+from scripts.docs.figures import format_fractions
 
-BETTER, WORSE = 0.02, 0.25
-"""dB: on average at least so much better than the weights of the package, nowhere more than so much
-worse."""
-BELOW_AUTO = 0.1
-"""dB: nowhere more than so much below the solver that needs no training."""
-BARS = ("TSA mask", "TSA mask, 30 dB", "binary mask", "binary mask, 30 dB", "16 bands", "step -3")
-"""Rows whose error bars are tested."""
-ON_AVERAGE, EACH = (0.88, 0.92), (0.83, 0.96)
-"""Shares of the values that 90 % intervals may hold."""
+# Relative to the weights of the package: the least mean gain, and the largest loss in a row.
+MIN_MEAN_GAIN_DB, MAX_LOSS_DB = 0.02, 0.25
+# Largest loss in a row relative to `auto`, which needs no training.
+MAX_BELOW_AUTO_DB = 0.1
+# Rows whose error bars are tested.
+BAR_ROWS = (
+    "TSA mask",
+    "TSA mask, 30 dB",
+    "binary mask",
+    "binary mask, 30 dB",
+    "16 bands",
+    "step -3",
+)
+# Allowed fractions of the values that 90 % intervals hold: in the mean, and for each frame.
+MEAN_COVERAGE, FRAME_COVERAGE = (0.88, 0.92), (0.83, 0.96)
 
+# Row → method → dB.
 Rows = dict[str, dict[str, float]]
-"""dB of every method, by row."""
 
 
 def make_methods(path: Path) -> dict[str, Any]:
-    """Return the reconstructors by name: auto, those of the package, and those of the file."""
-    found: dict[str, Any] = {"auto": auto()}
+    """Return the reconstructors by name: auto, the weights of the package, those of the file."""
+    methods: dict[str, Any] = {"auto": auto()}
+    # After a change of the network the weights of the package may not fit it any more.
     if FILE.is_file() and (path == FILE or fits(FILE)):
-        found["package"] = prepare(load_shipped(FILE, "large"), True, "32-true")
+        methods["package"] = prepare(load_shipped(FILE, "large"), True, "32-true")
     if path != FILE:
         network = load_shipped(path, "large")
-        network.half().float()  # as they would be shipped
-        found["new"] = prepare(network, True, "32-true")
-    return found
+        network.half().float()  # rounded, as they would be shipped
+        methods["new"] = prepare(network, True, "32-true")
+    return methods
 
 
 def fits(path: Path) -> bool:
-    """Tell whether a file's weights are those of the network as it is now."""
+    """Tell whether a file has the names and shapes of the network's weights."""
     card = read_card(path)
-    wanted = create_model(card.name, bands=card.bands, **card.settings).state_dict()
-    return {k: v.shape for k, v in load_file(path).items()} == {
-        k: v.shape for k, v in wanted.items()
-    }
+    expected = create_model(card.name, bands=card.bands, **card.settings).state_dict()
+    shapes = {name: value.shape for name, value in load_file(path).items()}
+    return shapes == {name: value.shape for name, value in expected.items()}
 
 
 def measure_bars(row: Row, run: Any) -> list[float]:
-    """Return the share of the values that 90 % intervals hold, of each scene."""
-    held = []
+    """Return the fraction of the values that 90 % intervals hold, for each scene."""
+    coverages = []
     for truth, y, system in row.problems():
         x = run(y, system)
         std = estimate(y, system, run, x).std
-        held.append(score(x[0], std[0], truth[0])["coverage/90"])  # type: ignore[index]
-    return held
+        coverages.append(score(x[0], std[0], truth[0])["coverage/90"])  # type: ignore[index]
+    return coverages
 
 
-class Kept:
-    """What is measured already: a file of figures, written after every row.
+class FigureFile:
+    """The figures that have been measured, in a file that is written after every row.
 
     Args:
-        folder: where it is.
-        files: of the weights. The figures of other weights are refused.
+        folder: folder of the file.
+        files: the files of weights, by name. A file with figures of other weights is refused.
     """
 
     def __init__(self, folder: Path, files: Mapping[str, Path]) -> None:
         self.path = folder / "gate.json"
-        of = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
-        self.figures: dict[str, Any] = {"of": of, "rows": {}, "bars": {}}
+        hashes = {
+            name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()
+        }
+        self.figures: dict[str, Any] = {"of": hashes, "rows": {}, "bars": {}}
         if self.path.exists():
             self.figures = json.loads(self.path.read_text())
-            if self.figures["of"] != of:
+            if self.figures["of"] != hashes:
                 raise SystemExit(f"{folder}: holds the figures of other weights; name a new folder")
 
     def note(self, part: str, name: str, figure: Any) -> None:
-        """Keep the figure of a row."""
+        """Write the figure of a row into a part of the file, "rows" or "bars"."""
         self.figures[part][name] = figure
         with atomic_path(self.path) as temporary:
             temporary.write_text(json.dumps(self.figures, indent=1))
 
 
 def find_faults(rows: Rows, bars: Mapping[str, list[float]]) -> list[str]:
-    """Return what speaks against the last method of every row, and against its error bars."""
+    """Return the rows in which the last method, or its error bars, miss a limit of the gate."""
     faults, gains = [], []
     for name, scores in rows.items():
-        *_, new = scores.values()
-        if new < scores["auto"] - BELOW_AUTO and not PANEL[name].is_capture:
-            faults.append(f"{name}: {new - scores['auto']:+.2f} dB beside auto")
+        *_, level = scores.values()
+        if level < scores["auto"] - MAX_BELOW_AUTO_DB and not PANEL[name].is_capture:
+            faults.append(f"{name}: {level - scores['auto']:+.2f} dB beside auto")
         if "new" in scores and "package" in scores:
-            gains.append(new - scores["package"])
-            if gains[-1] < -WORSE:
+            gains.append(level - scores["package"])
+            if gains[-1] < -MAX_LOSS_DB:
                 faults.append(f"{name}: {gains[-1]:+.2f} dB beside the weights of the package")
-    if gains and mean(gains) < BETTER:
+    if gains and mean(gains) < MIN_MEAN_GAIN_DB:
         faults.append(f"mean of the panel: {mean(gains):+.2f} dB beside the weights of the package")
-    every = [share for shares in bars.values() for share in shares]
-    for name, shares in bars.items():
-        if not all(EACH[0] <= share <= EACH[1] for share in shares):
-            faults.append(f"error bars, {name}: {show_shares(shares)}")
-    if every and not ON_AVERAGE[0] <= mean(every) <= ON_AVERAGE[1]:
-        faults.append(f"error bars, mean of all: {100 * mean(every):.1f} %")
+    low, high = FRAME_COVERAGE
+    for name, coverages in bars.items():
+        if not all(low <= coverage <= high for coverage in coverages):
+            faults.append(f"error bars, {name}: {format_fractions(coverages)}")
+    all_coverages = [coverage for coverages in bars.values() for coverage in coverages]
+    if all_coverages and not MEAN_COVERAGE[0] <= mean(all_coverages) <= MEAN_COVERAGE[1]:
+        faults.append(f"error bars, mean of all: {100 * mean(all_coverages):.1f} %")
     return faults
 
 
@@ -148,10 +157,10 @@ def make_card(rows: Rows, bars: Mapping[str, list[float]], faults: list[str]) ->
 
 
 def main() -> None:
-    """Measure what is not yet known, and judge; replace the weights where asked and passed."""
+    """Measure the rows that are missing, and judge; replace the weights if asked for and passed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("weights", type=Path, nargs="?", default=FILE, help="of cassi-train")
-    parser.add_argument("out", type=Path, help="a folder for what is measured")
+    parser.add_argument("weights", type=Path, nargs="?", default=FILE, help="file of cassi-train")
+    parser.add_argument("out", type=Path, help="folder for the results")
     parser.add_argument("--replace", action="store_true", help="ship them if they pass")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     arguments = parser.parse_args()
@@ -160,19 +169,19 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     torch.set_grad_enabled(False)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    kept = Kept(arguments.out, {"package": FILE, "new": arguments.weights})
+    file = FigureFile(arguments.out, {"package": FILE, "new": arguments.weights})
     methods = make_methods(arguments.weights)
     *_, last = methods
-    rows, bars = kept.figures["rows"], kept.figures["bars"]
+    rows, bars = file.figures["rows"], file.figures["bars"]
     for name, row in PANEL.items():
         if name not in rows:
-            kept.note("rows", name, compare(row, methods))
+            file.note("rows", name, compare(row, methods))
         scores = ", ".join(f"{method} {value:.2f}" for method, value in rows[name].items())
         print(f"{name}: {scores} dB", flush=True)
-    for name in BARS:
+    for name in BAR_ROWS:
         if name not in bars:
-            kept.note("bars", name, measure_bars(PANEL[name], methods[last]))
-        print(f"error bars, {name}: {show_shares(bars[name])}", flush=True)
+            file.note("bars", name, measure_bars(PANEL[name], methods[last]))
+        print(f"error bars, {name}: {format_fractions(bars[name])}", flush=True)
     faults = find_faults(rows, bars)
     card = {"card": make_card(rows, bars, faults)}
     (arguments.out / "card.json").write_text(json.dumps(card, indent=1), encoding="utf-8")
@@ -180,11 +189,12 @@ def main() -> None:
     if faults:
         sys.exit(1)
     if arguments.replace:
-        put(arguments.weights, {name: round(scores[last], 2) for name, scores in rows.items()})
+        levels = {name: round(scores[last], 2) for name, scores in rows.items()}
+        replace_weights(arguments.weights, levels)
 
 
-def put(path: Path, scores: Mapping[str, float]) -> None:
-    """Put a file's weights into the package, in half precision, with what they score."""
+def replace_weights(path: Path, scores: Mapping[str, float]) -> None:
+    """Put a file's weights into the package, in half precision, with the dB of all rows."""
     card = read_card(path)
     training = {**card.training, "validation_psnr": dict(scores)}
     FILE.parent.mkdir(exist_ok=True)

@@ -390,7 +390,7 @@ def test_an_error_of_a_metric_names_its_file_and_line(mine):
 @pytest.mark.parametrize("better", ["higher", "lower", None])
 def test_tables_mark_the_best_by_the_direction_of_a_metric(better):
     cassi.register_metric("own", better=better)(lambda x, truth: 0.0)
-    table = markdown_means({"a": {"own": 1.0}, "b": {"own": 2.0}}, "unit", marked=True)
+    table = markdown_means({"a": {"own": 1.0}, "b": {"own": 2.0}}, "unit", mark_best=True)
     best = {"higher": "**2.0000**", "lower": "**1.0000**"}.get(better)
     assert ("**" in table) == (best is not None)
     assert best is None or best in table

@@ -83,7 +83,7 @@ def test_memory_and_time_are_of_the_run(item):
     small = measure(Function(pinv), problem)
     large = measure(Function(hungry), problem)
     assert small.seconds > 0
-    if PeakMemory(CPU).before is None:
+    if PeakMemory(CPU).initial is None:
         assert large.peak_memory is None
     else:
         assert large.peak_memory > 60 << 20 > small.peak_memory

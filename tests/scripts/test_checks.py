@@ -26,7 +26,7 @@ def test_no_rule_is_left_over():
     found = [command for page in PAGES for command in commands.commands_in(page)]
     found += [*commands.FIRST, *commands.targets_of_makefile()]
     assert len(found) > 60
-    for pattern in (*commands.SKIPPED, *commands.FILLED, *commands.SHORTER):
+    for pattern in (*commands.SKIP_REASONS, *commands.REPLACEMENTS, *commands.SHORTENING_OPTIONS):
         assert any(re.search(pattern, command) for command in found), pattern
     assert "make clean" not in found
 

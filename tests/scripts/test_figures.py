@@ -39,7 +39,7 @@ def test_results_become_a_table(tmp_path):
     (wrong / "benchmark.json").write_text("{}")
     figures = {}
     for folder in (clean, wrong):
-        script.take_over(figures, folder)
+        script.add_results(figures, folder)
     lines = script.make_leaderboard(figures).splitlines()
     assert [line for line in lines if line.startswith("| `")] == [
         "| `pretrained` | 20 CAVE scenes | 2.00 | 1.2 | 31.00 / 0.900 / 5.0° | – | – | – | – |",
@@ -59,7 +59,7 @@ def test_results_become_a_table(tmp_path):
 def test_other_conditions_are_refused(tmp_path, settings, said):
     folder = results(tmp_path / "other", {"gap_tv": 25.0}, **settings)
     with pytest.raises(ValueError, match=said):
-        script.take_over({}, folder)
+        script.add_results({}, folder)
 
 
 def test_other_figures_come_onto_the_pages(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ GALLERY = ROOT / "docs/gallery"
 def test_every_picture_is_shown():
     page = (GALLERY / "index.md").read_text()
     files = [*GALLERY.glob("*.jpg"), *GALLERY.glob("*.gif")]
-    assert {path.stem for path in files} == set(gallery.DRAWN)
+    assert {path.stem for path in files} == set(gallery.DRAW)
     assert all(f"({path.name})" in page for path in files)
 
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 import yaml
 
 from cassi.data.bundled import bundled_path
-from scripts.benchmarks.optics import FINE, PAD, draw, expose, write
+from scripts.benchmarks.optics import PAD, SUBPIXELS, draw, expose, write
 from scripts.benchmarks.relay import Disperser, refractive_index
 
 SHAPE = (48, 56)
@@ -21,7 +21,7 @@ def optics(request):
 
 
 def _centroid(fine):
-    light = F.avg_pool2d(fine, FINE)[0, 0].double()
+    light = F.avg_pool2d(fine, SUBPIXELS)[0, 0].double()
     return [
         float((light.sum(1 - at) * torch.arange(n)).sum() / light.sum())
         for at, n in enumerate(light.shape)
@@ -55,18 +55,18 @@ def test_grating_deviates_as_its_equation_says():
 def test_open_element_falls_at_its_place(optics):
     n_rows, n_columns = optics.frame.shape
     for row, column in ((4, 5), (22, 30), (43, 47)):
-        plane = torch.zeros([(n + 2 * PAD) * FINE for n in SHAPE])
-        plane[(row + PAD) * FINE :, (column + PAD) * FINE :][:FINE, :FINE] = 1
+        plane = torch.zeros([(n + 2 * PAD) * SUBPIXELS for n in SHAPE])
+        plane[(row + PAD) * SUBPIXELS :, (column + PAD) * SUBPIXELS :][:SUBPIXELS, :SUBPIXELS] = 1
         pixel = np.array([row]), np.array([column])
-        if optics.photographed:  # the element lies between pixels of the file
+        if optics.is_measured:  # the element lies between pixels of the file
             seen = optics.relay.image(*pixel, optics.filter_nm)
-            pixel = [x - start for x, start in zip(seen, optics.cut, strict=True)]
+            pixel = [x - start for x, start in zip(seen, optics.origin, strict=True)]
             shown = [(optics.filter_nm, plane)]
-            found = _centroid(expose(optics.relay, shown, SHAPE, optics.cut, SHAPE))
+            found = _centroid(expose(optics.relay, shown, SHAPE, optics.origin, SHAPE))
             assert found == pytest.approx([float(x[0]) for x in pixel], abs=0.05)
         pixel = [torch.as_tensor(x) for x in pixel]
         for nm in optics.wavelengths[::4]:
-            place = [float(x[0]) for x in optics.place(*pixel, nm)]
+            place = [float(x[0]) for x in optics.position(*pixel, nm)]
             beside = [max(place[0] - n_rows, place[1] - n_columns), -min(place)]
             if max(beside) < -3:
                 found = _centroid(
@@ -84,7 +84,7 @@ def test_frame_is_mask_times_truth_placed(optics):
     rows, columns = torch.meshgrid(*(torch.arange(n) for n in SHAPE), indexing="ij")
     total = torch.zeros([n + 1 for n in optics.frame.shape])
     for nm, truth in zip(optics.wavelengths, optics.truth, strict=True):
-        row, column = optics.place(rows, columns, nm)
+        row, column = optics.position(rows, columns, nm)
         for down in (0, 1):
             for right in (0, 1):
                 r, s = row.floor() + down, column.floor() + right
@@ -93,7 +93,7 @@ def test_frame_is_mask_times_truth_placed(optics):
                 index = r[inside].long(), s[inside].long()
                 total.index_put_(index, share[inside].float(), accumulate=True)
     light = F.avg_pool2d(total[None, :-1, :-1], 6)
-    frame = F.avg_pool2d(torch.where(optics.bad, total[:-1, :-1], optics.frame)[None], 6)
+    frame = F.avg_pool2d(torch.where(optics.bad_pixels, total[:-1, :-1], optics.frame)[None], 6)
     light, frame = light[:, 2:-2, 2:-2], frame[:, 2:-2, 2:-2]  # light from beside the file enters
     assert float((light - frame).norm() / frame.norm()) < 0.1
 
@@ -101,7 +101,7 @@ def test_frame_is_mask_times_truth_placed(optics):
 def test_what_the_user_knows(optics, tmp_path):
     size = list(optics.mask.shape)
     size[optics.axis] = optics.detector
-    assert list(optics.frame.shape) == list(optics.bad.shape) == size
+    assert list(optics.frame.shape) == list(optics.bad_pixels.shape) == size
     assert optics.truth.shape == (9, *SHAPE)
     assert 0 <= float(optics.mask.min()) <= float(optics.mask.max()) <= 1
     ends = np.array(optics.nominal)[[0, -1]] - np.array(optics.offsets())[[0, -1]]

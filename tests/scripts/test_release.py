@@ -42,7 +42,7 @@ def write(folder, names):
 @pytest.mark.parametrize("names", [WHEEL, SDIST], ids=["wheel", "source"])
 def test_archives_hold_what_they_should(names, tmp_path):
     assert release.check_names(write(tmp_path, names), "1.0") == len(names)
-    with pytest.raises(release.Refused, match=re.escape(f"missing ['{names[2]}']")):
+    with pytest.raises(release.ReleaseError, match=re.escape(f"missing ['{names[2]}']")):
         release.check_names(write(tmp_path, [*names[:2], *names[3:]]), "1.0")
 
 
@@ -54,7 +54,7 @@ def test_archives_hold_what_they_should(names, tmp_path):
     ],
 )
 def test_stray_files_are_found(names, stray, tmp_path):
-    with pytest.raises(release.Refused, match=re.escape(f"stray ['{stray}']")):
+    with pytest.raises(release.ReleaseError, match=re.escape(f"stray ['{stray}']")):
         release.check_names(write(tmp_path, [*names, stray]), "1.0")
 
 
@@ -67,9 +67,9 @@ def test_a_version_needs_a_dated_entry():
         (entry.replace(" - 2026-01-31", ""), "1.0"),
         (entry.replace("- All.", ""), "1.0"),
     ):
-        with pytest.raises(release.Refused, match="expected an entry"):
+        with pytest.raises(release.ReleaseError, match="expected an entry"):
             release.check_changelog(text, version)
-    with pytest.raises(release.Refused, match="under Unreleased"):
+    with pytest.raises(release.ReleaseError, match="under Unreleased"):
         release.check_changelog(entry.replace("[Unreleased]\n", "[Unreleased]\n\n- More.\n"), "1.0")
 
 
@@ -78,7 +78,7 @@ def test_a_changed_tree_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(release, "ROOT", tmp_path)
     release.check_tree()
     (tmp_path / "new.py").touch()
-    with pytest.raises(release.Refused, match="1 changes, commit them first"):
+    with pytest.raises(release.ReleaseError, match="1 changes, commit them first"):
         release.check_tree()
 
 

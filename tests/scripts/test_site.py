@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from shared import ROOT, python
 
-from scripts.docs.reference import COMMANDS, FURTHER, PARTS
+from scripts.docs.reference import COMMANDS, OTHER_PARTS, PARTS
 
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "data/README.md"]
 
@@ -37,7 +37,7 @@ def _public(name):
 def test_site_has_every_public_name(site):
     content = (site / "objects.inv").read_bytes().split(b"\n", 4)[4]
     listed = {line.split(" ")[0] for line in zlib.decompress(content).decode().splitlines()}
-    modules = ["cassi", *(f"cassi.{part}" for part in PARTS + FURTHER)]
+    modules = ["cassi", *(f"cassi.{part}" for part in PARTS + OTHER_PARTS)]
     names = {f"{name}.{n}" for name in modules for n in _public(name)}
     assert sorted(names - listed) == []
 

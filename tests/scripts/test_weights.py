@@ -83,10 +83,10 @@ def test_what_is_measured_is_kept_for_these_weights_alone(tmp_path):
     file, other = tmp_path / "one", tmp_path / "other"
     file.write_bytes(b"1")
     other.write_bytes(b"2")
-    gate.Kept(tmp_path, {"new": file}).note("rows", "text", {"auto": 30.0})
-    assert gate.Kept(tmp_path, {"new": file}).figures["rows"] == {"text": {"auto": 30.0}}
+    gate.FigureFile(tmp_path, {"new": file}).note("rows", "text", {"auto": 30.0})
+    assert gate.FigureFile(tmp_path, {"new": file}).figures["rows"] == {"text": {"auto": 30.0}}
     with pytest.raises(SystemExit, match="other weights"):
-        gate.Kept(tmp_path, {"new": other})
+        gate.FigureFile(tmp_path, {"new": other})
 
 
 def test_the_card_has_every_row_and_the_verdict():

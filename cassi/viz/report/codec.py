@@ -1,16 +1,19 @@
-"""Cubes small enough for a web page: principal components over wavelength, one JPEG each."""
+"""Compression of cubes for a web page: principal components of the spectra, one JPEG each."""
 
 import base64
 from io import BytesIO
 
 import numpy as np
 
-STEP = 0.012  # of the scene's maximum: the finest quantization worth its bytes
-BYTES_PER_PIXEL = 2.6  # of a cube: 170 kB at 256×256, 55 of them in 12.5 MB of base64
-MOST_PIXELS = 400 * 400  # larger cubes are averaged over blocks
+# The step of the quantization over the scene's maximum. A finer one costs bytes that show nothing.
+STEP = 0.012
+# Bytes of a cube per pixel, at most: 170 kB at 256×256, or 55 such cubes in 12.5 MB of base64.
+BYTES_PER_PIXEL = 2.6
+# Larger cubes are averaged over blocks.
+MAX_PIXELS = 400 * 400
 
 
-def block_size(height: int, width: int, most_pixels: int = MOST_PIXELS) -> int:
+def block_size(height: int, width: int, most_pixels: int = MAX_PIXELS) -> int:
     """Gives the side of the blocks that a cube of this size is averaged over, 1 for none."""
     return max(1, int(np.ceil(np.sqrt(height * width / most_pixels))))
 
@@ -24,48 +27,52 @@ def compress(
 
         x = m + Σᵢ Eᵢ (lowᵢ + stepᵢ · planeᵢ),
 
-    where a plane is an 8-bit greyscale JPEG, in base64, whose quantization is the same for all
-    frequencies and, in units of x, for all components: the allocation of least squared error for an
+    where a plane is an 8-bit greyscale JPEG, in base64. Its quantization step is the same for all
+    frequencies and, in units of x, for all components: this gives the least squared error for an
     orthonormal transform (Goyal, IEEE Signal Processing Magazine 18(5), 2001). Components whose
     variance is below that of the rounding are left out. The step is 1.2 % of ``peak``, the maximum
-    of the scene, or what keeps the planes within ``bytes_per_pixel``, which noise reaches. On
-    scenes of 256×256×28 the error is 0.2 to 0.5 % of the peak (root mean square), and 99 % of all
-    values are within 1 % for a method that smooths as most do.
+    of the scene. A noisy cube needs more bytes; its step is raised until the planes fit into
+    ``bytes_per_pixel``. On scenes of 256×256×28 the error is 0.2 to 0.5 % of the peak (root mean
+    square), and 99 % of the values of a method that smooths noise are within 1 %.
     """
     bands, height, width = cube.shape
-    scale = 2.0 ** np.frexp(peak)[1]  # squares of radiances of 1e20 are beyond float32
+    # Squares of radiances of 1e20 are beyond float32; a power of two rounds nothing.
+    scale = 2.0 ** np.frexp(peak)[1]
     spectra, peak = (cube.reshape(bands, -1) / scale).astype(np.float32), peak / scale
-    mean = _short(spectra.mean(axis=1))
+    mean = _round_digits(spectra.mean(axis=1))
     spectra -= mean[:, None].astype(np.float32)
-    # eigh in float64: small components would otherwise be those of rounding.
+    # In float64: in float32 the small components would be rounding errors.
     gram = (spectra @ spectra.T).astype(np.float64) / spectra.shape[1]
     variance, vectors = np.linalg.eigh(gram)
     order = np.argsort(variance)[::-1]
-    variance, basis = variance[order], _short(vectors[:, order].T)
-    budget = bytes_per_pixel * height * width + 4096  # headers weigh in small pictures
+    variance, basis = variance[order], _round_digits(vectors[:, order].T)
+    # 4096 bytes for the headers, which are most of a small picture.
+    budget = bytes_per_pixel * height * width + 4096
     step = STEP * peak
     while True:
-        kept = int(np.count_nonzero(variance > step**2 / 12))
-        planes = (basis[:kept].astype(np.float32) @ spectra).reshape(kept, height, width)
-        packed = [_plane(plane, step) for plane in planes]
-        size = sum(len(data) for _, _, data in packed)
+        # Rounding to multiples of a step has the variance step² / 12.
+        n_components = int(np.count_nonzero(variance > step**2 / 12))
+        planes = (basis[:n_components].astype(np.float32) @ spectra).reshape(-1, height, width)
+        jpegs = [_encode_plane(plane, step) for plane in planes]
+        size = sum(len(data) for _, _, data in jpegs)
         if size <= budget:
             break
+        # At least 10 % more each time, so that the loop ends soon.
         step *= max(1.1, size / budget)
     return {
         "mean": (scale * mean).tolist(),
-        "basis": basis[:kept].tolist(),
-        "low": [scale * low for low, _, _ in packed],
-        "step": [scale * unit for _, unit, _ in packed],
-        "planes": [base64.b64encode(data).decode("ascii") for _, _, data in packed],
+        "basis": basis[:n_components].tolist(),
+        "low": [scale * low for low, _, _ in jpegs],
+        "step": [scale * unit for _, unit, _ in jpegs],
+        "planes": [base64.b64encode(data).decode("ascii") for _, _, data in jpegs],
     }
 
 
 def confine(cube: np.ndarray, truth: np.ndarray | None) -> np.ndarray:
-    """Clips values far outside the scene, so that a few of them do not take all 256 levels.
+    """Clips outliers of a cube, so that a few of them do not take all 256 levels.
 
-    What lies further than the truth's range outside of it is clipped there; without a truth, what
-    exceeds ten times the 99.9 % quantile of |x|.
+    With a truth of range [a, b], values are clipped to [a − (b − a), b + (b − a)]; without one, at
+    ten times the 99.9 % quantile of |x|.
     """
     if truth is not None:
         low, high = float(truth.min()), float(truth.max())
@@ -75,13 +82,14 @@ def confine(cube: np.ndarray, truth: np.ndarray | None) -> np.ndarray:
     return np.clip(cube, -limit, limit) if limit > 0 else cube
 
 
-def _plane(plane: np.ndarray, step: float) -> tuple[float, float, bytes]:
-    """Gives a plane's lowest value, its unit, and the JPEG."""
+def _encode_plane(plane: np.ndarray, step: float) -> tuple[float, float, bytes]:
+    """Gives a plane's lowest value, the value of one level of its JPEG, and the JPEG."""
     from PIL import Image
 
     low, high = float(plane.min()), float(plane.max())
     finest = max(high - low, 1e-12) / 255
-    # One entry for the whole table; JPEG has whole numbers there, the unit makes up for that.
+    # All entries of the JPEG's quantization table are equal. They are whole numbers, so the step is
+    # entry · unit, and the unit is chosen such that this is the step that was asked for.
     entry = min(255, max(1, int(step / finest)))
     unit = max(finest, step / entry)
     levels = np.rint((plane - low) / unit).astype(np.uint8)
@@ -90,8 +98,8 @@ def _plane(plane: np.ndarray, step: float) -> tuple[float, float, bytes]:
     return low, unit, buffer.getvalue()
 
 
-def _short(values: np.ndarray) -> np.ndarray:
-    """Rounds to six digits of the largest; packing and unpacking then use the same numbers."""
+def _round_digits(values: np.ndarray) -> np.ndarray:
+    """Rounds to six digits of the largest value; JSON then holds exactly what packing used."""
     largest = float(np.abs(values).max())
     digits = 6 - int(np.ceil(np.log10(largest))) if largest > 0 else 6
     return np.round(values.astype(np.float64), digits)

@@ -1,4 +1,4 @@
-"""One self-contained page to look at reconstructions with: table, pictures and spectra."""
+"""Makes the HTML report: packs each scene, and puts scenes, style and scripts into one page."""
 
 import base64
 import html
@@ -14,13 +14,23 @@ from cassi.viz.checks import Array, Wavelengths, as_cube, as_wavelengths, shrink
 from cassi.viz.color import band_colors, encode, rendering_matrix
 from cassi.viz.names import name_band
 from cassi.viz.points import choose_points
-from cassi.viz.report.codec import BYTES_PER_PIXEL, MOST_PIXELS, block_size, compress, confine
+from cassi.viz.report.codec import BYTES_PER_PIXEL, MAX_PIXELS, block_size, compress, confine
 
+# The scripts are joined in this order: code that runs at once must stand below what it uses.
 _SCRIPTS = (
-    *("scene", "region", "comparison", "picture", "curves", "reference", "table", "files", "page"),
+    "scene",
+    "region",
+    "comparison",
+    "picture",
+    "curves",
+    "reference",
+    "table",
+    "files",
+    "page",
 )
-_MARKED = 3  # points marked when the page opens
-_FINE_PIXELS = 2**22
+_N_MARKED_POINTS = 3  # when the page opens
+# On a page for the same machine only cubes of more pixels are averaged over blocks.
+_MAX_FULL_PIXELS = 2**22
 
 
 def encode_scene(
@@ -34,20 +44,20 @@ def encode_scene(
     """Packs one scene for ``make_report``: some 200 kB a cube of 256×256×28.
 
     The pictures and spectra of the page come from these packed cubes, with an error of 0.2 to 0.5 %
-    of the scene's maximum (root mean square, see ``codec.compress``); the metrics are those
-    given. Cubes of more than 400×400 pixels are averaged over 2×2, 3×3, … pixels.
+    of the scene's maximum (root mean square, see ``codec.compress``). Cubes of more than 400×400
+    pixels are averaged over 2×2, 3×3, … pixels.
 
     Args:
-        name: of the scene.
+        name: name of the scene.
         cubes: reconstruction (C, H, W) of each method, in the order of the page.
         truth: (C, H, W), on the cubes' scale, or None.
-        metrics: numbers of each method, by name; None or NaN for one that is not known. Methods
-            without a cube, for example one that failed, are in the table only.
-        bars: half width (C, H, W) of the interval around each value of a method's cube, of those
-            methods that have one: shaded around spectra, drawn as a map, and what a slider hides
-            unsure pixels by.
-        fine: for a page on the same machine, where size does not matter: average only above
-            four million pixels, and never raise the step to save bytes.
+        metrics: numbers of each method, by name; None or NaN for an unknown one. A method without
+            a cube, for example one that failed, is in the table only.
+        bars: half width (C, H, W) of the interval around each value of a cube, for methods that
+            have error bars. The page shades intervals around spectra, draws them as a map, and has
+            a slider that hides uncertain pixels.
+        fine: for a page that stays on this machine, where size does not matter: average only cubes
+            of more than four million pixels, and never raise the quantization step to save bytes.
 
     Returns:
         JSON, UTF-8.
@@ -56,38 +66,39 @@ def encode_scene(
         TypeError: if a cube is not of real numbers.
         ValueError: if shapes differ, a NaN is found, or there is nothing to show.
     """
-    true = None if truth is None else as_cube(truth, "truth")
-    arrays = _named_cubes(name, cubes, true)
-    first = next(iter(arrays.values())) if true is None else true
-    bands, height, width = first.shape
-    most, each = (_FINE_PIXELS, float(bands)) if fine else (MOST_PIXELS, BYTES_PER_PIXEL)
-    block = block_size(height, width, most)
-    clear = shrink(first, block)
-    peak = float(np.abs(clear).max()) or 1.0
-    like = None if true is None else clear
-    small = {method: confine(shrink(array, block), like) for method, array in arrays.items()}
+    true_cube = None if truth is None else as_cube(truth, "truth")
+    arrays = _check_cubes(name, cubes, true_cube)
+    # All cubes are packed in units of the truth's maximum, or of the first cube's without one.
+    reference = next(iter(arrays.values())) if true_cube is None else true_cube
+    bands, height, width = reference.shape
+    # With a byte for each value no cube is too large for the finest step.
+    bytes_per_pixel = float(bands) if fine else BYTES_PER_PIXEL
+    block = block_size(height, width, _MAX_FULL_PIXELS if fine else MAX_PIXELS)
+    reduced_cube = shrink(reference, block)
+    peak = float(np.abs(reduced_cube).max()) or 1.0
+    reduced_truth = None if true_cube is None else reduced_cube
     page = {
         "name": name,
-        "shape": list(clear.shape),
+        "shape": list(reduced_cube.shape),
         "full": [height, width],
         "block": block,
-        "truth": None if true is None else compress(clear, peak, each),
+        "truth": None if reduced_truth is None else compress(reduced_truth, peak, bytes_per_pixel),
         # A list: JavaScript moves names that look like whole numbers to the front of an object.
-        "methods": [[method, compress(cube, peak, each)] for method, cube in small.items()],
-        "bars": [
-            [method, _pack_bars(shrink(as_cube(half, f"bars of {method}", first.shape), block))]
-            for method, half in (bars or {}).items()
+        "methods": [
+            [method, compress(confine(shrink(cube, block), reduced_truth), peak, bytes_per_pixel)]
+            for method, cube in arrays.items()
         ],
-        "points": choose_points(clear, min(_MARKED, clear[0].size)),
+        "bars": _pack_bars(bars or {}, reference.shape, block),
+        "points": choose_points(reduced_cube, min(_N_MARKED_POINTS, reduced_cube[0].size)),
         "metrics": _pack_metrics(metrics),
     }
     return json.dumps(page, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _named_cubes(
+def _check_cubes(
     scene: str, cubes: Mapping[str, Array], truth: np.ndarray | None
 ) -> dict[str, np.ndarray]:
-    """Checks that cubes have names, and the shape of the truth or else of the first."""
+    """Returns the cubes as arrays; all must have names, and one shape, that of the truth if any."""
     shape = None if truth is None else truth.shape
     arrays: dict[str, np.ndarray] = {}
     for method, cube in cubes.items():
@@ -112,23 +123,23 @@ def make_report(
     unit: str | None = None,
     errors: Sequence[float] | None = None,  # (C,), nm
 ) -> bytes:
-    """Makes a page that shows scenes to a person: no server, no network, one file of HTML.
+    """Makes the report of some scenes: one HTML file that needs no server and no network.
 
-    It has a table of the metrics; true colour, single bands, and differences, ratios and normalized
-    differences of any two cubes or bands; and the spectra of all at the pixel under the pointer and
-    of marked regions. It is decoded by the browser (any since 2023) and draws curves by plotly.js,
-    which is inside, compressed.
+    The page has a table of the metrics; pictures in true colour and of single bands, and
+    differences, ratios and normalized differences of any two cubes or bands; and the spectra of all
+    methods at the pixel under the pointer and in marked regions. The browser (any since 2023)
+    decodes the cubes. plotly.js, which draws the curves, is part of the file, compressed.
 
     Args:
-        scenes: what ``encode_scene`` gave, one or more.
+        scenes: results of ``encode_scene``, one or more.
         wavelengths: (C,), nm, increasing, of all scenes; None numbers the bands.
-        title: of the page.
-        preset: what PSNR and SSIM in the metrics mean, named under the table.
+        title: title of the page.
+        preset: the metric preset of PSNR and SSIM, named under the table.
         illuminant: as for ``srgb``: the light on a cube of reflectances, or None for radiance.
-        warnings: to show above the pictures.
-        note: of what was checked, to show there too.
-        unit: of the cubes.
-        errors: standard errors of the wavelengths, nm, if known: they stand beside these.
+        warnings: lines to show above the pictures.
+        note: a line on the checks of the camera, shown there too.
+        unit: unit of the cubes.
+        errors: standard errors of the wavelengths, nm, if known: they stand beside the wavelengths.
 
     Raises:
         ValueError: if there is no scene, or the wavelengths do not fit a scene or the illuminant
@@ -138,14 +149,16 @@ def make_report(
         raise ValueError("expected at least one scene, got none: pass what encode_scene gave")
     pages = [json.loads(scene) for scene in scenes]
     bands = [page["shape"][0] for page in pages]
-    has_truth = any(page["truth"] for page in pages)
+    metrics_note = ""
+    if any(page["truth"] for page in pages):
+        metrics_note = f"PSNR and SSIM as preset {preset}, from the full data. "
     settings = {
         "unit": unit or "value in the cube",
         **_describe_bands(set(bands), wavelengths, illuminant, errors),
-        "notes": f"PSNR and SSIM as preset {preset}, from the full data. " * has_truth
+        "notes": metrics_note
         + "Pictures and spectra are compressed: about 0.3 % of the maximum (root mean square).",
     }
-    parts = {
+    fields = {
         "title": html.escape(title),
         "warnings": "\n".join(
             f'<p class="warning" role="note">{html.escape(line)}</p>' for line in warnings
@@ -157,17 +170,18 @@ def make_report(
             for scene in scenes
         ),
     }
-    return _fill_page(parts).encode()
+    return _fill_page(fields).encode()
 
 
-def _fill_page(parts: Mapping[str, str]) -> str:
-    """Gives the page with its style and scripts, and the parts of a report."""
+def _fill_page(fields: Mapping[str, str]) -> str:
+    """Gives page.html with its style and scripts, and the fields of a report."""
     folder = Path(__file__).parent
     scripts = [(folder / f"{name}.js").read_text(encoding="utf-8") for name in _SCRIPTS]
     style = (folder / "style.css").read_text(encoding="utf-8")
     page = (folder / "page.html").read_text(encoding="utf-8")
-    own = {"style": style, "script": "\n".join(scripts), "plotly": _plotly()}
-    for key, text in {**own, **parts}.items():
+    common = {"style": style, "script": "\n".join(scripts), "plotly": _plotly()}
+    # The report's own texts come last: a mark in them, such as <!--script-->, stays a text.
+    for key, text in {**common, **fields}.items():
         page = page.replace(f"<!--{key}-->", text)
     return page
 
@@ -178,7 +192,7 @@ def _describe_bands(
     illuminant: str | None,
     errors: Sequence[float] | None,
 ) -> dict[str, object]:
-    """Gives what the page knows of bands: names, and for every number of them their colours."""
+    """Gives the wavelengths and names of the bands, and colours for every number of bands."""
     values = None
     for count in sorted(counts):
         values = as_wavelengths(wavelengths, count)
@@ -195,10 +209,17 @@ def _describe_bands(
     }
 
 
-def _pack_bars(half: np.ndarray) -> dict[str, object]:
-    """Packs half widths: the few largest would take all levels, so they are cut."""
-    peak = float(np.quantile(half, 0.999)) or 1.0
-    return compress(np.minimum(half, peak), peak) | {"peak": peak}
+def _pack_bars(
+    bars: Mapping[str, Array], shape: tuple[int, ...], block: int
+) -> list[tuple[str, dict[str, object]]]:
+    """Packs the half widths of every method that has error bars."""
+    packs = []
+    for method, half_width in bars.items():
+        values = shrink(as_cube(half_width, f"bars of {method}", shape), block)
+        # A few values are much larger than all others, and would take all levels of the JPEG.
+        peak = float(np.quantile(values, 0.999)) or 1.0
+        packs.append((method, compress(np.minimum(values, peak), peak) | {"peak": peak}))
+    return packs
 
 
 def _pack_metrics(metrics: Mapping[str, Mapping[str, float | None]]) -> list[list[object]]:
@@ -209,6 +230,7 @@ def _pack_metrics(metrics: Mapping[str, Mapping[str, float | None]]) -> list[lis
 
 
 def _finite(value: float | None) -> float | None:
+    # JSON has no NaN and no infinity.
     return None if value is None or not math.isfinite(value) else float(value)
 
 
@@ -219,5 +241,5 @@ def _inline(content: bytes) -> str:
 
 @lru_cache(maxsize=1)
 def _plotly() -> str:
-    """Gives plotly.js 4.1.1 (MIT, the licence lies beside it), gzip in base64: 4.8 MB become 2."""
+    """Gives plotly.js 4.1.1 (MIT, plotly.LICENSE.txt) as base64 of gzip, 2 MB in place of 4.8."""
     return base64.b64encode(Path(__file__).with_name("plotly.min.js.gz").read_bytes()).decode()

@@ -50,7 +50,7 @@ def test_inversenet_has_a_table_of_four_columns_beside_the_other_results(evaluat
         assert (tmp_path / "again" / name).read_bytes() == (run / name).read_bytes(), name
     boards = []
     for folder in (run, tmp_path / "again"):
-        figures.take_over(board := {}, folder)
+        figures.add_results(board := {}, folder)
         for condition in board["leaderboard"]["folder"]["gap"].values():
             del condition["seconds"]
         boards.append(board)
